@@ -1,0 +1,32 @@
+// Writing small JSON objects (metrics, status lines) without a JSON library in headers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace retort {
+
+// `text` as a JSON string with its quotes; bytes that are not UTF-8 are kept as they are.
+std::string json_quote(std::string_view text);
+// The shortest text that reads back as the same double; "null" for NaN and infinities.
+std::string json_number(double value);
+
+// Builds one JSON object on one line, in the order of the calls.
+class JsonLine {
+ public:
+  JsonLine& add(std::string_view key, double value) { return raw(key, json_number(value)); }
+  JsonLine& add(std::string_view key, int64_t value) { return raw(key, std::to_string(value)); }
+  JsonLine& add(std::string_view key, int value) { return raw(key, std::to_string(value)); }
+  JsonLine& add(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
+  JsonLine& add(std::string_view key, std::string_view value) { return raw(key, json_quote(value)); }
+  JsonLine& add(std::string_view key, const char* value) { return raw(key, json_quote(value)); }
+  // `json` is already JSON.
+  JsonLine& raw(std::string_view key, std::string_view json);
+  std::string str() const { return "{" + body_ + "}"; }
+
+ private:
+  std::string body_;
+};
+
+}  // namespace retort

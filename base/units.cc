@@ -1,0 +1,77 @@
+#include "base/units.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+
+namespace retort {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+constexpr std::array<Unit, 4> kTimeUnits{{{"h", 3600e3}, {"m", 60e3}, {"s", 1e3}, {"ms", 1}}};
+constexpr std::array<Unit, 9> kSizeUnits{{{"TiB", 1099511627776.0},
+                                          {"GiB", 1073741824.0},
+                                          {"MiB", 1048576.0},
+                                          {"KiB", 1024.0},
+                                          {"TB", 1e12},
+                                          {"GB", 1e9},
+                                          {"MB", 1e6},
+                                          {"KB", 1e3},
+                                          {"B", 1}}};
+
+std::pair<double, std::string_view> split(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value < 0 || !std::isfinite(value)) return {-1, {}};
+  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  return {value, unit};
+}
+
+}  // namespace
+
+Duration parse_duration(std::string_view text) {
+  const auto [value, unit] = split(text);
+  if (value >= 0)
+    for (const auto& [name, factor] : kTimeUnits)
+      if (unit == name) return Duration(static_cast<int64_t>(std::llround(value * factor)));
+  throw Error(ErrorCode::kInvalidArgument,
+              "'" + std::string(text) + "' is not a duration; write a number and a unit: 250ms, 120s, 5m, 2h");
+}
+
+ByteSize parse_byte_size(std::string_view text) {
+  const auto [value, unit] = split(text);
+  if (value >= 0) {
+    if (unit.empty()) return {static_cast<uint64_t>(value)};
+    for (const auto& [name, factor] : kSizeUnits)
+      if (unit == name) return {static_cast<uint64_t>(value * factor)};
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "'" + std::string(text) + "' is not a size; write a number and a unit: 512KiB, 64MiB, 2GiB");
+}
+
+std::string format_duration(Duration duration) {
+  const int64_t ms = duration.count();
+  for (const auto& [name, factor] : kTimeUnits)
+    if (ms % static_cast<int64_t>(factor) == 0 && ms != 0)
+      return std::to_string(ms / static_cast<int64_t>(factor)) + std::string(name);
+  return std::to_string(ms) + "ms";
+}
+
+std::string format_byte_size(ByteSize size) {
+  for (size_t i = 0; i < 4; ++i) {
+    const auto factor = static_cast<uint64_t>(kSizeUnits[i].factor);
+    if (size.bytes != 0 && size.bytes % factor == 0)
+      return std::to_string(size.bytes / factor) + std::string(kSizeUnits[i].name);
+  }
+  return std::to_string(size.bytes) + "B";
+}
+
+}  // namespace retort

@@ -1,0 +1,13 @@
+# Flags for our own code: warnings are errors. Third-party headers are SYSTEM includes.
+add_library(retort_flags INTERFACE)
+target_compile_options(retort_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter
+  -Wno-missing-field-initializers $<$<CONFIG:Release>:-O2>)
+find_program(RETORT_CCACHE ccache)
+if(RETORT_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${RETORT_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${RETORT_CCACHE})
+endif()
+find_program(RETORT_MOLD mold)
+if(RETORT_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

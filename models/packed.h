@@ -1,0 +1,27 @@
+// The form in which every model sees tokens: one flat row of sequences laid end to end.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace retort::models {
+
+// N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and causal inside a block.
+struct PackedTokens {
+  at::Tensor input_ids;              // [N] int64
+  at::Tensor positions;              // [N] int64, restart at 0 in every sequence
+  std::vector<int64_t> cu_seqlens;   // S+1 offsets, host memory, first 0, last N
+
+  int64_t num_tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
+  int64_t num_sequences() const { return cu_seqlens.empty() ? 0 : static_cast<int64_t>(cu_seqlens.size()) - 1; }
+};
+
+// From rows of different lengths.
+PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows);
+// From a padded batch: input_ids [B, T] and attention_mask [B, T] (1 = token); padding may be on either side. The order
+// of the tokens is that of the rows; positions count tokens, not padding.
+PackedTokens pack_padded(const at::Tensor& input_ids, const at::Tensor& attention_mask);
+
+}  // namespace retort::models

@@ -1,0 +1,66 @@
+// A set of ranks of one role that run collectives together: a thin wrapper over a c10d process group (Gloo on the CPU).
+//
+// Threads: the compute thread only, in program order; every member must make the same calls in the same order.
+// Errors: kTimeout at the group's timeout, kCollective for anything else, both naming group, rank, operation, sequence
+// number and shape. After an error the group is unusable. A group of one rank does nothing and costs nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace retort::parallel {
+
+enum class ReduceOp { kSum, kMax, kMin };
+
+// An asynchronous collective in flight; wait() is idempotent and rethrows as above.
+class Work {
+ public:
+  Work() = default;
+  void wait();
+
+ private:
+  friend class Group;
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+class Group {
+ public:
+  struct Impl;
+  explicit Group(std::shared_ptr<Impl> impl);
+
+  const std::string& name() const;        // "student.dp"
+  int rank() const;                       // position in ranks()
+  int size() const;
+  const std::vector<int>& ranks() const;  // global ranks of the role
+
+  // In place. One all-reduce on this group.
+  void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  Work all_reduce_async(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  // In place, from the member at position `root`. One broadcast.
+  void broadcast(at::Tensor& tensor, int root);
+  // [size, ...] stacked in group order. One all-gather.
+  at::Tensor all_gather(const at::Tensor& tensor);
+  // One point-to-point message to / from the member at that position (shape and dtype agreed beforehand).
+  void send(const at::Tensor& tensor, int to, int tag = 0);
+  void recv(at::Tensor& tensor, int from, int tag = 0);
+  void barrier();
+
+  // Conveniences for host values; each is one collective.
+  int64_t all_reduce(int64_t value, ReduceOp op = ReduceOp::kSum);
+  double all_reduce(double value, ReduceOp op = ReduceOp::kSum);
+  std::string broadcast(const std::string& bytes, int root);  // two broadcasts: length, bytes
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+// The vote before collectives whose input came from outside: every rank says whether it is ready; if any is not, all
+// throw the same error (the message of the lowest failing rank). Two collectives on `group` when all are well.
+void agree_or_throw(Group& group, const std::string& my_error);
+
+}  // namespace retort::parallel

@@ -1,0 +1,58 @@
+// The parallel layout of one role and which ranks form which groups. Pure functions: no process, no device.
+//
+// rank = tp + TP*(dp + DP*pp): tp fastest, pp slowest (SYSTEMS B041-B045).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/options.h"
+
+namespace retort::parallel {
+
+enum class Device { kCpu, kCuda };
+
+// A recipe's `world:` block of one role.
+struct Layout {
+  int64_t tp = 1;
+  int64_t pp = 1;
+  int64_t dp = 1;
+  Device device = Device::kCpu;
+  int64_t threads = 0;  // OpenMP threads of each process; 0: cores of the host / processes on it
+
+  template <class V>
+  void fields(V& visit) {
+    visit("tp", tp, "tensor parallel size");
+    visit("pp", pp, "pipeline parallel size");
+    visit("dp", dp, "data parallel size (serving roles: independent replicas)");
+    visit("device", device, "cpu | cuda");
+    visit("threads", threads, "OpenMP threads of each process; 0: cores / processes on the host");
+  }
+  void validate() const;  // kInvalidArgument naming the field
+  int64_t world_size() const { return tp * pp * dp; }
+};
+
+struct Coordinate {
+  int64_t tp = 0, dp = 0, pp = 0;
+  bool operator==(const Coordinate&) const = default;
+};
+
+Coordinate coordinate_of(const Layout& layout, int64_t rank);
+int64_t rank_of(const Layout& layout, Coordinate coordinate);
+
+// All groups along the named axes ("tp", "dp", "pp", "tp-pp", "dp-tp", ...): each a list of global ranks in increasing
+// order, the groups ordered by their first rank. kInvalidArgument for an unknown axis.
+std::vector<std::vector<int>> rank_groups(const Layout& layout, std::string_view axes);
+
+// First and last pipeline stage ranks of each pipeline (tied embedding group; SYSTEMS B045): {first, last}, or {only}.
+std::vector<std::vector<int>> embedding_groups(const Layout& layout);
+
+}  // namespace retort::parallel
+
+template <>
+struct retort::EnumNames<retort::parallel::Device> {
+  static constexpr std::array<std::pair<std::string_view, retort::parallel::Device>, 2> values{
+      {{"cpu", retort::parallel::Device::kCpu}, {"cuda", retort::parallel::Device::kCuda}}};
+};

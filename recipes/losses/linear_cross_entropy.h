@@ -1,0 +1,28 @@
+// Token cross-entropy of a linear head, chunk by chunk: the [R, V] logits never exist whole.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace retort::losses {
+
+struct CrossEntropyResult {
+  at::Tensor loss_sum;     // scalar float32 with autograd: sum over rows of -log p(target)
+  int64_t count = 0;       // R
+  double entropy_sum = 0;  // of the student's distribution, nats
+  int64_t num_correct = 0; // argmax == target
+};
+
+// hidden [R, H] (float dtype, may require grad), weight [V, H], bias [V] or undefined, targets [R] int64.
+// Each chunk's gradient is formed in the forward pass: dH [R, H] is kept in hidden's dtype, dW [V, H] accumulated in fp32; both
+// are scaled by the incoming scalar gradient in backward. Memory: chunk*V*4*2 + R*H + V*H*4 bytes. R = 0 gives a zero that still
+// reaches hidden and weight in backward. Without grad mode no gradient is formed. Collectives: none.
+CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                                        const at::Tensor& targets, int64_t chunk_tokens = 0);
+
+// log p(target) of each row [R] float32, no gradient, same chunking.
+at::Tensor linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& targets, int64_t chunk_tokens = 0);
+
+}  // namespace retort::losses

@@ -1,0 +1,32 @@
+// What a loss knows of the teacher at R target positions. Shapes: R rows (positions with targets), Ht the teacher's hidden
+// size, Vt its vocabulary, K the top-k size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <variant>
+
+namespace retort::losses {
+
+// Final-norm hidden states and the teacher's head; its logits are formed chunk by chunk in fp32.
+struct TeacherHidden {
+  at::Tensor hidden;  // [R, Ht] any float dtype
+  at::Tensor weight;  // [Vt, Ht]
+  at::Tensor bias;    // [Vt] or undefined
+};
+
+// The K largest log-probabilities at the request's temperature over the common vocabulary, and the log of the remaining mass.
+struct TeacherTopK {
+  at::Tensor ids;       // [R, K] int32, distinct in a row, descending log-probability
+  at::Tensor logps;     // [R, K] float32 or bfloat16
+  at::Tensor log_tail;  // [R] float32, logsumexp over the complement; -inf when K = V
+};
+
+// All log-probabilities at the request's temperature over the common vocabulary.
+struct TeacherFull {
+  at::Tensor logps;  // [R, V] float32
+};
+
+using TeacherSignal = std::variant<TeacherHidden, TeacherTopK, TeacherFull>;
+
+}  // namespace retort::losses

@@ -1,0 +1,79 @@
+// What a teacher sends for the positions a student asked about, and the label that says what it belongs to.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/options.h"
+
+namespace retort::roles {
+
+enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull };
+
+// What the student wants; part of every request.
+struct PayloadSpec {
+  PayloadKind kind = PayloadKind::kHiddenStates;
+  int64_t top_k = 64;
+  double temperature = 1.0;
+  bool bfloat16 = false;      // log-probabilities on the wire as bfloat16 instead of float32
+  int64_t common_vocab = 0;   // ids >= this are masked; 0: none
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(kind, top_k, temperature, bfloat16, common_vocab);
+  }
+};
+
+// Travels with every payload; the receiver checks it before use (check_label).
+struct PayloadLabel {
+  uint64_t request_id = 0;
+  std::string teacher;            // "teacher/0"
+  uint64_t weight_version = 0;
+  std::string sequence_hash;      // SHA-256 (16 hex digits) over input_ids, cu_seqlens and positions
+  int64_t num_rows = 0;
+  PayloadSpec spec;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id, teacher, weight_version, sequence_hash, num_rows, spec);
+  }
+};
+
+// R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4); full V*4.
+struct Payload {
+  PayloadLabel label;
+  at::Tensor hidden;      // kHiddenStates: [R, Ht] in the teacher's dtype
+  at::Tensor ids;         // kTopK: [R, K] int32
+  at::Tensor logps;       // kTopK: [R, K]; kFull: [R, V] float32
+  at::Tensor log_tail;    // kTopK: [R] float32
+  double masked_mass_sum = 0;  // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull)
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(label, hidden, ids, logps, log_tail, masked_mass_sum);
+  }
+};
+
+// Payload tensors from the teacher's final hidden states at the wanted rows, chunk by chunk in fp32 (the same numbers whatever the
+// payload). `weight` [Vt, Ht]. No autograd.
+Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec);
+
+std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens, const at::Tensor& positions);
+
+// kMismatch naming every field that differs, when `payload` is not the answer to `expected`; kCorrupt when its tensors do not have
+// the shapes and dtypes its label promises, or ids lie outside the vocabulary.
+void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size, int64_t hidden_size);
+
+// Tensor bytes of one row, by the formula above.
+int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size, int64_t hidden_dtype_bytes);
+
+}  // namespace retort::roles
+
+template <>
+struct retort::EnumNames<retort::roles::PayloadKind> {
+  using E = retort::roles::PayloadKind;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"hidden_states", E::kHiddenStates}, {"topk", E::kTopK}, {"full", E::kFull}}};
+};

@@ -1,0 +1,68 @@
+// The typed remote methods of a teacher.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "rpc/method.h"
+#include "roles/payload.h"
+
+namespace retort::roles {
+
+// Who the teacher is; the first thing a student asks.
+struct TeacherInfo {
+  std::string name;
+  uint64_t weight_version = 0;
+  int64_t vocab_rows = 0;            // rows of the head
+  int64_t tokenizer_size = 0;
+  int64_t hidden_size = 0;
+  std::string dtype;
+  std::string vocabulary_fingerprint;   // over min(own, asker's) tokenizer_size
+  std::string processing_fingerprint;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype, vocabulary_fingerprint,
+            processing_fingerprint);
+  }
+};
+struct InfoRequest {
+  int64_t tokenizer_size = 0;  // the asker's: the fingerprint is over the ids both know
+  template <class A>
+  void serialize(A& archive, uint32_t) { archive(tokenizer_size); }
+};
+
+// Rows [begin, end) of the head weight.
+struct HeadRequest {
+  int64_t begin = 0, end = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) { archive(begin, end); }
+};
+struct HeadReply {
+  uint64_t weight_version = 0;
+  at::Tensor weight;  // [end-begin, Ht] in the teacher's dtype
+  template <class A>
+  void serialize(A& archive, uint32_t) { archive(weight_version, weight); }
+};
+
+struct ForwardRequest {
+  uint64_t request_id = 0;
+  int64_t step = 0;
+  at::Tensor input_ids;   // [N] int32
+  at::Tensor cu_seqlens;  // [S+1] int32
+  at::Tensor positions;   // [R] int32: wanted rows (flat index), increasing
+  PayloadSpec spec;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id, step, input_ids, cu_seqlens, positions, spec);
+  }
+};
+
+inline constexpr rpc::Method<InfoRequest, TeacherInfo> kTeacherInfo{"teacher.info", true};
+inline constexpr rpc::Method<HeadRequest, HeadReply> kTeacherHead{"teacher.head", true};
+inline constexpr rpc::Method<ForwardRequest, Payload> kTeacherForward{"teacher.forward", true};
+inline constexpr rpc::Method<rpc::Empty, rpc::Empty> kStop{"host.stop", true};
+
+}  // namespace retort::roles

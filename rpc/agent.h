@@ -1,0 +1,122 @@
+// A process's end of the RPC layer: named peers, typed calls with tensors, deadlines, typed errors.
+//
+//   rpc::Agent agent({.name = "student/0", .secret = secret, .rpc = options});
+//   agent.serve(kForward, queue, [&](ForwardRequest r, const rpc::CallContext& c) { return teacher.forward(r); });
+//   agent.connect("teacher/0", "127.0.0.1:41234", Deadline::after(60s));
+//   auto reply = agent.call("teacher/0", kForward, request, {.timeout = 60s});   // Future<ForwardReply>
+//   ForwardReply r = reply.get();
+//
+// Threads: every public member may be called from any thread except the agent's own loop thread. Handlers run on the
+// thread that drains the HandlerQueue they were registered with (the compute thread), never on the loop thread.
+// Life cycle: close() is idempotent and returns at once; join() waits until every accepted call has completed with a
+// value or an error and all threads are down. The destructor does both.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/deadline.h"
+#include "rpc/archive.h"
+#include "rpc/future.h"
+#include "rpc/method.h"
+#include "rpc/options.h"
+
+namespace retort::rpc {
+
+// What a handler knows about the call it serves.
+struct CallContext {
+  std::string peer;       // the caller, e.g. "student/0"
+  uint64_t call_id = 0;
+  Deadline deadline;
+  std::shared_ptr<const std::atomic<bool>> cancelled;  // becomes true when the caller cancelled or is lost
+};
+
+// Work handed from the loop thread to the thread that runs handlers.
+using HandlerQueue = BoundedQueue<std::function<void()>>;
+
+struct CallOptions {
+  std::chrono::milliseconds timeout{0};  // 0: RpcOptions::timeout
+  bool wait_for_credit = true;           // false: kResourceExhausted instead of waiting when max_inflight_bytes is reached
+};
+
+struct PeerStats {
+  uint64_t bytes_sent = 0, bytes_received = 0;  // payload + tensors of data messages
+  uint64_t calls = 0;
+  double latency_p50_ms = 0, latency_p99_ms = 0;  // of completed calls (last 1024)
+  uint64_t inflight_bytes = 0;
+};
+
+class Agent {
+ public:
+  struct Options {
+    std::string name;                     // "student/0"
+    std::string secret;                   // the run's secret; both ends prove it by HMAC
+    std::string bind_host = "127.0.0.1";  // interface of the control socket and of the data listeners
+    uint16_t port = 0;                    // 0: ephemeral
+    RpcOptions rpc;
+  };
+
+  explicit Agent(Options options);
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // "host:port" of the control socket; the only address ever published.
+  std::string address() const;
+
+  // Connects to a peer and proves the secret both ways; retries a refused connection until the deadline.
+  // kUnauthenticated (wrong secret or name), kMismatch (protocol version), kTimeout, kPeerLost.
+  void connect(std::string_view peer, const std::string& address, Deadline deadline);
+
+  // Sends a request; returns at once (or waits for credit). The future fails with the remote Error (its own code),
+  // kTimeout, kPeerLost, kCancelled, kClosed, kResourceExhausted.
+  template <class Request, class Reply>
+  Future<Reply> call(std::string_view peer, const Method<Request, Reply>& method, const std::type_identity_t<Request>& request,
+                     CallOptions options = {}) {
+    Promise<Reply> promise;
+    auto future = promise.future();
+    call_bytes(peer, method.name, encode(request), options, [promise](Outcome<Message> outcome) mutable {
+      if (outcome.error) return promise.set_error(outcome.error);
+      try {
+        promise.set_value(decode<Reply>(std::move(*outcome.value)));
+      } catch (...) {
+        promise.set_error(std::current_exception());
+      }
+    });
+    return future;
+  }
+
+  // Registers a handler; each call is pushed to `queue` as one job. A full queue answers kResourceExhausted. An Error
+  // thrown by the handler travels with its code; any other exception arrives as kRemote.
+  template <class Request, class Reply, class Handler>
+  void serve(const Method<Request, Reply>& method, std::shared_ptr<HandlerQueue> queue, Handler handler) {
+    serve_bytes(method.name, std::move(queue), [handler](Message request, const CallContext& context) mutable -> Message {
+      return encode(static_cast<Reply>(handler(decode<Request>(std::move(request)), context)));
+    });
+  }
+
+  // Called on the loop thread (must not block) once for every peer that is lost; also for peers that connected to us.
+  void on_peer_lost(std::function<void(const std::string& peer, const std::string& reason)> callback);
+  std::vector<std::string> peers() const;
+  PeerStats stats(std::string_view peer) const;
+
+  void close();
+  void join();
+
+ private:
+  void call_bytes(std::string_view peer, std::string_view method, Message message, CallOptions options,
+                  std::function<void(Outcome<Message>)> done);
+  void serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,
+                   std::function<Message(Message, const CallContext&)> handler);
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace retort::rpc

@@ -1,0 +1,21 @@
+// A remote method: its name on the wire and the types of its request and reply. Both types have
+//     template <class Archive> void serialize(Archive& archive, uint32_t version);
+// in which at::Tensor members travel out of band (rpc/archive.h).
+#pragma once
+
+#include <string_view>
+
+namespace retort::rpc {
+
+template <class Request, class Reply>
+struct Method {
+  std::string_view name;     // "teacher.forward"
+  bool idempotent = false;   // may be sent again after a lost peer came back
+};
+
+struct Empty {
+  template <class Archive>
+  void serialize(Archive&, unsigned) {}
+};
+
+}  // namespace retort::rpc
