@@ -11,3 +11,10 @@ find_program(RETORT_MOLD mold)
 if(RETORT_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
+
+# RETORT_SANITIZE=address,undefined: our code is instrumented, LibTorch is not (presets `asan` and `tsan`).
+set(RETORT_SANITIZE "" CACHE STRING "sanitizers for -fsanitize=, e.g. address,undefined")
+if(RETORT_SANITIZE)
+  add_compile_options(-fsanitize=${RETORT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${RETORT_SANITIZE})
+endif()

@@ -39,6 +39,21 @@ function(retort_test name)
   endforeach()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
+  set(processors 1)
+  if(T_LABEL MATCHES "multiproc|fault")
+    set(processors 2)  # several processes: not beside another test on a small machine
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${T_LABEL}" TIMEOUT ${T_TIMEOUT} PROCESSORS ${processors}
     ENVIRONMENT "OMP_NUM_THREADS=1;MKL_NUM_THREADS=1;OMP_WAIT_POLICY=passive;RETORT_BIN=${CMAKE_BINARY_DIR}/bin/retort;RETORT_SOURCE_DIR=${CMAKE_SOURCE_DIR}")
+endfunction()
+
+# retort_bench(name SOURCES ... USES ...): an executable in <build>/bench; `./dev bench` builds and runs them.
+function(retort_bench name)
+  cmake_parse_arguments(B "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${B_SOURCES})
+  target_link_libraries(${name} PRIVATE retort_flags)
+  foreach(use ${B_USES})
+    target_link_libraries(${name} PRIVATE retort::${use})
+  endforeach()
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench UNITY_BUILD OFF)
 endfunction()

@@ -36,7 +36,9 @@ class Decoder {
   const ModelConfig& config() const;
   // [N, H] after the final norm. With autograd if the parameters require grad and grad mode is on.
   at::Tensor hidden(const PackedTokens& tokens) const;
-  // Continues the cache: `tokens` holds, for each cached sequence, its next tokens (positions continue). [N, H].
+  // Continues the cache: `tokens` holds, for each cached sequence, its next tokens (none for a sequence that rests). Their
+  // positions continue the cache's; tokens.positions is not read. [N, H], without autograd. kInvalidArgument when a
+  // sequence would outgrow the cache.
   at::Tensor hidden(const PackedTokens& tokens, KvCache& cache) const;
   at::Tensor head_weight() const;  // [V, H]; the embedding when tied
   // fp32 logits [N, V] of hidden states (inputs upcast to fp32). For eval and generation; training uses the chunked losses.
@@ -47,6 +49,9 @@ class Decoder {
   void set_requires_grad(bool value);
   // Recompute each layer in backward instead of keeping its activations (Chen et al. 2016).
   void set_gradient_checkpointing(bool value);
+  // How the checkpoint's weights lay on disk: 0 one file, else the data bytes of its largest shard. save_decoder keeps it.
+  uint64_t shard_bytes() const;
+  void set_shard_bytes(uint64_t bytes);
 
  private:
   struct Impl;
@@ -58,8 +63,11 @@ class KvCache {
  public:
   KvCache(const ModelConfig& config, int64_t num_sequences, int64_t max_length, at::ScalarType dtype);
   ~KvCache();
+  KvCache(KvCache&&) noexcept;
   int64_t num_sequences() const;
   const std::vector<int64_t>& lengths() const;  // cached tokens of each sequence
+  int64_t max_length() const;
+  void reset(int64_t sequence);  // forgets one sequence; its place can be used by another
 
  private:
   friend class Decoder;

@@ -26,6 +26,8 @@ class SafetensorsReader {
   // The `__metadata__` of the (first) file.
   const std::map<std::string, std::string>& metadata() const;
   bool sharded() const;
+  // Bytes of tensor data in the largest file.
+  uint64_t largest_shard_bytes() const;
 
  private:
   struct Impl;
@@ -34,6 +36,7 @@ class SafetensorsReader {
 
 struct SafetensorsWriteOptions {
   uint64_t max_shard_bytes = uint64_t{5} << 30;
+  bool always_index = false;  // write shards and an index even when one file would do
   std::map<std::string, std::string> metadata{{"format", "pt"}};
 };
 // One file, atomically.

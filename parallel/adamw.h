@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/grad_buckets.h"
@@ -33,10 +33,14 @@ class AdamW {
     int64_t step = 0;
     std::vector<std::pair<std::string, at::Tensor>> tensors;
   };
-  State state() const;
-  void load_state(const State& state);  // kMismatch naming the first missing or misshaped tensor
+  State state() const;  // the live tensors, not copies
+  // Copies; exactly the tensors that state() has. kMismatch naming the first missing, misshaped or unknown tensor, before
+  // anything is written. A loaded master also sets its parameter.
+  void load_state(const State& state);
 
  private:
+  bool decays(const std::string& name) const;
+
   std::vector<NamedParameter> parameters_;
   Options options_;
   int64_t step_ = 0;

@@ -27,6 +27,8 @@ struct NamedParameter {
 //   buckets.scale(1.0 / global_token_count);
 //   double norm = buckets.norm();          // local: after finish() all ranks hold equal sums
 // Collectives: one all-reduce for each bucket on `dp`; every dp rank must run the same number of steps.
+// Errors: kInvalidArgument for a parameter that is no CPU leaf with requires_grad or has a hook already, for calls out of
+// order, and for a gradient that arrives after its bucket was sent; finish() and backward() rethrow the group's errors.
 // Threads: compute; hooks run on the autograd thread of the same backward call.
 class GradBuckets {
  public:
@@ -52,8 +54,9 @@ class GradBuckets {
   at::Tensor main_grad(size_t i) const;  // fp32 view into the buffer, shape of the parameter
   int64_t num_buckets() const;
 
+  struct Impl;  // named by the hooks
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

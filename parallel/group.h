@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace retort::parallel {
 
 enum class ReduceOp { kSum, kMax, kMin };
@@ -21,10 +23,10 @@ class Work {
  public:
   Work() = default;
   void wait();
+  struct Impl;
 
  private:
   friend class Group;
-  struct Impl;
   std::shared_ptr<Impl> impl_;
 };
 
@@ -60,7 +62,11 @@ class Group {
 };
 
 // The vote before collectives whose input came from outside: every rank says whether it is ready; if any is not, all
-// throw the same error (the message of the lowest failing rank). Two collectives on `group` when all are well.
+// throw the same error (that of the lowest failing rank). One all-reduce on `group` when all are well, two or three
+// broadcasts more when not; every member must call. The group stays usable.
+// An empty `my_error` means ready; a message is thrown as kRemote everywhere.
 void agree_or_throw(Group& group, const std::string& my_error);
+// nullptr means ready; the error's own code and text are thrown everywhere.
+void agree_or_throw(Group& group, const Error* my_error);
 
 }  // namespace retort::parallel

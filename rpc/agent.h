@@ -6,8 +6,10 @@
 //   auto reply = agent.call("teacher/0", kForward, request, {.timeout = 60s});   // Future<ForwardReply>
 //   ForwardReply r = reply.get();
 //
-// Threads: every public member may be called from any thread except the agent's own loop thread. Handlers run on the
-// thread that drains the HandlerQueue they were registered with (the compute thread), never on the loop thread.
+// Threads: every public member may be called from any thread except the agent's own loop thread; call() also from there
+// (in a function given to then()), where it never waits for credit. Handlers run on the thread that drains the
+// HandlerQueue they were registered with (the compute thread), never on the loop thread.
+// Tensors are sent from the memory they are in: do not change them before the future is ready.
 // Life cycle: close() is idempotent and returns at once; join() waits until every accepted call has completed with a
 // value or an error and all threads are down. The destructor does both.
 #pragma once
@@ -76,20 +78,25 @@ class Agent {
   void connect(std::string_view peer, const std::string& address, Deadline deadline);
 
   // Sends a request; returns at once (or waits for credit). The future fails with the remote Error (its own code),
-  // kTimeout, kPeerLost, kCancelled, kClosed, kResourceExhausted.
+  // kTimeout, kPeerLost, kCancelled (Future::cancel), kClosed, kResourceExhausted, kUnavailable (no such method, or a
+  // tensor on a device without a map). A request that is not encodable throws here.
   template <class Request, class Reply>
   Future<Reply> call(std::string_view peer, const Method<Request, Reply>& method, const std::type_identity_t<Request>& request,
                      CallOptions options = {}) {
     Promise<Reply> promise;
     auto future = promise.future();
-    call_bytes(peer, method.name, encode(request), options, [promise](Outcome<Message> outcome) mutable {
-      if (outcome.error) return promise.set_error(outcome.error);
+    auto cancel = call_bytes(peer, method.name, encode(request), options, [promise](Outcome<Message> outcome) mutable {
+      if (outcome.error) {
+        promise.set_error(outcome.error);
+        return;
+      }
       try {
         promise.set_value(decode<Reply>(std::move(*outcome.value)));
       } catch (...) {
         promise.set_error(std::current_exception());
       }
     });
+    promise.on_cancel(std::move(cancel));
     return future;
   }
 
@@ -111,8 +118,9 @@ class Agent {
   void join();
 
  private:
-  void call_bytes(std::string_view peer, std::string_view method, Message message, CallOptions options,
-                  std::function<void(Outcome<Message>)> done);
+  // `done` runs exactly once. Returns what cancels the call.
+  std::function<void()> call_bytes(std::string_view peer, std::string_view method, Message message, CallOptions options,
+                                   std::function<void(Outcome<Message>)> done);
   void serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,
                    std::function<Message(Message, const CallContext&)> handler);
   class Impl;

@@ -32,7 +32,10 @@ class ChatTemplate {
   const std::string& source() const;
 
  private:
+  friend struct ChatTokens tokenize_chat(const Tokenizer&, const ChatTemplate&, std::string_view);
   struct Impl;
+  // `assistant_spans`: without marks, the spans come from rendering prefixes.
+  Rendered run(std::string_view messages_json, bool add_generation_prompt, bool assistant_spans) const;
   std::shared_ptr<const Impl> impl_;
 };
 

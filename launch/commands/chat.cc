@@ -1,0 +1,77 @@
+// retort chat: talk to a checkpoint in the terminal.
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/loaded_model.h"
+#include "models/generate.h"
+
+namespace retort::launch {
+namespace {
+
+// Prints completed text as tokens arrive; an incomplete UTF-8 character waits for its other bytes.
+class StreamPrinter {
+ public:
+  explicit StreamPrinter(const models::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(int32_t id) {
+    ids_.push_back(id);
+    const std::string text = tokenizer_.decode(ids_, /*skip_special_tokens=*/true);
+    if (text.size() <= printed_ || text.ends_with("\xef\xbf\xbd")) return;
+    std::fwrite(text.data() + printed_, 1, text.size() - printed_, stdout);
+    std::fflush(stdout);
+    printed_ = text.size();
+  }
+  std::string text() const { return tokenizer_.decode(ids_, true); }
+
+ private:
+  const models::Tokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+  size_t printed_ = 0;
+};
+
+std::string message(std::string_view role, std::string_view content) {
+  return JsonLine().add("role", role).add("content", content).str();
+}
+
+}  // namespace
+
+int run_chat(const ChatCommand& command) {
+  const LoadedModel model = load_model(command.model, command.dtype);
+  if (!model.chat.exists())
+    std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
+  std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");
+  std::string conversation, line;
+  uint64_t turn = 0;
+  for (;;) {
+    std::printf("> ");
+    std::fflush(stdout);
+    if (!std::getline(std::cin, line) || line.empty()) break;
+    if (line == "/reset") {
+      conversation.clear();
+      continue;
+    }
+    std::vector<int32_t> prompt;
+    if (model.chat.exists()) {
+      conversation += (conversation.empty() ? "" : ", ") + message("user", line);
+      prompt = model.tokenizer.encode(model.chat.render("[" + conversation + "]", true).text, false);
+    } else {
+      prompt = model.tokenizer.encode(line, true);
+    }
+    StreamPrinter printer(model.tokenizer);
+    models::generate(model.decoder, {prompt},
+                     {.max_new_tokens = command.max_new_tokens,
+                      .temperature = command.temperature,
+                      .top_p = command.top_p,
+                      .seed = command.seed + turn++,
+                      .eos_token_ids = model.eos_token_ids},
+                     [&](size_t, int32_t id) { printer.add(id); });
+    std::printf("\n");
+    if (model.chat.exists()) conversation += ", " + message("assistant", printer.text());
+  }
+  return 0;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,76 @@
+// The offline commands: each takes its options and returns the process's exit code; errors are thrown as Error.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace retort::launch {
+
+struct EvalCommand {
+  std::string model, data, output;  // output: per-sample JSONL, optional
+  std::string format = "auto";
+  std::map<std::string, std::string> columns;
+  std::string dtype;                // "": as the file
+  int64_t max_length = 1024;
+  int64_t batch_size = 16;          // samples computed together
+  bool exact_match = false;         // generate greedily and compare numeric answers
+  int64_t max_new_tokens = 128;
+};
+int run_eval(const EvalCommand& command);
+
+struct GenerateCommand {
+  std::string model, prompts, output;
+  std::map<std::string, std::string> columns;
+  std::string dtype;
+  int64_t max_new_tokens = 256, num_generations = 1, batch_size = 32, top_k = 0;
+  double temperature = 1.0, top_p = 1.0;
+  uint64_t seed = 0;
+};
+int run_generate(const GenerateCommand& command);
+
+struct ChatCommand {
+  std::string model, dtype;
+  int64_t max_new_tokens = 256;
+  double temperature = 0.7, top_p = 1.0;
+  uint64_t seed = 0;
+};
+int run_chat(const ChatCommand& command);
+
+struct ModelInitCommand {
+  std::string arch = "qwen3", tokenizer, output;
+  int64_t hidden_size = 256, intermediate_size = 0, num_hidden_layers = 4, num_attention_heads = 4;
+  int64_t num_key_value_heads = 0, head_dim = 0, max_position_embeddings = 2048, vocab_size = 0;
+  double initializer_range = 0.02, rope_theta = 10000.0;
+  bool tie_word_embeddings = true;
+  std::string dtype = "float32";
+  uint64_t seed = 0;
+};
+int run_model_init(const ModelInitCommand& command);
+
+struct TokenizerTrainCommand {
+  std::vector<std::string> data;
+  std::string output;
+  int64_t vocab_size = 4096;
+};
+int run_tokenizer_train(const TokenizerTrainCommand& command);
+
+struct ArithmeticCommand {
+  std::string output;
+  int64_t first = 0, count = 1000;
+  uint64_t seed = 0;
+};
+int run_data_arithmetic(const ArithmeticCommand& command);
+
+struct RecipeCommand {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool json = false;
+  int64_t samples = 4;
+};
+int run_audit(const RecipeCommand& command);
+int run_check(const RecipeCommand& command);
+int run_plan(const RecipeCommand& command);
+
+}  // namespace retort::launch

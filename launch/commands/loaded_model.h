@@ -1,0 +1,24 @@
+// A checkpoint opened for an offline command.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/checkpoint.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
+
+namespace retort::launch {
+
+struct LoadedModel {
+  models::Decoder decoder;
+  models::Tokenizer tokenizer;
+  models::ChatTemplate chat;
+  std::vector<int64_t> eos_token_ids;  // of config, generation config and tokenizer, without repetition
+};
+
+// dtype "": as the file. kInvalidArgument when `folder` has no config.json.
+LoadedModel load_model(const std::string& folder, const std::string& dtype);
+
+}  // namespace retort::launch

@@ -1,0 +1,216 @@
+// The program `retort`: commands, flags and exit codes. Everything it does lives in the files it calls.
+#include <CLI/CLI.hpp>
+
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+
+#include "base/error.h"
+#include "launch/commands/commands.h"
+#include "launch/launch_command.h"
+#include "launch/role_command.h"
+#include "launch/version.h"
+
+namespace retort::launch {
+namespace {
+
+using Columns = std::vector<std::string>;
+
+// "prompt=question" pairs.
+std::map<std::string, std::string> parse_columns(const Columns& pairs) {
+  std::map<std::string, std::string> columns;
+  for (const std::string& pair : pairs) {
+    const auto equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw Error(ErrorCode::kInvalidArgument, "--columns '" + pair + "': write canonical=column, e.g. prompt=question");
+    columns[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+  return columns;
+}
+
+// One subcommand: its flags are bound to values that live as long as the parser.
+class Program {
+ public:
+  Program() : app_("Train a language model against models that live in other processes.", "retort") {
+    app_.set_version_flag("--version", version_text());
+    app_.require_subcommand(1);
+    add_launch();
+    add_eval();
+    add_generate();
+    add_chat();
+    add_recipe_commands();
+    add_model();
+    add_tokenizer();
+    add_data();
+    add_role();
+  }
+
+  int run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+      const int code = app_.exit(e);
+      return code == 0 ? 0 : 2;
+    }
+    RETORT_CHECK(action_) << "a subcommand without an action";
+    return action_();
+  }
+
+ private:
+  void on(CLI::App* command, std::function<int()> action) {
+    command->callback([this, action = std::move(action)] { action_ = action; });
+  }
+
+  void add_launch() {
+    auto* c = app_.add_subcommand("launch", "run a recipe: start all role processes, show progress, exit when it is done");
+    c->add_option("recipe", launch_.recipe, "recipe file (YAML)")->required();
+    c->add_option("overrides", launch_.overrides, "key.path=value ...");
+    auto* resume = c->add_flag("--resume", launch_.resume, "continue the run in output_dir from its newest checkpoint");
+    c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")->excludes(resume);
+    on(c, [this] { return run_launch(launch_); });
+  }
+
+  void add_eval() {
+    auto* c = app_.add_subcommand("eval", "loss and accuracy of a checkpoint on a data file, as one JSON line");
+    c->add_option("--model", eval_.model, "Hugging Face folder")->required();
+    c->add_option("--data", eval_.data, "JSONL file")->required();
+    c->add_option("--output", eval_.output, "write per-sample token_ids, logps and targets here");
+    c->add_option("--format", eval_.format, "how rows are read (default: by their keys)");
+    c->add_option("--columns", columns_, "canonical=column pairs, e.g. prompt=question completion=answer");
+    c->add_option("--dtype", eval_.dtype, "float32 | bfloat16 (default: as the file)");
+    c->add_option("--max-length", eval_.max_length, "tokens of a row")->capture_default_str();
+    c->add_option("--batch-size", eval_.batch_size, "samples computed together")->capture_default_str();
+    c->add_flag("--exact-match", eval_.exact_match, "also generate greedily and compare the numeric answers");
+    c->add_option("--max-new-tokens", eval_.max_new_tokens, "of a generated answer")->capture_default_str();
+    on(c, [this] {
+      eval_.columns = parse_columns(columns_);
+      return run_eval(eval_);
+    });
+  }
+
+  void add_generate() {
+    auto* c = app_.add_subcommand("generate", "batch generation from a file of prompts");
+    c->add_option("--model", generate_.model, "Hugging Face folder")->required();
+    c->add_option("--prompts", generate_.prompts, "JSONL file with prompts")->required();
+    c->add_option("--output", generate_.output, "JSONL file to write")->required();
+    c->add_option("--columns", columns_, "canonical=column pairs, e.g. prompt=question");
+    c->add_option("--dtype", generate_.dtype, "float32 | bfloat16 (default: as the file)");
+    c->add_option("--max-new-tokens", generate_.max_new_tokens)->capture_default_str();
+    c->add_option("--temperature", generate_.temperature, "0: greedy")->capture_default_str();
+    c->add_option("--top-p", generate_.top_p)->capture_default_str();
+    c->add_option("--top-k", generate_.top_k, "0: off")->capture_default_str();
+    c->add_option("--num-generations", generate_.num_generations, "completions of each prompt")->capture_default_str();
+    c->add_option("--batch-size", generate_.batch_size, "sequences computed together")->capture_default_str();
+    c->add_option("--seed", generate_.seed)->capture_default_str();
+    on(c, [this] {
+      generate_.columns = parse_columns(columns_);
+      return run_generate(generate_);
+    });
+  }
+
+  void add_chat() {
+    auto* c = app_.add_subcommand("chat", "talk to a checkpoint in the terminal");
+    c->add_option("--model", chat_.model, "Hugging Face folder")->required();
+    c->add_option("--dtype", chat_.dtype, "float32 | bfloat16 (default: as the file)");
+    c->add_option("--max-new-tokens", chat_.max_new_tokens)->capture_default_str();
+    c->add_option("--temperature", chat_.temperature, "0: greedy")->capture_default_str();
+    c->add_option("--top-p", chat_.top_p)->capture_default_str();
+    c->add_option("--seed", chat_.seed)->capture_default_str();
+    on(c, [this] { return run_chat(chat_); });
+  }
+
+  void add_recipe_commands() {
+    const auto add = [this](const char* name, const char* help, int (*run)(const RecipeCommand&)) {
+      auto* c = app_.add_subcommand(name, help);
+      c->add_option("recipe", recipe_.recipe, "recipe file (YAML)")->required();
+      c->add_option("overrides", recipe_.overrides, "key.path=value ...");
+      on(c, [this, run] { return run(recipe_); });
+      return c;
+    };
+    add("audit", "show samples as the trainer sees them: coloured target mask, packing, counts", run_audit)
+        ->add_option("--samples", recipe_.samples, "samples to print")
+        ->capture_default_str();
+    add("check", "self-checks before money is spent; non-zero on the first that fails", run_check);
+    add("plan", "roles, ranks, memory and bytes per step; starts nothing", run_plan)->add_flag("--json", recipe_.json);
+  }
+
+  void add_model() {
+    auto* model = app_.add_subcommand("model", "checkpoints")->require_subcommand(1);
+    auto* c = model->add_subcommand("init", "a randomly initialised checkpoint");
+    c->add_option("--arch", init_.arch, "llama | mistral | qwen2 | qwen3")->capture_default_str();
+    c->add_option("--tokenizer", init_.tokenizer, "folder with a tokenizer")->required();
+    c->add_option("--output", init_.output, "folder to write")->required();
+    c->add_option("--hidden-size", init_.hidden_size)->capture_default_str();
+    c->add_option("--intermediate-size", init_.intermediate_size, "0: about 8/3 of the hidden size");
+    c->add_option("--num-hidden-layers", init_.num_hidden_layers)->capture_default_str();
+    c->add_option("--num-attention-heads", init_.num_attention_heads)->capture_default_str();
+    c->add_option("--num-key-value-heads", init_.num_key_value_heads, "0: as many as attention heads");
+    c->add_option("--head-dim", init_.head_dim, "0: hidden size / heads");
+    c->add_option("--max-position-embeddings", init_.max_position_embeddings)->capture_default_str();
+    c->add_option("--vocab-size", init_.vocab_size, "rows of the embedding; 0: as the tokenizer");
+    c->add_option("--initializer-range", init_.initializer_range)->capture_default_str();
+    c->add_option("--rope-theta", init_.rope_theta)->capture_default_str();
+    c->add_option("--tie-word-embeddings", init_.tie_word_embeddings, "true | false")->capture_default_str();
+    c->add_option("--dtype", init_.dtype)->capture_default_str();
+    c->add_option("--seed", init_.seed)->capture_default_str();
+    on(c, [this] { return run_model_init(init_); });
+  }
+
+  void add_tokenizer() {
+    auto* tokenizer = app_.add_subcommand("tokenizer", "tokenizers")->require_subcommand(1);
+    auto* c = tokenizer->add_subcommand("train", "byte-level BPE with a chat template");
+    c->add_option("--data", train_.data, "JSONL files; every string in a row counts")->required();
+    c->add_option("--vocab-size", train_.vocab_size)->capture_default_str();
+    c->add_option("--output", train_.output, "folder to write")->required();
+    on(c, [this] { return run_tokenizer_train(train_); });
+  }
+
+  void add_data() {
+    auto* data = app_.add_subcommand("data", "generated data for trying things out")->require_subcommand(1);
+    auto* c = data->add_subcommand("arithmetic", "small word problems with a checkable answer");
+    c->add_option("--output", arithmetic_.output, "JSONL file to write")->required();
+    c->add_option("--first", arithmetic_.first, "number of the first problem")->capture_default_str();
+    c->add_option("--count", arithmetic_.count)->capture_default_str();
+    c->add_option("--seed", arithmetic_.seed)->capture_default_str();
+    on(c, [this] { return run_data_arithmetic(arithmetic_); });
+  }
+
+  // Started by the launcher, not by people; not listed.
+  void add_role() {
+    auto* c = app_.add_subcommand("role", "one process of a run (started by launch)")->group("");
+    c->add_option("--run", role_.run)->required();
+    c->add_option("--role", role_.role)->required();
+    c->add_option("--rank", role_.rank)->required();
+    c->add_option("--run-folder", role_.run_folder)->required();
+    on(c, [this] { return run_role(role_); });
+  }
+
+  CLI::App app_;
+  std::function<int()> action_;
+  Columns columns_;
+  LaunchCommand launch_;
+  EvalCommand eval_;
+  GenerateCommand generate_;
+  ChatCommand chat_;
+  RecipeCommand recipe_;
+  ModelInitCommand init_;
+  TokenizerTrainCommand train_;
+  ArithmeticCommand arithmetic_;
+  RoleCommand role_;
+};
+
+}  // namespace
+}  // namespace retort::launch
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return retort::launch::Program().run(argc, argv);
+  } catch (const retort::Error& e) {
+    std::cerr << "retort: error: " << e.what() << "\n";
+    return retort::exit_code_for(e.code());
+  } catch (const std::exception& e) {
+    std::cerr << "retort: error: " << e.what() << "\n";
+    return 1;
+  }
+}

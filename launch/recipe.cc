@@ -1,0 +1,206 @@
+#include "launch/recipe.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/file.h"
+#include "launch/later_names.h"
+#include "launch/yaml_reader.h"
+#include "launch/yaml_tree.h"
+#include "launch/yaml_writer.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+// What can only be seen by looking at several blocks, or outside the recipe.
+class CrossCheck {
+ public:
+  CrossCheck(const Recipe& recipe, const YamlNode& root, const LoadOptions& options) : recipe_(recipe), root_(root), options_(options) {}
+
+  void run() const {
+    check_top_level();
+    check_roles();
+    check_data();
+    if (recipe_.recipe == RecipeKind::kDistill) check_distill();
+    if (options_.check_files) check_files();
+  }
+
+  // The place of the deepest node of `path` that was written.
+  YamlPlace place_of(const std::vector<std::string>& path) const {
+    const YamlNode* node = &root_;
+    YamlPlace place = root_.place;
+    for (const auto& key : path) {
+      if (node->kind == YamlNode::Kind::kList) {
+        const size_t index = std::stoul(key);
+        if (index >= node->items.size()) break;
+        node = &node->items[index];
+        place = node->place;
+        continue;
+      }
+      const auto* entry = node->find(key);
+      if (!entry) break;
+      node = &entry->value;
+      place = node->place.source.empty() || node->kind != YamlNode::Kind::kScalar ? entry->place : node->place;
+    }
+    return place;
+  }
+
+  bool written(const std::vector<std::string>& path) const {
+    const YamlNode* node = &root_;
+    for (const auto& key : path) {
+      const auto* entry = node->find(key);
+      if (!entry || entry->value.kind == YamlNode::Kind::kNull) return false;
+      node = &entry->value;
+    }
+    return true;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::vector<std::string>& path, const std::string& message,
+                           ErrorCode code = ErrorCode::kInvalidArgument) const {
+    std::string name;
+    for (const auto& key : path) name += (name.empty() ? "" : ".") + key;
+    throw Error(code, place_of(path).prefix() + (name.empty() ? "" : name + ": ") + message);
+  }
+
+  void check_top_level() const {
+    if (!written({"recipe"})) refuse({}, "`recipe` is missing; expected recipe: " + enum_choices<RecipeKind>());
+    if (recipe_.output_dir.empty()) refuse({}, "`output_dir` is missing; expected the folder of the run, e.g. output_dir: runs/first");
+    if (recipe_.recipe != RecipeKind::kDistill && recipe_.distill)
+      refuse({"distill"}, "this block belongs to recipe: distill, the recipe is " + std::string(enum_name(recipe_.recipe)));
+    if (recipe_.recipe == RecipeKind::kDistill && !recipe_.distill)
+      refuse({}, "`distill` is missing; recipe: distill needs at least distill: {teachers: [{role: teacher}]}");
+  }
+
+  void check_roles() const {
+    if (!recipe_.roles.contains(Recipe::kDrivingRole))
+      refuse({"roles"}, "`student` is missing; every recipe is driven by a role of that name" + nearest_role(Recipe::kDrivingRole));
+    for (const auto& [name, role] : recipe_.roles) {
+      if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != std::string::npos)
+        refuse({"roles", name}, "a role's name may hold letters, digits, _ and - only");
+      check_role(name, role);
+    }
+  }
+
+  void check_role(const std::string& name, const RoleOptions& role) const {
+    const bool driving = name == Recipe::kDrivingRole;
+    if (role.model.empty()) refuse({"roles", name}, "`model` is missing; expected a Hugging Face model folder");
+    if (role.world.tp > 1) refuse({"roles", name, "world", "tp"}, "tensor parallelism is not in this version; use tp: 1");
+    if (role.world.pp > 1) refuse({"roles", name, "world", "pp"}, "pipeline parallelism is not in this version; use pp: 1");
+    if (role.world.device == parallel::Device::kCuda && !options_.cuda)
+      refuse({"roles", name, "world", "device"}, "this build has no CUDA module; use device: cpu or build with RETORT_CUDA=ON",
+             ErrorCode::kUnavailable);
+    if (driving && role.batching != Batching::kAsSent)
+      refuse({"roles", name, "batching"}, "has no effect on the driving role, which serves no requests");
+    if (driving) return;
+    const bool teaches = recipe_.distill && std::any_of(recipe_.distill->teachers.begin(), recipe_.distill->teachers.end(),
+                                                        [&](const auto& teacher) { return teacher.role == name; });
+    if (!teaches) refuse({"roles", name}, "no part of this recipe uses the role; remove it" + nearest_role(name));
+  }
+
+  void check_data() const {
+    const auto& data = recipe_.data;
+    const auto& train = recipe_.train;
+    if (data.train.empty()) refuse({"data", "train"}, "no training data; expected train: [{path: train.jsonl}]");
+    if (train.tokens_per_batch && *train.tokens_per_batch < data.max_length)
+      refuse({"train", "tokens_per_batch"}, "smaller than one row of data.max_length = " + std::to_string(data.max_length));
+    if (data.eval.empty() && train.eval_steps != recipes::TrainOptions().eval_steps)
+      refuse({"train", "eval_steps"}, "has no effect without data.eval");
+  }
+
+  void check_distill() const {
+    const auto& teachers = recipe_.distill->teachers;
+    for (size_t i = 0; i < teachers.size(); ++i) {
+      const std::string& role = teachers[i].role;
+      const std::vector<std::string> path{"distill", "teachers", std::to_string(i), "role"};
+      if (role == Recipe::kDrivingRole) refuse(path, "the student cannot be its own teacher");
+      if (!recipe_.roles.contains(role)) refuse(path, "'" + role + "' is not declared under roles" + nearest_role(role));
+    }
+  }
+
+  void check_files() const {
+    for (const auto& [name, role] : recipe_.roles) {
+      const std::vector<std::string> path{"roles", name, "model"};
+      if (!fs::is_directory(role.model)) refuse(path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
+      if (!fs::is_regular_file(fs::path(role.model) / "config.json"))
+        refuse(path, "'" + role.model + "' has no config.json; expected a Hugging Face model folder");
+    }
+    check_sources("train", recipe_.data.train);
+    check_sources("eval", recipe_.data.eval);
+  }
+
+  void check_sources(const std::string& block, const std::vector<data::Source>& sources) const {
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (!fs::is_regular_file(sources[i].path))
+        refuse({"data", block, std::to_string(i), "path"}, "'" + sources[i].path + "' is not a file");
+  }
+
+  std::string nearest_role(const std::string& word) const {
+    std::vector<std::string_view> names;
+    for (const auto& [name, role] : recipe_.roles)
+      if (name != word) names.push_back(name);
+    const std::string nearest = nearest_name(word, names);
+    return nearest.empty() ? "" : "; did you mean '" + nearest + "'?";
+  }
+
+  const Recipe& recipe_;
+  const YamlNode& root_;
+  const LoadOptions& options_;
+};
+
+void collect_warnings(const Recipe& recipe, const CrossCheck& check, std::vector<std::string>& warnings) {
+  if (!recipe.distill) return;
+  const auto& distill = *recipe.distill;
+  const auto warn = [&](const std::string& field, const std::string& text) {
+    warnings.push_back(check.place_of({"distill", field}).prefix() + "distill." + field + ": " + text);
+  };
+  const bool jsd = distill.loss_type == losses::DivergenceType::kJsd;
+  if (jsd && (distill.beta < 0.05 || distill.beta > 0.95))
+    warn("beta", "jsd is discontinuous at the ends: beta 0 and 1 are forward and reverse KL, and close to them the loss is far smaller");
+  // At its default such a field is allowed (a resolved recipe holds every field), but whoever wrote it may expect it to act.
+  const bool top_k = distill.payload == roles::PayloadKind::kTopK;
+  for (const std::string field : {"loss_top_k", "tail", "support"})
+    if (!top_k && check.written({"distill", field})) warn(field, "has no effect without payload: topk");
+  if (!jsd && check.written({"distill", "beta"})) warn("beta", "has no effect without loss_type: jsd");
+}
+
+}  // namespace
+
+void LaunchOptions::validate() const {
+  if (collective_timeout.count() <= 0) throw Error(ErrorCode::kInvalidArgument, "collective_timeout must be above 0");
+  if (stop_timeout.count() <= 0) throw Error(ErrorCode::kInvalidArgument, "stop_timeout must be above 0");
+}
+
+int64_t Recipe::num_processes() const {
+  int64_t sum = 0;
+  for (const auto& [name, role] : roles) sum += role.world.world_size();
+  return sum;
+}
+
+Recipe load_recipe(const fs::path& path, std::span<const std::string> overrides, const LoadOptions& options,
+                   std::vector<std::string>* warnings) {
+  if (fs::is_directory(path)) throw Error(ErrorCode::kInvalidArgument, path.string() + " is a folder; expected a recipe (YAML file)");
+  YamlNode root = parse_yaml(read_file(path), path.string());
+  for (const auto& assignment : overrides) apply_override(root, assignment);
+  if (root.kind != YamlNode::Kind::kMap)
+    throw Error(ErrorCode::kInvalidArgument, root.place.prefix() + "expected a recipe (a block of keys), got " +
+                                                 std::string(yaml_kind_name(root.kind)));
+  Recipe recipe;
+  const YamlReader::LaterNames later = later_name;
+  YamlReader(root, "", &later).read(recipe);
+  recipe.train.resolve();
+  const CrossCheck check(recipe, root, options);
+  check.run();
+  if (warnings) collect_warnings(recipe, check, *warnings);
+  return recipe;
+}
+
+std::string resolved_yaml(const Recipe& recipe) {
+  YamlWriter writer;
+  Recipe copy = recipe;
+  copy.fields(writer);
+  return writer.str();
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,119 @@
+// A recipe: the whole of what `retort launch` is asked to do, composed of the option structs of the modules.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/units.h"
+#include "parallel/layout.h"
+#include "recipes/data/options.h"
+#include "recipes/distill_options.h"
+#include "recipes/float_type.h"
+#include "recipes/train_options.h"
+#include "rpc/options.h"
+
+namespace retort::launch {
+
+enum class RecipeKind { kSft, kDistill };
+enum class Batching { kAsSent, kDynamic };
+enum class Backend { kLocal };
+
+// One entry of `roles:`.
+struct RoleOptions {
+  std::string model;
+  parallel::Layout world;
+  recipes::FloatType dtype = recipes::FloatType::kFloat32;
+  Batching batching = Batching::kAsSent;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("model", model, "a Hugging Face model folder");
+    visit("world", world, "processes of this role: tp * pp * dp");
+    visit("dtype", dtype, "of weights and activations");
+    visit("batching", batching, "serving roles: compute requests as sent, or merge those of several clients (not bit-exact)");
+  }
+};
+
+// The `launch:` block.
+struct LaunchOptions {
+  Backend backend = Backend::kLocal;
+  Duration collective_timeout{120'000};
+  Duration stop_timeout{120'000};
+
+  template <class V>
+  void fields(V& visit) {
+    visit("backend", backend, "where processes are started");
+    visit("collective_timeout", collective_timeout, "a collective that takes longer fails");
+    visit("stop_timeout", stop_timeout, "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
+  }
+  void validate() const;
+};
+
+struct Recipe {
+  RecipeKind recipe = RecipeKind::kSft;
+  std::string output_dir;
+  int64_t seed = 42;
+  bool deterministic = false;
+  std::map<std::string, RoleOptions> roles;
+  data::DataOptions data;
+  recipes::TrainOptions train;
+  std::optional<recipes::DistillOptions> distill;
+  LaunchOptions launch;
+  rpc::RpcOptions rpc;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("recipe", recipe, "what is done");
+    visit("output_dir", output_dir, "the run's folder");
+    visit("seed", seed, "of the data order and of everything random");
+    visit("deterministic", deterministic, "deterministic GPU kernels and schedules");
+    visit("roles", roles, "name -> role; `student` drives the run");
+    visit("data", data, "training and evaluation data");
+    visit("train", train, "length, batch, optimizer, and what happens when");
+    visit("distill", distill, "recipe: distill only");
+    visit("launch", launch, "how processes are started and stopped");
+    visit("rpc", rpc, "the connections between roles");
+  }
+
+  // The role whose processes run the recipe.
+  static constexpr const char* kDrivingRole = "student";
+  int64_t num_processes() const;
+};
+
+struct LoadOptions {
+  bool cuda = false;         // the CUDA module is there
+  bool check_files = true;   // models and data must exist
+};
+
+// Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no device, nothing written.
+// kInvalidArgument "file:line: ..." for anything wrong in it, kUnavailable for a device that this build or machine lacks.
+// `warnings` gets what is allowed but probably not meant, each with its place.
+Recipe load_recipe(const std::filesystem::path& path, std::span<const std::string> overrides, const LoadOptions& options = {},
+                   std::vector<std::string>* warnings = nullptr);
+
+// Every field of the recipe as YAML; load_recipe of this text gives the same recipe.
+std::string resolved_yaml(const Recipe& recipe);
+
+}  // namespace retort::launch
+
+template <>
+struct retort::EnumNames<retort::launch::RecipeKind> {
+  using E = retort::launch::RecipeKind;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"sft", E::kSft}, {"distill", E::kDistill}}};
+};
+template <>
+struct retort::EnumNames<retort::launch::Batching> {
+  using E = retort::launch::Batching;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"as_sent", E::kAsSent}, {"dynamic", E::kDynamic}}};
+};
+template <>
+struct retort::EnumNames<retort::launch::Backend> {
+  using E = retort::launch::Backend;
+  static constexpr std::array<std::pair<std::string_view, E>, 1> values{{{"local", E::kLocal}}};
+};

@@ -1,0 +1,51 @@
+// YAML text as a plain tree that remembers where everything stood, so that every complaint can say file:line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace retort::launch {
+
+// Where a node was written; line 0: no line to name (the command line).
+struct YamlPlace {
+  std::string source;  // file name or "command line"
+  int64_t line = 0;    // from 1
+  std::string prefix() const;  // "recipe.yaml:12: " or "command line: "
+};
+
+struct YamlNode {
+  enum class Kind { kNull, kScalar, kList, kMap };
+  struct Entry;
+
+  Kind kind = Kind::kNull;
+  std::string scalar;
+  bool quoted = false;  // written in quotes: text, even if it looks like a number
+  std::vector<YamlNode> items;
+  std::vector<Entry> entries;  // in the order of the file, keys unique
+  YamlPlace place;
+
+  const Entry* find(std::string_view key) const;
+  Entry* find(std::string_view key);
+};
+
+struct YamlNode::Entry {
+  std::string key;
+  YamlPlace place;  // of the key
+  YamlNode value;
+};
+
+std::string_view yaml_kind_name(YamlNode::Kind kind);  // "a block of key: value" and the like, for messages
+
+// Reads one YAML document (block or flow style, anchors). `${NAME}` in values becomes the environment variable NAME and `$${` a
+// literal `${`. kInvalidArgument with file:line: syntax, a key that stands twice, a variable that is not set, keys that are not
+// plain text, nesting over 32 levels, over 100'000 nodes.
+YamlNode parse_yaml(std::string_view text, const std::string& source);
+
+// Applies "key.path=value" (value: YAML; a list's items are counted from 0) to a tree that must be a map. Missing blocks are made.
+// kInvalidArgument prefixed "command line: ".
+void apply_override(YamlNode& root, std::string_view assignment);
+
+}  // namespace retort::launch

@@ -1,0 +1,305 @@
+#include "models/attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "models/functions.h"
+#include "models/kernels.h"
+
+namespace retort::models {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+double scale_of(const HeadShape& shape) { return 1.0 / std::sqrt(static_cast<double>(shape.head_dim)); }
+
+// Runs f(s) for each sequence: sequences in parallel where there are many, else each uses all threads inside.
+template <class F>
+void for_each_sequence(int64_t count, const F& f) {
+  if (count < 2 * at::get_num_threads() || at::get_num_threads() == 1) {
+    for (int64_t s = 0; s < count; ++s) f(s);
+    return;
+  }
+  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    at::AutoDispatchBelowADInplaceOrView guard;  // the calling thread's guard does not reach pool threads
+    for (int64_t s = begin; s < end; ++s) f(s);
+  });
+}
+
+// Rows [first, first + count) of [R, kv_heads * group * head_dim] as [kv_heads, group, count, head_dim], without a copy.
+Tensor query_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
+  const int64_t width = shape.heads * shape.head_dim;
+  return rows.as_strided({shape.kv_heads, shape.group(), count, shape.head_dim},
+                         {shape.group() * shape.head_dim, shape.head_dim, width, 1},
+                         rows.storage_offset() + first * width);
+}
+
+// Keys of each kv head repeated over its group with stride 0.
+Tensor key_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
+  const int64_t width = shape.kv_heads * shape.head_dim;
+  return rows.as_strided({shape.kv_heads, shape.group(), count, shape.head_dim}, {shape.head_dim, 0, width, 1},
+                         rows.storage_offset() + first * width);
+}
+
+// The gradient counterpart of key_view: one row set for each kv head.
+Tensor key_grad_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
+  const int64_t width = shape.kv_heads * shape.head_dim;
+  return rows.as_strided({shape.kv_heads, count, shape.head_dim}, {shape.head_dim, width, 1},
+                         rows.storage_offset() + first * width);
+}
+
+std::optional<Tensor> optional_mask(const AttentionBlock& block) {
+  return block.mask.defined() ? std::optional<Tensor>(block.mask) : std::nullopt;
+}
+
+void rotate_in_place(const Tensor& x, const RopeTable& table, int64_t heads, int64_t head_dim, float sign) {
+  rotate_rows(static_cast<float*>(x.mutable_data_ptr()), table.cos.const_data_ptr<float>(),
+              table.sin.const_data_ptr<float>(), x.size(0), heads, head_dim, sign);
+}
+
+void zero_padding(const Tensor& rows, int64_t num_tokens) {
+  if (num_tokens < rows.size(0)) rows.narrow(0, num_tokens, rows.size(0) - num_tokens).zero_();
+}
+
+class FusedAttention : public Function<FusedAttention> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
+                        const AttentionPlanPtr& plan) {
+    const HeadShape& shape = plan->shape();
+    rotate_in_place(q, table, shape.heads, shape.head_dim, 1.0f);
+    rotate_in_place(k, table, shape.kv_heads, shape.head_dim, 1.0f);
+    Tensor out = at::empty(q.sizes(), q.options());
+    zero_padding(out, plan->num_tokens());
+    std::vector<size_t> first_block{0};
+    for (int64_t s = 0; s < plan->num_sequences(); ++s) first_block.push_back(first_block.back() + plan->blocks(s).size());
+    variable_list saved{q, k, v, out, table.cos, table.sin};
+    const size_t fixed = saved.size();
+    saved.resize(fixed + first_block.back());
+    for_each_sequence(plan->num_sequences(), [&](int64_t s) {
+      size_t slot = fixed + first_block[static_cast<size_t>(s)];
+      for (const AttentionBlock& block : plan->blocks(s)) {
+        const int64_t row = plan->begin(s) + block.query_begin, key_row = plan->begin(s) + block.key_begin;
+        auto [result, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+            query_view(q, row, block.num_queries, shape), key_view(k, key_row, block.num_keys, shape),
+            key_view(v, key_row, block.num_keys, shape), 0.0, block.causal, optional_mask(block), scale_of(shape));
+        query_view(out, row, block.num_queries, shape).copy_(result);
+        saved[slot++] = log_sums;
+      }
+    });
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["plan"] = c10::IValue::make_capsule(plan);
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto plan = c10::static_intrusive_pointer_cast<AttentionPlan>(ctx->saved_data["plan"].toCapsule());
+    const HeadShape& shape = plan->shape();
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
+    const RopeTable table{saved[4], saved[5]};
+    const Tensor dout = grads[0].contiguous();
+    Tensor dq = at::empty(q.sizes(), q.options());
+    zero_padding(dq, plan->num_tokens());
+    Tensor dk = at::zeros(k.sizes(), k.options()), dv = at::zeros(v.sizes(), v.options());
+    std::vector<size_t> first_block{6};
+    for (int64_t s = 0; s < plan->num_sequences(); ++s) first_block.push_back(first_block.back() + plan->blocks(s).size());
+    for_each_sequence(plan->num_sequences(), [&](int64_t s) {
+      size_t slot = first_block[static_cast<size_t>(s)];
+      for (const AttentionBlock& block : plan->blocks(s)) {
+        const int64_t row = plan->begin(s) + block.query_begin, key_row = plan->begin(s) + block.key_begin;
+        auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+            query_view(dout, row, block.num_queries, shape), query_view(q, row, block.num_queries, shape),
+            key_view(k, key_row, block.num_keys, shape), key_view(v, key_row, block.num_keys, shape),
+            query_view(out, row, block.num_queries, shape), saved[slot++], 0.0, block.causal, optional_mask(block),
+            scale_of(shape));
+        query_view(dq, row, block.num_queries, shape).copy_(gq);
+        key_grad_view(dk, key_row, block.num_keys, shape).add_(shape.group() == 1 ? gk.squeeze(1) : gk.sum(1));
+        key_grad_view(dv, key_row, block.num_keys, shape).add_(shape.group() == 1 ? gv.squeeze(1) : gv.sum(1));
+      }
+    });
+    rotate_in_place(dq, table, shape.heads, shape.head_dim, -1.0f);
+    rotate_in_place(dk, table, shape.kv_heads, shape.head_dim, -1.0f);
+    return {dq, dk, dv, Tensor(), Tensor()};
+  }
+};
+
+// One block by ATen's own attention: q [n, heads, d], k and v [m, kv_heads, d] -> [n, heads * d].
+Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block, const HeadShape& shape) {
+  auto batch = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+  std::optional<Tensor> mask;
+  if (block.mask.defined()) mask = block.mask.eq(0).to(q.device());
+  const Tensor y = at::scaled_dot_product_attention(batch(q), batch(k), batch(v), mask, 0.0, block.causal,
+                                                    scale_of(shape), shape.heads != shape.kv_heads);
+  return y.squeeze(0).transpose(0, 1).reshape({block.num_queries, shape.heads * shape.head_dim});
+}
+
+Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_tokens) {
+  if (num_tokens < like.size(0)) parts.push_back(at::zeros({like.size(0) - num_tokens, like.size(1)}, like.options()));
+  return parts.empty() ? at::zeros(like.sizes(), like.options()) : at::cat(parts, 0);
+}
+
+Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
+                       const AttentionPlanPtr& plan) {
+  const HeadShape& shape = plan->shape();
+  const Tensor q3 = rotate(q.view({-1, shape.heads, shape.head_dim}), table);
+  const Tensor k3 = rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table);
+  const Tensor v3 = v.view({-1, shape.kv_heads, shape.head_dim});
+  std::vector<Tensor> parts;
+  for (int64_t s = 0; s < plan->num_sequences(); ++s) {
+    for (const AttentionBlock& block : plan->blocks(s)) {
+      const int64_t row = plan->begin(s) + block.query_begin, key_row = plan->begin(s) + block.key_begin;
+      parts.push_back(plain_block(q3.narrow(0, row, block.num_queries), k3.narrow(0, key_row, block.num_keys),
+                                  v3.narrow(0, key_row, block.num_keys), block, shape));
+    }
+  }
+  return concatenate(std::move(parts), q, plan->num_tokens());
+}
+
+// Sequences with exactly one new token, one task for each (sequence, kv head).
+void decode_step(const Tensor& q, const LayerCache& cache, const AttentionPlan& plan, const std::vector<int64_t>& which,
+                 Tensor& out) {
+  const HeadShape& shape = plan.shape();
+  const int64_t width = shape.kv_heads * shape.head_dim, group_width = shape.group() * shape.head_dim;
+  const auto tasks = static_cast<int64_t>(which.size()) * shape.kv_heads;
+  const auto scale = static_cast<float>(scale_of(shape));
+  at::parallel_for(0, tasks, 4, [&](int64_t begin, int64_t end) {
+    std::vector<float> scores;
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t s = which[static_cast<size_t>(task / shape.kv_heads)], head = task % shape.kv_heads;
+      const AttentionBlock& block = plan.blocks(s)[0];
+      const int64_t offset = (s * cache.keys.size(1) + block.key_begin) * width + head * shape.head_dim;
+      const int64_t row = plan.begin(s) * shape.heads * shape.head_dim + head * group_width;
+      scores.resize(static_cast<size_t>(block.num_keys));
+      decode_attention(q.const_data_ptr<float>() + row, cache.keys.const_data_ptr<float>() + offset,
+                       cache.values.const_data_ptr<float>() + offset, width, block.num_keys, shape.group(),
+                       shape.head_dim, scale, scores.data(), out.mutable_data_ptr<float>() + row);
+    }
+  });
+}
+
+Tensor fused_cached(const Tensor& q, const AttentionPlan& plan, const LayerCache& cache) {
+  const HeadShape& shape = plan.shape();
+  Tensor out = at::empty(q.sizes(), q.options());
+  zero_padding(out, plan.num_tokens());
+  std::vector<int64_t> single, several;
+  for (int64_t s = 0; s < plan.num_sequences(); ++s) {
+    if (plan.length(s) == 1) single.push_back(s);
+    if (plan.length(s) > 1) several.push_back(s);
+  }
+  decode_step(q, cache, plan, single, out);
+  for_each_sequence(static_cast<int64_t>(several.size()), [&](int64_t i) {
+    const int64_t s = several[static_cast<size_t>(i)];
+    const Tensor keys = cache.keys.select(0, s), values = cache.values.select(0, s);
+    for (const AttentionBlock& block : plan.blocks(s)) {
+      const int64_t row = plan.begin(s) + block.query_begin - plan.past(s);
+      const auto result = at::_scaled_dot_product_flash_attention_for_cpu(
+          query_view(q, row, block.num_queries, shape), key_view(keys, block.key_begin, block.num_keys, shape),
+          key_view(values, block.key_begin, block.num_keys, shape), 0.0, block.causal, optional_mask(block),
+          scale_of(shape));
+      query_view(out, row, block.num_queries, shape).copy_(std::get<0>(result));
+    }
+  });
+  return out;
+}
+
+Tensor plain_cached(const Tensor& q, const AttentionPlan& plan, const LayerCache& cache) {
+  const HeadShape& shape = plan.shape();
+  const Tensor q3 = q.view({-1, shape.heads, shape.head_dim});
+  std::vector<Tensor> parts;
+  for (int64_t s = 0; s < plan.num_sequences(); ++s) {
+    const Tensor keys = cache.keys.select(0, s).view({-1, shape.kv_heads, shape.head_dim});
+    const Tensor values = cache.values.select(0, s).view({-1, shape.kv_heads, shape.head_dim});
+    for (const AttentionBlock& block : plan.blocks(s)) {
+      const int64_t row = plan.begin(s) + block.query_begin - plan.past(s);
+      parts.push_back(plain_block(q3.narrow(0, row, block.num_queries), keys.narrow(0, block.key_begin, block.num_keys),
+                                  values.narrow(0, block.key_begin, block.num_keys), block, shape));
+    }
+  }
+  return concatenate(std::move(parts), q, plan.num_tokens());
+}
+
+}  // namespace
+
+AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, const std::vector<int64_t>& past,
+                             int64_t window, const at::TensorOptions& options)
+    : shape_(shape), cu_seqlens_(cu_seqlens), past_(past), window_(window) {
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
+    blocks_.emplace_back();
+    const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
+    if (length > 0) add_blocks(past.empty() ? 0 : past[s], length, options);
+  }
+}
+
+void AttentionPlan::add_blocks(int64_t past, int64_t length, const at::TensorOptions& options) {
+  std::vector<AttentionBlock>& blocks = blocks_.back();
+  if (past == 0 && (window_ == 0 || length <= window_)) {
+    blocks.push_back({0, length, 0, length, true, {}});
+    return;
+  }
+  const int64_t step = window_ > 0 ? std::max<int64_t>(window_, 128) : length;
+  for (int64_t begin = past; begin < past + length; begin += step) {
+    const int64_t end = std::min(begin + step, past + length);
+    const int64_t key_begin = window_ > 0 ? std::max<int64_t>(0, begin - window_ + 1) : 0;
+    AttentionBlock block{begin, end - begin, key_begin, end - key_begin, false, {}};
+    if (block.num_queries > 1) block.mask = mask(block.num_queries, block.num_keys, begin - key_begin, options);
+    blocks.push_back(std::move(block));
+  }
+}
+
+Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset, const at::TensorOptions& options) {
+  Tensor& cached = masks_[{num_queries, num_keys, offset}];
+  if (cached.defined()) return cached;
+  Tensor made = at::full({num_queries, num_keys}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
+  auto* row = made.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < num_queries; ++i, row += num_keys) {
+    const int64_t position = i + offset;  // of the query, counted from the block's first key
+    const int64_t first = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
+    std::fill(row + first, row + position + 1, 0.0f);
+  }
+  cached = made.to(options.device());
+  return cached;
+}
+
+Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
+                        const AttentionPlanPtr& plan) {
+  if (fused_path(q) && fused_path(k) && fused_path(v)) return FusedAttention::apply(q, k, v, table, plan);
+  return plain_attention(q, k, v, table, plan);
+}
+
+Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
+                        const AttentionPlanPtr& plan, LayerCache& cache) {
+  const HeadShape& shape = plan->shape();
+  const bool fused = fused_path(q) && fused_path(k) && fused_path(v) && cache.keys.scalar_type() == at::kFloat;
+  Tensor rotated_q = q, rotated_k = k;
+  if (fused) {
+    rotate_in_place(q, table, shape.heads, shape.head_dim, 1.0f);
+    rotate_in_place(k, table, shape.kv_heads, shape.head_dim, 1.0f);
+  } else {
+    rotated_q = rotate(q.view({-1, shape.heads, shape.head_dim}), table).view(q.sizes());
+    rotated_k = rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table).view(k.sizes());
+  }
+  for (int64_t s = 0; s < plan->num_sequences(); ++s) {
+    const int64_t length = plan->length(s);
+    if (length == 0) continue;
+    cache.keys.select(0, s).narrow(0, plan->past(s), length).copy_(rotated_k.narrow(0, plan->begin(s), length));
+    cache.values.select(0, s).narrow(0, plan->past(s), length).copy_(v.narrow(0, plan->begin(s), length));
+  }
+  return fused ? fused_cached(rotated_q, *plan, cache) : plain_cached(rotated_q, *plan, cache);
+}
+
+}  // namespace retort::models

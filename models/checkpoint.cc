@@ -1,0 +1,136 @@
+#include "models/checkpoint.h"
+
+#include <ATen/ops/empty.h>
+
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "models/parameter_specs.h"
+#include "models/safetensors.h"
+
+namespace retort::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json",
+                                           "chat_template.jinja", "generation_config.json", "vocab.json",
+                                           "merges.txt",          "added_tokens.json",      "tokenizer.model"};
+
+// Buffers of old checkpoints and the second copy of a tied head: recomputed or shared, so not read.
+bool is_redundant(const std::string& name, const ModelConfig& config) {
+  return name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
+}
+
+void check_names(const SafetensorsReader& reader, const std::vector<ParameterSpec>& specs, const ModelConfig& config,
+                 const fs::path& folder) {
+  auto mismatch = [&](const std::string& name, const std::string& what) {
+    return Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + name + "' " + what)
+        .with("folder", folder.string())
+        .with("tensor", name);
+  };
+  std::set<std::string> expected;
+  for (const ParameterSpec& spec : specs) {
+    if (!reader.contains(spec.name)) throw mismatch(spec.name, "is missing");
+    const std::vector<int64_t> shape = reader.shape(spec.name);
+    if (shape != spec.shape) {
+      std::ostringstream text;
+      text << "has shape " << at::IntArrayRef(shape) << ", config.json asks for " << at::IntArrayRef(spec.shape);
+      throw mismatch(spec.name, text.str());
+    }
+    expected.insert(spec.name);
+  }
+  for (const std::string& name : reader.names()) {
+    if (!expected.contains(name) && !is_redundant(name, config)) throw mismatch(name, "does not belong to the model of config.json");
+  }
+}
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to) {
+  for (const char* name : kTokenizerFiles) {
+    if (fs::exists(from / name)) fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
+  }
+}
+
+}  // namespace
+
+Decoder load_decoder(const fs::path& folder, at::ScalarType dtype) {
+  ModelConfig config = read_model_config(folder);
+  if (!config.unknown_keys.empty()) {
+    RETORT_LOG(kWarning) << (folder / "config.json").string() << ": keys without a meaning here, kept as they are: "
+                         << join(config.unknown_keys);
+  }
+  const SafetensorsReader reader(folder);
+  const std::vector<ParameterSpec> specs = parameter_specs(config);
+  check_names(reader, specs, config, folder);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const ParameterSpec& spec : specs) {
+    const at::Tensor mapped = reader.get(spec.name);
+    if (!at::isFloatingType(mapped.scalar_type())) {
+      throw Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + spec.name + "' holds " +
+                                            c10::toString(mapped.scalar_type()) + ", expected floating-point numbers")
+          .with("tensor", spec.name);
+    }
+    at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype));
+    tensors.emplace_back(spec.name, copy.copy_(mapped));
+  }
+  Decoder decoder(std::move(config), std::move(tensors));
+  decoder.set_shard_bytes(reader.sharded() ? reader.largest_shard_bytes() : 0);
+  return decoder;
+}
+
+void save_decoder(const Decoder& decoder, at::ScalarType file_dtype, const fs::path& tokenizer_source, const fs::path& folder) {
+  ModelConfig config = decoder.config();
+  config.torch_dtype = dtype_name(file_dtype);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
+    tensors.emplace_back(parameter.name, parameter.value.detach().to(file_dtype));
+  }
+  SafetensorsWriteOptions options;
+  if (decoder.shard_bytes() > 0) {
+    options.always_index = true;
+    options.max_shard_bytes = std::min(options.max_shard_bytes, decoder.shard_bytes());
+  }
+  write_safetensors_folder(folder, tensors, options);
+  copy_tokenizer(tokenizer_source, folder);
+  write_file_atomically(folder / "config.json", write_model_config(config));
+}
+
+at::ScalarType parse_dtype(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  throw Error(ErrorCode::kInvalidArgument, "unknown dtype '" + name + "'; use float32, bfloat16 or float16").with("dtype", name);
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return "float32";
+    case at::kBFloat16: return "bfloat16";
+    case at::kHalf: return "float16";
+    default: throw Error(ErrorCode::kInvalidArgument, "weights are kept in float32, bfloat16 or float16").with("dtype", c10::toString(dtype));
+  }
+}
+
+std::string weights_fingerprint(const Decoder& decoder) {
+  Sha256 hash;
+  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
+    const at::Tensor value = parameter.value.detach().to(at::kCPU).contiguous();
+    std::ostringstream header;
+    header << parameter.name << ' ' << dtype_name(value.scalar_type()) << ' ' << value.sizes() << '\n';
+    hash.update(header.str());
+    hash.update(std::string_view(static_cast<const char*>(value.const_data_ptr()), value.nbytes()));
+  }
+  return hash.hex_digest();
+}
+
+}  // namespace retort::models

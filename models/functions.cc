@@ -1,0 +1,217 @@
+#include "models/functions.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/silu.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "base/error.h"
+#include "models/gemm.h"
+#include "models/kernels.h"
+
+namespace retort::models {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+const float* in(const Tensor& t) { return t.const_data_ptr<float>(); }
+float* out(Tensor& t) { return t.mutable_data_ptr<float>(); }
+
+class ColumnLinear : public Function<ColumnLinear> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const std::vector<Tensor>& weights,
+                               const std::vector<Tensor>& biases) {
+    variable_list saved{x}, outputs;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      saved.push_back(weights[i]);
+      outputs.push_back(linear_forward(x, weights[i], biases.empty() ? Tensor() : biases[i]));
+    }
+    ctx->save_for_backward(saved);
+    ctx->saved_data["biases"] = static_cast<int64_t>(biases.size());
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor& x = saved[0];
+    const size_t count = saved.size() - 1;
+    variable_list result(1 + count + static_cast<size_t>(ctx->saved_data["biases"].toInt()));
+    for (size_t i = 0; i < count; ++i) {
+      if (!grads[i].defined()) continue;
+      const Tensor grad = grads[i].contiguous();
+      if (ctx->needs_input_grad(0)) {
+        Tensor dx = linear_grad_input(grad, saved[1 + i]);
+        if (result[0].defined()) {
+          result[0].add_(dx);
+        } else {
+          result[0] = std::move(dx);
+        }
+      }
+      if (ctx->needs_input_grad(1 + i)) result[1 + i] = linear_grad_weight(grad, x);
+      if (1 + count + i < result.size() && ctx->needs_input_grad(1 + count + i)) result[1 + count + i] = grad.sum(0);
+    }
+    return result;
+  }
+};
+
+class RmsNorm : public Function<RmsNorm> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, double eps) {
+    const int64_t width = x.size(-1), rows = width == 0 ? 0 : x.numel() / width;
+    Tensor y = at::empty(x.sizes(), x.options());
+    Tensor rstd = at::empty({rows}, x.options());
+    rms_norm_forward(in(x), in(weight), out(y), out(rstd), rows, width, static_cast<float>(eps));
+    ctx->save_for_backward({x, weight, rstd});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor& x = saved[0];
+    const Tensor dy = grads[0].contiguous();
+    Tensor dx = at::empty(x.sizes(), x.options());
+    Tensor dw = at::empty(saved[1].sizes(), x.options());
+    rms_norm_backward(in(dy), in(x), in(saved[1]), in(saved[2]), nullptr, out(dx), out(dw), saved[2].size(0), x.size(-1));
+    return {dx, dw, Tensor()};
+  }
+};
+
+class AddRmsNorm : public Function<AddRmsNorm> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const Tensor& a, const Tensor& b, const Tensor& weight, double eps) {
+    const int64_t rows = a.size(0), width = a.size(1);
+    Tensor sum = at::empty(a.sizes(), a.options());
+    Tensor y = at::empty(a.sizes(), a.options());
+    Tensor rstd = at::empty({rows}, a.options());
+    add_rms_norm_forward(in(a), in(b), in(weight), out(sum), out(y), out(rstd), rows, width, static_cast<float>(eps));
+    ctx->save_for_backward({sum, weight, rstd});
+    ctx->set_materialize_grads(false);
+    return {sum, y};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor& sum = saved[0];
+    if (!grads[1].defined()) return {grads[0], grads[0], Tensor(), Tensor()};
+    const Tensor dsum = grads[0].defined() ? grads[0].contiguous() : Tensor();
+    const Tensor dy = grads[1].contiguous();
+    Tensor dx = at::empty(sum.sizes(), sum.options());
+    Tensor dw = at::empty(saved[1].sizes(), sum.options());
+    rms_norm_backward(in(dy), in(sum), in(saved[1]), in(saved[2]), dsum.defined() ? in(dsum) : nullptr, out(dx), out(dw),
+                      sum.size(0), sum.size(1));
+    return {dx, dx, dw, Tensor()};
+  }
+};
+
+class SwiGlu : public Function<SwiGlu> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up) {
+    Tensor y = at::empty(gate.sizes(), gate.options());
+    swiglu_forward(in(gate), in(up), out(y), gate.numel());
+    ctx->save_for_backward({gate, up});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor dy = grads[0].contiguous();
+    Tensor dgate = at::empty(dy.sizes(), dy.options());
+    Tensor dup = at::empty(dy.sizes(), dy.options());
+    swiglu_backward(in(dy), in(saved[0]), in(saved[1]), out(dgate), out(dup), dy.numel());
+    return {dgate, dup};
+  }
+};
+
+Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  const Tensor wide = x.to(at::kFloat);
+  const Tensor variance = wide.mul(wide).mean(-1, true);
+  return weight * (wide * at::rsqrt(variance + eps)).to(x.scalar_type());
+}
+
+// Holds the body for backward; Function's saved_data carries it as a capsule.
+struct BodyHolder : torch::CustomClassHolder {
+  explicit BodyHolder(LayerBody b) : body(std::move(b)) {}
+  LayerBody body;
+};
+
+class Checkpointed : public Function<Checkpointed> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const LayerBody& body, const Tensor& x,
+                        const std::vector<Tensor>& parameters) {
+    variable_list saved{x};
+    saved.insert(saved.end(), parameters.begin(), parameters.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["body"] = c10::IValue::make_capsule(c10::make_intrusive<BodyHolder>(body));
+    at::AutoGradMode no_grad(false);
+    return body(x, parameters);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto holder = c10::static_intrusive_pointer_cast<BodyHolder>(ctx->saved_data["body"].toCapsule());
+    variable_list inputs, wanted;
+    std::vector<size_t> position;
+    for (size_t i = 0; i < saved.size(); ++i) {
+      Tensor leaf = saved[i].detach();
+      if (ctx->needs_input_grad(i)) {
+        leaf.set_requires_grad(true);
+        wanted.push_back(leaf);
+        position.push_back(i);
+      }
+      inputs.push_back(leaf);
+    }
+    at::AutoGradMode with_grad(true);
+    const Tensor y = holder->body(inputs[0], variable_list(inputs.begin() + 1, inputs.end()));
+    const variable_list found = torch::autograd::grad({y}, wanted, {grads[0]}, /*retain_graph=*/std::nullopt,
+                                                      /*create_graph=*/false, /*allow_unused=*/true);
+    variable_list result(1 + saved.size());  // the first argument, the body, has none
+    for (size_t i = 0; i < found.size(); ++i) result[1 + position[i]] = found[i];
+    return result;
+  }
+};
+
+}  // namespace
+
+bool fused_path(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && x.is_contiguous(); }
+
+std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights,
+                                  const std::vector<Tensor>& biases) {
+  RETORT_CHECK(biases.empty() || biases.size() == weights.size()) << "a bias for each weight or none";
+  return ColumnLinear::apply(x, weights, biases);
+}
+
+Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  std::vector<Tensor> biases;
+  if (bias.defined()) biases.push_back(bias);
+  return ColumnLinear::apply(x, std::vector<Tensor>{weight}, biases)[0];
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  if (fused_path(x) && fused_path(weight)) return RmsNorm::apply(x, weight, eps);
+  return plain_rms_norm(x, weight, eps);
+}
+
+std::pair<Tensor, Tensor> add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight, double eps) {
+  if (fused_path(a) && fused_path(b) && fused_path(weight)) {
+    variable_list result = AddRmsNorm::apply(a, b, weight, eps);
+    return {result[0], result[1]};
+  }
+  const Tensor sum = a + b;
+  return {sum, plain_rms_norm(sum, weight, eps)};
+}
+
+Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  if (fused_path(gate) && fused_path(up)) return SwiGlu::apply(gate, up);
+  return at::silu(gate) * up;
+}
+
+Tensor checkpointed(const LayerBody& body, const Tensor& x, const std::vector<Tensor>& parameters) {
+  return Checkpointed::apply(body, x, parameters);
+}
+
+}  // namespace retort::models

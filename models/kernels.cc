@@ -1,0 +1,232 @@
+#include "models/kernels.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+// A function compiled for each vector width, chosen when the program is loaded.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define RETORT_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define RETORT_VECTOR_CLONES
+#endif
+#define RETORT_INLINE inline __attribute__((always_inline))
+
+namespace retort::models {
+namespace {
+
+constexpr int64_t kGrainElements = 16384;
+
+int64_t row_grain(int64_t width) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width)); }
+
+// e^x within 2 units in the last place on [-87, 88], clamped outside: x = n ln2 + r, a polynomial in r, times 2^n.
+RETORT_INLINE float exp_float(float x) {
+  x = std::min(std::max(x, -87.0f), 88.0f);
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer
+  const float n = (x * 1.44269504088896341f + kRound) - kRound;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const auto scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  return p * scale;
+}
+
+RETORT_VECTOR_CLONES
+void norm_row(const float* __restrict x, const float* __restrict w, float* __restrict y, float* rstd, int64_t width,
+              float eps) {
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t i = 0; i < width; ++i) squares += x[i] * x[i];
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+  *rstd = r;
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) y[i] = w[i] * (x[i] * r);
+}
+
+RETORT_VECTOR_CLONES
+void add_row(const float* __restrict a, const float* __restrict b, float* __restrict sum, int64_t width) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) sum[i] = a[i] + b[i];
+}
+
+RETORT_VECTOR_CLONES
+void norm_row_backward(const float* __restrict dy, const float* __restrict x, const float* __restrict w, float rstd,
+                       const float* __restrict extra, float* __restrict dx, float* __restrict dw, int64_t width) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t i = 0; i < width; ++i) dot += dy[i] * w[i] * x[i];
+  const float shrink = dot * rstd * rstd / static_cast<float>(width);
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) {
+    dw[i] += dy[i] * x[i] * rstd;
+    dx[i] = rstd * (dy[i] * w[i] - x[i] * shrink);
+  }
+  if (extra == nullptr) return;
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) dx[i] += extra[i];
+}
+
+RETORT_VECTOR_CLONES
+void swiglu_range(const float* __restrict gate, const float* __restrict up, float* __restrict out, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = gate[i] / (1.0f + exp_float(-gate[i])) * up[i];
+}
+
+RETORT_VECTOR_CLONES
+void swiglu_backward_range(const float* __restrict dout, const float* __restrict gate, const float* __restrict up,
+                           float* __restrict dgate, float* __restrict dup, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = gate[i];
+    const float s = 1.0f / (1.0f + exp_float(-g));
+    const float d = dout[i];
+    dup[i] = d * (g * s);
+    dgate[i] = d * up[i] * (s * (1.0f + g * (1.0f - s)));
+  }
+}
+
+RETORT_VECTOR_CLONES
+void rotate_row(float* __restrict x, const float* __restrict cos, const float* __restrict sin, int64_t heads,
+                int64_t half, float sign) {
+  for (int64_t h = 0; h < heads; ++h) {
+    float* a = x + h * 2 * half;
+    float* b = a + half;
+#pragma omp simd
+    for (int64_t i = 0; i < half; ++i) {
+      const float c = cos[i], s = sign * sin[i], u = a[i], v = b[i];
+      a[i] = u * c - v * s;
+      b[i] = v * c + u * s;
+    }
+  }
+}
+
+RETORT_VECTOR_CLONES
+float dot_product(const float* __restrict a, const float* __restrict b, int64_t size) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < size; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+RETORT_VECTOR_CLONES
+void add_scaled(float* __restrict out, const float* __restrict x, float factor, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] += factor * x[i];
+}
+
+// x[i] = e^(x[i] - shift) (stored unless `keep`), returning the sum.
+RETORT_VECTOR_CLONES
+float exponentials(float* __restrict x, float shift, int64_t size) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < size; ++i) {
+    x[i] = exp_float(x[i] - shift);
+    sum += x[i];
+  }
+  return sum;
+}
+
+RETORT_VECTOR_CLONES
+float sum_exponentials(const float* __restrict x, float shift, int64_t size) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < size; ++i) sum += exp_float(x[i] - shift);
+  return sum;
+}
+
+}  // namespace
+
+void rms_norm_forward(const float* x, const float* w, float* y, float* rstd, int64_t rows, int64_t width, float eps) {
+  at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) norm_row(x + n * width, w, y + n * width, rstd + n, width, eps);
+  });
+}
+
+void add_rms_norm_forward(const float* a, const float* b, const float* w, float* sum, float* y, float* rstd,
+                          int64_t rows, int64_t width, float eps) {
+  at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      add_row(a + n * width, b + n * width, sum + n * width, width);
+      norm_row(sum + n * width, w, y + n * width, rstd + n, width, eps);
+    }
+  });
+}
+
+void rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, const float* extra,
+                       float* dx, float* dw, int64_t rows, int64_t width) {
+  // One partial sum of dw for each thread, added in thread order.
+  const auto threads = static_cast<size_t>(at::get_num_threads());
+  std::vector<float> partial(threads * static_cast<size_t>(width), 0.0f);
+  at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
+    float* mine = partial.data() + at::get_thread_num() * width;
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t at = n * width;
+      norm_row_backward(dy + at, x + at, w, rstd[n], extra ? extra + at : nullptr, dx + at, mine, width);
+    }
+  });
+  if (dw == nullptr) return;
+  std::memcpy(dw, partial.data(), sizeof(float) * static_cast<size_t>(width));
+  for (size_t t = 1; t < threads; ++t) add_scaled(dw, partial.data() + t * static_cast<size_t>(width), 1.0f, width);
+}
+
+void swiglu_forward(const float* gate, const float* up, float* out, int64_t size) {
+  at::parallel_for(0, size, kGrainElements, [&](int64_t begin, int64_t end) {
+    swiglu_range(gate + begin, up + begin, out + begin, end - begin);
+  });
+}
+
+void swiglu_backward(const float* dout, const float* gate, const float* up, float* dgate, float* dup, int64_t size) {
+  at::parallel_for(0, size, kGrainElements, [&](int64_t begin, int64_t end) {
+    swiglu_backward_range(dout + begin, gate + begin, up + begin, dgate + begin, dup + begin, end - begin);
+  });
+}
+
+void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim,
+                 float sign) {
+  const int64_t half = head_dim / 2, width = heads * head_dim;
+  at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) rotate_row(x + n * width, cos + n * half, sin + n * half, heads, half, sign);
+  });
+}
+
+void decode_attention(const float* q, const float* k, const float* v, int64_t stride, int64_t length, int64_t group,
+                      int64_t head_dim, float scale, float* scores, float* out) {
+  for (int64_t g = 0; g < group; ++g) {
+    const float* query = q + g * head_dim;
+    float* result = out + g * head_dim;
+    float largest = -INFINITY;
+    for (int64_t t = 0; t < length; ++t) {
+      scores[t] = scale * dot_product(query, k + t * stride, head_dim);
+      largest = std::max(largest, scores[t]);
+    }
+    const float total = exponentials(scores, largest, length);
+    std::fill(result, result + head_dim, 0.0f);
+    for (int64_t t = 0; t < length; ++t) add_scaled(result, v + t * stride, scores[t] / total, head_dim);
+  }
+}
+
+float log_sum_exp(const float* x, int64_t size, int64_t* argmax) {
+  int64_t best = 0;
+  bool nan = false;
+  for (int64_t i = 0; i < size; ++i) {
+    if (x[i] > x[best]) best = i;
+    nan |= std::isnan(x[i]);
+  }
+  *argmax = best;
+  if (nan || !std::isfinite(x[best])) return NAN;
+  // In pieces of 4096 added in fp64: a vocabulary is long for fp32 sums.
+  double total = 0;
+  for (int64_t i = 0; i < size; i += 4096) total += sum_exponentials(x + i, x[best], std::min<int64_t>(4096, size - i));
+  return static_cast<float>(x[best] + std::log(total));
+}
+
+}  // namespace retort::models

@@ -1,0 +1,108 @@
+#include "models/layers.h"
+
+#include <ATen/TensorOperators.h>
+
+#include "base/error.h"
+#include "models/functions.h"
+
+namespace retort::models {
+namespace {
+
+using at::Tensor;
+using enum LayerTensor;
+
+std::vector<Tensor> biases(const LayerWeights& w, std::initializer_list<LayerTensor> which) {
+  std::vector<Tensor> list;
+  for (LayerTensor t : which) {
+    if (w[t].defined()) list.push_back(w[t]);
+  }
+  return list;
+}
+
+// RMSNorm of each head of x [R, heads * head_dim] (Qwen3).
+Tensor head_norm(const Tensor& x, const Tensor& weight, const ModelConfig& config) {
+  if (!weight.defined()) return x;
+  return rms_norm(x.view({-1, config.head_dim}), weight, config.rms_norm_eps).view(x.sizes());
+}
+
+Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
+  const std::vector<Tensor> qkv = column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}));
+  const Tensor q = head_norm(qkv[0], w[kQNorm], *inputs.config);
+  const Tensor k = head_norm(qkv[1], w[kKNorm], *inputs.config);
+  const Tensor y = inputs.cache ? cached_attention(q, k, qkv[2], inputs.rope, inputs.plan, *inputs.cache)
+                                : packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
+  return row_linear(y, w[kO], w[kOBias]);
+}
+
+Tensor mlp_block(const LayerWeights& w, const Tensor& x) {
+  const std::vector<Tensor> both = column_linear(x, {w[kGate], w[kUp]}, biases(w, {kGateBias, kUpBias}));
+  return row_linear(swiglu(both[0], both[1]), w[kDown], w[kDownBias]);
+}
+
+}  // namespace
+
+const char* layer_tensor_name(LayerTensor tensor) {
+  switch (tensor) {
+    case kInputNorm: return "input_layernorm.weight";
+    case kQ: return "self_attn.q_proj.weight";
+    case kK: return "self_attn.k_proj.weight";
+    case kV: return "self_attn.v_proj.weight";
+    case kQBias: return "self_attn.q_proj.bias";
+    case kKBias: return "self_attn.k_proj.bias";
+    case kVBias: return "self_attn.v_proj.bias";
+    case kQNorm: return "self_attn.q_norm.weight";
+    case kKNorm: return "self_attn.k_norm.weight";
+    case kO: return "self_attn.o_proj.weight";
+    case kOBias: return "self_attn.o_proj.bias";
+    case kPostNorm: return "post_attention_layernorm.weight";
+    case kGate: return "mlp.gate_proj.weight";
+    case kUp: return "mlp.up_proj.weight";
+    case kGateBias: return "mlp.gate_proj.bias";
+    case kUpBias: return "mlp.up_proj.bias";
+    case kDown: return "mlp.down_proj.weight";
+    case kDownBias: return "mlp.down_proj.bias";
+    case kCount: break;
+  }
+  return "";
+}
+
+std::vector<Tensor> LayerWeights::list() const {
+  std::vector<Tensor> list;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined()) list.push_back(tensor);
+  }
+  return list;
+}
+
+LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {
+  LayerWeights weights = *this;
+  size_t next = 0;
+  for (Tensor& tensor : weights.tensors) {
+    if (tensor.defined()) tensor = list[next++];
+  }
+  RETORT_CHECK(next == list.size()) << "a layer of " << next << " tensors was given " << list.size();
+  return weights;
+}
+
+std::pair<Tensor, Tensor> norm_residual(const Residual& x, const Tensor& weight, double eps) {
+  if (x.delta.defined()) return add_rms_norm(x.sum, x.delta, weight, eps);
+  return {x.sum, rms_norm(x.sum, weight, eps)};
+}
+
+Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, const Residual& x) {
+  const double eps = inputs.config->rms_norm_eps;
+  const auto [before, normed] = norm_residual(x, weights[kInputNorm], eps);
+  const Tensor attended = attention_block(weights, inputs, normed);
+  const auto [after, normed_after] = norm_residual({before, attended}, weights[kPostNorm], eps);
+  return {after, mlp_block(weights, normed_after)};
+}
+
+Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs, const Tensor& x) {
+  const LayerBody body = [weights, inputs](const Tensor& input, const std::vector<Tensor>& parameters) {
+    const Residual y = layer_forward(weights.with(parameters), inputs, {input, {}});
+    return y.sum + y.delta;
+  };
+  return checkpointed(body, x, weights.list());
+}
+
+}  // namespace retort::models

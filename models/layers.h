@@ -1,0 +1,52 @@
+// One decoder layer. Private to models/.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "models/attention.h"
+#include "models/config.h"
+
+namespace retort::models {
+
+// The tensors of one layer by their Hugging Face name inside the layer ("self_attn.q_proj.weight"); undefined where the
+// family has none.
+enum class LayerTensor : uint8_t {
+  kInputNorm, kQ, kK, kV, kQBias, kKBias, kVBias, kQNorm, kKNorm, kO, kOBias,
+  kPostNorm, kGate, kUp, kGateBias, kUpBias, kDown, kDownBias, kCount
+};
+const char* layer_tensor_name(LayerTensor tensor);
+
+struct LayerWeights {
+  std::array<at::Tensor, static_cast<size_t>(LayerTensor::kCount)> tensors;
+  const at::Tensor& operator[](LayerTensor t) const { return tensors[static_cast<size_t>(t)]; }
+  at::Tensor& operator[](LayerTensor t) { return tensors[static_cast<size_t>(t)]; }
+  // The defined tensors in order, and weights with those replaced.
+  std::vector<at::Tensor> list() const;
+  LayerWeights with(const std::vector<at::Tensor>& list) const;
+};
+
+// What a layer needs besides its weights, for one forward.
+struct LayerInputs {
+  const ModelConfig* config;
+  RopeTable rope;
+  AttentionPlanPtr plan;
+  LayerCache* cache = nullptr;  // generation
+};
+
+// The residual stream is carried as a sum not yet formed, so that the addition is fused with the norm that follows.
+struct Residual {
+  at::Tensor sum;    // [R, H]
+  at::Tensor delta;  // [R, H], undefined before the first layer
+};
+
+Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, const Residual& x);
+// sum + delta and its norm.
+std::pair<at::Tensor, at::Tensor> norm_residual(const Residual& x, const at::Tensor& weight, double eps);
+// As layer_forward without a cache, keeping only the layer's input for backward.
+at::Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs, const at::Tensor& x);
+
+}  // namespace retort::models

@@ -1,0 +1,157 @@
+//! tokenizer_config.json and special_tokens_map.json, read as transformers 5 reads them.
+
+use serde_json::{Map, Value};
+use tokenizers::AddedToken;
+
+pub const NAMED: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+fn object(json: &[u8], file: &str) -> Result<Map<String, Value>, String> {
+    match serde_json::from_slice(json) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(format!("{file}: expected a JSON object")),
+        Err(e) => Err(format!("{file}: {e}")),
+    }
+}
+
+/// The default template of tokenizer_config.json: a string, or one of a list of {name, template}.
+pub fn config_template(config_json: &[u8]) -> Result<Option<String>, String> {
+    let config = object(config_json, "tokenizer_config.json")?;
+    let list = match config.get("chat_template") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(source)) => return Ok(Some(source.clone())),
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err("tokenizer_config.json: chat_template is neither a string nor a list".into()),
+    };
+    let mut names = Vec::new();
+    for entry in list {
+        let field = |key: &str| entry.get(key).and_then(Value::as_str);
+        let (Some(name), Some(source)) = (field("name"), field("template")) else {
+            return Err("tokenizer_config.json: an entry of chat_template lacks name or template".into());
+        };
+        if name == "default" {
+            return Ok(Some(source.to_string()));
+        }
+        names.push(name);
+    }
+    Err(format!("tokenizer_config.json: no chat_template is named 'default' (found: {})", names.join(", ")))
+}
+
+/// What the configuration files say about special tokens.
+pub struct Specials {
+    /// (attribute, token) in transformers' order; the standard seven first.
+    pub named: Vec<(String, AddedToken)>,
+    pub extra: Vec<AddedToken>,
+    /// `added_tokens_decoder` of tokenizer_config.json, by id.
+    pub decoder: Vec<AddedToken>,
+    pub clean_up: bool,
+    pub clean_up_bpe: bool,
+}
+
+fn flag(map: &Map<String, Value>, key: &str, default: bool, what: &str) -> Result<bool, String> {
+    match map.get(key) {
+        None | Some(Value::Null) => Ok(default),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => Err(format!("{what}: '{key}' is not true or false")),
+    }
+}
+
+fn added_token(value: &Value, special: Option<bool>, what: &str) -> Result<AddedToken, String> {
+    match value {
+        Value::String(content) => Ok(AddedToken::from(content.clone(), special.unwrap_or(false))),
+        Value::Object(map) => {
+            let content = map.get("content").and_then(Value::as_str);
+            let content = content.ok_or_else(|| format!("{what}: a token without 'content'"))?;
+            let special = match special {
+                Some(value) => value,
+                None => flag(map, "special", false, what)?,
+            };
+            let mut token = AddedToken::from(content.to_string(), special);
+            token.lstrip = flag(map, "lstrip", false, what)?;
+            token.rstrip = flag(map, "rstrip", false, what)?;
+            token.single_word = flag(map, "single_word", false, what)?;
+            token.normalized = flag(map, "normalized", !special, what)?;
+            Ok(token)
+        }
+        _ => Err(format!("{what}: a token is neither a string nor an object")),
+    }
+}
+
+impl Specials {
+    pub fn read(config: Option<&[u8]>, special_map: Option<&[u8]>) -> Result<Specials, String> {
+        const CONFIG: &str = "tokenizer_config.json";
+        let mut settings = match config {
+            Some(json) => object(json, CONFIG)?,
+            None => Map::new(),
+        };
+        let mut decoder = Vec::new();
+        if let Some(value) = settings.get("added_tokens_decoder").filter(|v| !v.is_null()) {
+            let entries = value.as_object().ok_or(format!("{CONFIG}: added_tokens_decoder is not an object"))?;
+            for (id, token) in entries {
+                let id: u32 =
+                    id.parse().map_err(|_| format!("{CONFIG}: added_tokens_decoder: '{id}' is not a token id"))?;
+                decoder.push((id, added_token(token, None, CONFIG)?));
+            }
+            decoder.sort_by_key(|(id, _)| *id);
+        } else if let Some(json) = special_map {
+            // Only consulted where the newer file does not list its tokens, as transformers does.
+            settings.extend(object(json, "special_tokens_map.json")?);
+        }
+        let mut specials = Specials {
+            named: Vec::new(),
+            extra: Vec::new(),
+            decoder: decoder.into_iter().map(|(_, token)| token).collect(),
+            clean_up: flag(&settings, "clean_up_tokenization_spaces", false, CONFIG)?,
+            clean_up_bpe: flag(
+                &settings,
+                "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+                false,
+                CONFIG,
+            )?,
+        };
+        specials.read_named(&settings)?;
+        Ok(specials)
+    }
+
+    fn read_named(&mut self, settings: &Map<String, Value>) -> Result<(), String> {
+        for name in NAMED {
+            if let Some(value) = settings.get(name).filter(|v| !v.is_null()) {
+                self.named.push((name.to_string(), added_token(value, Some(true), name)?));
+            }
+        }
+        for (key, value) in settings {
+            if key.ends_with("_token") && !NAMED.contains(&key.as_str()) && value.is_string() {
+                self.named.push((key.clone(), added_token(value, Some(true), key)?));
+            }
+        }
+        let extra = settings.get("extra_special_tokens").filter(|v| match v {
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(map) => !map.is_empty(),
+            _ => false,
+        });
+        match extra.or_else(|| settings.get("additional_special_tokens")) {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(list)) => {
+                for value in list {
+                    self.extra.push(added_token(value, Some(true), "extra_special_tokens")?);
+                }
+            }
+            Some(Value::Object(map)) => {
+                for (key, value) in map {
+                    self.named.push((key.clone(), added_token(value, Some(true), "extra_special_tokens")?));
+                }
+            }
+            Some(_) => return Err("extra_special_tokens is neither a list nor an object".into()),
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.named.iter().find(|(key, _)| key == name).map(|(_, token)| token.content.as_str())
+    }
+
+    /// What a chat template sees: the named tokens that exist.
+    pub fn variables(&self) -> Value {
+        Value::Object(self.named.iter().map(|(key, token)| (key.clone(), token.content.clone().into())).collect())
+    }
+}

@@ -1,0 +1,231 @@
+//! Chat templates as transformers' apply_chat_template renders them.
+
+use std::collections::hash_map::RandomState;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher};
+
+use chrono::{DateTime, Local};
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::jinja_source::{rewrite, FILTER};
+use crate::python;
+
+const NAME: &str = "chat_template";
+
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    variables: BTreeMap<String, Value>,
+    pub has_marks: bool,
+}
+
+pub struct Rendered {
+    pub text: String,
+    pub spans: Vec<(usize, usize)>,
+}
+
+/// Strings around generated text that occur nowhere else.
+struct Marks {
+    begin: String,
+    end: String,
+}
+
+impl Marks {
+    /// Private-use characters around 128 random bits, drawn anew for every rendering: a message cannot hold them but by
+    /// guessing them.
+    fn draw() -> Marks {
+        let word = || RandomState::new().build_hasher().finish();
+        let nonce = format!("{:016x}{:016x}", word(), word());
+        Marks { begin: format!("\u{10fffd}<{nonce}\u{10fffd}"), end: format!("\u{10fffd}>{nonce}\u{10fffd}") }
+    }
+
+    /// Removes the marks from `marked` and says where they were.
+    fn strip(&self, marked: &str) -> Result<Rendered, String> {
+        let (mut text, mut spans, mut open) = (String::with_capacity(marked.len()), Vec::new(), Vec::new());
+        let mut rest = marked;
+        loop {
+            let begin = rest.find(&self.begin).unwrap_or(rest.len());
+            let end = rest.find(&self.end).unwrap_or(rest.len());
+            let next = begin.min(end);
+            text.push_str(&rest[..next]);
+            if next == rest.len() {
+                break;
+            }
+            if begin < end {
+                open.push(text.len());
+                rest = &rest[begin + self.begin.len()..];
+            } else {
+                let start = open.pop().ok_or("a generation block ends twice")?;
+                if open.is_empty() {
+                    spans.push((start, text.len()));
+                }
+                rest = &rest[end + self.end.len()..];
+            }
+        }
+        if !open.is_empty() {
+            return Err("a generation block does not end".into());
+        }
+        Ok(Rendered { text, spans })
+    }
+}
+
+fn explain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(&format!("; because: {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+fn raise_exception(message: Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
+}
+
+fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+}
+
+fn new_environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_unknown_method_callback(python::method);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_formatter(|out, _state: &State, value| {
+        match python::text(value) {
+            Ok(text) => out.write_str(&text).map_err(Error::from),
+            Err(error) => Err(error),
+        }
+    });
+    environment.add_filter("tojson", python::tojson);
+    environment.add_filter("string", |value: Value| python::text(&value));
+    environment.add_filter(FILTER, |body: String| body);
+    environment.add_function("raise_exception", raise_exception);
+    // Python's strings and dictionaries pass Jinja's test for sequences.
+    environment.add_test("sequence", |value: Value| is_sequence(&value));
+    environment.add_test("iterable", |value: Value| is_sequence(&value) || value.kind() == ValueKind::Iterable);
+    environment
+}
+
+fn strftime_now(now: DateTime<Local>) -> impl Fn(String) -> Result<String, Error> {
+    move |format: String| {
+        let mut out = String::new();
+        match write!(out, "{}", now.format(&format)) {
+            Ok(()) => Ok(out),
+            Err(_) => Err(Error::new(ErrorKind::InvalidOperation, format!("strftime_now: bad format '{format}'"))),
+        }
+    }
+}
+
+/// A conversation as the template sees it: fields that are null dropped, reasoning under each of its names.
+fn read_messages(json: &str) -> Result<Vec<Json>, String> {
+    let list = match serde_json::from_str(json) {
+        Ok(Json::Array(list)) => list,
+        Ok(_) => return Err("the conversation is not a JSON array of messages".into()),
+        Err(e) => return Err(format!("the conversation is not JSON: {e}")),
+    };
+    let mut messages = Vec::with_capacity(list.len());
+    for (index, message) in list.into_iter().enumerate() {
+        let Json::Object(mut fields) = message else {
+            return Err(format!("message {index} of the conversation is not an object"));
+        };
+        fields.retain(|_, value| !value.is_null());
+        let reasoning = ["reasoning_content", "thinking", "reasoning"].iter().find_map(|key| fields.get(*key)).cloned();
+        if let Some(reasoning) = reasoning {
+            let mut aliased = Map::new();
+            aliased.insert("thinking".into(), reasoning.clone());
+            aliased.extend(fields);
+            aliased.insert("reasoning_content".into(), reasoning);
+            fields = aliased;
+        }
+        messages.push(Json::Object(fields));
+    }
+    if messages.is_empty() {
+        return Err("the conversation is empty: a chat template needs at least one message".into());
+    }
+    Ok(messages)
+}
+
+impl ChatTemplate {
+    pub fn open(source: &str, variables_json: &[u8]) -> Result<ChatTemplate, String> {
+        let source = rewrite(source);
+        let mut environment = new_environment();
+        environment.add_template_owned(NAME, source.text).map_err(|e| explain(&e))?;
+        let variables: BTreeMap<String, String> =
+            serde_json::from_slice(variables_json).map_err(|e| format!("the template's variables: {e}"))?;
+        let variables = variables.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
+        Ok(ChatTemplate { environment, variables, has_marks: source.has_marks })
+    }
+
+    fn run(&self, environment: &Environment, messages: &[Json], prompt: bool) -> Result<String, String> {
+        let mut context = self.variables.clone();
+        context.insert("messages".into(), Value::from_serialize(messages));
+        context.insert("tools".into(), Value::from(()));
+        context.insert("documents".into(), Value::from(()));
+        context.insert("add_generation_prompt".into(), Value::from(prompt));
+        let template = environment.get_template(NAME).map_err(|e| explain(&e))?;
+        template.render(Value::from(context)).map_err(|e| explain(&e))
+    }
+
+    fn render_messages(&self, messages: &[Json], prompt: bool, now: DateTime<Local>) -> Result<Rendered, String> {
+        let mut environment = self.environment.clone();
+        environment.add_function("strftime_now", strftime_now(now));
+        let text = self.run(&environment, messages, prompt)?;
+        if !self.has_marks {
+            return Ok(Rendered { text, spans: Vec::new() });
+        }
+        let marks = Marks::draw();
+        let (begin, end) = (marks.begin.clone(), marks.end.clone());
+        environment.add_filter(FILTER, move |body: String| format!("{begin}{body}{end}"));
+        let rendered = marks.strip(&self.run(&environment, messages, prompt)?)?;
+        if rendered.text != text {
+            return Err("the template changes the text of a {% generation %} block after the block ends, so what the \
+                        assistant said cannot be located"
+                .into());
+        }
+        Ok(rendered)
+    }
+
+    pub fn render(&self, messages_json: &str, prompt: bool) -> Result<Rendered, String> {
+        self.render_messages(&read_messages(messages_json)?, prompt, Local::now())
+    }
+
+    /// The whole conversation with the assistant's spans, from marks or from prefixes.
+    pub fn render_assistant(&self, messages_json: &str) -> Result<Rendered, String> {
+        let messages = read_messages(messages_json)?;
+        let now = Local::now();
+        let mut full = self.render_messages(&messages, false, now)?;
+        if self.has_marks {
+            return Ok(full);
+        }
+        for (index, message) in messages.iter().enumerate() {
+            if message.get("role").and_then(Json::as_str) != Some("assistant") {
+                continue;
+            }
+            let changed = |what: &str| {
+                format!(
+                    "the chat template has no {{% generation %}} marks and renders the conversation {what} message \
+                     {index} differently from the whole conversation, so what the assistant said cannot be located; \
+                     add the marks to the template"
+                )
+            };
+            let before = self.render_messages(&messages[..index], true, now);
+            let before = before.map_err(|e| format!("{}: {e}", changed("before")))?.text;
+            let after = self.render_messages(&messages[..=index], false, now);
+            let after = after.map_err(|e| format!("{}: {e}", changed("up to")))?.text;
+            if !full.text.starts_with(&after) {
+                return Err(changed("up to"));
+            }
+            if !after.starts_with(&before) {
+                return Err(changed("before"));
+            }
+            full.spans.push((before.len(), after.len()));
+        }
+        Ok(full)
+    }
+}

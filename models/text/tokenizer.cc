@@ -1,0 +1,121 @@
+#include "models/text/tokenizer.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "models/text/detail/rust_call.h"
+
+namespace retort::models {
+using detail::borrow;
+using detail::borrow_optional;
+using detail::call_rust;
+using detail::RustString;
+
+struct Tokenizer::Impl {
+  RtTokenizer* handle = nullptr;
+  RtInfo info{};
+  std::filesystem::path folder;
+  std::string chat_template;
+
+  ~Impl() { rt_tokenizer_free(handle); }
+};
+
+namespace {
+
+// Tokens from the crate, freed with the object.
+class RustTokens {
+ public:
+  RustTokens() = default;
+  ~RustTokens() { rt_tokens_free(raw_); }
+  RustTokens(const RustTokens&) = delete;
+  RustTokens& operator=(const RustTokens&) = delete;
+  RtTokens* out() { return &raw_; }
+  std::vector<int32_t> ids() const { return {raw_.ids, raw_.ids + raw_.len}; }
+  std::vector<std::pair<uint32_t, uint32_t>> offsets() const {
+    std::vector<std::pair<uint32_t, uint32_t>> pairs(raw_.len);
+    for (size_t i = 0; i < raw_.len; ++i) pairs[i] = {raw_.offsets[2 * i], raw_.offsets[2 * i + 1]};
+    return pairs;
+  }
+
+ private:
+  RtTokens raw_{nullptr, nullptr, 0};
+};
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
+  const auto path = folder / "tokenizer.json";
+  if (!std::filesystem::exists(path)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "no tokenizer.json in the folder; only fast tokenizers are supported (transformers' save_pretrained "
+                "writes one)")
+        .with("path", path.string());
+  }
+  const std::string json = read_file(path);
+  const auto files = detail::TextFiles::read(folder);
+  auto impl = std::make_shared<Impl>();
+  call_rust(folder.string(), rt_tokenizer_open, borrow(json), borrow_optional(files.config), borrow_optional(files.special_map),
+            &impl->handle);
+  impl->info = rt_tokenizer_info(impl->handle);
+  impl->folder = folder;
+  impl->chat_template = files.chat_template.value_or("");
+  return Tokenizer(std::move(impl));
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  RustTokens tokens;
+  call_rust("", rt_tokenizer_encode, impl_->handle, borrow(text), add_special_tokens, false, tokens.out());
+  return tokens.ids();
+}
+
+Tokenizer::Encoding Tokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
+  RustTokens tokens;
+  call_rust("", rt_tokenizer_encode, impl_->handle, borrow(text), add_special_tokens, true, tokens.out());
+  return {tokens.ids(), tokens.offsets()};
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  RustString text;
+  call_rust("", rt_tokenizer_decode, impl_->handle, ids.data(), ids.size(), skip_special_tokens, text.out());
+  return text.str();
+}
+
+std::string Tokenizer::id_to_token(int32_t id) const {
+  RustString token;
+  call_rust("", rt_tokenizer_id_to_token, impl_->handle, id, token.out());
+  return token.str();
+}
+
+int32_t Tokenizer::token_to_id(std::string_view token) const {
+  int32_t id = -1;
+  call_rust("", rt_tokenizer_token_to_id, impl_->handle, borrow(token), &id);
+  return id;
+}
+
+int64_t Tokenizer::vocab_size() const { return impl_->info.vocab_size; }
+int32_t Tokenizer::eos_id() const { return impl_->info.eos; }
+int32_t Tokenizer::bos_id() const { return impl_->info.bos; }
+int32_t Tokenizer::pad_id() const { return impl_->info.pad; }
+const std::filesystem::path& Tokenizer::folder() const { return impl_->folder; }
+
+std::string Tokenizer::vocabulary_fingerprint(int64_t limit) const {
+  RustString entries;
+  call_rust("", rt_tokenizer_vocabulary, impl_->handle, limit, entries.out());
+  return sha256_hex(entries.view());
+}
+
+std::string Tokenizer::processing_fingerprint() const {
+  RustString processing;
+  call_rust("", rt_tokenizer_processing, impl_->handle, processing.out());
+  Sha256 hash;
+  hash.update(processing.view());
+  hash.update(std::string_view("\0", 1));
+  hash.update(impl_->chat_template);
+  return hash.hex_digest();
+}
+
+}  // namespace retort::models

@@ -1,0 +1,43 @@
+// What the public classes hide: c10d's store and process group, and how c10d's exceptions are read.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/error.h"
+#include "parallel/group.h"
+#include "parallel/world.h"
+
+namespace retort::parallel {
+
+struct StoreClient::Impl {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  std::string prefix;
+  std::string address;  // "host:port", for errors
+};
+
+struct Group::Impl {
+  std::string name;
+  std::vector<int> ranks;
+  int position = 0;  // of this rank in `ranks`
+  std::chrono::milliseconds timeout{0};
+  c10::intrusive_ptr<c10d::Backend> backend;  // null: a group of one rank
+  uint64_t sequence = 0;                      // of the last operation
+  std::optional<Error> failure;               // the first one; the group is unusable from then on
+};
+
+namespace detail {
+
+// The message of an exception of c10d or Gloo: its first line, without the C++ backtrace.
+std::string first_line(const std::exception& e);
+// c10d and Gloo tell a timeout apart from other failures by their text only.
+bool says_timeout(const std::string& message);
+
+}  // namespace detail
+}  // namespace retort::parallel

@@ -1,0 +1,91 @@
+#include "parallel/detail/local_address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace retort::parallel::detail {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressList resolve(const std::string& host, uint16_t port, int socket_type) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = socket_type;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int rc = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (rc != 0)
+    throw Error(ErrorCode::kInvalidArgument, "the store's host '" + host + "' does not resolve: " + gai_strerror(rc));
+  return {found, &freeaddrinfo};
+}
+
+std::string last_error() { return std::generic_category().message(errno); }
+
+class Socket {
+ public:
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+std::string local_address_towards(const std::string& host, uint16_t port) {
+  std::string why = "no address";
+  const AddressList list = resolve(host, port, SOCK_DGRAM);
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+    // Connecting a datagram socket only chooses the route.
+    const Socket probe(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t size = sizeof local;
+    char text[NI_MAXHOST];
+    if (probe.get() >= 0 && connect(probe.get(), a->ai_addr, a->ai_addrlen) == 0 &&
+        getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+      return text;
+    why = last_error();
+  }
+  throw Error(ErrorCode::kUnavailable, "no route to the store's host '" + host + "': " + why);
+}
+
+int bind_tcp_socket(const std::string& host, uint16_t port, uint16_t& bound_port) {
+  std::string why = "no address";
+  const AddressList list = resolve(host, port, SOCK_STREAM);
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+    Socket s(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    sockaddr_storage local{};
+    socklen_t size = sizeof local;
+    if (s.get() >= 0 && setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        bind(s.get(), a->ai_addr, a->ai_addrlen) == 0 &&
+        getsockname(s.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0) {
+      bound_port = ntohs(local.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&local)->sin6_port
+                                                     : reinterpret_cast<sockaddr_in*>(&local)->sin_port);
+      return s.release();
+    }
+    why = last_error();
+  }
+  throw Error(ErrorCode::kUnavailable, "cannot bind the store to " + host + ":" + std::to_string(port) + ": " + why +
+                                           "; choose another port, or 0 for a free one");
+}
+
+}  // namespace retort::parallel::detail

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <cctype>
+
+#include "parallel/detail/c10d_impl.h"
+#include "parallel/detail/local_address.h"
+#include "parallel/world.h"
+
+namespace retort::parallel {
+namespace detail {
+
+std::string first_line(const std::exception& e) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&e);
+  std::string text = c10_error != nullptr ? c10_error->what_without_backtrace() : e.what();
+  text.resize(std::min(text.find('\n'), text.size()));
+  return text;
+}
+
+bool says_timeout(const std::string& message) {
+  std::string lower = message;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower.find("timed out") != std::string::npos || lower.find("timeout") != std::string::npos;
+}
+
+}  // namespace detail
+
+namespace {
+
+// Runs one store operation; a failure becomes kTimeout or kPeerLost naming operation, key and store.
+template <class F>
+auto store_call(const StoreClient::Impl& impl, const char* operation, const std::string& key, F&& body) {
+  try {
+    return body();
+  } catch (const std::exception& e) {
+    const std::string why = detail::first_line(e);
+    const bool timeout = detail::says_timeout(why);
+    throw Error(timeout ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
+                std::string("store ") + operation + " of key '" + impl.prefix + key + "' failed: " + why)
+        .with("store", impl.address);
+  }
+}
+
+}  // namespace
+
+StoreClient::StoreClient(const std::string& host, uint16_t port, std::string prefix, std::chrono::milliseconds timeout)
+    : impl_(std::make_shared<Impl>()) {
+  impl_->prefix = std::move(prefix);
+  impl_->address = host + ":" + std::to_string(port);
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.isServer = false;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    impl_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
+  } catch (const std::exception& e) {
+    throw Error(ErrorCode::kTimeout, "the run's store at " + impl_->address + " did not answer within " +
+                                         std::to_string(timeout.count()) + " ms: " + detail::first_line(e));
+  }
+}
+
+void StoreClient::set(const std::string& key, const std::string& value) {
+  store_call(*impl_, "set", key, [&] { impl_->store->set(impl_->prefix + key, std::vector<uint8_t>(value.begin(), value.end())); });
+}
+
+std::string StoreClient::get(const std::string& key, Deadline deadline) {
+  const std::vector<uint8_t> value = store_call(*impl_, "get", key, [&] {
+    const std::string full = impl_->prefix + key;
+    // Zero would mean "for ever" to c10d.
+    if (!impl_->store->check({full})) impl_->store->wait({full}, std::max(deadline.remaining(), std::chrono::milliseconds(1)));
+    return impl_->store->get(full);
+  });
+  return {value.begin(), value.end()};
+}
+
+bool StoreClient::contains(const std::string& key) {
+  return store_call(*impl_, "check", key, [&] { return impl_->store->check({impl_->prefix + key}); });
+}
+
+int64_t StoreClient::add(const std::string& key, int64_t amount) {
+  return store_call(*impl_, "add", key, [&] { return impl_->store->add(impl_->prefix + key, amount); });
+}
+
+struct StoreServer::Impl {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+StoreServer::StoreServer(const std::string& host, uint16_t port) : impl_(std::make_unique<Impl>()) {
+  uint16_t bound_port = 0;
+  const int fd = detail::bind_tcp_socket(host, port, bound_port);
+  c10d::TCPStoreOptions options;
+  options.port = bound_port;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.masterListenFd = fd;  // the server owns and closes it
+  options.timeout = std::chrono::seconds(30);
+  try {
+    impl_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
+  } catch (const std::exception& e) {
+    throw Error(ErrorCode::kUnavailable, "cannot start the run's store at " + host + ":" + std::to_string(bound_port) + ": " +
+                                             detail::first_line(e));
+  }
+}
+
+StoreServer::~StoreServer() = default;
+
+uint16_t StoreServer::port() const { return impl_->store->getPort(); }
+
+}  // namespace retort::parallel

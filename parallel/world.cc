@@ -1,0 +1,135 @@
+#include "parallel/world.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "parallel/detail/c10d_impl.h"
+#include "parallel/detail/local_address.h"
+
+namespace retort::parallel {
+namespace {
+
+// All ranks create the groups in this order; the index is the position of the group in World::Impl::groups.
+constexpr std::array<std::pair<const char*, std::string_view>, 4> kGroups{
+    {{"all", "tp-dp-pp"}, {"tp", "tp"}, {"dp", "dp"}, {"pp", "pp"}}};
+
+void validate(const World::Options& options) {
+  options.layout.validate();
+  if (options.role.empty()) throw Error(ErrorCode::kInvalidArgument, "World::Options::role is empty, expected the role's name");
+  if (options.rank < 0 || options.rank >= options.layout.world_size())
+    throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(options.rank) + " is outside of role '" + options.role +
+                                                 "' with " + std::to_string(options.layout.world_size()) + " ranks");
+  if (options.timeout.count() <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "World::Options::timeout must be positive: it bounds every collective");
+  if (options.layout.device != Device::kCpu)
+    throw Error(ErrorCode::kUnavailable, "role '" + options.role +
+                                             "': world.device: cuda needs the retort_cuda module, which this build has not loaded; "
+                                             "use device: cpu");
+}
+
+// Waits until every rank of the role has said that it is here, and names those that have not.
+void await_all_ranks(StoreClient& store, const World::Options& options, Deadline deadline) {
+  const int64_t size = options.layout.world_size();
+  const auto key = [](int64_t rank) { return "rank/" + std::to_string(rank); };
+  store.set(key(options.rank), "here");
+  for (int64_t rank = 0; rank < size; ++rank) {
+    try {
+      store.get(key(rank), deadline);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kTimeout) throw;
+      std::string missing;
+      for (int64_t other = 0; other < size; ++other)
+        if (!store.contains(key(other))) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+      throw Error(ErrorCode::kTimeout, "role '" + options.role + "': rank(s) " + missing + " of " + std::to_string(size) +
+                                           " did not arrive within " + std::to_string(options.timeout.count()) +
+                                           " ms; look for why they stopped, or raise launch.collective_timeout")
+          .with("rank", options.rank);
+    }
+  }
+}
+
+// The network device all groups of a world share, on the interface that leads to the store.
+std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
+  return c10d::ProcessGroupGloo::createDeviceForHostname(detail::local_address_towards(options.store_host, options.store_port));
+}
+
+// The group of this rank along the axes, not connected yet.
+std::shared_ptr<Group::Impl> find_group(const World::Options& options, const char* name, std::string_view axes) {
+  auto impl = std::make_shared<Group::Impl>();
+  impl->name = options.role + "." + name;
+  impl->timeout = options.timeout;
+  for (std::vector<int>& ranks : rank_groups(options.layout, axes)) {
+    const auto position = std::ranges::find(ranks, static_cast<int>(options.rank));
+    if (position == ranks.end()) continue;
+    impl->position = static_cast<int>(position - ranks.begin());
+    impl->ranks = std::move(ranks);
+    break;
+  }
+  return impl;
+}
+
+// Connects every pair of members. The store's keys carry the group's name and its first rank.
+void connect(Group::Impl& group, const StoreClient& store, const std::shared_ptr<gloo::transport::Device>& device) {
+  auto options = c10d::ProcessGroupGloo::Options::create(group.timeout);
+  options->devices = {device};
+  options->threads = 1;  // one queue: collectives run in the order of the calls
+  try {
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(
+        store.impl()->prefix + "group/" + group.name + "/" + std::to_string(group.ranks.front()), store.impl()->store);
+    group.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(prefixed), group.position,
+                                                                static_cast<int>(group.ranks.size()), std::move(options));
+  } catch (const std::exception& e) {
+    const std::string why = detail::first_line(e);
+    throw Error(detail::says_timeout(why) ? ErrorCode::kTimeout : ErrorCode::kCollective,
+                "the members of the group could not connect: " + why)
+        .with("group", group.name)
+        .with("rank", group.ranks[static_cast<size_t>(group.position)])
+        .with("op", "connect");
+  }
+}
+
+}  // namespace
+
+struct World::Impl {
+  Options options;
+  std::vector<Group> groups;  // as kGroups
+};
+
+World::World(Options options) : impl_(std::make_unique<Impl>()) {
+  validate(options);
+  impl_->options = std::move(options);
+  const Options& o = impl_->options;
+  std::optional<StoreClient> store;
+  std::shared_ptr<gloo::transport::Device> device;
+  if (o.layout.world_size() > 1) {
+    const Deadline deadline = Deadline::after(o.timeout);
+    store.emplace(o.store_host, o.store_port, o.store_prefix, o.timeout);
+    await_all_ranks(*store, o, deadline);
+    device = make_device(o);
+  }
+  for (const auto& [name, axes] : kGroups) {
+    std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
+    if (group->ranks.size() > 1) connect(*group, *store, device);
+    impl_->groups.emplace_back(std::move(group));
+  }
+}
+
+World::~World() = default;
+
+const World::Options& World::options() const { return impl_->options; }
+int64_t World::rank() const { return impl_->options.rank; }
+int64_t World::size() const { return impl_->options.layout.world_size(); }
+Coordinate World::coordinate() const { return coordinate_of(impl_->options.layout, rank()); }
+Group& World::all() { return impl_->groups[0]; }
+Group& World::tp() { return impl_->groups[1]; }
+Group& World::dp() { return impl_->groups[2]; }
+Group& World::pp() { return impl_->groups[3]; }
+
+}  // namespace retort::parallel

@@ -1,0 +1,156 @@
+#include "recipes/data/arithmetic.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_text.h"
+#include "base/random.h"
+
+namespace retort::data {
+namespace {
+
+constexpr std::array<std::string_view, 20> kNames{"Tom", "Mia", "Ben",  "Ana",  "Sam", "Lea", "Max", "Eva", "Leo", "Zoe",
+                                                  "Tim", "Kim", "Paul", "Rosa", "Jan", "Ida", "Omar", "Lily", "Hugo", "Nina"};
+constexpr std::array<std::string_view, 20> kThings{"apples", "books", "coins",  "cards",   "pens",   "eggs",  "shells",
+                                                   "stamps", "balls", "stones", "cookies", "pears",  "beads", "toys",
+                                                   "cups",   "nuts",  "plums",  "tickets", "stickers", "flowers"};
+
+using Numbers = std::array<int, 3>;
+
+// One kind of problem. In the phrases {N} is the name, {O} the things, {a} {b} {c} the numbers.
+struct Kind {
+  std::array<std::string_view, 3> phrases;
+  char first_op, second_op;  // second_op 0: one step
+  Numbers low, high;         // ranges of a, b, c; c unused in one step
+};
+
+constexpr std::array<Kind, 6> kKinds{{
+    {{"{N} has {a} {O} and buys {b} more. How many {O} does {N} have?", "{N} has {a} {O} and finds {b} more. How many {O} does {N} have now?",
+      "There are {a} {O} in a box. {N} adds {b} {O}. How many {O} are there?"},
+     '+', 0, {2, 2, 0}, {20, 20, 0}},
+    {{"{N} has {a} {O} and gives away {b}. How many {O} are left?", "{N} had {a} {O} but lost {b}. How many {O} does {N} have now?",
+      "There are {a} {O} in a box. {N} takes {b} {O}. How many {O} are there?"},
+     '-', 0, {5, 2, 0}, {25, 20, 0}},
+    {{"{N} has {a} bags with {b} {O} each. How many {O} does {N} have?", "{N} fills {a} boxes with {b} {O} each. How many {O} are there?",
+      "{N} buys {b} {O} on each of {a} days. How many {O} does {N} have now?"},
+     '*', 0, {2, 2, 0}, {9, 9, 0}},
+    {{"{N} has {a} {O} and buys {b} more. Then {N} gives away {c}. How many {O} are left?",
+      "{N} has {a} {O}, finds {b} more and loses {c}. How many {O} does {N} have now?",
+      "There are {a} {O} in a box. {N} adds {b} {O} and takes {c} {O}. How many {O} are there?"},
+     '+', '-', {2, 2, 2}, {12, 12, 9}},
+    {{"{N} has {a} bags with {b} {O} each and buys {c} more. How many {O} does {N} have?",
+      "{N} fills {a} boxes with {b} {O} each and finds {c} more. How many {O} are there?",
+      "{N} buys {b} {O} on each of {a} days, then gets {c} more. How many {O} does {N} have now?"},
+     '*', '+', {2, 2, 2}, {9, 9, 9}},
+    {{"{N} has {a} bags with {b} {O} each and gives away {c}. How many {O} are left?",
+      "{N} fills {a} boxes with {b} {O} each and takes {c} {O}. How many {O} are there?",
+      "{N} buys {b} {O} on each of {a} days, then loses {c}. How many {O} does {N} have now?"},
+     '*', '-', {2, 2, 2}, {9, 9, 9}},
+}};
+
+int apply(char op, int a, int b) { return op == '+' ? a + b : op == '-' ? a - b : a * b; }
+
+// Every choice of numbers of a kind whose results stay between 1 and 99.
+std::vector<Numbers> choices(const Kind& kind) {
+  std::vector<Numbers> all;
+  for (int a = kind.low[0]; a <= kind.high[0]; ++a)
+    for (int b = kind.low[1]; b <= kind.high[1]; ++b)
+      for (int c = kind.low[2]; c <= kind.high[2]; ++c) {
+        const int middle = apply(kind.first_op, a, b);
+        const int result = kind.second_op ? apply(kind.second_op, middle, c) : middle;
+        if (middle >= 1 && middle <= 99 && result >= 1 && result <= 99) all.push_back({a, b, c});
+      }
+  return all;
+}
+
+constexpr uint64_t kSurfaces = kNames.size() * kThings.size() * std::tuple_size_v<decltype(Kind::phrases)>;
+
+// The sequence of one seed; made once for a file.
+class Sequence {
+ public:
+  explicit Sequence(uint64_t seed) {
+    for (size_t k = 0; k < kKinds.size(); ++k) {
+      numbers_.push_back(choices(kKinds[k]));
+      orders_.emplace_back(numbers_.back().size() * kSurfaces, seed, k);
+    }
+  }
+  int64_t size() const {
+    uint64_t smallest = orders_.front().size();
+    for (const Permutation& order : orders_) smallest = std::min(smallest, order.size());
+    return static_cast<int64_t>(smallest * kKinds.size());
+  }
+  ArithmeticProblem at(int64_t index) const;
+
+ private:
+  std::vector<std::vector<Numbers>> numbers_;  // by kind
+  std::vector<Permutation> orders_;            // by kind, over surfaces and numbers
+};
+
+void fill(std::string& text, std::string_view slot, std::string_view value) {
+  for (size_t at = text.find(slot); at != std::string::npos; at = text.find(slot, at + value.size()))
+    text.replace(at, slot.size(), value);
+}
+
+ArithmeticProblem Sequence::at(int64_t index) const {
+  const size_t k = static_cast<size_t>(index) % kKinds.size();
+  const Kind& kind = kKinds[k];
+  uint64_t code = orders_[k](static_cast<uint64_t>(index) / kKinds.size());
+  const auto digit = [&code](uint64_t base) {
+    const uint64_t value = code % base;
+    code /= base;
+    return static_cast<size_t>(value);
+  };
+  const std::string_view name = kNames[digit(kNames.size())], things = kThings[digit(kThings.size())];
+  ArithmeticProblem problem{std::string(kind.phrases[digit(kind.phrases.size())]), {}, {}};
+  const auto [a, b, c] = numbers_[k][digit(numbers_[k].size())];
+  const auto text = [](int value) { return std::to_string(value); };
+  const int middle = apply(kind.first_op, a, b), result = kind.second_op ? apply(kind.second_op, middle, c) : middle;
+  fill(problem.prompt, "{N}", name);
+  fill(problem.prompt, "{O}", things);
+  fill(problem.prompt, "{a}", text(a));
+  fill(problem.prompt, "{b}", text(b));
+  fill(problem.prompt, "{c}", text(c));
+  problem.answer = text(result);
+  problem.completion = " " + text(a) + " " + kind.first_op + " " + text(b) + " = " + text(middle);
+  if (kind.second_op) problem.completion += ", " + text(middle) + " " + kind.second_op + " " + text(c) + " = " + text(result);
+  problem.completion += " #### " + problem.answer;
+  return problem;
+}
+
+void check_range(int64_t first, int64_t count, int64_t size) {
+  if (first < 0 || count < 0 || first > size || count > size - first)
+    throw Error(ErrorCode::kInvalidArgument, "problems " + std::to_string(first) + " to " + std::to_string(first) + " + " +
+                                                 std::to_string(count) + " were asked for; there are " + std::to_string(size));
+}
+
+}  // namespace
+
+ArithmeticProblem arithmetic_problem(int64_t index, uint64_t seed) {
+  const Sequence sequence(seed);
+  check_range(index, 1, sequence.size());
+  return sequence.at(index);
+}
+
+int64_t num_arithmetic_problems() { return Sequence(0).size(); }
+
+void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count, uint64_t seed) {
+  const Sequence sequence(seed);
+  check_range(first, count, sequence.size());
+  AtomicFile out(file);
+  for (int64_t index = first; index < first + count; ++index) {
+    const ArithmeticProblem problem = sequence.at(index);
+    out.write(JsonLine()
+                  .add("prompt", std::string_view(problem.prompt))
+                  .add("completion", std::string_view(problem.completion))
+                  .add("answer", std::string_view(problem.answer))
+                  .str() +
+              "\n");
+  }
+  out.commit();
+}
+
+}  // namespace retort::data

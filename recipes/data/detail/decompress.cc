@@ -1,0 +1,100 @@
+#include "recipes/data/detail/decompress.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+
+namespace retort::data::detail {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kChunkBytes = size_t{1} << 20;
+
+[[noreturn]] void damaged(const fs::path& path, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, path.string() + ": cannot be decompressed: " + what);
+}
+
+void inflate_all(const fs::path& path, std::string_view input, AtomicFile& out) {
+  z_stream stream{};
+  if (inflateInit2(&stream, 15 + 16) != Z_OK) throw Error(ErrorCode::kResourceExhausted, "zlib cannot start");
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
+  std::vector<char> buffer(kChunkBytes);
+  bool member_open = true;
+  while (member_open || !input.empty()) {
+    if (!member_open) {
+      if (input.find_first_not_of('\0') == std::string_view::npos) return;  // tape padding, as gzip accepts
+      if (inflateReset(&stream) != Z_OK) damaged(path, "zlib cannot start the next member");
+      member_open = true;
+    }
+    const size_t offered = std::min(input.size(), kChunkBytes);
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(input.data()));
+    stream.avail_in = static_cast<uInt>(offered);
+    stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
+    stream.avail_out = static_cast<uInt>(buffer.size());
+    const int status = inflate(&stream, Z_NO_FLUSH);
+    const size_t used = offered - stream.avail_in, made = buffer.size() - stream.avail_out;
+    input.remove_prefix(used);
+    out.write(std::string_view(buffer.data(), made));
+    if (status == Z_STREAM_END) {
+      member_open = false;
+    } else if (status == Z_BUF_ERROR || (status == Z_OK && used == 0 && made == 0)) {
+      damaged(path, "the gzip data ends too early (cut file?)");
+    } else if (status != Z_OK) {
+      damaged(path, stream.msg ? stream.msg : "bad gzip data");
+    }
+  }
+}
+
+void unzstd_all(const fs::path& path, std::string_view input, AtomicFile& out) {
+  const std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
+  if (!stream) throw Error(ErrorCode::kResourceExhausted, "zstd cannot start");
+  std::vector<char> buffer(kChunkBytes);
+  ZSTD_inBuffer in{input.data(), input.size(), 0};
+  size_t pending = 1;
+  for (;;) {
+    ZSTD_outBuffer block{buffer.data(), buffer.size(), 0};
+    pending = ZSTD_decompressStream(stream.get(), &block, &in);
+    if (ZSTD_isError(pending)) damaged(path, ZSTD_getErrorName(pending));
+    out.write(std::string_view(buffer.data(), block.pos));
+    if (in.pos == in.size && block.pos < block.size) break;
+  }
+  if (pending != 0) damaged(path, "the Zstandard data ends too early (cut file?)");
+}
+
+}  // namespace
+
+fs::path decompressed(const fs::path& path, const fs::path& cache) {
+  const MappedFile file(path);
+  const std::string_view bytes = file.text();
+  const bool gzip = bytes.starts_with("\x1f\x8b"), zstd = bytes.starts_with("\x28\xb5\x2f\xfd");
+  if (!gzip && !zstd) {
+    const std::string extension = path.extension().string();
+    if (extension == ".gz" || extension == ".zst") damaged(path, "it does not begin like a " + extension + " file");
+    return path;
+  }
+  const fs::path folder = cache.empty() ? path.parent_path() : cache;
+  const fs::path plain = folder / (path.stem().string() + "-" + sha256_hex(bytes).substr(0, 16));
+  if (fs::exists(plain)) return plain;
+  if (!folder.empty()) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) throw Error(ErrorCode::kUnavailable, folder.string() + ": cannot be made: " + error.message());
+  }
+  RETORT_LOG(kInfo) << "decompressing " << path.string() << " into " << plain.string();
+  AtomicFile out(plain);
+  gzip ? inflate_all(path, bytes, out) : unzstd_all(path, bytes, out);
+  out.commit();
+  return plain;
+}
+
+}  // namespace retort::data::detail

@@ -1,0 +1,50 @@
+// The packs of an epoch, one after the other, as every rank sees them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "recipes/data/batches.h"
+#include "recipes/data/detail/order.h"
+#include "recipes/data/detail/sample_cache.h"
+
+namespace retort::data::detail {
+
+struct Pack {
+  std::vector<int64_t> rows;
+  int64_t tokens = 0;
+};
+
+// A position in the packs of one epoch. Windows of kWindowSamples places of the epoch's order are packed one at a time, so memory is that of
+// one window. One thread.
+class PackSequence {
+ public:
+  // Starts at the beginning of `epoch`.
+  PackSequence(std::shared_ptr<SampleCache> samples, const BatchOptions& options, int64_t epoch);
+  // Moves on to the cursor's pack of this epoch; kMismatch if the epoch has fewer packs.
+  void seek(const BatchCursor& cursor);
+
+  const Pack* peek();  // nullptr at the end of the epoch
+  void advance();      // after peek() gave a pack
+  int64_t consumed() const { return packs_before_window_ + static_cast<int64_t>(at_); }
+  int64_t window() const { return window_; }
+  int64_t packs_before_window() const { return packs_before_window_; }
+  int64_t epoch() const { return epoch_; }
+  double fraction() const;  // of the epoch consumed, in [0, 1]
+
+ private:
+  void load_window();
+  bool next_window();
+
+  std::shared_ptr<SampleCache> samples_;
+  BatchOptions options_;
+  int64_t epoch_;
+  EpochOrder order_;
+  int64_t window_ = 0, num_windows_ = 0, packs_before_window_ = 0;
+  bool loaded_ = false;
+  std::vector<Pack> packs_;  // of the window
+  size_t at_ = 0;
+};
+
+}  // namespace retort::data::detail

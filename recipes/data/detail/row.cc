@@ -1,0 +1,124 @@
+#include "recipes/data/detail/row.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace retort::data::detail {
+namespace {
+
+// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 7: ".
+std::string parse_reason(const std::string& what) {
+  const size_t at = what.find(": ");
+  return at == std::string::npos ? what : what.substr(at + 2);
+}
+
+std::string quoted_keys(std::initializer_list<std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : " + ") + std::string(name);
+  return text;
+}
+
+}  // namespace
+
+void bad_row(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
+
+Row::Row(std::string_view line, const Source& source) : source_(source) {
+  try {
+    object_ = Json::parse(line.begin(), line.end());
+  } catch (const nlohmann::json::parse_error& error) {
+    const bool cut = error.byte >= line.size() + 1;
+    bad_row(std::string("malformed JSON") + (cut ? ": the line ends in the middle of a value (cut file?)" : "") +
+            " at column " + std::to_string(std::min(error.byte, line.size() + 1)) + ": " + parse_reason(error.what()));
+  } catch (const nlohmann::json::exception& error) {  // e.g. a number beyond double
+    bad_row(std::string("malformed JSON: ") + error.what());
+  }
+  if (object_.is_array())
+    bad_row("the line is a JSON array; expected an object on each line (a JSON array file must be turned into JSONL)");
+  if (!object_.is_object()) bad_row(std::string("the line is a JSON ") + object_.type_name() + "; expected an object");
+  for (const auto& [key, name] : source_.columns)
+    if (!object_.contains(name))
+      bad_row("column '" + name + "' (columns: {" + key + ": " + name + "}) is missing; the row has: " + keys());
+}
+
+std::string_view Row::column_of(std::string_view key) const {
+  const auto mapped = source_.columns.find(std::string(key));
+  if (mapped != source_.columns.end()) return mapped->second;
+  for (const auto& entry : source_.columns)
+    if (entry.second == key) return {};
+  return key;
+}
+
+const Json* Row::column(std::string_view name) const {
+  const auto found = object_.find(std::string(name));
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+const Json* Row::find(std::string_view key) const {
+  const std::string_view name = column_of(key);
+  return name.empty() ? nullptr : column(name);
+}
+
+const Json& Row::require(std::string_view key) const {
+  const Json* value = find(key);
+  if (!value) bad_row("'" + std::string(key) + "' is missing or null; the row has: " + keys());
+  return *value;
+}
+
+const std::string& Row::text(std::string_view key) const {
+  const Json& value = require(key);
+  if (!value.is_string()) bad_row("'" + std::string(key) + "' is a " + value.type_name() + "; expected a string");
+  return value.get_ref<const std::string&>();
+}
+
+std::string Row::optional_text(std::string_view key) const { return has(key) ? text(key) : std::string(); }
+
+std::string Row::keys() const {
+  std::string text;
+  for (const auto& item : object_.items()) text += (text.empty() ? "" : ", ") + item.key();
+  return text.empty() ? "no columns" : text;
+}
+
+std::vector<std::pair<std::string, std::string>> Row::other_fields(std::vector<std::string_view> used) const {
+  for (std::string_view& key : used) key = column_of(key);
+  std::vector<std::pair<std::string, std::string>> fields;
+  for (const auto& item : object_.items()) {
+    if (std::find(used.begin(), used.end(), item.key()) != used.end()) continue;
+    if (item.value().is_string())
+      fields.emplace_back(item.key(), item.value().get<std::string>());
+    else if (item.value().is_number())
+      fields.emplace_back(item.key(), item.value().dump());
+  }
+  return fields;
+}
+
+Format row_format(const Row& row, const Source& source, bool for_generation) {
+  if (source.format != Format::kAuto) return source.format;
+  const bool prompt = row.has("prompt");
+  std::vector<std::pair<Format, std::string>> fits;
+  if (row.has("messages")) fits.emplace_back(Format::kMessages, "messages");
+  if (prompt && row.has("completion")) fits.emplace_back(Format::kPromptCompletion, quoted_keys({"prompt", "completion"}));
+  if (row.has("text")) fits.emplace_back(Format::kText, "text");
+  if (row.has("instruction") && row.has("output"))
+    fits.emplace_back(Format::kAlpaca, quoted_keys({"instruction", "output"}));
+  if (row.has("conversations")) fits.emplace_back(Format::kShareGpt, "conversations");
+  if (row.has("input_ids")) fits.emplace_back(Format::kInputIds, "input_ids");
+  if (fits.empty() && prompt && for_generation) return Format::kPromptCompletion;
+  if (fits.size() == 1) return fits.front().first;
+  if (fits.size() > 1) {
+    std::string names;
+    for (const auto& [format, why] : fits)
+      names += (names.empty() ? "" : ", ") + std::string(enum_name(format)) + " (" + why + ")";
+    bad_row("several formats fit: " + names + "; say which with `format:`. The row has: " + row.keys());
+  }
+  if (row.column("chosen") && row.column("rejected"))
+    bad_row("a preference row (chosen, rejected) has no single completion to train on; map one with "
+            "`columns: {completion: chosen}`. The row has: " + row.keys());
+  if (prompt && row.has("answer"))
+    bad_row("a row of prompt and answer serves generation; to train on it map `columns: {completion: answer}`. "
+            "The row has: " + row.keys());
+  bad_row("no format fits; expected messages | prompt + completion | text | instruction + output | conversations | input_ids, "
+          "or a mapping with `columns:`. The row has: " + row.keys());
+}
+
+}  // namespace retort::data::detail

@@ -1,0 +1,44 @@
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipes/data/batches.h"
+
+namespace retort::data {
+namespace {
+
+at::Tensor to_tensor(const std::vector<int64_t>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kLong));
+  std::copy(values.begin(), values.end(), tensor.data_ptr<int64_t>());
+  return tensor;
+}
+
+}  // namespace
+
+MicroBatch make_micro_batch(std::vector<Sample> samples) {
+  MicroBatch batch;
+  std::vector<int64_t> ids, positions, predict, targets;
+  batch.tokens.cu_seqlens = {0};
+  for (const Sample& sample : samples) {
+    RETORT_CHECK(sample.input_ids.size() == sample.is_target.size()) << sample.origin;
+    RETORT_CHECK(!sample.input_ids.empty()) << sample.origin;
+    for (size_t i = 0; i < sample.input_ids.size(); ++i) {
+      if (i > 0 && sample.is_target[i]) {
+        predict.push_back(static_cast<int64_t>(ids.size()) - 1);
+        targets.push_back(sample.input_ids[i]);
+      }
+      ids.push_back(sample.input_ids[i]);
+      positions.push_back(static_cast<int64_t>(i));
+    }
+    batch.tokens.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
+  }
+  batch.tokens.input_ids = to_tensor(ids);
+  batch.tokens.positions = to_tensor(positions);
+  batch.predict_positions = to_tensor(predict);
+  batch.targets = to_tensor(targets);
+  batch.samples = std::move(samples);
+  return batch;
+}
+
+}  // namespace retort::data

@@ -1,0 +1,114 @@
+// make_prompt: the part of a row that a generator sees, and its reference answer.
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipes/data/detail/formats.h"
+#include "recipes/data/sample.h"
+
+namespace retort::data {
+namespace {
+
+using detail::bad_row;
+using detail::Json;
+using detail::Row;
+
+std::string as_text(const Json& value, const std::string& name) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number()) return value.dump();
+  bad_row("'" + name + "' is a " + value.type_name() + "; expected a string or a number");
+}
+
+std::string content_of(const Json& message) {
+  const auto content = message.find("content");
+  return content != message.end() && content->is_string() ? content->get<std::string>() : std::string();
+}
+
+void set_messages(PromptSample& sample, Json messages, const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+  detail::require_template(chat, tokenizer);
+  if (messages.size() > 1 && messages.back().at("role") == "assistant") {
+    sample.reference = content_of(messages.back());
+    messages.erase(messages.size() - 1);
+  }
+  sample.prompt_text = chat.render(messages.dump(), true).text;
+  sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
+}
+
+void set_text(PromptSample& sample, std::string prompt, const models::Tokenizer& tokenizer) {
+  sample.prompt_ids = detail::encode_beginning(tokenizer, prompt);
+  sample.prompt_text = std::move(prompt);
+}
+
+void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+  const Json& prompt = row.require("prompt");
+  if (prompt.is_string()) {
+    set_text(sample, prompt.get<std::string>(), tokenizer);
+  } else if (prompt.is_array()) {
+    detail::check_messages(prompt, "prompt");
+    detail::require_template(chat, tokenizer);
+    sample.prompt_text = chat.render(prompt.dump(), true).text;
+    sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
+  } else {
+    bad_row(std::string("'prompt' is a ") + prompt.type_name() + "; expected a string or an array of messages");
+  }
+  const Json* completion = row.find("completion");
+  if (!completion) return;
+  if (completion->is_array()) {
+    detail::check_messages(*completion, "completion");
+    sample.reference = content_of(completion->back());
+  } else {
+    sample.reference = as_text(*completion, "completion");
+  }
+}
+
+void set_ids_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer) {
+  const std::vector<int32_t> ids = detail::row_ids(row, tokenizer);
+  size_t prompt = ids.size();
+  if (row.has("labels")) {
+    const std::vector<uint8_t> targets = detail::row_label_mask(row, ids);
+    prompt = static_cast<size_t>(std::find(targets.begin(), targets.end(), uint8_t{1}) - targets.begin());
+  }
+  sample.prompt_ids.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt));
+  sample.prompt_text = tokenizer.decode(sample.prompt_ids, false);
+  if (prompt < ids.size()) sample.reference = tokenizer.decode(std::span(ids).subspan(prompt), true);
+}
+
+}  // namespace
+
+PromptSample make_prompt(std::string_view json_line, const std::string& origin, const Source& source,
+                         const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+  try {
+    const Row row(json_line, source);
+    PromptSample sample;
+    sample.origin = origin;
+    switch (detail::row_format(row, source, true)) {
+      case Format::kMessages:
+        detail::check_messages(row.require("messages"), "messages");
+        set_messages(sample, row.require("messages"), tokenizer, chat);
+        break;
+      case Format::kShareGpt:
+        set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat);
+        break;
+      case Format::kPromptCompletion:
+        set_prompt_row(sample, row, tokenizer, chat);
+        break;
+      case Format::kAlpaca:
+        set_text(sample, detail::alpaca_prompt(row), tokenizer);
+        sample.reference = row.optional_text("output");
+        break;
+      case Format::kInputIds:
+        set_ids_row(sample, row, tokenizer);
+        break;
+      case Format::kText:
+        bad_row("a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
+      case Format::kAuto:
+        RETORT_CHECK(false) << "format auto was not resolved";
+    }
+    if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");
+    if (sample.prompt_ids.empty()) bad_row("the prompt has no tokens");
+    return sample;
+  } catch (const Error& error) {
+    throw Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
+  }
+}
+
+}  // namespace retort::data

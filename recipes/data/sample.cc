@@ -1,0 +1,194 @@
+#include "recipes/data/sample.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipes/data/detail/formats.h"
+
+namespace retort::data {
+namespace {
+
+using detail::bad_row;
+using detail::Json;
+using detail::Row;
+
+// A sample before truncation, with the reason to give if nothing in it is a target.
+struct Draft {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> targets;
+  std::string if_none;
+
+  void add(const std::vector<int32_t>& more, bool target) {
+    ids.insert(ids.end(), more.begin(), more.end());
+    targets.resize(ids.size(), target ? 1 : 0);
+  }
+};
+
+struct Context {
+  const models::Tokenizer& tokenizer;
+  const models::ChatTemplate& chat;
+  const SampleOptions& options;
+};
+
+void add_eos(Draft& draft, bool target, const models::Tokenizer& tokenizer) {
+  const int32_t eos = tokenizer.eos_id();
+  if (eos < 0)
+    bad_row("the tokenizer in " + tokenizer.folder().string() + " names no eos_token, which ends every text and completion");
+  if (draft.ids.empty() || draft.ids.back() != eos) draft.add({eos}, target);
+}
+
+Draft from_strings(const std::string& prompt, const std::string& completion, const Context& context) {
+  Draft draft;
+  const bool prompt_too = !context.options.completion_only_loss;
+  draft.add(detail::encode_beginning(context.tokenizer, prompt), prompt_too);
+  Draft answer;
+  answer.add(context.tokenizer.encode(completion, false), true);
+  add_eos(answer, true, context.tokenizer);
+  draft.add(answer.ids, true);
+  draft.if_none = "the row is a single token, which nothing predicts";
+  return draft;
+}
+
+Draft from_text(const Row& row, const Context& context) {
+  const std::string& text = row.text("text");
+  if (text.empty()) bad_row("no targets: 'text' is empty");
+  Draft draft;
+  draft.add(detail::encode_beginning(context.tokenizer, text), true);
+  add_eos(draft, true, context.tokenizer);
+  draft.if_none = "the row is a single token, which nothing predicts";
+  return draft;
+}
+
+Draft from_messages(const Json& messages, const Context& context) {
+  detail::check_messages(messages, "messages");
+  detail::require_template(context.chat, context.tokenizer);
+  Draft draft;
+  if (!context.options.assistant_only_loss) {
+    draft.add(context.tokenizer.encode(context.chat.render(messages.dump(), false).text, false), true);
+    draft.if_none = "the rendered conversation has fewer than two tokens";
+    return draft;
+  }
+  models::ChatTokens tokens = models::tokenize_chat(context.tokenizer, context.chat, messages.dump());
+  RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
+  draft.ids = std::move(tokens.ids);
+  draft.targets = std::move(tokens.assistant);
+  const bool spoke = std::any_of(messages.begin(), messages.end(), [](const Json& m) { return m.at("role") == "assistant"; });
+  draft.if_none = spoke ? "the chat template puts nothing that the assistant says between its {% generation %} marks"
+                        : "no message has the role assistant (assistant_only_loss: false trains on all tokens)";
+  return draft;
+}
+
+Draft from_prompt_completion(const Row& row, const Context& context) {
+  const Json &prompt = row.require("prompt"), &completion = row.require("completion");
+  if (prompt.is_string() && completion.is_string())
+    return from_strings(row.text("prompt"), row.text("completion"), context);
+  if (!prompt.is_array() || !completion.is_array())
+    bad_row(std::string("'prompt' is a ") + prompt.type_name() + " and 'completion' a " + completion.type_name() +
+            "; expected two strings or two arrays of messages");
+  detail::require_template(context.chat, context.tokenizer);
+  const detail::RenderedPair pair = detail::render_pair(prompt, completion, context.chat);
+  Draft draft;
+  draft.add(context.tokenizer.encode(pair.prompt, false), !context.options.completion_only_loss);
+  draft.add(context.tokenizer.encode(pair.completion, false), true);
+  draft.if_none = "the chat template renders nothing for the completion";
+  return draft;
+}
+
+Draft from_ids(const Row& row, const Context& context) {
+  Draft draft;
+  draft.ids = detail::row_ids(row, context.tokenizer);
+  draft.targets = detail::row_label_mask(row, draft.ids);
+  draft.if_none = row.has("labels") ? "all labels from the second on are -100" : "the row is a single token, which nothing predicts";
+  return draft;
+}
+
+Draft draft_row(const Row& row, Format format, const Context& context) {
+  const std::string no_tools = "is not passed to the chat template; render the tools into the messages";
+  switch (format) {
+    case Format::kMessages:
+      detail::refuse_columns(row, {"tools"}, no_tools);
+      return from_messages(row.require("messages"), context);
+    case Format::kShareGpt:
+      detail::refuse_columns(row, {"tools"}, no_tools);
+      return from_messages(detail::sharegpt_messages(row), context);
+    case Format::kPromptCompletion:
+      detail::refuse_columns(row, {"tools"}, no_tools);
+      return from_prompt_completion(row, context);
+    case Format::kText:
+      return from_text(row, context);
+    case Format::kAlpaca:
+      return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
+    case Format::kInputIds:
+      return from_ids(row, context);
+    case Format::kAuto:
+      break;
+  }
+  RETORT_CHECK(false) << "format auto was not resolved";
+  return {};
+}
+
+std::vector<std::string_view> used_keys(Format format) {
+  switch (format) {
+    case Format::kMessages: return {"messages"};
+    case Format::kShareGpt: return {"conversations", "system"};
+    case Format::kPromptCompletion: return {"prompt", "completion"};
+    case Format::kText: return {"text"};
+    case Format::kAlpaca: return {"instruction", "input", "output"};
+    case Format::kInputIds: return {"input_ids", "labels"};
+    case Format::kAuto: break;
+  }
+  return {};
+}
+
+Sample finish(Draft draft, int64_t max_length) {
+  Sample sample;
+  if (!draft.targets.empty()) draft.targets[0] = 0;  // nothing predicts the first token
+  const auto before = std::count(draft.targets.begin(), draft.targets.end(), uint8_t{1});
+  const size_t length = draft.ids.size();
+  if (length > static_cast<size_t>(max_length)) {
+    draft.ids.resize(static_cast<size_t>(max_length));
+    draft.targets.resize(draft.ids.size());
+    draft.ids.shrink_to_fit();
+    draft.targets.shrink_to_fit();
+    sample.truncated = true;
+  }
+  sample.input_ids = std::move(draft.ids);
+  sample.is_target = std::move(draft.targets);
+  if (sample.num_targets() > 0) return sample;
+  if (before > 0)
+    bad_row("no targets: all " + std::to_string(before) + " targets lie beyond max_length " + std::to_string(max_length) +
+            " (the row has " + std::to_string(length) + " tokens, the start is kept); raise data.max_length or shorten the prompt");
+  bad_row("no targets: " + draft.if_none);
+}
+
+Error at_origin(const Error& error, const std::string& origin) {
+  return Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
+}
+
+}  // namespace
+
+int64_t Sample::num_targets() const { return std::count(is_target.begin(), is_target.end(), uint8_t{1}); }
+
+Sample make_sample(std::string_view json_line, const std::string& origin, const Source& source,
+                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat, const SampleOptions& options) {
+  try {
+    const Row row(json_line, source);
+    const Format format = detail::row_format(row, source, false);
+    Sample sample = finish(draft_row(row, format, {tokenizer, chat, options}), options.max_length);
+    sample.fields = row.other_fields(used_keys(format));
+    sample.origin = origin;
+    return sample;
+  } catch (const Error& error) {
+    throw at_origin(error, origin);
+  }
+}
+
+Format detect_format(std::string_view json_line, const std::string& origin, const Source& source) {
+  try {
+    return detail::row_format(Row(json_line, source), source, false);
+  } catch (const Error& error) {
+    throw at_origin(error, origin);
+  }
+}
+
+}  // namespace retort::data

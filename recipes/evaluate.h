@@ -1,0 +1,25 @@
+// Loss and accuracy of a model on held-out batches.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/decoder.h"
+#include "parallel/group.h"
+#include "recipes/data/batches.h"
+#include "recipes/objective.h"
+
+namespace retort::recipes {
+
+struct Evaluation {
+  double loss = 0;      // mean cross-entropy per target token, nats
+  double accuracy = 0;  // argmax equals target
+  double entropy = 0;
+  int64_t num_tokens = 0;  // target tokens
+};
+
+// Inference over every batch of this rank; sums are combined over `dp` (one all-reduce). All ranks call.
+Evaluation evaluate(const models::Decoder& decoder, const std::vector<data::MicroBatch>& batches, parallel::Group& dp);
+MetricsRow evaluation_row(int64_t step, const Evaluation& evaluation);
+
+}  // namespace retort::recipes

@@ -1,0 +1,167 @@
+#include "recipes/losses/detail/linear_head.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace retort::losses::detail {
+namespace {
+
+constexpr int64_t kChunkBytes = 16 << 20;
+constexpr int64_t kRowQuantum = 64;
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes() << " " << tensor.scalar_type();
+  return text.str();
+}
+
+void require(bool ok, const char* message, const char* key, const at::Tensor& tensor) {
+  if (!ok) throw Error(ErrorCode::kInvalidArgument, message).with(key, shape_of(tensor));
+}
+
+struct HeadGradients {
+  at::Tensor hidden, weight, bias;
+};
+
+struct Needs {
+  bool hidden = false, weight = false, bias = false;
+  bool any() const { return hidden || weight || bias; }
+};
+
+// Everything under no-grad; gradients only of what `needs` names.
+HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const Needs& needs) {
+  const int64_t rows = head.rows(), vocab = head.vocab(), width = head.hidden.size(1);
+  const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
+  const at::Tensor weight = head.weight.to(at::kFloat);
+  const at::Tensor bias = head.bias.defined() ? head.bias.to(at::kFloat) : at::Tensor();
+
+  HeadGradients grads;
+  if (needs.hidden) grads.hidden = at::empty({rows, width}, head.hidden.options().requires_grad(false));
+  if (needs.weight) grads.weight = at::zeros({vocab, width}, f32);
+  if (needs.bias) grads.bias = at::zeros({vocab}, f32);
+
+  const at::Tensor buffer = at::empty({std::min(rows_at_once, rows), vocab}, f32);
+  for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, rows - begin);
+    at::Tensor logits = buffer.narrow(0, 0, count);
+    const at::Tensor h = head.hidden.narrow(0, begin, count).to(at::kFloat);
+    form_logits(logits, h, weight, bias);
+    loss.chunk(begin, count, logits.data_ptr<float>(), needs.any());
+    if (needs.hidden) {
+      at::Tensor out = grads.hidden.narrow(0, begin, count);
+      if (out.scalar_type() == at::kFloat)
+        at::mm_out(out, logits, weight);
+      else
+        out.copy_(at::mm(logits, weight));
+    }
+    if (needs.weight) grads.weight.addmm_(logits.t(), h);
+    if (needs.bias) grads.bias.add_(logits.sum(0));
+  }
+  return grads;
+}
+
+// The incoming scalar times a gradient, in the input's dtype; the tensor itself where nothing has to change.
+at::Tensor scaled(const at::Tensor& gradient, double scale, at::ScalarType dtype) {
+  if (!gradient.defined()) return {};
+  return scale == 1.0 ? gradient.to(dtype) : gradient.mul(scale).to(dtype);
+}
+
+class HeadFunction : public torch::autograd::Function<HeadFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias, int64_t rows_at_once, ChunkLoss* loss) {
+    const LinearHead head{hidden, weight, bias.value_or(at::Tensor())};
+    const Needs needs{hidden.requires_grad(), weight.requires_grad(), head.bias.defined() && head.bias.requires_grad()};
+    const HeadGradients grads = run_chunks(head, rows_at_once, *loss, needs);
+    ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
+    ctx->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
+    ctx->saved_data["bias_dtype"] = static_cast<int64_t>(head.bias.defined() ? head.bias.scalar_type() : at::kFloat);
+    return at::scalar_tensor(loss->loss_sum(), hidden.options().dtype(at::kFloat).requires_grad(false));
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& incoming) {
+    if (at::GradMode::is_enabled())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the linear losses are differentiable once: their gradients were formed in the forward pass; call backward "
+                  "without create_graph");
+    const auto saved = ctx->get_saved_variables();
+    const double scale = incoming[0].item<double>();
+    const auto dtype = [&](const char* key) { return static_cast<at::ScalarType>(ctx->saved_data[key].toInt()); };
+    return {saved[0].defined() ? scaled(saved[0], scale, saved[0].scalar_type()) : at::Tensor(),
+            scaled(saved[1], scale, dtype("weight_dtype")), scaled(saved[2], scale, dtype("bias_dtype")), at::Tensor(),
+            at::Tensor()};
+  }
+};
+
+}  // namespace
+
+void check_head(const LinearHead& head, const at::Tensor& targets) {
+  const auto& [hidden, weight, bias] = head;
+  require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()), "hidden must be [R, H] of a float dtype",
+          "hidden", hidden);
+  require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) && weight.size(1) == hidden.size(1) &&
+              weight.size(0) > 0,
+          "weight must be [V, H] of a float dtype, with the H of hidden", "weight", weight);
+  if (bias.defined())
+    require(bias.dim() == 1 && at::isFloatingType(bias.scalar_type()) && bias.size(0) == weight.size(0),
+            "bias must be [V] of a float dtype, with the V of weight", "bias", bias);
+  require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong && targets.size(0) == hidden.size(0),
+          "targets must be [R] int64, one for each row of hidden", "targets", targets);
+  for (const at::Tensor& tensor : {hidden, weight, bias, targets})
+    if (tensor.defined() && !tensor.device().is_cpu())
+      throw Error(ErrorCode::kUnavailable, "the linear losses have CPU kernels only: keep the head's inputs on the CPU")
+          .with("device", tensor.device().str());
+  const at::Tensor flat = targets.contiguous();
+  const int64_t* ids = flat.data_ptr<int64_t>();
+  for (int64_t row = 0; row < flat.size(0); ++row)
+    if (ids[row] < 0 || ids[row] >= head.vocab())
+      throw Error(ErrorCode::kInvalidArgument, "a target is no id of the vocabulary: pass only the rows that have a target")
+          .with("row", row)
+          .with("target", ids[row])
+          .with("vocab", head.vocab());
+}
+
+int64_t chunk_rows(int64_t asked, int64_t floats_per_row) {
+  if (asked > 0) return asked;
+  const int64_t fitting = kChunkBytes / (4 * std::max<int64_t>(floats_per_row, 1));
+  return std::max(kRowQuantum, fitting / kRowQuantum * kRowQuantum);
+}
+
+at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {
+  const bool wanted = at::GradMode::is_enabled() && (head.hidden.requires_grad() || head.weight.requires_grad() ||
+                                                     (head.bias.defined() && head.bias.requires_grad()));
+  if (wanted) {
+    const std::optional<at::Tensor> bias = head.bias.defined() ? std::optional(head.bias) : std::nullopt;
+    return HeadFunction::apply(head.hidden, head.weight, bias, rows_at_once, &loss);
+  }
+  run_linear_head_forward(head, rows_at_once, loss);
+  return at::scalar_tensor(loss.loss_sum(), head.hidden.options().dtype(at::kFloat).requires_grad(false));
+}
+
+void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {
+  const at::NoGradGuard no_grad;
+  run_chunks(head, rows_at_once, loss, {});
+}
+
+void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias) {
+  if (bias.defined())
+    at::addmm_out(out, bias, inputs, weight.t());
+  else
+    at::mm_out(out, inputs, weight.t());
+}
+
+void for_rows(int64_t count, const std::function<void(int64_t, int64_t, int)>& body) {
+  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) { body(begin, end, at::get_thread_num()); });
+}
+
+int row_threads() { return at::get_num_threads(); }
+
+}  // namespace retort::losses::detail

@@ -1,0 +1,51 @@
+// The chunk engine under every loss with a linear head: forms a chunk of logits, lets a ChunkLoss turn them into their
+// gradient in place, folds that into dH and dW, and goes on with the same buffers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace retort::losses::detail {
+
+// The student's side: hidden [R, H], weight [V, H], bias [V] or undefined.
+struct LinearHead {
+  at::Tensor hidden, weight, bias;
+
+  int64_t rows() const { return hidden.size(0); }
+  int64_t vocab() const { return weight.size(0); }
+};
+
+// What happens to a chunk of logits. One call at a time, in row order, on the calling thread.
+class ChunkLoss {
+ public:
+  virtual ~ChunkLoss() = default;
+  // logits [count, V] float32 of rows [begin, begin + count): accumulate the loss and, with `gradient`, overwrite them by the
+  // loss's gradient; without, they may be destroyed.
+  virtual void chunk(int64_t begin, int64_t count, float* logits, bool gradient) = 0;
+  virtual double loss_sum() const = 0;
+};
+
+// kInvalidArgument unless shapes, dtypes (any float; computed in fp32) and target ids in [0, V) fit; kUnavailable off the CPU.
+void check_head(const LinearHead& head, const at::Tensor& targets);
+
+// Rows formed at once: `asked` if positive, else the multiple of 64 (at least 64) whose `floats_per_row` * 4 bytes fit 16 MiB.
+// A function of sizes alone: the bits of a matrix product depend on its row count.
+int64_t chunk_rows(int64_t asked, int64_t floats_per_row);
+
+// Runs `loss` over all rows; the scalar float32 loss sum, with autograd if grad mode is on and an input requires grad. The
+// gradients are formed here (dH in hidden's dtype, dW and dbias in fp32) and scaled by the incoming scalar in backward, where
+// dW takes the weight's dtype. Differentiable once. With R = 0 backward yields zeros.
+at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
+// The same without gradients and result.
+void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
+
+// out [count, V] = inputs * weight^T (+ bias), all float32.
+void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias);
+
+// body(begin, end, thread) over disjoint ranges of [0, count) on LibTorch's intra-op threads; thread < row_threads().
+void for_rows(int64_t count, const std::function<void(int64_t, int64_t, int)>& body);
+int row_threads();
+
+}  // namespace retort::losses::detail

@@ -1,0 +1,203 @@
+// cross_entropy, dense and top_k for one instruction set. Included only by row_kernels_<isa>.cc.
+#pragma once
+
+#include "recipes/losses/detail/divergence_passes.h"
+
+namespace retort::losses::detail::RETORT_ISA {
+
+// Softmax of the whole row at temperature 1, and what the metrics want of it.
+static Side cross_entropy_stats(const StudentRow& row, RowResult& result) {
+  Side side{row.logits, max_of(row.logits, row.vocab), 1.0f};
+  Sum sum, moment;
+  for (int64_t i = 0; i < row.vocab; i += kLanes) {
+    const Vec x = side.shifted(i, row.vocab - i);
+    const Vec e = exp_negative(x);
+    sum.add(e);
+    moment.add(e == 0.0f ? Vec{} : e * x);
+  }
+  side.sum = sum.total();
+  const float at_target = row.logits[row.target];
+  result.log_prob = static_cast<double>(at_target) - side.max - side.log_sum();
+  result.entropy = side.log_sum() - moment.total() / side.sum;
+  if (at_target == side.max) {  // the first of equal maxima is the argmax
+    int64_t first = 0;
+    while (row.logits[first] != side.max) ++first;
+    result.correct = first == row.target;
+  }
+  return side;
+}
+
+static RowResult cross_entropy(const StudentRow& row, const RowLoss& loss) {
+  RowResult result;
+  const Side side = cross_entropy_stats(row, result);
+  if (loss.gradient) {
+    softmax_pass(side, loss.ce_weight * side.inverse(), side, 0, 0, row.vocab, row.logits);
+    row.logits[row.target] -= loss.ce_weight;
+  }
+  return result;
+}
+
+static bool finite_mass(const Side& side) { return side.sum > 0 && side.sum < __builtin_inf(); }  // false for NaN
+
+// The teacher's mass on ids >= n, from a maximum of their own: the masked part may be the larger one.
+static double masked_mass(const DenseTeacherRow& teacher, int64_t n, const Side& kept) {
+  Side masked{teacher.logits + n, max_of(teacher.logits + n, teacher.vocab - n), teacher.inv_temperature};
+  if (masked.max == -__builtin_inff()) return 0;
+  masked.sum = sum_exp(masked, 0, teacher.vocab - n);
+  const double gap = (static_cast<double>(masked.max) - kept.max) * teacher.inv_temperature;
+  return 1 / (1 + kept.sum / masked.sum * __builtin_exp(-gap));
+}
+
+static RowResult dense(const StudentRow& row, const DenseTeacherRow& teacher, const RowLoss& loss) {
+  RowResult result;
+  const Side ce = cross_entropy_stats(row, result);
+  const int64_t n = row.common;
+  const bool shared = loss.inv_temperature == 1.0f && n == row.vocab;
+  const Side s = shared ? ce : softmax_side(row.logits, n, loss.inv_temperature);
+  Side t = softmax_side(teacher.logits, n, teacher.inv_temperature);
+  if (!finite_mass(t)) {
+    result.status = RowStatus::kTeacherNotFinite;
+    return result;
+  }
+  if (teacher.max_abs_log_mass >= 0 && !(__builtin_fabs(t.max + t.log_sum()) <= teacher.max_abs_log_mass)) {
+    result.status = RowStatus::kTeacherNotNormal;
+    return result;
+  }
+  result.teacher_mass = result.student_mass = 1;
+  if (teacher.vocab > n) result.masked_mass = masked_mass(teacher, n, t);
+  with_divergence(loss.type, [&]<Divergence D>() {
+    const Moments moments = divergence_value<D>(s, t, n, loss.mix);
+    result.kd = moments.value;
+    if (!loss.gradient) return;
+    const GradientWeights w{loss.kd_weight, loss.ce_weight, &ce};
+    if (loss.ce_weight == 0)
+      divergence_gradient_pass<D, CePart::kNone>(s, t, n, loss.mix, moments, w, row.logits);
+    else if (shared)
+      divergence_gradient_pass<D, CePart::kShared>(s, t, n, loss.mix, moments, w, row.logits);
+    else
+      divergence_gradient_pass<D, CePart::kSeparate>(s, t, n, loss.mix, moments, w, row.logits);
+  });
+  if (loss.gradient) {
+    if (n < row.vocab) softmax_pass(ce, loss.ce_weight * ce.inverse(), ce, 0, n, row.vocab, row.logits);
+    row.logits[row.target] -= loss.ce_weight;
+  }
+  return result;
+}
+
+// Copies the student's logits at the ids into scratch.raw and takes them out of the row (-inf).
+static RowStatus take_ids(const StudentRow& row, const TopKTeacherRow& teacher, const TopKScratch& scratch) {
+  for (int64_t i = 0; i < teacher.k; ++i) {
+    const int32_t id = teacher.ids[i];
+    if (id < 0 || id >= row.common) return RowStatus::kIdOutOfRange;
+    if (scratch.seen[id] == scratch.row) return RowStatus::kIdRepeated;
+    scratch.seen[id] = scratch.row;
+    scratch.raw[i] = row.logits[id];
+  }
+  for (int64_t i = 0; i < teacher.k; ++i) row.logits[teacher.ids[i]] = -__builtin_inff();
+  return RowStatus::kOk;
+}
+
+// The student's and the teacher's coarse distributions: K ids and, unless K is the whole common vocabulary, the rest.
+struct Coarse {
+  Side student, teacher;
+  Side rest;             // the complement in the student's row
+  float log_rest = 0;    // its logsumexp, on the scale of the shifted coarse logits
+  double teacher_k = 0;  // sum over K of exp(logp - max)
+  int64_t n = 0;
+};
+
+static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, float inv_temperature, const TopKScratch& scratch) {
+  const int64_t k = teacher.k;
+  Coarse c{.student = {scratch.student, 0, 1.0f}, .teacher = {scratch.teacher, 0, 1.0f}, .rest = {row.logits, 0, inv_temperature}};
+  c.n = k < row.common ? k + 1 : k;
+  const float max_k = max_of(scratch.raw, k);
+  float top = max_k;
+  if (c.n > k) {
+    c.rest.max = max_of(row.logits, row.common);
+    const bool empty = c.rest.max == -__builtin_inff();  // every other id is masked in the student itself
+    c.rest.sum = empty ? 0 : sum_exp(c.rest, 0, row.common);
+    top = c.rest.max > top ? c.rest.max : top;
+    c.log_rest = static_cast<float>((static_cast<double>(c.rest.max) - top) * inv_temperature + c.rest.log_sum());
+    scratch.student[k] = c.log_rest;
+    scratch.teacher[k] = teacher.log_tail;
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    scratch.student[i] = (scratch.raw[i] - top) * inv_temperature;
+    scratch.teacher[i] = teacher.logps[i];
+  }
+  c.student = softmax_side(scratch.student, c.n, 1.0f);
+  c.teacher.max = max_of(scratch.teacher, c.n);
+  c.teacher_k = sum_exp(c.teacher, 0, k);
+  c.teacher.sum = c.n > k ? c.teacher_k + sum_exp(c.teacher, k, c.n) : c.teacher_k;
+  return c;
+}
+
+// Writes the coarse gradient over scratch.student and returns the one of the rest category.
+static double bucket_loss(const Coarse& c, int64_t k, const RowLoss& loss, const TopKScratch& scratch, RowResult& result) {
+  with_divergence(loss.type, [&]<Divergence D>() {
+    const Moments moments = divergence_value<D>(c.student, c.teacher, c.n, loss.mix);
+    result.kd = moments.value;
+    const GradientWeights w{loss.kd_weight, 0, nullptr};
+    if (loss.gradient) divergence_gradient_pass<D, CePart::kNone>(c.student, c.teacher, c.n, loss.mix, moments, w, scratch.student);
+  });
+  return c.n > k ? scratch.student[k] : 0;
+}
+
+// sum over K of w (log w' - log p) with p of the whole vocabulary: renormalize has w = w' = q / m, drop has w = w' = q.
+static double truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss, const TopKScratch& scratch, RowResult& result) {
+  const bool drop = loss.tail == TopKTail::kDrop;
+  Side t = c.teacher;
+  const double mass = drop ? c.teacher_k / c.teacher.sum : 1.0;
+  if (!drop) t.sum = c.teacher_k;
+  Sum sum;
+  for (int64_t i = 0; i < k; i += kLanes) {
+    const Vec xs = c.student.shifted(i, k - i), xt = t.shifted(i, k - i);
+    const Vec q = exp_negative(xt);
+    sum.add(zero_unless(q > 0.0f, q * (xt - xs)));
+  }
+  result.kd = sum.total() / t.sum - mass * (t.log_sum() - c.student.log_sum());
+  if (!loss.gradient) return 0;
+  const double rest = c.n > k ? __builtin_exp(static_cast<double>(c.log_rest) - c.student.max) / c.student.sum : 0;
+  softmax_pass(c.student, static_cast<float>(loss.kd_weight * mass / c.student.sum), t,
+               static_cast<float>(-loss.kd_weight / t.sum), 0, k, scratch.student);
+  return loss.kd_weight * mass * rest;
+}
+
+static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, const RowLoss& loss, const TopKScratch& scratch) {
+  RowResult result;
+  const Side ce = cross_entropy_stats(row, result);
+  const int64_t k = teacher.k;
+  result.status = take_ids(row, teacher, scratch);
+  if (result.status != RowStatus::kOk) return result;
+  const Coarse c = coarsen(row, teacher, loss.inv_temperature, scratch);
+  if (!finite_mass(c.teacher)) {
+    result.status = RowStatus::kTeacherNotFinite;
+    return result;
+  }
+  if (!(__builtin_fabs(c.teacher.max + c.teacher.log_sum()) <= teacher.max_abs_log_mass)) {
+    result.status = RowStatus::kTeacherNotNormal;
+    return result;
+  }
+  result.teacher_mass = c.teacher_k / c.teacher.sum;
+  result.student_mass = c.n > k ? sum_exp(c.student, 0, k) / c.student.sum : 1;
+  const double rest_gradient =
+      loss.tail == TopKTail::kBucket ? bucket_loss(c, k, loss, scratch, result) : truncated_loss(c, k, loss, scratch, result);
+  if (!loss.gradient) return result;
+
+  // A complement id gets its share of the rest category's gradient; the ids themselves were taken out (exp(-inf) = 0).
+  const float ce_scale = loss.ce_weight * ce.inverse();
+  if (c.n > k)
+    softmax_pass(c.rest, c.rest.sum > 0 ? static_cast<float>(rest_gradient / c.rest.sum) : 0.0f, ce, ce_scale, 0, row.common,
+                 row.logits);
+  if (row.common < row.vocab) softmax_pass(ce, ce_scale, ce, 0, row.common, row.vocab, row.logits);
+  if (loss.ce_weight != 0) {
+    const Side at_ids{scratch.raw, ce.max, 1.0f, ce.sum};
+    softmax_pass(at_ids, ce_scale, at_ids, 0, 0, k, scratch.raw);
+  }
+  for (int64_t i = 0; i < k; ++i)
+    row.logits[teacher.ids[i]] = scratch.student[i] + (loss.ce_weight != 0 ? scratch.raw[i] : 0.0f);
+  row.logits[row.target] -= loss.ce_weight;
+  return result;
+}
+
+}  // namespace retort::losses::detail::RETORT_ISA

@@ -1,0 +1,70 @@
+// A recipe's `train:` block: how long, how much at once, the optimizer, and what is logged, evaluated and saved when.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/options.h"
+#include "parallel/lr_schedule.h"
+
+namespace retort::recipes {
+
+struct TrainOptions {
+  // What holds when neither of a pair of alternatives is given.
+  static constexpr int64_t kDefaultMaxSteps = 200;
+  static constexpr int64_t kDefaultBatchSize = 8;
+
+  std::optional<int64_t> max_steps;         // exactly one of max_steps and num_train_epochs once resolved
+  std::optional<double> num_train_epochs;
+  std::optional<int64_t> per_device_train_batch_size;  // exactly one of this and tokens_per_batch once resolved
+  std::optional<int64_t> tokens_per_batch;             // tokens of one micro-batch on one dp rank
+  int64_t gradient_accumulation_steps = 1;
+  double learning_rate = 1e-4;
+  parallel::LrSchedulerType lr_scheduler_type = parallel::LrSchedulerType::kCosine;
+  int64_t warmup_steps = 0;
+  double warmup_ratio = 0.0;  // share of max_steps
+  double min_lr = 0.0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double weight_decay = 0.0;
+  double max_grad_norm = 1.0;  // 0: gradients are not clipped
+  bool gradient_checkpointing = false;
+  int64_t logging_steps = 1;
+  int64_t eval_steps = 50;       // 0: only at the end
+  int64_t save_steps = 100;      // 0: only at the end
+  int64_t save_total_limit = 3;  // 0: all are kept
+
+  template <class V>
+  void fields(V& visit) {
+    visit("max_steps", max_steps, "optimizer steps; alternative to num_train_epochs; 200 when neither is given");
+    visit("num_train_epochs", num_train_epochs, "passes over the training data; alternative to max_steps");
+    visit("per_device_train_batch_size", per_device_train_batch_size,
+          "rows (packing: rows of data.max_length) of a micro-batch on one dp rank; alternative to tokens_per_batch; 8 "
+          "when neither is given");
+    visit("tokens_per_batch", tokens_per_batch,
+          "tokens of a micro-batch on one dp rank; alternative to per_device_train_batch_size");
+    visit("gradient_accumulation_steps", gradient_accumulation_steps, "micro-batches of one optimizer step");
+    visit("learning_rate", learning_rate, "peak learning rate");
+    visit("lr_scheduler_type", lr_scheduler_type, "course of the learning rate after the warm-up");
+    visit("warmup_steps", warmup_steps, "steps of linear warm-up; alternative to warmup_ratio");
+    visit("warmup_ratio", warmup_ratio, "warm-up as a share of all steps; alternative to warmup_steps");
+    visit("min_lr", min_lr, "learning rate at the end of the schedule");
+    visit("adam_beta1", adam_beta1, "decay of AdamW's first moment");
+    visit("adam_beta2", adam_beta2, "decay of AdamW's second moment");
+    visit("adam_epsilon", adam_epsilon, "added to the root of AdamW's second moment");
+    visit("weight_decay", weight_decay, "decoupled weight decay");
+    visit("max_grad_norm", max_grad_norm, "global gradient norm above which gradients are scaled down; 0: never");
+    visit("gradient_checkpointing", gradient_checkpointing, "recompute activations in the backward pass to save memory");
+    visit("logging_steps", logging_steps, "steps between lines of metrics.jsonl");
+    visit("eval_steps", eval_steps, "steps between evaluations on data.eval; 0: only at the end");
+    visit("save_steps", save_steps, "steps between checkpoints; 0: only at the end");
+    visit("save_total_limit", save_total_limit, "newest checkpoints that are kept; 0: all");
+  }
+  // kInvalidArgument naming the field: ranges, both of two alternatives.
+  void validate() const;
+  // Fills in what holds when neither of two alternatives was given.
+  void resolve();
+};
+
+}  // namespace retort::recipes

@@ -1,0 +1,22 @@
+#include "roles/host.h"
+
+namespace retort::roles {
+
+int64_t host(rpc::HandlerQueue& queue, const std::function<bool()>& stop, const std::function<void(int64_t)>& tick) {
+  using namespace std::chrono_literals;
+  int64_t jobs = 0;
+  auto next_tick = Deadline::Clock::now() + 1s;
+  while (!stop() && !queue.closed()) {
+    if (auto job = queue.pop(Deadline::after(100ms))) {
+      (*job)();
+      ++jobs;
+    }
+    if (tick && Deadline::Clock::now() >= next_tick) {
+      tick(jobs);
+      next_tick = Deadline::Clock::now() + 1s;
+    }
+  }
+  return jobs;
+}
+
+}  // namespace retort::roles

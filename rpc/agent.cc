@@ -1,0 +1,38 @@
+#include "rpc/agent.h"
+
+#include <utility>
+
+#include "rpc/detail/agent_impl.h"
+
+namespace retort::rpc {
+
+Agent::Agent(Options options) : impl_(std::make_shared<Impl>(std::move(options))) {}
+
+Agent::~Agent() { join(); }
+
+std::string Agent::address() const { return impl_->address(); }
+
+void Agent::connect(std::string_view peer, const std::string& address, Deadline deadline) {
+  impl_->connect(peer, address, deadline);
+}
+
+std::function<void()> Agent::call_bytes(std::string_view peer, std::string_view method, Message message, CallOptions options,
+                                        std::function<void(Outcome<Message>)> done) {
+  return impl_->call(peer, method, std::move(message), options, std::move(done));
+}
+
+void Agent::serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,
+                        std::function<Message(Message, const CallContext&)> handler) {
+  impl_->serve(method, {std::move(queue), std::move(handler)});
+}
+
+void Agent::on_peer_lost(std::function<void(const std::string& peer, const std::string& reason)> callback) {
+  impl_->on_peer_lost(std::move(callback));
+}
+
+std::vector<std::string> Agent::peers() const { return impl_->peers(); }
+PeerStats Agent::stats(std::string_view peer) const { return impl_->stats(peer); }
+void Agent::close() { impl_->close(); }
+void Agent::join() { impl_->join(); }
+
+}  // namespace retort::rpc

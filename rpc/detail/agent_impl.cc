@@ -1,0 +1,292 @@
+#include "rpc/detail/agent_impl.h"
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/log.h"
+
+namespace retort::rpc {
+namespace {
+
+using boost::system::error_code;
+using tcp = boost::asio::ip::tcp;
+constexpr size_t kMaxStrangers = 64;        // connections that have not proved the secret
+constexpr size_t kMaxSessionsPerPeer = 4;   // connections of one living peer
+
+std::shared_ptr<tensorpipe::transport::Context> make_transport(const std::string& name) {
+  return name == "shm" ? tensorpipe::transport::shm::create() : tensorpipe::transport::uv::create();
+}
+std::shared_ptr<tensorpipe::channel::Context> make_channel(const std::string& name) {
+  return name == "cma" ? tensorpipe::channel::cma::create() : tensorpipe::channel::basic::create();
+}
+
+Error closed_error() { return Error(ErrorCode::kClosed, "the agent is closed"); }
+
+}  // namespace
+
+Agent::Impl::Impl(Options options)
+    : options_(std::move(options)),
+      incarnation_(random_hex(16)),
+      loop_(std::make_shared<detail::Loop>()),
+      acceptor_(loop_->io()),
+      accept_pause_(loop_->io()),
+      drain_timer_(loop_->io()),
+      down_future_(down_promise_.future()) {
+  if (options_.name.empty() || options_.name.size() > detail::kMaxNameBytes)
+    throw Error(ErrorCode::kInvalidArgument, "an agent needs a name like 'student/0', at most 256 bytes");
+  if (options_.secret.empty()) throw Error(ErrorCode::kInvalidArgument, "an agent needs the run's secret; make one with random_hex(32)");
+  options_.rpc.validate();
+  open_port();
+  open_transport();
+  accept();
+  loop_->start();
+}
+
+Agent::Impl::~Impl() = default;
+
+void Agent::Impl::open_port() {
+  error_code code;
+  const auto host = boost::asio::ip::make_address(options_.bind_host, code);
+  if (code || host.is_unspecified())
+    throw Error(ErrorCode::kInvalidArgument, "bind_host must be the IP address of one interface; peers connect to it")
+        .with("bind_host", options_.bind_host);
+  const tcp::endpoint endpoint(host, options_.port);
+  acceptor_.open(endpoint.protocol(), code);
+  if (!code) acceptor_.set_option(tcp::acceptor::reuse_address(true), code);
+  if (!code) acceptor_.bind(endpoint, code);
+  if (!code) acceptor_.listen(boost::asio::socket_base::max_listen_connections, code);
+  if (code)
+    throw Error(ErrorCode::kUnavailable, "cannot listen on the control port: " + code.message())
+        .with("bind_host", options_.bind_host)
+        .with("port", options_.port);
+  const auto bound = acceptor_.local_endpoint();
+  const std::string text = bound.address().to_string();
+  address_ = (bound.address().is_v6() ? "[" + text + "]" : text) + ":" + std::to_string(bound.port());
+}
+
+void Agent::Impl::open_transport() {
+  transport_ = std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(options_.name));
+  int64_t priority = 100;
+  for (const auto& name : options_.rpc.transports) {
+    auto context = make_transport(name);
+    if (!context->isViable())
+      throw Error(ErrorCode::kUnavailable, "this machine has no TensorPipe transport '" + name + "'; remove it from rpc.transports");
+    transport_->registerTransport(priority--, name, std::move(context));
+  }
+  // A channel that the machine cannot do is left to the next one; basic always works.
+  for (const auto& name : options_.rpc.channels) {
+    auto context = make_channel(name);
+    if (context->isViable())
+      transport_->registerChannel(priority--, name, std::move(context));
+    else
+      RETORT_LOG(kInfo) << "TensorPipe channel '" << name << "' does not work on this machine; the next one is used";
+  }
+}
+
+std::string Agent::Impl::address() const { return address_; }
+
+void Agent::Impl::accept() {
+  acceptor_.async_accept([this](const error_code& code, tcp::socket socket) {
+    if (closing_) return;
+    if (!code) {
+      auto session = std::make_shared<detail::Session>(*this, std::move(socket), "");
+      session_begins(session);
+      session->start();
+      add_stranger(session);
+      return accept();
+    }
+    // Out of descriptors, most likely: what is established goes on, new connections wait.
+    RETORT_LOG(kWarning) << "accepting a control connection failed: " << code.message();
+    accept_pause_.expires_after(std::chrono::milliseconds(100));
+    accept_pause_.async_wait([this](const error_code& stopped) {
+      if (!stopped && !closing_) accept();
+    });
+  });
+}
+
+// Keeps the number of connections that have proved nothing bounded; the oldest gives way, so that a flood of silent
+// ones cannot keep a real peer out.
+void Agent::Impl::add_stranger(const SessionPtr& session) {
+  std::erase_if(strangers_, [](const auto& weak) {
+    const auto known = weak.lock();
+    return !known || known->dead() || known->authenticated();
+  });
+  strangers_.push_back(session);
+  if (strangers_.size() <= kMaxStrangers) return;
+  const auto oldest = strangers_.front().lock();
+  strangers_.pop_front();
+  if (oldest) oldest->fail(Error(ErrorCode::kResourceExhausted, "too many connections that have not authenticated"));
+}
+
+void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline) {
+  RETORT_CHECK(!detail::on_loop_thread()) << "Agent::connect() on a loop thread";
+  if (peer.empty() || peer.size() > detail::kMaxNameBytes)
+    throw Error(ErrorCode::kInvalidArgument, "connect() needs the peer's name, like 'teacher/0'");
+  Promise<Empty> promise;
+  auto done = promise.future();
+  const bool posted = loop_->post([this, promise, name = std::string(peer), where = detail::parse_address(address), deadline]() mutable {
+    if (closing_) {
+      promise.set_error(std::make_exception_ptr(closed_error()));
+      return;
+    }
+    std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
+    auto connector = std::make_shared<detail::Connector>(*this, std::move(name), std::move(where), deadline, std::move(promise));
+    connectors_.push_back(connector);
+    connector->start();
+  });
+  if (!posted) throw closed_error();
+  done.get();
+}
+
+std::shared_ptr<detail::PeerState> Agent::Impl::live_peer(const std::string& peer) const {
+  std::lock_guard lock(mutex_);
+  if (closed_) throw closed_error();
+  const auto found = peers_.find(peer);
+  if (found == peers_.end() || !found->second.live)
+    throw Error(ErrorCode::kPeerLost, "no connection to this peer; connect() first").with("peer", peer);
+  return found->second.state;
+}
+
+std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view method, Message message, CallOptions options,
+                                        std::function<void(Outcome<Message>)> done) {
+  RETORT_CHECK(!method.empty() && method.size() <= detail::kMaxMethodBytes) << "method name '" << method << "'";
+  const auto timeout = options.timeout.count() > 0 ? options.timeout : options_.rpc.timeout;
+  auto call = std::make_shared<detail::OutgoingCall>(Deadline::after(timeout));
+  call->id = next_call_id_++;
+  call->method = method;
+  auto wire = std::make_shared<detail::WireMessage>();
+  try {
+    auto state = live_peer(std::string(peer));
+    wire->payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
+                                          .call_id = call->id,
+                                          .method = call->method,
+                                          .timeout_ms = timeout.count(),
+                                          .trace_id = call->id},
+                                         message.envelope);
+    wire->tensors = std::move(message.tensors);
+    detail::check_sendable(*wire, state->name(), std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
+                           options_.rpc);
+    call->credit_bytes = wire->size_bytes();
+    state->acquire(call->credit_bytes, call->deadline, options.wait_for_credit && !detail::on_loop_thread());
+    call->peer = std::move(state);
+  } catch (...) {
+    Outcome<Message> outcome;
+    outcome.error = std::current_exception();
+    done(std::move(outcome));
+    return [] {};
+  }
+  call->message = std::move(wire);
+  call->done = std::move(done);
+  if (!loop_->post([this, call] { dispatch(call); })) call->fail(closed_error());
+  return [loop = loop_, weak = std::weak_ptr<detail::OutgoingCall>(call)] {
+    loop->post([weak] {
+      const auto running = weak.lock();
+      const auto session = running ? running->session.lock() : nullptr;
+      if (session) session->cancel(running->id, Error(ErrorCode::kCancelled, "the call was cancelled"));
+    });
+  };
+}
+
+void Agent::Impl::dispatch(const std::shared_ptr<detail::OutgoingCall>& call) {
+  if (closing_) return call->fail(closed_error());
+  const auto found = up_.find(call->peer->name());
+  if (found != up_.end())
+    for (auto session = found->second.rbegin(); session != found->second.rend(); ++session)
+      if ((*session)->takes_calls()) return (*session)->send(call);
+  call->fail(Error(ErrorCode::kPeerLost, "the connection ended before the call was sent").with("peer", call->peer->name()));
+}
+
+void Agent::Impl::serve(std::string_view method, detail::Handler handler) {
+  RETORT_CHECK(handler.queue && !method.empty() && method.size() <= detail::kMaxMethodBytes) << "serve '" << method << "'";
+  std::lock_guard lock(mutex_);
+  if (!handlers_.emplace(method, std::make_shared<const detail::Handler>(std::move(handler))).second)
+    throw Error(ErrorCode::kInvalidArgument, "this method is served already").with("method", method);
+}
+
+std::shared_ptr<const detail::Handler> Agent::Impl::handler(const std::string& method) const {
+  std::lock_guard lock(mutex_);
+  const auto found = handlers_.find(method);
+  return found == handlers_.end() ? nullptr : found->second;
+}
+
+void Agent::Impl::on_peer_lost(std::function<void(const std::string&, const std::string&)> callback) {
+  std::lock_guard lock(mutex_);
+  lost_callback_ = std::move(callback);
+}
+
+std::vector<std::string> Agent::Impl::peers() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [name, peer] : peers_)
+    if (peer.live) names.push_back(name);
+  return names;
+}
+
+PeerStats Agent::Impl::stats(std::string_view peer) const {
+  std::shared_ptr<detail::PeerState> state;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = peers_.find(std::string(peer));
+    if (found == peers_.end())
+      throw Error(ErrorCode::kInvalidArgument, "no peer of this name was ever connected").with("peer", peer);
+    state = found->second.state;
+  }
+  return state->stats();
+}
+
+std::shared_ptr<detail::PeerState> Agent::Impl::peer_state(const std::string& peer) {
+  std::lock_guard lock(mutex_);
+  auto& entry = peers_[peer];
+  if (!entry.state) {
+    entry.state = std::make_shared<detail::PeerState>(peer, options_.rpc.max_inflight_bytes.bytes);
+    if (closed_) entry.state->close();
+  }
+  return entry.state;
+}
+
+void Agent::Impl::session_begins(const SessionPtr& session) { sessions_.insert(session); }
+
+void Agent::Impl::session_up(const SessionPtr& session) {
+  auto& sessions = up_[session->peer()];
+  const auto others = sessions;
+  sessions.push_back(session);
+  {
+    std::lock_guard lock(mutex_);
+    peers_[session->peer()].live = true;
+  }
+  RETORT_LOG(kDebug) << options_.name << " is connected to " << session->peer();
+  size_t same = others.size();
+  for (const auto& other : others) {
+    const bool restarted = other->peer_incarnation() != session->peer_incarnation();
+    if (restarted || same >= kMaxSessionsPerPeer) {
+      --same;
+      other->fail(Error(ErrorCode::kPeerLost, restarted ? "the peer came back as a new process" : "the peer connected too often"));
+    }
+  }
+  if (closing_) session->fail(closed_error());
+}
+
+void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
+  sessions_.erase(session);
+  const auto found = up_.find(session->peer());
+  if (found != up_.end() && std::erase(found->second, session) > 0) {
+    const bool last = found->second.empty();
+    if (last) up_.erase(found);
+    RETORT_LOG(kDebug) << options_.name << " lost a connection to " << session->peer() << ": " << reason.what();
+    std::function<void(const std::string&, const std::string&)> callback;
+    if (last) {
+      std::lock_guard lock(mutex_);
+      peers_[session->peer()].live = false;
+      if (reason.code() != ErrorCode::kClosed) callback = lost_callback_;
+    }
+    if (callback) callback(session->peer(), reason.what());
+  } else if (reason.code() != ErrorCode::kClosed) {
+    RETORT_LOG(kDebug) << options_.name << ": a connection ended before it was up: " << reason.what();
+  }
+  if (closing_) session_idle();
+}
+
+}  // namespace retort::rpc

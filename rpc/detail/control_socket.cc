@@ -1,0 +1,118 @@
+#include "rpc/detail/control_socket.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+namespace retort::rpc::detail {
+namespace {
+
+constexpr size_t kMaxQueuedFrames = 65536;  // cancellations of a burst of calls; a live peer reads them at once
+using boost::system::error_code;
+
+Error lost(const error_code& code) {
+  return Error(ErrorCode::kPeerLost, code == boost::asio::error::eof ? "the other side closed the control connection"
+                                                                     : "the control connection broke: " + code.message());
+}
+
+}  // namespace
+
+ControlSocket::ControlSocket(boost::asio::ip::tcp::socket socket)
+    : socket_(std::move(socket)), flush_timer_(socket_.get_executor()) {
+  error_code ignored;
+  socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+  const auto endpoint = socket_.local_endpoint(ignored);
+  const auto host = endpoint.address();
+  local_host_ = host.is_v6() ? "[" + host.to_string() + "]" : host.to_string();
+}
+
+void ControlSocket::start(OnFrame on_frame, OnError on_error) {
+  on_frame_ = std::move(on_frame);
+  on_error_ = std::move(on_error);
+  read_header();
+}
+
+void ControlSocket::read_header() {
+  if (closing_ || closed_) return;
+  boost::asio::async_read(socket_, boost::asio::buffer(&header_, sizeof header_),
+                          [self = shared_from_this()](const error_code& code, size_t) {
+                            if (code) return self->fail(lost(code));
+                            self->read_body(self->header_);
+                          });
+}
+
+void ControlSocket::read_body(uint32_t length) {
+  if (length < 1 || length > max_frame_bytes_)
+    return fail(Error(ErrorCode::kCorrupt, "a control frame has an impossible length")
+                    .with("bytes", length)
+                    .with("max", max_frame_bytes_));
+  body_.resize(length);
+  boost::asio::async_read(socket_, boost::asio::buffer(body_), [self = shared_from_this()](const error_code& code, size_t) {
+    if (code) return self->fail(lost(code));
+    if (self->closing_ || self->closed_) return;
+    const std::string frame = std::move(self->body_);
+    const auto type = static_cast<uint8_t>(frame[0]);
+    if (type > static_cast<uint8_t>(FrameType::kByeAck))
+      return self->fail(Error(ErrorCode::kCorrupt, "a control frame has an unknown type").with("type", int{type}));
+    try {
+      self->on_frame_(static_cast<FrameType>(type), std::string_view(frame).substr(1));
+    } catch (const Error& error) {
+      return self->fail(error);
+    }
+    self->read_header();
+  });
+}
+
+void ControlSocket::send(std::string bytes) {
+  if (closing_ || closed_) return;
+  if (queue_.size() >= kMaxQueuedFrames)
+    return fail(Error(ErrorCode::kPeerLost, "the other side does not read its control connection"));
+  queue_.push_back(std::move(bytes));
+  if (!writing_) write_next();
+}
+
+void ControlSocket::write_next() {
+  writing_ = true;
+  boost::asio::async_write(socket_, boost::asio::buffer(queue_.front()),
+                           [self = shared_from_this()](const error_code& code, size_t) {
+                             self->writing_ = false;
+                             if (code) return self->fail(lost(code));
+                             self->queue_.pop_front();
+                             if (!self->queue_.empty() && !self->closed_) return self->write_next();
+                             if (self->closing_) self->close();
+                           });
+}
+
+void ControlSocket::close_after_flush() {
+  if (closing_ || closed_) return;
+  closing_ = true;
+  if (!writing_) return close();
+  flush_timer_.expires_after(std::chrono::milliseconds(500));
+  flush_timer_.async_wait([self = shared_from_this()](const error_code& code) {
+    if (!code) self->close();
+  });
+}
+
+void ControlSocket::close() {
+  if (closed_) return;
+  closed_ = true;
+  flush_timer_.cancel();
+  error_code ignored;
+  socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+  // The functions hold what uses this object. They may be running now, so they go away from the queue, not from here.
+  boost::asio::post(socket_.get_executor(), [on_frame = std::move(on_frame_), on_error = std::move(on_error_)] {});
+  on_frame_ = nullptr;
+  on_error_ = nullptr;
+}
+
+void ControlSocket::fail(const Error& error) {
+  if (closed_) return;
+  const OnError report = closing_ ? nullptr : on_error_;
+  close();
+  if (report) report(error);
+}
+
+}  // namespace retort::rpc::detail

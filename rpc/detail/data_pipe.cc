@@ -1,0 +1,167 @@
+#include "rpc/detail/data_pipe.h"
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <utility>
+
+#include "base/units.h"
+#include "rpc/detail/tensor_format.h"
+
+namespace retort::rpc::detail {
+namespace {
+
+constexpr size_t kMaxTensorMetadataBytes = 2 + kMaxDims * sizeof(int64_t);
+
+Error lost(const tensorpipe::Error& error) {
+  return Error(ErrorCode::kPeerLost, "the data connection broke: " + error.what());
+}
+
+// "teacher/0" -> "teacher"
+std::string role_of(const std::string& peer) { return peer.substr(0, peer.find('/')); }
+
+}  // namespace
+
+uint64_t WireMessage::size_bytes() const {
+  uint64_t bytes = payload.size();
+  for (const auto& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+void check_sendable(const WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options) {
+  if (message.tensors.size() > kMaxTensors)
+    throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors; concatenate some")
+        .with("tensors", message.tensors.size())
+        .with("max", kMaxTensors);
+  for (const auto& tensor : message.tensors) {
+    if (tensor.is_cpu()) continue;
+    const std::string role = role_of(peer);
+    const auto index = std::to_string(tensor.device().has_index() ? tensor.device().index() : 0);
+    const auto map = options.device_maps.find(role);
+    const bool mapped = map != options.device_maps.end() && map->second.count(index) > 0;
+    throw Error(ErrorCode::kUnavailable,
+                std::string(mapped ? "rpc.device_maps." : "no entry rpc.device_maps.") + role + "." + index +
+                    (mapped ? " needs the retort_cuda module, which is not loaded" : " for a tensor on this device") +
+                    "; send a CPU copy of it")
+        .with("device", tensor.device().str())
+        .with("peer", peer);
+  }
+  if (const uint64_t bytes = message.size_bytes(); bytes > max_bytes)
+    throw Error(ErrorCode::kResourceExhausted, "a message is larger than rpc.max_message_bytes of one of the two sides")
+        .with("bytes", bytes)
+        .with("max", max_bytes);
+}
+
+std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+                                      tensorpipe::Allocation& allocation) {
+  if (descriptor.payloads.size() != 1 || !descriptor.metadata.empty() || !descriptor.payloads[0].metadata.empty())
+    throw Error(ErrorCode::kCorrupt, "a data message has another form than ours");
+  if (descriptor.tensors.size() > kMaxTensors)
+    throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors").with("tensors", descriptor.tensors.size());
+  uint64_t bytes = 0;
+  const auto add = [&](uint64_t length) {
+    if (length > max_bytes || bytes > max_bytes - length)
+      throw Error(ErrorCode::kResourceExhausted, "a message is larger than rpc.max_message_bytes").with("max", max_bytes);
+    bytes += length;
+  };
+  add(descriptor.payloads[0].length);
+  std::vector<TensorFormat> formats;
+  for (const auto& tensor : descriptor.tensors) {
+    add(tensor.length);
+    std::string_view metadata = tensor.metadata;
+    if (metadata.size() > kMaxTensorMetadataBytes || tensor.sourceDevice.type != tensorpipe::kCpuDeviceType ||
+        (tensor.targetDevice && tensor.targetDevice->type != tensorpipe::kCpuDeviceType))
+      throw Error(ErrorCode::kCorrupt, "a tensor announces impossible metadata or devices");
+    formats.push_back(TensorFormat::take(metadata));
+    if (!metadata.empty() || formats.back().size_bytes() != tensor.length)
+      throw Error(ErrorCode::kCorrupt, "a tensor's shape and length disagree").with("bytes", tensor.length);
+  }
+  auto message = std::make_shared<WireMessage>();
+  try {
+    message->payload.resize(descriptor.payloads[0].length);
+    for (const auto& format : formats) message->tensors.push_back(format.allocate());
+  } catch (const std::exception&) {
+    throw Error(ErrorCode::kResourceExhausted, "no memory for a message that arrives").with("bytes", bytes);
+  }
+  allocation.payloads.resize(1);
+  allocation.payloads[0].data = message->payload.data();
+  for (const auto& tensor : message->tensors)
+    allocation.tensors.push_back({tensorpipe::CpuBuffer{tensor.mutable_data_ptr()}});
+  return message;
+}
+
+tensorpipe::Message to_tensorpipe(const WireMessage& message) {
+  tensorpipe::Message out;
+  out.payloads.resize(1);
+  out.payloads[0].data = const_cast<char*>(message.payload.data());
+  out.payloads[0].length = message.payload.size();
+  for (const auto& tensor : message.tensors) {
+    tensorpipe::Message::Tensor entry;
+    entry.buffer = tensorpipe::CpuBuffer{const_cast<void*>(tensor.const_data_ptr())};
+    entry.length = tensor.nbytes();
+    entry.metadata = format_of(tensor).to_bytes();
+    out.tensors.push_back(std::move(entry));
+  }
+  return out;
+}
+
+DataPipe::DataPipe(Loop& loop, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error)
+    : loop_(loop), pipe_(std::move(pipe)), on_error_(std::move(on_error)) {}
+
+void DataPipe::read(uint64_t max_bytes, OnMessage on_message) {
+  if (closed_) return;
+  pipe_->readDescriptor([self = shared_from_this(), max_bytes, on_message = std::move(on_message)](
+                            const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
+    self->loop_.post([self, error, max_bytes, descriptor = std::move(descriptor), on_message]() mutable {
+      if (error) return self->fail(lost(error));
+      self->on_descriptor(std::move(descriptor), max_bytes, std::move(on_message));
+    });
+  });
+}
+
+void DataPipe::on_descriptor(tensorpipe::Descriptor descriptor, uint64_t max_bytes, OnMessage on_message) {
+  if (closed_) return;
+  tensorpipe::Allocation allocation;
+  std::shared_ptr<WireMessage> message;
+  try {
+    message = allocate(descriptor, max_bytes, allocation);
+  } catch (const Error& error) {
+    return fail(error);
+  }
+  pipe_->read(std::move(allocation), [self = shared_from_this(), message, on_message = std::move(on_message)](
+                                         const tensorpipe::Error& error) noexcept {
+    self->loop_.post([self, error, message, on_message] {
+      if (error) return self->fail(lost(error));
+      if (!self->closed_) on_message(std::move(*message));
+    });
+  });
+}
+
+void DataPipe::write(std::shared_ptr<const WireMessage> message, std::function<void()> on_written) {
+  if (closed_) return on_written();
+  auto wire = to_tensorpipe(*message);
+  pipe_->write(std::move(wire), [self = shared_from_this(), message, on_written = std::move(on_written)](
+                                    const tensorpipe::Error& error) noexcept {
+    self->loop_.post([self, error, message, on_written] {
+      if (error) self->fail(lost(error));
+      on_written();
+    });
+  });
+}
+
+void DataPipe::close() {
+  if (closed_) return;
+  closed_ = true;
+  pipe_->close();
+  // May be running now, so it goes away from the queue, not from here.
+  boost::asio::post(loop_.io(), [on_error = std::move(on_error_)] {});
+  on_error_ = nullptr;
+}
+
+void DataPipe::fail(const Error& error) {
+  if (closed_) return;
+  const OnError report = on_error_;
+  close();
+  if (report) report(error);
+}
+
+}  // namespace retort::rpc::detail

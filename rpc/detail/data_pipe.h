@@ -1,0 +1,67 @@
+// One TensorPipe pipe, seen from the loop thread: whole messages in, whole messages out, every limit checked on the
+// descriptor before a byte is allocated. Used on the loop thread only; TensorPipe's callbacks only post to it.
+#pragma once
+
+#include <tensorpipe/core/message.h>
+#include <tensorpipe/core/pipe.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "rpc/archive.h"
+#include "rpc/detail/loop.h"
+#include "rpc/options.h"
+
+namespace retort::rpc::detail {
+
+inline constexpr size_t kMaxTensors = 4096;
+inline constexpr uint64_t kMinMessageBytes = 64 << 10;  // always accepted, so that errors get through
+inline constexpr uint64_t kPipeHelloBytes = 4 << 10;  // the first message of a pipe
+
+// A message with everything that must live while it travels.
+struct WireMessage {
+  std::string payload;
+  std::vector<at::Tensor> tensors;
+  uint64_t size_bytes() const;
+};
+
+// kResourceExhausted above `max_bytes` or 4,096 tensors; kUnavailable, naming the device map, for a tensor that is
+// not on the CPU (the retort_cuda module is what moves those).
+void check_sendable(const WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options);
+
+// Space for a message as its descriptor announces it. kResourceExhausted if it is too large, kCorrupt if it cannot be.
+std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+                                      tensorpipe::Allocation& allocation);
+// `message` must live until the write is done.
+tensorpipe::Message to_tensorpipe(const WireMessage& message);
+
+class DataPipe : public std::enable_shared_from_this<DataPipe> {
+ public:
+  using OnMessage = std::function<void(WireMessage)>;
+  using OnError = std::function<void(const Error&)>;
+
+  // on_error (may be null) runs once, unless close() came first.
+  DataPipe(Loop& loop, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error);
+  void set_on_error(OnError on_error) { on_error_ = std::move(on_error); }
+
+  // Reads one message. One read at a time.
+  void read(uint64_t max_bytes, OnMessage on_message);
+  // on_written runs when the message's memory is free again, also after an error.
+  void write(std::shared_ptr<const WireMessage> message, std::function<void()> on_written);
+  void close();
+
+ private:
+  void on_descriptor(tensorpipe::Descriptor descriptor, uint64_t max_bytes, OnMessage on_message);
+  void fail(const Error& error);
+
+  Loop& loop_;
+  std::shared_ptr<tensorpipe::Pipe> pipe_;
+  OnError on_error_;
+  bool closed_ = false;
+};
+
+}  // namespace retort::rpc::detail

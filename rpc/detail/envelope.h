@@ -1,0 +1,52 @@
+// Payload 0 of a data message: the RPC envelope, followed by the encoded request, reply or error.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "rpc/archive.h"
+
+namespace retort::rpc::detail {
+
+inline constexpr uint16_t kEnvelopeVersion = 1;
+inline constexpr size_t kMaxMethodBytes = 256;
+
+enum class MessageKind : uint8_t { kRequest, kReply, kError };
+
+struct Envelope {
+  uint16_t version = kEnvelopeVersion;
+  MessageKind kind = MessageKind::kRequest;
+  uint64_t call_id = 0;
+  std::string method;        // requests only
+  int64_t timeout_ms = 0;    // requests only: time left when it was sent (clocks of hosts differ)
+  uint64_t trace_id = 0;
+  uint64_t body_bytes = 0;   // what follows the envelope
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(version, kind, call_id, method, timeout_ms, trace_id, body_bytes);
+  }
+};
+
+// The bytes of payload 0.
+std::string join_payload(Envelope envelope, std::string_view body);
+// Splits payload 0 again; `body` points into `payload`. kCorrupt.
+Envelope split_payload(std::string_view payload, std::string_view& body);
+
+// An error as the body of a kError message: code, message (at most 16 KiB), origin, context. Exceptions that are no
+// Error become kRemote.
+std::string error_to_body(const std::exception_ptr& error);
+Error error_from_body(std::string_view body);
+
+}  // namespace retort::rpc::detail
+
+template <>
+struct retort::EnumNames<retort::rpc::detail::MessageKind> {
+  using E = retort::rpc::detail::MessageKind;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"request", E::kRequest}, {"reply", E::kReply}, {"error", E::kError}}};
+};

@@ -1,0 +1,321 @@
+// The part of Session that runs once it is up: calls, replies, heartbeats, the end.
+#include "rpc/detail/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+
+namespace retort::rpc::detail {
+namespace {
+
+constexpr uint64_t kSmallBytes = 64 << 10;                // up to here a message goes over the pipe of small calls
+constexpr std::chrono::milliseconds kGoodbyeTimeout{1000};
+constexpr int64_t kMaxTimeoutMs = int64_t{30} * 24 * 3600 * 1000;
+using Clock = std::chrono::steady_clock;
+
+Outcome<Message> failed(Error error) {
+  Outcome<Message> outcome;
+  outcome.error = std::make_exception_ptr(std::move(error));
+  return outcome;
+}
+
+// What is pushed to the handler queue. If the queue throws it away unrun, the caller is told.
+struct Job {
+  std::shared_ptr<IncomingCall> call;
+  explicit Job(std::shared_ptr<IncomingCall> c) : call(std::move(c)) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() {
+    if (call->start()) call->reply(failed(Error(ErrorCode::kPeerLost, "the queue of handlers went away before the call ran")));
+  }
+};
+
+}  // namespace
+
+void OutgoingCall::finish(Outcome<Message> outcome) {
+  const auto callback = std::exchange(done, nullptr);
+  if (!callback) return;
+  message.reset();
+  peer->release(credit_bytes);
+  if (outcome.value) peer->count_call(Clock::now() - started);
+  callback(std::move(outcome));
+}
+
+void OutgoingCall::fail(const Error& error) { finish(failed(error.with("method", method))); }
+
+void IncomingCall::run() {
+  if (!start()) return;
+  if (cancelled->load()) return reply(failed(Error(ErrorCode::kCancelled, "cancelled before it ran")));
+  if (context.deadline.expired()) return reply(failed(Error(ErrorCode::kTimeout, "the deadline passed in the queue of handlers")));
+  Outcome<Message> outcome;
+  try {
+    outcome.value = handler->run(std::move(request), context);
+  } catch (...) {
+    outcome.error = std::current_exception();
+  }
+  reply(std::move(outcome));
+}
+
+void IncomingCall::reply(Outcome<Message> outcome) {
+  stage = kDone;
+  if (auto target = session.lock())
+    loop->post([target = std::move(target), id = context.call_id, outcome = std::move(outcome)]() mutable {
+      target->finish_incoming(id, std::move(outcome));
+    });
+}
+
+void Session::go_up() {
+  phase_ = Phase::kUp;
+  state_ = host_.peer_state(peer());
+  state_->set_max_message_bytes(theirs_.max_message_bytes);
+  last_heard_ = last_tick_ = Clock::now();
+  tick();
+  host_.session_up(shared_from_this());
+  if (const auto settled = std::exchange(on_settled_, nullptr)) settled(nullptr);
+  read_pipe(0);
+  read_pipe(1);
+}
+
+void Session::tick() {
+  const auto interval = host_.options().rpc.heartbeat_interval;
+  const auto timeout = host_.options().rpc.peer_timeout;
+  const auto now = Clock::now();
+  // A tick that is very late means that this process was stopped; then the silence is ours.
+  if (now - last_tick_ > timeout) last_heard_ = now;
+  last_tick_ = now;
+  if (now - last_heard_ > timeout)
+    return fail(Error(ErrorCode::kPeerLost, "no heartbeat for rpc.peer_timeout").with("timeout", format_duration(timeout)));
+  control_->send(frame_bytes(FrameType::kHeartbeat, Empty{}));
+  timer_.expires_after(interval);
+  timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
+    if (!code && self->phase_ == Phase::kUp) self->tick();
+  });
+}
+
+void Session::read_pipe(uint32_t index) {
+  if (phase_ != Phase::kUp) return;
+  pipes_[index]->read(std::max(host_.options().rpc.max_message_bytes.bytes, kMinMessageBytes),
+                      [self = shared_from_this(), index](WireMessage message) {
+                        if (self->phase_ != Phase::kUp) return;
+                        self->on_message(std::move(message));
+                        self->read_pipe(index);
+                      });
+}
+
+void Session::write(std::shared_ptr<const WireMessage> message) {
+  const uint64_t bytes = message->size_bytes();
+  state_->count_sent(bytes);
+  ++writes_;
+  pipes_[bytes <= kSmallBytes ? 0 : 1]->write(std::move(message), [self = shared_from_this()] {
+    --self->writes_;
+    if (self->phase_ == Phase::kUp) self->host_.session_idle();
+  });
+}
+
+void Session::send(const std::shared_ptr<OutgoingCall>& call) {
+  if (!takes_calls()) return call->fail(lost_error(Error(ErrorCode::kPeerLost, "the peer is gone")));
+  if (call->deadline.expired())
+    return call->fail(Error(ErrorCode::kTimeout, "the deadline passed before the call was sent").with("peer", peer()));
+  call->session = weak_from_this();
+  outgoing_.emplace(call->id, call);
+  const bool earliest = deadlines_.empty() || call->deadline.time() < deadlines_.begin()->first;
+  deadlines_.emplace(call->deadline.time(), call->id);
+  if (earliest) arm_deadlines();
+  write(call->message);
+}
+
+void Session::arm_deadlines() {
+  if (deadlines_.empty()) return;
+  deadline_timer_.expires_at(deadlines_.begin()->first);
+  deadline_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
+    if (code || self->phase_ != Phase::kUp) return;
+    while (!self->deadlines_.empty() && self->deadlines_.begin()->first <= Clock::now())
+      self->cancel(self->deadlines_.begin()->second,
+                   Error(ErrorCode::kTimeout, "no reply by the call's deadline").with("peer", self->peer()));
+    self->arm_deadlines();
+  });
+}
+
+std::shared_ptr<OutgoingCall> Session::take_outgoing(uint64_t call_id) {
+  const auto found = outgoing_.find(call_id);
+  if (found == outgoing_.end()) return nullptr;  // it ended before: timeout, cancellation
+  auto call = std::move(found->second);
+  outgoing_.erase(found);
+  deadlines_.erase({call->deadline.time(), call_id});
+  return call;
+}
+
+void Session::cancel(uint64_t call_id, const Error& error) {
+  const auto call = take_outgoing(call_id);
+  if (!call) return;
+  if (phase_ == Phase::kUp) control_->send(frame_bytes(FrameType::kCancel, Cancel{call_id}));
+  call->fail(error);
+  maybe_acknowledge_goodbye();
+  if (phase_ == Phase::kUp) host_.session_idle();
+}
+
+void Session::on_message(WireMessage message) {
+  last_heard_ = Clock::now();
+  state_->count_received(message.size_bytes());
+  try {
+    std::string_view body;
+    const Envelope envelope = split_payload(message.payload, body);
+    if (envelope.kind == MessageKind::kRequest)
+      return on_request(envelope, Message{std::string(body), std::move(message.tensors)});
+    Outcome<Message> outcome;
+    if (envelope.kind == MessageKind::kReply)
+      outcome.value = Message{std::string(body), std::move(message.tensors)};
+    else
+      outcome.error = std::make_exception_ptr(error_from_body(body).with("peer", peer()));
+    if (const auto call = take_outgoing(envelope.call_id)) call->finish(std::move(outcome));
+  } catch (const Error& error) {
+    return refuse(error);
+  }
+  if (phase_ != Phase::kUp) return;
+  maybe_acknowledge_goodbye();
+  if (phase_ == Phase::kUp) host_.session_idle();
+}
+
+void Session::on_request(const Envelope& envelope, Message request) {
+  auto call = std::make_shared<IncomingCall>(
+      CallContext{peer(), envelope.call_id,
+                  Deadline::after(std::chrono::milliseconds(std::min(envelope.timeout_ms, kMaxTimeoutMs))), nullptr});
+  call->context.cancelled = call->cancelled;
+  call->request = std::move(request);
+  call->session = weak_from_this();
+  call->loop = loop_;
+  if (!incoming_.emplace(envelope.call_id, call).second)
+    throw Error(ErrorCode::kCorrupt, "two running calls have the same id").with("id", envelope.call_id);
+  const auto answer = [&](Error error) { finish_incoming(envelope.call_id, failed(error.with("method", envelope.method))); };
+  if (host_.closing()) return answer(Error(ErrorCode::kPeerLost, "the peer is closing and takes no more calls"));
+  if (incoming_.size() > kMaxInflightCalls)
+    return answer(Error(ErrorCode::kResourceExhausted, "too many calls of one peer are unanswered"));
+  call->handler = host_.handler(envelope.method);
+  if (!call->handler) return answer(Error(ErrorCode::kUnavailable, "the peer serves no such method"));
+  auto job = std::make_shared<Job>(call);
+  if (call->handler->queue->try_push([job] { job->call->run(); })) return;
+  if (!call->start()) return;
+  const bool closed = call->handler->queue->closed();
+  answer(closed ? Error(ErrorCode::kPeerLost, "the peer no longer runs handlers")
+                : Error(ErrorCode::kResourceExhausted, "the peer's queue of handlers is full; try again later"));
+}
+
+void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
+  const auto found = incoming_.find(call_id);
+  if (phase_ != Phase::kUp || found == incoming_.end()) return;
+  const bool wanted = !found->second->cancelled->load();
+  found->second->stage = IncomingCall::kDone;
+  incoming_.erase(found);
+  if (wanted) {
+    auto message = std::make_shared<WireMessage>();
+    if (!outcome.error) {
+      message->payload = join_payload({.kind = MessageKind::kReply, .call_id = call_id}, outcome.value->envelope);
+      message->tensors = std::move(outcome.value->tensors);
+      try {
+        check_sendable(*message, peer(), std::min(theirs_.max_message_bytes, ours_.max_message_bytes), host_.options().rpc);
+      } catch (...) {
+        outcome.error = std::current_exception();
+      }
+    }
+    if (outcome.error) {
+      message->tensors.clear();
+      message->payload = join_payload({.kind = MessageKind::kError, .call_id = call_id}, error_to_body(outcome.error));
+    }
+    write(std::move(message));
+  }
+  host_.session_idle();
+}
+
+void Session::on_control(FrameType type, std::string_view body) {
+  if (type == FrameType::kHeartbeat) return;
+  if (type == FrameType::kCancel) {
+    const auto found = incoming_.find(from_bytes<Cancel>(body).call_id);
+    if (found == incoming_.end()) return;  // it was answered already
+    const auto call = found->second;
+    call->cancelled->store(true);
+    if (call->start()) finish_incoming(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));
+    return;
+  }
+  if (type == FrameType::kByeAck && said_goodbye_) return fail(Error(ErrorCode::kClosed, "the agent is closed"));
+  if (type != FrameType::kBye)
+    throw Error(ErrorCode::kCorrupt, "a control frame came out of order").with("type", static_cast<int>(type));
+  const auto farewell = from_bytes<Farewell>(body);
+  if (checked_code(farewell.code) != ErrorCode::kClosed)
+    return fail(Error(ErrorCode::kPeerLost, "the other side dropped the connection: " + farewell.reason)
+                    .with("code", to_string(checked_code(farewell.code))));
+  // Its replies may still be on their way over the pipes: wait for them, a little.
+  peer_leaving_ = true;
+  goodbye_timer_.expires_after(kGoodbyeTimeout / 2);
+  goodbye_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
+    if (!code) self->fail(Error(ErrorCode::kPeerLost, "the other side closed its agent"));
+  });
+  maybe_acknowledge_goodbye();
+}
+
+void Session::maybe_acknowledge_goodbye() {
+  if (!peer_leaving_ || phase_ == Phase::kDead || !outgoing_.empty()) return;
+  control_->send(frame_bytes(FrameType::kByeAck, Empty{}));
+  fail(Error(ErrorCode::kPeerLost, "the other side closed its agent"));
+}
+
+void Session::refuse_queued() {
+  std::vector<uint64_t> queued;
+  for (const auto& [id, call] : incoming_)
+    if (call->start()) queued.push_back(id);
+  for (const uint64_t id : queued)
+    finish_incoming(id, failed(Error(ErrorCode::kPeerLost, "the peer closed before the call began")));
+}
+
+void Session::cancel_all(const Error& error) {
+  for (const auto& [id, call] : incoming_) call->cancelled->store(true);
+  incoming_.clear();
+  std::vector<uint64_t> ids;
+  for (const auto& [id, call] : outgoing_) ids.push_back(id);
+  for (const uint64_t id : ids) cancel(id, error);
+}
+
+void Session::say_goodbye() {
+  if (phase_ != Phase::kUp) return fail(Error(ErrorCode::kClosed, "the agent is closed"));
+  if (said_goodbye_) return;
+  said_goodbye_ = true;
+  control_->send(frame_bytes(FrameType::kBye, Farewell{static_cast<uint8_t>(ErrorCode::kClosed), "closed"}));
+  goodbye_timer_.expires_after(kGoodbyeTimeout);
+  goodbye_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
+    if (!code) self->fail(Error(ErrorCode::kClosed, "the agent is closed"));
+  });
+}
+
+Error Session::lost_error(const Error& reason) const {
+  const auto code = reason.code() == ErrorCode::kClosed ? ErrorCode::kClosed : ErrorCode::kPeerLost;
+  return Error(code, reason.message(), reason.origin(), reason.context()).with("peer", peer());
+}
+
+void Session::fail(const Error& reason) {
+  if (phase_ == Phase::kDead) return;
+  const auto self = shared_from_this();
+  phase_ = Phase::kDead;
+  timer_.cancel();
+  deadline_timer_.cancel();
+  goodbye_timer_.cancel();
+  control_->close_after_flush();
+  if (listener_) listener_->close();
+  for (const auto& pipe : candidates_) pipe->close();
+  for (const auto& pipe : pipes_)
+    if (pipe) pipe->close();
+  candidates_.clear();
+  for (const auto& [id, call] : incoming_) {
+    call->cancelled->store(true);
+    if (call->start()) call->stage = IncomingCall::kDone;
+  }
+  incoming_.clear();
+  deadlines_.clear();
+  const auto calls = std::exchange(outgoing_, {});
+  // First the agent forgets this session, so that what a completion starts meets the new state of things.
+  host_.session_down(self, reason);
+  if (const auto settled = std::exchange(on_settled_, nullptr)) settled(&reason);
+  for (const auto& [id, call] : calls) call->fail(lost_error(reason));
+}
+
+}  // namespace retort::rpc::detail

@@ -1,0 +1,205 @@
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
+
+namespace retort {
+namespace {
+namespace fs = std::filesystem;
+
+class Files : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("retort-file-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::set<std::string> names() const {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_)) found.insert(entry.path().filename());
+    return found;
+  }
+  template <class F>
+  static ErrorCode code_of(F&& f, const std::string& part) {
+    try {
+      f();
+    } catch (const Error& error) {
+      EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
+      return error.code();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return ErrorCode::kRemote;
+  }
+
+  fs::path folder_;
+};
+
+// Files of this process may not grow beyond `bytes`: writing more fails with EFBIG, as a full disk does with ENOSPC.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit now{bytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &old_); }
+
+ private:
+  rlimit old_{};
+};
+
+TEST_F(Files, WritesAndReadsBackAnyBytes) {
+  std::string content(300'000, '\0');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31);
+  write_file_atomically(folder_ / "a", content);
+  EXPECT_EQ(read_file(folder_ / "a"), content);
+  write_file_atomically(folder_ / "a", "");
+  EXPECT_EQ(read_file(folder_ / "a"), "");
+  EXPECT_EQ(names(), std::set<std::string>{"a"}) << "no temporary file stays";
+}
+
+TEST_F(Files, ReadNamesTheMissingFile) {
+  EXPECT_EQ(code_of([&] { read_file(folder_ / "missing"); }, "missing"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { read_file(folder_); }, folder_.string()), ErrorCode::kInvalidArgument) << "a folder";
+}
+
+TEST_F(Files, FullDiskKeepsTheOldContent) {
+  write_file_atomically(folder_ / "a", "old");
+  {
+    FileSizeLimit limit(1000);
+    EXPECT_EQ(code_of([&] { write_file_atomically(folder_ / "a", std::string(5000, 'x')); }, "free space"),
+              ErrorCode::kResourceExhausted);
+  }
+  EXPECT_EQ(read_file(folder_ / "a"), "old");
+  EXPECT_EQ(names(), std::set<std::string>{"a"});
+}
+
+TEST_F(Files, MissingFolderIsUnavailable) {
+  EXPECT_EQ(code_of([&] { write_file_atomically(folder_ / "no/a", "x"); }, "no/a"), ErrorCode::kUnavailable);
+}
+
+TEST_F(Files, NothingIsVisibleBeforeCommit) {
+  AtomicFile file(folder_ / "a");
+  file.write("one ");
+  const std::byte more[] = {std::byte{'2'}, std::byte{'!'}};
+  file.write(std::span<const std::byte>(more));
+  EXPECT_EQ(file.size_bytes(), 6u);
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
+  file.commit();
+  EXPECT_EQ(read_file(folder_ / "a"), "one 2!");
+  EXPECT_EQ(names(), std::set<std::string>{"a"});
+}
+
+TEST_F(Files, DestructionWithoutCommitLeavesNothing) {
+  write_file_atomically(folder_ / "a", "old");
+  { AtomicFile(folder_ / "a").write("new"); }
+  EXPECT_EQ(read_file(folder_ / "a"), "old");
+  EXPECT_EQ(names(), std::set<std::string>{"a"});
+}
+
+TEST_F(Files, CommitOntoAFolderFailsAndCleansUp) {
+  fs::create_directories(folder_ / "a/child");
+  AtomicFile file(folder_ / "a");
+  file.write("x");
+  EXPECT_EQ(code_of([&] { file.commit(); }, "a"), ErrorCode::kUnavailable);
+  EXPECT_EQ(names(), std::set<std::string>{"a"});
+  EXPECT_TRUE(fs::is_directory(folder_ / "a/child"));
+}
+
+// A process that dies in the middle leaves the old content under the name.
+TEST_F(Files, AKilledWriterLeavesTheOldContent) {
+  write_file_atomically(folder_ / "a", "old");
+  const auto die = [&] {
+    AtomicFile file(folder_ / "a");
+    file.write("half of the new con");
+    ::raise(SIGKILL);
+  };
+  EXPECT_EXIT(die(), testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EQ(read_file(folder_ / "a"), "old");
+}
+
+TEST_F(Files, FolderAppearsWhole) {
+  write_folder_atomically(folder_ / "c", [&](const fs::path& temporary) {
+    EXPECT_FALSE(fs::exists(folder_ / "c"));
+    fs::create_directories(temporary / "state");
+    std::ofstream(temporary / "state/x") << "1";
+    std::ofstream(temporary / "y") << "2";
+  });
+  EXPECT_EQ(read_file(folder_ / "c/state/x"), "1");
+  EXPECT_EQ(read_file(folder_ / "c/y"), "2");
+  EXPECT_EQ(names(), std::set<std::string>{"c"});
+}
+
+TEST_F(Files, FolderReplacesTheOldOneWhole) {
+  const auto write = [&](const std::string& name) {
+    write_folder_atomically(folder_ / "c", [&](const fs::path& temporary) { std::ofstream(temporary / name) << name; });
+  };
+  write("first");
+  write("second");
+  EXPECT_FALSE(fs::exists(folder_ / "c/first"));
+  EXPECT_EQ(read_file(folder_ / "c/second"), "second");
+  EXPECT_EQ(names(), std::set<std::string>{"c"});
+}
+
+TEST_F(Files, FailureWhileFillingKeepsTheOldFolder) {
+  write_folder_atomically(folder_ / "c", [](const fs::path& temporary) { std::ofstream(temporary / "x") << "old"; });
+  const auto fail = [&] {
+    write_folder_atomically(folder_ / "c", [](const fs::path& temporary) {
+      std::ofstream(temporary / "x") << "new";
+      throw Error(ErrorCode::kCancelled, "stopped in the middle");
+    });
+  };
+  EXPECT_EQ(code_of(fail, "stopped in the middle"), ErrorCode::kCancelled) << "the cause arrives as it was";
+  EXPECT_EQ(read_file(folder_ / "c/x"), "old");
+  EXPECT_EQ(names(), std::set<std::string>{"c"});
+}
+
+TEST_F(Files, FullDiskWhileFillingKeepsTheOldFolder) {
+  write_folder_atomically(folder_ / "c", [](const fs::path& temporary) { std::ofstream(temporary / "x") << "old"; });
+  FileSizeLimit limit(1000);
+  const auto fail = [&] {
+    write_folder_atomically(folder_ / "c",
+                            [](const fs::path& temporary) { write_file_atomically(temporary / "x", std::string(5000, 'x')); });
+  };
+  EXPECT_EQ(code_of(fail, "free space"), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(read_file(folder_ / "c/x"), "old");
+  EXPECT_EQ(names(), std::set<std::string>{"c"});
+}
+
+TEST_F(Files, FolderUnderAFileIsUnavailable) {
+  write_file_atomically(folder_ / "a", "x");
+  EXPECT_EQ(code_of([&] { write_folder_atomically(folder_ / "a/c", [](const fs::path&) {}); }, "a/c"), ErrorCode::kUnavailable);
+  EXPECT_EQ(names(), std::set<std::string>{"a"});
+}
+
+TEST_F(Files, MapShowsTheBytesAndMoves) {
+  write_file_atomically(folder_ / "a", "hello");
+  MappedFile map(folder_ / "a");
+  EXPECT_EQ(map.text(), "hello");
+  EXPECT_EQ(map.bytes().size(), 5u);
+  MappedFile moved(std::move(map));
+  fs::remove(folder_ / "a");
+  EXPECT_EQ(moved.text(), "hello") << "lives as long as the object";
+  EXPECT_EQ(moved.path(), folder_ / "a");
+}
+
+TEST_F(Files, MapOfNothing) {
+  write_file_atomically(folder_ / "empty", "");
+  EXPECT_TRUE(MappedFile(folder_ / "empty").bytes().empty());
+  EXPECT_EQ(code_of([&] { MappedFile map(folder_ / "missing"); }, "missing"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { MappedFile map(folder_); }, "not a regular file"), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace retort

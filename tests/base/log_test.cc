@@ -1,0 +1,55 @@
+#include "base/log.h"
+
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace retort {
+namespace {
+
+TEST(Log, LineHasLevelTimeIdentityPlaceAndText) {
+  set_log_identity("teacher/1");
+  testing::internal::CaptureStderr();
+  RETORT_LOG(kWarning) << "call done id=" << 7;
+  const std::string text = testing::internal::GetCapturedStderr();
+  set_log_identity("-");
+  EXPECT_TRUE(std::regex_match(
+      text, std::regex(R"(W \d\d:\d\d:\d\d\.\d{6} teacher/1 base/log_test\.cc:\d+\] call done id=7\n)")))
+      << text;
+}
+
+TEST(Log, ABelowThresholdLineIsNotEvenFormatted) {
+  ASSERT_FALSE(log_enabled(LogLevel::kDebug)) << "RETORT_LOG=debug is set";
+  int evaluated = 0;
+  testing::internal::CaptureStderr();
+  RETORT_LOG(kDebug) << ++evaluated;
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(evaluated, 0);
+}
+
+TEST(Log, LinesOfThreadsDoNotMix) {
+  constexpr int kThreads = 4, kLines = 200;
+  const std::string body(300, 'x');
+  testing::internal::CaptureStderr();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < kLines; ++i) RETORT_LOG(kInfo) << body;
+    });
+  for (auto& thread : threads) thread.join();
+  std::istringstream lines(testing::internal::GetCapturedStderr());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    ASSERT_EQ(line.substr(0, 2), "I ");
+    ASSERT_TRUE(line.ends_with("] " + body));
+    ASSERT_LT(line.size(), 400u) << "two lines in one";
+  }
+  EXPECT_EQ(count, kThreads * kLines);
+}
+
+}  // namespace
+}  // namespace retort

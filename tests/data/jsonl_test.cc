@@ -1,0 +1,127 @@
+#include "recipes/data/jsonl.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <vector>
+
+#include "base/error.h"
+#include "tests/data/word_tokenizer.h"
+
+namespace retort::data {
+namespace {
+namespace fs = std::filesystem;
+using test::TempFolder;
+
+using Lines = std::vector<std::pair<int64_t, std::string>>;
+Lines lines_of(const JsonlFile& file) {
+  Lines lines;
+  for (int64_t i = 0; i < file.size(); ++i) lines.emplace_back(file.line_number(i), std::string(file.line(i)));
+  return lines;
+}
+
+std::string gzip(const std::string& text) {
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+TEST(JsonlFile, LinesAndTheirNumbers) {
+  const TempFolder folder;
+  const struct { const char* what; std::string text; Lines lines; } cases[] = {
+      {"plain", "a\nb\n", {{1, "a"}, {2, "b"}}},
+      {"no newline at the end", "a\nb", {{1, "a"}, {2, "b"}}},
+      {"CRLF", "a\r\nb\r\n", {{1, "a"}, {2, "b"}}},
+      {"BOM", "\xef\xbb\xbf" "a\nb\n", {{1, "a"}, {2, "b"}}},
+      {"blank lines", "\n \t\na\n\r\n\nb\nc\n\n", {{3, "a"}, {6, "b"}, {7, "c"}}},
+      {"only blank lines", "\n  \n", {}},
+      {"empty", "", {}},
+      {"BOM alone", "\xef\xbb\xbf", {}},
+  };
+  for (const auto& c : cases) EXPECT_EQ(lines_of(JsonlFile(folder.write("f.jsonl", c.text))), c.lines) << c.what;
+}
+
+TEST(JsonlFile, RefusesWhatIsNotJsonl) {
+  const TempFolder folder;
+  EXPECT_NE(test::invalid_argument([&] { JsonlFile(folder.path() / "none.jsonl"); }).find("none.jsonl"), std::string::npos);
+  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(folder.path()); }).find("not a regular file"), std::string::npos);
+  const auto utf16 = folder.write("u.jsonl", std::string_view("\xff\xfe{\0}\0", 6));
+  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(utf16); }).find("UTF-16"), std::string::npos);
+  const auto fake = folder.write("f.jsonl.gz", "{}\n");
+  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(fake); }).find("does not begin like"), std::string::npos);
+}
+
+TEST(JsonlFile, DecompressesOnceIntoTheCache) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 200000; ++i) text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";  // more than one buffer
+  const JsonlFile plain(folder.write("p.jsonl", text));
+  const size_t half = text.find('\n', text.size() / 2) + 1;
+  const struct { std::string name, bytes; } files[] = {
+      {"a.jsonl.gz", gzip(text)},
+      {"two-members.jsonl.gz", gzip(text.substr(0, half)) + gzip(text.substr(half))},
+      {"padded.jsonl.gz", gzip(text) + std::string(512, '\0')},
+      {"a.jsonl.zst", zstd(text)},
+      {"two-frames.jsonl.zst", zstd(text.substr(0, half)) + zstd(text.substr(half))},
+  };
+  for (const auto& file : files) {
+    const fs::path cache = folder.path() / ("cache-" + file.name), path = folder.write(file.name, file.bytes);
+    const JsonlFile read(path, cache);
+    ASSERT_EQ(read.size(), 200000) << file.name;
+    EXPECT_EQ(read.line(199999), "{\"text\":\"row 199999\"}") << file.name;
+    EXPECT_EQ(read.path(), path) << "errors name the file of the recipe";
+    EXPECT_EQ(read.fingerprint(), plain.fingerprint()) << file.name;
+    std::vector<fs::path> made(fs::directory_iterator(cache), {});
+    ASSERT_EQ(made.size(), 1u) << file.name;
+    const auto time = fs::last_write_time(made[0]);
+    const JsonlFile again(path, cache);
+    EXPECT_EQ(fs::last_write_time(made[0]), time) << "decompressed twice";
+    EXPECT_EQ(again.size(), 200000);
+    folder.write(file.name, gzip("{}\n"));  // other content: another name in the cache
+    EXPECT_EQ(JsonlFile(path, cache).size(), 1) << file.name;
+  }
+}
+
+TEST(JsonlFile, DamagedArchivesAreErrorsAndLeaveNothing) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "{\"text\":\"row " + std::to_string(i * 7919) + "\"}\n";
+  const std::string gz = gzip(text), zst = zstd(text);
+  std::string flipped = gz;
+  flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 0x55);
+  const struct { std::string name, bytes; } files[] = {{"cut.gz", gz.substr(0, gz.size() / 2)},
+                                                       {"cut.zst", zst.substr(0, zst.size() / 2)},
+                                                       {"head.gz", gz.substr(0, 5)},
+                                                       {"tail.gz", gz + "garbage"},
+                                                       {"flipped.gz", flipped}};
+  for (const auto& file : files) {
+    const fs::path path = folder.write(file.name, file.bytes), cache = folder.path() / "cache";
+    const std::string message = test::invalid_argument([&] { JsonlFile opened(path, cache); });
+    EXPECT_NE(message.find(file.name), std::string::npos) << file.name << ": " << message;
+    EXPECT_TRUE(!fs::exists(cache) || fs::is_empty(cache)) << file.name;
+  }
+}
+
+TEST(JsonlFile, FingerprintIsOfTheContent) {
+  const TempFolder folder;
+  EXPECT_EQ(JsonlFile(folder.write("a", "{}\n")).fingerprint(), JsonlFile(folder.write("b", "{}\n")).fingerprint());
+  EXPECT_NE(JsonlFile(folder.write("a", "{}\n")).fingerprint(), JsonlFile(folder.write("b", "{ }\n")).fingerprint());
+}
+
+}  // namespace
+}  // namespace retort::data

@@ -1,0 +1,70 @@
+// A temporary folder with a tokenizer whose ids a test can write down: one id for each word.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
+#include "recipes/data/dataset.h"
+
+namespace retort::data::test {
+
+// Removed with everything in it when the object dies.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path write(const std::string& name, std::string_view content) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Ids of the special tokens; the words w0, w1, ... have the ids kFirstWord + 0, + 1, ...
+enum SpecialId : int32_t { kUnknown = 0, kBos = 1, kEos = 2, kSystem = 3, kUser = 4, kAssistant = 5, kEnd = 6, kFirstWord = 10 };
+inline constexpr int32_t kNumWords = 90;
+inline int32_t word(int32_t i) { return kFirstWord + i; }
+
+struct TokenizerOptions {
+  bool adds_bos = true;   // <s> in front
+  bool adds_eos = false;  // and </s> behind, as some post-processors do
+  bool has_eos = true;    // whether </s> is named eos_token
+};
+models::Tokenizer word_tokenizer(const std::filesystem::path& folder, const TokenizerOptions& options = {});
+
+// <|role|>content<|end|> for each message; the assistant's content and <|end|> stand between generation marks.
+inline constexpr std::string_view kMarkedTemplate =
+    "{% for m in messages %}<|{{ m.role }}|>"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+models::ChatTemplate chat_template(std::string_view source = kMarkedTemplate);
+
+// A row {"text": "w.. w.. ..."} whose sample has exactly `tokens` tokens (BOS and EOS counted, at least 5) and whose words spell `id`.
+std::string text_row(int64_t id, int64_t tokens);
+// The id that a text_row's sample spells.
+int64_t text_row_id(const Sample& sample);
+
+// A text-format dataset over rows with these lengths (in file order).
+Dataset text_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
+                     const std::vector<double>& weights = {}, const DataOptions& options = {});
+
+// The message of the kInvalidArgument that `call` throws; "" if it throws nothing or something else.
+template <class F>
+std::string invalid_argument(F&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kInvalidArgument ? error.message() : "";
+  }
+  return "";
+}
+
+}  // namespace retort::data::test

@@ -1,0 +1,162 @@
+// Parity with torch.optim.AdamW (goldens.txt), master weights and the state's round trip.
+#include "parallel/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "parallel/world.h"
+#include "tests/parallel/goldens.h"
+
+namespace retort::parallel {
+namespace {
+
+const std::vector<std::pair<std::string, std::vector<int64_t>>> kShapes{
+    {"embed.weight", {5, 3}}, {"layer.q.weight", {4, 3}}, {"layer.q.bias", {7}}, {"norm.weight", {1}}};
+constexpr int kSteps = 10;
+
+double learning_rate(int step) { return 1e-2 * (1.0 + 0.25 * step); }
+
+at::Tensor to_tensor(const std::vector<double>& values, at::IntArrayRef shape) {
+  return at::tensor(values, at::kDouble).to(at::kFloat).view(shape);
+}
+
+double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>() / b.to(at::kDouble).norm().item<double>();
+}
+
+class AdamWTest : public ::testing::Test {
+ protected:
+  std::vector<NamedParameter> make_parameters(at::ScalarType dtype = at::kFloat) {
+    std::vector<NamedParameter> parameters;
+    for (const auto& [name, shape] : kShapes)
+      parameters.push_back({name, to_tensor(goldens_.at("adamw/start/" + name), shape).to(dtype).requires_grad_(true)});
+    return parameters;
+  }
+  void set_gradients(GradBuckets& buckets, int step) {
+    for (size_t i = 0; i < kShapes.size(); ++i)
+      buckets.main_grad(i).copy_(
+          to_tensor(goldens_.at("adamw/grad/" + std::to_string(step) + "/" + kShapes[i].first), kShapes[i].second));
+  }
+  at::Tensor golden(const std::string& what, size_t i) {
+    return to_tensor(goldens_.at("adamw/" + what + "/" + kShapes[i].first), kShapes[i].second);
+  }
+
+  testing::Goldens goldens_;
+  World world_{World::Options{.role = "student"}};
+};
+
+struct Variant {
+  std::string name;
+  AdamW::Options options;
+};
+
+TEST_F(AdamWTest, TenStepsEqualTorch) {
+  for (const Variant& run : {Variant{"plain", {}}, Variant{"decay", {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
+                             Variant{"groups", {.weight_decay = 0.1, .no_decay_suffixes = {".bias", "norm.weight"}}}}) {
+    const std::vector<NamedParameter> parameters = make_parameters();
+    GradBuckets buckets(parameters, world_.dp(), {});
+    AdamW optimizer(parameters, run.options);
+    for (int step = 0; step < kSteps; ++step) {
+      set_gradients(buckets, step);
+      optimizer.step(buckets, learning_rate(step));
+      if (step != 0 && step != kSteps - 1) continue;
+      for (size_t i = 0; i < parameters.size(); ++i)
+        EXPECT_LT(relative_error(parameters[i].value, golden(run.name + "/" + std::to_string(step), i)), 1e-6)
+            << run.name << " step " << step << " " << parameters[i].name;
+    }
+    EXPECT_EQ(optimizer.num_steps(), kSteps);
+    const AdamW::State state = optimizer.state();
+    ASSERT_EQ(state.tensors.size(), 2 * parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_EQ(state.tensors[2 * i].first, parameters[i].name + ".exp_avg");
+      EXPECT_EQ(state.tensors[2 * i + 1].first, parameters[i].name + ".exp_avg_sq");
+      EXPECT_LT(relative_error(state.tensors[2 * i].second, golden(run.name + "/exp_avg", i)), 1e-6);
+      EXPECT_LT(relative_error(state.tensors[2 * i + 1].second, golden(run.name + "/exp_avg_sq", i)), 1e-6);
+    }
+  }
+}
+
+// bf16 parameters follow an fp32 master that starts from them: small updates are not lost.
+TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const std::vector<NamedParameter> half = make_parameters(dtype);
+    std::vector<NamedParameter> full;
+    for (const NamedParameter& p : half)
+      full.push_back({p.name, p.value.detach().to(at::kFloat).requires_grad_(true)});
+    GradBuckets half_buckets(half, world_.dp(), {}), full_buckets(full, world_.dp(), {});
+    AdamW half_optimizer(half, {.weight_decay = 0.1}), full_optimizer(full, {.weight_decay = 0.1});
+    EXPECT_EQ(full_optimizer.state_bytes(), 8 * (15 + 12 + 7 + 1));
+    EXPECT_EQ(half_optimizer.state_bytes(), 12 * (15 + 12 + 7 + 1));
+    for (int step = 0; step < kSteps; ++step) {
+      set_gradients(half_buckets, step);
+      set_gradients(full_buckets, step);
+      half_optimizer.step(half_buckets, 1e-5);  // below half an ulp of most bf16 parameters
+      full_optimizer.step(full_buckets, 1e-5);
+    }
+    for (size_t i = 0; i < half.size(); ++i) {
+      EXPECT_TRUE(at::equal(half_optimizer.state().tensors[3 * i + 2].second, full[i].value.detach()));
+      EXPECT_TRUE(at::equal(half[i].value.detach(), full[i].value.detach().to(dtype)));
+    }
+  }
+}
+
+TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<NamedParameter> first = make_parameters(dtype), second = make_parameters(dtype);
+    GradBuckets first_buckets(first, world_.dp(), {}), second_buckets(second, world_.dp(), {});
+    AdamW a(first, {.weight_decay = 0.1});
+    for (int step = 0; step < 4; ++step) {
+      set_gradients(first_buckets, step);
+      a.step(first_buckets, 1e-2);
+    }
+    AdamW::State saved = a.state();
+    for (auto& [name, tensor] : saved.tensors) tensor = tensor.clone();
+    AdamW b(second, {.weight_decay = 0.1});
+    for (size_t i = 0; i < second.size(); ++i) second[i].value.detach().copy_(first[i].value.detach());
+    b.load_state(saved);
+    EXPECT_EQ(b.num_steps(), 4);
+    for (int step = 4; step < kSteps; ++step) {
+      set_gradients(first_buckets, step);
+      set_gradients(second_buckets, step);
+      a.step(first_buckets, 1e-2);
+      b.step(second_buckets, 1e-2);
+    }
+    for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i].value, second[i].value)) << first[i].name;
+  }
+}
+
+std::string mismatch_of(AdamW& optimizer, const AdamW::State& state) {
+  try {
+    optimizer.load_state(state);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kMismatch);
+    return e.what();
+  }
+  return "";
+}
+
+TEST_F(AdamWTest, LoadingNamesWhatDoesNotFit) {
+  const std::vector<NamedParameter> parameters = make_parameters();
+  AdamW optimizer(parameters, {});
+  AdamW::State missing = optimizer.state();
+  missing.tensors.erase(missing.tensors.begin() + 3);
+  EXPECT_NE(mismatch_of(optimizer, missing).find("lacks 'layer.q.weight.exp_avg_sq'"), std::string::npos);
+  AdamW::State misshaped = optimizer.state();
+  misshaped.tensors[4].second = at::zeros({8});
+  EXPECT_NE(mismatch_of(optimizer, misshaped).find("'layer.q.bias.exp_avg' is Float[8], expected Float[7]"), std::string::npos);
+  AdamW::State unknown = optimizer.state();
+  unknown.tensors.emplace_back("extra.exp_avg", at::zeros({1}));
+  EXPECT_NE(mismatch_of(optimizer, unknown).find("'extra.exp_avg'"), std::string::npos);
+  EXPECT_EQ(optimizer.num_steps(), 0);
+}
+
+TEST_F(AdamWTest, RefusesWhatItCannotUpdate) {
+  EXPECT_THROW(AdamW({{"w", at::zeros({2}, at::kDouble)}}, {}), Error);
+  EXPECT_THROW(AdamW({{"w", at::zeros({2, 3}).t()}}, {}), Error);
+  EXPECT_THROW(AdamW(make_parameters(), {.beta1 = 1.0}), Error);
+  EXPECT_THROW(AdamW(make_parameters(), {.weight_decay = -0.1}), Error);
+}
+
+}  // namespace
+}  // namespace retort::parallel

@@ -1,0 +1,144 @@
+// One process: layout of the buckets, accumulation, tied weights, order errors, norms. grad_sync_test.cc has two ranks.
+#include "parallel/grad_buckets.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "parallel/world.h"
+
+namespace retort::parallel {
+namespace {
+
+at::Tensor leaf(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
+  const int64_t numel = c10::multiply_integers(shape);
+  return (at::arange(numel, at::kFloat) / 7 + 0.5).view(shape).to(dtype).requires_grad_(true);
+}
+
+class GradBucketsTest : public ::testing::Test {
+ protected:
+  World world_{World::Options{.role = "student"}};
+};
+
+TEST_F(GradBucketsTest, FillsBucketsFromTheLastParameter) {
+  const std::vector<NamedParameter> p{{"a", leaf({10})}, {"b", leaf({4})}, {"c", leaf({3})}, {"d", leaf({2, 3})}};
+  // 40 bytes: {d, c} = 36, {b} (a would make 56), {a} = 40.
+  GradBuckets buckets(p, world_.dp(), {.bucket_bytes = 40});
+  EXPECT_EQ(buckets.num_buckets(), 3);
+  EXPECT_EQ(buckets.size(), 4u);
+  const float* start = buckets.main_grad(3).const_data_ptr<float>();
+  EXPECT_EQ(buckets.main_grad(2).const_data_ptr<float>(), start + 6);
+  EXPECT_EQ(buckets.main_grad(1).const_data_ptr<float>(), start + 9);
+  EXPECT_EQ(buckets.main_grad(0).const_data_ptr<float>(), start + 13);
+  EXPECT_EQ(buckets.main_grad(3).sizes(), at::IntArrayRef({2, 3}));
+  EXPECT_EQ(GradBuckets({{"a", leaf({10})}}, world_.dp(), {.bucket_bytes = 4}).num_buckets(), 1);
+  EXPECT_EQ(GradBuckets({}, world_.dp(), {}).num_buckets(), 0);
+}
+
+TEST_F(GradBucketsTest, AccumulatesMicroBatchesInFp32AndDropsGrad) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor w = leaf({3, 2}, dtype), unused = leaf({4}, dtype);
+    GradBuckets buckets({{"w", w}, {"unused", unused}}, world_.dp(), {});
+    at::Tensor expected = at::zeros({3, 2});
+    for (int step = 0; step < 2; ++step) {
+      buckets.begin_step();
+      expected.zero_();
+      for (int micro = 0; micro < 3; ++micro) {
+        buckets.set_last_micro_batch(micro == 2);
+        const at::Tensor x = at::full({3, 2}, 0.1 * (micro + 1 + step)).to(dtype);
+        (w * x).sum().backward();
+        EXPECT_FALSE(w.grad().defined());
+        expected += x.to(at::kFloat);
+      }
+      buckets.finish();
+      EXPECT_TRUE(at::equal(buckets.main_grad(0), expected));
+      EXPECT_TRUE(at::equal(buckets.main_grad(1), at::zeros({4})));
+    }
+    buckets.scale(0.5);
+    EXPECT_TRUE(at::equal(buckets.main_grad(0), expected * 0.5));
+  }
+}
+
+TEST_F(GradBucketsTest, ATiedWeightIsReducedOnceWithBothContributions) {
+  const at::Tensor tied = leaf({4, 3});
+  GradBuckets buckets({{"tied", tied}}, world_.dp(), {});
+  buckets.begin_step();
+  buckets.set_last_micro_batch(true);
+  const at::Tensor hidden = at::embedding(tied, at::tensor({1, 3}, at::kLong));
+  at::matmul(hidden, tied.t()).sum().backward();
+  buckets.finish();
+  // d/dW of sum_{n,v} W[ids_n] . W[v]: row v gets sum_n W[ids_n]; the rows of ids also get sum_v W[v].
+  const at::Tensor w = tied.detach();
+  at::Tensor expected = (w[1] + w[3]).expand({4, 3}).clone();
+  expected[1] += w.sum(0);
+  expected[3] += w.sum(0);
+  EXPECT_TRUE(at::allclose(buckets.main_grad(0), expected, 1e-6, 1e-6));
+}
+
+TEST_F(GradBucketsTest, NormIsOfAllElements) {
+  const at::Tensor a = leaf({300, 1000}), b = leaf({5});
+  GradBuckets buckets({{"a", a}, {"b", b}}, world_.dp(), {});
+  buckets.main_grad(0).copy_(a.detach().sin());
+  buckets.main_grad(1).copy_(b.detach());
+  const double expected = std::sqrt(buckets.main_grad(0).to(at::kDouble).square().sum().item<double>() +
+                                    buckets.main_grad(1).to(at::kDouble).square().sum().item<double>());
+  EXPECT_NEAR(buckets.norm() / expected, 1.0, 1e-12);
+}
+
+TEST_F(GradBucketsTest, NamesParametersThatAreNotFinite) {
+  GradBuckets buckets({{"a", leaf({2})}, {"b", leaf({20})}, {"c", leaf({2})}}, world_.dp(), {});
+  EXPECT_TRUE(buckets.non_finite().empty());
+  buckets.main_grad(0).fill_(std::numeric_limits<float>::max());  // its square overflows fp32, it is finite all the same
+  EXPECT_TRUE(buckets.non_finite().empty());
+  buckets.main_grad(1)[17] = std::numeric_limits<float>::quiet_NaN();
+  buckets.main_grad(2)[0] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(buckets.non_finite(), (std::vector<std::string>{"b (norm nan)", "c (norm inf)"}));
+}
+
+template <class F>
+std::string refusal(F&& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    return e.what();
+  }
+  return "";
+}
+
+TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
+  const at::Tensor w = leaf({2});
+  EXPECT_NE(refusal([&] { GradBuckets({{"x", w * 2}}, world_.dp(), {}); }).find("'x' is not a leaf"), std::string::npos);
+  EXPECT_NE(refusal([&] { GradBuckets({{"y", at::zeros({2})}}, world_.dp(), {}); }).find("'y' is not a leaf"), std::string::npos);
+  EXPECT_NE(refusal([&] { GradBuckets({{"w", w}, {"again", w}}, world_.dp(), {}); }).find("'again' is listed twice"),
+            std::string::npos);
+  // The failed attempts left no hook behind.
+  EXPECT_EQ(refusal([&] { GradBuckets({{"w", w}}, world_.dp(), {}); }), "");
+  // Nor do buckets that are gone: backward leaves its gradient in w.grad() again.
+  w.sum().backward();
+  EXPECT_TRUE(w.grad().defined());
+}
+
+TEST_F(GradBucketsTest, RefusesCallsOutOfOrder) {
+  const at::Tensor w = leaf({2});
+  GradBuckets buckets({{"w", w}}, world_.dp(), {});
+  EXPECT_NE(refusal([&] { buckets.finish(); }).find("begin_step"), std::string::npos);
+  EXPECT_NE(refusal([&] { buckets.set_last_micro_batch(true); }).find("begin_step"), std::string::npos);
+  EXPECT_NE(refusal([&] { w.sum().backward(); }).find("'w' outside of a step"), std::string::npos);
+  w.mutable_grad().reset();
+  buckets.begin_step();
+  buckets.set_last_micro_batch(true);
+  w.sum().backward();
+  // The bucket is gone: a second backward in the last micro-batch would be lost.
+  EXPECT_NE(refusal([&] { w.sum().backward(); }).find("second gradient"), std::string::npos);
+  w.mutable_grad().reset();
+  buckets.finish();
+  EXPECT_TRUE(at::equal(buckets.main_grad(0), at::ones({2})));
+}
+
+}  // namespace
+}  // namespace retort::parallel

@@ -1,0 +1,86 @@
+# Makes goldens.txt: torch.optim.AdamW for ten steps on fixed inputs, and transformers' learning-rate schedules.
+# Run: python tests/parallel/make_goldens.py   (torch 2.11, transformers 5; writes beside this file)
+# One line for each array: a name, then its values. float32 values are written with nine digits, so they read back exactly.
+import pathlib
+
+import torch
+import transformers
+
+SHAPES = {"embed.weight": (5, 3), "layer.q.weight": (4, 3), "layer.q.bias": (7,), "norm.weight": (1,)}
+STEPS = 10
+ADAMW_RUNS = {
+    # name: (betas, eps, weight_decay, suffixes without decay)
+    "plain": ((0.9, 0.999), 1e-8, 0.0, ()),
+    "decay": ((0.9, 0.95), 1e-6, 0.1, ()),
+    "groups": ((0.9, 0.999), 1e-8, 0.1, (".bias", "norm.weight")),
+}
+
+
+def learning_rate(step):
+    return 1e-2 * (1.0 + 0.25 * step)
+
+
+def adamw_lines():
+    torch.manual_seed(0)
+    start = {name: torch.randn(shape) for name, shape in SHAPES.items()}
+    grads = [{name: torch.randn(shape) * 10 ** (step % 3 - 1) for name, shape in SHAPES.items()} for step in range(STEPS)]
+    for name in SHAPES:
+        yield f"adamw/start/{name}", start[name]
+        for step in range(STEPS):
+            yield f"adamw/grad/{step}/{name}", grads[step][name]
+    for run, (betas, eps, decay, suffixes) in ADAMW_RUNS.items():
+        params = {name: torch.nn.Parameter(value.clone()) for name, value in start.items()}
+        groups = [
+            {"params": [p for n, p in params.items() if not n.endswith(suffixes)], "weight_decay": decay},
+            {"params": [p for n, p in params.items() if suffixes and n.endswith(suffixes)], "weight_decay": 0.0},
+        ] if suffixes else [{"params": list(params.values()), "weight_decay": decay}]
+        optimizer = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, foreach=False, fused=False)
+        for step in range(STEPS):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step)
+            for name, p in params.items():
+                p.grad = grads[step][name].clone()
+            optimizer.step()
+            if step in (0, STEPS - 1):
+                for name, p in params.items():
+                    yield f"adamw/{run}/{step}/{name}", p.detach()
+        for name, p in params.items():
+            yield f"adamw/{run}/exp_avg/{name}", optimizer.state[p]["exp_avg"]
+            yield f"adamw/{run}/exp_avg_sq/{name}", optimizer.state[p]["exp_avg_sq"]
+
+
+def rates(scheduler_of, peak, steps):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    scheduler = scheduler_of(optimizer)
+    values = []
+    for _ in range(steps):
+        values.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    return values
+
+
+def schedule_lines():
+    t = transformers
+    for warmup, total in ((0, 10), (3, 17), (1, 1), (20, 10)):
+        steps = total + 1
+        tag = f"{warmup}/{total}"
+        yield f"lr/constant/{tag}", rates(lambda o: t.get_constant_schedule_with_warmup(o, warmup), 3e-4, steps)
+        yield f"lr/linear/{tag}", rates(lambda o: t.get_linear_schedule_with_warmup(o, warmup, total), 3e-4, steps)
+        yield f"lr/cosine/{tag}", rates(lambda o: t.get_cosine_schedule_with_warmup(o, warmup, total), 3e-4, steps)
+        if (warmup, total) != (1, 1) and warmup <= total:
+            # transformers scales the warm-up of min_lr schedules as the others: step / max(1, warmup).
+            yield f"lr/cosine_min/{tag}", rates(
+                lambda o: t.get_cosine_with_min_lr_schedule_with_warmup(o, warmup, total, min_lr=2e-5), 3e-4, steps)
+
+
+def main():
+    lines = []
+    for name, value in adamw_lines():
+        lines.append(name + "".join(f" {x:.9g}" for x in value.flatten().tolist()))
+    for name, values in schedule_lines():
+        lines.append(name + "".join(f" {x:.17g}" for x in values))
+    (pathlib.Path(__file__).parent / "goldens.txt").write_text("\n".join(lines) + "\n")
+
+
+main()

@@ -1,0 +1,57 @@
+// The same global batch by one process, by two data-parallel processes and by accumulation gives the same run.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "models/safetensors.h"
+#include "tests/recipes/run_support.h"
+
+namespace retort::test {
+namespace {
+
+double relative_difference(const fs::path& a, const fs::path& b) {
+  const models::SafetensorsReader left(a), right(b);
+  double difference = 0, norm = 0;
+  for (const auto& name : right.names()) {
+    const at::Tensor x = left.get(name).to(at::kDouble), y = right.get(name).to(at::kDouble);
+    difference += (x - y).square().sum().item<double>();
+    norm += y.square().sum().item<double>();
+  }
+  return std::sqrt(difference / norm);
+}
+
+class Layouts : public testing::TestWithParam<bool> {};
+
+TEST_P(Layouts, GiveTheSameRun) {
+  TemporaryFolder folder;
+  GoldenRecipe one;
+  if (GetParam()) {
+    one.teacher = "teacher";
+    one.distill = {{"payload", "hidden_states"}, {"loss_type", "jsd"}, {"kd_ratio", "0.7"}};
+  }
+  GoldenRecipe two = one, accumulated = one, both = one;
+  two.dp = 2, two.rows = 2;
+  accumulated.accumulation = 2, accumulated.rows = 2;
+  both.dp = 2, both.rows = 1, both.accumulation = 2, both.teacher_replicas = 2;
+  const std::vector<std::pair<std::string, GoldenRecipe>> runs{
+      {"one", one}, {"dp2", two}, {"accumulated", accumulated}, {"both", both}};
+  for (const auto& [name, recipe] : runs) {
+    const auto result = retort({"launch", write_recipe(folder / name, recipe).string()});
+    ASSERT_EQ(result.exit_code, 0) << name << "\n" << result.output;
+  }
+  const auto loss = column(folder / "one/run", "loss"), norm = column(folder / "one/run", "grad_norm");
+  ASSERT_EQ(loss.size(), 5u);
+  for (const auto& [name, recipe] : runs) {
+    const auto other = column(fs::path(folder / name) / "run", "loss"), other_norm = column(fs::path(folder / name) / "run", "grad_norm");
+    ASSERT_EQ(other.size(), loss.size()) << name;
+    for (size_t i = 0; i < loss.size(); ++i) {
+      EXPECT_NEAR(other[i], loss[i], 1e-5 * loss[i]) << name << " step " << i + 1;
+      EXPECT_NEAR(other_norm[i], norm[i], 1e-5 * norm[i]) << name << " step " << i + 1;
+    }
+    EXPECT_EQ(column(fs::path(folder / name) / "run", "num_tokens"), column(folder / "one/run", "num_tokens")) << name;
+    EXPECT_LE(relative_difference(fs::path(folder / name) / "run/final", folder / "one/run/final"), 1e-5) << name;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Recipes, Layouts, testing::Bool(), [](const auto& info) { return info.param ? "distill" : "sft"; });
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,167 @@
+# Goldens for whole training runs: `./dev goldens`, or  python tests/recipes/make_goldens.py  with torch 2.11, transformers 5, tokenizers.
+#
+# Writes tests/recipes/goldens/: nano students of four families, a nano teacher, rows of token ids, and for every case the losses and
+# gradient norms of 5 AdamW steps and the parameters afterwards, computed by a plain single-process PyTorch loop in fp32 on padded batches.
+import json
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast, Qwen2Config,
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+
+OUT = pathlib.Path(__file__).parent / "goldens"
+VOCAB, STEPS, ROWS, LR = 64, 5, 4, 1e-3
+
+
+def save_tokenizer(folder):
+    words = {f"w{i}": i for i in range(VOCAB - 2)} | {"<pad>": VOCAB - 2, "<eos>": VOCAB - 1}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
+
+
+def build(name, config_class, model_class, seed, **extra):
+    torch.manual_seed(seed)
+    config = config_class(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+                          num_key_value_heads=1, max_position_embeddings=128, initializer_range=0.25, eos_token_id=VOCAB - 1,
+                          pad_token_id=VOCAB - 2, bos_token_id=None, **extra)
+    model = model_class(config).float().eval()
+    model.save_pretrained(OUT / name)
+    save_tokenizer(OUT / name)
+    return model
+
+
+def make_rows(path):
+    generator = torch.Generator().manual_seed(7)
+    rows = []
+    for i in range(ROWS * STEPS):
+        length = int(torch.randint(6, 21, (1,), generator=generator))
+        ids = torch.randint(0, VOCAB - 2, (length,), generator=generator).tolist()
+        prompt = int(torch.randint(1, 4, (1,), generator=generator))
+        rows.append({"input_ids": ids, "labels": [-100] * prompt + ids[prompt:], "domain": "ab"[i % 2]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def batch_of(rows):
+    longest = max(len(r["input_ids"]) for r in rows)
+    ids = torch.full((len(rows), longest), VOCAB - 2)
+    labels = torch.full((len(rows), longest), -100)
+    mask = torch.zeros((len(rows), longest), dtype=torch.long)
+    for i, r in enumerate(rows):
+        n = len(r["input_ids"])
+        ids[i, :n] = torch.tensor(r["input_ids"])
+        labels[i, :n] = torch.tensor(r["labels"])
+        mask[i, :n] = 1
+    return ids, labels, mask
+
+
+def divergence(kind, q, p, beta=0.5, lam=0.1):
+    """Per-row divergence of log-probabilities q (teacher) and p (student)."""
+    kl = lambda a, b: (a.exp() * (a - b)).masked_fill(a == -torch.inf, 0).sum(-1)
+    if kind == "forward_kl":
+        return kl(q, p)
+    if kind == "reverse_kl":
+        return kl(p, q)
+    mix = lambda a, w: torch.logaddexp(q + torch.log(torch.tensor(a)), p + torch.log(torch.tensor(w)))
+    if kind == "jsd":
+        m = mix(beta, 1 - beta)
+        return beta * kl(q, m) + (1 - beta) * kl(p, m)
+    if kind == "skewed_kl":
+        return kl(q, mix(lam, 1 - lam))
+    if kind == "skewed_reverse_kl":
+        return kl(p, mix(1 - lam, lam))
+    if kind == "tvd":
+        return 0.5 * (q.exp() - p.exp()).abs().sum(-1)
+    raise ValueError(kind)
+
+
+def kd_rows(case, teacher_logits, student_logits):
+    t = case.get("temperature", 1.0)
+    q, p = (teacher_logits / t).log_softmax(-1), (student_logits / t).log_softmax(-1)
+    kind = case["loss_type"]
+    if case["payload"] != "topk":
+        return divergence(kind, q, p)
+    k = case["loss_top_k"]
+    top, ids = q.topk(k, -1)
+    picked = p.gather(-1, ids)
+    if case["tail"] == "drop":
+        return (top.exp() * (top - picked)).sum(-1)
+    if case["tail"] == "renormalize":
+        top = top - top.logsumexp(-1, keepdim=True)
+        return (top.exp() * (top - picked)).sum(-1)
+    tail = lambda x: x.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
+    return divergence(kind, torch.cat([top, tail(q)], -1), torch.cat([picked, tail(p)], -1))
+
+
+def run(name, make_student, rows, case, teacher=None):
+    model = make_student()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
+    record = {"losses": [], "kd": [], "ce": [], "grad_norms": []}
+    for step in range(STEPS):
+        ids, labels, mask = batch_of(rows[step * ROWS:(step + 1) * ROWS])
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
+        wanted = labels[:, 1:] != -100
+        logits, targets = logits[wanted], labels[:, 1:][wanted]
+        ce = torch.nn.functional.cross_entropy(logits, targets)
+        loss, kd = ce, torch.zeros(())
+        if teacher is not None:
+            with torch.no_grad():
+                teacher_logits = teacher(input_ids=ids, attention_mask=mask).logits[:, :-1][wanted]
+            kd = kd_rows(case, teacher_logits, logits).mean()
+            ratio = case.get("kd_ratio", 1.0)
+            loss = (1 - ratio) * ce + ratio * kd
+        optimizer.zero_grad()
+        loss.backward()
+        record["grad_norms"].append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        optimizer.step()
+        record["losses"].append(float(loss))
+        record["kd"].append(float(kd))
+        record["ce"].append(float(ce))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)},
+              OUT / f"{name}.safetensors")
+    return record
+
+
+def main():
+    torch.use_deterministic_algorithms(True)
+    OUT.mkdir(exist_ok=True)
+    rows = make_rows(OUT / "rows.jsonl")
+    families = {
+        "llama": (LlamaConfig, LlamaForCausalLM, 11, dict(tie_word_embeddings=False, attention_bias=True)),
+        "mistral": (MistralConfig, MistralForCausalLM, 12, dict(sliding_window=6, tie_word_embeddings=False)),
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM, 13, dict(tie_word_embeddings=True)),
+        "qwen3": (Qwen3Config, Qwen3ForCausalLM, 14, dict(tie_word_embeddings=True, head_dim=8)),
+    }
+    expected = {}
+    for name, (config, model, seed, extra) in families.items():
+        build(name, config, model, seed, **extra)
+        expected[f"sft_{name}"] = run(f"sft_{name}", lambda: model.from_pretrained(OUT / name).float(), rows, {})
+    teacher = build("teacher", LlamaConfig, LlamaForCausalLM, 21, tie_word_embeddings=False)
+    hidden = {"payload": "hidden_states"}
+    cases = {
+        "forward_hidden": {**hidden, "loss_type": "forward_kl"},
+        "forward_hidden_mix": {**hidden, "loss_type": "forward_kl", "kd_ratio": 0.5, "temperature": 2.0},
+        "reverse_hidden": {**hidden, "loss_type": "reverse_kl"},
+        "jsd_full": {"payload": "full", "loss_type": "jsd"},
+        "skewed_full": {"payload": "full", "loss_type": "skewed_kl"},
+        "skewed_reverse_hidden": {**hidden, "loss_type": "skewed_reverse_kl"},
+        "tvd_hidden": {**hidden, "loss_type": "tvd"},
+        "forward_topk_bucket": {"payload": "topk", "loss_top_k": 8, "tail": "bucket", "loss_type": "forward_kl"},
+        "jsd_topk_bucket": {"payload": "topk", "loss_top_k": 8, "tail": "bucket", "loss_type": "jsd", "temperature": 1.5},
+        "reverse_topk_bucket": {"payload": "topk", "loss_top_k": 8, "tail": "bucket", "loss_type": "reverse_kl"},
+        "forward_topk_renormalize": {"payload": "topk", "loss_top_k": 8, "tail": "renormalize", "loss_type": "forward_kl"},
+        "forward_topk_drop": {"payload": "topk", "loss_top_k": 8, "tail": "drop", "loss_type": "forward_kl"},
+    }
+    for name, case in cases.items():
+        record = run(name, lambda: Qwen3ForCausalLM.from_pretrained(OUT / "qwen3").float(), rows, case, teacher)
+        expected[name] = {"distill": case, **record}
+    (OUT / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+// A run killed or stopped at a random moment and resumed gives the uninterrupted run's metrics bit for bit.
+// RETORT_TRIALS sets how often (default 3 of each; the release figure is 20).
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "base/file.h"
+#include "tests/recipes/run_support.h"
+
+namespace retort::test {
+namespace {
+
+int trials() {
+  const char* text = std::getenv("RETORT_TRIALS");
+  return text ? std::atoi(text) : 3;
+}
+
+GoldenRecipe recipe() {
+  GoldenRecipe r{.teacher = "teacher", .rows = 2, .steps = 60};
+  r.distill = {{"payload", "topk"}, {"loss_top_k", "8"}, {"prefetch", "2"}};
+  r.extra = "";
+  r.train_extra = "  save_total_limit: 2\n";
+  return r;
+}
+
+// save_steps is written as 0 by write_recipe; checkpoints every 7 steps are asked for on the command line.
+std::vector<std::string> launch(const fs::path& path, bool resume) {
+  std::vector<std::string> args{retort_binary(), "launch", path.string(), "train.save_steps=7"};
+  if (resume) args.push_back("--resume");
+  return args;
+}
+
+// No process of the run may be left: their command lines name the run folder.
+bool any_process_names(const std::string& text) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string pid = entry.path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    std::stringstream line;
+    line << file.rdbuf();
+    if (line.str().find(text) != std::string::npos && std::stoi(pid) != ::getpid()) return true;
+  }
+  return false;
+}
+
+bool gone_within(const std::string& text, std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (any_process_names(text))
+    if (std::chrono::steady_clock::now() > end) return false;
+    else std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return true;
+}
+
+class Interrupted : public testing::TestWithParam<int> {};
+
+TEST_P(Interrupted, ResumesBitForBit) {
+  TemporaryFolder folder;
+  Command whole(launch(write_recipe(folder / "whole", recipe()), false));
+  const auto reference = whole.wait(std::chrono::seconds(120));
+  ASSERT_EQ(reference.exit_code, 0) << reference.output;
+  const std::string expected = timeless_metrics(fs::path(folder / "whole") / "run");
+  const std::string weights = read_file(fs::path(folder / "whole") / "run/final/model.safetensors");
+  std::mt19937_64 random(static_cast<uint64_t>(GetParam()));
+  for (int trial = 0; trial < trials(); ++trial) {
+    const fs::path run = folder / ("trial" + std::to_string(trial));
+    const fs::path path = write_recipe(run, recipe());
+    const double delay = std::uniform_real_distribution<double>(0.05, reference.seconds)(random);
+    int interruptions = 0;
+    for (bool resume = false;; resume = true) {
+      Command command(launch(path, resume && fs::exists(run / "run")));
+      if (interruptions < 2) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(interruptions == 0 ? delay : delay / 2));
+        command.signal(GetParam());
+        ++interruptions;
+      }
+      const auto result = command.wait(std::chrono::seconds(60));
+      ASSERT_NE(result.exit_code, 124) << "the run hung\n" << result.output;
+      ASSERT_TRUE(gone_within(run.string(), std::chrono::seconds(20))) << "a process of the run was left behind";
+      if (result.exit_code == 0) break;
+      ASSERT_EQ(result.exit_code, 128 + GetParam()) << result.output;
+    }
+    EXPECT_EQ(timeless_metrics(run / "run"), expected) << "trial " << trial << ", signal after " << delay << " s";
+    EXPECT_TRUE(read_file(run / "run/final/model.safetensors") == weights) << "trial " << trial;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, testing::Values(SIGKILL, SIGTERM),
+                         [](const auto& info) { return info.param == SIGKILL ? "SIGKILL" : "SIGTERM"; });
+
+}  // namespace
+}  // namespace retort::test
