@@ -37,7 +37,7 @@ Permutation::Permutation(uint64_t size, uint64_t seed, uint64_t epoch) : size_(s
 uint64_t Permutation::encrypt(uint64_t value) const {
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   uint64_t left = value >> half_bits_, right = value & mask;
-  for (uint64_t round = 0; round < 4; ++round) {
+  for (uint64_t round = 0; round < 8; ++round) {
     const uint64_t next = left ^ (random_bits(seed_, epoch_, round, right) & mask);
     left = right;
     right = next;

@@ -15,7 +15,7 @@ double random_uniform(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0)
 // Standard Gumbel noise, -log(-log(u)).
 double random_gumbel(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);
 
-// A pseudo-random permutation of [0, size) evaluated at one index, in O(1) memory: a four-round Feistel network on
+// A pseudo-random permutation of [0, size) evaluated at one index, in O(1) memory: a eight-round Feistel network on
 // the next power of four, with cycle walking. (seed, epoch) select the permutation. Same on every rank.
 class Permutation {
  public:

@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,7 +122,7 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
     throw Error(room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
                 "cannot start " + options.program.string() + " with its log in " + options.log.string() + ": " + std::strerror(error));
   }
-  pidfd_ = OwnedFd(::pidfd_open(pid_, 0));
+  pidfd_ = OwnedFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (pidfd_.get() < 0) {
     const int failed = errno;
     ::kill(-pid_, SIGKILL);

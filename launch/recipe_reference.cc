@@ -98,7 +98,7 @@ class Reference {
 constexpr const char* kIntroduction = R"(# The recipe
 
 Generated from the option structs by `recipe_reference_markdown()`; a test compares this file with the program. To write it
-anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_reference`.
+anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
 
 - A recipe is one YAML document, in block or flow style. Unknown keys, keys that stand twice, wrong types and contradictions
   are errors that name file and line, before any process starts.

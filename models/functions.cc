@@ -24,8 +24,8 @@ float* out(Tensor& t) { return t.mutable_data_ptr<float>(); }
 
 class ColumnLinear : public Function<ColumnLinear> {
  public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& x, const std::vector<Tensor>& weights,
-                               const std::vector<Tensor>& biases) {
+  // Lists must be at::TensorList: Function tracks no gradient through any other container.
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList weights, at::TensorList biases) {
     variable_list saved{x}, outputs;
     for (size_t i = 0; i < weights.size(); ++i) {
       saved.push_back(weights[i]);
@@ -128,7 +128,7 @@ class SwiGlu : public Function<SwiGlu> {
 };
 
 Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  const Tensor wide = x.to(at::kFloat);
+  const Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
   const Tensor variance = wide.mul(wide).mean(-1, true);
   return weight * (wide * at::rsqrt(variance + eps)).to(x.scalar_type());
 }
@@ -141,14 +141,13 @@ struct BodyHolder : torch::CustomClassHolder {
 
 class Checkpointed : public Function<Checkpointed> {
  public:
-  static Tensor forward(AutogradContext* ctx, const LayerBody& body, const Tensor& x,
-                        const std::vector<Tensor>& parameters) {
+  static Tensor forward(AutogradContext* ctx, const LayerBody& body, const Tensor& x, at::TensorList parameters) {
     variable_list saved{x};
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["body"] = c10::IValue::make_capsule(c10::make_intrusive<BodyHolder>(body));
     at::AutoGradMode no_grad(false);
-    return body(x, parameters);
+    return body(x, parameters.vec());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -182,13 +181,13 @@ bool fused_path(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::k
 std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights,
                                   const std::vector<Tensor>& biases) {
   RETORT_CHECK(biases.empty() || biases.size() == weights.size()) << "a bias for each weight or none";
-  return ColumnLinear::apply(x, weights, biases);
+  return ColumnLinear::apply(x, at::TensorList(weights), at::TensorList(biases));
 }
 
 Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   std::vector<Tensor> biases;
   if (bias.defined()) biases.push_back(bias);
-  return ColumnLinear::apply(x, std::vector<Tensor>{weight}, biases)[0];
+  return ColumnLinear::apply(x, at::TensorList(weight), at::TensorList(biases))[0];
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
@@ -211,7 +210,7 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
 }
 
 Tensor checkpointed(const LayerBody& body, const Tensor& x, const std::vector<Tensor>& parameters) {
-  return Checkpointed::apply(body, x, parameters);
+  return Checkpointed::apply(body, x, at::TensorList(parameters));
 }
 
 }  // namespace retort::models

@@ -19,8 +19,10 @@ bool needs_master(const at::Tensor& parameter) { return parameter.scalar_type() 
 void check_parameter(const NamedParameter& p) {
   const at::Tensor& v = p.value;
   const char* problem = nullptr;
-  if (!v.defined() || !v.device().is_cpu()) problem = "is not a tensor on the CPU";
-  else if (!v.is_contiguous()) problem = "is not contiguous";
+  if (!v.defined() || !v.device().is_cpu())
+    problem = "is not a tensor on the CPU";
+  else if (!v.is_contiguous())
+    problem = "is not contiguous";
   else if (v.scalar_type() != at::kFloat && v.scalar_type() != at::kBFloat16 && v.scalar_type() != at::kHalf)
     problem = "has an unsupported dtype, expected float32, bfloat16 or float16";
   if (problem != nullptr) throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
@@ -71,7 +73,8 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
   UpdateGroup groups[2];  // without and with weight decay
   for (size_t i = 0; i < parameters_.size(); ++i) {
     RETORT_CHECK(grads.parameter(i).value.is_same(parameters_[i].value))
-        << "gradient " << i << " is of '" << grads.parameter(i).name << "', the optimizer's parameter is '" << parameters_[i].name << "'";
+        << "gradient " << i << " is of '" << grads.parameter(i).name << "', the optimizer's parameter is '" << parameters_[i].name
+        << "'";
     if (parameters_[i].value.numel() == 0) continue;
     UpdateGroup& group = groups[decays(parameters_[i].name) ? 1 : 0];
     group.values.push_back(master_[i].defined() ? master_[i] : parameters_[i].value.detach());
@@ -84,7 +87,8 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
     const UpdateGroup& g = groups[decay];
     if (g.values.empty()) continue;
     at::_fused_adamw_(g.values, g.grads, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps, learning_rate, options_.beta1,
-                      options_.beta2, decay == 1 ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+                      options_.beta2, decay == 1 ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false,
+                      /*maximize=*/false);
   }
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (master_[i].defined()) parameters_[i].value.detach().copy_(master_[i]);
@@ -116,7 +120,8 @@ void AdamW::load_state(const State& state) {
   for (const auto& [name, tensor] : mine.tensors) {
     const auto found = given.find(name);
     if (found == given.end() || !found->second.defined())
-      throw Error(ErrorCode::kMismatch, "the optimizer state lacks '" + name + "'; was it saved with other parameters or dtypes?");
+      throw Error(ErrorCode::kMismatch,
+                  "the optimizer state lacks '" + name + "'; was it saved with other parameters or dtypes?");
     if (found->second.sizes() == tensor.sizes() && found->second.scalar_type() == at::kFloat) continue;
     std::ostringstream shapes;
     shapes << c10::toString(found->second.scalar_type()) << found->second.sizes() << ", expected Float" << tensor.sizes();

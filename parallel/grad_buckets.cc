@@ -37,9 +37,9 @@ std::span<const float> elements(const at::Tensor& tensor) {
 
 struct GradBuckets::Impl {
   struct Bucket {
-    at::Tensor flat;             // its part of the buffer
+    at::Tensor flat;  // its part of the buffer
     int64_t num_parameters = 0;
-    int64_t num_ready = 0;       // parameters whose last gradient of this step has been added
+    int64_t num_ready = 0;  // parameters whose last gradient of this step has been added
     Work work;
   };
   enum class Phase { kIdle, kAccumulate, kLastMicroBatch };
@@ -48,11 +48,11 @@ struct GradBuckets::Impl {
   Group& dp;
   Options options;
   at::Tensor buffer;
-  std::vector<at::Tensor> main_grads;      // per parameter, views into buffer
-  std::vector<size_t> bucket_of;           // per parameter
-  std::vector<char> ready;                 // per parameter
+  std::vector<at::Tensor> main_grads;  // per parameter, views into buffer
+  std::vector<size_t> bucket_of;       // per parameter
+  std::vector<char> ready;             // per parameter
   std::vector<Bucket> buckets;
-  size_t num_launched = 0;                 // buckets [0, num_launched) are in flight
+  size_t num_launched = 0;  // buckets [0, num_launched) are in flight
   Phase phase = Phase::kIdle;
 
   Impl(std::vector<NamedParameter> p, Group& group, Options o) : parameters(std::move(p)), dp(group), options(o) {
@@ -82,15 +82,21 @@ struct Hook final : torch::autograd::PostAccumulateGradHook {
 }  // namespace
 
 void GradBuckets::Impl::check_parameters() const {
-  if (options.bucket_bytes < 4) throw Error(ErrorCode::kInvalidArgument, "bucket_bytes must be at least one fp32 element (4 bytes)");
+  if (options.bucket_bytes < 4)
+    throw Error(ErrorCode::kInvalidArgument, "bucket_bytes must be at least one fp32 element (4 bytes)");
   for (const NamedParameter& p : parameters) {
     const at::Tensor& v = p.value;
     const char* problem = nullptr;
-    if (!v.defined()) problem = "is not defined";
-    else if (!v.device().is_cpu()) problem = "is not on the CPU";
-    else if (!v.is_floating_point()) problem = "is not a floating-point tensor";
-    else if (!v.is_leaf() || !v.requires_grad()) problem = "is not a leaf that requires a gradient";
-    else if (torch::autograd::impl::post_acc_grad_hooks(v) != nullptr) problem = "already has a gradient hook (listed twice, or in other buckets?)";
+    if (!v.defined())
+      problem = "is not defined";
+    else if (!v.device().is_cpu())
+      problem = "is not on the CPU";
+    else if (!v.is_floating_point())
+      problem = "is not a floating-point tensor";
+    else if (!v.is_leaf() || !v.requires_grad())
+      problem = "is not a leaf that requires a gradient";
+    else if (torch::autograd::impl::post_acc_grad_hooks(v) != nullptr)
+      problem = "already has a gradient hook (listed twice, or in other buckets?)";
     if (problem != nullptr) throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
   }
 }
@@ -125,7 +131,8 @@ void GradBuckets::Impl::add_hooks() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (torch::autograd::impl::post_acc_grad_hooks(parameters[i].value) != nullptr) {
       remove_hooks(i);
-      throw Error(ErrorCode::kInvalidArgument, "parameter '" + parameters[i].name + "' is listed twice; a tied weight is one parameter");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "parameter '" + parameters[i].name + "' is listed twice; a tied weight is one parameter");
     }
     torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].value, std::make_unique<Hook>(this, i));
   }
@@ -140,9 +147,10 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
     throw Error(ErrorCode::kInvalidArgument, "backward reached parameter '" + parameters[index].name +
                                                  "' outside of a step: call begin_step() before the first micro-batch");
   if (bucket_of[index] < num_launched)
-    throw Error(ErrorCode::kInvalidArgument, "parameter '" + parameters[index].name +
-                                                 "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
-                                                 "hold for one backward() only, and a nested backward() needs overlap = false");
+    throw Error(ErrorCode::kInvalidArgument,
+                "parameter '" + parameters[index].name +
+                    "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
+                    "hold for one backward() only, and a nested backward() needs overlap = false");
   const at::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   main_grads[index].add_(grad);
@@ -172,7 +180,8 @@ GradBuckets::~GradBuckets() = default;
 
 void GradBuckets::begin_step() {
   if (impl_->phase != Impl::Phase::kIdle && impl_->num_launched > 0)
-    throw Error(ErrorCode::kInvalidArgument, "begin_step() while the buckets of the last step are in flight: call finish() first");
+    throw Error(ErrorCode::kInvalidArgument,
+                "begin_step() while the buckets of the last step are in flight: call finish() first");
   impl_->buffer.zero_();
   std::ranges::fill(impl_->ready, 0);
   for (Impl::Bucket& bucket : impl_->buckets) bucket.num_ready = 0;

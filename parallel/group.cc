@@ -21,6 +21,7 @@ struct Work::Impl {
   uint64_t sequence = 0;
   std::string shape;
   c10::intrusive_ptr<c10d::Work> work;
+  std::chrono::milliseconds limit{0};  // of wait()
   bool done = false;
   std::optional<Error> error;
 
@@ -64,8 +65,9 @@ at::Tensor byte_view(const Group::Impl& group, const char* operation, const at::
 
 void check_position(const Group::Impl& group, const char* operation, int position) {
   if (position < 0 || position >= static_cast<int>(group.ranks.size()))
-    throw_invalid(group, operation, "position " + std::to_string(position) + " is outside of a group of " +
-                                        std::to_string(group.ranks.size()) + " ranks");
+    throw_invalid(
+        group, operation,
+        "position " + std::to_string(position) + " is outside of a group of " + std::to_string(group.ranks.size()) + " ranks");
 }
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
@@ -90,6 +92,8 @@ std::shared_ptr<Work::Impl> launch(const std::shared_ptr<Group::Impl>& group, co
   impl->group = group;
   impl->operation = operation;
   impl->sequence = ++group->sequence;
+  // Gloo's own timeout runs from the start of a collective and comes first; the margin bounds the wait in any case.
+  impl->limit = group->timeout + std::chrono::seconds(2);
   if (tensor != nullptr) impl->shape = shape_of(*tensor);
   try {
     impl->work = start(*group->backend);
@@ -103,10 +107,8 @@ void finish(Work::Impl& impl) {
   if (impl.error) throw *impl.error;
   if (impl.done) return;
   impl.done = true;
-  // Gloo's own timeout runs from the start of the operation and comes first; the margin bounds the wait in any case.
-  const auto limit = impl.group->timeout + std::chrono::seconds(2);
   try {
-    if (!impl.work->wait(limit)) throw std::runtime_error("aborted");
+    if (!impl.work->wait(impl.limit)) throw std::runtime_error("aborted");
   } catch (const std::exception& e) {
     throw impl.fail(e);
   }
@@ -169,7 +171,9 @@ void Group::send(const at::Tensor& tensor, int to, int tag) {
   if (to == rank()) throw_invalid(*impl_, "send", "a rank cannot send to itself");
   if (tensor.numel() == 0) return;
   std::vector<at::Tensor> tensors{byte_view(*impl_, "send", tensor.contiguous())};
-  finish(*launch(impl_, "send", &tensor, [&](c10d::Backend& b) { return b.send(tensors, to, tag); }));
+  const auto work = launch(impl_, "send", &tensor, [&](c10d::Backend& b) { return b.send(tensors, to, tag); });
+  work->limit = impl_->timeout;  // a message has no other
+  finish(*work);
 }
 
 void Group::recv(at::Tensor& tensor, int from, int tag) {
@@ -177,7 +181,9 @@ void Group::recv(at::Tensor& tensor, int from, int tag) {
   if (from == rank()) throw_invalid(*impl_, "recv", "a rank cannot receive from itself");
   if (tensor.numel() == 0) return;
   std::vector<at::Tensor> tensors{byte_view(*impl_, "recv", tensor)};
-  finish(*launch(impl_, "recv", &tensor, [&](c10d::Backend& b) { return b.recv(tensors, from, tag); }));
+  const auto work = launch(impl_, "recv", &tensor, [&](c10d::Backend& b) { return b.recv(tensors, from, tag); });
+  work->limit = impl_->timeout;  // a message has no other
+  finish(*work);
 }
 
 void Group::barrier() {
@@ -234,7 +240,8 @@ void agree_or_throw(Group& group, const Error* my_error) {
   if (failing == group.size()) return;
   at::Tensor code = at::full({1}, my_error != nullptr ? static_cast<int64_t>(my_error->code()) : 0, at::kLong);
   group.broadcast(code, failing);
-  throw Error(static_cast<ErrorCode>(*code.const_data_ptr<int64_t>()), group.broadcast(my_error != nullptr ? std::string(my_error->what()) : "", failing))
+  throw Error(static_cast<ErrorCode>(*code.const_data_ptr<int64_t>()),
+              group.broadcast(my_error != nullptr ? std::string(my_error->what()) : "", failing))
       .with("group", group.name())
       .with("failed_rank", group.ranks()[static_cast<size_t>(failing)]);
 }

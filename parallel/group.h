@@ -3,6 +3,7 @@
 // Threads: the compute thread only, in program order; every member must make the same calls in the same order.
 // Errors: kTimeout at the group's timeout, kCollective for anything else, both naming group, rank, operation, sequence
 // number and shape. After an error the group is unusable. A group of one rank does nothing and costs nothing.
+// Shapes and dtypes must agree between the ranks: Gloo may end a process that receives more than it expects.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,6 +49,7 @@ class Group {
   // [size, ...] stacked in group order. One all-gather.
   at::Tensor all_gather(const at::Tensor& tensor);
   // One point-to-point message to / from the member at that position (shape and dtype agreed beforehand).
+  // send() returns when the receiver has taken the message, so two ranks must pair their calls in one order.
   void send(const at::Tensor& tensor, int to, int tag = 0);
   void recv(at::Tensor& tensor, int from, int tag = 0);
   void barrier();

@@ -1,13 +1,12 @@
 #include "parallel/layout.h"
 
-
 namespace retort::parallel {
 namespace {
 
 void check_size(const char* field, int64_t value) {
   if (value >= 1) return;
-  throw Error(ErrorCode::kInvalidArgument, std::string("world.") + field + " is " + std::to_string(value) +
-                                               ", expected a whole number of at least 1");
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string("world.") + field + " is " + std::to_string(value) + ", expected a whole number of at least 1");
 }
 
 struct Axes {
@@ -22,7 +21,8 @@ Axes parse_axes(std::string_view text) {
     const std::string_view name = rest.substr(0, dash);
     bool* axis = name == "tp" ? &axes.tp : name == "dp" ? &axes.dp : name == "pp" ? &axes.pp : nullptr;
     if (axis == nullptr || *axis)
-      throw Error(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' names no set of axes: expected tp, dp and pp, each at " +
+      throw Error(ErrorCode::kInvalidArgument, "'" + std::string(text) +
+                                                   "' names no set of axes: expected tp, dp and pp, each at " +
                                                    "most once, joined by '-' (\"tp\", \"dp-tp\")");
     *axis = true;
     if (dash == std::string_view::npos) return axes;
@@ -39,8 +39,8 @@ void Layout::validate() const {
   // Each factor is checked alone first, so that the products cannot overflow.
   constexpr int64_t kMaxRanks = 1 << 20;
   if (tp > kMaxRanks || pp > kMaxRanks || dp > kMaxRanks || tp * pp > kMaxRanks || tp * pp * dp > kMaxRanks)
-    throw Error(ErrorCode::kInvalidArgument, "world.tp * world.pp * world.dp is more than " + std::to_string(kMaxRanks) +
-                                                 " ranks; choose smaller sizes")
+    throw Error(ErrorCode::kInvalidArgument,
+                "world.tp * world.pp * world.dp is more than " + std::to_string(kMaxRanks) + " ranks; choose smaller sizes")
         .with("tp", tp)
         .with("pp", pp)
         .with("dp", dp);
@@ -51,8 +51,8 @@ void Layout::validate() const {
 
 Coordinate coordinate_of(const Layout& layout, int64_t rank) {
   if (rank < 0 || rank >= layout.world_size())
-    throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " is outside of a world of " +
-                                                 std::to_string(layout.world_size()) + " ranks");
+    throw Error(ErrorCode::kInvalidArgument,
+                "rank " + std::to_string(rank) + " is outside of a world of " + std::to_string(layout.world_size()) + " ranks");
   return {.tp = rank % layout.tp, .dp = rank / layout.tp % layout.dp, .pp = rank / (layout.tp * layout.dp)};
 }
 

@@ -2,7 +2,7 @@
 #include <cctype>
 
 #include "parallel/detail/c10d_impl.h"
-#include "parallel/detail/local_address.h"
+#include "parallel/detail/sockets.h"
 #include "parallel/world.h"
 
 namespace retort::parallel {
@@ -45,6 +45,13 @@ StoreClient::StoreClient(const std::string& host, uint16_t port, std::string pre
     : impl_(std::make_shared<Impl>()) {
   impl_->prefix = std::move(prefix);
   impl_->address = host + ":" + std::to_string(port);
+  const Deadline deadline = Deadline::after(timeout);
+  try {
+    detail::wait_until_accepting(host, port, deadline);
+  } catch (const Error& e) {
+    throw Error(e.code(), "the run's store did not answer within " + std::to_string(timeout.count()) + " ms: " + e.message())
+        .with("store", impl_->address);
+  }
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = false;
@@ -53,13 +60,14 @@ StoreClient::StoreClient(const std::string& host, uint16_t port, std::string pre
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
   } catch (const std::exception& e) {
-    throw Error(ErrorCode::kTimeout, "the run's store at " + impl_->address + " did not answer within " +
-                                         std::to_string(timeout.count()) + " ms: " + detail::first_line(e));
+    throw Error(ErrorCode::kTimeout, "the run's store accepted the connection but did not answer: " + detail::first_line(e))
+        .with("store", impl_->address);
   }
 }
 
 void StoreClient::set(const std::string& key, const std::string& value) {
-  store_call(*impl_, "set", key, [&] { impl_->store->set(impl_->prefix + key, std::vector<uint8_t>(value.begin(), value.end())); });
+  store_call(*impl_, "set", key,
+             [&] { impl_->store->set(impl_->prefix + key, std::vector<uint8_t>(value.begin(), value.end())); });
 }
 
 std::string StoreClient::get(const std::string& key, Deadline deadline) {
@@ -96,8 +104,8 @@ StoreServer::StoreServer(const std::string& host, uint16_t port) : impl_(std::ma
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
   } catch (const std::exception& e) {
-    throw Error(ErrorCode::kUnavailable, "cannot start the run's store at " + host + ":" + std::to_string(bound_port) + ": " +
-                                             detail::first_line(e));
+    throw Error(ErrorCode::kUnavailable,
+                "cannot start the run's store at " + host + ":" + std::to_string(bound_port) + ": " + detail::first_line(e));
   }
 }
 

@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "parallel/detail/c10d_impl.h"
-#include "parallel/detail/local_address.h"
+#include "parallel/detail/sockets.h"
 
 namespace retort::parallel {
 namespace {
@@ -29,9 +29,10 @@ void validate(const World::Options& options) {
   if (options.timeout.count() <= 0)
     throw Error(ErrorCode::kInvalidArgument, "World::Options::timeout must be positive: it bounds every collective");
   if (options.layout.device != Device::kCpu)
-    throw Error(ErrorCode::kUnavailable, "role '" + options.role +
-                                             "': world.device: cuda needs the retort_cuda module, which this build has not loaded; "
-                                             "use device: cpu");
+    throw Error(ErrorCode::kUnavailable,
+                "role '" + options.role +
+                    "': world.device: cuda needs the retort_cuda module, which this build has not loaded; "
+                    "use device: cpu");
 }
 
 // Waits until every rank of the role has said that it is here, and names those that have not.

@@ -34,7 +34,7 @@ namespace retort::rpc {
 
 // What a handler knows about the call it serves.
 struct CallContext {
-  std::string peer;       // the caller, e.g. "student/0"
+  std::string peer;  // the caller, e.g. "student/0"
   uint64_t call_id = 0;
   Deadline deadline;
   std::shared_ptr<const std::atomic<bool>> cancelled;  // becomes true when the caller cancelled or is lost

@@ -12,9 +12,7 @@ NestingLevel::NestingLevel(int& depth, ErrorCode code) : depth_(depth) {
 
 }  // namespace detail
 
-void OutputArchive::append(const void* data, size_t size) {
-  message_.envelope.append(static_cast<const char*>(data), size);
-}
+void OutputArchive::append(const void* data, size_t size) { message_.envelope.append(static_cast<const char*>(data), size); }
 
 void OutputArchive::write_text(const std::string& text) {
   write_scalar(static_cast<uint64_t>(text.size()));

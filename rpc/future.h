@@ -192,9 +192,7 @@ class Future {
       }
       try {
         if constexpr (detail::kIsFuture<Result>) {
-          fn(std::move(*outcome.value)).on_outcome([promise](Outcome<U> inner) mutable {
-            promise.complete(std::move(inner));
-          });
+          fn(std::move(*outcome.value)).on_outcome([promise](Outcome<U> inner) mutable { promise.complete(std::move(inner)); });
         } else if constexpr (std::is_void_v<Result>) {
           fn(std::move(*outcome.value));
           promise.set_value(Empty{});
@@ -269,8 +267,8 @@ class Promise {
     ~End() {
       if (state->ready()) return;
       Outcome<T> outcome;
-      outcome.error = std::make_exception_ptr(
-          Error(ErrorCode::kClosed, "whoever had to produce the result went away without one"));
+      outcome.error =
+          std::make_exception_ptr(Error(ErrorCode::kClosed, "whoever had to produce the result went away without one"));
       state->complete(std::move(outcome));
     }
   };

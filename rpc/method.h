@@ -9,8 +9,8 @@ namespace retort::rpc {
 
 template <class Request, class Reply>
 struct Method {
-  std::string_view name;     // "teacher.forward"
-  bool idempotent = false;   // may be sent again after a lost peer came back
+  std::string_view name;    // "teacher.forward"
+  bool idempotent = false;  // may be sent again after a lost peer came back
 };
 
 struct Empty {

@@ -26,7 +26,8 @@ void check_names(const char* field, const std::vector<std::string>& names, std::
 }
 
 void check_positive(const char* field, int64_t value) {
-  if (value <= 0) throw Error(ErrorCode::kInvalidArgument, "rpc." + std::string(field) + " must be above zero").with("value", value);
+  if (value <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "rpc." + std::string(field) + " must be above zero").with("value", value);
 }
 
 }  // namespace
@@ -47,7 +48,8 @@ void RpcOptions::validate() const {
   for (const auto& [role, map] : device_maps) {
     std::set<int64_t> remotes;
     for (const auto& [local, remote] : map) {
-      const bool number = !local.empty() && local.size() < 6 && std::all_of(local.begin(), local.end(), [](char c) { return c >= '0' && c <= '9'; });
+      const bool number = !local.empty() && local.size() < 6 &&
+                          std::all_of(local.begin(), local.end(), [](char c) { return c >= '0' && c <= '9'; });
       if (!number || remote < 0)
         throw Error(ErrorCode::kInvalidArgument, "rpc.device_maps." + role + ": device indices are numbers from 0")
             .with("local", local)

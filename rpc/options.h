@@ -12,13 +12,13 @@
 namespace retort::rpc {
 
 struct RpcOptions {
-  std::vector<std::string> transports{"uv"};             // TensorPipe transports, best first: uv, shm (opt-in)
-  std::vector<std::string> channels{"cma", "basic"};     // TensorPipe channels, best first
-  Duration timeout{120'000};                             // default deadline of a call
-  Duration heartbeat_interval{1'000};                    // a heartbeat this often on every control socket
-  Duration peer_timeout{15'000};                         // silent for longer: the peer is lost
-  ByteSize max_inflight_bytes{uint64_t{2} << 30};        // per peer; further calls wait (or fail, as the call asks)
-  ByteSize max_message_bytes{uint64_t{4} << 30};         // per message, checked before buffers are allocated
+  std::vector<std::string> transports{"uv"};                          // TensorPipe transports, best first: uv, shm (opt-in)
+  std::vector<std::string> channels{"cma", "basic"};                  // TensorPipe channels, best first
+  Duration timeout{120'000};                                          // default deadline of a call
+  Duration heartbeat_interval{1'000};                                 // a heartbeat this often on every control socket
+  Duration peer_timeout{15'000};                                      // silent for longer: the peer is lost
+  ByteSize max_inflight_bytes{uint64_t{2} << 30};                     // per peer; further calls wait (or fail, as the call asks)
+  ByteSize max_message_bytes{uint64_t{4} << 30};                      // per message, checked before buffers are allocated
   std::map<std::string, std::map<std::string, int64_t>> device_maps;  // peer role -> local cuda index -> remote index
 
   template <class V>

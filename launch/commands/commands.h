@@ -72,5 +72,8 @@ struct RecipeCommand {
 int run_audit(const RecipeCommand& command);
 int run_check(const RecipeCommand& command);
 int run_plan(const RecipeCommand& command);
+struct Recipe;
+// What plan --json prints and a run keeps as plan.json.
+std::string plan_json(const Recipe& recipe);
 
 }  // namespace retort::launch

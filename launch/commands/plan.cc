@@ -1,4 +1,5 @@
 // retort plan: what a recipe will start and what it will cost, from sizes alone.
+#include <algorithm>
 #include <cstdio>
 
 #include "base/json_text.h"
@@ -16,7 +17,7 @@ struct RolePlan {
   int64_t ranks = 1, parameters = 0;
   double weights = 0, gradients = 0, optimizer = 0;  // bytes per rank
   double flops_per_token = 0;
-  double total() const { return weights + gradients + optimizer; }
+  double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
 };
 
 RolePlan plan_role(const std::string& name, const RoleOptions& role) {
@@ -62,43 +63,47 @@ LinkPlan plan_link(const Recipe& recipe, const std::string& role) {
 
 double mib(double bytes) { return bytes / 1048576.0; }
 
-void print_text(const Recipe& recipe, const std::vector<RolePlan>& roles, const std::vector<LinkPlan>& links) {
+struct Plan {
+  std::vector<RolePlan> roles;
+  std::vector<LinkPlan> links;
+
+  // The role with the most work per token and rank sets the pace when everything overlaps.
+  const RolePlan& bottleneck() const {
+    return *std::max_element(roles.begin(), roles.end(),
+                             [](const RolePlan& a, const RolePlan& b) { return a.flops_per_rank() < b.flops_per_rank(); });
+  }
+};
+
+Plan make_plan(const Recipe& recipe) {
+  Plan plan;
+  for (const auto& [name, role] : recipe.roles) plan.roles.push_back(plan_role(name, role));
+  if (recipe.distill)
+    for (const auto& teacher : recipe.distill->teachers) plan.links.push_back(plan_link(recipe, teacher.role));
+  return plan;
+}
+
+void print_text(const Recipe& recipe, const Plan& plan) {
   std::printf("%-12s %6s %12s %12s %12s %12s  model\n", "role", "ranks", "parameters", "weights MiB", "grads MiB", "optim MiB");
-  for (const RolePlan& role : roles)
+  for (const RolePlan& role : plan.roles)
     std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f  %s\n", role.name.c_str(), static_cast<long long>(role.ranks),
                 static_cast<long long>(role.parameters), mib(role.weights), mib(role.gradients), mib(role.optimizer),
                 role.model.c_str());
   std::printf("tokens per step: at most %.0f\n", tokens_per_step(recipe));
-  for (const LinkPlan& link : links)  // there are links only where there is a distill block
+  for (const LinkPlan& link : plan.links)
     std::printf("link %s -> student: %.0f bytes per target token, at most %.2f MiB per step; prefetch %lld holds at most %.2f MiB "
                 "per student rank\n",
                 link.teacher.c_str(), link.bytes_per_token, mib(link.bytes_per_step),
                 static_cast<long long>(recipe.distill->prefetch), mib(link.prefetch_bytes));
+  std::printf("expected bottleneck: %s (%.3g FLOP per token and rank)\n", plan.bottleneck().name.c_str(),
+              plan.bottleneck().flops_per_rank());
 }
 
 }  // namespace
 
-int run_plan(const RecipeCommand& command) {
-  const Recipe recipe = load_recipe(command.recipe, command.overrides);
-  std::vector<RolePlan> roles;
-  for (const auto& [name, role] : recipe.roles) roles.push_back(plan_role(name, role));
-  std::vector<LinkPlan> links;
-  if (recipe.distill)
-    for (const auto& teacher : recipe.distill->teachers) links.push_back(plan_link(recipe, teacher.role));
-  // Work per token and rank; the largest sets the pace when everything overlaps.
-  const RolePlan* slowest = &roles.front();
-  for (const RolePlan& role : roles)
-    if (role.flops_per_token / static_cast<double>(role.ranks) >
-        slowest->flops_per_token / static_cast<double>(slowest->ranks))
-      slowest = &role;
-  if (!command.json) {
-    print_text(recipe, roles, links);
-    std::printf("expected bottleneck: %s (%.3g FLOP per token and rank)\n", slowest->name.c_str(),
-                slowest->flops_per_token / static_cast<double>(slowest->ranks));
-    return 0;
-  }
+std::string plan_json(const Recipe& recipe) {
+  const Plan plan = make_plan(recipe);
   std::string role_json, link_json;
-  for (const RolePlan& role : roles)
+  for (const RolePlan& role : plan.roles)
     role_json += (role_json.empty() ? "" : ", ") + JsonLine()
                                                        .add("role", std::string_view(role.name))
                                                        .add("ranks", role.ranks)
@@ -107,20 +112,27 @@ int run_plan(const RecipeCommand& command) {
                                                        .add("gradient_bytes_per_rank", role.gradients)
                                                        .add("optimizer_bytes_per_rank", role.optimizer)
                                                        .str();
-  for (const LinkPlan& link : links)
+  for (const LinkPlan& link : plan.links)
     link_json += (link_json.empty() ? "" : ", ") + JsonLine()
                                                        .add("teacher", std::string_view(link.teacher))
                                                        .add("bytes_per_target_token", link.bytes_per_token)
                                                        .add("max_bytes_per_step", link.bytes_per_step)
                                                        .add("max_prefetch_bytes_per_rank", link.prefetch_bytes)
                                                        .str();
-  std::printf("%s\n", JsonLine()
-                          .raw("roles", "[" + role_json + "]")
-                          .raw("links", "[" + link_json + "]")
-                          .add("max_tokens_per_step", tokens_per_step(recipe))
-                          .add("expected_bottleneck", std::string_view(slowest->name))
-                          .str()
-                          .c_str());
+  return JsonLine()
+      .raw("roles", "[" + role_json + "]")
+      .raw("links", "[" + link_json + "]")
+      .add("max_tokens_per_step", tokens_per_step(recipe))
+      .add("expected_bottleneck", std::string_view(plan.bottleneck().name))
+      .str();
+}
+
+int run_plan(const RecipeCommand& command) {
+  const Recipe recipe = load_recipe(command.recipe, command.overrides);
+  if (command.json)
+    std::printf("%s\n", plan_json(recipe).c_str());
+  else
+    print_text(recipe, make_plan(recipe));
   return 0;
 }
 

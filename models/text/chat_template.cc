@@ -63,7 +63,8 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
   if (files.chat_template) {
     impl->source = *files.chat_template;
     RustString variables;
-    call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config), borrow_optional(files.special_map), variables.out());
+    call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config), borrow_optional(files.special_map),
+              variables.out());
     call_rust(chat_context(impl->origin), rt_template_open, borrow(impl->source), borrow(variables.view()),
               &impl->handle);
   }

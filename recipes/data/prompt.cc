@@ -15,7 +15,7 @@ using detail::Row;
 std::string as_text(const Json& value, const std::string& name) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number()) return value.dump();
-  bad_row("'" + name + "' is a " + value.type_name() + "; expected a string or a number");
+  bad_row("'" + name + "' is " + detail::a_type(value) + "; expected a string or a number");
 }
 
 std::string content_of(const Json& message) {
@@ -48,7 +48,7 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
     sample.prompt_text = chat.render(prompt.dump(), true).text;
     sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
   } else {
-    bad_row(std::string("'prompt' is a ") + prompt.type_name() + "; expected a string or an array of messages");
+    bad_row("'prompt' is " + detail::a_type(prompt) + "; expected a string or an array of messages");
   }
   const Json* completion = row.find("completion");
   if (!completion) return;

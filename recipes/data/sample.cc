@@ -83,7 +83,7 @@ Draft from_prompt_completion(const Row& row, const Context& context) {
   if (prompt.is_string() && completion.is_string())
     return from_strings(row.text("prompt"), row.text("completion"), context);
   if (!prompt.is_array() || !completion.is_array())
-    bad_row(std::string("'prompt' is a ") + prompt.type_name() + " and 'completion' a " + completion.type_name() +
+    bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " + detail::a_type(completion) +
             "; expected two strings or two arrays of messages");
   detail::require_template(context.chat, context.tokenizer);
   const detail::RenderedPair pair = detail::render_pair(prompt, completion, context.chat);

@@ -77,6 +77,7 @@ void Agent::Impl::join() {
   std::lock_guard lock(join_mutex_);
   if (joined_) return;
   down_future_.get();  // bounded by the drain and goodbye timeouts
+  detail::SigpipeBlock no_sigpipe;
   transport_->close();
   transport_->join();  // after this no callback of TensorPipe runs
   loop_->stop();

@@ -13,8 +13,9 @@ namespace {
 
 using boost::system::error_code;
 using tcp = boost::asio::ip::tcp;
-constexpr size_t kMaxStrangers = 64;        // connections that have not proved the secret
-constexpr size_t kMaxSessionsPerPeer = 4;   // connections of one living peer
+constexpr size_t kMaxStrangers = 64;  // connections that have not proved the secret
+constexpr uint64_t kMaxIdleReceiveBytes = 256 << 20;
+constexpr size_t kMaxSessionsPerPeer = 4;  // connections of one living peer
 
 std::shared_ptr<tensorpipe::transport::Context> make_transport(const std::string& name) {
   return name == "shm" ? tensorpipe::transport::shm::create() : tensorpipe::transport::uv::create();
@@ -31,13 +32,15 @@ Agent::Impl::Impl(Options options)
     : options_(std::move(options)),
       incarnation_(random_hex(16)),
       loop_(std::make_shared<detail::Loop>()),
+      receive_pool_(std::make_shared<detail::ReceivePool>(kMaxIdleReceiveBytes)),
       acceptor_(loop_->io()),
       accept_pause_(loop_->io()),
       drain_timer_(loop_->io()),
       down_future_(down_promise_.future()) {
   if (options_.name.empty() || options_.name.size() > detail::kMaxNameBytes)
     throw Error(ErrorCode::kInvalidArgument, "an agent needs a name like 'student/0', at most 256 bytes");
-  if (options_.secret.empty()) throw Error(ErrorCode::kInvalidArgument, "an agent needs the run's secret; make one with random_hex(32)");
+  if (options_.secret.empty())
+    throw Error(ErrorCode::kInvalidArgument, "an agent needs the run's secret; make one with random_hex(32)");
   options_.rpc.validate();
   open_port();
   open_transport();
@@ -68,12 +71,14 @@ void Agent::Impl::open_port() {
 }
 
 void Agent::Impl::open_transport() {
+  detail::SigpipeBlock no_sigpipe;  // for the threads that start here
   transport_ = std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(options_.name));
   int64_t priority = 100;
   for (const auto& name : options_.rpc.transports) {
     auto context = make_transport(name);
     if (!context->isViable())
-      throw Error(ErrorCode::kUnavailable, "this machine has no TensorPipe transport '" + name + "'; remove it from rpc.transports");
+      throw Error(ErrorCode::kUnavailable,
+                  "this machine has no TensorPipe transport '" + name + "'; remove it from rpc.transports");
     transport_->registerTransport(priority--, name, std::move(context));
   }
   // A channel that the machine cannot do is left to the next one; basic always works.
@@ -127,16 +132,18 @@ void Agent::Impl::connect(std::string_view peer, const std::string& address, Dea
     throw Error(ErrorCode::kInvalidArgument, "connect() needs the peer's name, like 'teacher/0'");
   Promise<Empty> promise;
   auto done = promise.future();
-  const bool posted = loop_->post([this, promise, name = std::string(peer), where = detail::parse_address(address), deadline]() mutable {
-    if (closing_) {
-      promise.set_error(std::make_exception_ptr(closed_error()));
-      return;
-    }
-    std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
-    auto connector = std::make_shared<detail::Connector>(*this, std::move(name), std::move(where), deadline, std::move(promise));
-    connectors_.push_back(connector);
-    connector->start();
-  });
+  const bool posted =
+      loop_->post([this, promise, name = std::string(peer), where = detail::parse_address(address), deadline]() mutable {
+        if (closing_) {
+          promise.set_error(std::make_exception_ptr(closed_error()));
+          return;
+        }
+        std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
+        auto connector =
+            std::make_shared<detail::Connector>(*this, std::move(name), std::move(where), deadline, std::move(promise));
+        connectors_.push_back(connector);
+        connector->start();
+      });
   if (!posted) throw closed_error();
   done.get();
 }
@@ -263,7 +270,8 @@ void Agent::Impl::session_up(const SessionPtr& session) {
     const bool restarted = other->peer_incarnation() != session->peer_incarnation();
     if (restarted || same >= kMaxSessionsPerPeer) {
       --same;
-      other->fail(Error(ErrorCode::kPeerLost, restarted ? "the peer came back as a new process" : "the peer connected too often"));
+      other->fail(
+          Error(ErrorCode::kPeerLost, restarted ? "the peer came back as a new process" : "the peer connected too often"));
     }
   }
   if (closing_) session->fail(closed_error());

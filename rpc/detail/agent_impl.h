@@ -42,6 +42,7 @@ class Agent::Impl final : public detail::SessionHost {
   const std::string& incarnation() const override { return incarnation_; }
   std::shared_ptr<detail::Loop> loop() override { return loop_; }
   tensorpipe::Context& transport() override { return *transport_; }
+  std::shared_ptr<detail::ReceivePool> receive_pool() override { return receive_pool_; }
   bool closing() const override { return closing_; }
   std::shared_ptr<const detail::Handler> handler(const std::string& method) const override;
   std::shared_ptr<detail::PeerState> peer_state(const std::string& peer) override;
@@ -69,6 +70,7 @@ class Agent::Impl final : public detail::SessionHost {
   const Options options_;
   const std::string incarnation_;
   const std::shared_ptr<detail::Loop> loop_;
+  const std::shared_ptr<detail::ReceivePool> receive_pool_;
   std::unique_ptr<tensorpipe::Context> transport_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_pause_, drain_timer_;

@@ -12,9 +12,7 @@ using tcp = boost::asio::ip::tcp;
 constexpr std::chrono::milliseconds kMaxPause{500};
 
 // What will not get better by trying again.
-bool is_final(ErrorCode code) {
-  return code != ErrorCode::kPeerLost && code != ErrorCode::kTimeout;
-}
+bool is_final(ErrorCode code) { return code != ErrorCode::kPeerLost && code != ErrorCode::kTimeout; }
 
 }  // namespace
 

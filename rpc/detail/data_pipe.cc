@@ -12,9 +12,7 @@ namespace {
 
 constexpr size_t kMaxTensorMetadataBytes = 2 + kMaxDims * sizeof(int64_t);
 
-Error lost(const tensorpipe::Error& error) {
-  return Error(ErrorCode::kPeerLost, "the data connection broke: " + error.what());
-}
+Error lost(const tensorpipe::Error& error) { return Error(ErrorCode::kPeerLost, "the data connection broke: " + error.what()); }
 
 // "teacher/0" -> "teacher"
 std::string role_of(const std::string& peer) { return peer.substr(0, peer.find('/')); }
@@ -51,7 +49,7 @@ void check_sendable(const WireMessage& message, const std::string& peer, uint64_
         .with("max", max_bytes);
 }
 
-std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, ReceivePool& pool,
                                       tensorpipe::Allocation& allocation) {
   if (descriptor.payloads.size() != 1 || !descriptor.metadata.empty() || !descriptor.payloads[0].metadata.empty())
     throw Error(ErrorCode::kCorrupt, "a data message has another form than ours");
@@ -78,14 +76,13 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
   auto message = std::make_shared<WireMessage>();
   try {
     message->payload.resize(descriptor.payloads[0].length);
-    for (const auto& format : formats) message->tensors.push_back(format.allocate());
+    for (const auto& format : formats) message->tensors.push_back(pool.allocate(format));
   } catch (const std::exception&) {
     throw Error(ErrorCode::kResourceExhausted, "no memory for a message that arrives").with("bytes", bytes);
   }
   allocation.payloads.resize(1);
   allocation.payloads[0].data = message->payload.data();
-  for (const auto& tensor : message->tensors)
-    allocation.tensors.push_back({tensorpipe::CpuBuffer{tensor.mutable_data_ptr()}});
+  for (const auto& tensor : message->tensors) allocation.tensors.push_back({tensorpipe::CpuBuffer{tensor.mutable_data_ptr()}});
   return message;
 }
 
@@ -104,48 +101,51 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message) {
   return out;
 }
 
-DataPipe::DataPipe(Loop& loop, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error)
-    : loop_(loop), pipe_(std::move(pipe)), on_error_(std::move(on_error)) {}
+DataPipe::DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error)
+    : loop_(loop), pool_(std::move(pool)), pipe_(std::move(pipe)), on_error_(std::move(on_error)) {}
 
 void DataPipe::read(uint64_t max_bytes, OnMessage on_message) {
   if (closed_) return;
   pipe_->readDescriptor([self = shared_from_this(), max_bytes, on_message = std::move(on_message)](
                             const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
-    self->loop_.post([self, error, max_bytes, descriptor = std::move(descriptor), on_message]() mutable {
+    // Without tensors there is nothing but a string to make: asked for at once, which saves a hand-over.
+    if (!error && descriptor.tensors.empty()) return self->receive(descriptor, max_bytes, on_message);
+    self->loop_.post([self, error, max_bytes, descriptor = std::move(descriptor), on_message] {
       if (error) return self->fail(lost(error));
-      self->on_descriptor(std::move(descriptor), max_bytes, std::move(on_message));
+      if (!self->closed_) self->receive(descriptor, max_bytes, on_message);
     });
   });
 }
 
-void DataPipe::on_descriptor(tensorpipe::Descriptor descriptor, uint64_t max_bytes, OnMessage on_message) {
-  if (closed_) return;
+// On the loop thread, or on TensorPipe's: touches nothing but constants and the pipe, which takes calls from any thread.
+void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, OnMessage on_message) {
   tensorpipe::Allocation allocation;
   std::shared_ptr<WireMessage> message;
   try {
-    message = allocate(descriptor, max_bytes, allocation);
+    message = allocate(descriptor, max_bytes, *pool_, allocation);
   } catch (const Error& error) {
-    return fail(error);
+    loop_.post([self = shared_from_this(), error] { self->fail(error); });
+    return;
   }
-  pipe_->read(std::move(allocation), [self = shared_from_this(), message, on_message = std::move(on_message)](
-                                         const tensorpipe::Error& error) noexcept {
-    self->loop_.post([self, error, message, on_message] {
-      if (error) return self->fail(lost(error));
-      if (!self->closed_) on_message(std::move(*message));
-    });
-  });
+  pipe_->read(std::move(allocation),
+              [self = shared_from_this(), message, on_message = std::move(on_message)](const tensorpipe::Error& error) noexcept {
+                self->loop_.post([self, error, message, on_message] {
+                  if (error) return self->fail(lost(error));
+                  if (!self->closed_) on_message(std::move(*message));
+                });
+              });
 }
 
 void DataPipe::write(std::shared_ptr<const WireMessage> message, std::function<void()> on_written) {
   if (closed_) return on_written();
   auto wire = to_tensorpipe(*message);
-  pipe_->write(std::move(wire), [self = shared_from_this(), message, on_written = std::move(on_written)](
-                                    const tensorpipe::Error& error) noexcept {
-    self->loop_.post([self, error, message, on_written] {
-      if (error) self->fail(lost(error));
-      on_written();
-    });
-  });
+  pipe_->write(std::move(wire),
+               [self = shared_from_this(), message, on_written = std::move(on_written)](const tensorpipe::Error& error) noexcept {
+                 self->loop_.post([self, error, message, on_written] {
+                   if (error) self->fail(lost(error));
+                   on_written();
+                 });
+               });
 }
 
 void DataPipe::close() {

@@ -14,13 +14,14 @@
 #include "base/error.h"
 #include "rpc/archive.h"
 #include "rpc/detail/loop.h"
+#include "rpc/detail/receive_pool.h"
 #include "rpc/options.h"
 
 namespace retort::rpc::detail {
 
 inline constexpr size_t kMaxTensors = 4096;
 inline constexpr uint64_t kMinMessageBytes = 64 << 10;  // always accepted, so that errors get through
-inline constexpr uint64_t kPipeHelloBytes = 4 << 10;  // the first message of a pipe
+inline constexpr uint64_t kPipeHelloBytes = 4 << 10;    // the first message of a pipe
 
 // A message with everything that must live while it travels.
 struct WireMessage {
@@ -34,7 +35,7 @@ struct WireMessage {
 void check_sendable(const WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options);
 
 // Space for a message as its descriptor announces it. kResourceExhausted if it is too large, kCorrupt if it cannot be.
-std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, ReceivePool& pool,
                                       tensorpipe::Allocation& allocation);
 // `message` must live until the write is done.
 tensorpipe::Message to_tensorpipe(const WireMessage& message);
@@ -45,7 +46,7 @@ class DataPipe : public std::enable_shared_from_this<DataPipe> {
   using OnError = std::function<void(const Error&)>;
 
   // on_error (may be null) runs once, unless close() came first.
-  DataPipe(Loop& loop, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error);
+  DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error);
   void set_on_error(OnError on_error) { on_error_ = std::move(on_error); }
 
   // Reads one message. One read at a time.
@@ -55,11 +56,12 @@ class DataPipe : public std::enable_shared_from_this<DataPipe> {
   void close();
 
  private:
-  void on_descriptor(tensorpipe::Descriptor descriptor, uint64_t max_bytes, OnMessage on_message);
+  void receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, OnMessage on_message);
   void fail(const Error& error);
 
   Loop& loop_;
-  std::shared_ptr<tensorpipe::Pipe> pipe_;
+  const std::shared_ptr<ReceivePool> pool_;
+  const std::shared_ptr<tensorpipe::Pipe> pipe_;
   OnError on_error_;
   bool closed_ = false;
 };

@@ -17,12 +17,12 @@ struct WireError {
   std::string message, origin;
   std::vector<std::pair<std::string, std::string>> context;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(code, message, origin, context); }
+  void serialize(A& archive, uint32_t) {
+    archive(code, message, origin, context);
+  }
 };
 
-std::string shortened(const std::string& text, size_t size) {
-  return text.size() <= size ? text : text.substr(0, size) + " ...";
-}
+std::string shortened(const std::string& text, size_t size) { return text.size() <= size ? text : text.substr(0, size) + " ..."; }
 
 }  // namespace
 
@@ -57,7 +57,8 @@ std::string error_to_body(const std::exception_ptr& error) {
   } catch (const Error& e) {
     wire = {static_cast<uint8_t>(e.code()), shortened(e.message(), kMaxErrorText), shortened(e.origin(), kMaxContextText), {}};
     for (const auto& [key, value] : e.context())
-      if (wire.context.size() < kMaxErrorContext) wire.context.emplace_back(shortened(key, kMaxContextText), shortened(value, kMaxContextText));
+      if (wire.context.size() < kMaxErrorContext)
+        wire.context.emplace_back(shortened(key, kMaxContextText), shortened(value, kMaxContextText));
   } catch (const std::exception& e) {
     wire = {static_cast<uint8_t>(ErrorCode::kRemote), shortened(e.what(), kMaxErrorText), "handler", {}};
   } catch (...) {

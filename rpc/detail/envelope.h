@@ -21,10 +21,10 @@ struct Envelope {
   uint16_t version = kEnvelopeVersion;
   MessageKind kind = MessageKind::kRequest;
   uint64_t call_id = 0;
-  std::string method;        // requests only
-  int64_t timeout_ms = 0;    // requests only: time left when it was sent (clocks of hosts differ)
+  std::string method;      // requests only
+  int64_t timeout_ms = 0;  // requests only: time left when it was sent (clocks of hosts differ)
   uint64_t trace_id = 0;
-  uint64_t body_bytes = 0;   // what follows the envelope
+  uint64_t body_bytes = 0;  // what follows the envelope
 
   template <class A>
   void serialize(A& archive, uint32_t) {

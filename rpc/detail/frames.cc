@@ -11,7 +11,9 @@ struct Transcript {
   std::string prover;
   Hello client, server;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(prover, client, server); }
+  void serialize(A& archive, uint32_t) {
+    archive(prover, client, server);
+  }
 };
 
 }  // namespace
@@ -32,8 +34,8 @@ Hello parse_hello(std::string_view body) {
         .with("ours", kProtocolVersion)
         .with("theirs", version);
   Hello hello = from_bytes<Hello>(body);
-  if (hello.nonce.size() != 64 || hello.name.empty() || hello.name.size() > kMaxNameBytes ||
-      hello.incarnation.empty() || hello.incarnation.size() > kMaxNameBytes)
+  if (hello.nonce.size() != 64 || hello.name.empty() || hello.name.size() > kMaxNameBytes || hello.incarnation.empty() ||
+      hello.incarnation.size() > kMaxNameBytes)
     throw Error(ErrorCode::kCorrupt, "hello has a bad nonce or name");
   return hello;
 }

@@ -30,10 +30,10 @@ enum class FrameType : uint8_t { kHello, kChallenge, kProof, kListen, kRefuse, k
 struct Hello {
   uint64_t magic = kMagic;
   uint32_t version = kProtocolVersion;
-  std::string nonce;         // 64 hex digits
-  std::string name;          // who sends this
-  std::string incarnation;   // random per agent: tells a restarted peer from a second connection
-  std::string target;        // client: whom it wants to reach
+  std::string nonce;               // 64 hex digits
+  std::string name;                // who sends this
+  std::string incarnation;         // random per agent: tells a restarted peer from a second connection
+  std::string target;              // client: whom it wants to reach
   uint64_t max_message_bytes = 0;  // the largest data message the sender accepts
   template <class A>
   void serialize(A& archive, uint32_t) {
@@ -44,7 +44,9 @@ struct Hello {
 struct Proof {
   std::string mac;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(mac); }
+  void serialize(A& archive, uint32_t) {
+    archive(mac);
+  }
 };
 
 struct Listen {
@@ -52,7 +54,9 @@ struct Listen {
   std::string token;                             // proves on each pipe whose it is
   std::map<std::string, std::string> addresses;  // transport -> URL of the data listener
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(mac, token, addresses); }
+  void serialize(A& archive, uint32_t) {
+    archive(mac, token, addresses);
+  }
 };
 
 // Refuse (during the handshake) and Bye (afterwards).
@@ -60,13 +64,17 @@ struct Farewell {
   uint8_t code = 0;
   std::string reason;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(code, reason); }
+  void serialize(A& archive, uint32_t) {
+    archive(code, reason);
+  }
 };
 
 struct Cancel {
   uint64_t call_id = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(call_id); }
+  void serialize(A& archive, uint32_t) {
+    archive(call_id);
+  }
 };
 
 template <class Body>

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "rpc/detail/sigpipe_block.h"
 #include "rpc/future.h"
 
 namespace retort::rpc::detail {
@@ -22,6 +23,7 @@ class Loop {
   void start() {
     thread_ = std::thread([this] {
       LoopThreadScope scope;
+      SigpipeBlock no_sigpipe;
       io_.run();  // a handler that throws is a bug and ends the process
     });
   }

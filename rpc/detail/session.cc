@@ -10,8 +10,9 @@
 namespace retort::rpc::detail {
 namespace {
 
-constexpr uint64_t kSmallBytes = 64 << 10;                // up to here a message goes over the pipe of small calls
+constexpr uint64_t kSmallBytes = 64 << 10;  // up to here a message goes over the pipe of small calls
 constexpr std::chrono::milliseconds kGoodbyeTimeout{1000};
+constexpr size_t kMaxEarlyCancels = 1024;
 constexpr int64_t kMaxTimeoutMs = int64_t{30} * 24 * 3600 * 1000;
 using Clock = std::chrono::steady_clock;
 
@@ -48,7 +49,8 @@ void OutgoingCall::fail(const Error& error) { finish(failed(error.with("method",
 void IncomingCall::run() {
   if (!start()) return;
   if (cancelled->load()) return reply(failed(Error(ErrorCode::kCancelled, "cancelled before it ran")));
-  if (context.deadline.expired()) return reply(failed(Error(ErrorCode::kTimeout, "the deadline passed in the queue of handlers")));
+  if (context.deadline.expired())
+    return reply(failed(Error(ErrorCode::kTimeout, "the deadline passed in the queue of handlers")));
   Outcome<Message> outcome;
   try {
     outcome.value = handler->run(std::move(request), context);
@@ -179,6 +181,7 @@ void Session::on_message(WireMessage message) {
 }
 
 void Session::on_request(const Envelope& envelope, Message request) {
+  if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
   auto call = std::make_shared<IncomingCall>(
       CallContext{peer(), envelope.call_id,
                   Deadline::after(std::chrono::milliseconds(std::min(envelope.timeout_ms, kMaxTimeoutMs))), nullptr});
@@ -231,8 +234,13 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
 void Session::on_control(FrameType type, std::string_view body) {
   if (type == FrameType::kHeartbeat) return;
   if (type == FrameType::kCancel) {
-    const auto found = incoming_.find(from_bytes<Cancel>(body).call_id);
-    if (found == incoming_.end()) return;  // it was answered already
+    const uint64_t call_id = from_bytes<Cancel>(body).call_id;
+    const auto found = incoming_.find(call_id);
+    if (found == incoming_.end()) {  // it was answered already, or is still on its way over the slower connection
+      cancelled_early_.push_back(call_id);
+      if (cancelled_early_.size() > kMaxEarlyCancels) cancelled_early_.pop_front();
+      return;
+    }
     const auto call = found->second;
     call->cancelled->store(true);
     if (call->start()) finish_incoming(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));

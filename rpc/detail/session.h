@@ -77,6 +77,7 @@ class SessionHost {
   virtual const std::string& incarnation() const = 0;
   virtual std::shared_ptr<Loop> loop() = 0;
   virtual tensorpipe::Context& transport() = 0;
+  virtual std::shared_ptr<ReceivePool> receive_pool() = 0;
   virtual bool closing() const = 0;
   // Null if no such method is served.
   virtual std::shared_ptr<const Handler> handler(const std::string& method) const = 0;
@@ -169,6 +170,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unordered_map<uint64_t, std::shared_ptr<OutgoingCall>> outgoing_;
   std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>> deadlines_;
   std::unordered_map<uint64_t, std::shared_ptr<IncomingCall>> incoming_;
+  std::deque<uint64_t> cancelled_early_;  // cancelled before the request came over its pipe; the last 1,024
   size_t writes_ = 0;
   std::function<void(const Error*)> on_settled_;
   bool peer_leaving_ = false, said_goodbye_ = false;

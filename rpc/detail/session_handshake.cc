@@ -19,7 +19,9 @@ struct PipeHello {
   std::string token;
   uint32_t index = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(token, index); }
+  void serialize(A& archive, uint32_t) {
+    archive(token, index);
+  }
 };
 
 std::shared_ptr<const WireMessage> pipe_hello(const std::string& token, uint32_t index) {
@@ -49,8 +51,7 @@ void Session::start() {
   auto self = shared_from_this();
   timer_.expires_after(kHandshakeTimeout);
   timer_.async_wait([self](const boost::system::error_code& code) {
-    if (!code && self->phase_ < Phase::kPipes)
-      self->fail(Error(ErrorCode::kTimeout, "the handshake was not finished in time"));
+    if (!code && self->phase_ < Phase::kPipes) self->fail(Error(ErrorCode::kTimeout, "the handshake was not finished in time"));
   });
   control_->start([self](FrameType type, std::string_view body) { self->on_frame(type, body); },
                   [self](const Error& error) { self->fail(error); });
@@ -112,7 +113,9 @@ void Session::on_hello(std::string_view body) {
 void Session::on_challenge(std::string_view body) {
   theirs_ = parse_hello(body);
   if (theirs_.name != target_)
-    throw Error(ErrorCode::kUnauthenticated, "another peer answers at this address").with("wanted", target_).with("found", theirs_.name);
+    throw Error(ErrorCode::kUnauthenticated, "another peer answers at this address")
+        .with("wanted", target_)
+        .with("found", theirs_.name);
   phase_ = Phase::kProof;
   control_->send(frame_bytes(FrameType::kProof, Proof{mac("client")}));
 }
@@ -165,7 +168,7 @@ void Session::accept_pipe() {
 
 void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
   auto self = shared_from_this();
-  auto pipe = std::make_shared<DataPipe>(*loop_, std::move(tensorpipe_pipe), nullptr);
+  auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), std::move(tensorpipe_pipe), nullptr);
   candidates_.push_back(pipe);
   // Weak: a pipe whose read never ends must not keep the session.
   pipe->read(kPipeHelloBytes, [self, weak = std::weak_ptr<DataPipe>(pipe)](WireMessage message) {
@@ -207,10 +210,12 @@ void Session::connect_pipes(const Listen& listen) {
   // uv reaches every host, and the pipe itself then moves to the best transport both sides have.
   std::string url;
   for (const auto& transport : host_.options().rpc.transports)
-    if (const auto found = listen.addresses.find(transport); found != listen.addresses.end() && (url.empty() || transport == "uv"))
+    if (const auto found = listen.addresses.find(transport);
+        found != listen.addresses.end() && (url.empty() || transport == "uv"))
       url = found->second;
   if (url.empty())
-    throw Error(ErrorCode::kMismatch, "the two sides have no transport in common; set rpc.transports alike").with("peer", target_);
+    throw Error(ErrorCode::kMismatch, "the two sides have no transport in common; set rpc.transports alike")
+        .with("peer", target_);
   auto self = shared_from_this();
   for (uint32_t index = 0; index < 2; ++index) {
     std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe;
@@ -219,7 +224,8 @@ void Session::connect_pipes(const Listen& listen) {
     } catch (const std::exception& e) {
       throw Error(ErrorCode::kUnavailable, std::string("cannot open a data connection: ") + e.what()).with("peer", target_);
     }
-    auto pipe = std::make_shared<DataPipe>(*loop_, std::move(tensorpipe_pipe), [self](const Error& error) { self->refuse(error); });
+    auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), std::move(tensorpipe_pipe),
+                                           [self](const Error& error) { self->refuse(error); });
     candidates_.push_back(pipe);
     pipe->write(pipe_hello(listen.token, index), [] {});
     pipe->read(kPipeHelloBytes, [self, index, token = listen.token](WireMessage message) {

@@ -17,10 +17,10 @@ namespace {
 
 using Type = at::ScalarType;
 // The code on the wire is the position here: append only.
-constexpr std::array kTypes{Type::Byte,   Type::Char,          Type::Short,         Type::Int,    Type::Long,
-                            Type::Half,   Type::Float,         Type::Double,        Type::Bool,   Type::BFloat16,
-                            Type::UInt16, Type::UInt32,        Type::UInt64,        Type::ComplexFloat,
-                            Type::ComplexDouble, Type::Float8_e4m3fn, Type::Float8_e5m2};
+constexpr std::array kTypes{Type::Byte,          Type::Char,       Type::Short,  Type::Int,          Type::Long,
+                            Type::Half,          Type::Float,      Type::Double, Type::Bool,         Type::BFloat16,
+                            Type::UInt16,        Type::UInt32,     Type::UInt64, Type::ComplexFloat, Type::ComplexDouble,
+                            Type::Float8_e4m3fn, Type::Float8_e5m2};
 
 uint8_t take_byte(std::string_view& bytes) {
   if (bytes.empty()) throw Error(ErrorCode::kCorrupt, "a tensor's format ends too early");

@@ -24,8 +24,11 @@ void check_working(const ArithmeticProblem& problem) {
   for (int step = 0; words >> a >> op >> b >> equals >> c; ++step) {
     ASSERT_EQ(equals, '=');
     EXPECT_EQ(c, op == '+' ? a + b : op == '-' ? a - b : a * b) << problem.completion;
-    if (step == 0) EXPECT_NE((" " + problem.prompt).find(" " + std::to_string(a)), std::string::npos);
-    if (step == 1) EXPECT_EQ(std::to_string(a), last);
+    if (step == 0) {
+      EXPECT_NE(problem.prompt.find(" " + std::to_string(a)), std::string::npos) << problem.prompt;
+    } else {
+      EXPECT_EQ(std::to_string(a), last) << problem.completion;
+    }
     EXPECT_NE(problem.prompt.find(" " + std::to_string(b)), std::string::npos) << problem.prompt;
     last = std::to_string(c);
     if (words.peek() == ',') words.get();

@@ -65,7 +65,7 @@ TEST_F(PromptTest, Messages) {
 TEST_F(PromptTest, Errors) {
   refuses(R"({"text":"w1"})", "no prompt to continue");
   refuses(R"({"prompt":7})", "'prompt' is a number");
-  refuses(R"({"prompt":"w1","answer":[1]})", "'answer' is a array");
+  refuses(R"({"prompt":"w1","answer":[1]})", "'answer' is an array");
   refuses(R"({"answer":"1"})", "no format fits");
   refuses("{", "malformed JSON");
   refuses(R"({"input_ids":[11],"labels":[11]})", "the prompt has no tokens");

@@ -31,7 +31,7 @@ TEST_F(SampleErrorTest, Json) {
   refuses("{\"text\":\"w1 \xc3\"}", "UTF-8");
   refuses(R"({"text":"\ud800"})", "surrogate");
   refuses(R"([{"text":"w1"}])", "JSON array");
-  refuses(R"("w1")", "a JSON string; expected an object");
+  refuses(R"("w1")", "the line is a string; expected an object");
 }
 
 TEST_F(SampleErrorTest, Formats) {
@@ -73,7 +73,7 @@ TEST_F(SampleErrorTest, TemplatesThatCannotBeMasked) {
   chat_ = test::chat_template("{{ messages|length }} {% for m in messages %}{{ m.content }} {% endfor %}");
   refuses(R"({"prompt":[{"role":"user","content":"w1"}],"completion":[{"role":"assistant","content":"w2"}]})",
           "is not a prefix of the rendering of prompt and completion; they part at byte 0");
-  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]})", "prefix");
+  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]})", "cannot be located");
   chat_ = test::chat_template("{% for m in messages %}{{ m.content }} {% if false %}{% generation %}{% endgeneration %}{% endif %}{% endfor %}");
   refuses(R"({"messages":[{"role":"assistant","content":"w2"}]})", "no targets: the chat template puts nothing");
   chat_ = test::chat_template("{{ raise_exception('roles must alternate') }}");

@@ -33,6 +33,7 @@ models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions&
              "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}";
     vocab += std::string(i ? "," : "") + "\"" + specials[i] + "\":" + std::to_string(i);
   }
+  for (int32_t i = kEnd + 1; i < kFirstWord; ++i) vocab += ",\"unused" + std::to_string(i) + "\":" + std::to_string(i);
   for (int32_t i = 0; i < kNumWords; ++i)
     vocab += ",\"w" + std::to_string(i) + "\":" + std::to_string(word(i));
   const std::string bos = R"({"SpecialToken":{"id":"<s>","type_id":0}})", eos = R"({"SpecialToken":{"id":"</s>","type_id":0}})";
@@ -55,24 +56,25 @@ models::ChatTemplate chat_template(std::string_view source) {
   return models::ChatTemplate::from_source(std::string(source), "<s>", "</s>");
 }
 
-std::string text_row(int64_t id, int64_t tokens) {
+std::string numbered_row(int64_t id, int64_t tokens) {
   RETORT_CHECK(tokens >= 5 && id < kNumWords * kNumWords);
-  std::string text = "w" + std::to_string(id / kNumWords) + " w" + std::to_string(id % kNumWords);
-  for (int64_t i = 4; i < tokens; ++i) text += " w" + std::to_string(i % kNumWords);
-  return "{\"text\":\"" + text + "\"}\n";
+  std::string ids = std::to_string(kBos) + "," + std::to_string(word(static_cast<int32_t>(id / kNumWords))) + "," +
+                    std::to_string(word(static_cast<int32_t>(id % kNumWords)));
+  for (int64_t i = 4; i < tokens; ++i) ids += "," + std::to_string(word(static_cast<int32_t>(i % kNumWords)));
+  return "{\"input_ids\":[" + ids + "," + std::to_string(kEos) + "]}\n";
 }
 
-int64_t text_row_id(const Sample& sample) {
+int64_t numbered_row_id(const Sample& sample) {
   return int64_t{sample.input_ids.at(1) - kFirstWord} * kNumWords + (sample.input_ids.at(2) - kFirstWord);
 }
 
-Dataset text_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
+Dataset numbered_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
                      const std::vector<double>& weights, const DataOptions& options) {
   std::vector<Source> sources;
   int64_t id = 0;
   for (size_t s = 0; s < lengths_by_source.size(); ++s) {
     std::string rows;
-    for (const int64_t length : lengths_by_source[s]) rows += text_row(id++, length);
+    for (const int64_t length : lengths_by_source[s]) rows += numbered_row(id++, length);
     Source source{.path = folder.write("source" + std::to_string(s) + ".jsonl", rows).string()};
     if (s < weights.size()) source.weight = weights[s];
     sources.push_back(source);

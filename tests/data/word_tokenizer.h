@@ -47,13 +47,13 @@ inline constexpr std::string_view kMarkedTemplate =
     "{% if add_generation_prompt %}<|assistant|>{% endif %}";
 models::ChatTemplate chat_template(std::string_view source = kMarkedTemplate);
 
-// A row {"text": "w.. w.. ..."} whose sample has exactly `tokens` tokens (BOS and EOS counted, at least 5) and whose words spell `id`.
-std::string text_row(int64_t id, int64_t tokens);
-// The id that a text_row's sample spells.
-int64_t text_row_id(const Sample& sample);
+// A row of exactly `tokens` input_ids (at least 5), all targets, whose first words spell `id`.
+std::string numbered_row(int64_t id, int64_t tokens);
+// The id that a numbered_row's sample spells.
+int64_t numbered_row_id(const Sample& sample);
 
-// A text-format dataset over rows with these lengths (in file order).
-Dataset text_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
+// A dataset over numbered rows with these lengths; the numbers run through all sources.
+Dataset numbered_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
                      const std::vector<double>& weights = {}, const DataOptions& options = {});
 
 // The message of the kInvalidArgument that `call` throws; "" if it throws nothing or something else.

@@ -93,6 +93,9 @@ class Checker {
     found_.push_back(path.string() + ":" + std::to_string(line) + ": " + what);
   }
 
+  // Other modules may include only what HEADERS lists; the rest, and all of detail/, is private.
+  bool is_private(const fs::path& path) const { return is_detail(path) || !is_listed(path); }
+
   void check(const Source& source) {
     const size_t limit = module_of(source.path) == "tests" ? kMaxTestLines : kMaxLines;
     if (source.lines.size() > limit)
@@ -101,7 +104,8 @@ class Checker {
       report(source.path, 1, "the name says nothing; name it after the one concept it holds");
     if (kShadowing.count(source.path.string())) report(source.path, 1, "the name hides a system header");
     if (!is_cxx(source.path)) return;
-    check_listed(source);
+    if (!is_header(source.path) && !is_listed(source.path))
+      report(source.path, 1, "no CMakeLists.txt of its folder or above names it, so it is never compiled");
     if (is_header(source.path) &&
         std::none_of(source.lines.begin(), source.lines.end(), [](auto& line) { return line == "#pragma once"; }))
       report(source.path, 1, "no #pragma once");
@@ -112,22 +116,19 @@ class Checker {
         match[1] == "\"" ? check_own_include(source, i + 1, match[2]) : check_system_include(source, i + 1, match[2]);
   }
 
-  // A file that no CMakeLists.txt names is neither compiled nor tested.
-  void check_listed(const Source& source) {
-    if (is_header(source.path) && (is_detail(source.path) || kSeesEverything.count(module_of(source.path)))) return;
-    for (fs::path folder = source.path.parent_path(); !folder.empty(); folder = folder.parent_path()) {
+  // Whether the CMakeLists.txt of its folder or of one above names the file.
+  bool is_listed(const fs::path& path) const {
+    const auto is_end = [](char c) { return std::isspace(static_cast<unsigned char>(c)) || c == ')' || c == '(' || c == '"'; };
+    for (fs::path folder = path.parent_path(); !folder.empty(); folder = folder.parent_path()) {
       const auto list = lists_.find(folder);
       if (list == lists_.end()) continue;
-      const std::string name = fs::relative(source.path, folder).string();
+      const std::string name = path.lexically_relative(folder).string();
       for (auto at = list->second.find(name); at != std::string::npos; at = list->second.find(name, at + 1)) {
-        const auto is_end = [](char c) { return std::isspace(static_cast<unsigned char>(c)) || c == ')' || c == '(' || c == '"'; };
         const size_t end = at + name.size();
-        if ((at == 0 || is_end(list->second[at - 1])) && (end == list->second.size() || is_end(list->second[end]))) return;
+        if ((at == 0 || is_end(list->second[at - 1])) && (end == list->second.size() || is_end(list->second[end]))) return true;
       }
     }
-    report(source.path, 1,
-           is_header(source.path) ? "not in HEADERS of its CMakeLists.txt: list it, or move it to detail/ if it is private"
-                                  : "no CMakeLists.txt of its folder or above names it, so it is never compiled");
+    return false;
   }
 
   void check_own_include(const Source& source, size_t line, const std::string& included) {
@@ -137,23 +138,29 @@ class Checker {
     }
     const std::string from = module_of(source.path), to = module_of(included);
     if (kSeesEverything.count(from)) return;
-    if (from != to && is_detail(included)) report(source.path, line, "\"" + included + "\" is private to " + to);
+    if (from != to && !kSeesEverything.count(to) && is_private(included))
+      report(source.path, line, "\"" + included + "\" is private to " + to + " (in detail/, or not in its HEADERS)");
     const auto allowed = table_.find(from);
     if (allowed == table_.end())
       report(source.path, line, "module " + from + " is not in the table of docs/architecture.md");
     else if (from != to && !allowed->second.count(to))
       report(source.path, line, from + " may not include " + to + " (table in docs/architecture.md): \"" + included + "\"");
-    else if (is_header(source.path) && !is_detail(source.path) && is_detail(included))
+    else if (is_header(source.path) && !is_private(source.path) && is_private(included))
       report(source.path, line, "a public header may not include the private \"" + included + "\"");
   }
 
   void check_system_include(const Source& source, size_t line, const std::string& included) {
     const std::string module = module_of(source.path);
     if (!is_header(source.path) || kSeesEverything.count(module)) return;
-    if (included == "torch/torch.h") report(source.path, line, "<torch/torch.h> costs every includer 20 s; not in headers");
-    static const std::regex standard("[a-z_0-9]+");
+    if (included == "torch/torch.h") return report(source.path, line, "<torch/torch.h> costs every includer 20 s; not in headers");
+    if (is_detail(source.path)) return;
+    static const std::regex third_party("(tensorpipe/|yaml-cpp/|boost/beast).*|nccl.h|cuda_runtime.h");
+    if (std::regex_match(included, third_party))
+      return report(source.path, line, "<" + included + "> belongs into a .cc or a header in detail/");
+    if (is_private(source.path)) return;
+    static const std::regex standard("[a-z_0-9]+|std(int|def|bool)\\.h|unistd\\.h|sys/[a-z]+\\.h");
     static const std::set<std::string> accepted{"ATen/core/Tensor.h", "c10/core/ScalarType.h", "boost/asio/awaitable.hpp"};
-    if (is_detail(source.path) || std::regex_match(included, standard) || accepted.count(included)) return;
+    if (std::regex_match(included, standard) || accepted.count(included)) return;
     report(source.path, line, "a public header includes only std, ours and <ATen/core/Tensor.h>, not <" + included + ">");
   }
 

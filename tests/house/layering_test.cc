@@ -96,7 +96,12 @@ TEST_F(SmallTree, ForbiddenEdge) {
 TEST_F(SmallTree, PrivateHeaderOfAnotherModule) {
   add("docs/architecture.md", "```\nlaunch -> rpc, base\nrpc -> base\nbase -> std\n```\n");
   add("launch/CMakeLists.txt", "add_executable(retort main.cc)\n");
+  add("launch/main.cc", "#include \"rpc/agent.h\"\n");
+  EXPECT_TRUE(find_violations(root_).empty());
   add("launch/main.cc", "#include \"rpc/detail/pipe.h\"\n");
+  expect_one("launch/main.cc:1:", "private to rpc");
+  add("rpc/wire.h", "#pragma once\n");
+  add("launch/main.cc", "#include \"rpc/wire.h\"\n");
   expect_one("launch/main.cc:1:", "private to rpc");
 }
 TEST_F(SmallTree, TestsAreSeenByNobody) {
@@ -129,9 +134,16 @@ TEST_F(SmallTree, UnlistedSource) {
   add("tests/rpc/CMakeLists.txt", "retort_test(other SOURCES other_agent_test.cc)  # agent_test.cc\n");
   expect_one("tests/rpc/agent_test.cc:1:", "never compiled");
 }
-TEST_F(SmallTree, UnlistedHeader) {
-  add("rpc/CMakeLists.txt", "retort_module(rpc SOURCES agent.cc detail/pipe.cc)\n");
-  expect_one("rpc/agent.h:1:", "not in HEADERS");
+TEST_F(SmallTree, UnlistedHeaderIsPrivate) {
+  add("rpc/wire.h", "#pragma once\n#include <boost/asio.hpp>\n");
+  add("rpc/agent.cc", "#include \"rpc/wire.h\"\n");
+  EXPECT_TRUE(find_violations(root_).empty()) << "a private header of the module";
+  add("rpc/agent.h", "#pragma once\n#include \"rpc/wire.h\"\n");
+  expect_one("rpc/agent.h:2:", "may not include the private");
+}
+TEST_F(SmallTree, PackageThatBelongsIntoDetail) {
+  add("rpc/wire.h", "#pragma once\n#include <tensorpipe/core/pipe.h>\n");
+  expect_one("rpc/wire.h:2:", "belongs into a .cc");
 }
 TEST_F(SmallTree, LongFile) {
   std::string text = "#include \"base/error.h\"\n";

@@ -52,8 +52,9 @@ struct Variant {
 };
 
 TEST_F(AdamWTest, TenStepsEqualTorch) {
-  for (const Variant& run : {Variant{"plain", {}}, Variant{"decay", {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
-                             Variant{"groups", {.weight_decay = 0.1, .no_decay_suffixes = {".bias", "norm.weight"}}}}) {
+  for (const Variant& run :
+       {Variant{"plain", {}}, Variant{"decay", {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
+        Variant{"groups", {.weight_decay = 0.1, .no_decay_suffixes = {".bias", "norm.weight"}}}}) {
     const std::vector<NamedParameter> parameters = make_parameters();
     GradBuckets buckets(parameters, world_.dp(), {});
     AdamW optimizer(parameters, run.options);
@@ -82,8 +83,7 @@ TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     const std::vector<NamedParameter> half = make_parameters(dtype);
     std::vector<NamedParameter> full;
-    for (const NamedParameter& p : half)
-      full.push_back({p.name, p.value.detach().to(at::kFloat).requires_grad_(true)});
+    for (const NamedParameter& p : half) full.push_back({p.name, p.value.detach().to(at::kFloat).requires_grad_(true)});
     GradBuckets half_buckets(half, world_.dp(), {}), full_buckets(full, world_.dp(), {});
     AdamW half_optimizer(half, {.weight_decay = 0.1}), full_optimizer(full, {.weight_decay = 0.1});
     EXPECT_EQ(full_optimizer.state_bytes(), 8 * (15 + 12 + 7 + 1));

@@ -114,7 +114,9 @@ TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
   const at::Tensor w = leaf({2});
   EXPECT_NE(refusal([&] { GradBuckets({{"x", w * 2}}, world_.dp(), {}); }).find("'x' is not a leaf"), std::string::npos);
   EXPECT_NE(refusal([&] { GradBuckets({{"y", at::zeros({2})}}, world_.dp(), {}); }).find("'y' is not a leaf"), std::string::npos);
-  EXPECT_NE(refusal([&] { GradBuckets({{"w", w}, {"again", w}}, world_.dp(), {}); }).find("'again' is listed twice"),
+  EXPECT_NE(refusal([&] {
+              GradBuckets({{"w", w}, {"again", w}}, world_.dp(), {});
+            }).find("'again' is listed twice"),
             std::string::npos);
   // The failed attempts left no hook behind.
   EXPECT_EQ(refusal([&] { GradBuckets({{"w", w}}, world_.dp(), {}); }), "");

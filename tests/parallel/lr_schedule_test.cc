@@ -24,7 +24,11 @@ std::vector<Case> cases() {
       all.push_back({"lr/" + name + tag, {.type = type, .learning_rate = 3e-4, .warmup_steps = warmup, .max_steps = total}});
     if (warmup == 0 || warmup == 3)
       all.push_back({"lr/cosine_min" + tag,
-                     {.type = LrSchedulerType::kCosine, .learning_rate = 3e-4, .min_lr = 2e-5, .warmup_steps = warmup, .max_steps = total}});
+                     {.type = LrSchedulerType::kCosine,
+                      .learning_rate = 3e-4,
+                      .min_lr = 2e-5,
+                      .warmup_steps = warmup,
+                      .max_steps = total}});
   }
   return all;
 }

@@ -1,0 +1,257 @@
+// Time, limits and endings: deadlines, cancellation, credit, full queues, close.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "rpc/agent.h"
+#include "tests/rpc/echo.h"
+
+namespace retort::rpc::testing {
+namespace {
+
+struct Pair {
+  explicit Pair(RpcOptions server_options = {}, RpcOptions client_options = {}, size_t capacity = 256)
+      : handlers(capacity),
+        server(agent_options("teacher/0", server_options)),
+        client(agent_options("student/0", client_options)) {
+    serve_echo(server, handlers.queue, ran);
+    client.connect("teacher/0", server.address(), soon());
+  }
+  Future<EchoReply> echo(EchoRequest request, CallOptions options = {}) {
+    return client.call("teacher/0", kEcho, request, options);
+  }
+  std::shared_ptr<std::atomic<int>> ran = std::make_shared<std::atomic<int>>(0);
+  HandlerThread handlers;
+  Agent server, client;
+};
+
+template <class Fn>
+bool eventually(Fn condition) {
+  const auto deadline = soon();
+  while (!condition()) {
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+TEST(Deadlines, AnExpiredCallFailsAndItsQueuedHandlerNeverRuns) {
+  Pair pair;
+  pair.handlers.paused = true;
+  auto late = pair.echo({.text = "late"}, {.timeout = 50ms});
+  EXPECT_EQ(code_of(late), ErrorCode::kTimeout);
+  pair.handlers.paused = false;
+  EXPECT_EQ(pair.echo({.text = "next"}).get().text, "next");  // served after the expired one was skipped
+  EXPECT_EQ(*pair.ran, 1);
+}
+
+TEST(Deadlines, TheDefaultTimeoutIsTheOptions) {
+  RpcOptions options;
+  options.timeout = Duration(50);
+  Pair pair({}, options);
+  auto late = pair.echo({.sleep_ms = 20000});
+  EXPECT_EQ(code_of(late), ErrorCode::kTimeout);
+}
+
+TEST(Deadlines, ManyDeadlinesFireInTheirOwnTime) {
+  Pair pair;
+  pair.handlers.paused = true;
+  std::vector<Future<EchoReply>> futures;
+  for (int i = 0; i < 20; ++i) futures.push_back(pair.echo({}, {.timeout = std::chrono::milliseconds(i % 2 ? 30 : 60000)}));
+  for (int i = 1; i < 20; i += 2) EXPECT_EQ(code_of(futures[i]), ErrorCode::kTimeout);
+  pair.handlers.paused = false;
+  for (int i = 0; i < 20; i += 2) EXPECT_NO_THROW(futures[i].get());
+}
+
+TEST(Cancellation, AQueuedCallDoesNotRunAndARunningOneIsTold) {
+  Pair pair;
+  auto running = pair.echo({.sleep_ms = 60000});
+  ASSERT_TRUE(eventually([&] { return *pair.ran == 1; }));
+  auto queued = pair.echo({.text = "queued"});
+  queued.cancel();
+  EXPECT_EQ(code_of(queued), ErrorCode::kCancelled);
+  running.cancel();
+  EXPECT_EQ(code_of(running), ErrorCode::kCancelled);
+  // Only a handler that saw its flag gets this far within the deadline of code_of().
+  EXPECT_EQ(pair.echo({.text = "next"}).get(soon()).text, "next");
+  EXPECT_EQ(*pair.ran, 2);
+}
+
+// The request and its cancellation travel over different connections: whichever comes first, the handler stays away.
+TEST(Cancellation, AtOnceAfterTheCall) {
+  Pair pair;
+  pair.handlers.paused = true;
+  const std::vector<at::Tensor> large{at::zeros({4 << 20}, at::kByte)};  // slower than the cancellation
+  for (int i = 0; i < 30; ++i) {
+    auto future = pair.echo({.tensors = i % 2 ? large : std::vector<at::Tensor>{}});
+    future.cancel();
+    EXPECT_EQ(code_of(future), ErrorCode::kCancelled);
+  }
+  pair.handlers.paused = false;
+  EXPECT_EQ(pair.echo({.text = "small"}).get().text, "small");
+  EXPECT_EQ(pair.echo({.text = "large", .tensors = large}).get().text, "large");  // behind all of them in its pipe
+  EXPECT_EQ(*pair.ran, 2);
+}
+
+TEST(Credit, AFullWindowFailsOrWaitsAsAsked) {
+  RpcOptions options;
+  options.max_inflight_bytes = {1 << 20};
+  Pair pair({}, options);
+  pair.handlers.paused = true;
+  const std::vector<at::Tensor> large{at::zeros({600 << 10}, at::kByte)};
+  auto first = pair.echo({.tensors = large});
+  auto refused = pair.echo({.tensors = large}, {.wait_for_credit = false});
+  EXPECT_EQ(code_of(refused), ErrorCode::kResourceExhausted);
+  auto waited = pair.echo({.tensors = large}, {.timeout = 50ms});
+  EXPECT_EQ(code_of(waited), ErrorCode::kTimeout);
+  EXPECT_GT(pair.client.stats("teacher/0").inflight_bytes, 600u << 10);
+  std::thread unpause([&] { pair.handlers.paused = false; });
+  auto third = pair.echo({.tensors = large});  // returns when the first one's credit is back
+  EXPECT_TRUE(first.ready());
+  EXPECT_NO_THROW(third.get());
+  unpause.join();
+  EXPECT_EQ(pair.client.stats("teacher/0").inflight_bytes, 0u);
+}
+
+TEST(Limits, TooLargeRequestsAndRepliesFailAloneAndTheConnectionLives) {
+  RpcOptions small;
+  small.max_message_bytes = {1 << 20};
+  Pair pair(small, {});
+  auto request = pair.echo({.tensors = {at::zeros({2 << 20}, at::kByte)}});  // the server's limit, known from the handshake
+  EXPECT_EQ(code_of(request), ErrorCode::kResourceExhausted);
+  auto reply = pair.echo({.reply_bytes = 2 << 20});
+  EXPECT_EQ(code_of(reply), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(pair.echo({.text = "alive"}).get().text, "alive");
+}
+
+TEST(Limits, DevicesWithoutAMapAreUnavailable) {
+  Pair pair;
+  auto future = pair.echo({.tensors = {at::empty({3}, at::kMeta)}});
+  EXPECT_EQ(code_of(future), ErrorCode::kUnavailable);
+}
+
+TEST(Limits, AFullHandlerQueueAnswersResourceExhausted) {
+  Pair pair({}, {}, 1);
+  pair.handlers.paused = true;
+  std::vector<Future<EchoReply>> futures;
+  for (int i = 0; i < 8; ++i) futures.push_back(pair.echo({}));
+  // One is held by the paused thread, one is queued; at least six had no place.
+  int refused = 0;
+  ASSERT_TRUE(eventually([&] {
+    int ready = 0;
+    for (auto& future : futures) ready += future.ready();
+    return ready >= 6;
+  }));
+  pair.handlers.paused = false;
+  for (auto& future : futures) {
+    try {
+      future.get(soon());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+      ++refused;
+    }
+  }
+  EXPECT_GE(refused, 6);
+  EXPECT_EQ(*pair.ran, 8 - refused);
+}
+
+TEST(Close, EveryCallInFlightCompletesOnceAndPeersHear) {
+  Pair pair;
+  std::mutex mutex;
+  std::vector<std::string> lost;
+  pair.client.on_peer_lost([&](const std::string& peer, const std::string&) {
+    std::lock_guard lock(mutex);
+    lost.push_back(peer);
+  });
+  auto running = pair.echo({.text = "running", .sleep_ms = 100});
+  ASSERT_TRUE(eventually([&] { return *pair.ran == 1; }));
+  std::vector<Future<EchoReply>> queued;
+  for (int i = 0; i < 10; ++i) queued.push_back(pair.echo({.text = "queued"}));
+  pair.server.close();
+  pair.server.close();
+  pair.server.join();
+  EXPECT_EQ(running.get(soon()).text, "running") << "what runs at close() is still answered";
+  for (auto& future : queued) EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
+  auto after = pair.echo({});
+  EXPECT_EQ(code_of(after), ErrorCode::kPeerLost);
+  ASSERT_TRUE(eventually([&] { return pair.client.peers().empty(); }));
+  ASSERT_TRUE(eventually([&] {
+    std::lock_guard lock(mutex);
+    return !lost.empty();
+  }));
+  pair.client.join();
+  EXPECT_EQ(lost, std::vector<std::string>{"teacher/0"});
+}
+
+TEST(Close, TheCallersOwnCloseEndsItsCallsWithClosed) {
+  Pair pair;
+  pair.handlers.paused = true;
+  auto future = pair.echo({});
+  const auto start = std::chrono::steady_clock::now();
+  pair.client.close();
+  pair.client.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+  EXPECT_EQ(code_of(future), ErrorCode::kClosed);
+  auto late = pair.echo({});
+  EXPECT_EQ(code_of(late), ErrorCode::kClosed);
+  EXPECT_EQ(code_of([&] { pair.client.connect("teacher/0", pair.server.address(), soon()); }), ErrorCode::kClosed);
+}
+
+TEST(Close, TheLastReplyArrivesThoughTheServerClosesAtOnce) {
+  for (int round = 0; round < 20; ++round) {
+    Pair pair;
+    auto large = pair.echo({.text = "bye", .reply_bytes = 4 << 20});
+    ASSERT_TRUE(eventually([&] { return *pair.ran == 1; }));
+    pair.server.join();
+    EXPECT_EQ(large.get(soon()).tensors.size(), 1u);
+  }
+}
+
+TEST(Close, UnderFireFromManyThreads) {
+  for (int round = 0; round < 5; ++round) {
+    Pair pair;
+    std::atomic<bool> stop{false};
+    std::atomic<int> completed{0}, issued{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t)
+      threads.emplace_back([&] {
+        while (!stop) {
+          ++issued;
+          auto future = pair.echo({.text = "x", .tensors = {at::zeros({2000})}});
+          try {
+            future.get(soon());
+          } catch (const Error& error) {
+            EXPECT_TRUE(error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kClosed) << error.what();
+          }
+          ++completed;
+        }
+      });
+    ASSERT_TRUE(eventually([&] { return completed > 50; }));
+    if (round % 2)
+      pair.server.close();
+    else
+      pair.client.close();
+    std::this_thread::sleep_for(10ms);
+    stop = true;
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(completed, issued);
+  }
+}
+
+TEST(Close, AQueueThatDiesAnswersItsCalls) {
+  auto queue = std::make_shared<HandlerQueue>(16);
+  Agent server(agent_options("teacher/0")), client(agent_options("student/0"));
+  server.serve(kEcho, queue, [](EchoRequest, const CallContext&) { return EchoReply{}; });
+  client.connect("teacher/0", server.address(), soon());
+  auto first = client.call("teacher/0", kEcho, {});
+  ASSERT_TRUE(eventually([&] { return queue->size() == 1; }));
+  queue->close();
+  auto second = client.call("teacher/0", kEcho, {});
+  EXPECT_EQ(code_of(second), ErrorCode::kPeerLost);
+  queue->pop(soon());  // taken and thrown away
+  EXPECT_EQ(code_of(first), ErrorCode::kPeerLost);
+}
+
+}  // namespace
+}  // namespace retort::rpc::testing

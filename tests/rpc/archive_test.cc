@@ -29,7 +29,9 @@ struct Inner {
   std::string name;
   std::optional<double> weight;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(name, weight); }
+  void serialize(A& archive, uint32_t) {
+    archive(name, weight);
+  }
   bool operator==(const Inner&) const = default;
 };
 
@@ -63,18 +65,35 @@ struct Tensors {
   std::vector<at::Tensor> rest;
   int64_t step = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(a, step, b, rest); }
+  void serialize(A& archive, uint32_t) {
+    archive(a, step, b, rest);
+  }
 };
 
 struct Tree {
   std::vector<Tree> children;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(children); }
+  void serialize(A& archive, uint32_t) {
+    archive(children);
+  }
 };
 
 Everything sample() {
-  return {true, -7, 1ull << 63, 1.5f, -2.25, Colour::kGreen, Free::kSome, std::string("a\0b", 3), {1, -2, 3}, {true, false, true},
-          {{"x", 0.5}, {"", std::nullopt}}, {{"k", {1, 2}}, {"l", {}}}, Inner{"y", 3.0}, {4, "four"}, {7, 8, 9}};
+  return {true,
+          -7,
+          1ull << 63,
+          1.5f,
+          -2.25,
+          Colour::kGreen,
+          Free::kSome,
+          std::string("a\0b", 3),
+          {1, -2, 3},
+          {true, false, true},
+          {{"x", 0.5}, {"", std::nullopt}},
+          {{"k", {1, 2}}, {"l", {}}},
+          Inner{"y", 3.0},
+          {4, "four"},
+          {7, 8, 9}};
 }
 
 template <class Fn>
@@ -207,14 +226,19 @@ TEST(Archive, SurvivesRandomDamage) {
     for (uint64_t i = 0; i <= random_bits(1, round) % 4; ++i) {
       const uint64_t draw = random_bits(2, round, i);
       const size_t at = draw % bytes.size();
-      if (draw >> 60 == 0) bytes.erase(at);
-      else if (draw >> 60 < 4) std::fill(bytes.begin() + at, std::min(bytes.begin() + at + 8, bytes.end()), '\xff');
-      else bytes[at] = static_cast<char>(draw >> 32);
+      if (draw >> 60 == 0)
+        bytes.erase(at);
+      else if (draw >> 60 < 4)
+        std::fill(bytes.begin() + at, std::min(bytes.begin() + at + 8, bytes.end()), '\xff');
+      else
+        bytes[at] = static_cast<char>(draw >> 32);
       if (bytes.empty()) break;
     }
     try {
-      if (round % 2) from_bytes<Everything>(bytes);
-      else from_bytes<Tensors>(bytes);
+      if (round % 2)
+        from_bytes<Everything>(bytes);
+      else
+        from_bytes<Tensors>(bytes);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
       ++refused;

@@ -1,0 +1,55 @@
+// The program of the fault tests: the tests themselves, or one of the peers that they spawn.
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "tests/rpc/echo.h"
+#include "tests/support/process.h"
+
+namespace retort::rpc::testing {
+namespace {
+
+// Serves echo as teacher/0 until the parent closes the channel; prints its address, then a line for every long call.
+int run_server(const std::string& transport) {
+  RpcOptions rpc;
+  rpc.transports = {transport};
+  HandlerThread handlers;
+  Agent agent(agent_options("teacher/0", rpc));
+  agent.serve(kEcho, handlers.queue, [](EchoRequest request, const CallContext& context) {
+    if (request.sleep_ms >= 60000) testing_support::say("echo runs");
+    const auto until = Deadline::after(std::chrono::milliseconds(request.sleep_ms));
+    while (!until.expired() && !context.cancelled->load()) std::this_thread::sleep_for(1ms);
+    return EchoReply{request.text, context.peer, request.tensors};
+  });
+  testing_support::say(agent.address());
+  while (testing_support::hear()) {
+  }
+  agent.close();
+  agent.join();
+  return 0;
+}
+
+// Calls teacher/1 with a request that takes a minute.
+int run_caller(const std::string& transport, const std::string& address) {
+  RpcOptions rpc;
+  rpc.transports = {transport};
+  Agent agent(agent_options("caller/0", rpc));
+  agent.connect("teacher/1", address, soon());
+  auto future = agent.call("teacher/1", kEcho, {.sleep_ms = 60000});
+  testing_support::say("calling");
+  future.get();
+  return 1;
+}
+
+}  // namespace
+}  // namespace retort::rpc::testing
+
+int main(int argc, char** argv) {
+  using namespace retort;
+  if (const auto role = testing_support::spawned_role()) {
+    const auto args = testing_support::spawned_args();
+    set_log_identity(*role);
+    return *role == "server" ? rpc::testing::run_server(args.at(0)) : rpc::testing::run_caller(args.at(0), args.at(1));
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -43,9 +43,8 @@ TEST(Future, CompletesExactlyOnce) {
   std::atomic<int> won{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i)
-    threads.emplace_back([&, copy = promise, i]() mutable {
-      won += i % 2 ? copy.set_value(i) : copy.set_error(error(ErrorCode::kTimeout));
-    });
+    threads.emplace_back(
+        [&, copy = promise, i]() mutable { won += i % 2 ? copy.set_value(i) : copy.set_error(error(ErrorCode::kTimeout)); });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(won, 1);
   EXPECT_FALSE(promise.set_value(1));
@@ -62,7 +61,12 @@ TEST(Future, GetWaitsForAnotherThread) {
 TEST(Future, GetWithDeadlineLeavesTheFutureValid) {
   Promise<int> promise;
   auto future = promise.future();
-  EXPECT_EQ(code_of(*std::make_unique<Future<int>>([] { Promise<int> p; auto f = p.future(); p.set_error(error(ErrorCode::kMismatch)); return f; }())),
+  EXPECT_EQ(code_of(*std::make_unique<Future<int>>([] {
+              Promise<int> p;
+              auto f = p.future();
+              p.set_error(error(ErrorCode::kMismatch));
+              return f;
+            }())),
             ErrorCode::kMismatch);
   EXPECT_THROW(
       {
@@ -117,7 +121,10 @@ TEST(Future, ErrorsSkipThenAndExceptionsBecomeErrors) {
   Promise<int> promise;
   auto future = promise.future();
   bool ran = false;
-  auto next = future.then([&](int v) { ran = true; return v; });
+  auto next = future.then([&](int v) {
+    ran = true;
+    return v;
+  });
   promise.set_error(error(ErrorCode::kPeerLost));
   EXPECT_EQ(code_of(next), ErrorCode::kPeerLost);
   EXPECT_FALSE(ran);

@@ -100,7 +100,7 @@ TEST(Envelope, ErrorsKeepCodeMessageOriginAndContext) {
   EXPECT_EQ(untyped.code(), ErrorCode::kRemote);
   EXPECT_EQ(untyped.message(), "index 9");
   EXPECT_EQ(error_from_body(error_to_body(std::make_exception_ptr(5))).code(), ErrorCode::kRemote);
-  auto huge = Error(ErrorCode::kTimeout, std::string(10 << 20, 'x'));
+  auto huge = Error(ErrorCode::kTimeout, std::string(1 << 20, 'x'));
   for (int i = 0; i < 100; ++i) huge = huge.with("key", std::string(1000, 'y'));
   EXPECT_LT(error_to_body(std::make_exception_ptr(huge)).size(), kMinMessageBytes);
   EXPECT_EQ(code_of([] { checked_code(200); }), ErrorCode::kCorrupt);
@@ -120,9 +120,12 @@ tensorpipe::Descriptor descriptor(uint64_t payload, const std::vector<TensorForm
   return d;
 }
 
+std::shared_ptr<ReceivePool> pool() { return std::make_shared<ReceivePool>(1 << 20); }
+
 TEST(Descriptor, GoodOnesAreAllocated) {
   tensorpipe::Allocation allocation;
-  const auto message = allocate(descriptor(10, {{at::kHalf, {2, 3}}, {at::kLong, {}}, {at::kFloat, {0, 5}}}), 1000, allocation);
+  const auto message =
+      allocate(descriptor(10, {{at::kHalf, {2, 3}}, {at::kLong, {}}, {at::kFloat, {0, 5}}}), 1000, *pool(), allocation);
   EXPECT_EQ(message->payload.size(), 10u);
   ASSERT_EQ(message->tensors.size(), 3u);
   EXPECT_EQ(message->tensors[0].scalar_type(), at::kHalf);
@@ -134,13 +137,14 @@ TEST(Descriptor, GoodOnesAreAllocated) {
 TEST(Descriptor, LimitsAreCheckedBeforeAllocation) {
   const auto code = [](const tensorpipe::Descriptor& d, uint64_t max) {
     tensorpipe::Allocation allocation;
-    return code_of([&] { allocate(d, max, allocation); });
+    return code_of([&] { allocate(d, max, *pool(), allocation); });
   };
   // These would be terabytes: allocating first would not get as far as the check.
   EXPECT_EQ(code(descriptor(uint64_t{1} << 50, {}), uint64_t{4} << 30), ErrorCode::kResourceExhausted);
   EXPECT_EQ(code(descriptor(1, {{at::kByte, {int64_t{1} << 50}}}), uint64_t{4} << 30), ErrorCode::kResourceExhausted);
   EXPECT_EQ(code(descriptor(600, {{at::kByte, {600}}}), 1000), ErrorCode::kResourceExhausted) << "the sum counts";
-  EXPECT_EQ(code(descriptor(1, std::vector<TensorFormat>(kMaxTensors + 1, {at::kByte, {1}})), 1 << 20), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code(descriptor(1, std::vector<TensorFormat>(kMaxTensors + 1, {at::kByte, {1}})), 1 << 20),
+            ErrorCode::kResourceExhausted);
 }
 
 TEST(Descriptor, ImpossibleOnesAreCorrupt) {
@@ -148,7 +152,7 @@ TEST(Descriptor, ImpossibleOnesAreCorrupt) {
     auto d = descriptor(4, {{at::kFloat, {2, 2}}});
     change(d);
     tensorpipe::Allocation allocation;
-    return code_of([&] { allocate(d, 1 << 20, allocation); });
+    return code_of([&] { allocate(d, 1 << 20, *pool(), allocation); });
   };
   EXPECT_EQ(code([](auto& d) { d.tensors[0].length = 15; }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata += "x"; }), ErrorCode::kCorrupt);
@@ -156,12 +160,39 @@ TEST(Descriptor, ImpossibleOnesAreCorrupt) {
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata[0] = 99; }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata[1] = 17; }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata = TensorFormat{at::kFloat, {-2, -2}}.to_bytes(); }), ErrorCode::kCorrupt);
-  EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata = TensorFormat{at::kFloat, {int64_t{1} << 62, 4, 1}}.to_bytes(); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(code([](auto& d) {
+              d.tensors[0].metadata = TensorFormat{at::kFloat, {int64_t{1} << 62, 4, 1}}.to_bytes();
+            }),
+            ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata = std::string(4096, 'm'); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].sourceDevice = tensorpipe::Device("cuda", 0); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.payloads.clear(); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.payloads.resize(2); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.metadata = "m"; }), ErrorCode::kCorrupt);
+}
+
+TEST(ReceivePool, ReusesWhatFitsAndKeepsABound) {
+  const auto pool = std::make_shared<ReceivePool>(3 << 20);
+  auto a = pool->allocate({at::kFloat, {1 << 18}});
+  const auto* where = a.const_data_ptr();
+  auto view = a.slice(0, 5, 9);
+  a.reset();
+  EXPECT_EQ(pool->idle_bytes(), 0u) << "a view still uses the memory";
+  view.reset();
+  EXPECT_EQ(pool->idle_bytes(), 1u << 20);
+  auto larger = pool->allocate({at::kByte, {2 << 20}});
+  EXPECT_NE(larger.const_data_ptr(), where);
+  auto b = pool->allocate({at::kByte, {1000000}});
+  EXPECT_EQ(b.const_data_ptr(), where);
+  EXPECT_EQ(b.sizes(), (std::vector<int64_t>{1000000}));
+  EXPECT_FALSE(b.is_inference());
+  auto c = pool->allocate({at::kByte, {2 << 20}});
+  b.reset();
+  c.reset();
+  larger.reset();
+  EXPECT_EQ(pool->idle_bytes(), 2u << 20) << "the longest unused went: 1 + 2 + 2 MiB is above the bound";
+  auto survivor = pool->allocate({at::kByte, {300 << 10}});
+  EXPECT_EQ(pool->idle_bytes(), 2u << 20) << "a block four times too large is not wasted on it";
 }
 
 TEST(Sendable, DevicesWithoutAMapNameIt) {

@@ -82,7 +82,8 @@ ChildProcess ChildProcess::spawn(const SpawnOptions& options) {
   if (!options.program.empty()) arguments.insert(arguments.end(), options.args.begin(), options.args.end());
   auto env = environment(options);
   ChildProcess child;
-  const int failure = posix_spawn(&child.pid_, program.c_str(), &actions, &attributes, pointers(arguments).data(), pointers(env).data());
+  const int failure =
+      posix_spawn(&child.pid_, program.c_str(), &actions, &attributes, pointers(arguments).data(), pointers(env).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   ::close(to_child.read);

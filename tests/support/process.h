@@ -22,10 +22,10 @@
 namespace retort::testing_support {
 
 struct SpawnOptions {
-  std::string role;                         // what spawned_role() returns in the child
-  std::vector<std::string> args;            // what spawned_args() returns in the child
-  std::map<std::string, std::string> env;   // added to this process's environment
-  std::string program;                      // empty: this binary; otherwise a program that gets `args` as its arguments
+  std::string role;                        // what spawned_role() returns in the child
+  std::vector<std::string> args;           // what spawned_args() returns in the child
+  std::map<std::string, std::string> env;  // added to this process's environment
+  std::string program;                     // empty: this binary; otherwise a program that gets `args` as its arguments
 };
 
 class ChildProcess {

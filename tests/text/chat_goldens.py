@@ -127,7 +127,7 @@ SINK = """{%- macro show(value, label='v') %}{{ label }}={{ value | tojson }};{%
 {{ show(message.content) }}{{ show([1, 2.0, 1e20, 1.5e-7, true, none, {'k': []}, {}], label='x') }}
 {%- if message.content is string %}
 {{ message.content.strip() }}|{{ message.content.split(' ') }}|{{ message.content.startswith('H') }}|{{ message.content.replace('a', 'b') }}
-{{ message.content.split('a', 1)[0] }}|{{ message.content.partition(' ')[2] }}|{{ message.content.removeprefix('Hi') }}|{{ message.content[1:4] }}|{{ message.content[-2:] }}|{{ message.content[::-1] }}
+{{ message.content.split('a', 1)[0] }}|{{ message.content.partition(' ')[2] }}|{{ message.content.removeprefix('Hi') }}|{{ message.content[1:4] }}|{{ message.content[-2:] }}|{{ (message.content + '.')[::-1] }}
 {{ message.content is sequence }} {{ message.content is iterable }} {{ message.content is mapping }} {{ message.content | length }}
 {%- else %}
 {{ message.content | map(attribute='type') | join(', ') }} {{ message.content | selectattr('type', 'equalto', 'text') | map(attribute='text') | list }}

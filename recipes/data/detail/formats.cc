@@ -42,12 +42,12 @@ Json sharegpt_messages(const Row& row) {
   if (!turns.is_array() || turns.empty()) bad_row("'conversations' must be a non-empty array of {from, value}");
   Json messages = Json::array();
   if (const Json* system = row.column("system")) {
-    if (!system->is_string()) bad_row(std::string("'system' is a ") + system->type_name() + "; expected a string");
+    if (!system->is_string()) bad_row("'system' is " + a_type(*system) + "; expected a string");
     if (!system->get_ref<const std::string&>().empty()) messages.push_back({{"role", "system"}, {"content", *system}});
   }
   for (size_t i = 0; i < turns.size(); ++i) {
     const std::string where = "conversations[" + std::to_string(i) + "]";
-    if (!turns[i].is_object()) bad_row(where + " is a " + turns[i].type_name() + "; expected {from, value}");
+    if (!turns[i].is_object()) bad_row(where + " is " + a_type(turns[i]) + "; expected {from, value}");
     const std::string role = chat_role(member(turns[i], "from", where).get<std::string>(), i);
     messages.push_back({{"role", role}, {"content", member(turns[i], "value", where)}});
   }
@@ -57,17 +57,17 @@ Json sharegpt_messages(const Row& row) {
 void check_messages(const Json& messages, std::string_view key) {
   const std::string name(key);
   if (!messages.is_array() || messages.empty())
-    bad_row("'" + name + "' is " + (messages.is_array() ? "an empty array" : std::string("a ") + messages.type_name()) +
+    bad_row("'" + name + "' is " + (messages.is_array() ? "an empty array" : a_type(messages)) +
             "; expected a non-empty array of {role, content}");
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string where = name + "[" + std::to_string(i) + "]";
-    if (!messages[i].is_object()) bad_row(where + " is a " + messages[i].type_name() + "; expected {role, content}");
+    if (!messages[i].is_object()) bad_row(where + " is " + a_type(messages[i]) + "; expected {role, content}");
     member(messages[i], "role", where);
     const auto content = messages[i].find("content");
     const bool absent = content == messages[i].end() || content->is_null();
     if (absent && !messages[i].contains("tool_calls")) bad_row(where + ".content is missing");
     if (!absent && !content->is_string() && !content->is_array())
-      bad_row(where + ".content is a " + content->type_name() + "; expected a string");
+      bad_row(where + ".content is " + a_type(*content) + "; expected a string");
   }
 }
 

@@ -23,6 +23,12 @@ std::string quoted_keys(std::initializer_list<std::string_view> names) {
 
 void bad_row(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
 
+std::string a_type(const Json& value) {
+  if (value.is_null()) return "null";
+  const std::string name = value.type_name();
+  return (name == "array" || name == "object" ? "an " : "a ") + name;
+}
+
 Row::Row(std::string_view line, const Source& source) : source_(source) {
   try {
     object_ = Json::parse(line.begin(), line.end());
@@ -35,7 +41,7 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
   }
   if (object_.is_array())
     bad_row("the line is a JSON array; expected an object on each line (a JSON array file must be turned into JSONL)");
-  if (!object_.is_object()) bad_row(std::string("the line is a JSON ") + object_.type_name() + "; expected an object");
+  if (!object_.is_object()) bad_row("the line is " + a_type(object_) + "; expected an object");
   for (const auto& [key, name] : source_.columns)
     if (!object_.contains(name))
       bad_row("column '" + name + "' (columns: {" + key + ": " + name + "}) is missing; the row has: " + keys());
@@ -67,7 +73,7 @@ const Json& Row::require(std::string_view key) const {
 
 const std::string& Row::text(std::string_view key) const {
   const Json& value = require(key);
-  if (!value.is_string()) bad_row("'" + std::string(key) + "' is a " + value.type_name() + "; expected a string");
+  if (!value.is_string()) bad_row("'" + std::string(key) + "' is " + a_type(value) + "; expected a string");
   return value.get_ref<const std::string&>();
 }
 

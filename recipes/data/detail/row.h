@@ -17,6 +17,8 @@ using Json = nlohmann::ordered_json;
 // Errors are kInvalidArgument without the row's origin; make_sample and make_prompt add it.
 [[noreturn]] void bad_row(const std::string& what);
 
+std::string a_type(const Json& value);  // "a string", "an array", "null", ...
+
 class Row {
  public:
   // Malformed JSON says at which column of the line; anything but an object is refused.

@@ -42,6 +42,8 @@ pub struct Specials {
     /// (attribute, token) in transformers' order; the standard seven first.
     pub named: Vec<(String, AddedToken)>,
     pub extra: Vec<AddedToken>,
+    /// Whether a file has the key pad_token, be it null.
+    pub names_pad: bool,
     /// `added_tokens_decoder` of tokenizer_config.json, by id.
     pub decoder: Vec<AddedToken>,
     pub clean_up: bool,
@@ -100,6 +102,7 @@ impl Specials {
         let mut specials = Specials {
             named: Vec::new(),
             extra: Vec::new(),
+            names_pad: settings.contains_key("pad_token"),
             decoder: decoder.into_iter().map(|(_, token)| token).collect(),
             clean_up: flag(&settings, "clean_up_tokenization_spaces", false, CONFIG)?,
             clean_up_bpe: flag(

@@ -2,6 +2,7 @@
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
+use unicode_categories::UnicodeCategories;
 
 fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, text.into())
@@ -55,6 +56,15 @@ pub fn text(value: &Value) -> Result<String, Error> {
     }
 }
 
+/// The `trim` filter: str(value).strip(characters).
+pub fn trim(value: Value, characters: Option<String>) -> Result<String, Error> {
+    let text = text(&value)?;
+    Ok(match characters {
+        None => text.trim().to_string(),
+        Some(characters) => text.trim_matches(|c| characters.contains(c)).to_string(),
+    })
+}
+
 fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Seq => {
@@ -82,6 +92,11 @@ fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
+/// str.isprintable, but for characters that Unicode has not assigned.
+fn printable(c: char) -> bool {
+    c == ' ' || !(c.is_other_control() || c.is_other_format() || c.is_other_private_use() || c.is_separator())
+}
+
 fn repr_string(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -92,8 +107,10 @@ fn repr_string(text: &str, out: &mut String) {
             '\t' => out.push_str("\\t"),
             '\\' => out.push_str("\\\\"),
             c if c == quote => out.extend(['\\', c]),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c => out.push(c),
+            c if printable(c) => out.push(c),
+            c if (c as u32) < 0x100 => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c if (c as u32) < 0x10000 => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c => out.push_str(&format!("\\U{:08x}", c as u32)),
         }
     }
     out.push(quote);

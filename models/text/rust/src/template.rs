@@ -103,6 +103,7 @@ fn new_environment() -> Environment<'static> {
         }
     });
     environment.add_filter("tojson", python::tojson);
+    environment.add_filter("trim", python::trim);
     environment.add_filter("string", |value: Value| python::text(&value));
     environment.add_filter(FILTER, |body: String| body);
     environment.add_function("raise_exception", raise_exception);

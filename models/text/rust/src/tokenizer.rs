@@ -49,8 +49,11 @@ fn missing_tokens(inner: &Tokenizer, specials: &Specials) -> Vec<AddedToken> {
 
 impl TextTokenizer {
     pub fn open(json: &[u8], config: Option<&[u8]>, special_map: Option<&[u8]>) -> Result<Self, String> {
-        let specials = Specials::read(config, special_map)?;
+        let mut specials = Specials::read(config, special_map)?;
         let mut inner = Tokenizer::from_bytes(json).map_err(|e| format!("tokenizer.json: {e}"))?;
+        if let (Some(padding), false) = (inner.get_padding(), specials.names_pad) {
+            specials.named.push(("pad_token".into(), AddedToken::from(padding.pad_token.clone(), true)));
+        }
         // The lengths of batches are the caller's business.
         inner.with_truncation(None).map_err(|e| format!("tokenizer.json: {e}"))?;
         inner.with_padding(None);

@@ -1,5 +1,8 @@
 //! Training a byte-level BPE.
 
+use std::collections::HashSet;
+
+use serde_json::Value;
 use tokenizers::decoders::byte_level::ByteLevel;
 use tokenizers::models::bpe::{BpeTrainerBuilder, BPE};
 use tokenizers::models::TrainerWrapper;
@@ -44,6 +47,23 @@ pub fn train(texts: &[&str], specials: &[&str], vocab_size: usize) -> Result<(St
         .build();
     let corpus: Vec<&str> = texts.iter().flat_map(|text| between(text, specials)).collect();
     tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), corpus.into_iter()).map_err(fail)?;
-    let size = tokenizer.get_vocab_size(true);
-    Ok((tokenizer.to_string(true).map_err(fail)?, size))
+    let json = tokenizer.to_string(true).map_err(fail)?;
+    refuse_learnt_specials(&json, specials)?;
+    Ok((json, tokenizer.get_vocab_size(true)))
+}
+
+/// A special token that is spelt like a byte or like a merge would share its id.
+fn refuse_learnt_specials(json: &str, specials: &[&str]) -> Result<(), String> {
+    let all: Value = serde_json::from_str(json).map_err(|e| e.to_string())?;
+    let part = |merge: &Value, i: usize| merge[i].as_str().unwrap_or_default().to_string();
+    let merges = all["model"]["merges"].as_array().cloned().unwrap_or_default();
+    let mut ordinary: HashSet<String> = merges.iter().map(|merge| part(merge, 0) + &part(merge, 1)).collect();
+    ordinary.extend(ByteLevel::alphabet().iter().map(char::to_string));
+    match specials.iter().find(|special| ordinary.contains(**special)) {
+        None => Ok(()),
+        Some(special) => Err(format!(
+            "the special token '{special}' is also an ordinary token of this vocabulary: spell it as no text is, for example \
+             <|{special}|>"
+        )),
+    }
 }

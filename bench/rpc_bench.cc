@@ -1,0 +1,232 @@
+// Latency and throughput of rpc::Agent beside TensorPipe alone, in the same run, between the same two processes.
+//   rpc_bench [uv|shm] [seconds per row]
+// A row is a round trip: a request that carries a tensor of that size, and an empty reply (small: no tensor at all).
+// Beside it the same over one bare pipe: descriptor, allocation, read, an 8-byte answer, everything in TensorPipe's own
+// callbacks. The ratio says what names, deadlines, typed errors, flow control and two thread hand-overs cost.
+#include <ATen/ops/ones.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <tensorpipe/tensorpipe.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rpc/agent.h"
+
+extern char** environ;
+
+namespace retort {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+constexpr auto kWait = 60s;
+
+struct Push {
+  at::Tensor tensor;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(tensor);
+  }
+};
+inline constexpr rpc::Method<Push, rpc::Empty> kPush{"bench.push", true};
+
+rpc::Agent::Options options(const std::string& name, const std::string& transport) {
+  rpc::RpcOptions rpc;
+  rpc.transports = {transport};
+  return {.name = name, .secret = "benchmark", .rpc = rpc};
+}
+
+// The side of the bare pipe that receives. One buffer for all messages, as large as the largest.
+class BareEcho {
+ public:
+  explicit BareEcho(const std::string& transport) : transport_(transport), buffer_(at::ones({64 << 20}, at::kByte)) {
+    setup(context_, transport);
+    listener_ = context_.listen({transport == "uv" ? "uv://127.0.0.1:0" : "shm://rpc-bench-" + std::to_string(getpid())});
+    listener_->accept([this](const tensorpipe::Error& error, std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
+      if (error) return;
+      pipe_ = std::move(pipe);
+      receive();
+    });
+  }
+  std::string url() const { return listener_->url(transport_); }
+
+  static void setup(tensorpipe::Context& context, const std::string& transport) {
+    context.registerTransport(1, transport,
+                              transport == "uv" ? tensorpipe::transport::uv::create() : tensorpipe::transport::shm::create());
+    context.registerChannel(2, "cma", tensorpipe::channel::cma::create());
+    context.registerChannel(1, "basic", tensorpipe::channel::basic::create());
+  }
+
+ private:
+  void receive() {
+    pipe_->readDescriptor([this](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
+      if (error) return;
+      tensorpipe::Allocation allocation;
+      allocation.payloads.resize(1);
+      allocation.payloads[0].data = payload_;
+      if (!descriptor.tensors.empty()) allocation.tensors.push_back({tensorpipe::CpuBuffer{buffer_.mutable_data_ptr()}});
+      pipe_->read(std::move(allocation), [this](const tensorpipe::Error& failed) noexcept {
+        if (failed) return;
+        tensorpipe::Message answer;
+        answer.payloads.push_back({payload_, 8, ""});
+        pipe_->write(std::move(answer), [](const tensorpipe::Error&) noexcept {});
+        receive();
+      });
+    });
+  }
+
+  std::string transport_;
+  at::Tensor buffer_;
+  char payload_[64] = {};
+  tensorpipe::Context context_;
+  std::shared_ptr<tensorpipe::Listener> listener_;
+  std::shared_ptr<tensorpipe::Pipe> pipe_;
+};
+
+int serve(const std::string& transport) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  auto queue = std::make_shared<rpc::HandlerQueue>(256);
+  rpc::Agent agent(options("server/0", transport));
+  agent.serve(kPush, queue, [](const Push&, const rpc::CallContext&) { return rpc::Empty{}; });
+  BareEcho bare(transport);
+  std::cout << agent.address() << std::endl << bare.url() << std::endl;
+  std::thread stopper([&] {
+    std::string line;
+    std::getline(std::cin, line);
+    queue->close();
+  });
+  while (!queue->closed())
+    if (auto job = queue->pop(Deadline::after(1s))) (*job)();
+  stopper.join();
+  return 0;
+}
+
+class BarePing {
+ public:
+  BarePing(const std::string& transport, const std::string& url) {
+    BareEcho::setup(context_, transport);
+    pipe_ = context_.connect(url);
+  }
+  void round_trip(const at::Tensor& tensor) {
+    tensorpipe::Message message;
+    message.payloads.push_back({payload_, sizeof payload_, ""});
+    if (tensor.defined()) {
+      tensorpipe::Message::Tensor entry;
+      entry.buffer = tensorpipe::CpuBuffer{tensor.mutable_data_ptr()};
+      entry.length = tensor.nbytes();
+      message.tensors.push_back(std::move(entry));
+    }
+    std::promise<void> done;
+    pipe_->write(std::move(message), [](const tensorpipe::Error&) noexcept {});
+    pipe_->readDescriptor([&](const tensorpipe::Error& error, tensorpipe::Descriptor) noexcept {
+      if (error) std::abort();
+      tensorpipe::Allocation allocation;
+      allocation.payloads.push_back({payload_});
+      pipe_->read(std::move(allocation), [&](const tensorpipe::Error&) noexcept { done.set_value(); });
+    });
+    if (done.get_future().wait_for(kWait) != std::future_status::ready) std::abort();
+  }
+
+ private:
+  char payload_[64] = {};
+  tensorpipe::Context context_;
+  std::shared_ptr<tensorpipe::Pipe> pipe_;
+};
+
+struct Figures {
+  std::vector<double> agent_us, bare_us;
+  static double quantile(std::vector<double>& values, double q) {
+    std::sort(values.begin(), values.end());
+    return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+  }
+};
+
+template <class Fn>
+double microseconds(Fn fn) {
+  const auto start = Clock::now();
+  fn();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// Alternates the two, so that both see the same machine.
+Figures measure(rpc::Agent& agent, BarePing& bare, const at::Tensor& tensor, double seconds) {
+  Figures figures;
+  const auto call = [&] { agent.call("server/0", kPush, {tensor}).get(Deadline::after(kWait)); };
+  for (int i = 0; i < 5; ++i) call(), bare.round_trip(tensor);
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (Clock::now() < end || figures.agent_us.size() < 10) {
+    figures.agent_us.push_back(microseconds(call));
+    figures.bare_us.push_back(microseconds([&] { bare.round_trip(tensor); }));
+  }
+  return figures;
+}
+
+int run(const std::string& transport, double seconds, const char* program) {
+  int in[2], out[2];
+  if (pipe(in) != 0 || pipe(out) != 0) return 1;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addclose(&actions, in[1]);
+  std::string name = program, role = "--serve", arg = transport;
+  char* argv[] = {name.data(), role.data(), arg.data(), nullptr};
+  pid_t child = -1;
+  if (posix_spawn(&child, "/proc/self/exe", &actions, nullptr, argv, environ) != 0) return 1;
+  posix_spawn_file_actions_destroy(&actions);
+  close(in[0]);
+  close(out[1]);
+  FILE* lines = fdopen(out[0], "r");
+  char address[256] = {}, url[256] = {};
+  if (!fgets(address, sizeof address, lines) || !fgets(url, sizeof url, lines)) return 1;
+  address[strcspn(address, "\n")] = url[strcspn(url, "\n")] = 0;
+  {
+    rpc::Agent agent(options("client/0", transport));
+    agent.connect("server/0", address, Deadline::after(kWait));
+    BarePing bare(transport, url);
+    std::printf("transport %s, channels cma, basic; two processes; ratio = agent / bare\n", transport.c_str());
+    std::printf("%-10s %14s %14s %8s %14s %14s %8s\n", "size", "agent p50 us", "bare p50 us", "ratio", "agent GiB/s",
+                "bare GiB/s", "ratio");
+    for (const int64_t bytes : {int64_t{0}, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20}) {
+      const at::Tensor tensor = bytes ? at::ones({bytes}, at::kByte) : at::Tensor();
+      auto figures = measure(agent, bare, tensor, seconds);
+      const double ours = Figures::quantile(figures.agent_us, 0.5), theirs = Figures::quantile(figures.bare_us, 0.5);
+      std::printf("%-10s %14.1f %14.1f %8.2f", bytes ? (std::to_string(bytes >> 20) + " MiB").c_str() : "small", ours, theirs,
+                  ours / theirs);
+      const double gib = static_cast<double>(bytes) / (1 << 30) * 1e6;
+      if (bytes) std::printf(" %14.2f %14.2f %8.2f", gib / ours, gib / theirs, theirs / ours);
+      std::printf("\n");
+    }
+  }
+  close(in[1]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  fclose(lines);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+}  // namespace
+}  // namespace retort
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);  // the bare side has no protection of its own
+  const std::string first = argc > 1 ? argv[1] : "uv";
+  if (first == "--serve") return retort::serve(argc > 2 ? argv[2] : "uv");
+  if (first != "uv" && first != "shm") {
+    std::fprintf(stderr, "usage: rpc_bench [uv|shm] [seconds per row]\n");
+    return 2;
+  }
+  return retort::run(first, argc > 2 ? std::atof(argv[2]) : 3.0, argv[0]);
+}

@@ -1,0 +1,121 @@
+#include "launch/launch_command.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "launch/commands/commands.h"
+#include "launch/progress.h"
+#include "launch/recipe.h"
+#include "launch/run_folder.h"
+#include "launch/supervisor.h"
+#include "models/text/tokenizer.h"
+#include "parallel/world.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+// The cheapest mistake to find early: a teacher that numbers its tokens differently.
+void check_tokenizers(const Recipe& recipe) {
+  if (!recipe.distill) return;
+  const models::Tokenizer student = models::Tokenizer::load(recipe.roles.at(Recipe::kDrivingRole).model);
+  for (const recipes::TeacherOptions& options : recipe.distill->teachers) {
+    const std::string& folder = recipe.roles.at(options.role).model;
+    const models::Tokenizer teacher = models::Tokenizer::load(folder);
+    const int64_t known = std::min(student.vocab_size(), teacher.vocab_size());
+    const std::string mine = student.vocabulary_fingerprint(known), theirs = teacher.vocabulary_fingerprint(known);
+    if (mine != theirs)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "role '" + options.role + "': the tokenizer of " + folder + " differs from the student's in the " +
+                      std::to_string(known) + " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
+                      mine.substr(0, 16) + "); distillation compares distributions id by id: use a teacher with the student's tokenizer");
+  }
+}
+
+std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& folder, const std::string& run,
+                                       int64_t incarnation, const parallel::StoreServer& store, bool resume) {
+  const std::string secret = random_hex(32);
+  const int64_t processes = recipe.num_processes();
+  std::vector<ProcessSpec> specs;
+  for (const auto& [name, role] : recipe.roles) {
+    for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
+      ProcessSpec spec;
+      spec.context = {.run = run,
+                      .role = name,
+                      .rank = rank,
+                      .incarnation = incarnation,
+                      .store_host = "127.0.0.1",
+                      .store_port = store.port(),
+                      .secret = secret,
+                      .resume = resume,
+                      .threads = threads_per_process(role.world.threads, processes)};
+      spec.driving = name == Recipe::kDrivingRole;
+      spec.arguments = {"role", "--run", run, "--role", name, "--rank", std::to_string(rank), "--run-folder", folder.path().string()};
+      specs.push_back(std::move(spec));
+    }
+  }
+  return specs;
+}
+
+// Each start of a run has its own number, part of every key in the store.
+int64_t next_incarnation(const fs::path& run_folder) {
+  const fs::path file = run_folder / ".incarnation";
+  const int64_t number = fs::exists(file) ? std::stoll(read_file(file)) + 1 : 1;
+  write_file_atomically(file, std::to_string(number) + "\n");
+  return number;
+}
+
+RunFolderMode mode_of(const LaunchCommand& command) {
+  if (command.resume) return RunFolderMode::kResume;
+  return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
+}
+
+}  // namespace
+
+int run_launch(const LaunchCommand& command) {
+  std::vector<std::string> warnings;
+  const Recipe recipe = load_recipe(command.recipe, command.overrides, {}, &warnings);
+  for (const std::string& warning : warnings) std::cerr << "warning: " << warning << "\n";
+  check_tokenizers(recipe);
+  // From here a signal means: stop cleanly.
+  SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});
+  const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode_of(command));
+  folder.write_resolved_recipe(resolved_yaml(recipe));
+  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
+  const parallel::StoreServer store("127.0.0.1");
+  const std::string run = folder.path().filename().string();
+  const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
+  if (command.resume)
+    std::printf("resuming %s at step %lld\n", folder.path().c_str(), static_cast<long long>(start_step));
+  std::fflush(stdout);
+  Progress progress({.fd = STDOUT_FILENO,
+                     .live = ::isatty(STDOUT_FILENO) != 0,
+                     .title = std::string(enum_name(recipe.recipe)) + " -> " + recipe.output_dir,
+                     .metrics = folder.metrics(),
+                     .start_step = start_step,
+                     .max_steps = recipe.train.max_steps,
+                     .num_epochs = recipe.train.num_train_epochs});
+  Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
+                         .log_folder = folder.logs(),
+                         .processes = process_specs(recipe, folder, run, next_incarnation(folder.path()), store, command.resume),
+                         .stop_timeout = recipe.launch.stop_timeout,
+                         .hold_fd = folder.lock_fd()},
+                        &progress);
+  const SupervisorResult result = supervisor.run(signals);
+  progress.finish();
+  if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
+  if (result.exit_code == 0)
+    std::printf("done: %s\n", (folder.path() / "final").c_str());
+  else if (result.signal != 0 && !result.cause)
+    std::printf("stopped; continue with: retort launch %s --resume\n", command.recipe.c_str());
+  return result.exit_code;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,116 @@
+#include "launch/progress.h"
+
+#include <unistd.h>
+
+#include "tests/launch/temporary_folder.h"
+
+namespace retort::test {
+namespace {
+
+using launch::LoggedStep;
+using launch::ProcessSpec;
+using launch::Progress;
+using launch::ProgressState;
+using std::chrono::seconds;
+
+ProcessSpec spec(const std::string& role, int64_t rank) {
+  ProcessSpec result;
+  result.context.role = role;
+  result.context.rank = rank;
+  return result;
+}
+
+TEST(ProgressTextTest, Times) {
+  EXPECT_EQ(launch::short_time(seconds(7)), "7s");
+  EXPECT_EQ(launch::short_time(seconds(65)), "1m05s");
+  EXPECT_EQ(launch::short_time(seconds(3725)), "1h02m");
+}
+
+TEST(ProgressTextTest, PlainLines) {
+  const LoggedStep step{10, {{"loss", 2.34567}, {"tokens_per_second", 1234.4}, {"learning_rate", 1e-4}}};
+  EXPECT_EQ(launch::plain_step(step, "10/200", seconds(65)), "step 10/200  loss 2.3457  tokens/s 1234  lr 1.00e-04  eta 1m05s");
+  const LoggedStep eval{50, {{"eval_loss", 1.5}}};
+  EXPECT_EQ(launch::plain_step(eval, "50/200", seconds(65)), "eval at step 50  eval_loss 1.5000");
+}
+
+TEST(ProgressTextTest, DisplayFitsTheTerminal) {
+  ProgressState state{.title = "distill -> runs/x",
+                      .processes = {{"student/0", 17, "training", "step 5"}, {"teacher/0", 18, "serving", "\x1b[2J" + std::string(300, 'x')}},
+                      .fraction = 0.5,
+                      .position = "5/10",
+                      .last = LoggedStep{5, {{"loss", 1.0}}},
+                      .last_eval = std::nullopt,
+                      .eta = seconds(9),
+                      .notice = ""};
+  const auto lines = launch::render_progress(state, 60);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[1], "[==========>         ] 5/10  loss 1.0000  eta 9s");
+  EXPECT_NE(lines[2].find("student/0"), std::string::npos);
+  EXPECT_NE(lines[3].find("pid 18"), std::string::npos);
+  for (const auto& line : lines) {
+    EXPECT_LE(line.size(), 60u) << line;
+    EXPECT_EQ(line.find('\x1b'), std::string::npos) << "a message moved the cursor";
+  }
+}
+
+class ProgressTest : public FolderTest {
+ protected:
+  ProgressTest() { EXPECT_EQ(::pipe(pipe_), 0); }
+  ~ProgressTest() override { ::close(pipe_[0]); }
+  // Everything written so far; closes the write end.
+  std::string shown() {
+    ::close(pipe_[1]);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t got; (got = ::read(pipe_[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(got));
+    return text;
+  }
+  int pipe_[2];
+};
+
+TEST_F(ProgressTest, WithoutATerminalOneLineAStep) {
+  put(folder_ / "metrics.jsonl", "{\"step\": 1, \"loss\": 9}\n");  // of an earlier run
+  {
+    Progress progress({.fd = pipe_[1], .title = "sft -> run", .metrics = folder_ / "metrics.jsonl", .start_step = 1, .max_steps = 4});
+    progress.on_start(spec("student", 0), 17);
+    progress.on_status(spec("student", 0), {"training", 0, "", ""});
+    progress.on_status(spec("student", 0), {"training", 2, "", ""});  // same state: no line
+    std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "{\"step\": 2, \"loss\": 2.5}\n{\"step\": 2, \"eval_loss\": 3}\n";
+    progress.on_tick();
+    std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "{\"step\": 4, \"loss\": 1.5}\n";
+    progress.on_exit(spec("student", 0), "done");
+  }
+  EXPECT_EQ(shown().substr(0, 104),
+            "sft -> run\nstudent/0 started, pid 17\nstudent/0 training\nstep 2/4  loss 2.5000\neval at step 2  eval_loss 3.0000\n");
+}
+
+TEST_F(ProgressTest, TheLastStepIsShownBeforeTheEnd) {
+  Progress progress({.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .max_steps = 4});
+  put(folder_ / "metrics.jsonl", "{\"step\": 4, \"loss\": 1.5}\n");
+  progress.finish();
+  EXPECT_EQ(shown(), "step 4/4  loss 1.5000\n");
+}
+
+TEST_F(ProgressTest, EpochsMeasureARunWithoutSteps) {
+  Progress progress({.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .num_epochs = 2.0});
+  put(folder_ / "metrics.jsonl", "{\"step\": 7, \"epoch\": 0.5, \"loss\": 1}\n");
+  progress.finish();
+  EXPECT_EQ(shown(), "step 7 (epoch 0.50/2)  loss 1.0000\n");
+}
+
+TEST_F(ProgressTest, ALiveDisplayIsDrawnInPlace) {
+  {
+    Progress progress({.fd = pipe_[1], .live = true, .columns = 70, .title = "sft -> run", .metrics = folder_ / "metrics.jsonl", .max_steps = 4});
+    progress.on_start(spec("student", 0), 17);
+    progress.on_tick();
+    progress.on_tick();  // too soon: no second drawing
+  }
+  const std::string text = shown();
+  size_t drawings = 0;
+  for (size_t at = text.find("sft -> run"); at != std::string::npos; at = text.find("sft -> run", at + 1)) ++drawings;
+  EXPECT_EQ(drawings, 2u) << "one by the tick, one by finish()";
+  EXPECT_NE(text.find("\x1b[3A\r"), std::string::npos) << "the second goes back up over the three lines of the first";
+}
+
+}  // namespace
+}  // namespace retort::test

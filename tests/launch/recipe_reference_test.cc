@@ -1,0 +1,33 @@
+// docs/recipe.md says what the program reads.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/file.h"
+#include "launch/recipe_reference.h"
+
+namespace retort::test {
+namespace {
+
+// With RETORT_UPDATE_DOCS=1 the file is written first.
+TEST(RecipeReferenceTest, FileIsInStep) {
+  const char* source = std::getenv("RETORT_SOURCE_DIR");
+  ASSERT_NE(source, nullptr) << "run by ctest, or set RETORT_SOURCE_DIR to the checkout";
+  const std::filesystem::path path = std::filesystem::path(source) / "docs" / "recipe.md";
+  const std::string text = launch::recipe_reference_markdown();
+  if (std::getenv("RETORT_UPDATE_DOCS")) write_file_atomically(path, text);
+  EXPECT_EQ(read_file(path), text) << "write it anew: RETORT_UPDATE_DOCS=1 ctest -R recipe_test";
+}
+
+TEST(RecipeReferenceTest, EveryBlockHasItsTable) {
+  const std::string text = launch::recipe_reference_markdown();
+  for (const char* heading : {"## The recipe", "## `roles.<name>`", "## `roles.<name>.world`", "## `data.train[]`", "## `train`",
+                              "## `distill.teachers[]`", "## `rpc`"})
+    EXPECT_NE(text.find(heading), std::string::npos) << heading;
+  EXPECT_NE(text.find("| `loss_top_k` | integer | `64` |"), std::string::npos);
+  EXPECT_NE(text.find("| `payload` | `hidden_states` \\| `topk` \\| `full` | `hidden_states` |"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,151 @@
+// What a good recipe means: defaults, overrides, the environment, units, and the resolved text.
+#include <cstdlib>
+#include <fstream>
+
+#include "base/file.h"
+#include "tests/launch/recipe_fixture.h"
+
+namespace retort::test {
+namespace {
+
+using launch::Recipe;
+
+TEST_F(RecipeTest, DefaultsAreThoseOfTheReference) {
+  const Recipe recipe = load(replaced(kSft, "train:\n  max_steps: 10\n", ""));
+  EXPECT_EQ(recipe.seed, 42);
+  EXPECT_EQ(recipe.train.max_steps, 200);
+  EXPECT_FALSE(recipe.train.num_train_epochs);
+  EXPECT_EQ(recipe.train.per_device_train_batch_size, 8);
+  EXPECT_FALSE(recipe.train.tokens_per_batch);
+  EXPECT_EQ(recipe.train.learning_rate, 1e-4);
+  EXPECT_EQ(recipe.train.lr_scheduler_type, parallel::LrSchedulerType::kCosine);
+  EXPECT_EQ(recipe.train.save_total_limit, 3);
+  EXPECT_TRUE(recipe.data.packing);
+  EXPECT_FALSE(recipe.distill);
+  EXPECT_EQ(recipe.launch.collective_timeout, std::chrono::seconds(120));
+  EXPECT_EQ(recipe.rpc.max_inflight_bytes.bytes, uint64_t{2} << 30);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(RecipeTest, AlternativesReplaceTheDefaults) {
+  const Recipe recipe = load(replaced(kSft, "max_steps: 10", "num_train_epochs: 1.5\n  tokens_per_batch: 4096"));
+  EXPECT_FALSE(recipe.train.max_steps);
+  EXPECT_EQ(recipe.train.num_train_epochs, 1.5);
+  EXPECT_FALSE(recipe.train.per_device_train_batch_size);
+  EXPECT_EQ(recipe.train.tokens_per_batch, 4096);
+}
+
+TEST_F(RecipeTest, DistillBlockBecomesLossAndRequest) {
+  const Recipe recipe = load(replaced(kDistill, "distill:", R"(distill:
+  payload: topk
+  payload_dtype: bfloat16
+  loss_top_k: 16
+  loss_type: jsd
+  beta: 0.25
+  temperature: 2
+  kd_ratio: 0.5)"));
+  EXPECT_EQ(recipe.num_processes(), 3);
+  const auto loss = recipe.distill->divergence();
+  EXPECT_EQ(loss.type, losses::DivergenceType::kJsd);
+  EXPECT_EQ(loss.beta, 0.25);
+  EXPECT_EQ(loss.temperature, 2.0);
+  EXPECT_EQ(loss.kd_ratio, 0.5);
+  EXPECT_EQ(loss.tail, losses::Tail::kBucket);
+  const auto spec = recipe.distill->payload_spec();
+  EXPECT_EQ(spec.kind, roles::PayloadKind::kTopK);
+  EXPECT_EQ(spec.top_k, 16);
+  EXPECT_EQ(spec.temperature, 2.0);
+  EXPECT_TRUE(spec.bfloat16);
+}
+
+TEST_F(RecipeTest, OverridesReplaceAddAndRemove) {
+  const Recipe recipe = load(kDistill, {"train.max_steps=null", "train.num_train_epochs=2", "roles.teacher.world={dp: 1, threads: 3}",
+                                        "rpc.timeout=5m", "data.train.0.weight=0.5", "seed=7", "seed=8", "data.packing=false"});
+  EXPECT_FALSE(recipe.train.max_steps);
+  EXPECT_EQ(recipe.train.num_train_epochs, 2);
+  EXPECT_EQ(recipe.roles.at("teacher").world.dp, 1);
+  EXPECT_EQ(recipe.roles.at("teacher").world.threads, 3);
+  EXPECT_EQ(recipe.rpc.timeout, std::chrono::minutes(5));
+  EXPECT_EQ(recipe.data.train[0].weight, 0.5);
+  EXPECT_EQ(recipe.seed, 8);
+  EXPECT_FALSE(recipe.data.packing);
+}
+
+TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
+  ::setenv("RETORT_TEST_FOLDER", folder_.c_str(), 1);
+  ::setenv("RETORT_TEST_STEPS", "17", 1);
+  const std::string text = replaced(replaced(kSft, "FOLDER/student", "${RETORT_TEST_FOLDER}/student"), "train:\n  max_steps: 10",
+                                    "train: {max_steps: \"${RETORT_TEST_STEPS}\"}");
+  const Recipe recipe = load(text, {"output_dir=\"a-$${x}-${RETORT_TEST_STEPS}\""});
+  EXPECT_EQ(recipe.roles.at("student").model, (folder_ / "student").string());
+  EXPECT_EQ(recipe.train.max_steps, 17);
+  EXPECT_EQ(recipe.output_dir, "a-${x}-17");
+}
+
+TEST_F(RecipeTest, UnitsAreRead) {
+  const Recipe recipe = load(replaced(kSft, "data:", "launch: {collective_timeout: 250ms, stop_timeout: 2h}\n"
+                                                     "rpc: {max_inflight_bytes: 512KiB, max_message_bytes: 1000000}\ndata:"));
+  EXPECT_EQ(recipe.launch.collective_timeout, std::chrono::milliseconds(250));
+  EXPECT_EQ(recipe.launch.stop_timeout, std::chrono::hours(2));
+  EXPECT_EQ(recipe.rpc.max_inflight_bytes.bytes, 512u << 10);
+  EXPECT_EQ(recipe.rpc.max_message_bytes.bytes, 1000000u);
+}
+
+TEST_F(RecipeTest, AnchorsAndFlowStyleAreRead) {
+  const Recipe recipe = load("{recipe: sft, output_dir: x, roles: {student: {model: &m FOLDER/student}},"
+                             " data: {train: [&s {path: FOLDER/train.jsonl}], eval: [*s]}}");
+  EXPECT_EQ(recipe.data.eval[0].path, recipe.data.train[0].path);
+}
+
+TEST_F(RecipeTest, FieldsWithoutEffectMayStandAtTheirDefaults) {
+  load(replaced(kDistill, "distill:", "distill:\n  beta: 0.5\n  loss_top_k: 64\n  tail: bucket"));
+  ASSERT_EQ(warnings_.size(), 3u);
+  EXPECT_NE(warnings_[0].find("r.yaml:15: distill.loss_top_k: has no effect without payload: topk"), std::string::npos) << warnings_[0];
+}
+
+TEST_F(RecipeTest, BetaAtTheEndsOfJsdIsWarnedAbout) {
+  for (const char* beta : {"0.01", "0.99", "1.0"}) {
+    load(replaced(kDistill, "distill:", std::string("distill:\n  loss_type: jsd\n  beta: ") + beta));
+    EXPECT_EQ(warnings_.size(), 1u) << beta;
+  }
+  load(replaced(kDistill, "distill:", "distill:\n  loss_type: jsd\n  beta: 0.3"));
+  EXPECT_TRUE(warnings_.empty());
+}
+
+// Reading the resolved text gives the same text, and it is not the text of the defaults.
+TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
+  const std::string odd = folder_ / "odd ${name}: #1 \"x\".jsonl";
+  std::ofstream(odd) << "{}\n";
+  const Recipe recipe = load(replaced(replaced(kDistill, "train: [{path: FOLDER/train.jsonl}]",
+                                               "train: [{path: 'FOLDER/odd $${name}: #1 \"x\".jsonl', columns: {prompt: 'true', "
+                                               "completion: ~x}, weight: 0.3333333333333333}]\n"
+                                               "  eval: [{path: FOLDER/train.jsonl, format: text}]"),
+                                      "[{role: teacher}]",
+                                      "[{role: teacher, when: {domain: 'null', level: 3}}]\n  loss_type: skewed_kl\n  skew_lambda: 1.0e-7"),
+                             {"rpc.device_maps={teacher: {0: 1}}", "train.learning_rate=3e-5", "rpc.max_message_bytes=1234567",
+                              "launch.stop_timeout=1500ms"});
+  EXPECT_EQ(recipe.data.train[0].path, odd);
+  const std::string text = launch::resolved_yaml(recipe);
+  std::ofstream(folder_ / "resolved.yaml") << text;
+  const Recipe again = launch::load_recipe(folder_ / "resolved.yaml", {});
+  EXPECT_EQ(launch::resolved_yaml(again), text);
+  EXPECT_EQ(again.data.train[0].path, odd);
+  EXPECT_EQ(again.data.train[0].columns, recipe.data.train[0].columns);
+  EXPECT_EQ(again.data.train[0].weight, 0.3333333333333333);
+  EXPECT_EQ(again.distill->teachers[0].when, (std::map<std::string, std::string>{{"domain", "null"}, {"level", "3"}}));
+  EXPECT_EQ(again.distill->skew_lambda, 1e-7);
+  EXPECT_EQ(again.train.learning_rate, 3e-5);
+  EXPECT_EQ(again.rpc.device_maps.at("teacher").at("0"), 1);
+  EXPECT_EQ(again.launch.stop_timeout, std::chrono::milliseconds(1500));
+  EXPECT_NE(text.find("num_train_epochs: null"), std::string::npos) << "every field stands in it:\n" << text;
+}
+
+TEST_F(RecipeTest, ResolvedSftHasNoDistillBlock) {
+  const std::string text = launch::resolved_yaml(load(kSft));
+  EXPECT_NE(text.find("distill: null\n"), std::string::npos) << text;
+  std::ofstream(folder_ / "resolved.yaml") << text;
+  EXPECT_EQ(launch::resolved_yaml(launch::load_recipe(folder_ / "resolved.yaml", {})), text);
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,117 @@
+#include "launch/run_folder.h"
+
+#include <thread>
+
+#include "base/error.h"
+#include "tests/launch/temporary_folder.h"
+
+namespace retort::test {
+namespace {
+
+namespace fs = std::filesystem;
+using launch::RunFolder;
+using launch::RunFolderMode;
+
+class RunFolderTest : public FolderTest {
+ protected:
+  RunFolderTest() : run_(folder_ / "deep" / "run") {}
+
+  ErrorCode error_of(RunFolderMode mode, Duration timeout = Duration(50)) const {
+    try {
+      RunFolder folder(run_, mode, timeout);
+    } catch (const Error& e) {
+      message_ = e.message();
+      return e.code();
+    }
+    ADD_FAILURE() << "no error";
+    return ErrorCode::kClosed;
+  }
+  // A run that stopped at step 2 and logged up to 3.
+  void stopped_run() {
+    put(run_ / "recipe.resolved.yaml", "recipe: sft\n");
+    put(run_ / "metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n");
+    put(run_ / "checkpoint-2" / "config.json", "{}");
+    put(run_ / "checkpoint-2" / "state" / "COMPLETE", "x");
+    put(run_ / "logs" / "student-0.log", "x");
+  }
+
+  fs::path run_;
+  mutable std::string message_;
+};
+
+TEST_F(RunFolderTest, FreshMakesTheFolder) {
+  const RunFolder folder(run_, RunFolderMode::kFresh);
+  EXPECT_TRUE(fs::is_directory(run_));
+  folder.write_resolved_recipe("recipe: sft\n");
+  EXPECT_EQ(get(run_ / "recipe.resolved.yaml"), "recipe: sft\n");
+  EXPECT_FALSE(folder.resume_from());
+}
+
+TEST_F(RunFolderTest, FreshRefusesWhatIsThere) {
+  fs::create_directories(run_);
+  { RunFolder folder(run_, RunFolderMode::kFresh); }
+  { RunFolder folder(run_, RunFolderMode::kFresh); }  // the lock file alone does not count
+  put(run_ / "notes.txt", "mine");
+  EXPECT_EQ(error_of(RunFolderMode::kFresh), ErrorCode::kInvalidArgument);
+  EXPECT_NE(message_.find("--resume"), std::string::npos) << message_;
+  EXPECT_NE(message_.find("notes.txt"), std::string::npos) << message_;
+  fs::remove_all(run_);
+  put(run_, "a file");
+  EXPECT_EQ(error_of(RunFolderMode::kFresh), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(RunFolderTest, ResumeContinuesAtTheCheckpoint) {
+  stopped_run();
+  const RunFolder folder(run_, RunFolderMode::kResume);
+  ASSERT_TRUE(folder.resume_from());
+  EXPECT_EQ(folder.resume_from()->step, 2);
+  EXPECT_EQ(get(run_ / "metrics.jsonl"), "{\"step\": 1}\n{\"step\": 2}\n");
+  EXPECT_EQ(get(run_ / "metrics.jsonl.1"), "{\"step\": 3}\n");
+}
+
+TEST_F(RunFolderTest, ResumeWithoutACheckpointBeginsAgain) {
+  stopped_run();
+  fs::remove(run_ / "checkpoint-2" / "state" / "COMPLETE");
+  const RunFolder folder(run_, RunFolderMode::kResume);
+  EXPECT_FALSE(folder.resume_from());
+  EXPECT_EQ(get(run_ / "metrics.jsonl"), "");
+}
+
+TEST_F(RunFolderTest, ResumeNeedsARun) {
+  EXPECT_EQ(error_of(RunFolderMode::kResume), ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(fs::exists(run_)) << "nothing is made";
+}
+
+TEST_F(RunFolderTest, OverwriteRemovesTheRunAndNothingElse) {
+  stopped_run();
+  { RunFolder folder(run_, RunFolderMode::kOverwrite); }
+  EXPECT_FALSE(fs::exists(run_ / "metrics.jsonl"));
+  EXPECT_FALSE(fs::exists(run_ / "checkpoint-2"));
+  stopped_run();
+  put(run_ / "thesis.tex", "mine");
+  EXPECT_EQ(error_of(RunFolderMode::kOverwrite), ErrorCode::kInvalidArgument);
+  EXPECT_NE(message_.find("thesis.tex"), std::string::npos);
+  EXPECT_TRUE(fs::exists(run_ / "checkpoint-2"));
+  EXPECT_TRUE(fs::exists(run_ / "metrics.jsonl"));
+}
+
+TEST_F(RunFolderTest, ASecondRunInTheSameFolderIsRefused) {
+  stopped_run();
+  const RunFolder folder(run_, RunFolderMode::kResume);
+  EXPECT_EQ(error_of(RunFolderMode::kResume), ErrorCode::kUnavailable);
+  EXPECT_NE(message_.find("another run"), std::string::npos) << message_;
+}
+
+TEST_F(RunFolderTest, WaitsForTheRunBeforeToEnd) {
+  stopped_run();
+  auto before = std::make_unique<RunFolder>(run_, RunFolderMode::kResume);
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    before.reset();
+  });
+  EXPECT_NO_THROW(RunFolder(run_, RunFolderMode::kResume, Duration(30'000)));
+  ends.join();
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,160 @@
+#include "tests/launch/supervised_child.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <thread>
+
+#include "base/deadline.h"
+#include "base/file.h"
+#include "launch/child_context.h"
+#include "launch/life_pipe.h"
+#include "launch/signal_catcher.h"
+#include "launch/status_pipe.h"
+
+namespace retort::test {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+// Long enough that a test which needs it to pass has failed anyway.
+constexpr milliseconds kForever{100'000};
+
+struct Child {
+  launch::ChildChannels channels;
+  launch::SignalCatcher& signals;
+  launch::StatusPipe& status;
+  std::atomic<bool>& lost;
+  fs::path folder;
+  std::string more;
+
+  bool stop_requested() const { return signals.any() || lost; }
+  void wait_for_stop() const {
+    const Deadline deadline = Deadline::after(kForever);
+    while (!stop_requested() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
+  }
+  // A file that the test makes.
+  void wait_for(const std::string& name) const {
+    const Deadline deadline = Deadline::after(kForever);
+    while (!fs::exists(folder / name) && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
+  }
+  void leave(const std::string& name, const std::string& text) const { write_file_atomically(folder / name, text); }
+  std::string name() const { return channels.context.role + "-" + std::to_string(channels.context.rank); }
+};
+
+[[noreturn]] void sleep_forever() {
+  for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+int serve(Child& child) {
+  child.status.report({"serving", 0, "", ""});
+  child.wait_for_stop();
+  child.leave("stopped-" + child.name(), child.lost ? "lost" : "asked");
+  return 0;
+}
+
+int finish(Child& child) {
+  std::cout << "threads " << std::getenv("OMP_NUM_THREADS") << " secret of " << child.channels.context.secret.size() << std::endl;
+  return 0;
+}
+
+// A driver that works until it is asked to stop, then saves.
+int train(Child& child) {
+  child.status.report({"training", 1, "", ""});
+  child.wait_for_stop();
+  child.leave("saved-" + child.name(), "");
+  return std::atoi(child.more.c_str());
+}
+
+int fail(Child& child) {
+  if (child.more == "peer_lost") {
+    child.status.report({"failed", 0, "lost teacher/0", "peer_lost"});
+    return 1;
+  }
+  std::cerr << "line 1\nline 2\nthe recipe is wrong" << std::endl;
+  child.status.report({"failed", 0, "the recipe is wrong", "invalid_argument"});
+  return 2;
+}
+
+int crash(Child& child) {
+  child.status.report({"serving", 0, "", ""});
+  child.wait_for("crash");
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  std::cerr << "about to crash" << std::endl;
+  ::raise(SIGSEGV);
+  return 0;
+}
+
+// Ignores every request, and has a child of its own.
+int hang(Child& child) {
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGTERM, &ignore, nullptr);
+  pid_t pid = 0;
+  const char* argv[] = {"sleep", "1000", nullptr};
+  if (::posix_spawnp(&pid, "sleep", nullptr, nullptr, const_cast<char**>(argv), environ) != 0) return 9;
+  child.leave("pids-" + child.name(), std::to_string(::getpid()) + " " + std::to_string(pid));
+  child.status.report({child.more.empty() ? "serving" : child.more, 0, "", ""});
+  sleep_forever();
+}
+
+// Where is the secret? Neither in the arguments nor in the environment.
+int look(Child& child) {
+  std::string visible;
+  for (const char* path : {"/proc/self/cmdline", "/proc/self/environ"}) {
+    std::ifstream file(path, std::ios::binary);
+    visible.append(std::istreambuf_iterator<char>(file), {});
+  }
+  const bool found = visible.find(child.channels.context.secret) != std::string::npos;
+  int open = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    (void)entry;
+    ++open;
+  }
+  child.leave("look-" + child.name(), std::string(found ? "visible" : "hidden") + " " + std::to_string(::getpgid(0) == ::getpid()));
+  // 0, 1, 2, life, status, the life pipe's own event, the signal pipe, the folder being listed, and little else.
+  return open <= 12 ? 0 : 7;
+}
+
+int stopped(Child& child) {
+  child.status.report({"serving", 0, "", ""});
+  ::raise(SIGSTOP);
+  child.wait_for_stop();
+  child.leave("stopped-" + child.name(), "asked");
+  return 0;
+}
+
+}  // namespace
+
+int run_child(int argc, char** argv) {
+  const std::string mode = argc > 2 ? argv[2] : "";
+  if (mode == "default-signals") {  // as a program that is still loading: no handler yet
+    launch::ChildChannels channels = launch::open_child_channels();
+    launch::StatusPipe(channels.status_fd).report({"training", 0, "", ""});
+    sleep_forever();
+  }
+  launch::SignalCatcher signals({SIGTERM});
+  launch::ChildChannels channels = launch::open_child_channels();
+  std::atomic<bool> lost{false};
+  const Duration grace(mode == "hang" ? 300 : 10'000);
+  launch::LifePipe life(channels.life_fd, [&lost] { lost = true; }, grace);
+  launch::StatusPipe status(channels.status_fd);
+  Child child{channels, signals, status, lost, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : ""};
+  const std::map<std::string, int (*)(Child&)> modes{{"serve", serve}, {"finish", finish}, {"train", train}, {"fail", fail},
+                                                     {"crash", crash}, {"hang", hang},     {"look", look},   {"stopped", stopped}};
+  const auto found = modes.find(mode);
+  return found == modes.end() ? 99 : found->second(child);
+}
+
+}  // namespace retort::test

@@ -1,0 +1,70 @@
+// Runs of small children under a Supervisor.
+#pragma once
+
+#include <signal.h>
+
+#include <functional>
+#include <map>
+
+#include "base/file.h"
+#include "launch/supervisor.h"
+#include "tests/launch/temporary_folder.h"
+
+namespace retort::test {
+
+// Calls a function when a role reports a state, when one ends, or when the supervisor says something.
+class Script : public launch::SupervisorObserver {
+ public:
+  std::function<void(const std::string& role, const std::string& state)> status = [](auto&, auto&) {};
+  std::function<void(const std::string& role, const std::string& what)> end = [](auto&, auto&) {};
+  std::function<void(const std::string& message)> phase = [](auto&) {};
+  std::vector<pid_t> pids;
+
+  void on_start(const launch::ProcessSpec&, pid_t pid) override { pids.push_back(pid); }
+  void on_status(const launch::ProcessSpec& spec, const launch::ProcessStatus& s) override { status(spec.context.role, s.state); }
+  void on_exit(const launch::ProcessSpec& spec, const std::string& what) override { end(spec.context.role, what); }
+  void on_phase(const std::string& message) override { phase(message); }
+};
+
+class SupervisorTest : public FolderTest {
+ protected:
+  SupervisorTest() {
+    options_.program = std::filesystem::read_symlink("/proc/self/exe");
+    options_.log_folder = folder_ / "logs";
+    // Generous where a test waits for something to happen, so that only what it is about can end it.
+    options_.stop_timeout = options_.serving_timeout = options_.failure_grace = Duration(60'000);
+  }
+
+  void add(const std::string& role, int64_t rank, const std::string& mode, const std::string& more = "") {
+    launch::ProcessSpec spec;
+    spec.context = {.run = "run", .role = role, .rank = rank, .store_host = "127.0.0.1", .store_port = 1,
+                    .secret = "do-not-show-this", .threads = 2};
+    spec.driving = role == "student";
+    spec.arguments = {"child", mode, folder_.string(), more};
+    options_.processes.push_back(spec);
+  }
+
+  launch::SupervisorResult run() {
+    launch::SignalCatcher signals({SIGINT, SIGTERM});
+    launch::Supervisor supervisor(options_, &script_);
+    const auto result = supervisor.run(signals);
+    for (pid_t pid : script_.pids) EXPECT_EQ(::kill(pid, 0), -1) << "process " << pid << " is still there";
+    return result;
+  }
+
+  bool exists(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
+
+  launch::SupervisorOptions options_;
+  Script script_;
+};
+
+// Whether a process runs; a zombie that nobody has waited for does not.
+inline bool process_runs(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(file, text)) return false;
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z';
+}
+
+}  // namespace retort::test

@@ -1,0 +1,103 @@
+// Signals to the launcher: the first stops cleanly, the second at once.
+#include "tests/launch/supervisor_fixture.h"
+
+namespace retort::test {
+namespace {
+
+class SignalTest : public SupervisorTest, public ::testing::WithParamInterface<int> {
+ protected:
+  // Sends a signal to this process, the launcher, once `count` processes have reported.
+  void signal_when_ready(int count, int number) {
+    script_.status = [this, count, number](const std::string&, const std::string&) {
+      if (++ready_ == count) ::kill(::getpid(), number);
+    };
+  }
+  int ready_ = 0;
+};
+
+TEST_P(SignalTest, TheDriverSavesThenTheServersStop) {
+  add("teacher", 0, "serve");
+  add("student", 0, "train", "0");
+  add("student", 1, "train", "0");
+  signal_when_ready(3, GetParam());
+  script_.end = [&](const std::string& role, const std::string&) {
+    if (role == "student") EXPECT_FALSE(exists("stopped-teacher-0")) << "the teacher was stopped before the student was done";
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.report();
+  EXPECT_EQ(result.signal, GetParam());
+  EXPECT_FALSE(result.killed);
+  EXPECT_FALSE(result.cause);
+  EXPECT_TRUE(exists("saved-student-0"));
+  EXPECT_TRUE(exists("saved-student-1"));
+  EXPECT_EQ(get(folder_ / "stopped-teacher-0"), "asked");
+}
+
+TEST_P(SignalTest, ADriverThatCannotSaveFailsTheRun) {
+  add("student", 0, "train", "1");
+  signal_when_ready(1, GetParam());
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->exit_code, 1);
+}
+
+TEST_P(SignalTest, ADriverThatIsStillLoadingHasSavedNothing) {
+  add("teacher", 0, "serve");
+  add("student", 0, "default-signals");
+  signal_when_ready(2, GetParam());
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1) << "128 + signal promises a checkpoint";
+  EXPECT_FALSE(result.cause) << result.report();
+  ASSERT_EQ(result.remarks.size(), 1u);
+  EXPECT_EQ(result.remarks[0], "student/0 ended before it could save a checkpoint");
+}
+
+TEST_P(SignalTest, TheSecondKillsAtOnce) {
+  add("teacher", 0, "hang");
+  add("student", 0, "hang", "training");
+  signal_when_ready(2, GetParam());
+  script_.phase = [&](const std::string& message) {
+    if (message.find("stopping") != std::string::npos) ::kill(::getpid(), GetParam());
+  };
+  const auto result = run();
+  EXPECT_TRUE(result.killed);
+  EXPECT_EQ(result.exit_code, 1) << "nothing was saved";
+  EXPECT_FALSE(result.cause);
+}
+
+TEST_P(SignalTest, ADriverThatDoesNotObeyIsKilledAtTheDeadline) {
+  options_.stop_timeout = Duration(200);
+  add("student", 0, "hang", "training");
+  signal_when_ready(1, GetParam());
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_FALSE(result.killed);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->what(), "did not end in time and was killed");
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM),
+                         [](const auto& info) { return info.param == SIGINT ? "Int" : "Term"; });
+
+TEST(SignalCatcherTest, KeepsOrderAndRestoresWhatWasBefore) {
+  struct sigaction ignore {}, now {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGUSR1, &ignore, nullptr);
+  {
+    launch::SignalCatcher signals({SIGUSR1, SIGUSR2});
+    EXPECT_FALSE(signals.any());
+    EXPECT_FALSE(signals.next());
+    ::raise(SIGUSR2);
+    ::raise(SIGUSR1);
+    EXPECT_EQ(signals.next(), SIGUSR2);
+    EXPECT_EQ(signals.next(), SIGUSR1);
+    EXPECT_FALSE(signals.next());
+    EXPECT_TRUE(signals.any());
+  }
+  ::sigaction(SIGUSR1, nullptr, &now);
+  EXPECT_EQ(now.sa_handler, SIG_IGN);
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,206 @@
+// How runs end without a signal: done, failed, hung.
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "tests/launch/supervisor_fixture.h"
+
+namespace retort::test {
+namespace {
+
+TEST_F(SupervisorTest, DoneStopsTheServersAndSucceeds) {
+  add("teacher", 0, "serve");
+  add("teacher", 1, "serve");
+  add("student", 0, "finish");
+  add("student", 1, "finish");
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_FALSE(result.cause);
+  EXPECT_TRUE(result.remarks.empty());
+  EXPECT_EQ(result.report(), "");
+  EXPECT_EQ(get(folder_ / "logs" / "student-1.log"), "threads 2 secret of 16\n");
+}
+
+TEST_F(SupervisorTest, ServersOutliveTheDriver) {
+  add("teacher", 0, "serve");
+  add("student", 0, "train", "0");
+  script_.status = [&](const std::string& role, const std::string&) {
+    if (role == "student") ::kill(script_.pids[1], SIGTERM);  // its way to be done
+  };
+  script_.end = [&](const std::string& role, const std::string&) {
+    if (role == "student") EXPECT_FALSE(exists("stopped-teacher-0")) << "the teacher ended before the student";
+  };
+  EXPECT_EQ(run().exit_code, 0);
+  EXPECT_EQ(get(folder_ / "stopped-teacher-0"), "asked");
+}
+
+TEST_F(SupervisorTest, ACrashIsNamedAndStopsTheOthers) {
+  add("teacher", 0, "serve");
+  add("teacher", 1, "crash");
+  add("student", 0, "train", "0");
+  script_.status = [&](const std::string& role, const std::string&) {
+    if (role == "student") put(folder_ / "crash", "");
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "teacher/1");
+  EXPECT_EQ(result.cause->signal, SIGSEGV);
+  EXPECT_FALSE(result.cause->exit_code);
+  EXPECT_EQ(result.cause->log_tail, (std::vector<std::string>{"about to crash"}));
+  EXPECT_TRUE(result.consequences.empty()) << "the others ended as they were asked to";
+  EXPECT_TRUE(exists("saved-student-0"));
+  EXPECT_NE(result.report().find("teacher/1 failed first: it was killed by signal 11"), std::string::npos) << result.report();
+}
+
+TEST_F(SupervisorTest, ALostPeerIsAConsequenceEvenIfItShowsFirst) {
+  add("teacher", 0, "crash");
+  add("student", 0, "fail", "peer_lost");
+  script_.end = [&](const std::string& role, const std::string&) {
+    if (role == "student") put(folder_ / "crash", "");
+  };
+  const auto result = run();
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "teacher/0");
+  ASSERT_EQ(result.consequences.size(), 1u);
+  EXPECT_EQ(result.consequences[0].name(), "student/0");
+  EXPECT_EQ(result.consequences[0].error, "peer_lost");
+  EXPECT_EQ(result.exit_code, 1);
+}
+
+TEST_F(SupervisorTest, ALostPeerAloneIsTheCause) {
+  add("teacher", 0, "serve");
+  add("student", 0, "fail", "peer_lost");
+  const auto result = run();
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "student/0");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(exists("stopped-teacher-0"));
+}
+
+TEST_F(SupervisorTest, TheUsersMistakeKeepsItsExitCode) {
+  put(folder_ / "logs" / "student-0.log", "of the run before\n");
+  add("student", 0, "fail", "");
+  add("student", 1, "train", "0");
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 2);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->exit_code, 2);
+  EXPECT_EQ(result.cause->message, "the recipe is wrong");
+  EXPECT_EQ(result.cause->log_tail, (std::vector<std::string>{"line 1", "line 2", "the recipe is wrong"}));
+  EXPECT_NE(result.report().find("student/0 failed first: it exited with code 2"), std::string::npos) << result.report();
+  EXPECT_NE(result.report().find("the recipe is wrong [invalid_argument]"), std::string::npos) << result.report();
+}
+
+TEST_F(SupervisorTest, AServerThatEndsEarlyIsAFailure) {
+  add("teacher", 0, "finish");
+  add("student", 0, "train", "0");
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "teacher/0");
+  EXPECT_NE(result.cause->message.find("before the recipe was done"), std::string::npos);
+}
+
+TEST_F(SupervisorTest, AHungProcessAndItsChildrenAreKilledAfterTheGrace) {
+  options_.failure_grace = Duration(200);
+  add("teacher", 0, "hang");
+  add("student", 0, "fail", "");
+  // The student fails only once the teacher hangs.
+  options_.processes[1].arguments[1] = "crash";
+  script_.status = [&](const std::string& role, const std::string&) {
+    if (role == "teacher") put(folder_ / "crash", "");
+  };
+  const auto result = run();
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "student/0");
+  std::istringstream pids(get(folder_ / "pids-teacher-0"));
+  pid_t child = 0, grandchild = 0;
+  pids >> child >> grandchild;
+  ASSERT_GT(grandchild, 0);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  while (process_runs(grandchild) && !deadline.expired()) ::usleep(5000);
+  EXPECT_FALSE(process_runs(child));
+  EXPECT_FALSE(process_runs(grandchild));
+}
+
+TEST_F(SupervisorTest, AServerThatHangsAtTheEndDoesNotFailTheRun) {
+  options_.serving_timeout = Duration(200);
+  add("teacher", 0, "hang");
+  add("student", 0, "train", "0");
+  script_.status = [&](const std::string& role, const std::string&) {
+    if (role == "teacher") ::kill(script_.pids[1], SIGTERM);
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  ASSERT_EQ(result.remarks.size(), 1u);
+  EXPECT_EQ(result.remarks[0].find("teacher/0 did not end within 200ms"), 0u) << result.remarks[0];
+}
+
+TEST_F(SupervisorTest, ADriverThatStaysBehindTheOthersIsAFailure) {
+  options_.stop_timeout = Duration(200);
+  add("student", 0, "train", "0");
+  add("student", 1, "hang", "training");
+  int ready = 0;
+  script_.status = [&](const std::string&, const std::string&) {
+    if (++ready == 2) ::kill(script_.pids[0], SIGTERM);
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "student/1");
+  EXPECT_EQ(result.cause->what(), "did not end in time and was killed");
+}
+
+TEST_F(SupervisorTest, AStoppedProcessCanObey) {
+  add("teacher", 0, "stopped");
+  add("student", 0, "train", "0");
+  script_.status = [&](const std::string& role, const std::string&) {
+    if (role == "student") ::kill(script_.pids[1], SIGTERM);
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(result.remarks.empty());
+  EXPECT_TRUE(exists("stopped-teacher-0"));
+}
+
+TEST_F(SupervisorTest, TheSecretIsNotInSight) {
+  add("student", 0, "look");
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_EQ(get(folder_ / "look-student-0"), "hidden 1");
+}
+
+TEST_F(SupervisorTest, TheHeldDescriptorLivesAsLongAsAProcess) {
+  const std::string lock = folder_ / "lock";
+  put(lock, "");
+  options_.hold_fd = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(options_.hold_fd, LOCK_EX | LOCK_NB), 0);
+  const int other = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+  add("student", 0, "train", "0");
+  script_.status = [&](const std::string&, const std::string&) {
+    ::close(options_.hold_fd);
+    EXPECT_EQ(::flock(other, LOCK_EX | LOCK_NB), -1) << "the child should hold the lock";
+    ::kill(script_.pids[0], SIGTERM);
+  };
+  EXPECT_EQ(run().exit_code, 0);
+  EXPECT_EQ(::flock(other, LOCK_EX | LOCK_NB), 0) << "nobody is left who holds it";
+  ::close(other);
+}
+
+TEST_F(SupervisorTest, AProgramThatIsNotThereLeavesNothingBehind) {
+  add("student", 0, "train", "0");
+  options_.program = folder_ / "nothing";
+  try {
+    run();
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(e.message().find("nothing"), std::string::npos);
+  }
+  EXPECT_TRUE(script_.pids.empty());
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,198 @@
+#include "models/config.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "golden.h"
+
+namespace retort::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json base_config(const std::string& type) {
+  return Json::parse(R"({"model_type": ")" + type + R"(", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu"})");
+}
+
+ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "folder/config.json"); }
+
+struct Refusal {
+  const char* type;
+  const char* key;    // set to `value`
+  const char* value;  // JSON; "remove" takes the key away
+  std::vector<const char*> named;  // in the message
+};
+
+class ConfigRefusal : public testing::TestWithParam<Refusal> {};
+
+TEST_P(ConfigRefusal, NamesFileKeyAndValue) {
+  const Refusal& refusal = GetParam();
+  Json json = base_config(refusal.type);
+  ASSERT_NO_THROW(parse(json));
+  if (std::string(refusal.value) == "remove") {
+    json.erase(refusal.key);
+  } else {
+    json[refusal.key] = Json::parse(refusal.value);
+  }
+  try {
+    parse(json);
+    FAIL() << "accepted " << refusal.key << " = " << refusal.value;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(e.message().find("folder/config.json"), std::string::npos) << e.message();
+    EXPECT_NE(e.message().find(refusal.key), std::string::npos) << e.message();
+    for (const char* word : refusal.named) EXPECT_NE(e.message().find(word), std::string::npos) << e.message();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ConfigRefusal,
+    testing::Values(
+        Refusal{"llama", "model_type", "\"gpt2\"", {"gpt2", "llama, mistral, qwen2, qwen3"}},
+        Refusal{"llama", "hidden_act", "\"gelu\"", {"gelu", "silu"}}, Refusal{"llama", "pretraining_tp", "2", {"2"}},
+        Refusal{"qwen2", "quantization_config", R"({"bits": 4})", {"bits"}},
+        Refusal{"llama", "rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})", {"yarn", "llama3"}},
+        Refusal{"llama", "rope_scaling", R"({"type": "dynamic", "factor": 4.0})", {"dynamic"}},
+        Refusal{"llama", "rope_scaling", R"({"rope_type": "linear"})", {"factor"}},
+        Refusal{"llama", "rope_scaling", R"({"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0})", {"low_freq_factor"}},
+        Refusal{"qwen3", "rope_parameters", R"({"full_attention": {"rope_type": "default"}})", {"full_attention"}},
+        Refusal{"llama", "partial_rotary_factor", "0.5", {"0.5"}}, Refusal{"llama", "attn_logit_softcapping", "30.0", {"30"}},
+        Refusal{"llama", "final_logit_softcapping", "30.0", {"30"}}, Refusal{"qwen2", "attention_dropout", "0.1", {"0.1"}},
+        Refusal{"qwen3", "num_experts", "8", {"8"}}, Refusal{"llama", "vocab_size", "remove", {"missing"}},
+        Refusal{"llama", "hidden_size", "\"32\"", {"integer"}}, Refusal{"llama", "vocab_size", "0", {"at least 1"}},
+        Refusal{"llama", "num_key_value_heads", "3", {"divide"}}, Refusal{"llama", "head_dim", "7", {"even"}},
+        Refusal{"llama", "rms_norm_eps", "\"small\"", {"number"}}, Refusal{"llama", "tie_word_embeddings", "1", {"true or false"}},
+        Refusal{"llama", "torch_dtype", "\"float64\"", {"float64", "bfloat16"}},
+        Refusal{"qwen2", "layer_types", R"(["full_attention"])", {"3"}},
+        Refusal{"qwen2", "layer_types", R"(["full_attention", "full_attention", "chunked_attention"])", {"chunked_attention"}},
+        Refusal{"qwen2", "layer_types", R"(["full_attention", "full_attention", "sliding_attention"])", {"use_sliding_window"}},
+        Refusal{"mistral", "sliding_window", "0", {"at least 1"}}, Refusal{"llama", "eos_token_id", "\"</s>\"", {"token id"}}));
+
+TEST(Config, RefusesWhatIsNotAJsonObject) {
+  EXPECT_THROW(parse_model_config("{\"model_type\": ", "f"), Error);
+  EXPECT_THROW(parse_model_config("[1]", "f"), Error);
+}
+
+TEST(Config, DefaultsOfTheFamilies) {
+  EXPECT_EQ(parse(base_config("mistral")).sliding_window, (std::vector<int64_t>{4096, 4096, 4096}));
+  Json json = base_config("mistral");
+  json["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(json).sliding_window, (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_EQ(parse(base_config("qwen3")).head_dim, 128);
+  EXPECT_TRUE(parse(base_config("qwen3")).qk_norm);
+  EXPECT_EQ(parse(base_config("llama")).head_dim, 8);
+  EXPECT_TRUE(parse(base_config("qwen2")).attention_bias);
+  EXPECT_FALSE(parse(base_config("qwen2")).attention_out_bias);
+  json = base_config("llama");
+  json.erase("num_key_value_heads");
+  EXPECT_EQ(parse(json).num_key_value_heads, 4);
+  json = base_config("qwen2");
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = 16;
+  json["max_window_layers"] = 1;
+  EXPECT_EQ(parse(json).sliding_window, (std::vector<int64_t>{0, 16, 16}));
+  json["use_sliding_window"] = false;
+  EXPECT_EQ(parse(json).sliding_window, (std::vector<int64_t>{0, 0, 0}));
+}
+
+TEST(Config, BothStylesSayTheSame) {
+  Json old_style = base_config("llama");
+  old_style["rope_theta"] = 500000.0;
+  old_style["rope_scaling"] = Json::parse(R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})");
+  old_style["torch_dtype"] = "bfloat16";
+  Json new_style = base_config("llama");
+  new_style["rope_parameters"] = old_style["rope_scaling"];
+  new_style["rope_parameters"]["rope_theta"] = 500000.0;
+  new_style["dtype"] = "bfloat16";
+  for (const Json& json : {old_style, new_style}) {
+    const ModelConfig config = parse(json);
+    EXPECT_EQ(config.rope.type, "llama3");
+    EXPECT_EQ(config.rope.theta, 500000.0);
+    EXPECT_EQ(config.rope.factor, 8.0);
+    EXPECT_EQ(config.rope.original_max_position_embeddings, 8192);
+    EXPECT_EQ(config.torch_dtype, "bfloat16");
+  }
+}
+
+TEST(Config, EosIdsOfGenerationConfigWin) {
+  const ModelConfig config = read_model_config(golden_folder("llama3_rope"));
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{2, 3}));
+  TemporaryFolder folder;
+  write_file_atomically(folder.path() / "config.json", base_config("llama").dump());
+  EXPECT_TRUE(read_model_config(folder.path()).eos_token_ids.empty());
+  write_file_atomically(folder.path() / "generation_config.json", R"({"eos_token_id": [7, 9]})");
+  EXPECT_EQ(read_model_config(folder.path()).eos_token_ids, (std::vector<int64_t>{7, 9}));
+}
+
+TEST(Config, WritesBackWhatItRead) {
+  for (const char* name : kGoldens) {
+    const std::string text = read_file(golden_folder(name) / "config.json");
+    EXPECT_EQ(write_model_config(parse_model_config(text, name)), text) << name;
+  }
+}
+
+TEST(Config, KeepsUnknownKeysAndTheirOrder) {
+  Json json = base_config("qwen2");
+  json["zeta"] = {{"nested", 1}};
+  json["alpha"] = nullptr;
+  ModelConfig config = parse(json);
+  EXPECT_EQ(config.unknown_keys, (std::vector<std::string>{"zeta", "alpha"}));
+  config.vocab_size = 128;
+  json["vocab_size"] = 128;
+  EXPECT_EQ(write_model_config(config), json.dump(2) + "\n");
+}
+
+TEST(Config, WritesChangesInTheStyleItRead) {
+  ModelConfig config = read_model_config(golden_folder("llama3_rope"));  // style of transformers 4
+  config.torch_dtype = "bfloat16";
+  config.rope.theta = 10000.0;
+  Json json = Json::parse(write_model_config(config));
+  EXPECT_EQ(json["torch_dtype"], "bfloat16");
+  EXPECT_EQ(json["rope_theta"], 10000.0);
+  EXPECT_EQ(json["rope_scaling"]["rope_type"], "llama3");
+  EXPECT_FALSE(json.contains("dtype") || json.contains("rope_parameters"));
+  config = read_model_config(golden_folder("qwen2"));
+  config.torch_dtype = "bfloat16";
+  config.rope.theta = 1e6;
+  json = Json::parse(write_model_config(config));
+  EXPECT_EQ(json["dtype"], "bfloat16");
+  EXPECT_EQ(json["rope_parameters"]["rope_theta"], 1e6);
+  EXPECT_FALSE(json.contains("torch_dtype") || json.contains("rope_theta"));
+}
+
+TEST(Config, AFreshConfigReadsBackTheSame) {
+  for (Family family : {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3}) {
+    ModelConfig config;
+    config.family = family;
+    config.vocab_size = 100, config.hidden_size = 64, config.intermediate_size = 96, config.num_hidden_layers = 2;
+    config.num_attention_heads = 4, config.num_key_value_heads = 2, config.head_dim = 16;
+    config.max_position_embeddings = 512;
+    config.rms_norm_eps = 1e-5;
+    config.tie_word_embeddings = true;
+    config.attention_bias = family == Family::kQwen2;
+    config.qk_norm = family == Family::kQwen3;
+    config.rope.theta = 1e6;
+    config.sliding_window = family == Family::kMistral ? std::vector<int64_t>{32, 32} : std::vector<int64_t>{0, 0};
+    config.eos_token_ids = {3, 4};
+    config.bos_token_id = 1;
+    const ModelConfig back = parse_model_config(write_model_config(config), "fresh");
+    EXPECT_EQ(back.family, family);
+    EXPECT_EQ(back.num_parameters(), config.num_parameters());
+    EXPECT_EQ(back.rope.theta, 1e6);
+    EXPECT_EQ(back.sliding_window, config.sliding_window);
+    EXPECT_EQ(back.eos_token_ids, config.eos_token_ids);
+    EXPECT_EQ(back.bos_token_id, 1);
+    EXPECT_EQ(back.rms_norm_eps, 1e-5);
+    EXPECT_TRUE(back.tie_word_embeddings);
+    EXPECT_TRUE(back.unknown_keys.empty());
+  }
+}
+
+}  // namespace
+}  // namespace retort::models

@@ -1,0 +1,226 @@
+// Against transformers: goldens/ were made by make_goldens.py.
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "golden.h"
+#include "models/checkpoint.h"
+#include "models/generate.h"
+#include "models/rope.h"
+#include "models/safetensors.h"
+
+namespace retort::models {
+namespace {
+
+std::vector<int32_t> row(const at::Tensor& ids) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < ids.size(0); ++i) out.push_back(static_cast<int32_t>(ids[i].item<int64_t>()));
+  return out;
+}
+
+double max_difference(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+// Log-probabilities of the next token, per sequence, concatenated.
+at::Tensor next_logps(const Decoder& decoder, const PackedTokens& tokens) {
+  const at::Tensor all = at::log_softmax(decoder.logits(decoder.hidden(tokens)), -1);
+  std::vector<at::Tensor> parts;
+  for (size_t s = 0; s + 1 < tokens.cu_seqlens.size(); ++s) {
+    const int64_t begin = tokens.cu_seqlens[s], length = tokens.cu_seqlens[s + 1] - begin;
+    if (length < 2) continue;
+    const at::Tensor targets = tokens.input_ids.narrow(0, begin + 1, length - 1).unsqueeze(1);
+    parts.push_back(all.narrow(0, begin, length - 1).gather(1, targets).squeeze(1));
+  }
+  return at::cat(parts);
+}
+
+struct Golden {
+  explicit Golden(const std::string& name)
+      : decoder(load_decoder(golden_folder(name), at::kFloat)), reference(golden_folder(name) / "reference.safetensors") {}
+  std::vector<std::vector<int32_t>> rows() const { return {row(reference.get("ids_0")), row(reference.get("ids_1"))}; }
+  at::Tensor logps() const { return at::cat({reference.get("logps_0"), reference.get("logps_1")}); }
+  Decoder decoder;
+  SafetensorsReader reference;
+};
+
+// The largest relative difference of a parameter's gradient by norm, and its name.
+std::pair<double, std::string> worst_gradient(const Golden& golden) {
+  std::pair<double, std::string> worst{0, ""};
+  for (const auto& [name, value] : golden.decoder.parameters()) {
+    const at::Tensor expected = golden.reference.get("grad." + name);
+    if (!value.grad().defined()) return {INFINITY, name};
+    const double difference = ((value.grad() - expected).norm() / expected.norm().clamp_min(1e-6)).item<double>();
+    if (!(difference <= worst.first)) worst = {difference, name};
+  }
+  return worst;
+}
+
+class Parity : public testing::TestWithParam<const char*> {
+ protected:
+  Golden golden{GetParam()};
+};
+
+TEST_P(Parity, InverseFrequencies) {
+  const ModelConfig& config = golden.decoder.config();
+  const at::Tensor mine = rope_inverse_frequencies(config.rope, config.head_dim);
+  EXPECT_LT(((mine / golden.reference.get("inverse_frequencies")) - 1).abs().max().item<double>(), 1e-6);
+}
+
+TEST_P(Parity, NextTokenLogProbabilities) {
+  const at::Tensor logps = next_logps(golden.decoder, pack_rows(golden.rows()));
+  EXPECT_LT(max_difference(logps, golden.logps()), 1e-4);
+  const c10::InferenceMode inference;
+  EXPECT_EQ(max_difference(next_logps(golden.decoder, pack_rows(golden.rows())), logps), 0);
+}
+
+TEST_P(Parity, GradientsOfEveryParameter) {
+  for (const bool checkpointing : {false, true}) {
+    Golden fresh(GetParam());
+    fresh.decoder.set_requires_grad(true);
+    fresh.decoder.set_gradient_checkpointing(checkpointing);
+    const at::Tensor loss = -next_logps(fresh.decoder, pack_rows(fresh.rows())).mean();
+    torch::autograd::backward({loss}, {});
+    const auto [difference, name] = worst_gradient(fresh);
+    EXPECT_LT(difference, 1e-5) << name << " checkpointing=" << checkpointing;
+  }
+}
+
+TEST_P(Parity, GreedyTokensAreIdentical) {
+  GenerateOptions options;
+  options.max_new_tokens = 64;
+  const std::vector<int32_t> prompt = row(golden.reference.get("prompt")), expected = row(golden.reference.get("greedy"));
+  const std::vector<Completion> out = generate(golden.decoder, {prompt}, options);
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].token_ids, expected);
+  EXPECT_FALSE(out[0].finished);
+  // Its log-probabilities are those of a full forward over prompt and completion.
+  std::vector<int32_t> whole = prompt;
+  whole.insert(whole.end(), out[0].token_ids.begin(), out[0].token_ids.end());
+  const at::Tensor logps = next_logps(golden.decoder, pack_rows({whole})).narrow(0, static_cast<int64_t>(prompt.size()) - 1, 64);
+  for (int64_t i = 0; i < 64; ++i) EXPECT_NEAR(out[0].logps[static_cast<size_t>(i)], logps[i].item<float>(), 1e-4) << i;
+}
+
+TEST_P(Parity, PackedPaddedAndSingleAreTheSameNumbers) {
+  const auto rows = golden.rows();
+  const at::Tensor packed = golden.decoder.hidden(pack_rows(rows));
+  const at::Tensor single = at::cat({golden.decoder.hidden(pack_rows({rows[0]})), golden.decoder.hidden(pack_rows({rows[1]}))});
+  EXPECT_LT(max_difference(packed, single), 2e-5) << "states are of size " << packed.abs().max().item<double>();
+  const int64_t length = static_cast<int64_t>(rows[0].size());
+  for (const bool left : {false, true}) {
+    at::Tensor ids = at::zeros({2, length}, at::kLong), mask = at::zeros({2, length}, at::kLong);
+    ids[0].copy_(golden.reference.get("ids_0"));
+    mask[0].fill_(1);
+    const auto size = static_cast<int64_t>(rows[1].size()), start = left ? length - size : 0;
+    ids[1].narrow(0, start, size).copy_(golden.reference.get("ids_1"));
+    mask[1].narrow(0, start, size).fill_(1);
+    EXPECT_EQ(max_difference(golden.decoder.hidden(pack_padded(ids, mask)), packed), 0) << "left=" << left;
+  }
+  const at::Tensor logps = at::cat({next_logps(golden.decoder, pack_rows({rows[0]})), next_logps(golden.decoder, pack_rows({rows[1]}))});
+  EXPECT_LT(max_difference(next_logps(golden.decoder, pack_rows(rows)), logps), 1e-5);
+}
+
+// The cache fed in pieces of different sizes, both sequences at once, one of them resting at times.
+TEST_P(Parity, CacheInPiecesEqualsOneForward) {
+  const auto rows = golden.rows();
+  const at::Tensor whole = golden.decoder.hidden(pack_rows(rows));
+  KvCache cache(golden.decoder.config(), 2, 64, at::kFloat);
+  std::vector<at::Tensor> got[2];
+  std::vector<size_t> fed(2, 0);
+  for (const auto& [first, second] : std::vector<std::pair<size_t, size_t>>{{3, 0}, {1, 1}, {15, 5}, {1, 1}, {0, 7}, {17, 0}}) {
+    const size_t take[2] = {first, second};
+    std::vector<std::vector<int32_t>> piece(2);
+    for (size_t s = 0; s < 2; ++s) {
+      piece[s].assign(rows[s].begin() + static_cast<long>(fed[s]), rows[s].begin() + static_cast<long>(fed[s] + take[s]));
+      fed[s] += take[s];
+    }
+    const at::Tensor out = golden.decoder.hidden(pack_rows(piece), cache);
+    got[0].push_back(out.narrow(0, 0, static_cast<int64_t>(first)));
+    got[1].push_back(out.narrow(0, static_cast<int64_t>(first), static_cast<int64_t>(second)));
+  }
+  ASSERT_EQ(fed, (std::vector<size_t>{rows[0].size(), rows[1].size()}));
+  EXPECT_EQ(cache.lengths(), (std::vector<int64_t>{37, 14}));
+  EXPECT_LT(max_difference(at::cat({at::cat(got[0]), at::cat(got[1])}), whole), 2e-5);
+}
+
+// The tolerances above see these mistakes.
+TEST_P(Parity, DeliberateMistakesAreSeen) {
+  PackedTokens running_on = pack_rows(golden.rows());
+  running_on.positions = at::arange(running_on.num_tokens());  // a shift: rotary angles are relative, so no change at all ...
+  EXPECT_LT(max_difference(next_logps(golden.decoder, running_on), golden.logps()), 1e-3);
+  PackedTokens doubled = pack_rows(golden.rows());
+  doubled.positions = doubled.positions * 2;  // ... while wrong distances are
+  EXPECT_GT(max_difference(next_logps(golden.decoder, doubled), golden.logps()), 1e-2);
+  PackedTokens merged = pack_rows(golden.rows());
+  merged.cu_seqlens = {0, merged.num_tokens()};  // the second sequence sees the first
+  const at::Tensor second = at::log_softmax(golden.decoder.logits(golden.decoder.hidden(merged)), -1).narrow(0, 37, 13);
+  const at::Tensor chosen = second.gather(1, merged.input_ids.narrow(0, 38, 13).unsqueeze(1)).squeeze(1);
+  EXPECT_GT(max_difference(chosen, golden.reference.get("logps_1")), 1e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, Parity, testing::ValuesIn(kGoldens), [](const auto& info) { return std::string(info.param); });
+
+std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Decoder& decoder) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& [name, value] : decoder.parameters()) tensors.emplace_back(name, value);
+  return tensors;
+}
+
+// Each of these changes one fact of a family; the log-probabilities must leave the tolerance.
+TEST(DeliberateMistake, InTheConfigIsSeen) {
+  const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> mistakes{
+      {"mistral_window", [](ModelConfig& c) { c.sliding_window.assign(2, 10); }},
+      {"mistral_window", [](ModelConfig& c) { c.sliding_window.assign(2, 0); }},
+      {"qwen2_window_bf16", [](ModelConfig& c) { c.sliding_window = {7, 7, 7}; }},
+      {"qwen3_bias", [](ModelConfig& c) { std::swap(c.sliding_window[0], c.sliding_window[1]); }},
+      {"llama3_rope", [](ModelConfig& c) { c.rope.type = "default"; }},
+      {"llama_bias_linear", [](ModelConfig& c) { c.rope.factor = 1.0; }},
+      {"llama", [](ModelConfig& c) { c.rms_norm_eps = 1e-2; }},
+      {"qwen2", [](ModelConfig& c) { c.rope.theta = 1e6; }}};
+  for (const auto& [name, make] : mistakes) {
+    const Golden golden(name);
+    ModelConfig config = golden.decoder.config();
+    make(config);
+    const Decoder wrong(config, tensors_of(golden.decoder));
+    EXPECT_GT(max_difference(next_logps(wrong, pack_rows(golden.rows())), golden.logps()), 1e-3) << name;
+  }
+}
+
+TEST(DeliberateMistake, PadEmbeddingWithGradientIsSeen) {
+  Golden golden("qwen2");
+  ModelConfig config = golden.decoder.config();
+  ASSERT_EQ(config.pad_token_id, 5);
+  config.pad_token_id = -1;
+  golden.decoder = Decoder(config, tensors_of(golden.decoder));
+  golden.decoder.set_requires_grad(true);
+  torch::autograd::backward({-next_logps(golden.decoder, pack_rows(golden.rows())).mean()}, {});
+  EXPECT_GT(worst_gradient(golden).first, 1e-4);
+}
+
+// bf16 arithmetic follows the fp32 numbers within its precision, in every path (full, cached, backward).
+TEST(Bfloat16, FollowsFloat32) {
+  for (const char* name : {"llama", "mistral_window", "qwen3"}) {
+    const Golden golden(name);
+    Decoder half = load_decoder(golden_folder(name), at::kBFloat16);
+    half.set_requires_grad(true);
+    const at::Tensor logps = next_logps(half, pack_rows(golden.rows()));
+    EXPECT_LT((logps - golden.logps()).abs().mean().item<double>(), 0.2) << name;
+    EXPECT_GT(max_difference(logps, golden.logps()), 1e-4) << name;
+    torch::autograd::backward({-logps.mean()}, {});
+    for (const auto& [parameter, value] : half.parameters()) {
+      const at::Tensor expected = golden.reference.get("grad." + parameter);
+      EXPECT_LT(((value.grad().to(at::kFloat) - expected).norm() / expected.norm()).item<double>(), 0.3) << name << " " << parameter;
+    }
+    GenerateOptions options;
+    options.max_new_tokens = 8;
+    const auto prompt = row(golden.reference.get("prompt"));
+    const Completion out = generate(half, {prompt}, options)[0];
+    std::vector<int32_t> whole = prompt;
+    whole.insert(whole.end(), out.token_ids.begin(), out.token_ids.end());
+    const at::Tensor again = next_logps(half, pack_rows({whole})).detach().narrow(0, 4, 8);
+    for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(out.logps[static_cast<size_t>(i)], again[i].item<float>(), 0.2) << name << i;
+  }
+}
+
+}  // namespace
+}  // namespace retort::models

@@ -1,0 +1,56 @@
+#include "tests/parallel/rank_process.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+
+namespace retort::parallel::testing {
+
+using testing_support::ChildProcess;
+
+std::vector<ChildProcess> spawn_ranks(const StoreServer& store, const RankOptions& options, int64_t count, int64_t first) {
+  std::vector<ChildProcess> ranks;
+  for (int64_t rank = first; rank < first + count; ++rank)
+    ranks.push_back(
+        ChildProcess::spawn({.role = options.scenario,
+                             .args = {std::to_string(rank), std::to_string(options.layout.tp), std::to_string(options.layout.pp),
+                                      std::to_string(options.layout.dp), std::to_string(store.port()), options.prefix,
+                                      std::to_string(options.timeout.count())},
+                             .env = {},
+                             .program = {}}));
+  return ranks;
+}
+
+World::Options child_world_options() {
+  const std::vector<std::string> args = testing_support::spawned_args();
+  World::Options options;
+  options.role = "student";
+  options.rank = std::stoll(args.at(0));
+  options.layout = {.tp = std::stoll(args.at(1)), .pp = std::stoll(args.at(2)), .dp = std::stoll(args.at(3))};
+  options.store_port = static_cast<uint16_t>(std::stoi(args.at(4)));
+  options.store_prefix = args.at(5);
+  options.timeout = std::chrono::milliseconds(std::stoll(args.at(6)));
+  return options;
+}
+
+}  // namespace retort::parallel::testing
+
+int main(int argc, char** argv) {
+  using namespace retort::parallel::testing;
+  const std::map<std::string, Scenario> scenarios{{"collectives", collectives_scenario},   {"two_worlds", two_worlds_scenario},
+                                                  {"agreement", agreement_scenario},       {"lost_rank", lost_rank_scenario},
+                                                  {"stopped_rank", stopped_rank_scenario}, {"absent_rank", absent_rank_scenario},
+                                                  {"grad_sync", grad_sync_scenario},       {"grad_order", grad_order_scenario}};
+  if (const auto role = retort::testing_support::spawned_role()) {
+    try {
+      scenarios.at (*role)();
+      return 0;
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "%s: %s\n", role->c_str(), e.what());
+      return 1;
+    }
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

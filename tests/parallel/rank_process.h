@@ -1,0 +1,57 @@
+// Ranks of a world as child processes of a test: the test starts them by the name of a scenario, each runs it and exits
+// 0, or prints why not and exits 1.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "parallel/world.h"
+#include "tests/support/process.h"
+
+namespace retort::parallel::testing {
+
+struct RankOptions {
+  std::string scenario;
+  Layout layout;
+  std::string prefix = "run/student/0/";
+  std::chrono::milliseconds timeout{60'000};  // of the world
+};
+
+// In the test. Ranks [first, first + count) of the layout.
+std::vector<testing_support::ChildProcess> spawn_ranks(const StoreServer& store, const RankOptions& options, int64_t count,
+                                                       int64_t first = 0);
+
+// In a child: the world's options as spawn_ranks gave them.
+World::Options child_world_options();
+
+// In a child: ends it with exit code 1 and this text.
+inline void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error("not true: " + what);
+}
+
+// In a child: the error that body throws; fails when it throws none.
+template <class F>
+Error error_of(F&& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    return e;
+  }
+  throw std::runtime_error("expected an Error, but nothing was thrown");
+}
+
+// Every scenario is a function of this type, found by its name in main().
+using Scenario = void (*)();
+void collectives_scenario();
+void two_worlds_scenario();
+void agreement_scenario();
+void lost_rank_scenario();
+void stopped_rank_scenario();
+void absent_rank_scenario();
+void grad_sync_scenario();
+void grad_order_scenario();
+
+}  // namespace retort::parallel::testing

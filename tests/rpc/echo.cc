@@ -1,0 +1,40 @@
+#include "tests/rpc/echo.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+namespace retort::rpc::testing {
+
+void serve_echo(Agent& agent, std::shared_ptr<HandlerQueue> queue, std::shared_ptr<std::atomic<int>> ran) {
+  agent.serve(kEcho, queue, [ran](EchoRequest request, const CallContext& context) {
+    if (ran) ++*ran;
+    EchoReply reply{request.text, context.peer, request.tensors};
+    for (const auto& tensor : request.tensors) reply.inference = reply.inference || (tensor.defined() && tensor.is_inference());
+    const auto until = Deadline::after(std::chrono::milliseconds(request.sleep_ms));
+    while (!until.expired() && !reply.cancelled) {
+      std::this_thread::sleep_for(1ms);
+      reply.cancelled = context.cancelled->load();
+    }
+    if (request.reply_bytes > 0) reply.tensors.push_back(at::zeros({request.reply_bytes}, at::kByte));
+    return reply;
+  });
+  agent.serve(kFail, queue, [](const FailRequest& request, const CallContext&) -> Empty {
+    if (request.kind >= 100) throw std::runtime_error("untyped");
+    throw Error(static_cast<ErrorCode>(request.kind), "from the handler").with("kind", request.kind);
+  });
+}
+
+ErrorCode code_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.code();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "not an Error: " << error.what();
+    return ErrorCode::kRemote;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorCode::kInvalidArgument;
+}
+
+}  // namespace retort::rpc::testing

@@ -1,0 +1,62 @@
+// A peer that speaks the protocol by hand, so that a test can break every rule at every step. Blocking; deadlines inside.
+#pragma once
+
+#include <tensorpipe/tensorpipe.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "rpc/detail/frames.h"
+#include "rpc/detail/sigpipe_block.h"
+
+namespace retort::rpc::testing {
+
+// A blocking TCP connection whose reads give up after 30 s.
+class RawSocket {
+ public:
+  explicit RawSocket(const std::string& address);
+  ~RawSocket();
+  RawSocket(const RawSocket&) = delete;
+  RawSocket& operator=(const RawSocket&) = delete;
+  void send(std::string_view bytes);  // an error of the other side (it may close any time) is ignored
+  // nullopt when the other side closed before `size` bytes came.
+  std::optional<std::string> receive(size_t size);
+  bool closed_by_peer() { return !receive(1).has_value(); }
+
+ private:
+  int fd_ = -1;
+};
+
+class RawPeer {
+ public:
+  RawPeer(const std::string& address, std::string name, std::string target);
+
+  void send_hello();
+  void receive_challenge();
+  void send_proof(const std::string& secret);
+  void open_pipes();  // receives Listen, then connects both pipes and exchanges the first messages
+  // All of it.
+  void connect(const std::string& secret);
+
+  // The next frame; nullopt at the end of the connection.
+  std::optional<std::pair<detail::FrameType, std::string>> receive_frame();
+  // Skips heartbeats; the farewell's code, or nullopt if the connection ended without one.
+  std::optional<ErrorCode> receive_farewell();
+  void write(size_t pipe, tensorpipe::Message message);  // returns when it is written or failed
+  // A message with one payload.
+  static tensorpipe::Message message(std::string& payload);
+
+  detail::SigpipeBlock no_sigpipe;  // of this test's own writes, not of the agent's
+  RawSocket socket;
+  detail::Hello ours, theirs;
+  detail::Listen listen;
+
+ private:
+  tensorpipe::Context context_;
+  std::array<std::shared_ptr<tensorpipe::Pipe>, 2> pipes_;
+};
+
+}  // namespace retort::rpc::testing
