@@ -25,7 +25,7 @@ say "data: arithmetic word problems (the test problems never appear in training)
 head -n 2 $out/test.jsonl
 
 say "tokenizer and random checkpoints"
-"$retort" tokenizer train --data $out/train.jsonl --vocab-size 512 --output $out/tokenizer
+"$retort" tokenizer train --data $out/train.jsonl --vocab-size 400 --output $out/tokenizer
 "$retort" model init --arch qwen3 --tokenizer $out/tokenizer --output $out/teacher-init --seed 1 \
   --hidden-size 192 --num-hidden-layers 4 --num-attention-heads 4 --num-key-value-heads 4 --intermediate-size 512
 "$retort" model init --arch qwen3 --tokenizer $out/tokenizer --output $out/student-init --seed 2 \

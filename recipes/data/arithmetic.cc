@@ -13,10 +13,10 @@
 namespace retort::data {
 namespace {
 
-constexpr std::array<std::string_view, 20> kNames{"Tom", "Mia", "Ben",  "Ana",  "Sam", "Lea", "Max", "Eva", "Leo", "Zoe",
+constexpr std::array<std::string_view, 20> kNames{"Tom", "Mia", "Ben",  "Ana",  "Sam", "Lea", "Max",  "Eva",  "Leo",  "Zoe",
                                                   "Tim", "Kim", "Paul", "Rosa", "Jan", "Ida", "Omar", "Lily", "Hugo", "Nina"};
-constexpr std::array<std::string_view, 20> kThings{"apples", "books", "coins",  "cards",   "pens",   "eggs",  "shells",
-                                                   "stamps", "balls", "stones", "cookies", "pears",  "beads", "toys",
+constexpr std::array<std::string_view, 20> kThings{"apples", "books", "coins",  "cards",   "pens",     "eggs",   "shells",
+                                                   "stamps", "balls", "stones", "cookies", "pears",    "beads",  "toys",
                                                    "cups",   "nuts",  "plums",  "tickets", "stickers", "flowers"};
 
 using Numbers = std::array<int, 3>;
@@ -29,27 +29,48 @@ struct Kind {
 };
 
 constexpr std::array<Kind, 6> kKinds{{
-    {{"{N} has {a} {O} and buys {b} more. How many {O} does {N} have?", "{N} has {a} {O} and finds {b} more. How many {O} does {N} have now?",
+    {{"{N} has {a} {O} and buys {b} more. How many {O} does {N} have?",
+      "{N} has {a} {O} and finds {b} more. How many {O} does {N} have now?",
       "There are {a} {O} in a box. {N} adds {b} {O}. How many {O} are there?"},
-     '+', 0, {2, 2, 0}, {20, 20, 0}},
-    {{"{N} has {a} {O} and gives away {b}. How many {O} are left?", "{N} had {a} {O} but lost {b}. How many {O} does {N} have now?",
+     '+',
+     0,
+     {2, 2, 0},
+     {20, 20, 0}},
+    {{"{N} has {a} {O} and gives away {b}. How many {O} are left?",
+      "{N} had {a} {O} but lost {b}. How many {O} does {N} have now?",
       "There are {a} {O} in a box. {N} takes {b} {O}. How many {O} are there?"},
-     '-', 0, {5, 2, 0}, {25, 20, 0}},
-    {{"{N} has {a} bags with {b} {O} each. How many {O} does {N} have?", "{N} fills {a} boxes with {b} {O} each. How many {O} are there?",
+     '-',
+     0,
+     {5, 2, 0},
+     {25, 20, 0}},
+    {{"{N} has {a} bags with {b} {O} each. How many {O} does {N} have?",
+      "{N} fills {a} boxes with {b} {O} each. How many {O} are there?",
       "{N} buys {b} {O} on each of {a} days. How many {O} does {N} have now?"},
-     '*', 0, {2, 2, 0}, {9, 9, 0}},
+     '*',
+     0,
+     {2, 2, 0},
+     {9, 9, 0}},
     {{"{N} has {a} {O} and buys {b} more. Then {N} gives away {c}. How many {O} are left?",
       "{N} has {a} {O}, finds {b} more and loses {c}. How many {O} does {N} have now?",
       "There are {a} {O} in a box. {N} adds {b} {O} and takes {c} {O}. How many {O} are there?"},
-     '+', '-', {2, 2, 2}, {12, 12, 9}},
+     '+',
+     '-',
+     {2, 2, 2},
+     {12, 12, 9}},
     {{"{N} has {a} bags with {b} {O} each and buys {c} more. How many {O} does {N} have?",
       "{N} fills {a} boxes with {b} {O} each and finds {c} more. How many {O} are there?",
       "{N} buys {b} {O} on each of {a} days, then gets {c} more. How many {O} does {N} have now?"},
-     '*', '+', {2, 2, 2}, {9, 9, 9}},
+     '*',
+     '+',
+     {2, 2, 2},
+     {9, 9, 9}},
     {{"{N} has {a} bags with {b} {O} each and gives away {c}. How many {O} are left?",
       "{N} fills {a} boxes with {b} {O} each and takes {c} {O}. How many {O} are there?",
       "{N} buys {b} {O} on each of {a} days, then loses {c}. How many {O} does {N} have now?"},
-     '*', '-', {2, 2, 2}, {9, 9, 9}},
+     '*',
+     '-',
+     {2, 2, 2},
+     {9, 9, 9}},
 }};
 
 int apply(char op, int a, int b) { return op == '+' ? a + b : op == '-' ? a - b : a * b; }

@@ -13,14 +13,14 @@ struct ArithmeticProblem {
   std::string answer;      // "19", from 1 to 99
 };
 
-// Problem `index` of the fixed sequence that `seed` selects, 0 <= index < num_arithmetic_problems(). One and two steps of + - x; the six kinds
-// take turns. No two indices give the same prompt (each kind walks a permutation of all its problems), so disjoint index ranges of one
-// seed are disjoint sets: train on [0, n), test on [n, n + m). kInvalidArgument outside the range.
+// Problem `index` of the fixed sequence that `seed` selects, 0 <= index < num_arithmetic_problems(). One and two steps of + -
+// x; the six kinds take turns. No two indices give the same prompt (each kind walks a permutation of all its problems), so
+// disjoint index ranges of one seed are disjoint sets: train on [0, n), test on [n, n + m). kInvalidArgument outside the range.
 ArithmeticProblem arithmetic_problem(int64_t index, uint64_t seed);
 int64_t num_arithmetic_problems();
 
-// Writes rows {"prompt", "completion", "answer"} for the problems [first, first + count) as JSONL, atomically. The same arguments give the
-// same bytes. kInvalidArgument outside the range; errors of writing as base/file.h.
+// Writes rows {"prompt", "completion", "answer"} for the problems [first, first + count) as JSONL, atomically. The same
+// arguments give the same bytes. kInvalidArgument outside the range; errors of writing as base/file.h.
 void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count, uint64_t seed);
 
 }  // namespace retort::data

@@ -25,8 +25,7 @@ class Dealer {
       : options_(options), tokens_(static_cast<size_t>(options.micro_batches * options.dp_size), 0) {}
 
   bool has_room(const Pack& pack) const {
-    if (options_.tokens_per_micro_batch > 0)
-      return tokens_[slot()] + pack.tokens <= options_.tokens_per_micro_batch;
+    if (options_.tokens_per_micro_batch > 0) return tokens_[slot()] + pack.tokens <= options_.tokens_per_micro_batch;
     return dealt_ < options_.rows_per_micro_batch * options_.micro_batches * options_.dp_size;
   }
   int64_t rank() const { return dealt_ % options_.dp_size; }
@@ -85,9 +84,9 @@ struct BatchStream::Impl {
     if (!sequence->peek()) {
       if (sequence->consumed() == 0) {
         const std::string why = samples->dataset().first_skip_reason();
-        throw Error(ErrorCode::kInvalidArgument,
-                    "no usable sample in the data: all " + std::to_string(samples->dataset().size()) +
-                        " rows were skipped; the first: " + (why.empty() ? "(unknown)" : why));
+        throw Error(ErrorCode::kInvalidArgument, "no usable sample in the data: all " +
+                                                     std::to_string(samples->dataset().size()) +
+                                                     " rows were skipped; the first: " + (why.empty() ? "(unknown)" : why));
       }
       sequence.emplace(samples, options, sequence->epoch() + 1);
       RETORT_CHECK(sequence->peek() != nullptr) << "an epoch of good rows has no pack";

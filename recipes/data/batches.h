@@ -44,22 +44,25 @@ struct BatchOptions {
 // What must be stored to continue: the number of consumed global batches and where that is.
 struct BatchCursor {
   int64_t epoch = 0;
-  int64_t packs_consumed = 0;   // of this epoch, over all ranks
+  int64_t packs_consumed = 0;  // of this epoch, over all ranks
   int64_t total_steps = 0;
-  // Where the search for that pack may begin, so that resuming need not read the epoch from its start: a window at or before it, and the
-  // number of packs before that window. Zeros are always right.
+  // Where the search for that pack may begin, so that resuming need not read the epoch from its start: a window at or before
+  // it, and the number of packs before that window. Zeros are always right.
   int64_t window = 0;
   int64_t packs_before_window = 0;
   template <class A>
-  void serialize(A& archive) { archive(epoch, packs_consumed, total_steps, window, packs_before_window); }
+  void serialize(A& archive) {
+    archive(epoch, packs_consumed, total_steps, window, packs_before_window);
+  }
 };
 
-// Endless stream of optimizer steps over a dataset. Pack i of a global batch goes to dp rank i mod dp_size; a rank's packs fill its
-// micro-batches in order (tokens_per_micro_batch: pack i goes to slot i mod (micro_batches * dp_size), slot s is micro-batch
-// s / dp_size of rank s mod dp_size, and the batch ends before the first pack that its slot has no room for). Without packing every
-// sample is a pack of its own. All ranks see the same global order; nothing depends on time. The last, short global batch of an epoch is used as it is (some ranks may get empty
-// micro-batches). An epoch sees every row of a source weight / (smallest weight) times, a fractional part decided for each row by a draw
-// from (seed, epoch, row); equal weights: exactly once. Pure read side: next() runs ahead freely (prefetch); only the cursor that came with a consumed step is saved.
+// Endless stream of optimizer steps over a dataset. Pack i of a global batch goes to dp rank i mod dp_size; a rank's packs fill
+// its micro-batches in order (tokens_per_micro_batch: pack i goes to slot i mod (micro_batches * dp_size), slot s is micro-
+// batch s / dp_size of rank s mod dp_size, and the batch ends before the first pack that its slot has no room for). Without
+// packing every sample is a pack of its own. All ranks see the same global order; nothing depends on time. The last, short
+// global batch of an epoch is used as it is (some ranks may get empty micro-batches). An epoch sees every row of a source
+// weight / (smallest weight) times, a fractional part decided for each row by a draw from (seed, epoch, row); equal weights:
+// exactly once. Pure read side: next() runs ahead freely (prefetch); only the cursor that came with a consumed step is saved.
 class BatchStream {
  public:
   BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, BatchCursor start = {});
@@ -69,11 +72,11 @@ class BatchStream {
     BatchCursor after;                      // store this once the step has been consumed
     double epoch = 0;                       // fractional, after this step
   };
-  // kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without a usable sample; all ranks throw alike,
-  // except that a sample whose length is known already is read by its own rank only.
+  // kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without a usable sample; all ranks throw
+  // alike, except that a sample whose length is known already is read by its own rank only.
   Step next();
-  // Steps of epoch 0 (reads every sample's length once; used for num_train_epochs). Later epochs may differ by the packs that their
-  // windows happen to form, so a loop over epochs stops by Step::after.epoch.
+  // Steps of epoch 0 (reads every sample's length once; used for num_train_epochs). Later epochs may differ by the packs that
+  // their windows happen to form, so a loop over epochs stops by Step::after.epoch.
   int64_t steps_per_epoch();
 
  private:

@@ -61,8 +61,8 @@ struct Dataset::Impl {
   std::string first_reason;
 };
 
-Dataset::Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
-                 models::ChatTemplate chat, const std::filesystem::path& cache)
+Dataset::Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
+                 const std::filesystem::path& cache)
     : impl_(std::make_shared<Impl>(std::move(sources), std::move(tokenizer), std::move(chat))) {
   if (impl_->sources.empty())
     throw Error(ErrorCode::kInvalidArgument, "no data source was given; expected at least one {path: FILE.jsonl}");

@@ -30,8 +30,7 @@ struct JsonlFile::Impl {
       if (is_blank(text.substr(at, end - at))) {
         ++blank;
       } else {
-        if (blank != (blanks.empty() ? 0 : blanks.back().second))
-          blanks.emplace_back(static_cast<int64_t>(starts.size()), blank);
+        if (blank != (blanks.empty() ? 0 : blanks.back().second)) blanks.emplace_back(static_cast<int64_t>(starts.size()), blank);
         starts.push_back(at);
       }
       at = end + 1;
@@ -47,8 +46,8 @@ struct JsonlFile::Impl {
 
   std::filesystem::path path;
   MappedFile file;
-  std::vector<uint64_t> starts;                       // byte offset of each line that counts
-  std::vector<std::pair<int64_t, int64_t>> blanks;    // from line .first on, .second blank lines stand before
+  std::vector<uint64_t> starts;                     // byte offset of each line that counts
+  std::vector<std::pair<int64_t, int64_t>> blanks;  // from line .first on, .second blank lines stand before
   mutable std::once_flag hashed;
   mutable std::string hash;
 };
@@ -77,7 +76,8 @@ std::string_view JsonlFile::line(int64_t i) const {
 int64_t JsonlFile::line_number(int64_t i) const {
   RETORT_CHECK(i >= 0 && i < size()) << "line " << i << " of " << size() << " in " << impl_->path.string();
   const auto& blanks = impl_->blanks;
-  const auto after = std::upper_bound(blanks.begin(), blanks.end(), i, [](int64_t line, const auto& b) { return line < b.first; });
+  const auto after =
+      std::upper_bound(blanks.begin(), blanks.end(), i, [](int64_t line, const auto& b) { return line < b.first; });
   return i + 1 + (after == blanks.begin() ? 0 : std::prev(after)->second);
 }
 

@@ -18,7 +18,7 @@ class JsonlFile {
   std::string_view line(int64_t i) const;
   int64_t line_number(int64_t i) const;  // 1-based, as an editor shows it
   const std::filesystem::path& path() const;
-  std::string fingerprint() const;       // SHA-256 of the content
+  std::string fingerprint() const;  // SHA-256 of the content
 
  private:
   struct Impl;

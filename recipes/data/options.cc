@@ -18,8 +18,8 @@ void validate_source(const Source& source, const std::string& field) {
     const std::string nearest = nearest_name(key, detail::kKeys);
     std::string known;
     for (const std::string_view name : detail::kKeys) known += (known.empty() ? "" : ", ") + std::string(name);
-    fail(".columns." + key + " is not a key of any format (left: canonical key, right: column of the file); known: " +
-         known + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
+    fail(".columns." + key + " is not a key of any format (left: canonical key, right: column of the file); known: " + known +
+         (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
   }
 }
 
@@ -27,8 +27,8 @@ void validate_source(const Source& source, const std::string& field) {
 
 void DataOptions::validate() const {
   if (max_length < 2)
-    throw Error(ErrorCode::kInvalidArgument, "data.max_length is " + std::to_string(max_length) +
-                                                 "; expected at least 2 (a token and the one it predicts)");
+    throw Error(ErrorCode::kInvalidArgument,
+                "data.max_length is " + std::to_string(max_length) + "; expected at least 2 (a token and the one it predicts)");
   for (size_t i = 0; i < train.size(); ++i) validate_source(train[i], "data.train[" + std::to_string(i) + "]");
   for (size_t i = 0; i < eval.size(); ++i) validate_source(eval[i], "data.eval[" + std::to_string(i) + "]");
 }

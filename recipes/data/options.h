@@ -15,7 +15,7 @@ enum class Format { kAuto, kMessages, kPromptCompletion, kText, kAlpaca, kShareG
 enum class OnBadSample { kError, kSkip };
 
 struct Source {
-  std::string path;                            // JSONL, also .gz / .zst
+  std::string path;  // JSONL, also .gz / .zst
   Format format = Format::kAuto;
   std::map<std::string, std::string> columns;  // canonical key -> column of the file, e.g. prompt: question
   double weight = 1.0;                         // share of this source in a mixture

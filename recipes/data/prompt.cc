@@ -85,23 +85,15 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin, 
         detail::check_messages(row.require("messages"), "messages");
         set_messages(sample, row.require("messages"), tokenizer, chat);
         break;
-      case Format::kShareGpt:
-        set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat);
-        break;
-      case Format::kPromptCompletion:
-        set_prompt_row(sample, row, tokenizer, chat);
-        break;
+      case Format::kShareGpt: set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat); break;
+      case Format::kPromptCompletion: set_prompt_row(sample, row, tokenizer, chat); break;
       case Format::kAlpaca:
         set_text(sample, detail::alpaca_prompt(row), tokenizer);
         sample.reference = row.optional_text("output");
         break;
-      case Format::kInputIds:
-        set_ids_row(sample, row, tokenizer);
-        break;
-      case Format::kText:
-        bad_row("a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
-      case Format::kAuto:
-        RETORT_CHECK(false) << "format auto was not resolved";
+      case Format::kInputIds: set_ids_row(sample, row, tokenizer); break;
+      case Format::kText: bad_row("a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
+      case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
     }
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");
     if (sample.prompt_ids.empty()) bad_row("the prompt has no tokens");

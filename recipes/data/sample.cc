@@ -80,8 +80,7 @@ Draft from_messages(const Json& messages, const Context& context) {
 
 Draft from_prompt_completion(const Row& row, const Context& context) {
   const Json &prompt = row.require("prompt"), &completion = row.require("completion");
-  if (prompt.is_string() && completion.is_string())
-    return from_strings(row.text("prompt"), row.text("completion"), context);
+  if (prompt.is_string() && completion.is_string()) return from_strings(row.text("prompt"), row.text("completion"), context);
   if (!prompt.is_array() || !completion.is_array())
     bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " + detail::a_type(completion) +
             "; expected two strings or two arrays of messages");
@@ -98,7 +97,8 @@ Draft from_ids(const Row& row, const Context& context) {
   Draft draft;
   draft.ids = detail::row_ids(row, context.tokenizer);
   draft.targets = detail::row_label_mask(row, draft.ids);
-  draft.if_none = row.has("labels") ? "all labels from the second on are -100" : "the row is a single token, which nothing predicts";
+  draft.if_none =
+      row.has("labels") ? "all labels from the second on are -100" : "the row is a single token, which nothing predicts";
   return draft;
 }
 
@@ -111,17 +111,11 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
     case Format::kShareGpt:
       detail::refuse_columns(row, {"tools"}, no_tools);
       return from_messages(detail::sharegpt_messages(row), context);
-    case Format::kPromptCompletion:
-      detail::refuse_columns(row, {"tools"}, no_tools);
-      return from_prompt_completion(row, context);
-    case Format::kText:
-      return from_text(row, context);
-    case Format::kAlpaca:
-      return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
-    case Format::kInputIds:
-      return from_ids(row, context);
-    case Format::kAuto:
-      break;
+    case Format::kPromptCompletion: detail::refuse_columns(row, {"tools"}, no_tools); return from_prompt_completion(row, context);
+    case Format::kText: return from_text(row, context);
+    case Format::kAlpaca: return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
+    case Format::kInputIds: return from_ids(row, context);
+    case Format::kAuto: break;
   }
   RETORT_CHECK(false) << "format auto was not resolved";
   return {};
@@ -157,7 +151,8 @@ Sample finish(Draft draft, int64_t max_length) {
   if (sample.num_targets() > 0) return sample;
   if (before > 0)
     bad_row("no targets: all " + std::to_string(before) + " targets lie beyond max_length " + std::to_string(max_length) +
-            " (the row has " + std::to_string(length) + " tokens, the start is kept); raise data.max_length or shorten the prompt");
+            " (the row has " + std::to_string(length) +
+            " tokens, the start is kept); raise data.max_length or shorten the prompt");
   bad_row("no targets: " + draft.if_none);
 }
 

@@ -16,7 +16,7 @@ struct Sample {
   std::vector<int32_t> input_ids;
   std::vector<uint8_t> is_target;  // same length; is_target[i]: the loss counts the prediction of input_ids[i] (i >= 1)
   std::vector<std::pair<std::string, std::string>> fields;  // other string/number columns of the row, for routing
-  std::string origin;              // "train.jsonl:17"
+  std::string origin;                                       // "train.jsonl:17"
   bool truncated = false;
   int64_t num_targets() const;
 };

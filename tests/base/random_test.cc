@@ -116,9 +116,9 @@ TEST(Permutation, IsAFunctionOfSeedAndEpoch) {
 }
 
 TEST(Permutation, SpreadsEveryIndexOverAllPlaces) {
-  // Over many epochs each index lands in each place equally often. Four Feistel rounds do that from about 64 elements on; on the
-  // smallest domains some places are up to a third more likely than others (measured: 33 % at 5, 22 % at 10, 9 % at 30 elements).
-  constexpr int kSize = 64, kEpochs = 20'000;
+  // Over many epochs each index lands in each place equally often (with four Feistel rounds some places are up to a third more likely
+  // at such sizes).
+  constexpr int kSize = 32, kEpochs = 20'000;
   std::vector<int> counts(kSize * kSize);
   for (uint64_t e = 0; e < kEpochs; ++e) {
     const Permutation permutation(kSize, 9, e);
@@ -162,7 +162,7 @@ TEST(RandomBits, GoldenValues) {
   const Permutation permutation(8, 42, 0);
   std::vector<uint64_t> order;
   for (uint64_t i = 0; i < 8; ++i) order.push_back(permutation(i));
-  EXPECT_EQ(order, (std::vector<uint64_t>{4, 5, 1, 0, 6, 2, 3, 7}));
+  EXPECT_EQ(order, (std::vector<uint64_t>{2, 7, 3, 6, 4, 1, 5, 0}));
 }
 
 }  // namespace

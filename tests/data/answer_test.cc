@@ -24,7 +24,8 @@ TEST(Answer, LastNumberWithoutTheMark) {
 }
 
 TEST(Answer, CanonicalSpelling) {
-  for (const char* text : {"42", "042", "+42", "42.0", "42.", "4 then 42.00", "42,"}) EXPECT_EQ(extract_answer(text), "42") << text;
+  for (const char* text : {"42", "042", "+42", "42.0", "42.", "4 then 42.00", "42,"})
+    EXPECT_EQ(extract_answer(text), "42") << text;
   EXPECT_EQ(extract_answer("0.50"), "0.5");
   EXPECT_EQ(extract_answer(".5"), "0.5");
   EXPECT_EQ(extract_answer("-0.0"), "0");

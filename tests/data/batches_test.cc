@@ -12,7 +12,8 @@ using test::global_batch, test::Ids, test::run_epochs, test::run_ranks, test::St
 
 class BatchStreamTest : public testing::Test {
  protected:
-  std::shared_ptr<const Dataset> set_of(const std::vector<std::vector<int64_t>>& lengths, const std::vector<double>& weights = {}) {
+  std::shared_ptr<const Dataset> set_of(const std::vector<std::vector<int64_t>>& lengths,
+                                        const std::vector<double>& weights = {}) {
     return std::make_shared<Dataset>(test::numbered_dataset(folder_, lengths, weights));
   }
   test::TempFolder folder_;
@@ -71,8 +72,12 @@ TEST_F(BatchStreamTest, EveryRowOnceAnEpochForEveryLayout) {
     for (const bool shuffle : {false, true})
       for (const int64_t tokens : {int64_t{0}, int64_t{150}})
         for (const int64_t dp : {1, 2, 3}) {
-          const BatchOptions options{.rows_per_micro_batch = 3, .tokens_per_micro_batch = tokens, .micro_batches = 2,
-                                     .max_length = 64, .packing = packing, .shuffle = shuffle};
+          const BatchOptions options{.rows_per_micro_batch = 3,
+                                     .tokens_per_micro_batch = tokens,
+                                     .micro_batches = 2,
+                                     .max_length = 64,
+                                     .packing = packing,
+                                     .shuffle = shuffle};
           const auto ranks = run_ranks(set, options, dp, 1);
           Ids all;
           for (const auto& rank : ranks) {
@@ -96,7 +101,8 @@ TEST_F(BatchStreamTest, RowsKeepTheirBounds) {
     tokens += batch.tokens.num_tokens();
     ASSERT_EQ(batch.tokens.num_sequences(), static_cast<int64_t>(batch.samples.size()));
     for (size_t s = 0; s < batch.samples.size(); ++s)
-      EXPECT_EQ(batch.tokens.cu_seqlens[s + 1] - batch.tokens.cu_seqlens[s], static_cast<int64_t>(batch.samples[s].input_ids.size()));
+      EXPECT_EQ(batch.tokens.cu_seqlens[s + 1] - batch.tokens.cu_seqlens[s],
+                static_cast<int64_t>(batch.samples[s].input_ids.size()));
   }
   EXPECT_GT(static_cast<double>(tokens), 0.93 * static_cast<double>(steps * 4 * 64)) << "rows are not well filled";
 
@@ -112,7 +118,8 @@ TEST_F(BatchStreamTest, GlobalBatchesDoNotDependOnTheLayout) {
   const auto set = set_of({test::some_lengths(1300, 60)});
   for (const bool packing : {false, true})
     for (const int64_t tokens : {int64_t{0}, int64_t{128}}) {
-      BatchOptions options{.rows_per_micro_batch = 2, .tokens_per_micro_batch = tokens, .micro_batches = 6, .max_length = 64, .packing = packing};
+      BatchOptions options{
+          .rows_per_micro_batch = 2, .tokens_per_micro_batch = tokens, .micro_batches = 6, .max_length = 64, .packing = packing};
       const auto one = run_ranks(set, options, 1, 2);
       for (const int64_t dp : {2, 3, 6}) {
         options.micro_batches = 6 / dp;
@@ -169,8 +176,13 @@ TEST_F(BatchStreamTest, StepsPerEpoch) {
   const auto set = set_of({test::some_lengths(1300, 60)});
   for (const bool packing : {false, true})
     for (const int64_t tokens : {int64_t{0}, int64_t{100}}) {
-      const BatchOptions options{.rows_per_micro_batch = 3, .tokens_per_micro_batch = tokens, .micro_batches = 2, .max_length = 64,
-                                 .packing = packing, .dp_rank = 1, .dp_size = 2};
+      const BatchOptions options{.rows_per_micro_batch = 3,
+                                 .tokens_per_micro_batch = tokens,
+                                 .micro_batches = 2,
+                                 .max_length = 64,
+                                 .packing = packing,
+                                 .dp_rank = 1,
+                                 .dp_size = 2};
       BatchStream stream(set, options);
       EXPECT_EQ(stream.steps_per_epoch(), static_cast<int64_t>(run_epochs(set, options, 1).size()));
       EXPECT_EQ(test::record(stream.next()).after.total_steps, 1) << "asking does not move the stream";
@@ -186,11 +198,12 @@ TEST_F(BatchStreamTest, SkippedRowsAreMissingAndNothingElse) {
     if (!bad) good.push_back(i);
   }
   const auto set = std::make_shared<Dataset>(std::vector<Source>{{.path = folder_.write("a.jsonl", rows).string()}},
-                                             DataOptions{.on_bad_sample = OnBadSample::kSkip}, test::word_tokenizer(folder_.path()),
-                                             test::chat_template(), folder_.path());
+                                             DataOptions{.on_bad_sample = OnBadSample::kSkip},
+                                             test::word_tokenizer(folder_.path()), test::chat_template(), folder_.path());
   for (const bool packing : {false, true})
     for (const bool shuffle : {false, true}) {
-      const auto steps = run_epochs(set, {.rows_per_micro_batch = 4, .max_length = 64, .packing = packing, .shuffle = shuffle}, 1);
+      const auto steps =
+          run_epochs(set, {.rows_per_micro_batch = 4, .max_length = 64, .packing = packing, .shuffle = shuffle}, 1);
       EXPECT_EQ(sorted(all_of(steps)), good);
       EXPECT_EQ(steps.back().epoch, 1.0);
     }
@@ -199,16 +212,17 @@ TEST_F(BatchStreamTest, SkippedRowsAreMissingAndNothingElse) {
 
 TEST_F(BatchStreamTest, Errors) {
   const auto bad = std::make_shared<Dataset>(std::vector<Source>{{.path = folder_.write("a.jsonl", "bad\nworse\n").string()}},
-                                             DataOptions{.on_bad_sample = OnBadSample::kSkip}, test::word_tokenizer(folder_.path()),
-                                             test::chat_template(), folder_.path());
+                                             DataOptions{.on_bad_sample = OnBadSample::kSkip},
+                                             test::word_tokenizer(folder_.path()), test::chat_template(), folder_.path());
   const std::string message = test::invalid_argument([&] { BatchStream(bad, {}).next(); });
   EXPECT_NE(message.find("all 2 rows were skipped; the first: "), std::string::npos) << message;
   EXPECT_NE(message.find("malformed JSON"), std::string::npos) << message;
   EXPECT_EQ(BatchStream(bad, {}).steps_per_epoch(), 0);
 
   const auto set = set_of({{60, 6}});
-  EXPECT_NE(test::invalid_argument([&] { BatchStream(set, {.max_length = 32}).next(); }).find("60 tokens, more than max_length 32"),
-            std::string::npos);
+  EXPECT_NE(
+      test::invalid_argument([&] { BatchStream(set, {.max_length = 32}).next(); }).find("60 tokens, more than max_length 32"),
+      std::string::npos);
   const auto refuses = [&](const BatchOptions& options, const std::string& part) {
     EXPECT_NE(test::invalid_argument([&] { BatchStream(set, options); }).find(part), std::string::npos) << part;
     EXPECT_NE(test::invalid_argument([&] { eval_batches(*set, options); }).find(part), std::string::npos) << part;

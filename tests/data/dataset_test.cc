@@ -12,14 +12,16 @@ namespace {
 class DatasetTest : public testing::Test {
  protected:
   Dataset open(std::vector<Source> sources, const DataOptions& options = {}) {
-    return Dataset(std::move(sources), options, test::word_tokenizer(folder_.path()), test::chat_template(), folder_.path() / "cache");
+    return Dataset(std::move(sources), options, test::word_tokenizer(folder_.path()), test::chat_template(),
+                   folder_.path() / "cache");
   }
   std::string write(const std::string& name, const std::string& text) { return folder_.write(name, text).string(); }
   test::TempFolder folder_;
 };
 
 TEST_F(DatasetTest, SourcesFollowEachOther) {
-  const std::string a = write("a.jsonl", "{\"text\":\"w1\"}\n\n{\"text\":\"w2\"}\n"), b = write("b.jsonl", "{\"q\":\"w3\",\"r\":\"w4\"}");
+  const std::string a = write("a.jsonl", "{\"text\":\"w1\"}\n\n{\"text\":\"w2\"}\n"),
+                    b = write("b.jsonl", "{\"q\":\"w3\",\"r\":\"w4\"}");
   const Dataset set = open({{.path = a}, {.path = b, .columns = {{"prompt", "q"}, {"completion", "r"}}, .weight = 2}});
   EXPECT_EQ(set.size(), 3);
   EXPECT_EQ(set.num_sources(), 2);
@@ -70,8 +72,10 @@ TEST_F(DatasetTest, WarningsAreLimited) {
 TEST_F(DatasetTest, RefusesEmptySets) {
   EXPECT_NE(test::invalid_argument([&] { open({}); }).find("no data source"), std::string::npos);
   const std::string empty = write("e.jsonl", "\n\n");
-  EXPECT_EQ(test::invalid_argument([&] { open({{.path = empty}}); }), empty + ": holds no rows; expected one JSON object on each line");
-  EXPECT_NE(test::invalid_argument([&] { open({{.path = write("a.jsonl", "{}"), .weight = 0}}); }).find("weight"), std::string::npos);
+  EXPECT_EQ(test::invalid_argument([&] { open({{.path = empty}}); }),
+            empty + ": holds no rows; expected one JSON object on each line");
+  EXPECT_NE(test::invalid_argument([&] { open({{.path = write("a.jsonl", "{}"), .weight = 0}}); }).find("weight"),
+            std::string::npos);
 }
 
 TEST_F(DatasetTest, FingerprintCoversWhatShapesSamples) {
@@ -89,7 +93,8 @@ TEST_F(DatasetTest, FingerprintCoversWhatShapesSamples) {
   EXPECT_NE(open({{.path = a}}, {.max_length = 512}).fingerprint(), base);
   EXPECT_NE(open({{.path = a}}, {.completion_only_loss = false}).fingerprint(), base);
   EXPECT_NE(open({{.path = a}}, {.assistant_only_loss = false}).fingerprint(), base);
-  const Dataset template_changed({{.path = a}}, {}, test::word_tokenizer(folder_.path()), test::chat_template("{{ messages }}"), {});
+  const Dataset template_changed({{.path = a}}, {}, test::word_tokenizer(folder_.path()), test::chat_template("{{ messages }}"),
+                                 {});
   EXPECT_NE(template_changed.fingerprint(), base);
 }
 

@@ -43,11 +43,18 @@ std::string zstd(const std::string& text) {
 
 TEST(JsonlFile, LinesAndTheirNumbers) {
   const TempFolder folder;
-  const struct { const char* what; std::string text; Lines lines; } cases[] = {
+  const struct {
+    const char* what;
+    std::string text;
+    Lines lines;
+  } cases[] = {
       {"plain", "a\nb\n", {{1, "a"}, {2, "b"}}},
       {"no newline at the end", "a\nb", {{1, "a"}, {2, "b"}}},
       {"CRLF", "a\r\nb\r\n", {{1, "a"}, {2, "b"}}},
-      {"BOM", "\xef\xbb\xbf" "a\nb\n", {{1, "a"}, {2, "b"}}},
+      {"BOM",
+       "\xef\xbb\xbf"
+       "a\nb\n",
+       {{1, "a"}, {2, "b"}}},
       {"blank lines", "\n \t\na\n\r\n\nb\nc\n\n", {{3, "a"}, {6, "b"}, {7, "c"}}},
       {"only blank lines", "\n  \n", {}},
       {"empty", "", {}},
@@ -72,7 +79,9 @@ TEST(JsonlFile, DecompressesOnceIntoTheCache) {
   for (int i = 0; i < 200000; ++i) text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";  // more than one buffer
   const JsonlFile plain(folder.write("p.jsonl", text));
   const size_t half = text.find('\n', text.size() / 2) + 1;
-  const struct { std::string name, bytes; } files[] = {
+  const struct {
+    std::string name, bytes;
+  } files[] = {
       {"a.jsonl.gz", gzip(text)},
       {"two-members.jsonl.gz", gzip(text.substr(0, half)) + gzip(text.substr(half))},
       {"padded.jsonl.gz", gzip(text) + std::string(512, '\0')},
@@ -104,11 +113,13 @@ TEST(JsonlFile, DamagedArchivesAreErrorsAndLeaveNothing) {
   const std::string gz = gzip(text), zst = zstd(text);
   std::string flipped = gz;
   flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 0x55);
-  const struct { std::string name, bytes; } files[] = {{"cut.gz", gz.substr(0, gz.size() / 2)},
-                                                       {"cut.zst", zst.substr(0, zst.size() / 2)},
-                                                       {"head.gz", gz.substr(0, 5)},
-                                                       {"tail.gz", gz + "garbage"},
-                                                       {"flipped.gz", flipped}};
+  const struct {
+    std::string name, bytes;
+  } files[] = {{"cut.gz", gz.substr(0, gz.size() / 2)},
+               {"cut.zst", zst.substr(0, zst.size() / 2)},
+               {"head.gz", gz.substr(0, 5)},
+               {"tail.gz", gz + "garbage"},
+               {"flipped.gz", flipped}};
   for (const auto& file : files) {
     const fs::path path = folder.write(file.name, file.bytes), cache = folder.path() / "cache";
     const std::string message = test::invalid_argument([&] { JsonlFile opened(path, cache); });

@@ -60,8 +60,8 @@ TEST(EpochOrder, FractionsAreDrawnPerRowAndEpoch) {
     twice_again += count == 2 && second.at(row) == 2;
   }
   EXPECT_EQ(first.size(), 5000u);
-  EXPECT_NEAR(static_cast<double>(twice), 1000, 110);        // binomial(4000, 1/4): 4 standard deviations
-  EXPECT_NEAR(static_cast<double>(twice_again), 250, 62);    // independent between epochs
+  EXPECT_NEAR(static_cast<double>(twice), 1000, 110);      // binomial(4000, 1/4): 4 standard deviations
+  EXPECT_NEAR(static_cast<double>(twice_again), 250, 62);  // independent between epochs
   EXPECT_EQ(times_of(EpochOrder(sources, 7, 0, false)), first) << "the draws do not depend on the shuffle";
 }
 

@@ -27,8 +27,13 @@ TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
   const test::TempFolder folder;
   const auto set = std::make_shared<Dataset>(
       test::numbered_dataset(folder, {test::some_lengths(1200, 60), test::some_lengths(700, 60, 2)}, {1, 1.5}));
-  BatchOptions options{.rows_per_micro_batch = 8, .tokens_per_micro_batch = layout.tokens, .micro_batches = 2, .max_length = 64,
-                       .packing = layout.packing, .shuffle = layout.shuffle, .dp_size = layout.dp_size};
+  BatchOptions options{.rows_per_micro_batch = 8,
+                       .tokens_per_micro_batch = layout.tokens,
+                       .micro_batches = 2,
+                       .max_length = 64,
+                       .packing = layout.packing,
+                       .shuffle = layout.shuffle,
+                       .dp_size = layout.dp_size};
   for (options.dp_rank = 0; options.dp_rank < options.dp_size; ++options.dp_rank) {
     const auto whole = test::run_epochs(set, options, 2);
     ASSERT_GE(whole.size(), 24u);
@@ -39,7 +44,8 @@ TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
         ASSERT_TRUE(same(test::record(resumed.next()), whole[s])) << "stopped after step " << stop << ", differs at " << s;
     }
     // The three numbers that define a place are enough; where the search begins is only a short cut.
-    for (const size_t stop : {whole.size() * 9 / 20, whole.size() * 2 / 3}) {  // the last window of epoch 0; an early one of epoch 1
+    for (const size_t stop :
+         {whole.size() * 9 / 20, whole.size() * 2 / 3}) {  // the last window of epoch 0; an early one of epoch 1
       const BatchCursor place = whole[stop].after;
       BatchStream slow(set, options, {place.epoch, place.packs_consumed, place.total_steps});
       ASSERT_TRUE(same(test::record(slow.next()), whole[stop + 1])) << "stopped after step " << stop;

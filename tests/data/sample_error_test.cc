@@ -37,7 +37,8 @@ TEST_F(SampleErrorTest, Json) {
 TEST_F(SampleErrorTest, Formats) {
   refuses(R"({"question":"w1","id":3})", "The row has: question, id");
   refuses(R"({})", "no columns");
-  refuses(R"({"text":"w1","prompt":"w1","completion":"w2"})", "several formats fit: prompt_completion (prompt + completion), text (text)");
+  refuses(R"({"text":"w1","prompt":"w1","completion":"w2"})",
+          "several formats fit: prompt_completion (prompt + completion), text (text)");
   refuses(R"({"prompt":"w1","chosen":"w2","rejected":"w3"})", "preference row");
   refuses(R"({"prompt":"w1","answer":"42"})", "columns: {completion: answer}");
   refuses(R"({"prompt":"w1"})", "no format fits");
@@ -74,7 +75,8 @@ TEST_F(SampleErrorTest, TemplatesThatCannotBeMasked) {
   refuses(R"({"prompt":[{"role":"user","content":"w1"}],"completion":[{"role":"assistant","content":"w2"}]})",
           "is not a prefix of the rendering of prompt and completion; they part at byte 0");
   refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]})", "cannot be located");
-  chat_ = test::chat_template("{% for m in messages %}{{ m.content }} {% if false %}{% generation %}{% endgeneration %}{% endif %}{% endfor %}");
+  chat_ = test::chat_template(
+      "{% for m in messages %}{{ m.content }} {% if false %}{% generation %}{% endgeneration %}{% endif %}{% endfor %}");
   refuses(R"({"messages":[{"role":"assistant","content":"w2"}]})", "no targets: the chat template puts nothing");
   chat_ = test::chat_template("{{ raise_exception('roles must alternate') }}");
   refuses(R"({"messages":[{"role":"assistant","content":"w2"}]})", "roles must alternate");

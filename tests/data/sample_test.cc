@@ -16,7 +16,8 @@ class SampleTest : public testing::Test {
   Sample make(const std::string& line, const Source& source = {}, const SampleOptions& options = {}) {
     return make_sample(line, "f.jsonl:7", source, tokenizer_, chat_, options);
   }
-  void expect(const std::string& line, const Ids& ids, const Mask& mask, const SampleOptions& options = {}, const Source& source = {}) {
+  void expect(const std::string& line, const Ids& ids, const Mask& mask, const SampleOptions& options = {},
+              const Source& source = {}) {
     const Sample sample = make(line, source, options);
     EXPECT_EQ(sample.input_ids, ids) << line;
     EXPECT_EQ(sample.is_target, mask) << line;
@@ -62,10 +63,11 @@ TEST_F(SampleTest, TokenizersThatAddOtherSpecials) {
 TEST_F(SampleTest, Text) { expect(R"({"text":"w5 w6 nonsense"})", {kBos, word(5), word(6), kUnknown, kEos}, {0, 1, 1, 1, 1}); }
 
 TEST_F(SampleTest, Messages) {
-  const std::string row = R"({"messages":[{"role":"system","content":"w1"},{"role":"user","content":"w2"},)"
-                          R"({"role":"assistant","content":"w3 w4"},{"role":"user","content":"w5"},{"role":"assistant","content":"w6"}]})";
-  const Ids ids{kSystem, word(1), kEnd,    kUser,      word(2), kEnd,       kAssistant, word(3),
-                word(4), kEnd,    kUser,   word(5),    kEnd,    kAssistant, word(6),    kEnd};
+  const std::string row =
+      R"({"messages":[{"role":"system","content":"w1"},{"role":"user","content":"w2"},)"
+      R"({"role":"assistant","content":"w3 w4"},{"role":"user","content":"w5"},{"role":"assistant","content":"w6"}]})";
+  const Ids ids{kSystem, word(1), kEnd,  kUser,   word(2), kEnd,       kAssistant, word(3),
+                word(4), kEnd,    kUser, word(5), kEnd,    kAssistant, word(6),    kEnd};
   expect(row, ids, {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1});  // every assistant turn
   expect(row, ids, {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, all_tokens_);
 }
@@ -73,7 +75,8 @@ TEST_F(SampleTest, Messages) {
 TEST_F(SampleTest, ShareGpt) {
   const Ids ids{kSystem, word(1), kEnd, kUser, word(2), kEnd, kAssistant, word(3), kEnd};
   const Mask mask{0, 0, 0, 0, 0, 0, 0, 1, 1};
-  expect(R"({"conversations":[{"from":"system","value":"w1"},{"from":"human","value":"w2"},{"from":"gpt","value":"w3"}]})", ids, mask);
+  expect(R"({"conversations":[{"from":"system","value":"w1"},{"from":"human","value":"w2"},{"from":"gpt","value":"w3"}]})", ids,
+         mask);
   expect(R"({"system":"w1","conversations":[{"from":"user","value":"w2"},{"from":"assistant","value":"w3"}]})", ids, mask);
 }
 
@@ -111,7 +114,8 @@ TEST_F(SampleTest, InputIds) {
 
 TEST_F(SampleTest, ColumnsAreRenamed) {
   const Source source{.columns = {{"prompt", "question"}, {"completion", "answer"}}};
-  const Sample sample = make(R"({"id":17,"question":"w1","answer":"w2","prompt":"other","score":0.5,"list":[1],"flag":true})", source);
+  const Sample sample =
+      make(R"({"id":17,"question":"w1","answer":"w2","prompt":"other","score":0.5,"list":[1],"flag":true})", source);
   EXPECT_EQ(sample.input_ids, (Ids{kBos, word(1), word(2), kEos}));
   const std::vector<std::pair<std::string, std::string>> fields{{"id", "17"}, {"prompt", "other"}, {"score", "0.5"}};
   EXPECT_EQ(sample.fields, fields);

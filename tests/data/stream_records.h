@@ -31,7 +31,8 @@ inline StepRecord record(const BatchStream::Step& step) {
   return result;
 }
 // The steps of one rank until `epochs` epochs are consumed.
-inline std::vector<StepRecord> run_epochs(const std::shared_ptr<const Dataset>& set, const BatchOptions& options, int64_t epochs) {
+inline std::vector<StepRecord> run_epochs(const std::shared_ptr<const Dataset>& set, const BatchOptions& options,
+                                          int64_t epochs) {
   BatchStream stream(set, options);
   std::vector<StepRecord> steps;
   do steps.push_back(record(stream.next()));

@@ -34,8 +34,7 @@ models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions&
     vocab += std::string(i ? "," : "") + "\"" + specials[i] + "\":" + std::to_string(i);
   }
   for (int32_t i = kEnd + 1; i < kFirstWord; ++i) vocab += ",\"unused" + std::to_string(i) + "\":" + std::to_string(i);
-  for (int32_t i = 0; i < kNumWords; ++i)
-    vocab += ",\"w" + std::to_string(i) + "\":" + std::to_string(word(i));
+  for (int32_t i = 0; i < kNumWords; ++i) vocab += ",\"w" + std::to_string(i) + "\":" + std::to_string(word(i));
   const std::string bos = R"({"SpecialToken":{"id":"<s>","type_id":0}})", eos = R"({"SpecialToken":{"id":"</s>","type_id":0}})";
   const std::string text = R"({"Sequence":{"id":"A","type_id":0}})";
   const std::string single = (options.adds_bos ? bos + "," : "") + text + (options.adds_eos ? "," + eos : "");
@@ -69,7 +68,7 @@ int64_t numbered_row_id(const Sample& sample) {
 }
 
 Dataset numbered_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
-                     const std::vector<double>& weights, const DataOptions& options) {
+                         const std::vector<double>& weights, const DataOptions& options) {
   std::vector<Source> sources;
   int64_t id = 0;
   for (size_t s = 0; s < lengths_by_source.size(); ++s) {

@@ -54,7 +54,7 @@ int64_t numbered_row_id(const Sample& sample);
 
 // A dataset over numbered rows with these lengths; the numbers run through all sources.
 Dataset numbered_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
-                     const std::vector<double>& weights = {}, const DataOptions& options = {});
+                         const std::vector<double>& weights = {}, const DataOptions& options = {});
 
 // The message of the kInvalidArgument that `call` throws; "" if it throws nothing or something else.
 template <class F>

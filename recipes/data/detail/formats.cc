@@ -81,8 +81,8 @@ void refuse_columns(const Row& row, std::initializer_list<std::string_view> name
   for (const std::string_view name : names) {
     const Json* value = row.column(name);
     if (!value) continue;
-    const bool empty = (value->is_string() && value->get_ref<const std::string&>().empty()) ||
-                       (value->is_structured() && value->empty());
+    const bool empty =
+        (value->is_string() && value->get_ref<const std::string&>().empty()) || (value->is_structured() && value->empty());
     if (!empty) bad_row("column '" + std::string(name) + "' " + why);
   }
 }
@@ -96,9 +96,10 @@ RenderedPair render_pair(const Json& prompt, const Json& completion, const model
   if (!pair.completion.starts_with(pair.prompt)) {
     const auto differ = std::mismatch(pair.prompt.begin(), pair.prompt.end(), pair.completion.begin(), pair.completion.end());
     const auto at = static_cast<size_t>(differ.first - pair.prompt.begin());
-    bad_row("the chat template's rendering of the prompt (with its generation prompt) is not a prefix of the rendering of prompt "
-            "and completion; they part at byte " + std::to_string(at) + ": '" + pair.prompt.substr(at, 40) + "' against '" +
-            pair.completion.substr(at, 40) + "'");
+    bad_row(
+        "the chat template's rendering of the prompt (with its generation prompt) is not a prefix of the rendering of prompt "
+        "and completion; they part at byte " +
+        std::to_string(at) + ": '" + pair.prompt.substr(at, 40) + "' against '" + pair.completion.substr(at, 40) + "'");
   }
   pair.completion.erase(0, pair.prompt.size());
   return pair;
@@ -109,7 +110,8 @@ std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::s
   const std::vector<int32_t> bare = tokenizer.encode("a", false), dressed = tokenizer.encode("a", true);
   const auto at = std::search(dressed.begin(), dressed.end(), bare.begin(), bare.end());
   if (bare.empty() || at == dressed.end())
-    bad_row("the tokenizer in " + tokenizer.folder().string() + " does not keep the text 'a' between its special tokens; "
+    bad_row("the tokenizer in " + tokenizer.folder().string() +
+            " does not keep the text 'a' between its special tokens; "
             "use input_ids rows");
   std::vector<int32_t> ids(dressed.begin(), at);
   const std::vector<int32_t> body = tokenizer.encode(text, false);

@@ -34,8 +34,8 @@ struct RenderedPair {
 };
 RenderedPair render_pair(const Json& prompt, const Json& completion, const models::ChatTemplate& chat);
 
-// Ids of a text at the beginning of a sequence: what the post-processor puts in front (BOS; not twice where the text itself begins
-// with it), then the text. Nothing that the post-processor would append.
+// Ids of a text at the beginning of a sequence: what the post-processor puts in front (BOS; not twice where the text itself
+// begins with it), then the text. Nothing that the post-processor would append.
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text);
 
 // The ids of an input_ids row, each in [0, vocab_size).

@@ -34,8 +34,8 @@ EpochOrder::EpochOrder(const std::vector<SourceShape>& sources, uint64_t seed, i
 int64_t EpochOrder::row(int64_t index) const {
   RETORT_CHECK(index >= 0 && index < size_) << "place " << index << " of " << size_;
   const int64_t place = shuffle_ ? static_cast<int64_t>(permutation_(static_cast<uint64_t>(index))) : index;
-  const auto segment = std::upper_bound(segments_.begin(), segments_.end(), place,
-                                        [](int64_t at, const Segment& s) { return at < s.end; });
+  const auto segment =
+      std::upper_bound(segments_.begin(), segments_.end(), place, [](int64_t at, const Segment& s) { return at < s.end; });
   const int64_t inside = place - segment->begin;
   if (inside >= segment->full) return segment->extra[static_cast<size_t>(inside - segment->full)];
   return segment->first_row + inside % segment->rows;

@@ -13,8 +13,9 @@ struct SourceShape {
   double weight = 1;
 };
 
-// A row of a source stands weight / (smallest weight) times in the epoch; the fractional part is one more time or not, by a draw from
-// (seed, epoch, row). A pure function of its arguments. Memory: 8 bytes for each extra row of a fractional weight, else O(sources).
+// A row of a source stands weight / (smallest weight) times in the epoch; the fractional part is one more time or not, by a
+// draw from (seed, epoch, row). A pure function of its arguments. Memory: 8 bytes for each extra row of a fractional weight,
+// else O(sources).
 class EpochOrder {
  public:
   EpochOrder(const std::vector<SourceShape>& sources, uint64_t seed, int64_t epoch, bool shuffle);
@@ -23,9 +24,9 @@ class EpochOrder {
 
  private:
   struct Segment {
-    int64_t begin, end;         // places in the unshuffled epoch
+    int64_t begin, end;  // places in the unshuffled epoch
     int64_t first_row, rows;
-    int64_t full;               // rows * whole passes; after these come the extra rows
+    int64_t full;  // rows * whole passes; after these come the extra rows
     std::vector<int64_t> extra;
   };
   std::vector<Segment> segments_;

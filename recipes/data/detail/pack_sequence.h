@@ -16,8 +16,8 @@ struct Pack {
   int64_t tokens = 0;
 };
 
-// A position in the packs of one epoch. Windows of kWindowSamples places of the epoch's order are packed one at a time, so memory is that of
-// one window. One thread.
+// A position in the packs of one epoch. Windows of kWindowSamples places of the epoch's order are packed one at a time, so
+// memory is that of one window. One thread.
 class PackSequence {
  public:
   // Starts at the beginning of `epoch`.

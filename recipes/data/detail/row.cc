@@ -34,8 +34,8 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
     object_ = Json::parse(line.begin(), line.end());
   } catch (const nlohmann::json::parse_error& error) {
     const bool cut = error.byte >= line.size() + 1;
-    bad_row(std::string("malformed JSON") + (cut ? ": the line ends in the middle of a value (cut file?)" : "") +
-            " at column " + std::to_string(std::min(error.byte, line.size() + 1)) + ": " + parse_reason(error.what()));
+    bad_row(std::string("malformed JSON") + (cut ? ": the line ends in the middle of a value (cut file?)" : "") + " at column " +
+            std::to_string(std::min(error.byte, line.size() + 1)) + ": " + parse_reason(error.what()));
   } catch (const nlohmann::json::exception& error) {  // e.g. a number beyond double
     bad_row(std::string("malformed JSON: ") + error.what());
   }
@@ -105,8 +105,7 @@ Format row_format(const Row& row, const Source& source, bool for_generation) {
   if (row.has("messages")) fits.emplace_back(Format::kMessages, "messages");
   if (prompt && row.has("completion")) fits.emplace_back(Format::kPromptCompletion, quoted_keys({"prompt", "completion"}));
   if (row.has("text")) fits.emplace_back(Format::kText, "text");
-  if (row.has("instruction") && row.has("output"))
-    fits.emplace_back(Format::kAlpaca, quoted_keys({"instruction", "output"}));
+  if (row.has("instruction") && row.has("output")) fits.emplace_back(Format::kAlpaca, quoted_keys({"instruction", "output"}));
   if (row.has("conversations")) fits.emplace_back(Format::kShareGpt, "conversations");
   if (row.has("input_ids")) fits.emplace_back(Format::kInputIds, "input_ids");
   if (fits.empty() && prompt && for_generation) return Format::kPromptCompletion;
@@ -118,13 +117,19 @@ Format row_format(const Row& row, const Source& source, bool for_generation) {
     bad_row("several formats fit: " + names + "; say which with `format:`. The row has: " + row.keys());
   }
   if (row.column("chosen") && row.column("rejected"))
-    bad_row("a preference row (chosen, rejected) has no single completion to train on; map one with "
-            "`columns: {completion: chosen}`. The row has: " + row.keys());
+    bad_row(
+        "a preference row (chosen, rejected) has no single completion to train on; map one with "
+        "`columns: {completion: chosen}`. The row has: " +
+        row.keys());
   if (prompt && row.has("answer"))
-    bad_row("a row of prompt and answer serves generation; to train on it map `columns: {completion: answer}`. "
-            "The row has: " + row.keys());
-  bad_row("no format fits; expected messages | prompt + completion | text | instruction + output | conversations | input_ids, "
-          "or a mapping with `columns:`. The row has: " + row.keys());
+    bad_row(
+        "a row of prompt and answer serves generation; to train on it map `columns: {completion: answer}`. "
+        "The row has: " +
+        row.keys());
+  bad_row(
+      "no format fits; expected messages | prompt + completion | text | instruction + output | conversations | input_ids, "
+      "or a mapping with `columns:`. The row has: " +
+      row.keys());
 }
 
 }  // namespace retort::data::detail

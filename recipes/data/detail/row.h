@@ -29,9 +29,9 @@ class Row {
   const Json* find(std::string_view key) const;
   bool has(std::string_view key) const { return find(key) != nullptr; }
   const Json& require(std::string_view key) const;
-  const std::string& text(std::string_view key) const;         // required string
-  std::string optional_text(std::string_view key) const;       // "" if absent
-  std::string keys() const;                                    // "a, b, c", as in the file
+  const std::string& text(std::string_view key) const;    // required string
+  std::string optional_text(std::string_view key) const;  // "" if absent
+  std::string keys() const;                               // "a, b, c", as in the file
 
   // String and number columns that none of `used` (canonical keys) refers to, under their names in the file.
   std::vector<std::pair<std::string, std::string>> other_fields(std::vector<std::string_view> used) const;
@@ -44,8 +44,8 @@ class Row {
   Json object_;
 };
 
-// The format of the row: the source's, or by its keys; exactly one format must fit. `for_generation`: rows that hold only a prompt
-// (and an answer) fit prompt_completion.
+// The format of the row: the source's, or by its keys; exactly one format must fit. `for_generation`: rows that hold only a
+// prompt (and an answer) fit prompt_completion.
 Format row_format(const Row& row, const Source& source, bool for_generation);
 
 }  // namespace retort::data::detail
