@@ -203,7 +203,8 @@ class Program {
 }  // namespace retort::launch
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe and a file-size limit are errors of write(2), reported like any other
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return retort::launch::Program().run(argc, argv);
   } catch (const retort::Error& e) {

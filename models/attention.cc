@@ -45,8 +45,7 @@ void for_each_sequence(int64_t count, const F& f) {
 Tensor query_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
   const int64_t width = shape.heads * shape.head_dim;
   return rows.as_strided({shape.kv_heads, shape.group(), count, shape.head_dim},
-                         {shape.group() * shape.head_dim, shape.head_dim, width, 1},
-                         rows.storage_offset() + first * width);
+                         {shape.group() * shape.head_dim, shape.head_dim, width, 1}, rows.storage_offset() + first * width);
 }
 
 // Keys of each kv head repeated over its group with stride 0.
@@ -68,8 +67,8 @@ std::optional<Tensor> optional_mask(const AttentionBlock& block) {
 }
 
 void rotate_in_place(const Tensor& x, const RopeTable& table, int64_t heads, int64_t head_dim, float sign) {
-  rotate_rows(static_cast<float*>(x.mutable_data_ptr()), table.cos.const_data_ptr<float>(),
-              table.sin.const_data_ptr<float>(), x.size(0), heads, head_dim, sign);
+  rotate_rows(static_cast<float*>(x.mutable_data_ptr()), table.cos.const_data_ptr<float>(), table.sin.const_data_ptr<float>(),
+              x.size(0), heads, head_dim, sign);
 }
 
 void zero_padding(const Tensor& rows, int64_t num_tokens) {
@@ -143,8 +142,8 @@ Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const Atte
   auto batch = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
   std::optional<Tensor> mask;
   if (block.mask.defined()) mask = block.mask.eq(0).to(q.device());
-  const Tensor y = at::scaled_dot_product_attention(batch(q), batch(k), batch(v), mask, 0.0, block.causal,
-                                                    scale_of(shape), shape.heads != shape.kv_heads);
+  const Tensor y = at::scaled_dot_product_attention(batch(q), batch(k), batch(v), mask, 0.0, block.causal, scale_of(shape),
+                                                    shape.heads != shape.kv_heads);
   return y.squeeze(0).transpose(0, 1).reshape({block.num_queries, shape.heads * shape.head_dim});
 }
 
@@ -153,8 +152,7 @@ Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_to
   return parts.empty() ? at::zeros(like.sizes(), like.options()) : at::cat(parts, 0);
 }
 
-Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
-                       const AttentionPlanPtr& plan) {
+Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan) {
   const HeadShape& shape = plan->shape();
   const Tensor q3 = rotate(q.view({-1, shape.heads, shape.head_dim}), table);
   const Tensor k3 = rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table);
@@ -186,8 +184,8 @@ void decode_step(const Tensor& q, const LayerCache& cache, const AttentionPlan& 
       const int64_t row = plan.begin(s) * shape.heads * shape.head_dim + head * group_width;
       scores.resize(static_cast<size_t>(block.num_keys));
       decode_attention(q.const_data_ptr<float>() + row, cache.keys.const_data_ptr<float>() + offset,
-                       cache.values.const_data_ptr<float>() + offset, width, block.num_keys, shape.group(),
-                       shape.head_dim, scale, scores.data(), out.mutable_data_ptr<float>() + row);
+                       cache.values.const_data_ptr<float>() + offset, width, block.num_keys, shape.group(), shape.head_dim, scale,
+                       scores.data(), out.mutable_data_ptr<float>() + row);
     }
   });
 }
@@ -209,8 +207,7 @@ Tensor fused_cached(const Tensor& q, const AttentionPlan& plan, const LayerCache
       const int64_t row = plan.begin(s) + block.query_begin - plan.past(s);
       const auto result = at::_scaled_dot_product_flash_attention_for_cpu(
           query_view(q, row, block.num_queries, shape), key_view(keys, block.key_begin, block.num_keys, shape),
-          key_view(values, block.key_begin, block.num_keys, shape), 0.0, block.causal, optional_mask(block),
-          scale_of(shape));
+          key_view(values, block.key_begin, block.num_keys, shape), 0.0, block.causal, optional_mask(block), scale_of(shape));
       query_view(out, row, block.num_queries, shape).copy_(std::get<0>(result));
     }
   });
@@ -275,14 +272,13 @@ Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset
   return cached;
 }
 
-Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
-                        const AttentionPlanPtr& plan) {
+Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan) {
   if (fused_path(q) && fused_path(k) && fused_path(v)) return FusedAttention::apply(q, k, v, table, plan);
   return plain_attention(q, k, v, table, plan);
 }
 
-Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
-                        const AttentionPlanPtr& plan, LayerCache& cache) {
+Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan,
+                        LayerCache& cache) {
   const HeadShape& shape = plan->shape();
   const bool fused = fused_path(q) && fused_path(k) && fused_path(v) && cache.keys.scalar_type() == at::kFloat;
   Tensor rotated_q = q, rotated_k = k;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json",
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",      "tokenizer_config.json",  "special_tokens_map.json",
                                            "chat_template.jinja", "generation_config.json", "vocab.json",
                                            "merges.txt",          "added_tokens.json",      "tokenizer.model"};
 
@@ -45,7 +45,8 @@ void check_names(const SafetensorsReader& reader, const std::vector<ParameterSpe
     expected.insert(spec.name);
   }
   for (const std::string& name : reader.names()) {
-    if (!expected.contains(name) && !is_redundant(name, config)) throw mismatch(name, "does not belong to the model of config.json");
+    if (!expected.contains(name) && !is_redundant(name, config))
+      throw mismatch(name, "does not belong to the model of config.json");
   }
 }
 
@@ -66,8 +67,8 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
 Decoder load_decoder(const fs::path& folder, at::ScalarType dtype) {
   ModelConfig config = read_model_config(folder);
   if (!config.unknown_keys.empty()) {
-    RETORT_LOG(kWarning) << (folder / "config.json").string() << ": keys without a meaning here, kept as they are: "
-                         << join(config.unknown_keys);
+    RETORT_LOG(kWarning) << (folder / "config.json").string()
+                         << ": keys without a meaning here, kept as they are: " << join(config.unknown_keys);
   }
   const SafetensorsReader reader(folder);
   const std::vector<ParameterSpec> specs = parameter_specs(config);
@@ -117,7 +118,9 @@ std::string dtype_name(at::ScalarType dtype) {
     case at::kFloat: return "float32";
     case at::kBFloat16: return "bfloat16";
     case at::kHalf: return "float16";
-    default: throw Error(ErrorCode::kInvalidArgument, "weights are kept in float32, bfloat16 or float16").with("dtype", c10::toString(dtype));
+    default:
+      throw Error(ErrorCode::kInvalidArgument, "weights are kept in float32, bfloat16 or float16")
+          .with("dtype", c10::toString(dtype));
   }
 }
 

@@ -16,13 +16,43 @@ constexpr const char* kSupportedFamilies = "llama, mistral, qwen2, qwen3";
 
 // Keys that this parser reads, or that do not change the function of the decoder.
 const std::set<std::string>& known_keys() {
-  static const std::set<std::string> keys{
-      "model_type", "architectures", "transformers_version", "_name_or_path", "use_cache", "vocab_size", "hidden_size",
-      "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
-      "max_position_embeddings", "initializer_range", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
-      "tie_word_embeddings", "attention_bias", "mlp_bias", "attention_dropout", "sliding_window", "use_sliding_window",
-      "max_window_layers", "layer_types", "torch_dtype", "dtype", "bos_token_id", "eos_token_id", "pad_token_id",
-      "pretraining_tp", "quantization_config", "partial_rotary_factor", "is_encoder_decoder", "return_dict"};
+  static const std::set<std::string> keys{"model_type",
+                                          "architectures",
+                                          "transformers_version",
+                                          "_name_or_path",
+                                          "use_cache",
+                                          "vocab_size",
+                                          "hidden_size",
+                                          "intermediate_size",
+                                          "num_hidden_layers",
+                                          "num_attention_heads",
+                                          "num_key_value_heads",
+                                          "head_dim",
+                                          "hidden_act",
+                                          "max_position_embeddings",
+                                          "initializer_range",
+                                          "rms_norm_eps",
+                                          "rope_theta",
+                                          "rope_scaling",
+                                          "rope_parameters",
+                                          "tie_word_embeddings",
+                                          "attention_bias",
+                                          "mlp_bias",
+                                          "attention_dropout",
+                                          "sliding_window",
+                                          "use_sliding_window",
+                                          "max_window_layers",
+                                          "layer_types",
+                                          "torch_dtype",
+                                          "dtype",
+                                          "bos_token_id",
+                                          "eos_token_id",
+                                          "pad_token_id",
+                                          "pretraining_tp",
+                                          "quantization_config",
+                                          "partial_rotary_factor",
+                                          "is_encoder_decoder",
+                                          "return_dict"};
   return keys;
 }
 
@@ -127,29 +157,28 @@ void refuse_unsupported(const Fields& fields) {
     std::vector<Json> values;
     const char* expected;
   };
-  const std::vector<Neutral> neutrals{
-      {"pretraining_tp", {1}, "supported: 1"},
-      {"quantization_config", {}, "supported: none; load the unquantised checkpoint"},
-      {"partial_rotary_factor", {1.0}, "supported: 1.0"},
-      {"attention_dropout", {0.0}, "supported: 0.0"},
-      {"hidden_dropout", {0.0}, "supported: 0.0"},
-      {"is_encoder_decoder", {false}, "supported: false"},
-      {"is_causal", {true}, "supported: true"},
-      {"attn_logit_softcapping", {}, "supported: null"},
-      {"final_logit_softcapping", {}, "supported: null"},
-      {"query_pre_attn_scalar", {}, "supported: null"},
-      {"embedding_multiplier", {1.0}, "supported: 1.0"},
-      {"residual_multiplier", {1.0}, "supported: 1.0"},
-      {"attention_multiplier", {}, "supported: null"},
-      {"logits_scaling", {1.0}, "supported: 1.0"},
-      {"logit_scale", {1.0}, "supported: 1.0"},
-      {"num_experts", {0}, "mixtures of experts are not supported"},
-      {"num_local_experts", {0}, "mixtures of experts are not supported"}};
+  const std::vector<Neutral> neutrals{{"pretraining_tp", {1}, "supported: 1"},
+                                      {"quantization_config", {}, "supported: none; load the unquantised checkpoint"},
+                                      {"partial_rotary_factor", {1.0}, "supported: 1.0"},
+                                      {"attention_dropout", {0.0}, "supported: 0.0"},
+                                      {"hidden_dropout", {0.0}, "supported: 0.0"},
+                                      {"is_encoder_decoder", {false}, "supported: false"},
+                                      {"is_causal", {true}, "supported: true"},
+                                      {"attn_logit_softcapping", {}, "supported: null"},
+                                      {"final_logit_softcapping", {}, "supported: null"},
+                                      {"query_pre_attn_scalar", {}, "supported: null"},
+                                      {"embedding_multiplier", {1.0}, "supported: 1.0"},
+                                      {"residual_multiplier", {1.0}, "supported: 1.0"},
+                                      {"attention_multiplier", {}, "supported: null"},
+                                      {"logits_scaling", {1.0}, "supported: 1.0"},
+                                      {"logit_scale", {1.0}, "supported: 1.0"},
+                                      {"num_experts", {0}, "mixtures of experts are not supported"},
+                                      {"num_local_experts", {0}, "mixtures of experts are not supported"}};
   for (const Neutral& neutral : neutrals) {
     const Json* value = fields.find(neutral.key);
     if (value == nullptr) continue;
-    const bool accepted = std::any_of(neutral.values.begin(), neutral.values.end(),
-                                      [&](const Json& allowed) { return *value == allowed; });
+    const bool accepted =
+        std::any_of(neutral.values.begin(), neutral.values.end(), [&](const Json& allowed) { return *value == allowed; });
     if (!accepted) fields.fail(neutral.key, *value, neutral.expected);
   }
 }
@@ -314,8 +343,7 @@ Json rope_object(const Rope& rope, bool with_theta) {
 
 bool same_rope(const Rope& a, const Rope& b) {
   return a.type == b.type && a.theta == b.theta && a.factor == b.factor && a.low_freq_factor == b.low_freq_factor &&
-         a.high_freq_factor == b.high_freq_factor &&
-         a.original_max_position_embeddings == b.original_max_position_embeddings;
+         a.high_freq_factor == b.high_freq_factor && a.original_max_position_embeddings == b.original_max_position_embeddings;
 }
 
 void write_rope(Json& json, const Rope& rope) {
@@ -346,8 +374,7 @@ void write_dtype(Json& json, const std::string& dtype) {
 }
 
 Json fresh_config(const ModelConfig& config) {
-  static const char* const kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
-                                               "Qwen3ForCausalLM"};
+  static const char* const kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
   Json json;
   json["architectures"] = Json::array({kArchitectures[static_cast<int>(config.family)]});
   json["model_type"] = family_name(config.family);

@@ -28,16 +28,16 @@ struct ModelConfig {
   double initializer_range = 0.02;
   Rope rope;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;   // q, k, v biases
+  bool attention_bias = false;      // q, k, v biases
   bool attention_out_bias = false;  // o_proj bias (Llama's attention_bias sets both)
   bool mlp_bias = false;
-  bool qk_norm = false;          // Qwen3: RMSNorm over head_dim on q and k
+  bool qk_norm = false;                 // Qwen3: RMSNorm over head_dim on q and k
   std::vector<int64_t> sliding_window;  // per layer; 0 = full attention; token i sees j with j > i - window
   std::string torch_dtype = "float32";  // of the file: float32 | bfloat16 | float16
   int64_t bos_token_id = -1, pad_token_id = -1;
-  std::vector<int64_t> eos_token_ids;    // of generation_config.json where the folder has one that names them
-  std::string raw_json;                  // the whole config.json as read, so that unknown keys are written back
-  std::vector<std::string> unknown_keys; // kept, written back, listed once by the loader
+  std::vector<int64_t> eos_token_ids;     // of generation_config.json where the folder has one that names them
+  std::string raw_json;                   // the whole config.json as read, so that unknown keys are written back
+  std::vector<std::string> unknown_keys;  // kept, written back, listed once by the loader
 
   int64_t num_parameters() const;
 };

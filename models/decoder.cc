@@ -49,10 +49,7 @@ void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
   const int64_t* id = ids.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < ids.size(0); ++i) {
     if (id[i] < 0 || id[i] >= vocab_size) {
-      throw fail("a token id lies outside the vocabulary")
-          .with("index", i)
-          .with("id", id[i])
-          .with("vocab_size", vocab_size);
+      throw fail("a token id lies outside the vocabulary").with("index", i).with("id", id[i]).with("vocab_size", vocab_size);
     }
   }
 }
@@ -94,7 +91,8 @@ struct Decoder::Impl {
 
   void bind();
   const Tensor& find(const std::string& name) const;
-  Tensor forward(const PackedTokens& tokens, const Tensor& positions, const std::vector<int64_t>& past, KvCache::Impl* cache) const;
+  Tensor forward(const PackedTokens& tokens, const Tensor& positions, const std::vector<int64_t>& past,
+                 KvCache::Impl* cache) const;
 };
 
 const Tensor& Decoder::Impl::find(const std::string& name) const {
@@ -161,11 +159,12 @@ Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>>
   at::ScalarType dtype = at::kFloat;
   for (const ParameterSpec& spec : parameter_specs(impl_->config)) {
     const auto it = given.find(spec.name);
-    if (it == given.end()) throw Error(ErrorCode::kMismatch, "the model's tensor '" + spec.name + "' is missing").with("tensor", spec.name);
+    if (it == given.end())
+      throw Error(ErrorCode::kMismatch, "the model's tensor '" + spec.name + "' is missing").with("tensor", spec.name);
     Tensor value = it->second;
     if (value.sizes() != at::IntArrayRef(spec.shape)) {
-      throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' has shape " + shape_text(value.sizes()) + ", the config asks for " +
-                                            shape_text(spec.shape))
+      throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' has shape " + shape_text(value.sizes()) +
+                                            ", the config asks for " + shape_text(spec.shape))
           .with("tensor", spec.name);
     }
     if (impl_->parameters.empty()) dtype = value.scalar_type();
@@ -177,7 +176,8 @@ Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>>
     given.erase(it);
   }
   if (!given.empty()) {
-    throw Error(ErrorCode::kMismatch, "tensor '" + given.begin()->first + "' does not belong to this model").with("tensor", given.begin()->first);
+    throw Error(ErrorCode::kMismatch, "tensor '" + given.begin()->first + "' does not belong to this model")
+        .with("tensor", given.begin()->first);
   }
   impl_->bind();
 }
@@ -193,9 +193,7 @@ Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype)
     Tensor value;
     const auto options = at::TensorOptions().dtype(at::kFloat);
     switch (spec.kind) {
-      case ParameterKind::kMatrix:
-        value = random_normal(spec.shape, config.initializer_range, seed, tensors.size());
-        break;
+      case ParameterKind::kMatrix: value = random_normal(spec.shape, config.initializer_range, seed, tensors.size()); break;
       case ParameterKind::kNorm: value = at::ones(spec.shape, options); break;
       case ParameterKind::kBias: value = at::zeros(spec.shape, options); break;
     }

@@ -178,8 +178,7 @@ class Checkpointed : public Function<Checkpointed> {
 
 bool fused_path(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && x.is_contiguous(); }
 
-std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights,
-                                  const std::vector<Tensor>& biases) {
+std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases) {
   RETORT_CHECK(biases.empty() || biases.size() == weights.size()) << "a bias for each weight or none";
   return ColumnLinear::apply(x, at::TensorList(weights), at::TensorList(biases));
 }

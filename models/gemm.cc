@@ -8,15 +8,12 @@
 namespace retort::models {
 namespace {
 
-using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                                   c10::string_view, c10::List<std::optional<at::Scalar>>,
-                                   std::optional<c10::string_view>);
+using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, c10::string_view,
+                                   c10::List<std::optional<at::Scalar>>, std::optional<c10::string_view>);
 
 // a [M, K] times b [N, K] transposed; any strides.
 at::Tensor onednn_linear(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                             .typed<LinearPointwise>();
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<LinearPointwise>();
   return op.call(a, b, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, "none",
                  c10::List<std::optional<at::Scalar>>(), std::nullopt);
 }

@@ -20,7 +20,8 @@ void check_options(const Prompts& prompts, const GenerateOptions& options) {
     throw Error(ErrorCode::kInvalidArgument, std::string("generation: ") + field + " must be " + expected).with(field, value);
   };
   if (options.max_new_tokens < 1) fail("max_new_tokens", options.max_new_tokens, "at least 1");
-  if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) fail("temperature", options.temperature, "0 or positive");
+  if (!(options.temperature >= 0) || !std::isfinite(options.temperature))
+    fail("temperature", options.temperature, "0 or positive");
   if (!(options.top_p > 0 && options.top_p <= 1)) fail("top_p", options.top_p, "above 0 and at most 1");
   if (options.top_k < 0) fail("top_k", options.top_k, "0 (off) or positive");
   if (options.max_batch < 1) fail("max_batch", options.max_batch, "at least 1");

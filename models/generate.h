@@ -14,10 +14,10 @@ struct GenerateOptions {
   int64_t max_new_tokens = 256;
   double temperature = 0.0;  // 0: greedy
   double top_p = 1.0;
-  int64_t top_k = 0;         // 0: off
+  int64_t top_k = 0;  // 0: off
   uint64_t seed = 0;
   std::vector<int64_t> eos_token_ids;
-  int64_t max_batch = 32;    // prompts computed together
+  int64_t max_batch = 32;  // prompts computed together
 };
 
 struct Completion {
@@ -29,7 +29,6 @@ struct Completion {
 // One completion for each prompt, in order. Sampling noise is a function of (seed, sample index, position, token id): no draw
 // depends on the batch. `on_token(sample, token)` (optional) streams. Inference mode inside.
 std::vector<Completion> generate(const Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
-                                 const GenerateOptions& options,
-                                 const std::function<void(size_t, int32_t)>& on_token = {});
+                                 const GenerateOptions& options, const std::function<void(size_t, int32_t)>& on_token = {});
 
 }  // namespace retort::models

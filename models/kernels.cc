@@ -41,8 +41,7 @@ RETORT_INLINE float exp_float(float x) {
 }
 
 RETORT_VECTOR_CLONES
-void norm_row(const float* __restrict x, const float* __restrict w, float* __restrict y, float* rstd, int64_t width,
-              float eps) {
+void norm_row(const float* __restrict x, const float* __restrict w, float* __restrict y, float* rstd, int64_t width, float eps) {
   float squares = 0;
 #pragma omp simd reduction(+ : squares)
   for (int64_t i = 0; i < width; ++i) squares += x[i] * x[i];
@@ -95,8 +94,8 @@ void swiglu_backward_range(const float* __restrict dout, const float* __restrict
 }
 
 RETORT_VECTOR_CLONES
-void rotate_row(float* __restrict x, const float* __restrict cos, const float* __restrict sin, int64_t heads,
-                int64_t half, float sign) {
+void rotate_row(float* __restrict x, const float* __restrict cos, const float* __restrict sin, int64_t heads, int64_t half,
+                float sign) {
   for (int64_t h = 0; h < heads; ++h) {
     float* a = x + h * 2 * half;
     float* b = a + half;
@@ -151,8 +150,8 @@ void rms_norm_forward(const float* x, const float* w, float* y, float* rstd, int
   });
 }
 
-void add_rms_norm_forward(const float* a, const float* b, const float* w, float* sum, float* y, float* rstd,
-                          int64_t rows, int64_t width, float eps) {
+void add_rms_norm_forward(const float* a, const float* b, const float* w, float* sum, float* y, float* rstd, int64_t rows,
+                          int64_t width, float eps) {
   at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       add_row(a + n * width, b + n * width, sum + n * width, width);
@@ -161,8 +160,8 @@ void add_rms_norm_forward(const float* a, const float* b, const float* w, float*
   });
 }
 
-void rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, const float* extra,
-                       float* dx, float* dw, int64_t rows, int64_t width) {
+void rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, const float* extra, float* dx,
+                       float* dw, int64_t rows, int64_t width) {
   // One partial sum of dw for each thread, added in thread order.
   const auto threads = static_cast<size_t>(at::get_num_threads());
   std::vector<float> partial(threads * static_cast<size_t>(width), 0.0f);
@@ -179,9 +178,8 @@ void rms_norm_backward(const float* dy, const float* x, const float* w, const fl
 }
 
 void swiglu_forward(const float* gate, const float* up, float* out, int64_t size) {
-  at::parallel_for(0, size, kGrainElements, [&](int64_t begin, int64_t end) {
-    swiglu_range(gate + begin, up + begin, out + begin, end - begin);
-  });
+  at::parallel_for(0, size, kGrainElements,
+                   [&](int64_t begin, int64_t end) { swiglu_range(gate + begin, up + begin, out + begin, end - begin); });
 }
 
 void swiglu_backward(const float* dout, const float* gate, const float* up, float* dgate, float* dup, int64_t size) {
@@ -190,8 +188,7 @@ void swiglu_backward(const float* dout, const float* gate, const float* up, floa
   });
 }
 
-void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim,
-                 float sign) {
+void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim, float sign) {
   const int64_t half = head_dim / 2, width = heads * head_dim;
   at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) rotate_row(x + n * width, cos + n * half, sin + n * half, heads, half, sign);

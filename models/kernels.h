@@ -9,11 +9,11 @@ namespace retort::models {
 // y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps), rows of `width`. `rstd` [rows] is written.
 void rms_norm_forward(const float* x, const float* w, float* y, float* rstd, int64_t rows, int64_t width, float eps);
 // sum = a + b, then as above on sum.
-void add_rms_norm_forward(const float* a, const float* b, const float* w, float* sum, float* y, float* rstd,
-                          int64_t rows, int64_t width, float eps);
+void add_rms_norm_forward(const float* a, const float* b, const float* w, float* sum, float* y, float* rstd, int64_t rows,
+                          int64_t width, float eps);
 // dx = (extra ? extra : 0) + gradient of rms_norm at x; dw [width] is written unless null.
-void rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, const float* extra,
-                       float* dx, float* dw, int64_t rows, int64_t width);
+void rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd, const float* extra, float* dx,
+                       float* dw, int64_t rows, int64_t width);
 
 // out = silu(gate) * up over `size` elements.
 void swiglu_forward(const float* gate, const float* up, float* out, int64_t size);

@@ -18,8 +18,8 @@ KvCache::KvCache(const ModelConfig& config, int64_t num_sequences, int64_t max_l
   const int64_t width = config.num_key_value_heads * config.head_dim;
   const auto options = at::TensorOptions().dtype(dtype);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    impl_->layers.push_back({at::empty({num_sequences, max_length, width}, options),
-                             at::empty({num_sequences, max_length, width}, options)});
+    impl_->layers.push_back(
+        {at::empty({num_sequences, max_length, width}, options), at::empty({num_sequences, max_length, width}, options)});
   }
   impl_->lengths.assign(static_cast<size_t>(num_sequences), 0);
   impl_->max_length = max_length;

@@ -15,8 +15,25 @@ namespace retort::models {
 // The tensors of one layer by their Hugging Face name inside the layer ("self_attn.q_proj.weight"); undefined where the
 // family has none.
 enum class LayerTensor : uint8_t {
-  kInputNorm, kQ, kK, kV, kQBias, kKBias, kVBias, kQNorm, kKNorm, kO, kOBias,
-  kPostNorm, kGate, kUp, kGateBias, kUpBias, kDown, kDownBias, kCount
+  kInputNorm,
+  kQ,
+  kK,
+  kV,
+  kQBias,
+  kKBias,
+  kVBias,
+  kQNorm,
+  kKNorm,
+  kO,
+  kOBias,
+  kPostNorm,
+  kGate,
+  kUp,
+  kGateBias,
+  kUpBias,
+  kDown,
+  kDownBias,
+  kCount
 };
 const char* layer_tensor_name(LayerTensor tensor);
 

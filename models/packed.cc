@@ -50,8 +50,7 @@ PackedTokens pack_padded(const at::Tensor& input_ids, const at::Tensor& attentio
       rows[b].push_back(static_cast<int32_t>(id[i]));
     }
     if (starts > 1) {
-      throw Error(ErrorCode::kInvalidArgument, "pack_padded: padding must stand at the ends of a row, not inside")
-          .with("row", b);
+      throw Error(ErrorCode::kInvalidArgument, "pack_padded: padding must stand at the ends of a row, not inside").with("row", b);
     }
   }
   return pack_rows(rows);

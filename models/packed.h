@@ -10,9 +10,9 @@ namespace retort::models {
 
 // N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and causal inside a block.
 struct PackedTokens {
-  at::Tensor input_ids;              // [N] int64
-  at::Tensor positions;              // [N] int64, restart at 0 in every sequence
-  std::vector<int64_t> cu_seqlens;   // S+1 offsets, host memory, first 0, last N
+  at::Tensor input_ids;             // [N] int64
+  at::Tensor positions;             // [N] int64, restart at 0 in every sequence
+  std::vector<int64_t> cu_seqlens;  // S+1 offsets, host memory, first 0, last N
 
   int64_t num_tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
   int64_t num_sequences() const { return cu_seqlens.empty() ? 0 : static_cast<int64_t>(cu_seqlens.size()) - 1; }

@@ -15,8 +15,7 @@
 namespace retort::models {
 
 at::Tensor rope_inverse_frequencies(const Rope& rope, int64_t head_dim) {
-  const at::Tensor exponents =
-      at::arange(0, head_dim, 2, at::TensorOptions().dtype(at::kFloat)) / static_cast<double>(head_dim);
+  const at::Tensor exponents = at::arange(0, head_dim, 2, at::TensorOptions().dtype(at::kFloat)) / static_cast<double>(head_dim);
   const at::Tensor frequencies = at::reciprocal(at::pow(at::Scalar(rope.theta), exponents));
   if (rope.type == "linear") return frequencies / rope.factor;
   if (rope.type != "llama3") return frequencies;
@@ -25,8 +24,8 @@ at::Tensor rope_inverse_frequencies(const Rope& rope, int64_t head_dim) {
   const double longest_kept = context / rope.high_freq_factor, shortest_scaled = context / rope.low_freq_factor;
   const at::Tensor wavelength = at::reciprocal(frequencies) * (2.0 * std::numbers::pi);
   const at::Tensor scaled = frequencies / rope.factor;
-  const at::Tensor smooth = (at::reciprocal(wavelength) * context - rope.low_freq_factor) /
-                            (rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor smooth =
+      (at::reciprocal(wavelength) * context - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
   const at::Tensor between = (1.0 - smooth) * scaled + smooth * frequencies;
   const at::Tensor slowed = at::where(wavelength > shortest_scaled, scaled, frequencies);
   return at::where((wavelength >= longest_kept).logical_and(wavelength <= shortest_scaled), between, slowed);

@@ -108,7 +108,8 @@ struct SafetensorsReader::Impl {
 
   const std::pair<const std::string, std::shared_ptr<Shard>>& find(const std::string& name) const {
     const auto it = tensors.find(name);
-    if (it == tensors.end()) throw Error(ErrorCode::kMismatch, "the checkpoint has no tensor '" + name + "'").with("tensor", name);
+    if (it == tensors.end())
+      throw Error(ErrorCode::kMismatch, "the checkpoint has no tensor '" + name + "'").with("tensor", name);
     return *it;
   }
 };
@@ -163,7 +164,8 @@ at::Tensor SafetensorsReader::get(const std::string& name) const {
     return copy;
   }
   // The mapping is read-only; at::from_blob has no const overload.
-  return at::from_blob(const_cast<std::byte*>(data), entry.shape, [file = shard->file](void*) {}, options);
+  return at::from_blob(
+      const_cast<std::byte*>(data), entry.shape, [file = shard->file](void*) {}, options);
 }
 
 std::vector<int64_t> SafetensorsReader::shape(const std::string& name) const {
