@@ -36,7 +36,7 @@ struct RoleOptions {
     visit("model", model, "a Hugging Face model folder");
     visit("world", world, "processes of this role: tp * pp * dp");
     visit("dtype", dtype, "of weights and activations");
-    visit("batching", batching, "serving roles: compute requests as sent, or merge those of several clients (not bit-exact)");
+    visit("batching", batching, "serving roles: requests are computed as sent; dynamic (merging those of several clients) is refused in this version");
   }
 };
 

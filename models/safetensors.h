@@ -43,8 +43,7 @@ struct SafetensorsWriteOptions {
 void write_safetensors(const std::filesystem::path& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 // model.safetensors, or shards with an index when they exceed max_shard_bytes.
-void write_safetensors_folder(const std::filesystem::path& folder,
-                              const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+void write_safetensors_folder(const std::filesystem::path& folder, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                               const SafetensorsWriteOptions& options = {});
 
 }  // namespace retort::models

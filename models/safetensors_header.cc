@@ -17,8 +17,8 @@ using nlohmann::json;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's reference implementation
 
 const std::pair<const char*, at::ScalarType> kDtypes[] = {
-    {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf},  {"BF16", at::kBFloat16}, {"I64", at::kLong},
-    {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},   {"U8", at::kByte},       {"BOOL", at::kBool}};
+    {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
+    {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
 
 [[noreturn]] void corrupt(const std::filesystem::path& path, const std::string& tensor, const std::string& what) {
   std::string text = path.string() + ": " + (tensor.empty() ? "" : "tensor '" + tensor + "': ") + what;
@@ -32,15 +32,15 @@ uint64_t natural(const json& value, const std::filesystem::path& path, const std
   return value.get<uint64_t>();
 }
 
-TensorEntry parse_entry(const json& value, const std::string& name, const std::filesystem::path& path,
-                        uint64_t data_start, uint64_t data_size) {
+TensorEntry parse_entry(const json& value, const std::string& name, const std::filesystem::path& path, uint64_t data_start,
+                        uint64_t data_size) {
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets")) {
     corrupt(path, name, "expected an object with dtype, shape and data_offsets");
   }
   TensorEntry entry;
   const json& dtype = value["dtype"];
-  const auto known = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                  [&](const auto& candidate) { return dtype == candidate.first; });
+  const auto known =
+      std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto& candidate) { return dtype == candidate.first; });
   if (known == std::end(kDtypes)) corrupt(path, name, "unknown dtype " + dtype.dump());
   entry.dtype = known->second;
   const json& shape = value["shape"];
@@ -59,12 +59,13 @@ TensorEntry parse_entry(const json& value, const std::string& name, const std::f
   const uint64_t begin = natural(offsets[0], path, name, "data_offsets");
   const uint64_t end = natural(offsets[1], path, name, "data_offsets");
   if (begin > end || end > data_size) {
-    corrupt(path, name, "data_offsets " + offsets.dump() + " lie outside the " + std::to_string(data_size) +
-                            " bytes of data; the file may be truncated");
+    corrupt(path, name,
+            "data_offsets " + offsets.dump() + " lie outside the " + std::to_string(data_size) +
+                " bytes of data; the file may be truncated");
   }
   if (end - begin != bytes) {
-    corrupt(path, name, "data_offsets span " + std::to_string(end - begin) + " bytes, shape and dtype need " +
-                            std::to_string(bytes));
+    corrupt(path, name,
+            "data_offsets span " + std::to_string(end - begin) + " bytes, shape and dtype need " + std::to_string(bytes));
   }
   entry.begin = data_start + begin;
   entry.end = data_start + end;
@@ -72,8 +73,8 @@ TensorEntry parse_entry(const json& value, const std::string& name, const std::f
 }
 
 // The data of all tensors must cover the file's data exactly once.
-void check_layout(const std::map<std::string, TensorEntry>& tensors, const std::filesystem::path& path,
-                  uint64_t data_start, uint64_t file_size) {
+void check_layout(const std::map<std::string, TensorEntry>& tensors, const std::filesystem::path& path, uint64_t data_start,
+                  uint64_t file_size) {
   std::vector<std::pair<const TensorEntry*, const std::string*>> order;
   for (const auto& [name, entry] : tensors) order.emplace_back(&entry, &name);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -117,9 +118,9 @@ SafetensorsHeader parse_safetensors_header(std::string_view file, const std::fil
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(file[static_cast<size_t>(i)]);
   if (length > kMaxHeaderBytes || length > file.size() - 8) {
-    corrupt(path, "", "the header claims " + std::to_string(length) + " bytes, the file has " +
-                          std::to_string(file.size() - 8) + " after the length (limit " +
-                          std::to_string(kMaxHeaderBytes) + ")");
+    corrupt(path, "",
+            "the header claims " + std::to_string(length) + " bytes, the file has " + std::to_string(file.size() - 8) +
+                " after the length (limit " + std::to_string(kMaxHeaderBytes) + ")");
   }
   const json parsed = parse_json(file.substr(8, length), path);
   const uint64_t data_start = 8 + length;

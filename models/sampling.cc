@@ -48,7 +48,8 @@ Choice choose_token(const float* logits, int64_t vocab_size, const GenerateOptio
   if (options.temperature > 0) {
     double largest = -INFINITY;
     for (int32_t id : candidates(logits, vocab_size, options)) {
-      const double score = logits[id] / options.temperature + random_gumbel(options.seed, sample, position, static_cast<uint64_t>(id));
+      const double score =
+          logits[id] / options.temperature + random_gumbel(options.seed, sample, position, static_cast<uint64_t>(id));
       if (score > largest) {
         largest = score;
         best = id;

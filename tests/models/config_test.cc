@@ -23,8 +23,8 @@ ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "fo
 
 struct Refusal {
   const char* type;
-  const char* key;    // set to `value`
-  const char* value;  // JSON; "remove" takes the key away
+  const char* key;                 // set to `value`
+  const char* value;               // JSON; "remove" takes the key away
   std::vector<const char*> named;  // in the message
 };
 
@@ -59,14 +59,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"llama", "rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})", {"yarn", "llama3"}},
         Refusal{"llama", "rope_scaling", R"({"type": "dynamic", "factor": 4.0})", {"dynamic"}},
         Refusal{"llama", "rope_scaling", R"({"rope_type": "linear"})", {"factor"}},
-        Refusal{"llama", "rope_scaling", R"({"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0})", {"low_freq_factor"}},
+        Refusal{
+            "llama", "rope_scaling", R"({"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0})", {"low_freq_factor"}},
         Refusal{"qwen3", "rope_parameters", R"({"full_attention": {"rope_type": "default"}})", {"full_attention"}},
         Refusal{"llama", "partial_rotary_factor", "0.5", {"0.5"}}, Refusal{"llama", "attn_logit_softcapping", "30.0", {"30"}},
         Refusal{"llama", "final_logit_softcapping", "30.0", {"30"}}, Refusal{"qwen2", "attention_dropout", "0.1", {"0.1"}},
         Refusal{"qwen3", "num_experts", "8", {"8"}}, Refusal{"llama", "vocab_size", "remove", {"missing"}},
         Refusal{"llama", "hidden_size", "\"32\"", {"integer"}}, Refusal{"llama", "vocab_size", "0", {"at least 1"}},
         Refusal{"llama", "num_key_value_heads", "3", {"divide"}}, Refusal{"llama", "head_dim", "7", {"even"}},
-        Refusal{"llama", "rms_norm_eps", "\"small\"", {"number"}}, Refusal{"llama", "tie_word_embeddings", "1", {"true or false"}},
+        Refusal{"llama", "rms_norm_eps", "\"small\"", {"number"}},
+        Refusal{"llama", "tie_word_embeddings", "1", {"true or false"}},
         Refusal{"llama", "torch_dtype", "\"float64\"", {"float64", "bfloat16"}},
         Refusal{"qwen2", "layer_types", R"(["full_attention"])", {"3"}},
         Refusal{"qwen2", "layer_types", R"(["full_attention", "full_attention", "chunked_attention"])", {"chunked_attention"}},

@@ -116,7 +116,8 @@ TEST_P(Parity, PackedPaddedAndSingleAreTheSameNumbers) {
     mask[1].narrow(0, start, size).fill_(1);
     EXPECT_EQ(max_difference(golden.decoder.hidden(pack_padded(ids, mask)), packed), 0) << "left=" << left;
   }
-  const at::Tensor logps = at::cat({next_logps(golden.decoder, pack_rows({rows[0]})), next_logps(golden.decoder, pack_rows({rows[1]}))});
+  const at::Tensor logps =
+      at::cat({next_logps(golden.decoder, pack_rows({rows[0]})), next_logps(golden.decoder, pack_rows({rows[1]}))});
   EXPECT_LT(max_difference(next_logps(golden.decoder, pack_rows(rows)), logps), 1e-5);
 }
 
@@ -171,7 +172,10 @@ TEST(DeliberateMistake, InTheConfigIsSeen) {
   const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> mistakes{
       {"mistral_window", [](ModelConfig& c) { c.sliding_window.assign(2, 10); }},
       {"mistral_window", [](ModelConfig& c) { c.sliding_window.assign(2, 0); }},
-      {"qwen2_window_bf16", [](ModelConfig& c) { c.sliding_window = {7, 7, 7}; }},
+      {"qwen2_window_bf16",
+       [](ModelConfig& c) {
+         c.sliding_window = {7, 7, 7};
+       }},
       {"qwen3_bias", [](ModelConfig& c) { std::swap(c.sliding_window[0], c.sliding_window[1]); }},
       {"llama3_rope", [](ModelConfig& c) { c.rope.type = "default"; }},
       {"llama_bias_linear", [](ModelConfig& c) { c.rope.factor = 1.0; }},
@@ -209,7 +213,8 @@ TEST(Bfloat16, FollowsFloat32) {
     torch::autograd::backward({-logps.mean()}, {});
     for (const auto& [parameter, value] : half.parameters()) {
       const at::Tensor expected = golden.reference.get("grad." + parameter);
-      EXPECT_LT(((value.grad().to(at::kFloat) - expected).norm() / expected.norm()).item<double>(), 0.3) << name << " " << parameter;
+      EXPECT_LT(((value.grad().to(at::kFloat) - expected).norm() / expected.norm()).item<double>(), 0.3)
+          << name << " " << parameter;
     }
     GenerateOptions options;
     options.max_new_tokens = 8;

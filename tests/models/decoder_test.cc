@@ -116,8 +116,9 @@ TEST(Decoder, FusedPathsEqualFp64) {
     std::vector<std::pair<std::string, at::Tensor>> wide;
     for (const auto& [name, value] : single.parameters()) wide.emplace_back(name, value.to(at::kDouble));
     Decoder twice(config, std::move(wide));
-    std::vector<std::vector<int32_t>> rows{some_tokens(301, 1), {}, some_tokens(1, 2), some_tokens(150, 3),
-                                           some_tokens(100, 4), some_tokens(77, 5), some_tokens(13, 6)};
+    std::vector<std::vector<int32_t>> rows{
+        some_tokens(301, 1), {}, some_tokens(1, 2), some_tokens(150, 3), some_tokens(100, 4), some_tokens(77, 5),
+        some_tokens(13, 6)};
     const PackedTokens tokens = pack_rows(rows);
     single.set_requires_grad(true), twice.set_requires_grad(true);
     const at::Tensor a = single.hidden(tokens), b = twice.hidden(tokens);
@@ -245,7 +246,10 @@ TEST(Decoder, RefusesTokensThatDoNotFit) {
   EXPECT_EQ(code_of([&] { decoder.hidden(pack_rows({{1, 2}}), cache); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([&] { decoder.hidden(pack_rows({{1}, {2}}), cache); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(cache.lengths(), std::vector<int64_t>{3});
-  EXPECT_EQ(code_of([&] { pack_padded(at::zeros({1, 3}, at::kLong), at::tensor({1, 0, 1}).view({1, 3})); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] {
+              pack_padded(at::zeros({1, 3}, at::kLong), at::tensor({1, 0, 1}).view({1, 3}));
+            }),
+            ErrorCode::kInvalidArgument);
 }
 
 // --- generation ---
@@ -298,7 +302,10 @@ TEST(Generate, SamplesFromTheDistribution) {
   GenerateOptions options;
   options.max_new_tokens = 1;
   options.max_batch = 4000;
-  struct Setting { double temperature, top_p; int64_t top_k; };
+  struct Setting {
+    double temperature, top_p;
+    int64_t top_k;
+  };
   for (const Setting& setting : {Setting{1.0, 1.0, 0}, Setting{0.5, 1.0, 0}, Setting{1.0, 1.0, 3}, Setting{1.0, 0.6, 0}}) {
     options.temperature = setting.temperature, options.top_p = setting.top_p, options.top_k = setting.top_k;
     at::Tensor expected = at::softmax(logits / setting.temperature, 0);
@@ -315,7 +322,8 @@ TEST(Generate, SamplesFromTheDistribution) {
       counts[completion.token_ids[0]] += 1;
       EXPECT_NEAR(completion.logps[0], at::log_softmax(logits, 0)[completion.token_ids[0]].item<double>(), 1e-4);
     }
-    EXPECT_LT((counts / 4000 - expected).abs().max().item<double>(), 0.03) << setting.temperature << setting.top_p << setting.top_k;
+    EXPECT_LT((counts / 4000 - expected).abs().max().item<double>(), 0.03)
+        << setting.temperature << setting.top_p << setting.top_k;
     EXPECT_EQ(counts.masked_select(expected == 0).sum().item<double>(), 0);
   }
 }
@@ -408,10 +416,13 @@ TEST(Checkpoint, NamesTheTensorThatDoesNotFit) {
   };
   EXPECT_EQ(with_tensors([](auto&) {}), "loaded");
   EXPECT_EQ(with_tensors([](auto& t) { t["lm_head.weight"] = t["model.embed_tokens.weight"].clone(); }), "loaded");  // tied
-  EXPECT_NE(with_tensors([](auto& t) { t.erase("model.norm.weight"); }).find("'model.norm.weight' is missing"), std::string::npos);
-  EXPECT_NE(with_tensors([](auto& t) { t["extra.weight"] = at::zeros({1}); }).find("'extra.weight' does not belong"), std::string::npos);
+  EXPECT_NE(with_tensors([](auto& t) { t.erase("model.norm.weight"); }).find("'model.norm.weight' is missing"),
+            std::string::npos);
+  EXPECT_NE(with_tensors([](auto& t) { t["extra.weight"] = at::zeros({1}); }).find("'extra.weight' does not belong"),
+            std::string::npos);
   EXPECT_NE(with_tensors([](auto& t) { t["model.norm.weight"] = at::zeros({31}); }).find("[31]"), std::string::npos);
-  EXPECT_NE(with_tensors([](auto& t) { t["model.norm.weight"] = at::zeros({32}, at::kInt); }).find("floating"), std::string::npos);
+  EXPECT_NE(with_tensors([](auto& t) { t["model.norm.weight"] = at::zeros({32}, at::kInt); }).find("floating"),
+            std::string::npos);
 }
 
 }  // namespace
