@@ -110,10 +110,11 @@ int run_launch(const LaunchCommand& command) {
                         &progress);
   const SupervisorResult result = supervisor.run(signals);
   progress.finish();
+  for (const std::string& remark : result.remarks) std::cerr << "note: " << remark << "\n";
   if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
   if (result.exit_code == 0)
     std::printf("done: %s\n", (folder.path() / "final").c_str());
-  else if (result.signal != 0 && !result.cause)
+  else if (result.signal != 0 && !result.cause && !result.killed)
     std::printf("stopped; continue with: retort launch %s --resume\n", command.recipe.c_str());
   return result.exit_code;
 }

@@ -42,7 +42,8 @@ RoleContext make_context(const RoleCommand& command, const ChildContext& child) 
 int run_role(const RoleCommand& command) {
   const ChildChannels channels = open_child_channels();
   set_log_identity(command.role + "/" + std::to_string(command.rank));
-  SignalCatcher signals({SIGTERM, SIGINT});
+  // Never destroyed: a signal that comes after the work is done must not turn a good exit into a death by signal.
+  const SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
   std::atomic<bool> launcher_gone{false};
   LifePipe life(channels.life_fd, [&] { launcher_gone = true; });
   StatusPipe status(channels.status_fd);

@@ -21,7 +21,8 @@ TEST_P(SignalTest, TheDriverSavesThenTheServersStop) {
   add("student", 1, "train", "0");
   signal_when_ready(3, GetParam());
   script_.end = [&](const std::string& role, const std::string&) {
-    if (role == "student") EXPECT_FALSE(exists("stopped-teacher-0")) << "the teacher was stopped before the student was done";
+    const bool early = role == "student" && exists("stopped-teacher-0");
+    EXPECT_FALSE(early) << "the teacher was stopped before the student was done";
   };
   const auto result = run();
   EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.report();

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
-#include "golden.h"
+#include "tests/models/golden.h"
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/rope.h"

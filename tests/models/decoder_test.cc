@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "golden.h"
+#include "tests/models/golden.h"
 #include "models/checkpoint.h"
 #include "models/gemm.h"
 #include "models/generate.h"

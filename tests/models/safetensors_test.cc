@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "golden.h"
+#include "tests/models/golden.h"
 
 namespace retort::models {
 namespace {

@@ -82,7 +82,9 @@ TEST_P(Interrupted, ResumesBitForBit) {
       ASSERT_NE(result.exit_code, 124) << "the run hung\n" << result.output;
       ASSERT_TRUE(gone_within(run.string(), std::chrono::seconds(20))) << "a process of the run was left behind";
       if (result.exit_code == 0) break;
-      ASSERT_EQ(result.exit_code, 128 + GetParam()) << result.output;
+      // A process that is told to stop before its first instruction of ours has nothing to save; the launcher says so.
+      const bool too_early = result.output.find("ended before it could save a checkpoint") != std::string::npos;
+      ASSERT_EQ(result.exit_code, too_early ? 1 : 128 + GetParam()) << result.output;
     }
     EXPECT_EQ(timeless_metrics(run / "run"), expected) << "trial " << trial << ", signal after " << delay << " s";
     EXPECT_TRUE(read_file(run / "run/final/model.safetensors") == weights) << "trial " << trial;
