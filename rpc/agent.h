@@ -74,6 +74,7 @@ class Agent {
   std::string address() const;
 
   // Connects to a peer and proves the secret both ways; retries a refused connection until the deadline.
+  // When it returns, either side can call the other.
   // kUnauthenticated (wrong secret or name), kMismatch (protocol version), kTimeout, kPeerLost.
   void connect(std::string_view peer, const std::string& address, Deadline deadline);
 

@@ -177,8 +177,9 @@ void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
     try {
       const auto hello = from_bytes<PipeHello>(message.payload);
       if (hello.index < 2 && !self->pipes_[hello.index] && constant_time_equal(hello.token, self->token_)) {
-        candidate->write(pipe_hello(self->token_, hello.index), [] {});
-        return self->add_pipe(hello.index, candidate);
+        // In this order: when the client's connect() returns, this side takes calls too.
+        self->add_pipe(hello.index, candidate);
+        return candidate->write(pipe_hello(self->token_, hello.index), [] {});
       }
     } catch (const Error&) {  // a stranger's first message: only its pipe ends
     }

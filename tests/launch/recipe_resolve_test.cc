@@ -72,9 +72,9 @@ TEST_F(RecipeTest, OverridesReplaceAddAndRemove) {
 }
 
 TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
-  ::setenv("RETORT_TEST_FOLDER", folder_.c_str(), 1);
+  ::setenv("RETORT_TEST_ROOT", folder_.c_str(), 1);
   ::setenv("RETORT_TEST_STEPS", "17", 1);
-  const std::string text = replaced(replaced(kSft, "FOLDER/student", "${RETORT_TEST_FOLDER}/student"), "train:\n  max_steps: 10",
+  const std::string text = replaced(replaced(kSft, "FOLDER/student", "${RETORT_TEST_ROOT}/student"), "train:\n  max_steps: 10",
                                     "train: {max_steps: \"${RETORT_TEST_STEPS}\"}");
   const Recipe recipe = load(text, {"output_dir=\"a-$${x}-${RETORT_TEST_STEPS}\""});
   EXPECT_EQ(recipe.roles.at("student").model, (folder_ / "student").string());
