@@ -119,8 +119,9 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
   if (error != 0) {
     pid_ = -1;
     const bool room = error == EAGAIN || error == ENOMEM;
-    throw Error(room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
-                "cannot start " + options.program.string() + " with its log in " + options.log.string() + ": " + std::strerror(error));
+    throw Error(
+        room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
+        "cannot start " + options.program.string() + " with its log in " + options.log.string() + ": " + std::strerror(error));
   }
   pidfd_ = OwnedFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (pidfd_.get() < 0) {

@@ -125,9 +125,8 @@ void Progress::on_status(const ProcessSpec& spec, const ProcessStatus& status) {
   const bool news = shown.state != status.state;
   shown.state = status.state;
   shown.message = status.step > 0 && status.state == "training" ? "step " + std::to_string(status.step) + " " + status.message
-                                                                 : status.message;
-  if (news && !options_.live)
-    print(shown.name + " " + shown.state + (shown.message.empty() ? "" : ": " + shown.message) + "\n");
+                                                                : status.message;
+  if (news && !options_.live) print(shown.name + " " + shown.state + (shown.message.empty() ? "" : ": " + shown.message) + "\n");
 }
 
 void Progress::on_exit(const ProcessSpec& spec, const std::string& what) {
@@ -170,8 +169,8 @@ void Progress::take_row(const LoggedStep& row) {
       state_.position = std::to_string(row.step) + "/" + std::to_string(*options_.max_steps);
     } else if (options_.num_epochs && epoch != row.values.end()) {
       state_.fraction = epoch->second / *options_.num_epochs;
-      state_.position = std::to_string(row.step) + " (epoch " + format("%.2f", epoch->second) + "/" +
-                        format("%g", *options_.num_epochs) + ")";
+      state_.position =
+          std::to_string(row.step) + " (epoch " + format("%.2f", epoch->second) + "/" + format("%g", *options_.num_epochs) + ")";
     }
     const auto now = Clock::now();
     if (!first_) first_ = {now, state_.fraction};

@@ -16,7 +16,8 @@ namespace {
 // What can only be seen by looking at several blocks, or outside the recipe.
 class CrossCheck {
  public:
-  CrossCheck(const Recipe& recipe, const YamlNode& root, const LoadOptions& options) : recipe_(recipe), root_(root), options_(options) {}
+  CrossCheck(const Recipe& recipe, const YamlNode& root, const LoadOptions& options)
+      : recipe_(recipe), root_(root), options_(options) {}
 
   void run() const {
     check_top_level();
@@ -66,7 +67,8 @@ class CrossCheck {
 
   void check_top_level() const {
     if (!written({"recipe"})) refuse({}, "`recipe` is missing; expected recipe: " + enum_choices<RecipeKind>());
-    if (recipe_.output_dir.empty()) refuse({}, "`output_dir` is missing; expected the folder of the run, e.g. output_dir: runs/first");
+    if (recipe_.output_dir.empty())
+      refuse({}, "`output_dir` is missing; expected the folder of the run, e.g. output_dir: runs/first");
     if (recipe_.recipe != RecipeKind::kDistill && recipe_.distill)
       refuse({"distill"}, "this block belongs to recipe: distill, the recipe is " + std::string(enum_name(recipe_.recipe)));
     if (recipe_.recipe == RecipeKind::kDistill && !recipe_.distill)
@@ -75,9 +77,11 @@ class CrossCheck {
 
   void check_roles() const {
     if (!recipe_.roles.contains(Recipe::kDrivingRole))
-      refuse({"roles"}, "`student` is missing; every recipe is driven by a role of that name" + nearest_role(Recipe::kDrivingRole));
+      refuse({"roles"},
+             "`student` is missing; every recipe is driven by a role of that name" + nearest_role(Recipe::kDrivingRole));
     for (const auto& [name, role] : recipe_.roles) {
-      if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != std::string::npos)
+      if (name.empty() ||
+          name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != std::string::npos)
         refuse({"roles", name}, "a role's name may hold letters, digits, _ and - only");
       check_role(name, role);
     }
@@ -124,7 +128,8 @@ class CrossCheck {
   void check_files() const {
     for (const auto& [name, role] : recipe_.roles) {
       const std::vector<std::string> path{"roles", name, "model"};
-      if (!fs::is_directory(role.model)) refuse(path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
+      if (!fs::is_directory(role.model))
+        refuse(path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
       if (!fs::is_regular_file(fs::path(role.model) / "config.json"))
         refuse(path, "'" + role.model + "' has no config.json; expected a Hugging Face model folder");
     }
@@ -159,7 +164,8 @@ void collect_warnings(const Recipe& recipe, const CrossCheck& check, std::vector
   };
   const bool jsd = distill.loss_type == losses::DivergenceType::kJsd;
   if (jsd && (distill.beta < 0.05 || distill.beta > 0.95))
-    warn("beta", "jsd is discontinuous at the ends: beta 0 and 1 are forward and reverse KL, and close to them the loss is far smaller");
+    warn("beta",
+         "jsd is discontinuous at the ends: beta 0 and 1 are forward and reverse KL, and close to them the loss is far smaller");
   // At its default such a field is allowed (a resolved recipe holds every field), but whoever wrote it may expect it to act.
   const bool top_k = distill.payload == roles::PayloadKind::kTopK;
   for (const std::string field : {"loss_top_k", "tail", "support"})
@@ -182,12 +188,13 @@ int64_t Recipe::num_processes() const {
 
 Recipe load_recipe(const fs::path& path, std::span<const std::string> overrides, const LoadOptions& options,
                    std::vector<std::string>* warnings) {
-  if (fs::is_directory(path)) throw Error(ErrorCode::kInvalidArgument, path.string() + " is a folder; expected a recipe (YAML file)");
+  if (fs::is_directory(path))
+    throw Error(ErrorCode::kInvalidArgument, path.string() + " is a folder; expected a recipe (YAML file)");
   YamlNode root = parse_yaml(read_file(path), path.string());
   for (const auto& assignment : overrides) apply_override(root, assignment);
   if (root.kind != YamlNode::Kind::kMap)
-    throw Error(ErrorCode::kInvalidArgument, root.place.prefix() + "expected a recipe (a block of keys), got " +
-                                                 std::string(yaml_kind_name(root.kind)));
+    throw Error(ErrorCode::kInvalidArgument,
+                root.place.prefix() + "expected a recipe (a block of keys), got " + std::string(yaml_kind_name(root.kind)));
   Recipe recipe;
   const YamlReader::LaterNames later = later_name;
   YamlReader(root, "", &later).read(recipe);

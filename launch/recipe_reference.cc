@@ -23,7 +23,8 @@ std::string type_text() {
     return "block";
   } else if constexpr (std::is_enum_v<T>) {
     std::string text;
-    for (const auto& [name, value] : EnumNames<T>::values) text += (text.empty() ? "" : " \\| ") + ("`" + std::string(name) + "`");
+    for (const auto& [name, value] : EnumNames<T>::values)
+      text += (text.empty() ? "" : " \\| ") + ("`" + std::string(name) + "`");
     return text;
   } else if constexpr (std::is_same_v<T, bool>) {
     return "`true` \\| `false`";
@@ -52,7 +53,8 @@ class Reference {
   template <class T>
   void block(const std::string& path) {
     pending_.push_back([this, path] {
-      text_ += "\n## " + (path.empty() ? "The recipe" : "`" + path + "`") + "\n\n| key | value | default | meaning |\n|---|---|---|---|\n";
+      text_ += "\n## " + (path.empty() ? "The recipe" : "`" + path + "`") +
+               "\n\n| key | value | default | meaning |\n|---|---|---|---|\n";
       T defaults{};
       auto visit = [&](const char* name, auto& value, const char* meaning) { row(path, name, value, meaning); };
       defaults.fields(visit);

@@ -22,7 +22,8 @@ extern "C" void retort_on_signal(int signal) {
   handler_ran.store(true);
   const auto byte = static_cast<unsigned char>(signal);
   const int fd = handler_fd.load();
-  if (fd >= 0) [[maybe_unused]] const auto written = ::write(fd, &byte, 1);
+  if (fd >= 0) [[maybe_unused]]
+    const auto written = ::write(fd, &byte, 1);
   errno = saved;
 }
 
@@ -35,7 +36,8 @@ SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
   RETORT_CHECK(handler_fd.compare_exchange_strong(none, pipe_[1])) << "two SignalCatchers in one process";
   handler_ran.store(false);
   for (int signal : signals) {
-    struct sigaction action {}, old {};
+    struct sigaction action {
+    }, old{};
     action.sa_handler = retort_on_signal;
     action.sa_flags = SA_RESTART;
     ::sigfillset(&action.sa_mask);

@@ -51,8 +51,8 @@ OwnedFd pipe_with(const std::string& text) {
 
 // Errors that another process's failure brings about.
 bool is_consequence(const std::string& error) {
-  for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed, ErrorCode::kCancelled,
-                               ErrorCode::kTimeout})
+  for (const ErrorCode code :
+       {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed, ErrorCode::kCancelled, ErrorCode::kTimeout})
     if (error == to_string(code)) return true;
   return false;
 }
@@ -87,8 +87,8 @@ struct Supervisor::Impl {
   SupervisorResult result;
   std::vector<ProcessFailure> failures;  // in time
   Phase phase = Phase::kRunning;
-  std::optional<Deadline> deadline;      // of the phase
-  std::optional<Deadline> settle;        // after the first failure: until then a better cause may show
+  std::optional<Deadline> deadline;  // of the phase
+  std::optional<Deadline> settle;    // after the first failure: until then a better cause may show
 
   Impl(SupervisorOptions o, SupervisorObserver* o2) : options(std::move(o)), observer(o2 ? o2 : &quiet) {}
 
@@ -119,7 +119,8 @@ struct Supervisor::Impl {
 void Supervisor::Impl::start_all() {
   std::error_code failed;
   fs::create_directories(options.log_folder, failed);
-  if (failed) throw Error(ErrorCode::kUnavailable, "cannot create folder " + options.log_folder.string() + ": " + failed.message());
+  if (failed)
+    throw Error(ErrorCode::kUnavailable, "cannot create folder " + options.log_folder.string() + ": " + failed.message());
   life = make_pipe();
   children.resize(options.processes.size());
   for (size_t i = 0; i < children.size(); ++i) {
@@ -294,8 +295,8 @@ void Supervisor::Impl::advance() {
     deadline = Deadline::after(options.serving_timeout);
     terminate(false, true);
   } else if (phase == Phase::kRunning && !deadline) {
-    const bool first_done = std::any_of(children.begin(), children.end(),
-                                        [](const Watched& c) { return c.spec->driving && c.exit_status; });
+    const bool first_done =
+        std::any_of(children.begin(), children.end(), [](const Watched& c) { return c.spec->driving && c.exit_status; });
     if (first_done) deadline = Deadline::after(options.stop_timeout);
   }
   if (deadline && deadline->expired()) on_deadline();

@@ -14,8 +14,8 @@ const std::string& scalar_text(const YamlNode& node, const char* expected) {
 }
 
 [[noreturn]] void refuse_text(const YamlNode& node, const char* expected) {
-  throw Error(ErrorCode::kInvalidArgument, std::string("expected ") + expected + ", got " +
-                                               (node.quoted ? "the text \"" : "'") + node.scalar + (node.quoted ? "\"" : "'"));
+  throw Error(ErrorCode::kInvalidArgument, std::string("expected ") + expected + ", got " + (node.quoted ? "the text \"" : "'") +
+                                               node.scalar + (node.quoted ? "\"" : "'"));
 }
 
 bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }

@@ -133,8 +133,7 @@ YamlNode& child_of(YamlNode& node, const std::string& key, const std::string& pa
     node.kind = YamlNode::Kind::kMap;
     node.place = place;
   }
-  if (node.kind != YamlNode::Kind::kMap)
-    refuse(place, path + " is the value '" + node.scalar + "', it has no key '" + key + "'");
+  if (node.kind != YamlNode::Kind::kMap) refuse(place, path + " is the value '" + node.scalar + "', it has no key '" + key + "'");
   if (auto* entry = node.find(key)) return entry->value;
   node.entries.push_back({key, place, {}});
   node.entries.back().value.place = place;
@@ -143,9 +142,7 @@ YamlNode& child_of(YamlNode& node, const std::string& key, const std::string& pa
 
 }  // namespace
 
-std::string YamlPlace::prefix() const {
-  return source + (line > 0 ? ":" + std::to_string(line) : std::string()) + ": ";
-}
+std::string YamlPlace::prefix() const { return source + (line > 0 ? ":" + std::to_string(line) : std::string()) + ": "; }
 
 const YamlNode::Entry* YamlNode::find(std::string_view key) const {
   for (const auto& entry : entries)
@@ -172,8 +169,7 @@ YamlNode parse_yaml(std::string_view text, const std::string& source) { return p
 void apply_override(YamlNode& root, std::string_view assignment) {
   const YamlPlace place{"command line", 0};
   const size_t equals = assignment.find('=');
-  if (equals == std::string_view::npos || equals == 0)
-    refuse(place, "'" + std::string(assignment) + "' is not key.path=value");
+  if (equals == std::string_view::npos || equals == 0) refuse(place, "'" + std::string(assignment) + "' is not key.path=value");
   YamlNode* node = &root;
   std::string path;
   for (const std::string& key : split_path(assignment.substr(0, equals))) {

@@ -92,8 +92,8 @@ void link_final(const fs::path& output_dir, int64_t step) {
   fs::create_directory_symlink(target, temporary, failed);
   if (!failed) fs::rename(temporary, output_dir / "final", failed);
   if (failed)
-    throw Error(ErrorCode::kUnavailable, "cannot link final to " + target.string() + " in " + output_dir.string() + ": " +
-                                             failed.message());
+    throw Error(ErrorCode::kUnavailable,
+                "cannot link final to " + target.string() + " in " + output_dir.string() + ": " + failed.message());
 }
 
 }  // namespace retort::recipes

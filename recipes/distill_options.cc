@@ -53,8 +53,7 @@ void DistillOptions::validate() const {
   if (tail != losses::Tail::kBucket && loss_type != DivergenceType::kForwardKl)
     refuse("tail: " + std::string(enum_name(tail)) + " works with loss_type: forward_kl only (" +
            std::string(enum_name(loss_type)) + " would be minimised by moving student mass out of the top-k); use tail: bucket");
-  needs(payload != PayloadKind::kHiddenStates, payload_dtype == defaults.payload_dtype, "payload_dtype",
-        "payload: topk or full");
+  needs(payload != PayloadKind::kHiddenStates, payload_dtype == defaults.payload_dtype, "payload_dtype", "payload: topk or full");
   if (!(beta >= 0 && beta <= 1)) refuse("beta must be in [0, 1]");
   needs(loss_type == DivergenceType::kJsd, beta == defaults.beta, "beta", "loss_type: jsd");
   if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse("skew_lambda must be in [0, 1)");

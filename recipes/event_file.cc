@@ -103,9 +103,7 @@ std::string event_prefix(double wall_time) {
   return event;
 }
 
-double wall_time_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double wall_time_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 // The records of `content` up to `step`, byte for byte.
 std::string records_up_to(std::string_view content, int64_t step) {
@@ -170,8 +168,8 @@ EventFile::EventFile(const fs::path& folder) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   const double now = wall_time_now();
-  const std::string stem = "events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." + host.data() + "." +
-                           std::to_string(::getpid());
+  const std::string stem =
+      "events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." + host.data() + "." + std::to_string(::getpid());
   for (int i = 0; i == 0 || fs::exists(path_); ++i) path_ = folder / (stem + "." + std::to_string(i));
   fd_ = open_for_append(path_);
   append_bytes(fd_, event_record(version_event(now)), path_);

@@ -54,7 +54,8 @@ TEST(StatusPipeTest, AFullPipeNeverBlocks) {
 }
 
 TEST(StatusPipeTest, NonsenseIsNotAStatus) {
-  for (const char* text : {"", "{", "[]", "{\"state\": 1, \"message\": \"\", \"error\": \"\", \"step\": 0}", "{\"state\": \"x\"}"})
+  for (const char* text :
+       {"", "{", "[]", "{\"state\": 1, \"message\": \"\", \"error\": \"\", \"step\": 0}", "{\"state\": \"x\"}"})
     EXPECT_FALSE(launch::decode_status(text)) << text;
 }
 

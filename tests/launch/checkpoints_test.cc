@@ -18,7 +18,7 @@ TEST_F(CheckpointsTest, OnlyCompleteOnesCountInOrderOfSteps) {
   EXPECT_FALSE(recipes::latest_checkpoint(folder_ / "missing"));
   EXPECT_FALSE(recipes::latest_checkpoint(folder_));
   for (int64_t step : {100, 20, 9}) checkpoint(step);
-  checkpoint(200, false);                                  // a crash before the marker
+  checkpoint(200, false);                                       // a crash before the marker
   put(folder_ / "checkpoint-300" / "state" / "COMPLETE", "x");  // no model
   put(folder_ / "checkpoint-400.tmp-17" / "config.json", "{}");
   put(folder_ / "checkpoint-400.tmp-17" / "state" / "COMPLETE", "x");

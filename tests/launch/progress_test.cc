@@ -34,14 +34,15 @@ TEST(ProgressTextTest, PlainLines) {
 }
 
 TEST(ProgressTextTest, DisplayFitsTheTerminal) {
-  ProgressState state{.title = "distill -> runs/x",
-                      .processes = {{"student/0", 17, "training", "step 5"}, {"teacher/0", 18, "serving", "\x1b[2J" + std::string(300, 'x')}},
-                      .fraction = 0.5,
-                      .position = "5/10",
-                      .last = LoggedStep{5, {{"loss", 1.0}}},
-                      .last_eval = std::nullopt,
-                      .eta = seconds(9),
-                      .notice = ""};
+  ProgressState state{
+      .title = "distill -> runs/x",
+      .processes = {{"student/0", 17, "training", "step 5"}, {"teacher/0", 18, "serving", "\x1b[2J" + std::string(300, 'x')}},
+      .fraction = 0.5,
+      .position = "5/10",
+      .last = LoggedStep{5, {{"loss", 1.0}}},
+      .last_eval = std::nullopt,
+      .eta = seconds(9),
+      .notice = ""};
   const auto lines = launch::render_progress(state, 60);
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[1], "[==========>         ] 5/10  loss 1.0000  eta 9s");
@@ -71,7 +72,8 @@ class ProgressTest : public FolderTest {
 TEST_F(ProgressTest, WithoutATerminalOneLineAStep) {
   put(folder_ / "metrics.jsonl", "{\"step\": 1, \"loss\": 9}\n");  // of an earlier run
   {
-    Progress progress({.fd = pipe_[1], .title = "sft -> run", .metrics = folder_ / "metrics.jsonl", .start_step = 1, .max_steps = 4});
+    Progress progress(
+        {.fd = pipe_[1], .title = "sft -> run", .metrics = folder_ / "metrics.jsonl", .start_step = 1, .max_steps = 4});
     progress.on_start(spec("student", 0), 17);
     progress.on_status(spec("student", 0), {"training", 0, "", ""});
     progress.on_status(spec("student", 0), {"training", 2, "", ""});  // same state: no line
@@ -103,7 +105,12 @@ TEST_F(ProgressTest, EpochsMeasureARunWithoutSteps) {
 
 TEST_F(ProgressTest, ALiveDisplayIsDrawnInPlace) {
   {
-    Progress progress({.fd = pipe_[1], .live = true, .columns = 70, .title = "sft -> run", .metrics = folder_ / "metrics.jsonl", .max_steps = 4});
+    Progress progress({.fd = pipe_[1],
+                       .live = true,
+                       .columns = 70,
+                       .title = "sft -> run",
+                       .metrics = folder_ / "metrics.jsonl",
+                       .max_steps = 4});
     progress.on_start(spec("student", 0), 17);
     progress.on_tick();
     progress.on_tick();  // too soon: no second drawing

@@ -59,8 +59,9 @@ TEST_F(RecipeTest, DistillBlockBecomesLossAndRequest) {
 }
 
 TEST_F(RecipeTest, OverridesReplaceAddAndRemove) {
-  const Recipe recipe = load(kDistill, {"train.max_steps=null", "train.num_train_epochs=2", "roles.teacher.world={dp: 1, threads: 3}",
-                                        "rpc.timeout=5m", "data.train.0.weight=0.5", "seed=7", "seed=8", "data.packing=false"});
+  const Recipe recipe =
+      load(kDistill, {"train.max_steps=null", "train.num_train_epochs=2", "roles.teacher.world={dp: 1, threads: 3}",
+                      "rpc.timeout=5m", "data.train.0.weight=0.5", "seed=7", "seed=8", "data.packing=false"});
   EXPECT_FALSE(recipe.train.max_steps);
   EXPECT_EQ(recipe.train.num_train_epochs, 2);
   EXPECT_EQ(recipe.roles.at("teacher").world.dp, 1);
@@ -83,8 +84,9 @@ TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
 }
 
 TEST_F(RecipeTest, UnitsAreRead) {
-  const Recipe recipe = load(replaced(kSft, "data:", "launch: {collective_timeout: 250ms, stop_timeout: 2h}\n"
-                                                     "rpc: {max_inflight_bytes: 512KiB, max_message_bytes: 1000000}\ndata:"));
+  const Recipe recipe = load(replaced(kSft, "data:",
+                                      "launch: {collective_timeout: 250ms, stop_timeout: 2h}\n"
+                                      "rpc: {max_inflight_bytes: 512KiB, max_message_bytes: 1000000}\ndata:"));
   EXPECT_EQ(recipe.launch.collective_timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(recipe.launch.stop_timeout, std::chrono::hours(2));
   EXPECT_EQ(recipe.rpc.max_inflight_bytes.bytes, 512u << 10);
@@ -92,15 +94,17 @@ TEST_F(RecipeTest, UnitsAreRead) {
 }
 
 TEST_F(RecipeTest, AnchorsAndFlowStyleAreRead) {
-  const Recipe recipe = load("{recipe: sft, output_dir: x, roles: {student: {model: &m FOLDER/student}},"
-                             " data: {train: [&s {path: FOLDER/train.jsonl}], eval: [*s]}}");
+  const Recipe recipe = load(
+      "{recipe: sft, output_dir: x, roles: {student: {model: &m FOLDER/student}},"
+      " data: {train: [&s {path: FOLDER/train.jsonl}], eval: [*s]}}");
   EXPECT_EQ(recipe.data.eval[0].path, recipe.data.train[0].path);
 }
 
 TEST_F(RecipeTest, FieldsWithoutEffectMayStandAtTheirDefaults) {
   load(replaced(kDistill, "distill:", "distill:\n  beta: 0.5\n  loss_top_k: 64\n  tail: bucket"));
   ASSERT_EQ(warnings_.size(), 3u);
-  EXPECT_NE(warnings_[0].find("r.yaml:15: distill.loss_top_k: has no effect without payload: topk"), std::string::npos) << warnings_[0];
+  EXPECT_NE(warnings_[0].find("r.yaml:15: distill.loss_top_k: has no effect without payload: topk"), std::string::npos)
+      << warnings_[0];
 }
 
 TEST_F(RecipeTest, BetaAtTheEndsOfJsdIsWarnedAbout) {
@@ -116,14 +120,15 @@ TEST_F(RecipeTest, BetaAtTheEndsOfJsdIsWarnedAbout) {
 TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
   const std::string odd = folder_ / "odd ${name}: #1 \"x\".jsonl";
   std::ofstream(odd) << "{}\n";
-  const Recipe recipe = load(replaced(replaced(kDistill, "train: [{path: FOLDER/train.jsonl}]",
-                                               "train: [{path: 'FOLDER/odd $${name}: #1 \"x\".jsonl', columns: {prompt: 'true', "
-                                               "completion: ~x}, weight: 0.3333333333333333}]\n"
-                                               "  eval: [{path: FOLDER/train.jsonl, format: text}]"),
-                                      "[{role: teacher}]",
-                                      "[{role: teacher, when: {domain: 'null', level: 3}}]\n  loss_type: skewed_kl\n  skew_lambda: 1.0e-7"),
-                             {"rpc.device_maps={teacher: {0: 1}}", "train.learning_rate=3e-5", "rpc.max_message_bytes=1234567",
-                              "launch.stop_timeout=1500ms"});
+  const Recipe recipe =
+      load(replaced(replaced(kDistill, "train: [{path: FOLDER/train.jsonl}]",
+                             "train: [{path: 'FOLDER/odd $${name}: #1 \"x\".jsonl', columns: {prompt: 'true', "
+                             "completion: ~x}, weight: 0.3333333333333333}]\n"
+                             "  eval: [{path: FOLDER/train.jsonl, format: text}]"),
+                    "[{role: teacher}]",
+                    "[{role: teacher, when: {domain: 'null', level: 3}}]\n  loss_type: skewed_kl\n  skew_lambda: 1.0e-7"),
+           {"rpc.device_maps={teacher: {0: 1}}", "train.learning_rate=3e-5", "rpc.max_message_bytes=1234567",
+            "launch.stop_timeout=1500ms"});
   EXPECT_EQ(recipe.data.train[0].path, odd);
   const std::string text = launch::resolved_yaml(recipe);
   std::ofstream(folder_ / "resolved.yaml") << text;

@@ -122,7 +122,8 @@ int look(Child& child) {
     (void)entry;
     ++open;
   }
-  child.leave("look-" + child.name(), std::string(found ? "visible" : "hidden") + " " + std::to_string(::getpgid(0) == ::getpid()));
+  child.leave("look-" + child.name(),
+              std::string(found ? "visible" : "hidden") + " " + std::to_string(::getpgid(0) == ::getpid()));
   // 0, 1, 2, life, status, the life pipe's own event, the signal pipe, the folder being listed, and little else.
   return open <= 12 ? 0 : 7;
 }
@@ -148,11 +149,13 @@ int run_child(int argc, char** argv) {
   launch::ChildChannels channels = launch::open_child_channels();
   std::atomic<bool> lost{false};
   const Duration grace(mode == "hang" ? 300 : 10'000);
-  launch::LifePipe life(channels.life_fd, [&lost] { lost = true; }, grace);
+  launch::LifePipe life(
+      channels.life_fd, [&lost] { lost = true; }, grace);
   launch::StatusPipe status(channels.status_fd);
   Child child{channels, signals, status, lost, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : ""};
-  const std::map<std::string, int (*)(Child&)> modes{{"serve", serve}, {"finish", finish}, {"train", train}, {"fail", fail},
-                                                     {"crash", crash}, {"hang", hang},     {"look", look},   {"stopped", stopped}};
+  const std::map<std::string, int (*)(Child&)> modes{{"serve", serve}, {"finish", finish},  {"train", train},
+                                                     {"fail", fail},   {"crash", crash},    {"hang", hang},
+                                                     {"look", look},   {"stopped", stopped}};
   const auto found = modes.find(mode);
   return found == modes.end() ? 99 : found->second(child);
 }

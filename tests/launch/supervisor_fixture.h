@@ -37,8 +37,13 @@ class SupervisorTest : public FolderTest {
 
   void add(const std::string& role, int64_t rank, const std::string& mode, const std::string& more = "") {
     launch::ProcessSpec spec;
-    spec.context = {.run = "run", .role = role, .rank = rank, .store_host = "127.0.0.1", .store_port = 1,
-                    .secret = "do-not-show-this", .threads = 2};
+    spec.context = {.run = "run",
+                    .role = role,
+                    .rank = rank,
+                    .store_host = "127.0.0.1",
+                    .store_port = 1,
+                    .secret = "do-not-show-this",
+                    .threads = 2};
     spec.driving = role == "student";
     spec.arguments = {"child", mode, folder_.string(), more};
     options_.processes.push_back(spec);

@@ -82,7 +82,8 @@ INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM)
                          [](const auto& info) { return info.param == SIGINT ? "Int" : "Term"; });
 
 TEST(SignalCatcherTest, KeepsOrderAndRestoresWhatWasBefore) {
-  struct sigaction ignore {}, now {};
+  struct sigaction ignore {
+  }, now{};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGUSR1, &ignore, nullptr);
   {
