@@ -87,7 +87,7 @@ def main():
         work = pathlib.Path(folder)
         write_rows(args.data, work / "rows.jsonl", args.steps * ROWS)
         quiet = dict(check=True, stdout=subprocess.DEVNULL)
-        subprocess.run([args.retort, "tokenizer", "train", "--data", str(work / "rows.jsonl"), "--vocab-size", "8192", "--output",
+        subprocess.run([args.retort, "tokenizer", "train", "--data", args.data, "--vocab-size", "8192", "--output",
                         str(work / "tokenizer")], **quiet)
         subprocess.run([args.retort, "model", "init", "--arch", "qwen2", "--tokenizer", str(work / "tokenizer"), "--output",
                         str(work / "model"), "--hidden-size", "320", "--num-hidden-layers", "6", "--num-attention-heads", "8",
