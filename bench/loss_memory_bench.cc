@@ -1,7 +1,7 @@
 // Memory and time of linear_distill and linear_cross_entropy against the textbook ATen expressions (both logits whole, one
 // autograd graph), forward and backward, float32. Peak bytes are LibTorch's CPU allocator's; times are CPU seconds of the
 // process, the minimum of the repetitions. The two sides alternate, so that a busy machine disturbs both.
-//   loss_memory_bench [tokens=4096] [vocab=32000] [student_width=256] [teacher_width=512] [repetitions=3]
+//   loss_memory_bench [tokens=4096] [vocab=32000] [student_width=256] [teacher_width=512] [repetitions=3] [chunk_tokens=0]
 // OMP_NUM_THREADS sets the threads. Exits 1 if a peak is above 15 % or the losses disagree.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -105,6 +105,7 @@ int main(int argc, char** argv) {
   const auto argument = [&](int i, int64_t value) { return i < argc ? std::atoll(argv[i]) : value; };
   const int64_t tokens = argument(1, 4096), vocab = argument(2, 32000), width = argument(3, 256), teacher_width = argument(4, 512);
   const int repetitions = static_cast<int>(argument(5, 3));
+  const int64_t chunk = argument(6, 0);
   at::manual_seed(1);
   Inputs x{at::randn({tokens, width}), at::randn({vocab, width}) * (2 / std::sqrt(static_cast<double>(width))),
            at::randint(vocab, {tokens}, at::kLong), at::randn({tokens, teacher_width}),
@@ -112,10 +113,10 @@ int main(int argc, char** argv) {
   std::printf("tokens %ld, vocab %ld, widths %ld / %ld, %d threads\n", tokens, vocab, width, teacher_width, at::get_num_threads());
   std::printf("%-28s %9s %11s %7s %9s %11s %7s   %s\n", "", "MiB", "textbook", "ratio", "seconds", "textbook", "ratio", "loss, |dW| off");
 
-  const auto distill = [](double kd_ratio, DivergenceType type) -> Loss {
+  const auto distill = [chunk](double kd_ratio, DivergenceType type) -> Loss {
     return [=](const Inputs& in) {
       return linear_distill(in.hidden, in.weight, {}, in.targets, TeacherHidden{in.teacher_hidden, in.teacher_weight, {}},
-                            {.type = type, .kd_ratio = kd_ratio})
+                            {.type = type, .kd_ratio = kd_ratio, .chunk_tokens = chunk})
           .loss_sum;
     };
   };
@@ -127,9 +128,9 @@ int main(int argc, char** argv) {
   ok &= compare("forward_kl + ce, hidden", x, distill(0.5, T::kForwardKl), book(0.5, T::kForwardKl), repetitions);
   ok &= compare("jsd, hidden", x, distill(1, T::kJsd), book(1, T::kJsd), repetitions);
   const TeacherTopK top = top_k_of(x, 64);
-  ok &= compare("forward_kl, top-64 bucket", x, [&](const Inputs& in) { return linear_distill(in.hidden, in.weight, {}, in.targets, top, {}).loss_sum; },
+  ok &= compare("forward_kl, top-64 bucket", x, [&](const Inputs& in) { return linear_distill(in.hidden, in.weight, {}, in.targets, top, {.chunk_tokens = chunk}).loss_sum; },
                 [&](const Inputs& in) { return textbook_top_k(in, top); }, repetitions);
-  ok &= compare("cross-entropy", x, [](const Inputs& in) { return linear_cross_entropy(in.hidden, in.weight, {}, in.targets).loss_sum; },
+  ok &= compare("cross-entropy", x, [&](const Inputs& in) { return linear_cross_entropy(in.hidden, in.weight, {}, in.targets, chunk).loss_sum; },
                 [](const Inputs& in) { return nll(at::mm(in.hidden, in.weight.t()), in.targets); }, repetitions);
   return ok ? 0 : 1;
 }

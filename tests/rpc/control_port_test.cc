@@ -22,10 +22,11 @@ class ControlPort : public ::testing::Test {
   static RpcOptions options() {
     RpcOptions rpc;
     rpc.max_message_bytes = {8 << 20};
+    rpc.heartbeat_interval = Duration(100);
     return rpc;
   }
   void SetUp() override {
-    serve_echo(server, handlers.queue);
+    serve_echo(server, handlers.queue, ran);
     client.connect("teacher/0", server.address(), soon());
   }
   void TearDown() override {
@@ -35,6 +36,7 @@ class ControlPort : public ::testing::Test {
   }
   RawPeer raw() { return RawPeer(server.address(), "stranger/0", "teacher/0"); }
 
+  const std::shared_ptr<std::atomic<int>> ran = std::make_shared<std::atomic<int>>(0);
   HandlerThread handlers;
   Agent server{agent_options("teacher/0", options())};
   Agent client{agent_options("student/0", options())};
@@ -151,6 +153,27 @@ TEST_F(ControlPort, AGoodRawPeerIsServed) {
     ASSERT_FALSE(deadline.expired());
     std::this_thread::sleep_for(1ms);
   }
+}
+
+// The request and its cancellation travel over different connections: also if the cancellation comes first, the handler
+// stays away.
+TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
+  auto peer = raw();
+  peer.connect(kSecret);
+  peer.socket.send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{5}));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(peer.receive_frame());  // heartbeats: the server's loop went round meanwhile
+  for (const uint64_t id : {5, 6}) {
+    std::string payload =
+        detail::join_payload({.kind = detail::MessageKind::kRequest, .call_id = id, .method = "test.echo", .timeout_ms = 60000},
+                             to_bytes(EchoRequest{}));
+    peer.write(0, RawPeer::message(payload));
+  }
+  const auto deadline = soon();
+  while (handlers.taken == 0 || server.stats("stranger/0").bytes_sent == 0) {  // the answer to 6, which came behind 5
+    ASSERT_FALSE(deadline.expired());
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(*ran, 1);
 }
 
 TEST_F(ControlPort, ABadEnvelopeCostsTheConnection) {

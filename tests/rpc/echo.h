@@ -62,6 +62,7 @@ class HandlerThread {
     thread_ = std::thread([this] {
       while (!queue->closed() || queue->size() > 0)
         if (auto job = queue->pop(Deadline::after(100ms))) {
+          ++taken;
           while (paused) std::this_thread::sleep_for(1ms);
           (*job)();
         }
@@ -74,6 +75,7 @@ class HandlerThread {
   }
   const std::shared_ptr<HandlerQueue> queue;
   std::atomic<bool> paused{false};
+  std::atomic<int> taken{0};  // jobs that left the queue
 
  private:
   std::thread thread_;
