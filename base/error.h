@@ -83,7 +83,7 @@ class CheckFailure {
 }  // namespace retort
 
 // A bug of ours if it fails: logs file, line, condition and message, then aborts (the supervisor reports it).
-#define RETORT_CHECK(condition)                                                        \
-  if (condition) [[likely]] {                                                          \
-  } else                                                                               \
+#define RETORT_CHECK(condition) \
+  if (condition) [[likely]] {   \
+  } else                        \
     ::retort::detail::CheckFailure(#condition, __FILE__, __LINE__).stream()

@@ -41,8 +41,7 @@ class AtomicFile {
 // Makes a folder durable as one step: `fill(temporary)` writes into `<path>.tmp-<pid>`, then every file and the folder
 // are synced and the folder is renamed to `path` (an existing `path` is replaced). On any error the temporary folder is
 // removed and the old `path` is untouched.
-void write_folder_atomically(const std::filesystem::path& path,
-                             const std::function<void(const std::filesystem::path&)>& fill);
+void write_folder_atomically(const std::filesystem::path& path, const std::function<void(const std::filesystem::path&)>& fill);
 
 // A file mapped read-only for as long as the object lives.
 class MappedFile {

@@ -35,9 +35,7 @@ Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
-void Sha256::update(std::string_view bytes) {
-  RETORT_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1);
-}
+void Sha256::update(std::string_view bytes) { RETORT_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1); }
 void Sha256::update(std::span<const std::byte> bytes) {
   RETORT_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1);
 }

@@ -32,7 +32,7 @@ class LogLine {
 }  // namespace retort
 
 // RETORT_LOG(kInfo) << "step=" << step;
-#define RETORT_LOG(level)                                          \
-  if (!::retort::log_enabled(::retort::LogLevel::level)) {         \
-  } else                                                           \
+#define RETORT_LOG(level)                                  \
+  if (!::retort::log_enabled(::retort::LogLevel::level)) { \
+  } else                                                   \
     ::retort::detail::LogLine(::retort::LogLevel::level, __FILE__, __LINE__).stream()

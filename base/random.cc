@@ -17,9 +17,7 @@ uint64_t mix(uint64_t z) {
 
 }  // namespace
 
-uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
-  return mix(mix(mix(mix(seed) ^ a) ^ b) ^ c);
-}
+uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) { return mix(mix(mix(mix(seed) ^ a) ^ b) ^ c); }
 
 double random_uniform(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
   return (static_cast<double>(random_bits(seed, a, b, c) >> 11) + 0.5) * 0x1.0p-53;

@@ -68,8 +68,7 @@ std::string format_duration(Duration duration) {
 std::string format_byte_size(ByteSize size) {
   for (size_t i = 0; i < 4; ++i) {
     const auto factor = static_cast<uint64_t>(kSizeUnits[i].factor);
-    if (size.bytes != 0 && size.bytes % factor == 0)
-      return std::to_string(size.bytes / factor) + std::string(kSizeUnits[i].name);
+    if (size.bytes != 0 && size.bytes % factor == 0) return std::to_string(size.bytes / factor) + std::string(kSizeUnits[i].name);
   }
   return std::to_string(size.bytes) + "B";
 }

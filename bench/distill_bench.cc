@@ -88,7 +88,8 @@ int run_teacher(const fs::path& folder, int64_t layers) {
 // A teacher process and this process's connection to it.
 class TeacherProcess {
  public:
-  TeacherProcess(const fs::path& folder, int64_t layers, roles::PayloadSpec spec) : agent_({.name = "student/0", .secret = kSecret}) {
+  TeacherProcess(const fs::path& folder, int64_t layers, roles::PayloadSpec spec)
+      : agent_({.name = "student/0", .secret = kSecret}) {
     int ends[2];
     RETORT_CHECK(::pipe2(ends, O_CLOEXEC) == 0);
     posix_spawn_file_actions_t actions;
@@ -159,8 +160,8 @@ class Bench {
   Bench(fs::path folder, roles::PayloadSpec spec) : folder_(std::move(folder)), spec_(spec) {
     for (int i = 0; i < kSteps + kWarmup; ++i) batches_.push_back(make_batch(i));
     world_ = std::make_unique<parallel::World>(parallel::World::Options{.role = "student"});
-    trainer_ = std::make_unique<roles::Trainer>(make_model(192, 4), *world_,
-                                                roles::Trainer::Options{.schedule = {.learning_rate = 1e-4, .max_steps = 1000000}});
+    trainer_ = std::make_unique<roles::Trainer>(
+        make_model(192, 4), *world_, roles::Trainer::Options{.schedule = {.learning_rate = 1e-4, .max_steps = 1000000}});
   }
 
   // Seconds between answers with two requests in flight; keeps the payloads when asked.
@@ -279,10 +280,11 @@ int main(int argc, char** argv) {
   const fs::path folder = fs::temp_directory_path() / ("retort-bench-" + std::to_string(::getpid()));
   fs::create_directories(folder);
   write_tokenizer(folder);
-  std::printf("distillation step, one thread and one core for each process, %lld tokens a step, vocabulary %lld, median of %d steps\n",
-              static_cast<long long>(kSequences * kLength), static_cast<long long>(kVocab), kSteps);
-  std::printf("%-14s %6s %12s %12s %9s %12s %9s %12s %12s\n", "payload", "layers", "teacher ms", "student ms", "balance", "together ms",
-              "ratio", "bytes/row", "header B/msg");
+  std::printf(
+      "distillation step, one thread and one core for each process, %lld tokens a step, vocabulary %lld, median of %d steps\n",
+      static_cast<long long>(kSequences * kLength), static_cast<long long>(kVocab), kSteps);
+  std::printf("%-14s %6s %12s %12s %9s %12s %9s %12s %12s\n", "payload", "layers", "teacher ms", "student ms", "balance",
+              "together ms", "ratio", "bytes/row", "header B/msg");
   Bench(folder, {.kind = roles::PayloadKind::kHiddenStates}).report("hidden_states");
   Bench(folder, {.kind = roles::PayloadKind::kTopK, .top_k = 64}).report("topk 64");
   Bench(folder, {.kind = roles::PayloadKind::kTopK, .top_k = 64, .bfloat16 = true}).report("topk 64 bf16");

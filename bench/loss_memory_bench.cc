@@ -93,8 +93,8 @@ bool compare(const char* name, const Inputs& inputs, const Loss& ours, const Los
   const double memory = static_cast<double>(a.peak_bytes) / static_cast<double>(b.peak_bytes);
   const double off = std::abs(a.loss - b.loss) / std::abs(b.loss);
   const double gradient_off = std::abs(a.gradient_norm - b.gradient_norm) / b.gradient_norm;
-  std::printf("%-28s %9.1f %11.1f %7.3f %9.3f %11.3f %7.2f   %.1e %.1e\n", name, a.peak_bytes / 1048576.0, b.peak_bytes / 1048576.0, memory,
-              a.seconds, b.seconds, a.seconds / b.seconds, off, gradient_off);
+  std::printf("%-28s %9.1f %11.1f %7.3f %9.3f %11.3f %7.2f   %.1e %.1e\n", name, a.peak_bytes / 1048576.0,
+              b.peak_bytes / 1048576.0, memory, a.seconds, b.seconds, a.seconds / b.seconds, off, gradient_off);
   std::fflush(stdout);
   return memory <= 0.15 && off < 1e-4 && gradient_off < 1e-4;
 }
@@ -103,15 +103,18 @@ bool compare(const char* name, const Inputs& inputs, const Loss& ours, const Los
 
 int main(int argc, char** argv) {
   const auto argument = [&](int i, int64_t value) { return i < argc ? std::atoll(argv[i]) : value; };
-  const int64_t tokens = argument(1, 4096), vocab = argument(2, 32000), width = argument(3, 256), teacher_width = argument(4, 512);
+  const int64_t tokens = argument(1, 4096), vocab = argument(2, 32000), width = argument(3, 256),
+                teacher_width = argument(4, 512);
   const int repetitions = static_cast<int>(argument(5, 3));
   const int64_t chunk = argument(6, 0);
   at::manual_seed(1);
   Inputs x{at::randn({tokens, width}), at::randn({vocab, width}) * (2 / std::sqrt(static_cast<double>(width))),
            at::randint(vocab, {tokens}, at::kLong), at::randn({tokens, teacher_width}),
            at::randn({vocab, teacher_width}) * (2 / std::sqrt(static_cast<double>(teacher_width)))};
-  std::printf("tokens %ld, vocab %ld, widths %ld / %ld, %d threads\n", tokens, vocab, width, teacher_width, at::get_num_threads());
-  std::printf("%-28s %9s %11s %7s %9s %11s %7s   %s\n", "", "MiB", "textbook", "ratio", "seconds", "textbook", "ratio", "loss, |dW| off");
+  std::printf("tokens %ld, vocab %ld, widths %ld / %ld, %d threads\n", tokens, vocab, width, teacher_width,
+              at::get_num_threads());
+  std::printf("%-28s %9s %11s %7s %9s %11s %7s   %s\n", "", "MiB", "textbook", "ratio", "seconds", "textbook", "ratio",
+              "loss, |dW| off");
 
   const auto distill = [chunk](double kd_ratio, DivergenceType type) -> Loss {
     return [=](const Inputs& in) {
@@ -128,9 +131,15 @@ int main(int argc, char** argv) {
   ok &= compare("forward_kl + ce, hidden", x, distill(0.5, T::kForwardKl), book(0.5, T::kForwardKl), repetitions);
   ok &= compare("jsd, hidden", x, distill(1, T::kJsd), book(1, T::kJsd), repetitions);
   const TeacherTopK top = top_k_of(x, 64);
-  ok &= compare("forward_kl, top-64 bucket", x, [&](const Inputs& in) { return linear_distill(in.hidden, in.weight, {}, in.targets, top, {.chunk_tokens = chunk}).loss_sum; },
-                [&](const Inputs& in) { return textbook_top_k(in, top); }, repetitions);
-  ok &= compare("cross-entropy", x, [&](const Inputs& in) { return linear_cross_entropy(in.hidden, in.weight, {}, in.targets, chunk).loss_sum; },
-                [](const Inputs& in) { return nll(at::mm(in.hidden, in.weight.t()), in.targets); }, repetitions);
+  ok &= compare(
+      "forward_kl, top-64 bucket", x,
+      [&](const Inputs& in) {
+        return linear_distill(in.hidden, in.weight, {}, in.targets, top, {.chunk_tokens = chunk}).loss_sum;
+      },
+      [&](const Inputs& in) { return textbook_top_k(in, top); }, repetitions);
+  ok &= compare(
+      "cross-entropy", x,
+      [&](const Inputs& in) { return linear_cross_entropy(in.hidden, in.weight, {}, in.targets, chunk).loss_sum; },
+      [](const Inputs& in) { return nll(at::mm(in.hidden, in.weight.t()), in.targets); }, repetitions);
   return ok ? 0 : 1;
 }

@@ -35,12 +35,13 @@ void check_tokenizers(const Recipe& recipe) {
       throw Error(ErrorCode::kInvalidArgument,
                   "role '" + options.role + "': the tokenizer of " + folder + " differs from the student's in the " +
                       std::to_string(known) + " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
-                      mine.substr(0, 16) + "); distillation compares distributions id by id: use a teacher with the student's tokenizer");
+                      mine.substr(0, 16) +
+                      "); distillation compares distributions id by id: use a teacher with the student's tokenizer");
   }
 }
 
-std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& folder, const std::string& run,
-                                       int64_t incarnation, const parallel::StoreServer& store, bool resume) {
+std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& folder, const std::string& run, int64_t incarnation,
+                                       const parallel::StoreServer& store, bool resume) {
   const std::string secret = random_hex(32);
   const int64_t processes = recipe.num_processes();
   std::vector<ProcessSpec> specs;
@@ -57,7 +58,8 @@ std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& fo
                       .resume = resume,
                       .threads = threads_per_process(role.world.threads, processes)};
       spec.driving = name == Recipe::kDrivingRole;
-      spec.arguments = {"role", "--run", run, "--role", name, "--rank", std::to_string(rank), "--run-folder", folder.path().string()};
+      spec.arguments = {
+          "role", "--run", run, "--role", name, "--rank", std::to_string(rank), "--run-folder", folder.path().string()};
       specs.push_back(std::move(spec));
     }
   }
@@ -92,8 +94,7 @@ int run_launch(const LaunchCommand& command) {
   const parallel::StoreServer store("127.0.0.1");
   const std::string run = folder.path().filename().string();
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
-  if (command.resume)
-    std::printf("resuming %s at step %lld\n", folder.path().c_str(), static_cast<long long>(start_step));
+  if (command.resume) std::printf("resuming %s at step %lld\n", folder.path().c_str(), static_cast<long long>(start_step));
   std::fflush(stdout);
   Progress progress({.fd = STDOUT_FILENO,
                      .live = ::isatty(STDOUT_FILENO) != 0,

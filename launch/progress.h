@@ -25,11 +25,11 @@ struct ProgressState {
   };
   std::string title;
   std::vector<Process> processes;
-  double fraction = 0;      // of the run, 0 to 1
-  std::string position;     // "120/200" or "epoch 0.52/1"
+  double fraction = 0;   // of the run, 0 to 1
+  std::string position;  // "120/200" or "epoch 0.52/1"
   std::optional<LoggedStep> last, last_eval;
   std::optional<std::chrono::seconds> eta;
-  std::string notice;       // "stopping ..."
+  std::string notice;  // "stopping ..."
 };
 
 // The lines of the live display, none wider than `columns`.

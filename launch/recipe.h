@@ -36,7 +36,8 @@ struct RoleOptions {
     visit("model", model, "a Hugging Face model folder");
     visit("world", world, "processes of this role: tp * pp * dp");
     visit("dtype", dtype, "of weights and activations");
-    visit("batching", batching, "serving roles: requests are computed as sent; dynamic (merging those of several clients) is refused in this version");
+    visit("batching", batching,
+          "serving roles: requests are computed as sent; dynamic (merging those of several clients) is refused in this version");
   }
 };
 
@@ -87,8 +88,8 @@ struct Recipe {
 };
 
 struct LoadOptions {
-  bool cuda = false;         // the CUDA module is there
-  bool check_files = true;   // models and data must exist
+  bool cuda = false;        // the CUDA module is there
+  bool check_files = true;  // models and data must exist
 };
 
 // Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no device, nothing written.

@@ -17,10 +17,10 @@ namespace retort::launch {
 struct RoleContext {
   Recipe recipe;
   std::filesystem::path run_folder;
-  std::string run;               // name of the run
+  std::string run;  // name of the run
   std::string role;
   int64_t rank = 0;
-  int64_t incarnation = 0;       // counts restarts of the run; part of every store key
+  int64_t incarnation = 0;  // counts restarts of the run; part of every store key
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
   std::string secret;

@@ -70,8 +70,7 @@ std::vector<recipes::TeacherRoute> connect_teachers(const RoleContext& context, 
   std::vector<recipes::TeacherRoute> routes;
   for (const recipes::TeacherOptions& teacher : recipe.distill->teachers) {
     const Deadline deadline = Deadline::after(recipe.rpc.timeout);
-    parallel::StoreClient store(context.store_host, context.store_port, context.store_prefix(teacher.role),
-                                recipe.rpc.timeout);
+    parallel::StoreClient store(context.store_host, context.store_port, context.store_prefix(teacher.role), recipe.rpc.timeout);
     const int64_t replicas = recipe.roles.at(teacher.role).world.world_size();
     std::vector<std::string> peers;
     for (int64_t i = 0; i < replicas; ++i) {
@@ -81,14 +80,13 @@ std::vector<recipes::TeacherRoute> connect_teachers(const RoleContext& context, 
       agent.connect(peer, address, deadline);
       peers.push_back(peer);
     }
-    auto client = std::make_unique<roles::TeacherClient>(
-        agent,
-        roles::TeacherClient::Options{.role = teacher.role,
-                                      .replicas = std::move(peers),
-                                      .spec = recipe.distill->payload_spec(),
-                                      .timeout = recipe.rpc.timeout,
-                                      .student_vocab_rows = vocab_rows},
-        tokenizer);
+    auto client = std::make_unique<roles::TeacherClient>(agent,
+                                                         roles::TeacherClient::Options{.role = teacher.role,
+                                                                                       .replicas = std::move(peers),
+                                                                                       .spec = recipe.distill->payload_spec(),
+                                                                                       .timeout = recipe.rpc.timeout,
+                                                                                       .student_vocab_rows = vocab_rows},
+                                                         tokenizer);
     routes.push_back({.client = std::move(client), .weight = teacher.weight, .when = teacher.when});
   }
   return routes;
@@ -97,18 +95,17 @@ std::vector<recipes::TeacherRoute> connect_teachers(const RoleContext& context, 
 recipes::LoopState starting_state(const RoleContext& context, const std::filesystem::path& checkpoint,
                                   const std::string& data_fingerprint, int64_t dp) {
   const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
-  if (checkpoint.empty())
-    return {.seed = seed, .dp = dp, .threads = context.threads, .data_fingerprint = data_fingerprint};
+  if (checkpoint.empty()) return {.seed = seed, .dp = dp, .threads = context.threads, .data_fingerprint = data_fingerprint};
   recipes::LoopState state = recipes::read_loop_state(checkpoint);
   if (state.seed != seed)
-    throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " + std::to_string(state.seed) +
-                                                 "; a resumed run must keep it");
+    throw Error(ErrorCode::kInvalidArgument,
+                "the run was started with seed " + std::to_string(state.seed) + "; a resumed run must keep it");
   if (state.data_fingerprint != data_fingerprint)
     throw Error(ErrorCode::kInvalidArgument, "the training data, its columns or the tokenizer changed since " +
                                                  checkpoint.string() + "; restore them, or start a new run");
   if (state.dp != dp || state.threads != context.threads) {
-    RETORT_LOG(kWarning) << "resuming with dp " << dp << " and " << context.threads << " threads a run that had dp "
-                         << state.dp << " and " << state.threads << " threads: numbers will differ in their last bits";
+    RETORT_LOG(kWarning) << "resuming with dp " << dp << " and " << context.threads << " threads a run that had dp " << state.dp
+                         << " and " << state.threads << " threads: numbers will differ in their last bits";
   }
   state.dp = dp;
   state.threads = context.threads;
@@ -139,40 +136,39 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
   StudentData data = open_data(context, role.model, world);
   recipes::LoopState start = starting_state(context, checkpoint, data.train->fingerprint(), world.dp().size());
   data::BatchStream stream(data.train, data.batches, start.cursor);
-  const int64_t max_steps =
-      recipe.train.max_steps.value_or(recipe.train.num_train_epochs
-                                          ? static_cast<int64_t>(std::ceil(*recipe.train.num_train_epochs *
-                                                                           static_cast<double>(stream.steps_per_epoch())))
-                                          : 0);
+  const int64_t max_steps = recipe.train.max_steps.value_or(
+      recipe.train.num_train_epochs
+          ? static_cast<int64_t>(std::ceil(*recipe.train.num_train_epochs * static_cast<double>(stream.steps_per_epoch())))
+          : 0);
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
   if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
 
   std::unique_ptr<rpc::Agent> agent;
   std::unique_ptr<recipes::Objective> objective;
   if (recipe.recipe == RecipeKind::kDistill) {
-    agent = std::make_unique<rpc::Agent>(
-        rpc::Agent::Options{.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
-    objective = std::make_unique<recipes::DistillObjective>(
-        *agent, connect_teachers(context, *agent, data.tokenizer, vocab_rows),
-        recipes::DistillObjective::Options{.divergence = recipe.distill->divergence(),
-                                           .prefetch = recipe.distill->prefetch,
-                                           .dp_rank = world.coordinate().dp,
-                                           .dp_size = world.dp().size()});
+    agent =
+        std::make_unique<rpc::Agent>(rpc::Agent::Options{.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
+    objective =
+        std::make_unique<recipes::DistillObjective>(*agent, connect_teachers(context, *agent, data.tokenizer, vocab_rows),
+                                                    recipes::DistillObjective::Options{.divergence = recipe.distill->divergence(),
+                                                                                       .prefetch = recipe.distill->prefetch,
+                                                                                       .dp_rank = world.coordinate().dp,
+                                                                                       .dp_size = world.dp().size()});
   } else {
     objective = std::make_unique<recipes::SftObjective>();
   }
   std::unique_ptr<recipes::MetricsWriter> metrics;
   if (world.rank() == 0) metrics = std::make_unique<recipes::MetricsWriter>(context.run_folder);
   context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
-  const recipes::TrainLoopResult result = recipes::run_train_loop(
-      trainer, world, stream, data.eval, *objective, checkpoints, start,
-      {.max_steps = max_steps,
-       .logging_steps = recipe.train.logging_steps,
-       .eval_steps = recipe.train.eval_steps,
-       .save_steps = recipe.train.save_steps},
-      {.stop_requested = context.stop_requested,
-       .on_metrics = [&](const recipes::MetricsRow& row) { metrics->write(row); },
-       .on_step = [&](int64_t step) { context.report("training", step, ""); }});
+  const recipes::TrainLoopResult result =
+      recipes::run_train_loop(trainer, world, stream, data.eval, *objective, checkpoints, start,
+                              {.max_steps = max_steps,
+                               .logging_steps = recipe.train.logging_steps,
+                               .eval_steps = recipe.train.eval_steps,
+                               .save_steps = recipe.train.save_steps},
+                              {.stop_requested = context.stop_requested,
+                               .on_metrics = [&](const recipes::MetricsRow& row) { metrics->write(row); },
+                               .on_step = [&](int64_t step) { context.report("training", step, ""); }});
   if (data.train->num_skipped() > 0) {
     RETORT_LOG(kWarning) << data.train->num_skipped() << " bad samples were skipped (data.on_bad_sample: skip)";
   }

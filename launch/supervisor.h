@@ -39,9 +39,9 @@ struct ProcessFailure {
   std::string role;
   int64_t rank = 0;
   pid_t pid = 0;
-  std::optional<int> exit_code;       // it ended by itself
-  int signal = 0;                     // or was ended by this signal
-  std::string error, message;         // what it reported before it ended; may be empty
+  std::optional<int> exit_code;  // it ended by itself
+  int signal = 0;                // or was ended by this signal
+  std::string error, message;    // what it reported before it ended; may be empty
   std::filesystem::path log;
   std::vector<std::string> log_tail;  // last lines of its log
 

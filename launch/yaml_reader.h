@@ -81,9 +81,13 @@ struct AnyVisitor {
   void operator()(const char*, T&, const char*) {}
 };
 template <class T>
-concept OptionStruct = requires(T value, AnyVisitor visitor) { value.fields(visitor); };
+concept OptionStruct = requires(T value, AnyVisitor visitor) {
+  value.fields(visitor);
+};
 template <class T>
-concept Validated = requires(const T value) { value.validate(); };
+concept Validated = requires(const T value) {
+  value.validate();
+};
 }  // namespace detail
 
 class YamlReader::Fields {

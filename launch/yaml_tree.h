@@ -11,8 +11,8 @@ namespace retort::launch {
 
 // Where a node was written; line 0: no line to name (the command line).
 struct YamlPlace {
-  std::string source;  // file name or "command line"
-  int64_t line = 0;    // from 1
+  std::string source;          // file name or "command line"
+  int64_t line = 0;            // from 1
   std::string prefix() const;  // "recipe.yaml:12: " or "command line: "
 };
 

@@ -36,8 +36,8 @@ class Group {
   struct Impl;
   explicit Group(std::shared_ptr<Impl> impl);
 
-  const std::string& name() const;        // "student.dp"
-  int rank() const;                       // position in ranks()
+  const std::string& name() const;  // "student.dp"
+  int rank() const;                 // position in ranks()
   int size() const;
   const std::vector<int>& ranks() const;  // global ranks of the role
 

@@ -45,12 +45,12 @@ class StoreServer {
 class World {
  public:
   struct Options {
-    std::string role;               // "student"
+    std::string role;  // "student"
     Layout layout;
     int64_t rank = 0;
     std::string store_host = "127.0.0.1";
-    uint16_t store_port = 0;        // unused when the world has one rank
-    std::string store_prefix;       // "<run>/<role>/<incarnation>/"
+    uint16_t store_port = 0;                     // unused when the world has one rank
+    std::string store_prefix;                    // "<run>/<role>/<incarnation>/"
     std::chrono::milliseconds timeout{120'000};  // of every collective and of the rendezvous
   };
 

@@ -36,9 +36,8 @@ LoopState read_loop_state(const fs::path& checkpoint) {
       throw Error(ErrorCode::kMismatch, file.string() + " has a format this version does not read");
     LoopState state;
     state.step = json.at("step");
-    state.cursor = {.epoch = json.at("epoch"),
-                    .packs_consumed = json.at("packs_consumed"),
-                    .total_steps = json.at("total_steps")};
+    state.cursor = {
+        .epoch = json.at("epoch"), .packs_consumed = json.at("packs_consumed"), .total_steps = json.at("total_steps")};
     state.num_tokens = json.at("num_tokens");
     state.seed = json.at("seed");
     state.dp = json.at("dp");
@@ -51,9 +50,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
 }
 
 CheckpointStore::CheckpointStore(fs::path run_folder, fs::path tokenizer_source, int64_t save_total_limit)
-    : run_folder_(std::move(run_folder)),
-      tokenizer_source_(std::move(tokenizer_source)),
-      save_total_limit_(save_total_limit) {}
+    : run_folder_(std::move(run_folder)), tokenizer_source_(std::move(tokenizer_source)), save_total_limit_(save_total_limit) {}
 
 fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world, const LoopState& state) const {
   const fs::path folder = checkpoint_path(run_folder_, state.step);

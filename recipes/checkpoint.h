@@ -13,9 +13,9 @@ namespace retort::recipes {
 
 // state/loop.json
 struct LoopState {
-  int64_t step = 0;             // optimizer steps done
-  data::BatchCursor cursor;     // data consumed
-  int64_t num_tokens = 0;       // tokens seen so far, all ranks
+  int64_t step = 0;          // optimizer steps done
+  data::BatchCursor cursor;  // data consumed
+  int64_t num_tokens = 0;    // tokens seen so far, all ranks
   uint64_t seed = 0;
   int64_t dp = 1, threads = 1;  // with others the numbers agree but not bit for bit
   std::string data_fingerprint;

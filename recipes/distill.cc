@@ -55,8 +55,8 @@ std::vector<double> DistillObjective::weights_of(const data::Sample& sample) con
   if (total <= 0) {
     std::string fields;
     for (const auto& [name, value] : sample.fields) fields += (fields.empty() ? "" : ", ") + name + ": " + value;
-    throw Error(ErrorCode::kInvalidArgument, "no teacher's `when` matches sample " + sample.origin + " with fields {" +
-                                                 fields + "}; add a teacher without `when` or fix the field");
+    throw Error(ErrorCode::kInvalidArgument, "no teacher's `when` matches sample " + sample.origin + " with fields {" + fields +
+                                                 "}; add a teacher without `when` or fix the field");
   }
   for (double& weight : weights) weight /= total;
   return weights;
@@ -109,17 +109,15 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
   for (uint64_t i = 0; i < count; ++i) {
     std::vector<Part> parts = split(batches.micro_batches[i]);
     // Unique over steps, micro-batches and student ranks; the same in a resumed run.
-    const uint64_t request_id =
-        (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
+    const uint64_t request_id = (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
     for (Part& part : parts)
-      if (part.num_rows > 0)
-        part.pending = teachers_[part.teacher].client->send(request_id, step, part.tokens, part.positions);
+      if (part.num_rows > 0) part.pending = teachers_[part.teacher].client->send(request_id, step, part.tokens, part.positions);
     in_flight_.push_back(std::move(parts));
   }
 }
 
-at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const at::Tensor& weight,
-                                       const at::Tensor& targets, bool only_teacher, StepSums& sums) {
+at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets,
+                                       bool only_teacher, StepSums& sums) {
   roles::TeacherClient& client = *teachers_[part.teacher].client;
   const roles::Payload payload = client.receive(std::move(part.pending), &teacher_wait_seconds_);
   losses::DivergenceOptions options = options_.divergence;
@@ -140,8 +138,7 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   return result.loss_sum;
 }
 
-at::Tensor DistillObjective::loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t,
-                                      StepSums& sums) {
+at::Tensor DistillObjective::loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t, StepSums& sums) {
   RETORT_CHECK(!in_flight_.empty()) << "loss_sum of a micro-batch that was not announced";
   std::vector<Part> parts = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -158,8 +155,7 @@ at::Tensor DistillObjective::loss_sum(const models::Decoder& student, const data
   sums.correct += static_cast<double>(ce.num_correct);
   at::Tensor total = ce.loss_sum * (1.0 - ratio);
   for (Part& part : parts)
-    if (part.num_rows > 0)
-      total = total + part_loss(part, rows, weight, batch.targets, false, sums) * (ratio * part.weight);
+    if (part.num_rows > 0) total = total + part_loss(part, rows, weight, batch.targets, false, sums) * (ratio * part.weight);
   return total;
 }
 
@@ -183,14 +179,13 @@ void DistillObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   row.add("rpc/latency_p50", p50 / 1e3);
   row.add("rpc/latency_p99", p99 / 1e3);
   row.add("rpc/bytes_per_token",
-                   static_cast<double>(bytes - bytes_before_) * static_cast<double>(options_.dp_size) / sums.num_tokens);
+          static_cast<double>(bytes - bytes_before_) * static_cast<double>(options_.dp_size) / sums.num_tokens);
   row.add("rpc/inflight_bytes", static_cast<int64_t>(inflight));
   bytes_before_ = bytes;
   const double masked = sums.masked_mass / sums.count;
   if (masked > options_.max_masked_mass)
     throw Error(ErrorCode::kMismatch,
-                "the teacher puts " + std::to_string(masked) +
-                    " of its probability on ids above the common vocabulary (limit " +
+                "the teacher puts " + std::to_string(masked) + " of its probability on ids above the common vocabulary (limit " +
                     std::to_string(options_.max_masked_mass) + "): student and teacher vocabularies do not fit");
 }
 

@@ -31,22 +31,21 @@ class DistillObjective : public Objective {
     losses::DivergenceOptions divergence;  // common_vocab comes from each teacher's handshake
     int64_t prefetch = 2;                  // steps whose answers may be in flight beyond the current one
     int64_t dp_rank = 0, dp_size = 1;
-    double max_masked_mass = 1e-3;         // mean teacher mass on masked ids above which the run stops
+    double max_masked_mass = 1e-3;  // mean teacher mass on masked ids above which the run stops
   };
   DistillObjective(rpc::Agent& agent, std::vector<TeacherRoute> teachers, Options options);
   ~DistillObjective() override;
 
   int64_t lookahead() const override { return options_.prefetch; }
   void announce(int64_t step, const data::BatchStream::Step& batches) override;
-  at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index,
-                      StepSums& sums) override;
+  at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index, StepSums& sums) override;
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
  private:
   struct Part;  // the rows of one micro-batch that one teacher answers
   std::vector<Part> split(const data::MicroBatch& batch) const;
-  at::Tensor part_loss(Part& part, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets,
-                       bool only_teacher, StepSums& sums);
+  at::Tensor part_loss(Part& part, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets, bool only_teacher,
+                       StepSums& sums);
   std::vector<double> weights_of(const data::Sample& sample) const;
 
   rpc::Agent& agent_;

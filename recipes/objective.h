@@ -17,11 +17,11 @@ namespace retort::recipes {
 
 // Sums over the target tokens of a step; all-reduced over dp as one fp64 vector.
 struct StepSums {
-  double count = 0;         // target tokens
+  double count = 0;  // target tokens
   double loss = 0, kd = 0, ce = 0;
   double teacher_mass = 0, student_mass = 0, masked_mass = 0;
   double entropy = 0, correct = 0;
-  double num_tokens = 0;    // all tokens, targets or not
+  double num_tokens = 0;  // all tokens, targets or not
   static constexpr int kFields = 10;
   std::array<double*, kFields> fields() {
     return {&count, &loss, &kd, &ce, &teacher_mass, &student_mass, &masked_mass, &entropy, &correct, &num_tokens};
@@ -37,8 +37,7 @@ class Objective {
   virtual void announce(int64_t step, const data::BatchStream::Step& batches);
   // Sum of the loss over the targets of micro-batch `index` of the oldest announced step; adds to `sums`. May wait for a remote
   // payload until its deadline.
-  virtual at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index,
-                              StepSums& sums) = 0;
+  virtual at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index, StepSums& sums) = 0;
   // The step is done; adds this recipe's metrics to the row. `sums` are global. Called on every rank.
   virtual void finish_step(const StepSums& sums, MetricsRow& row);
 };

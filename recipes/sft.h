@@ -7,8 +7,7 @@ namespace retort::recipes {
 
 class SftObjective : public Objective {
  public:
-  at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index,
-                      StepSums& sums) override;
+  at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index, StepSums& sums) override;
 };
 
 }  // namespace retort::recipes

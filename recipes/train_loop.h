@@ -18,20 +18,20 @@ namespace retort::recipes {
 struct TrainLoopOptions {
   int64_t max_steps = 0;
   int64_t logging_steps = 1;
-  int64_t eval_steps = 0;        // 0: only at the end, if there are evaluation batches
-  int64_t save_steps = 0;        // 0: only at the end
+  int64_t eval_steps = 0;  // 0: only at the end, if there are evaluation batches
+  int64_t save_steps = 0;  // 0: only at the end
 };
 
 // What the loop tells the program around it. Called on the compute thread.
 struct TrainLoopHooks {
-  std::function<bool()> stop_requested;                                 // every rank
-  std::function<void(const MetricsRow& row)> on_metrics;              // rank 0: logged steps; evaluation rows have "eval_" names
-  std::function<void(int64_t step)> on_step;                            // every step done, every rank
+  std::function<bool()> stop_requested;                   // every rank
+  std::function<void(const MetricsRow& row)> on_metrics;  // rank 0: logged steps; evaluation rows have "eval_" names
+  std::function<void(int64_t step)> on_step;              // every step done, every rank
 };
 
 struct TrainLoopResult {
   int64_t step = 0;
-  bool stopped_early = false;           // a stop was requested; a checkpoint was saved
+  bool stopped_early = false;  // a stop was requested; a checkpoint was saved
   std::filesystem::path last_checkpoint;
 };
 

@@ -14,7 +14,7 @@ struct TrainOptions {
   static constexpr int64_t kDefaultMaxSteps = 200;
   static constexpr int64_t kDefaultBatchSize = 8;
 
-  std::optional<int64_t> max_steps;         // exactly one of max_steps and num_train_epochs once resolved
+  std::optional<int64_t> max_steps;  // exactly one of max_steps and num_train_epochs once resolved
   std::optional<double> num_train_epochs;
   std::optional<int64_t> per_device_train_batch_size;  // exactly one of this and tokens_per_batch once resolved
   std::optional<int64_t> tokens_per_batch;             // tokens of one micro-batch on one dp rank

@@ -37,8 +37,8 @@ void require(const at::Tensor& tensor, std::vector<int64_t> shape, std::initiali
   if (good) return;
   std::ostringstream expected;
   expected << at::IntArrayRef(shape);
-  throw Error(ErrorCode::kCorrupt, "payload tensor '" + std::string(name) + "' is " + describe(tensor) +
-                                       ", expected shape " + expected.str() + "; the answer cannot be used")
+  throw Error(ErrorCode::kCorrupt, "payload tensor '" + std::string(name) + "' is " + describe(tensor) + ", expected shape " +
+                                       expected.str() + "; the answer cannot be used")
       .with("teacher", payload.label.teacher)
       .with("request", payload.label.request_id);
 }
@@ -87,8 +87,8 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
     payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
     // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is small.
     const at::Tensor complement = logits.scatter(1, ids, kNegInf);
-    payload.log_tail.narrow(0, begin, count).copy_(k == vocab ? at::full({count}, kNegInf, floats)
-                                                              : at::logsumexp(complement, 1) - log_total);
+    payload.log_tail.narrow(0, begin, count)
+        .copy_(k == vocab ? at::full({count}, kNegInf, floats) : at::logsumexp(complement, 1) - log_total);
   }
   return payload;
 }
@@ -110,8 +110,7 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
     differs += text.str();
   };
   const auto compare_text = [&](std::string_view field, const std::string& got, const std::string& want) {
-    if (got != want)
-      differs += (differs.empty() ? "" : ", ") + std::string(field) + " is '" + got + "', expected '" + want + "'";
+    if (got != want) differs += (differs.empty() ? "" : ", ") + std::string(field) + " is '" + got + "', expected '" + want + "'";
   };
   const PayloadLabel& label = payload.label;
   compare("request_id", label.request_id, expected.request_id);
@@ -143,8 +142,7 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
         .with("teacher", label.teacher);
 }
 
-int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
-                              int64_t hidden_dtype_bytes) {
+int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size, int64_t hidden_dtype_bytes) {
   switch (spec.kind) {
     case PayloadKind::kHiddenStates: return hidden_size * hidden_dtype_bytes;
     case PayloadKind::kTopK: return std::min(spec.top_k, vocab_size) * (4 + (spec.bfloat16 ? 2 : 4)) + 4;

@@ -17,8 +17,8 @@ struct PayloadSpec {
   PayloadKind kind = PayloadKind::kHiddenStates;
   int64_t top_k = 64;
   double temperature = 1.0;
-  bool bfloat16 = false;      // log-probabilities on the wire as bfloat16 instead of float32
-  int64_t common_vocab = 0;   // ids >= this are masked; 0: none
+  bool bfloat16 = false;     // log-probabilities on the wire as bfloat16 instead of float32
+  int64_t common_vocab = 0;  // ids >= this are masked; 0: none
 
   template <class A>
   void serialize(A& archive, uint32_t) {
@@ -29,9 +29,9 @@ struct PayloadSpec {
 // Travels with every payload; the receiver checks it before use (check_label).
 struct PayloadLabel {
   uint64_t request_id = 0;
-  std::string teacher;            // "teacher/0"
+  std::string teacher;  // "teacher/0"
   uint64_t weight_version = 0;
-  std::string sequence_hash;      // SHA-256 (16 hex digits) over input_ids, cu_seqlens and positions
+  std::string sequence_hash;  // SHA-256 (16 hex digits) over input_ids, cu_seqlens and positions
   int64_t num_rows = 0;
   PayloadSpec spec;
 
@@ -44,10 +44,10 @@ struct PayloadLabel {
 // R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4); full V*4.
 struct Payload {
   PayloadLabel label;
-  at::Tensor hidden;      // kHiddenStates: [R, Ht] in the teacher's dtype
-  at::Tensor ids;         // kTopK: [R, K] int32
-  at::Tensor logps;       // kTopK: [R, K]; kFull: [R, V] float32
-  at::Tensor log_tail;    // kTopK: [R] float32
+  at::Tensor hidden;           // kHiddenStates: [R, Ht] in the teacher's dtype
+  at::Tensor ids;              // kTopK: [R, K] int32
+  at::Tensor logps;            // kTopK: [R, K]; kFull: [R, V] float32
+  at::Tensor log_tail;         // kTopK: [R] float32
   double masked_mass_sum = 0;  // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull)
 
   template <class A>

@@ -10,8 +10,9 @@ namespace retort::roles {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what, const ForwardRequest& request) {
-  throw Error(ErrorCode::kInvalidArgument, "teacher.forward: " + what).with("request", request.request_id).with(
-      "step", request.step);
+  throw Error(ErrorCode::kInvalidArgument, "teacher.forward: " + what)
+      .with("request", request.request_id)
+      .with("step", request.step);
 }
 
 void require_vector(const at::Tensor& tensor, const char* name, const ForwardRequest& request) {
@@ -42,8 +43,8 @@ models::PackedTokens unpack(const ForwardRequest& request, int64_t vocab_rows) {
     refuse("a token id is outside the teacher's vocabulary of " + std::to_string(vocab_rows) +
                " rows; student and teacher tokenizers differ",
            request);
-  if (request.positions.numel() > 0 && (request.positions.min().item<int64_t>() < 0 ||
-                                        request.positions.max().item<int64_t>() >= tokens))
+  if (request.positions.numel() > 0 &&
+      (request.positions.min().item<int64_t>() < 0 || request.positions.max().item<int64_t>() >= tokens))
     refuse("a position lies outside the pack", request);
   return packed;
 }

@@ -24,14 +24,14 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options, const models::T
     const std::string mine = student_tokenizer.vocabulary_fingerprint(known);
     if (mine != info.vocabulary_fingerprint)
       throw Error(ErrorCode::kMismatch,
-                  "student and teacher tokenizers differ in the " + std::to_string(known) +
-                      " ids that both know: student " + mine.substr(0, 16) + ", teacher " +
-                      info.vocabulary_fingerprint.substr(0, 16) +
+                  "student and teacher tokenizers differ in the " + std::to_string(known) + " ids that both know: student " +
+                      mine.substr(0, 16) + ", teacher " + info.vocabulary_fingerprint.substr(0, 16) +
                       "; distillation compares distributions id by id, so use a teacher with the student's tokenizer")
           .with("teacher", peer);
     if (info.processing_fingerprint != student_tokenizer.processing_fingerprint()) {
-      RETORT_LOG(kWarning) << "the tokenizers of student and " << peer
-                           << " have the same vocabulary but other merges, normaliser or chat template; only the student's is used";
+      RETORT_LOG(kWarning)
+          << "the tokenizers of student and " << peer
+          << " have the same vocabulary but other merges, normaliser or chat template; only the student's is used";
     }
     if (i > 0 && (info.vocab_rows != info_.vocab_rows || info.hidden_size != info_.hidden_size ||
                   info.weight_version != info_.weight_version || info.dtype != info_.dtype))
@@ -39,8 +39,7 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options, const models::T
     info_ = info;
     // Rows above what both tokenizers can name are padding: masked inside the divergence, on both sides.
     const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
-    options_.spec.common_vocab =
-        common == options_.student_vocab_rows && common == info.vocab_rows ? 0 : common;
+    options_.spec.common_vocab = common == options_.student_vocab_rows && common == info.vocab_rows ? 0 : common;
   }
   if (options_.spec.kind != PayloadKind::kHiddenStates) return;
   std::vector<at::Tensor> parts;
@@ -93,8 +92,7 @@ Payload TeacherClient::receive(PendingPayload pending, double* waited) {
           .request_id = pending.request.request_id,
           .teacher = peer,
           .weight_version = info_.weight_version,
-          .sequence_hash =
-              sequence_hash(pending.request.input_ids, pending.request.cu_seqlens, pending.request.positions),
+          .sequence_hash = sequence_hash(pending.request.input_ids, pending.request.cu_seqlens, pending.request.positions),
           .num_rows = pending.request.positions.numel(),
           .spec = options_.spec};
       const int64_t vocab = options_.spec.common_vocab > 0 ? options_.spec.common_vocab : info_.vocab_rows;

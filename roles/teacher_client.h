@@ -28,9 +28,9 @@ struct PendingPayload {
 class TeacherClient {
  public:
   struct Options {
-    std::string role;                        // "teacher"
-    std::vector<std::string> replicas;       // peer names, already connected: "teacher/0", "teacher/1"
-    PayloadSpec spec;                        // common_vocab is filled in by the handshake
+    std::string role;                   // "teacher"
+    std::vector<std::string> replicas;  // peer names, already connected: "teacher/0", "teacher/1"
+    PayloadSpec spec;                   // common_vocab is filled in by the handshake
     std::chrono::milliseconds timeout{120'000};
     int64_t student_vocab_rows = 0;
   };

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "rpc/method.h"
 #include "roles/payload.h"
+#include "rpc/method.h"
 
 namespace retort::roles {
 
@@ -15,36 +15,41 @@ namespace retort::roles {
 struct TeacherInfo {
   std::string name;
   uint64_t weight_version = 0;
-  int64_t vocab_rows = 0;            // rows of the head
+  int64_t vocab_rows = 0;  // rows of the head
   int64_t tokenizer_size = 0;
   int64_t hidden_size = 0;
   std::string dtype;
-  std::string vocabulary_fingerprint;   // over min(own, asker's) tokenizer_size
+  std::string vocabulary_fingerprint;  // over min(own, asker's) tokenizer_size
   std::string processing_fingerprint;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype, vocabulary_fingerprint,
-            processing_fingerprint);
+    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype, vocabulary_fingerprint, processing_fingerprint);
   }
 };
 struct InfoRequest {
   int64_t tokenizer_size = 0;  // the asker's: the fingerprint is over the ids both know
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(tokenizer_size); }
+  void serialize(A& archive, uint32_t) {
+    archive(tokenizer_size);
+  }
 };
 
 // Rows [begin, end) of the head weight.
 struct HeadRequest {
   int64_t begin = 0, end = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(begin, end); }
+  void serialize(A& archive, uint32_t) {
+    archive(begin, end);
+  }
 };
 struct HeadReply {
   uint64_t weight_version = 0;
   at::Tensor weight;  // [end-begin, Ht] in the teacher's dtype
   template <class A>
-  void serialize(A& archive, uint32_t) { archive(weight_version, weight); }
+  void serialize(A& archive, uint32_t) {
+    archive(weight_version, weight);
+  }
 };
 
 struct ForwardRequest {

@@ -24,8 +24,8 @@ std::string join(const std::vector<std::string>& names, size_t most) {
 Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options options)
     : decoder_(std::move(decoder)), world_(world), options_(std::move(options)) {
   decoder_.set_requires_grad(true);
-  buckets_ = std::make_unique<parallel::GradBuckets>(
-      decoder_.parameters(), world_.dp(), parallel::GradBuckets::Options{.bucket_bytes = options_.bucket_bytes});
+  buckets_ = std::make_unique<parallel::GradBuckets>(decoder_.parameters(), world_.dp(),
+                                                     parallel::GradBuckets::Options{.bucket_bytes = options_.bucket_bytes});
   optimizer_ = std::make_unique<parallel::AdamW>(decoder_.parameters(), options_.adamw);
 }
 
@@ -44,9 +44,8 @@ Trainer::Update Trainer::finish_step(double count) {
   buckets_->scale(1.0 / count);
   update.grad_norm = buckets_->norm();
   if (!std::isfinite(update.grad_norm))
-    throw Error(ErrorCode::kInvalidArgument,
-                "the gradient is not finite in " + join(buckets_->non_finite(), 8) +
-                    "; look at the learning rate, the data of this step and the teacher's payload")
+    throw Error(ErrorCode::kInvalidArgument, "the gradient is not finite in " + join(buckets_->non_finite(), 8) +
+                                                 "; look at the learning rate, the data of this step and the teacher's payload")
         .with("step", step() + 1)
         .with("rank", world_.rank())
         .with("learning_rate", update.learning_rate);
@@ -69,8 +68,7 @@ void Trainer::load_state(const std::filesystem::path& folder) {
   parallel::AdamW::State state;
   const auto& metadata = reader.metadata();
   const auto step = metadata.find("step");
-  if (step == metadata.end())
-    throw Error(ErrorCode::kCorrupt, "no step in the metadata of " + (folder / kStateFile).string());
+  if (step == metadata.end()) throw Error(ErrorCode::kCorrupt, "no step in the metadata of " + (folder / kStateFile).string());
   state.step = std::stoll(step->second);
   for (const std::string& name : reader.names()) state.tensors.emplace_back(name, reader.get(name));
   optimizer_->load_state(state);

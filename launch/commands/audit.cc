@@ -78,12 +78,11 @@ int run_audit(const RecipeCommand& command) {
   }
   const Counts counts = count_samples(*dataset);
   if (counts.samples == 0) throw Error(ErrorCode::kInvalidArgument, "the training data has no usable sample");
-  std::printf("--- all: %lld samples, %lld tokens, %lld targets (%.1f %%), longest %lld, truncated %lld, skipped %lld\n",
-              static_cast<long long>(counts.samples), static_cast<long long>(counts.tokens),
-              static_cast<long long>(counts.targets),
-              100.0 * static_cast<double>(counts.targets) / static_cast<double>(counts.tokens),
-              static_cast<long long>(counts.longest), static_cast<long long>(counts.truncated),
-              static_cast<long long>(dataset->num_skipped()));
+  std::printf(
+      "--- all: %lld samples, %lld tokens, %lld targets (%.1f %%), longest %lld, truncated %lld, skipped %lld\n",
+      static_cast<long long>(counts.samples), static_cast<long long>(counts.tokens), static_cast<long long>(counts.targets),
+      100.0 * static_cast<double>(counts.targets) / static_cast<double>(counts.tokens), static_cast<long long>(counts.longest),
+      static_cast<long long>(counts.truncated), static_cast<long long>(dataset->num_skipped()));
   data::BatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
                                      .rows_per_micro_batch = recipe.train.per_device_train_batch_size.value_or(0),
                                      .tokens_per_micro_batch = recipe.train.tokens_per_batch.value_or(0),

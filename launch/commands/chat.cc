@@ -40,8 +40,7 @@ std::string message(std::string_view role, std::string_view content) {
 
 int run_chat(const ChatCommand& command) {
   const LoadedModel model = load_model(command.model, command.dtype);
-  if (!model.chat.exists())
-    std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
+  if (!model.chat.exists()) std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
   std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");
   std::string conversation, line;
   uint64_t turn = 0;

@@ -78,8 +78,8 @@ double reference_mean(const Rows& teacher, const at::Tensor& hidden64, const at:
 }
 
 double kd_mean(const Rows& teacher, const Rows& student, const at::Tensor& targets, const Setting& setting) {
-  const auto result = losses::linear_distill(student.hidden, student.weight, {}, targets,
-                                             signal_of(teacher, setting.spec), setting.options);
+  const auto result =
+      losses::linear_distill(student.hidden, student.weight, {}, targets, signal_of(teacher, setting.spec), setting.options);
   return result.kd_sum / static_cast<double>(result.count);
 }
 
@@ -104,9 +104,12 @@ void check_value_and_direction(Report& report, const Rows& teacher, const Rows& 
   report.check("value against fp64", error < 1e-4,
                scientific(value) + " against " + scientific(expected) + ", relative error " + scientific(error));
   Setting swapped = setting;
-  if (swapped.options.type == losses::DivergenceType::kForwardKl) swapped.options.type = losses::DivergenceType::kReverseKl;
-  else if (swapped.options.type == losses::DivergenceType::kReverseKl) swapped.options.type = losses::DivergenceType::kForwardKl;
-  else return;
+  if (swapped.options.type == losses::DivergenceType::kForwardKl)
+    swapped.options.type = losses::DivergenceType::kReverseKl;
+  else if (swapped.options.type == losses::DivergenceType::kReverseKl)
+    swapped.options.type = losses::DivergenceType::kForwardKl;
+  else
+    return;
   if (setting.top_k() > 0 && setting.options.tail != losses::Tail::kBucket) return;
   const double other = reference_mean(teacher, student.hidden.to(at::kDouble), student.weight, swapped);
   report.check("direction", std::abs(value - expected) < 0.1 * std::abs(other - expected) || std::abs(other - expected) < 1e-7,
@@ -115,8 +118,7 @@ void check_value_and_direction(Report& report, const Rows& teacher, const Rows& 
 }
 
 // The gradient along a random direction of the student's hidden states against central differences of the fp64 reference.
-void check_gradient(Report& report, const Rows& teacher, const Rows& student, const at::Tensor& targets,
-                    const Setting& setting) {
+void check_gradient(Report& report, const Rows& teacher, const Rows& student, const at::Tensor& targets, const Setting& setting) {
   const at::Tensor hidden = student.hidden.clone().set_requires_grad(true);
   const auto result =
       losses::linear_distill(hidden, student.weight, {}, targets, signal_of(teacher, setting.spec), setting.options);
@@ -124,8 +126,7 @@ void check_gradient(Report& report, const Rows& teacher, const Rows& student, co
   at::Tensor direction = at::empty(hidden.sizes(), at::kDouble);
   double* value = direction.mutable_data_ptr<double>();
   for (int64_t i = 0; i < direction.numel(); ++i) value[i] = random_uniform(1, static_cast<uint64_t>(i)) - 0.5;
-  const double analytic =
-      (hidden.grad().to(at::kDouble) * direction).sum().item<double>() / static_cast<double>(result.count);
+  const double analytic = (hidden.grad().to(at::kDouble) * direction).sum().item<double>() / static_cast<double>(result.count);
   const double h = 1e-5;
   const at::Tensor center = student.hidden.to(at::kDouble);
   const double numeric = (reference_mean(teacher, center + direction * h, student.weight, setting) -

@@ -12,10 +12,10 @@ struct EvalCommand {
   std::string model, data, output;  // output: per-sample JSONL, optional
   std::string format = "auto";
   std::map<std::string, std::string> columns;
-  std::string dtype;                // "": as the file
+  std::string dtype;  // "": as the file
   int64_t max_length = 1024;
-  int64_t batch_size = 16;          // samples computed together
-  bool exact_match = false;         // generate greedily and compare numeric answers
+  int64_t batch_size = 16;   // samples computed together
+  bool exact_match = false;  // generate greedily and compare numeric answers
   int64_t max_new_tokens = 128;
 };
 int run_eval(const EvalCommand& command);

@@ -84,10 +84,9 @@ double exact_match(const EvalCommand& command, const LoadedModel& model, const d
     prompts.push_back(std::move(prompt.prompt_ids));
     references.push_back(std::move(prompt.reference));
   }
-  const auto completions = models::generate(model.decoder, prompts,
-                                            {.max_new_tokens = command.max_new_tokens,
-                                             .eos_token_ids = model.eos_token_ids,
-                                             .max_batch = command.batch_size});
+  const auto completions = models::generate(
+      model.decoder, prompts,
+      {.max_new_tokens = command.max_new_tokens, .eos_token_ids = model.eos_token_ids, .max_batch = command.batch_size});
   int64_t correct = 0;
   for (size_t i = 0; i < completions.size(); ++i)
     correct += data::same_answer(model.tokenizer.decode(completions[i].token_ids, true), references[i]);
@@ -100,9 +99,7 @@ int run_eval(const EvalCommand& command) {
   const LoadedModel model = load_model(command.model, command.dtype);
   data::DataOptions options;
   options.max_length = command.max_length;
-  const data::Source source{.path = command.data,
-                            .format = parse_enum<data::Format>(command.format),
-                            .columns = command.columns};
+  const data::Source source{.path = command.data, .format = parse_enum<data::Format>(command.format), .columns = command.columns};
   const data::Dataset dataset({source}, options, model.tokenizer, model.chat, {});
   std::optional<AtomicFile> output;
   if (!command.output.empty()) output.emplace(command.output);

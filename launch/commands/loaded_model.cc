@@ -10,7 +10,8 @@ namespace retort::launch {
 LoadedModel load_model(const std::string& folder, const std::string& dtype) {
   if (!std::filesystem::exists(std::filesystem::path(folder) / "config.json"))
     throw Error(ErrorCode::kInvalidArgument,
-                "'" + folder + "' holds no config.json; --model wants a Hugging Face folder (config.json, *.safetensors, tokenizer.json)");
+                "'" + folder +
+                    "' holds no config.json; --model wants a Hugging Face folder (config.json, *.safetensors, tokenizer.json)");
   const models::ModelConfig config = models::read_model_config(folder);
   LoadedModel model{.decoder = models::load_decoder(folder, models::parse_dtype(dtype.empty() ? config.torch_dtype : dtype)),
                     .tokenizer = models::Tokenizer::load(folder),

@@ -62,8 +62,7 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
 
 int run_model_init(const ModelInitCommand& command) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(command.tokenizer);
-  const models::ModelConfig config =
-      models::parse_model_config(config_json(command, tokenizer), "the options of model init");
+  const models::ModelConfig config = models::parse_model_config(config_json(command, tokenizer), "the options of model init");
   const models::Decoder decoder = models::Decoder::random(config, command.seed, models::parse_dtype(command.dtype));
   if (fs::exists(command.output) && !fs::is_empty(command.output))
     throw Error(ErrorCode::kInvalidArgument, "--output '" + command.output + "' exists and is not empty");
@@ -96,8 +95,8 @@ int run_tokenizer_train(const TokenizerTrainCommand& command) {
   fs::create_directories(command.output);
   models::train_tokenizer(texts, {.vocab_size = command.vocab_size}, command.output);
   const models::Tokenizer tokenizer = models::Tokenizer::load(command.output);
-  std::printf("wrote %s: %lld tokens from %zu texts\n", command.output.c_str(),
-              static_cast<long long>(tokenizer.vocab_size()), texts.size());
+  std::printf("wrote %s: %lld tokens from %zu texts\n", command.output.c_str(), static_cast<long long>(tokenizer.vocab_size()),
+              texts.size());
   return 0;
 }
 

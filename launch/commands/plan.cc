@@ -90,10 +90,11 @@ void print_text(const Recipe& recipe, const Plan& plan) {
                 role.model.c_str());
   std::printf("tokens per step: at most %.0f\n", tokens_per_step(recipe));
   for (const LinkPlan& link : plan.links)
-    std::printf("link %s -> student: %.0f bytes per target token, at most %.2f MiB per step; prefetch %lld holds at most %.2f MiB "
-                "per student rank\n",
-                link.teacher.c_str(), link.bytes_per_token, mib(link.bytes_per_step),
-                static_cast<long long>(recipe.distill->prefetch), mib(link.prefetch_bytes));
+    std::printf(
+        "link %s -> student: %.0f bytes per target token, at most %.2f MiB per step; prefetch %lld holds at most %.2f MiB "
+        "per student rank\n",
+        link.teacher.c_str(), link.bytes_per_token, mib(link.bytes_per_step), static_cast<long long>(recipe.distill->prefetch),
+        mib(link.prefetch_bytes));
   std::printf("expected bottleneck: %s (%.3g FLOP per token and rank)\n", plan.bottleneck().name.c_str(),
               plan.bottleneck().flops_per_rank());
 }

@@ -63,8 +63,8 @@ double divergence(const Row& q, const Row& p, const losses::DivergenceOptions& o
 
 }  // namespace
 
-double reference_divergence(const Row& teacher_logits, const Row& student_logits,
-                            const losses::DivergenceOptions& options, int64_t top_k) {
+double reference_divergence(const Row& teacher_logits, const Row& student_logits, const losses::DivergenceOptions& options,
+                            int64_t top_k) {
   const double scale = options.scale_by_temperature_squared ? options.temperature * options.temperature : 1.0;
   const Row q = log_softmax(teacher_logits, options.temperature), p = log_softmax(student_logits, options.temperature);
   const auto vocab = static_cast<int64_t>(q.size());

@@ -40,9 +40,7 @@ class RustSpans {
   RtSpans raw_{nullptr, 0};
 };
 
-std::string chat_context(const std::string& origin) {
-  return origin.empty() ? "chat template" : "chat template of " + origin;
-}
+std::string chat_context(const std::string& origin) { return origin.empty() ? "chat template" : "chat template of " + origin; }
 
 // Marks the tokens from the first that ends after `begin` to the last that starts before `end`: a token that straddles
 // a border counts as the assistant's, as in transformers.
@@ -65,8 +63,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
     RustString variables;
     call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config), borrow_optional(files.special_map),
               variables.out());
-    call_rust(chat_context(impl->origin), rt_template_open, borrow(impl->source), borrow(variables.view()),
-              &impl->handle);
+    call_rust(chat_context(impl->origin), rt_template_open, borrow(impl->source), borrow(variables.view()), &impl->handle);
   }
   ChatTemplate chat;
   chat.impl_ = std::move(impl);
@@ -94,8 +91,7 @@ const std::string& ChatTemplate::source() const {
   return impl_->source;
 }
 
-ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json, bool add_generation_prompt,
-                                         bool assistant_spans) const {
+ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json, bool add_generation_prompt, bool assistant_spans) const {
   if (!exists()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the model folder has no chat template: add chat_template.jinja, or a chat_template in "
@@ -104,8 +100,8 @@ ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json, bool ad
   }
   RustString text;
   RustSpans spans;
-  call_rust(chat_context(impl_->origin), rt_template_render, impl_->handle, borrow(messages_json),
-            add_generation_prompt, assistant_spans, text.out(), spans.out());
+  call_rust(chat_context(impl_->origin), rt_template_render, impl_->handle, borrow(messages_json), add_generation_prompt,
+            assistant_spans, text.out(), spans.out());
   return {text.str(), spans.pairs()};
 }
 

@@ -26,7 +26,7 @@ class Tokenizer {
   };
   Encoding encode_with_offsets(std::string_view text, bool add_special_tokens) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
-  std::string id_to_token(int32_t id) const;   // "" if unknown
+  std::string id_to_token(int32_t id) const;          // "" if unknown
   int32_t token_to_id(std::string_view token) const;  // -1 if unknown
 
   int64_t vocab_size() const;  // highest id + 1, added tokens included

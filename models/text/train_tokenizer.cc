@@ -63,8 +63,7 @@ void validate(const TokenizerTrainOptions& options) {
   }
   const int64_t least = kByteAlphabet + static_cast<int64_t>(specials.size());
   if (options.vocab_size < least || options.vocab_size > (int64_t{1} << 24)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "vocab_size must hold the 256 bytes and the special tokens, and be at most 2^24")
+    throw Error(ErrorCode::kInvalidArgument, "vocab_size must hold the 256 bytes and the special tokens, and be at most 2^24")
         .with("vocab_size", options.vocab_size)
         .with("least", least);
   }

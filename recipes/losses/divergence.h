@@ -12,10 +12,10 @@ enum class Tail { kBucket, kRenormalize, kDrop };
 
 struct DivergenceOptions {
   DivergenceType type = DivergenceType::kForwardKl;
-  double beta = 0.5;         // jsd: M = beta q + (1-beta) p; exactly 0 / 1 are forward / reverse KL
-  double skew_lambda = 0.1;  // skewed_kl, skewed_reverse_kl
-  double temperature = 1.0;  // divides both sides' logits
-  Tail tail = Tail::kBucket; // top-k only
+  double beta = 0.5;          // jsd: M = beta q + (1-beta) p; exactly 0 / 1 are forward / reverse KL
+  double skew_lambda = 0.1;   // skewed_kl, skewed_reverse_kl
+  double temperature = 1.0;   // divides both sides' logits
+  Tail tail = Tail::kBucket;  // top-k only
   bool scale_by_temperature_squared = false;
   double kd_ratio = 1.0;     // loss = (1-kd_ratio)*CE + kd_ratio*KD; CE at temperature 1 over the student's whole vocabulary
   int64_t common_vocab = 0;  // ids >= this are -inf on both sides inside the divergence only; 0: no limit

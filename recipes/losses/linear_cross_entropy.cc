@@ -69,8 +69,8 @@ CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tens
   return result;
 }
 
-at::Tensor linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& targets, int64_t chunk_tokens) {
+at::Tensor linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
+                            int64_t chunk_tokens) {
   const detail::LinearHead head{hidden, weight, bias};
   detail::check_head(head, targets);
   check_chunk(chunk_tokens);

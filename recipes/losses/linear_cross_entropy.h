@@ -8,10 +8,10 @@
 namespace retort::losses {
 
 struct CrossEntropyResult {
-  at::Tensor loss_sum;     // scalar float32 with autograd: sum over rows of -log p(target)
-  int64_t count = 0;       // R
-  double entropy_sum = 0;  // of the student's distribution, nats
-  int64_t num_correct = 0; // argmax == target
+  at::Tensor loss_sum;      // scalar float32 with autograd: sum over rows of -log p(target)
+  int64_t count = 0;        // R
+  double entropy_sum = 0;   // of the student's distribution, nats
+  int64_t num_correct = 0;  // argmax == target
 };
 
 // hidden [R, H] (float dtype, may require grad), weight [V, H], bias [V] or undefined, targets [R] int64.
@@ -22,7 +22,7 @@ CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tens
                                         const at::Tensor& targets, int64_t chunk_tokens = 0);
 
 // log p(target) of each row [R] float32, no gradient, same chunking.
-at::Tensor linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& targets, int64_t chunk_tokens = 0);
+at::Tensor linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
+                            int64_t chunk_tokens = 0);
 
 }  // namespace retort::losses

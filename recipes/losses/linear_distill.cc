@@ -54,7 +54,8 @@ detail::RowLoss row_loss(const DivergenceOptions& options) {
   switch (status) {
     case detail::RowStatus::kOk: break;
     case detail::RowStatus::kTeacherNotFinite:
-      throw Error(ErrorCode::kCorrupt, "the teacher's row holds NaN or infinity: the teacher diverged, or its payload was damaged")
+      throw Error(ErrorCode::kCorrupt,
+                  "the teacher's row holds NaN or infinity: the teacher diverged, or its payload was damaged")
           .with("row", row);
     case detail::RowStatus::kTeacherNotNormal:
       throw Error(ErrorCode::kCorrupt,
@@ -63,8 +64,7 @@ detail::RowLoss row_loss(const DivergenceOptions& options) {
           .with("row", row);
     case detail::RowStatus::kIdOutOfRange:
       throw Error(ErrorCode::kMismatch, "a top-k id lies outside the common vocabulary").with("row", row);
-    case detail::RowStatus::kIdRepeated:
-      throw Error(ErrorCode::kCorrupt, "a top-k id stands twice in one row").with("row", row);
+    case detail::RowStatus::kIdRepeated: throw Error(ErrorCode::kCorrupt, "a top-k id stands twice in one row").with("row", row);
   }
   throw Error(ErrorCode::kCorrupt, "unknown row status").with("row", row);
 }

@@ -12,13 +12,13 @@
 namespace retort::losses {
 
 struct DistillResult {
-  at::Tensor loss_sum;     // scalar float32 with autograd: sum over rows of (1-kd_ratio)*CE + kd_ratio*KD
-  int64_t count = 0;       // R
-  double kd_sum = 0, ce_sum = 0;        // of the same rows, unweighted (ce_sum is always computed)
-  double teacher_mass_sum = 0;          // sum over rows of the teacher's mass on its K ids (hidden, full: R)
-  double student_mass_sum = 0;          // student's mass on the same ids
-  double masked_mass_sum = 0;           // hidden: the teacher's mass on ids >= common_vocab before masking
-  double entropy_sum = 0;               // of the student at temperature 1
+  at::Tensor loss_sum;            // scalar float32 with autograd: sum over rows of (1-kd_ratio)*CE + kd_ratio*KD
+  int64_t count = 0;              // R
+  double kd_sum = 0, ce_sum = 0;  // of the same rows, unweighted (ce_sum is always computed)
+  double teacher_mass_sum = 0;    // sum over rows of the teacher's mass on its K ids (hidden, full: R)
+  double student_mass_sum = 0;    // student's mass on the same ids
+  double masked_mass_sum = 0;     // hidden: the teacher's mass on ids >= common_vocab before masking
+  double entropy_sum = 0;         // of the student at temperature 1
   int64_t num_correct = 0;
 };
 

@@ -49,7 +49,7 @@ TensorFormat TensorFormat::take(std::string_view& bytes) {
   if (dims > kMaxDims || bytes.size() < dims * sizeof(int64_t))
     throw Error(ErrorCode::kCorrupt, "a tensor's number of dims cannot be").with("dims", int{dims});
   format.sizes.resize(dims);
-  std::memcpy(format.sizes.data(), bytes.data(), dims * sizeof(int64_t));
+  if (dims > 0) std::memcpy(format.sizes.data(), bytes.data(), dims * sizeof(int64_t));
   bytes.remove_prefix(dims * sizeof(int64_t));
   uint64_t product = c10::elementSize(format.dtype);
   bool empty = false;

@@ -7,9 +7,10 @@
 namespace retort {
 namespace {
 
-constexpr ErrorCode kAll[] = {ErrorCode::kInvalidArgument, ErrorCode::kTimeout,    ErrorCode::kPeerLost,        ErrorCode::kClosed,
-                              ErrorCode::kCancelled,       ErrorCode::kCollective, ErrorCode::kRemote,          ErrorCode::kCorrupt,
-                              ErrorCode::kUnauthenticated, ErrorCode::kMismatch,   ErrorCode::kUnavailable,     ErrorCode::kResourceExhausted};
+constexpr ErrorCode kAll[] = {ErrorCode::kInvalidArgument, ErrorCode::kTimeout,     ErrorCode::kPeerLost,
+                              ErrorCode::kClosed,          ErrorCode::kCancelled,   ErrorCode::kCollective,
+                              ErrorCode::kRemote,          ErrorCode::kCorrupt,     ErrorCode::kUnauthenticated,
+                              ErrorCode::kMismatch,        ErrorCode::kUnavailable, ErrorCode::kResourceExhausted};
 
 TEST(Error, CarriesCodeMessageOriginAndContext) {
   const int line = __LINE__ + 1;
@@ -40,9 +41,9 @@ TEST(Error, EveryCodeHasItsOwnName) {
 
 TEST(Error, ExitCodes) {
   for (const auto code : kAll) {
-    const int expected = code == ErrorCode::kInvalidArgument                                             ? 2
+    const int expected = code == ErrorCode::kInvalidArgument                                        ? 2
                          : code == ErrorCode::kUnavailable || code == ErrorCode::kResourceExhausted ? 3
-                                                                                                         : 1;
+                                                                                                    : 1;
     EXPECT_EQ(exit_code_for(code), expected) << to_string(code);
   }
 }

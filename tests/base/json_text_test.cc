@@ -37,7 +37,12 @@ TEST(JsonNumber, IsNullWhereJsonHasNoNumber) {
 
 TEST(JsonLine, KeepsOrderAndTypes) {
   JsonLine line;
-  line.add("step", int64_t{7}).add("loss", 0.5).add("done", true).add("name", "a \"b\"").raw("list", "[1, 2]").add("bad", std::nan(""));
+  line.add("step", int64_t{7})
+      .add("loss", 0.5)
+      .add("done", true)
+      .add("name", "a \"b\"")
+      .raw("list", "[1, 2]")
+      .add("bad", std::nan(""));
   EXPECT_EQ(line.str(), R"({"step": 7, "loss": 0.5, "done": true, "name": "a \"b\"", "list": [1, 2], "bad": null})");
   EXPECT_TRUE(nlohmann::json::accept(line.str()));
   EXPECT_EQ(JsonLine().str(), "{}");

@@ -17,8 +17,7 @@ TEST(Log, LineHasLevelTimeIdentityPlaceAndText) {
   RETORT_LOG(kWarning) << "call done id=" << 7;
   const std::string text = testing::internal::GetCapturedStderr();
   set_log_identity("-");
-  EXPECT_TRUE(std::regex_match(
-      text, std::regex(R"(W \d\d:\d\d:\d\d\.\d{6} teacher/1 base/log_test\.cc:\d+\] call done id=7\n)")))
+  EXPECT_TRUE(std::regex_match(text, std::regex(R"(W \d\d:\d\d:\d\d\.\d{6} teacher/1 base/log_test\.cc:\d+\] call done id=7\n)")))
       << text;
 }
 

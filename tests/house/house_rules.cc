@@ -18,8 +18,8 @@ const std::set<std::string> kFolders{"base",    "rpc",    "parallel", "models", 
 const std::set<std::string> kSeesEverything{"tests", "bench"};
 // Names that say nothing about what is inside; and names that hide a system header once the root is on the include path.
 const std::regex kEmptyName("(.*_)?(utils?|commons?|helpers?|misc)");
-const std::set<std::string> kShadowing{"rpc/netdb.h",       "parallel/types.h", "parallel/settings.h", "parallel/tags.h",
-                                       "parallel/base.h",   "parallel/queue.h", "parallel/iterator.h", "parallel/features.h"};
+const std::set<std::string> kShadowing{"rpc/netdb.h",     "parallel/types.h", "parallel/settings.h", "parallel/tags.h",
+                                       "parallel/base.h", "parallel/queue.h", "parallel/iterator.h", "parallel/features.h"};
 
 struct Source {
   fs::path path;  // relative to the root
@@ -32,7 +32,9 @@ bool is_source(const fs::path& path) {
   return is_cxx(path) || path.extension() == ".rs" || path.extension() == ".py" || path.extension() == ".cmake" ||
          path.filename() == "CMakeLists.txt";
 }
-bool is_detail(const fs::path& path) { return std::any_of(path.begin(), path.end(), [](auto& part) { return part == "detail"; }); }
+bool is_detail(const fs::path& path) {
+  return std::any_of(path.begin(), path.end(), [](auto& part) { return part == "detail"; });
+}
 
 std::vector<std::string> split_lines(std::string_view text) {
   std::istringstream stream{std::string(text)};
@@ -152,7 +154,8 @@ class Checker {
   void check_system_include(const Source& source, size_t line, const std::string& included) {
     const std::string module = module_of(source.path);
     if (!is_header(source.path) || kSeesEverything.count(module)) return;
-    if (included == "torch/torch.h") return report(source.path, line, "<torch/torch.h> costs every includer 20 s; not in headers");
+    if (included == "torch/torch.h")
+      return report(source.path, line, "<torch/torch.h> costs every includer 20 s; not in headers");
     if (is_detail(source.path)) return;
     static const std::regex third_party("(tensorpipe/|yaml-cpp/|boost/beast).*|nccl.h|cuda_runtime.h");
     if (std::regex_match(included, third_party))

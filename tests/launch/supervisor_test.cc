@@ -130,8 +130,9 @@ TEST_F(SupervisorTest, AServerThatHangsAtTheEndDoesNotFailTheRun) {
   options_.serving_timeout = Duration(200);
   add("teacher", 0, "hang");
   add("student", 0, "train", "0");
-  script_.status = [&](const std::string& role, const std::string&) {
-    if (role == "teacher") ::kill(script_.pids[1], SIGTERM);
+  int ready = 0;  // the student catches its signal only once it is ready
+  script_.status = [&](const std::string&, const std::string&) {
+    if (++ready == 2) ::kill(script_.pids[1], SIGTERM);
   };
   const auto result = run();
   EXPECT_EQ(result.exit_code, 0) << result.report();

@@ -18,7 +18,8 @@ namespace {
 std::vector<DivergenceOptions> every_loss() {
   using T = DivergenceType;
   std::vector<DivergenceOptions> all;
-  for (T type : {T::kForwardKl, T::kReverseKl, T::kJsd, T::kSkewedKl, T::kSkewedReverseKl, T::kTvd}) all.push_back({.type = type});
+  for (T type : {T::kForwardKl, T::kReverseKl, T::kJsd, T::kSkewedKl, T::kSkewedReverseKl, T::kTvd})
+    all.push_back({.type = type});
   for (double beta : {0.0, 0.01, 0.3, 1.0}) all.push_back({.type = T::kJsd, .beta = beta});
   for (double lambda : {0.0, 0.9}) {
     all.push_back({.type = T::kSkewedKl, .skew_lambda = lambda});
@@ -72,14 +73,14 @@ TEST(Exactness, TruncatedTailsAtTeacherEqualsStudent) {
 }
 
 TEST(Exactness, HiddenFullAndTopKOfEverythingAgree) {
-  const Problem p = random_problem({.rows = 40, .vocab = 517, .width = 16, .teacher_vocab = 517, .teacher_width = 9, .bias = true}, 13);
+  const Problem p =
+      random_problem({.rows = 40, .vocab = 517, .width = 16, .teacher_vocab = 517, .teacher_width = 9, .bias = true}, 13);
   for (DivergenceOptions options : every_loss()) {
     options.temperature = 1.7;
     options.kd_ratio = 0.8;
     SCOPED_TRACE(describe(options));
     const Outcome hidden = distill(p, hidden_signal(p), options);
-    for (const TeacherSignal& signal :
-         {TeacherSignal(full_signal(p, 1.7)), TeacherSignal(top_k_signal(p, 1.7, 517))}) {
+    for (const TeacherSignal& signal : {TeacherSignal(full_signal(p, 1.7)), TeacherSignal(top_k_signal(p, 1.7, 517))}) {
       const Outcome other = distill(p, signal, options);
       EXPECT_NEAR(other.loss, hidden.loss, 1e-6 * std::abs(hidden.loss));
       EXPECT_NEAR(other.result.kd_sum, hidden.result.kd_sum, 1e-6 * std::abs(hidden.result.kd_sum));
@@ -105,7 +106,8 @@ TEST(Exactness, CoarseNeverExceedsFull) {
 }
 
 TEST(Exactness, ChunkSizesAndThreadsDoNotMatter) {
-  const Problem p = random_problem({.rows = 150, .vocab = 301, .width = 16, .teacher_vocab = 301, .teacher_width = 9, .bias = true}, 15);
+  const Problem p =
+      random_problem({.rows = 150, .vocab = 301, .width = 16, .teacher_vocab = 301, .teacher_width = 9, .bias = true}, 15);
   DivergenceOptions options{.type = DivergenceType::kJsd, .kd_ratio = 0.7};
   const std::vector<TeacherSignal> signals{hidden_signal(p), full_signal(p, 1.0), top_k_signal(p, 1.0, 20)};
   for (const TeacherSignal& signal : signals) {
@@ -203,9 +205,11 @@ TEST(Autograd, DoubleBackwardIsRefused) {
 }
 
 TEST(Autograd, NoRowsStillReachTheInputs) {
-  const Problem p = random_problem({.rows = 0, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5, .bias = true}, 21);
-  for (const TeacherSignal& signal : {TeacherSignal(hidden_signal(p)), TeacherSignal(full_signal(p, 1)), TeacherSignal(TeacherTopK{
-                                          at::empty({0, 4}, at::kInt), at::empty({0, 4}), at::empty({0})})}) {
+  const Problem p =
+      random_problem({.rows = 0, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5, .bias = true}, 21);
+  for (const TeacherSignal& signal :
+       {TeacherSignal(hidden_signal(p)), TeacherSignal(full_signal(p, 1)),
+        TeacherSignal(TeacherTopK{at::empty({0, 4}, at::kInt), at::empty({0, 4}), at::empty({0})})}) {
     const Outcome got = distill(p, signal, {.kd_ratio = 0.5});
     EXPECT_EQ(got.loss, 0);
     EXPECT_EQ(got.result.count, 0);
@@ -221,16 +225,19 @@ TEST(Autograd, NoRowsStillReachTheInputs) {
 }
 
 TEST(Dtypes, Bfloat16InputsAreComputedInFloat32) {
-  const Problem p = random_problem({.rows = 70, .vocab = 301, .width = 16, .teacher_vocab = 301, .teacher_width = 9, .bias = true}, 22);
+  const Problem p =
+      random_problem({.rows = 70, .vocab = 301, .width = 16, .teacher_vocab = 301, .teacher_width = 9, .bias = true}, 22);
   Problem narrow = p;
-  for (at::Tensor* t : {&narrow.hidden, &narrow.weight, &narrow.bias, &narrow.teacher_hidden, &narrow.teacher_weight, &narrow.teacher_bias})
+  for (at::Tensor* t :
+       {&narrow.hidden, &narrow.weight, &narrow.bias, &narrow.teacher_hidden, &narrow.teacher_weight, &narrow.teacher_bias})
     *t = t->to(at::kBFloat16);
   Problem rounded = narrow;  // the same numbers in float32
   for (at::Tensor* t :
        {&rounded.hidden, &rounded.weight, &rounded.bias, &rounded.teacher_hidden, &rounded.teacher_weight, &rounded.teacher_bias})
     *t = t->to(at::kFloat);
   const DivergenceOptions options{.kd_ratio = 0.6, .chunk_tokens = 32};
-  const Outcome got = distill(narrow, hidden_signal(narrow), options), expected = distill(rounded, hidden_signal(rounded), options);
+  const Outcome got = distill(narrow, hidden_signal(narrow), options),
+                expected = distill(rounded, hidden_signal(rounded), options);
   EXPECT_EQ(got.loss, expected.loss);
   EXPECT_EQ(got.dh.scalar_type(), at::kBFloat16);
   EXPECT_EQ(got.dw.scalar_type(), at::kBFloat16);

@@ -58,7 +58,8 @@ Problem random_problem(const ProblemSizes& sizes, uint64_t seed) {
   p.hidden = normal({sizes.rows, sizes.width}, 1);
   p.weight = normal({sizes.vocab, sizes.width}, 2 / std::sqrt(static_cast<double>(sizes.width)));
   p.teacher_hidden = normal({sizes.rows, sizes.teacher_width}, 1);
-  p.teacher_weight = normal({sizes.teacher_vocab, sizes.teacher_width}, 2.5 / std::sqrt(static_cast<double>(sizes.teacher_width)));
+  p.teacher_weight =
+      normal({sizes.teacher_vocab, sizes.teacher_width}, 2.5 / std::sqrt(static_cast<double>(sizes.teacher_width)));
   p.targets = at::randint(sizes.vocab, {sizes.rows}, generator, at::kLong);
   if (sizes.bias) {
     p.bias = normal({sizes.vocab}, 0.5);
@@ -126,7 +127,8 @@ Goldens read_goldens() {
     for (int64_t dim; line >> dim;) shape.push_back(dim);
     at::Tensor tensor = at::empty(shape, at::kFloat);
     binary.seekg(offset * 4);
-    if (!binary.read(static_cast<char*>(tensor.data_ptr()), tensor.numel() * 4)) throw std::runtime_error("goldens.bin is too short");
+    if (!binary.read(static_cast<char*>(tensor.data_ptr()), tensor.numel() * 4))
+      throw std::runtime_error("goldens.bin is too short");
     tensors[name] = tensor;
   }
   for (GoldenCase& c : goldens.cases) {
@@ -134,8 +136,14 @@ Goldens read_goldens() {
     c.dw = tensors.at(c.name + ".dw");
     if (tensors.count(c.name + ".db")) c.db = tensors.at(c.name + ".db");
     const auto of = [&](const char* key) { return tensors.count(c.set + key) ? tensors.at(c.set + key) : at::Tensor(); };
-    goldens.sets[c.set] = {of(".hidden"), of(".weight"), of(".bias"), of(".teacher_hidden"), of(".teacher_weight"), of(".teacher_bias"),
-                           tensors.at(c.set + ".targets").to(at::kLong), c.options.common_vocab};
+    goldens.sets[c.set] = {of(".hidden"),
+                           of(".weight"),
+                           of(".bias"),
+                           of(".teacher_hidden"),
+                           of(".teacher_weight"),
+                           of(".teacher_bias"),
+                           tensors.at(c.set + ".targets").to(at::kLong),
+                           c.options.common_vocab};
   }
   return goldens;
 }

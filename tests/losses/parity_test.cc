@@ -53,7 +53,8 @@ TEST(Parity, EveryDivergenceByEveryPayload) {
 
 TEST(Parity, CrossEntropyIsTheKdRatioZeroCase) {
   const Problem& p = goldens().sets.at("b");
-  const at::Tensor h = p.hidden.clone().requires_grad_(), w = p.weight.clone().requires_grad_(), b = p.bias.clone().requires_grad_();
+  const at::Tensor h = p.hidden.clone().requires_grad_(), w = p.weight.clone().requires_grad_(),
+                   b = p.bias.clone().requires_grad_();
   const CrossEntropyResult got = linear_cross_entropy(h, w, b, p.targets, 4);
   got.loss_sum.backward();
 
@@ -125,8 +126,8 @@ TEST(Mutation, MissingTemperatureIsDetected) {
     const Problem& p = goldens().sets.at(c.set);
     DivergenceOptions options = c.options;
     options.temperature = 1;
-    expect_detected(c, distill(p, hidden_signal(p), options));                         // on both sides
-    expect_detected(c, distill(p, full_signal(p, c.options.temperature), options));    // on the student's side
+    expect_detected(c, distill(p, hidden_signal(p), options));                       // on both sides
+    expect_detected(c, distill(p, full_signal(p, c.options.temperature), options));  // on the student's side
     ++detected;
   }
   EXPECT_GE(detected, 20);

@@ -23,9 +23,7 @@ void expect_error(ErrorCode code, const std::string& part, const std::function<v
   }
 }
 
-Problem small() {
-  return random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31);
-}
+Problem small() { return random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31); }
 
 DistillResult call(const Problem& p, const TeacherSignal& signal, const DivergenceOptions& options = {}) {
   return linear_distill(p.hidden, p.weight, p.bias, p.targets, signal, options);
@@ -74,7 +72,9 @@ TEST(Refusals, TruncatedTailsWithOtherDivergences) {
 TEST(Refusals, ShapesOfTheHead) {
   const Problem p = small();
   const TeacherSignal signal = hidden_signal(p);
-  const auto refuse = [&](const char* part, Problem bad) { expect_error(ErrorCode::kInvalidArgument, part, [&] { call(bad, signal); }); };
+  const auto refuse = [&](const char* part, Problem bad) {
+    expect_error(ErrorCode::kInvalidArgument, part, [&] { call(bad, signal); });
+  };
   Problem bad = p;
   bad.hidden = p.hidden.unsqueeze(0);
   refuse("hidden must be", bad);
@@ -121,20 +121,22 @@ TEST(Refusals, VocabulariesAndRowsThatDiffer) {
   mismatch("shape of the ids", TeacherTopK{top.ids, top.logps.narrow(1, 0, 3), top.log_tail});
   mismatch("log_tail", TeacherTopK{top.ids, top.logps, top.log_tail.narrow(0, 0, 5)});
   mismatch("more top-k ids", top, {.common_vocab = 3});
-  expect_error(ErrorCode::kInvalidArgument, "int32", [&] { call(p, TeacherTopK{top.ids.to(at::kLong), top.logps, top.log_tail}); });
+  expect_error(ErrorCode::kInvalidArgument, "int32", [&] {
+    call(p, TeacherTopK{top.ids.to(at::kLong), top.logps, top.log_tail});
+  });
 }
 
 TEST(Refusals, DamagedPayloadsNameTheRow) {
   const Problem p = small();
   const auto refuse = [&](ErrorCode code, const char* part, const TeacherSignal& signal) {
-    for (int64_t chunk : {0, 2})
-      expect_error(code, part, [&] { call(p, signal, {.chunk_tokens = chunk}); });
+    for (int64_t chunk : {0, 2}) expect_error(code, part, [&] { call(p, signal, {.chunk_tokens = chunk}); });
   };
   const TeacherTopK top = top_k_signal(p, 1, 4);
   refuse(ErrorCode::kMismatch, "row=3", TeacherTopK{with_value(top.ids, 3, 1, 20), top.logps, top.log_tail});
   refuse(ErrorCode::kMismatch, "row=5", TeacherTopK{with_value(top.ids, 5, 0, -1), top.logps, top.log_tail});
   const int64_t first = top.ids.select(0, 2).select(0, 0).item<int64_t>();
-  refuse(ErrorCode::kCorrupt, "twice", TeacherTopK{with_value(top.ids, 2, 3, static_cast<double>(first)), top.logps, top.log_tail});
+  refuse(ErrorCode::kCorrupt, "twice",
+         TeacherTopK{with_value(top.ids, 2, 3, static_cast<double>(first)), top.logps, top.log_tail});
   refuse(ErrorCode::kCorrupt, "row=1", TeacherTopK{top.ids, with_value(top.logps, 1, 2, NAN), top.log_tail});
   refuse(ErrorCode::kCorrupt, "row=0", TeacherTopK{top.ids, with_value(top.logps, 0, 2, INFINITY), top.log_tail});
   refuse(ErrorCode::kCorrupt, "do not sum to 1", TeacherTopK{top.ids, top.logps + 0.01, top.log_tail + 0.01});

@@ -84,6 +84,66 @@ TEST(RowKernels, ForwardKlWithMaskedIdsAndTemperature) {
   }
 }
 
+// Buffers of exactly the needed lengths, so that a sanitizer sees any step beyond them.
+struct TopKRun {
+  RowResult result;
+  std::vector<float> gradient;
+};
+TopKRun run_top_k(const RowKernels& kernels, const std::vector<float>& student, int64_t common, const std::vector<int32_t>& ids,
+                  const std::vector<float>& logps, float log_tail, const RowLoss& loss) {
+  const int64_t k = static_cast<int64_t>(ids.size());
+  TopKRun run{.gradient = student};
+  std::vector<float> coarse_s(k + 1), coarse_t(k + 1), raw(k);
+  std::vector<int32_t> seen(common, -1);
+  run.result = kernels.top_k({run.gradient.data(), static_cast<int64_t>(student.size()), common, 1},
+                             {ids.data(), logps.data(), k, log_tail, 1e-3}, loss,
+                             {coarse_s.data(), coarse_t.data(), raw.data(), seen.data(), 0});
+  return run;
+}
+
+TEST(RowKernels, EveryVariantAgreesOnTopKAndDense) {
+  const RowKernels& reference = *row_kernels_named("portable");
+  for (const RowKernels* kernels : available()) {
+    for (int64_t common : {1, 7, 16, 50, 131}) {
+      const std::vector<float> student = random_row(common + 6, 5, 3), teacher = random_row(common, 6, 3);
+      const std::vector<double> q = softmax(teacher, 1);
+      for (int64_t k : {int64_t{1}, common / 2, common}) {
+        if (k == 0) continue;
+        std::vector<int32_t> ids;
+        std::vector<float> logps;
+        double rest = 0;
+        for (int64_t i = 0; i < common; ++i) {
+          const int64_t id = common - 1 - i;
+          if (i < k) ids.push_back(static_cast<int32_t>(id)), logps.push_back(static_cast<float>(std::log(q[id])));
+          if (i >= k) rest += q[id];
+        }
+        for (int type = 0; type < 8; ++type) {  // the last two: forward KL with the other tails
+          SCOPED_TRACE(std::string(kernels->name) + " common " + std::to_string(common) + " k " + std::to_string(k) + " type " +
+                       std::to_string(type));
+          const RowLoss loss{.type = type < 6 ? static_cast<Divergence>(type) : Divergence::kForwardKl,
+                             .tail = type < 6 ? TopKTail::kBucket : static_cast<TopKTail>(type - 5),
+                             .mix = 0.3f,
+                             .ce_weight = 0.5f,
+                             .kd_weight = 2,
+                             .gradient = true};
+          const float log_tail = static_cast<float>(std::log(rest));
+          const TopKRun a = run_top_k(*kernels, student, common, ids, logps, log_tail, loss);
+          const TopKRun b = run_top_k(reference, student, common, ids, logps, log_tail, loss);
+          EXPECT_EQ(a.result.status, RowStatus::kOk);
+          EXPECT_NEAR(a.result.kd, b.result.kd, 1e-6);
+          EXPECT_NEAR(a.result.student_mass, b.result.student_mass, 1e-6);
+          for (size_t i = 0; i < student.size(); ++i) ASSERT_NEAR(a.gradient[i], b.gradient[i], 2e-6) << i;
+          if (k < common || type >= 6) continue;
+          std::vector<float> dense = student;  // the whole vocabulary as top-k is the dense divergence
+          const RowResult whole = kernels->dense({dense.data(), common + 6, common, 1}, {teacher.data(), common, 1.0f, -1}, loss);
+          EXPECT_NEAR(a.result.kd, whole.kd, 1e-6);
+          for (size_t i = 0; i < student.size(); ++i) ASSERT_NEAR(a.gradient[i], dense[i], 2e-6) << i;
+        }
+      }
+    }
+  }
+}
+
 // Probabilities over 28 orders of magnitude: the relative error of exp and log shows where it would matter.
 TEST(RowKernels, ExpAndLogAreAccurateFarDown) {
   for (const RowKernels* kernels : available()) {
@@ -103,7 +163,8 @@ TEST(RowKernels, ExpAndLogAreAccurateFarDown) {
       const double m = 0.3 * p[i] + 0.7 * u[i];
       jsd += 0.3 * p[i] * std::log(p[i] / m) + 0.7 * u[i] * std::log(u[i] / m);
     }
-    const RowResult got = kernels->dense({flat.data(), n, n, 0}, {logits.data(), n, 1.0f, -1}, {.type = Divergence::kJsd, .mix = 0.3f});
+    const RowResult got =
+        kernels->dense({flat.data(), n, n, 0}, {logits.data(), n, 1.0f, -1}, {.type = Divergence::kJsd, .mix = 0.3f});
     EXPECT_NEAR(got.kd, jsd, 2e-7 * jsd);
   }
 }
@@ -117,7 +178,8 @@ TEST(RowKernels, NonFiniteTeacherIsReportedAndNanStudentIsKept) {
       row[at] = 0;
       for (float bad : {NAN, INFINITY}) {
         teacher[at] = bad;
-        EXPECT_EQ(kernels->dense({row.data(), 41, 41, 5}, {teacher.data(), 41, 1.0f, -1}, {}).status, RowStatus::kTeacherNotFinite);
+        EXPECT_EQ(kernels->dense({row.data(), 41, 41, 5}, {teacher.data(), 41, 1.0f, -1}, {}).status,
+                  RowStatus::kTeacherNotFinite);
       }
     }
   }

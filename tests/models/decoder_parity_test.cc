@@ -5,11 +5,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
-#include "tests/models/golden.h"
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/rope.h"
 #include "models/safetensors.h"
+#include "tests/models/golden.h"
 
 namespace retort::models {
 namespace {

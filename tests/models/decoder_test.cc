@@ -9,12 +9,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "tests/models/golden.h"
 #include "models/checkpoint.h"
 #include "models/gemm.h"
 #include "models/generate.h"
 #include "models/kernels.h"
 #include "models/safetensors.h"
+#include "tests/models/golden.h"
 
 namespace retort::models {
 namespace {

@@ -20,7 +20,8 @@ void expect_close(const std::vector<double>& got, const nlohmann::json& want, co
   ASSERT_EQ(got.size(), want.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
     const double value = want[i].get<double>();
-    EXPECT_LE(std::abs(got[i] - value), tolerance * std::abs(value)) << what << " of step " << i + 1 << ": " << got[i] << " against " << value;
+    EXPECT_LE(std::abs(got[i] - value), tolerance * std::abs(value))
+        << what << " of step " << i + 1 << ": " << got[i] << " against " << value;
   }
 }
 
@@ -68,10 +69,22 @@ TEST_P(GoldenRun, MatchesPyTorch) {
 
 std::vector<std::string> names() {
   // The test binary lists its cases before ctest's environment is needed; the goldens are beside this file.
-  return {"sft_llama",           "sft_mistral",        "sft_qwen2",           "sft_qwen3",
-          "forward_hidden",      "forward_hidden_mix", "reverse_hidden",      "jsd_full",
-          "skewed_full",         "tvd_hidden",         "forward_topk_bucket", "jsd_topk_bucket",
-          "reverse_topk_bucket", "skewed_reverse_hidden", "forward_topk_renormalize", "forward_topk_drop"};
+  return {"sft_llama",
+          "sft_mistral",
+          "sft_qwen2",
+          "sft_qwen3",
+          "forward_hidden",
+          "forward_hidden_mix",
+          "reverse_hidden",
+          "jsd_full",
+          "skewed_full",
+          "tvd_hidden",
+          "forward_topk_bucket",
+          "jsd_topk_bucket",
+          "reverse_topk_bucket",
+          "skewed_reverse_hidden",
+          "forward_topk_renormalize",
+          "forward_topk_drop"};
 }
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenRun, testing::ValuesIn(names()), [](const auto& info) { return info.param; });
 

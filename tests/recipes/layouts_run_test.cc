@@ -41,7 +41,8 @@ TEST_P(Layouts, GiveTheSameRun) {
   const auto loss = column(folder / "one/run", "loss"), norm = column(folder / "one/run", "grad_norm");
   ASSERT_EQ(loss.size(), 5u);
   for (const auto& [name, recipe] : runs) {
-    const auto other = column(fs::path(folder / name) / "run", "loss"), other_norm = column(fs::path(folder / name) / "run", "grad_norm");
+    const auto other = column(fs::path(folder / name) / "run", "loss"),
+               other_norm = column(fs::path(folder / name) / "run", "grad_norm");
     ASSERT_EQ(other.size(), loss.size()) << name;
     for (size_t i = 0; i < loss.size(); ++i) {
       EXPECT_NEAR(other[i], loss[i], 1e-5 * loss[i]) << name << " step " << i + 1;

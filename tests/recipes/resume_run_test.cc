@@ -51,8 +51,10 @@ bool any_process_names(const std::string& text) {
 bool gone_within(const std::string& text, std::chrono::seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (any_process_names(text))
-    if (std::chrono::steady_clock::now() > end) return false;
-    else std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (std::chrono::steady_clock::now() > end)
+      return false;
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
   return true;
 }
 

@@ -37,10 +37,8 @@ TEST(SeveralTeachers, WeightedSumOfLosses) {
 
 TEST(SeveralTeachers, RoutedByField) {
   TemporaryFolder folder;
-  const double routed =
-      first_kd(folder, "routed", "[{role: teacher, when: {domain: a}}, {role: second, when: {domain: b}}]");
-  const double swapped =
-      first_kd(folder, "swapped", "[{role: teacher, when: {domain: b}}, {role: second, when: {domain: a}}]");
+  const double routed = first_kd(folder, "routed", "[{role: teacher, when: {domain: a}}, {role: second, when: {domain: b}}]");
+  const double swapped = first_kd(folder, "swapped", "[{role: teacher, when: {domain: b}}, {role: second, when: {domain: a}}]");
   const double half = first_kd(folder, "half", "[{role: teacher, weight: 0.5}, {role: second, weight: 0.5}]");
   // Every row is seen by each teacher in exactly one of the two runs: the sums over rows add up.
   EXPECT_NEAR(routed + swapped, 2 * half, 1e-4);

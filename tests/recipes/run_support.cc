@@ -132,7 +132,8 @@ std::string timeless_metrics(const fs::path& run) {
 fs::path write_recipe(const fs::path& folder, const GoldenRecipe& r) {
   std::ostringstream yaml;
   yaml << "recipe: " << (r.teacher.empty() ? "sft" : "distill") << "\noutput_dir: " << (folder / "run").string() << "\nseed: 3\n"
-       << "roles:\n  student:\n    model: " << (goldens() / r.student).string() << "\n    world: {dp: " << r.dp << ", threads: 1}\n";
+       << "roles:\n  student:\n    model: " << (goldens() / r.student).string() << "\n    world: {dp: " << r.dp
+       << ", threads: 1}\n";
   if (!r.teacher.empty())
     yaml << "  teacher:\n    model: " << (goldens() / r.teacher).string() << "\n    world: {dp: " << r.teacher_replicas
          << ", threads: 1}\n";

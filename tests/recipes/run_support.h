@@ -26,8 +26,8 @@ class TemporaryFolder {
 };
 
 struct CommandResult {
-  int exit_code = -1;   // 128 + signal if it was killed by one
-  std::string output;   // stdout and stderr together
+  int exit_code = -1;  // 128 + signal if it was killed by one
+  std::string output;  // stdout and stderr together
   double seconds = 0;
 };
 
@@ -39,7 +39,7 @@ class Command {
   Command(const Command&) = delete;
   int pid() const { return pid_; }
   bool running();
-  void signal(int number);        // to the command's process alone
+  void signal(int number);  // to the command's process alone
   // Waits; after `deadline` the whole group is killed and exit_code is 124.
   CommandResult wait(std::chrono::seconds deadline = std::chrono::seconds(60));
 
@@ -65,11 +65,11 @@ std::string timeless_metrics(const fs::path& run);
 // A recipe on the golden rows: 5 steps of 4 rows in file order, AdamW 1e-3, no schedule, clipping at 1.
 struct GoldenRecipe {
   std::string student = "qwen3";
-  std::string teacher;                             // "": sft
+  std::string teacher;  // "": sft
   int64_t dp = 1, accumulation = 1, rows = 4, steps = 5, teacher_replicas = 1;
-  std::map<std::string, std::string> distill;      // key -> YAML value
-  std::string extra;                               // more top-level YAML
-  std::string train_extra;                         // more lines of `train:`, two spaces indented
+  std::map<std::string, std::string> distill;  // key -> YAML value
+  std::string extra;                           // more top-level YAML
+  std::string train_extra;                     // more lines of `train:`, two spaces indented
 };
 // Writes the recipe beside its run folder and returns the recipe's path; the run goes to folder/run.
 fs::path write_recipe(const fs::path& folder, const GoldenRecipe& recipe);

@@ -8,7 +8,6 @@ namespace {
 
 constexpr const char* kChat = R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}])";
 
-
 TEST(ChatTemplate, RendersAsTransformers) {
   const Json chats = read_json(golden("chats.json"))["chats"];
   ASSERT_EQ(chats.size(), 9u);
@@ -135,8 +134,7 @@ TEST(ChatTemplate, LoadsFromAFolder) {
   const auto config = folder.path() / "tokenizer_config.json";
   EXPECT_FALSE(ChatTemplate::load(folder.path()).exists());
   EXPECT_FALSE(ChatTemplate::load(folder.path()).has_generation_marks());
-  EXPECT_NE(refusal([&] { ChatTemplate::load(folder.path()).render(kChat, false); }).find("no chat template"),
-            std::string::npos);
+  EXPECT_NE(refusal([&] { ChatTemplate::load(folder.path()).render(kChat, false); }).find("no chat template"), std::string::npos);
   write_file_atomically(config, R"({"chat_template": "{{ bos_token }}A{{ eos_token }}", "eos_token": {"content": "E"}})");
   write_file_atomically(folder.path() / "special_tokens_map.json", R"({"bos_token": "B"})");
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false).text, "BAE");

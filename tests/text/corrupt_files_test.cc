@@ -82,11 +82,11 @@ TEST_F(CorruptFiles, RefusesBrokenParts) {
 
 TEST_F(CorruptFiles, RefusesBrokenConfiguration) {
   std::filesystem::copy_file(golden("gpt2") / "tokenizer.json", path() / "tokenizer.json");
-  for (const char* content : {"", "[", "[]", R"({"eos_token": 5})", R"({"eos_token": {"text": "x"}})",
-                              R"({"added_tokens_decoder": []})",
-                              R"({"added_tokens_decoder": {"one": {"content": "x"}}})", R"({"additional_special_tokens": 1})",
-                              R"({"added_tokens_decoder": {"1": {"content": "x", "special": "y"}}})",
-                              R"({"clean_up_tokenization_spaces": "yes"})", R"({"chat_template": {}})"}) {
+  for (const char* content :
+       {"", "[", "[]", R"({"eos_token": 5})", R"({"eos_token": {"text": "x"}})", R"({"added_tokens_decoder": []})",
+        R"({"added_tokens_decoder": {"one": {"content": "x"}}})", R"({"additional_special_tokens": 1})",
+        R"({"added_tokens_decoder": {"1": {"content": "x", "special": "y"}}})", R"({"clean_up_tokenization_spaces": "yes"})",
+        R"({"chat_template": {}})"}) {
     write("tokenizer_config.json", content);
     SCOPED_TRACE(content);
     EXPECT_FALSE(loads());

@@ -157,15 +157,15 @@ TEST(Tokenizer, ProcessingFingerprint) {
   };
   EXPECT_EQ(changed("same", [](Json&) {}), expected);
   EXPECT_NE(changed("normalizer", [](Json& json) { json["normalizer"]["type"] = "NFD"; }), expected);
-  EXPECT_NE(changed("merges", [](Json& json) { std::swap(json["model"]["merges"][0], json["model"]["merges"][1]); }),
-            expected);
+  EXPECT_NE(changed("merges", [](Json& json) { std::swap(json["model"]["merges"][0], json["model"]["merges"][1]); }), expected);
   EXPECT_NE(changed("pieces", [](Json& json) { json["pre_tokenizer"]["pretokenizers"].erase(0); }), expected);
   // Merges as "a b" are the same merges as ["a", "b"].
-  EXPECT_EQ(changed("old", [](Json& json) {
-              for (auto& merge : json["model"]["merges"]) {
-                merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
-              }
-            }),
+  EXPECT_EQ(changed("old",
+                    [](Json& json) {
+                      for (auto& merge : json["model"]["merges"]) {
+                        merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+                      }
+                    }),
             expected);
   copy_golden("qwen", folder.path() / "template");
   write_file_atomically(folder.path() / "template/chat_template.jinja", "{{ messages }}");

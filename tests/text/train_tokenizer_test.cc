@@ -40,8 +40,10 @@ TEST(TrainTokenizer, RoundTripsEveryText) {
   }
   std::string bytes;  // text the training never saw
   for (uint32_t c = 1; c < 0x250; ++c) {
-    if (c >= 0x80) bytes += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
-    else bytes += static_cast<char>(c);
+    if (c >= 0x80)
+      bytes += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+    else
+      bytes += static_cast<char>(c);
   }
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(bytes, false), false), bytes);
   EXPECT_LT(tokenizer.encode("the student learns what the teacher knows", false).size(), 16u);
@@ -82,8 +84,9 @@ TEST(TrainTokenizer, ChatTemplateMarksTheAnswerAndItsEnd) {
   ASSERT_TRUE(chat.has_generation_marks());
   const char* messages = R"([{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "a"},
     {"type": "text", "text": "b"}]}, {"role": "assistant", "content": " Yo \n"}, {"role": "user", "content": "c"}])";
-  const std::string expected = "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
-                               " Yo \n<|im_end|>\n<|im_start|>user\nc<|im_end|>\n";
+  const std::string expected =
+      "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
+      " Yo \n<|im_end|>\n<|im_start|>user\nc<|im_end|>\n";
   EXPECT_EQ(chat.render(messages, false).text, expected);
   EXPECT_EQ(chat.render(messages, true).text, expected + "<|im_start|>assistant\n");
   const auto tokens = tokenize_chat(tokenizer, chat, messages);

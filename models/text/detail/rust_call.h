@@ -17,9 +17,7 @@ inline RtSlice borrow(std::string_view text) {
   // The data of an empty view may be null, which means "absent" to the crate.
   return {reinterpret_cast<const uint8_t*>(text.empty() ? "" : text.data()), text.size()};
 }
-inline RtSlice borrow_optional(const std::optional<std::string>& text) {
-  return text ? borrow(*text) : RtSlice{nullptr, 0};
-}
+inline RtSlice borrow_optional(const std::optional<std::string>& text) { return text ? borrow(*text) : RtSlice{nullptr, 0}; }
 
 // A string from the crate, freed with the object.
 class RustString {
@@ -52,9 +50,9 @@ inline std::optional<std::string> read_if_exists(const std::filesystem::path& pa
 
 // The files of a model folder that say what is special and how a chat is written.
 struct TextFiles {
-  std::optional<std::string> config;          // tokenizer_config.json
-  std::optional<std::string> special_map;     // special_tokens_map.json
-  std::optional<std::string> chat_template;   // chat_template.jinja, else the template of tokenizer_config.json
+  std::optional<std::string> config;         // tokenizer_config.json
+  std::optional<std::string> special_map;    // special_tokens_map.json
+  std::optional<std::string> chat_template;  // chat_template.jinja, else the template of tokenizer_config.json
 
   static TextFiles read(const std::filesystem::path& folder) {
     TextFiles files;

@@ -13,15 +13,15 @@
 extern "C" {
 #endif
 
-typedef struct {  /* owned by the library: rt_string_free */
+typedef struct { /* owned by the library: rt_string_free */
   uint8_t* data;
   size_t len;
 } RtString;
-typedef struct {  /* borrowed; null data = absent, where allowed */
+typedef struct { /* borrowed; null data = absent, where allowed */
   const uint8_t* data;
   size_t len;
 } RtSlice;
-typedef struct {  /* rt_tokens_free */
+typedef struct { /* rt_tokens_free */
   int32_t* ids;
   uint32_t* offsets; /* begin, end in bytes of each token; null if not asked for */
   size_t len;
@@ -46,10 +46,10 @@ int32_t rt_tokenizer_open(RtSlice tokenizer_json, RtSlice config_json, RtSlice s
                           RtString* error);
 void rt_tokenizer_free(RtTokenizer* tokenizer);
 RtInfo rt_tokenizer_info(const RtTokenizer* tokenizer);
-int32_t rt_tokenizer_encode(const RtTokenizer* tokenizer, RtSlice text, bool add_special_tokens, bool with_offsets,
-                            RtTokens* out, RtString* error);
-int32_t rt_tokenizer_decode(const RtTokenizer* tokenizer, const int32_t* ids, size_t len, bool skip_special_tokens,
-                            RtString* out, RtString* error);
+int32_t rt_tokenizer_encode(const RtTokenizer* tokenizer, RtSlice text, bool add_special_tokens, bool with_offsets, RtTokens* out,
+                            RtString* error);
+int32_t rt_tokenizer_decode(const RtTokenizer* tokenizer, const int32_t* ids, size_t len, bool skip_special_tokens, RtString* out,
+                            RtString* error);
 int32_t rt_tokenizer_id_to_token(const RtTokenizer* tokenizer, int32_t id, RtString* out, RtString* error);
 int32_t rt_tokenizer_token_to_id(const RtTokenizer* tokenizer, RtSlice token, int32_t* out, RtString* error);
 /* Entries with id < limit (limit <= 0: all) by id: id, length (4 bytes little-endian each), token, special flag (1 byte). */
@@ -66,8 +66,8 @@ int32_t rt_template_open(RtSlice source, RtSlice variables_json, RtTemplate** ou
 void rt_template_free(RtTemplate* chat);
 bool rt_template_has_marks(const RtTemplate* chat);
 /* assistant_spans: without marks, find the spans by rendering prefixes (add_generation_prompt is then ignored). */
-int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json, bool add_generation_prompt,
-                           bool assistant_spans, RtString* out, RtSpans* spans, RtString* error);
+int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json, bool add_generation_prompt, bool assistant_spans,
+                           RtString* out, RtSpans* spans, RtString* error);
 
 /* tokenizer.json of a byte-level BPE; *reached is the size of its vocabulary. */
 int32_t rt_train(const RtSlice* texts, size_t num_texts, const RtSlice* special_tokens, size_t num_special_tokens,

@@ -121,7 +121,7 @@ RETORT_INLINE Vec divergence_gradient(Vec xs, Vec xt, Vec p, float inv_t, float 
 
 struct GradientWeights {
   float kd;
-  float ce;        // times the cross-entropy side's softmax
+  float ce;  // times the cross-entropy side's softmax
   const Side* ce_side;
 };
 

@@ -105,8 +105,8 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
 
 void check_head(const LinearHead& head, const at::Tensor& targets) {
   const auto& [hidden, weight, bias] = head;
-  require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()), "hidden must be [R, H] of a float dtype",
-          "hidden", hidden);
+  require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()),
+          "hidden must be [R, H] of a float dtype", "hidden", hidden);
   require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) && weight.size(1) == hidden.size(1) &&
               weight.size(0) > 0,
           "weight must be [V, H] of a float dtype, with the H of hidden", "weight", weight);

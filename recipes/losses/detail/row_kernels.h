@@ -14,17 +14,17 @@ enum class TopKTail { kBucket, kRenormalize, kDrop };
 struct RowLoss {
   Divergence type = Divergence::kForwardKl;
   TopKTail tail = TopKTail::kBucket;
-  float mix = 0.5f;         // jsd: beta; skewed: lambda
+  float mix = 0.5f;  // jsd: beta; skewed: lambda
   float inv_temperature = 1;
-  float ce_weight = 1;      // of d(ce)/d(logits) in the gradient
-  float kd_weight = 0;      // of d(kd)/d(logits / temperature): kd_ratio * (T^2 or 1) / T
-  bool gradient = false;    // write the gradient over the student's logits
+  float ce_weight = 1;    // of d(ce)/d(logits) in the gradient
+  float kd_weight = 0;    // of d(kd)/d(logits / temperature): kd_ratio * (T^2 or 1) / T
+  bool gradient = false;  // write the gradient over the student's logits
 };
 
 enum class RowStatus : int32_t {
   kOk,
-  kTeacherNotFinite,   // NaN, +inf or no mass at all
-  kTeacherNotNormal,   // log-probabilities whose total mass is not 1
+  kTeacherNotFinite,  // NaN, +inf or no mass at all
+  kTeacherNotNormal,  // log-probabilities whose total mass is not 1
   kIdOutOfRange,
   kIdRepeated,
 };
@@ -48,15 +48,15 @@ struct StudentRow {
 
 // The teacher's row as numbers whose softmax is its distribution.
 struct DenseTeacherRow {
-  const float* logits;         // [vocab]
-  int64_t vocab;               // >= common; the ids above are masked
-  float inv_temperature;       // 1 for log-probabilities
-  double max_abs_log_mass;     // log-probabilities: how far log(sum exp) may be from 0; < 0: no check
+  const float* logits;      // [vocab]
+  int64_t vocab;            // >= common; the ids above are masked
+  float inv_temperature;    // 1 for log-probabilities
+  double max_abs_log_mass;  // log-probabilities: how far log(sum exp) may be from 0; < 0: no check
 };
 
 struct TopKTeacherRow {
-  const int32_t* ids;   // [k]
-  const float* logps;   // [k]
+  const int32_t* ids;  // [k]
+  const float* logps;  // [k]
   int64_t k;
   float log_tail;
   double max_abs_log_mass;
@@ -64,11 +64,11 @@ struct TopKTeacherRow {
 
 // Working memory of one thread, kept between rows.
 struct TopKScratch {
-  float* student;   // [k + 1]
-  float* teacher;   // [k + 1]
-  float* raw;       // [k] the student's logits at the ids
-  int32_t* seen;    // [common], initialised to -1: the row that last named this id
-  int32_t row;      // differs for every row
+  float* student;  // [k + 1]
+  float* teacher;  // [k + 1]
+  float* raw;      // [k] the student's logits at the ids
+  int32_t* seen;   // [common], initialised to -1: the row that last named this id
+  int32_t row;     // differs for every row
 };
 
 struct RowKernels {

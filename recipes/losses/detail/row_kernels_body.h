@@ -108,7 +108,8 @@ struct Coarse {
 
 static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, float inv_temperature, const TopKScratch& scratch) {
   const int64_t k = teacher.k;
-  Coarse c{.student = {scratch.student, 0, 1.0f}, .teacher = {scratch.teacher, 0, 1.0f}, .rest = {row.logits, 0, inv_temperature}};
+  Coarse c{
+      .student = {scratch.student, 0, 1.0f}, .teacher = {scratch.teacher, 0, 1.0f}, .rest = {row.logits, 0, inv_temperature}};
   c.n = k < row.common ? k + 1 : k;
   const float max_k = max_of(scratch.raw, k);
   float top = max_k;
@@ -138,7 +139,8 @@ static double bucket_loss(const Coarse& c, int64_t k, const RowLoss& loss, const
     const Moments moments = divergence_value<D>(c.student, c.teacher, c.n, loss.mix);
     result.kd = moments.value;
     const GradientWeights w{loss.kd_weight, 0, nullptr};
-    if (loss.gradient) divergence_gradient_pass<D, CePart::kNone>(c.student, c.teacher, c.n, loss.mix, moments, w, scratch.student);
+    if (loss.gradient)
+      divergence_gradient_pass<D, CePart::kNone>(c.student, c.teacher, c.n, loss.mix, moments, w, scratch.student);
   });
   return c.n > k ? scratch.student[k] : 0;
 }
@@ -194,8 +196,7 @@ static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, con
     const Side at_ids{scratch.raw, ce.max, 1.0f, ce.sum};
     softmax_pass(at_ids, ce_scale, at_ids, 0, 0, k, scratch.raw);
   }
-  for (int64_t i = 0; i < k; ++i)
-    row.logits[teacher.ids[i]] = scratch.student[i] + (loss.ce_weight != 0 ? scratch.raw[i] : 0.0f);
+  for (int64_t i = 0; i < k; ++i) row.logits[teacher.ids[i]] = scratch.student[i] + (loss.ce_weight != 0 ? scratch.raw[i] : 0.0f);
   row.logits[row.target] -= loss.ce_weight;
   return result;
 }
