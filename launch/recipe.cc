@@ -98,8 +98,6 @@ class CrossCheck {
     if (driving && role.batching != Batching::kAsSent)
       refuse({"roles", name, "batching"}, "has no effect on the driving role, which serves no requests");
     if (driving) return;
-    if (role.batching == Batching::kDynamic)
-      refuse({"roles", name, "batching"}, "dynamic batching is not in this version; use batching: as_sent");
     const bool teaches = recipe_.distill && std::any_of(recipe_.distill->teachers.begin(), recipe_.distill->teachers.end(),
                                                         [&](const auto& teacher) { return teacher.role == name; });
     if (!teaches) refuse({"roles", name}, "no part of this recipe uses the role; remove it" + nearest_role(name));

@@ -37,7 +37,8 @@ struct RoleOptions {
     visit("world", world, "processes of this role: tp * pp * dp");
     visit("dtype", dtype, "of weights and activations");
     visit("batching", batching,
-          "serving roles: requests are computed as sent; dynamic (merging those of several clients) is refused in this version");
+          "serving roles: requests are computed as sent, or those that wait together in one forward (equal numbers but for "
+          "their last bits)");
   }
 };
 

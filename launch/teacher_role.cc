@@ -13,7 +13,8 @@ void run_teacher_role(const RoleContext& context) {
   roles::Teacher teacher(context.name(), std::move(decoder), models::Tokenizer::load(role.model));
   auto queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = context.recipe.rpc});
-  teacher.serve(agent, queue);
+  teacher.serve(agent, queue,
+                role.batching == Batching::kDynamic ? roles::Teacher::Batching::kDynamic : roles::Teacher::Batching::kAsSent);
   parallel::StoreClient store(context.store_host, context.store_port, context.store_prefix(context.role),
                               context.recipe.launch.collective_timeout);
   // Only now: whoever finds the address finds a teacher that answers.
@@ -22,6 +23,7 @@ void run_teacher_role(const RoleContext& context) {
   context.report("serving", 0, "");
   roles::host(*queue, context.stop_requested,
               [&](int64_t) { context.report("serving", teacher.requests_served(), "requests answered"); });
+  RETORT_LOG(kInfo) << teacher.requests_served() << " requests answered by " << teacher.forwards() << " forward passes";
   queue->close();
   agent.close();
   agent.join();

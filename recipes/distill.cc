@@ -28,7 +28,9 @@ losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor&
     case roles::PayloadKind::kHiddenStates: return losses::TeacherHidden{payload.hidden, head, {}};
     case roles::PayloadKind::kTopK: return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
     case roles::PayloadKind::kFull: return losses::TeacherFull{payload.logps};
+    case roles::PayloadKind::kTargetLogProbs: break;
   }
+  RETORT_CHECK(false) << "a payload without a distribution";
   return {};
 }
 

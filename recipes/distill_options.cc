@@ -44,6 +44,8 @@ void DistillOptions::validate() const {
   const DistillOptions defaults;
   const bool top_k = payload == PayloadKind::kTopK;
   const bool skewed = loss_type == DivergenceType::kSkewedKl || loss_type == DivergenceType::kSkewedReverseKl;
+  if (payload == PayloadKind::kTargetLogProbs)
+    refuse("payload: target_logps holds no distribution to distil; expected hidden_states, topk or full");
   if (loss_top_k <= 0) refuse("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
   needs(top_k, support == defaults.support, "support", "payload: topk");

@@ -43,9 +43,16 @@ void require(const at::Tensor& tensor, std::vector<int64_t> shape, std::initiali
       .with("request", payload.label.request_id);
 }
 
+void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab) {
+  RETORT_CHECK(targets.defined() && targets.numel() == rows) << "a target for each row";
+  if (rows > 0 && (targets.min().item<int64_t>() < 0 || targets.max().item<int64_t>() >= vocab))
+    throw Error(ErrorCode::kInvalidArgument, "a target lies outside the vocabulary of " + std::to_string(vocab));
+}
+
 }  // namespace
 
-Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec) {
+Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
+                     const at::Tensor& targets) {
   c10::NoGradGuard no_grad;
   Payload payload;
   payload.label.spec = spec;
@@ -64,8 +71,9 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
     payload.logps = at::empty({rows, k}, floats.dtype(wire));
     payload.log_tail = at::empty({rows}, floats);
   } else {
-    payload.logps = at::empty({rows, vocab}, floats);
+    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, vocab}, floats) : at::empty({rows}, floats);
   }
+  if (spec.kind == PayloadKind::kTargetLogProbs) check_targets(targets, rows, vocab);
   const at::Tensor head = weight.to(at::kFloat).t();
   const int64_t chunk = rows_per_chunk(vocab_rows);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -82,6 +90,11 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
       continue;
     }
     const at::Tensor log_total = at::logsumexp(logits, 1);
+    if (spec.kind == PayloadKind::kTargetLogProbs) {
+      const at::Tensor at_targets = logits.gather(1, targets.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
+      payload.logps.narrow(0, begin, count).copy_(at_targets - log_total);
+      continue;
+    }
     auto [values, ids] = at::topk(logits, k, 1, /*largest=*/true, /*sorted=*/true);
     payload.ids.narrow(0, begin, count).copy_(ids);
     payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
@@ -132,6 +145,7 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
       require(payload.hidden, {rows, hidden_size}, {at::kFloat, at::kBFloat16, at::kHalf}, "hidden", payload);
       return;
     case PayloadKind::kFull: require(payload.logps, {rows, vocab_size}, {at::kFloat}, "logps", payload); return;
+    case PayloadKind::kTargetLogProbs: require(payload.logps, {rows}, {at::kFloat}, "logps", payload); return;
     case PayloadKind::kTopK: break;
   }
   require(payload.ids, {rows, k}, {at::kInt}, "ids", payload);
@@ -147,6 +161,7 @@ int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int6
     case PayloadKind::kHiddenStates: return hidden_size * hidden_dtype_bytes;
     case PayloadKind::kTopK: return std::min(spec.top_k, vocab_size) * (4 + (spec.bfloat16 ? 2 : 4)) + 4;
     case PayloadKind::kFull: return vocab_size * 4;
+    case PayloadKind::kTargetLogProbs: return 4;
   }
   return 0;
 }

@@ -10,7 +10,7 @@
 
 namespace retort::roles {
 
-enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull };
+enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull, kTargetLogProbs };
 
 // What the student wants; part of every request.
 struct PayloadSpec {
@@ -41,12 +41,13 @@ struct PayloadLabel {
   }
 };
 
-// R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4); full V*4.
+// R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4); full V*4; target
+// log-probabilities 4.
 struct Payload {
   PayloadLabel label;
   at::Tensor hidden;           // kHiddenStates: [R, Ht] in the teacher's dtype
   at::Tensor ids;              // kTopK: [R, K] int32
-  at::Tensor logps;            // kTopK: [R, K]; kFull: [R, V] float32
+  at::Tensor logps;            // kTopK: [R, K]; kFull: [R, V] float32; kTargetLogProbs: [R] float32
   at::Tensor log_tail;         // kTopK: [R] float32
   double masked_mass_sum = 0;  // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull)
 
@@ -57,8 +58,10 @@ struct Payload {
 };
 
 // Payload tensors from the teacher's final hidden states at the wanted rows, chunk by chunk in fp32 (the same numbers whatever the
-// payload). `weight` [Vt, Ht]. No autograd.
-Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec);
+// payload). `weight` [Vt, Ht]; `targets` [R] int64, for kTargetLogProbs only: the token whose log-probability is asked, of each
+// row. kInvalidArgument for a target outside the (common) vocabulary. No autograd.
+Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
+                     const at::Tensor& targets = {});
 
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens, const at::Tensor& positions);
 
@@ -74,6 +77,6 @@ int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int6
 template <>
 struct retort::EnumNames<retort::roles::PayloadKind> {
   using E = retort::roles::PayloadKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
-      {{"hidden_states", E::kHiddenStates}, {"topk", E::kTopK}, {"full", E::kFull}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 4> values{
+      {{"hidden_states", E::kHiddenStates}, {"topk", E::kTopK}, {"full", E::kFull}, {"target_logps", E::kTargetLogProbs}}};
 };

@@ -54,6 +54,15 @@ void validate_spec(const PayloadSpec& spec, const ForwardRequest& request) {
   if (spec.kind == PayloadKind::kTopK && spec.top_k <= 0) refuse("top_k must be > 0", request);
 }
 
+// The token after each wanted position, which must be of the same sequence.
+at::Tensor targets_of(const ForwardRequest& request) {
+  const at::Tensor next = request.positions.to(at::kLong) + 1;
+  const at::Tensor ends = request.cu_seqlens.to(at::kLong);
+  if (next.numel() > 0 && (next.max().item<int64_t>() >= request.input_ids.numel() || at::isin(next, ends).any().item<bool>()))
+    refuse("a position is the last of its sequence; no token follows it", request);
+  return request.input_ids.to(at::kLong).index_select(0, next);
+}
+
 }  // namespace
 
 Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer)
@@ -86,12 +95,16 @@ HeadReply Teacher::head(const HeadRequest& request) const {
 Payload Teacher::forward(const ForwardRequest& request) const {
   validate_spec(request.spec, request);
   const models::PackedTokens packed = unpack(request, decoder_.config().vocab_size);
-  Payload payload;
-  {
-    c10::InferenceMode inference;
-    const at::Tensor rows = decoder_.hidden(packed).index_select(0, request.positions.to(at::kLong));
-    payload = make_payload(rows, decoder_.head_weight(), request.spec);
-  }
+  c10::InferenceMode inference;
+  ++forwards_;
+  return answer(request, decoder_.hidden(packed).index_select(0, request.positions.to(at::kLong)));
+}
+
+// `hidden_rows`: the final hidden states at the request's positions. In inference mode.
+Payload Teacher::answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const {
+  at::Tensor targets;
+  if (request.spec.kind == PayloadKind::kTargetLogProbs) targets = targets_of(request);
+  Payload payload = make_payload(hidden_rows, decoder_.head_weight(), request.spec, targets);
   payload.label.request_id = request.request_id;
   payload.label.teacher = name_;
   payload.label.weight_version = weight_version_;
@@ -100,10 +113,72 @@ Payload Teacher::forward(const ForwardRequest& request) const {
   return payload;
 }
 
-void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
+// The first request that waits puts a job behind all requests that are queued already; that job computes what gathered.
+rpc::Future<Payload> Teacher::wait_to_merge(ForwardRequest request, const rpc::CallContext& context,
+                                            const std::shared_ptr<rpc::HandlerQueue>& queue) {
+  validate_spec(request.spec, request);
+  models::PackedTokens tokens = unpack(request, decoder_.config().vocab_size);
+  const bool first = waiting_.empty();
+  waiting_.push_back({std::move(request), std::move(tokens), context.cancelled, {}});
+  auto reply = waiting_.back().reply.future();
+  if (first && !queue->try_push([this] { compute_waiting(); })) compute_waiting();
+  return reply;
+}
+
+void Teacher::compute_waiting() {
+  std::vector<Waiting> waiting = std::exchange(waiting_, {});
+  std::vector<Waiting> batch;
+  int64_t tokens = 0;
+  for (Waiting& one : waiting) {
+    if (one.cancelled->load()) continue;  // its promise answers kClosed, which nobody reads
+    if (!batch.empty() && tokens + one.tokens.num_tokens() > max_merged_tokens_) {
+      compute_together(std::exchange(batch, {}));
+      tokens = 0;
+    }
+    tokens += one.tokens.num_tokens();
+    batch.push_back(std::move(one));
+  }
+  if (!batch.empty()) compute_together(std::move(batch));
+}
+
+void Teacher::compute_together(std::vector<Waiting> batch) const {
+  c10::InferenceMode inference;
+  try {
+    std::vector<at::Tensor> ids, token_positions, rows;
+    models::PackedTokens all;
+    all.cu_seqlens = {0};
+    int64_t offset = 0;
+    for (const Waiting& one : batch) {
+      ids.push_back(one.tokens.input_ids);
+      token_positions.push_back(one.tokens.positions);
+      rows.push_back(one.request.positions.to(at::kLong) + offset);
+      for (size_t s = 1; s < one.tokens.cu_seqlens.size(); ++s) all.cu_seqlens.push_back(offset + one.tokens.cu_seqlens[s]);
+      offset += one.tokens.num_tokens();
+    }
+    all.input_ids = at::cat(ids);
+    all.positions = at::cat(token_positions);
+    const at::Tensor hidden = decoder_.hidden(all);
+    ++forwards_;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      Waiting& one = batch[i];
+      one.reply.set_value(answer(one.request, hidden.index_select(0, rows[i])));
+    }
+  } catch (...) {
+    for (Waiting& one : batch) one.reply.set_error(std::current_exception());  // those answered already keep their answer
+  }
+}
+
+void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue, Batching batching, int64_t max_merged_tokens) {
+  max_merged_tokens_ = max_merged_tokens;
   agent.serve(kTeacherInfo, queue, [this](InfoRequest r, const rpc::CallContext&) { return info(r); });
   agent.serve(kTeacherHead, queue, [this](HeadRequest r, const rpc::CallContext&) { return head(r); });
-  agent.serve(kTeacherForward, queue, [this](ForwardRequest r, const rpc::CallContext&) { return forward(r); });
+  if (batching == Batching::kAsSent) {
+    agent.serve(kTeacherForward, queue, [this](ForwardRequest r, const rpc::CallContext&) { return forward(r); });
+    return;
+  }
+  agent.serve(kTeacherForward, queue, [this, queue](ForwardRequest r, const rpc::CallContext& context) {
+    return wait_to_merge(std::move(r), context, queue);
+  });
 }
 
 }  // namespace retort::roles

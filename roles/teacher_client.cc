@@ -39,7 +39,9 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options, const models::T
     info_ = info;
     // Rows above what both tokenizers can name are padding: masked inside the divergence, on both sides.
     const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
-    options_.spec.common_vocab = common == options_.student_vocab_rows && common == info.vocab_rows ? 0 : common;
+    // A target's log-probability is that of the teacher's own softmax, over every row it has, as in its own evaluation.
+    const bool all_rows = common == options_.student_vocab_rows && common == info.vocab_rows;
+    options_.spec.common_vocab = all_rows || options_.spec.kind == PayloadKind::kTargetLogProbs ? 0 : common;
   }
   if (options_.spec.kind != PayloadKind::kHiddenStates) return;
   std::vector<at::Tensor> parts;

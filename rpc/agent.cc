@@ -22,7 +22,7 @@ std::function<void()> Agent::call_bytes(std::string_view peer, std::string_view 
 }
 
 void Agent::serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,
-                        std::function<Message(Message, const CallContext&)> handler) {
+                        std::function<void(Message, const CallContext&, Responder)> handler) {
   impl_->serve(method, {std::move(queue), std::move(handler)});
 }
 

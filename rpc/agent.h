@@ -102,11 +102,20 @@ class Agent {
   }
 
   // Registers a handler; each call is pushed to `queue` as one job. A full queue answers kResourceExhausted. An Error
-  // thrown by the handler travels with its code; any other exception arrives as kRemote.
+  // thrown by the handler travels with its code; any other exception arrives as kRemote. A handler that returns a
+  // Future<Reply> answers later: the reply is encoded and sent on the thread that completes the future, and other jobs
+  // of the queue run meanwhile. A future that is dropped unfinished answers kClosed.
   template <class Request, class Reply, class Handler>
   void serve(const Method<Request, Reply>& method, std::shared_ptr<HandlerQueue> queue, Handler handler) {
-    serve_bytes(method.name, std::move(queue), [handler](Message request, const CallContext& context) mutable -> Message {
-      return encode(static_cast<Reply>(handler(decode<Request>(std::move(request)), context)));
+    using Result = std::invoke_result_t<Handler&, Request, const CallContext&>;
+    serve_bytes(method.name, std::move(queue), [handler](Message request, const CallContext& context, Responder respond) mutable {
+      if constexpr (detail::kIsFuture<Result>) {
+        handler(decode<Request>(std::move(request)), context).on_outcome([respond](Outcome<Reply> outcome) {
+          respond(encoded(std::move(outcome)));
+        });
+      } else {
+        respond(Outcome<Message>{encode(static_cast<Reply>(handler(decode<Request>(std::move(request)), context))), nullptr});
+      }
     });
   }
 
@@ -122,8 +131,19 @@ class Agent {
   // `done` runs exactly once. Returns what cancels the call.
   std::function<void()> call_bytes(std::string_view peer, std::string_view method, Message message, CallOptions options,
                                    std::function<void(Outcome<Message>)> done);
+  // Takes the answer of one call, exactly once, on any thread.
+  using Responder = std::function<void(Outcome<Message>)>;
   void serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,
-                   std::function<Message(Message, const CallContext&)> handler);
+                   std::function<void(Message, const CallContext&, Responder)> handler);
+  template <class Reply>
+  static Outcome<Message> encoded(Outcome<Reply> outcome) {
+    if (outcome.error) return {std::nullopt, outcome.error};
+    try {
+      return {encode(*outcome.value), nullptr};
+    } catch (...) {
+      return {std::nullopt, std::current_exception()};
+    }
+  }
   class Impl;
   std::shared_ptr<Impl> impl_;
 };

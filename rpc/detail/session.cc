@@ -51,13 +51,12 @@ void IncomingCall::run() {
   if (cancelled->load()) return reply(failed(Error(ErrorCode::kCancelled, "cancelled before it ran")));
   if (context.deadline.expired())
     return reply(failed(Error(ErrorCode::kTimeout, "the deadline passed in the queue of handlers")));
-  Outcome<Message> outcome;
   try {
-    outcome.value = handler->run(std::move(request), context);
+    handler->run(std::move(request), context,
+                 [self = shared_from_this()](Outcome<Message> outcome) { self->reply(std::move(outcome)); });
   } catch (...) {
-    outcome.error = std::current_exception();
+    reply({std::nullopt, std::current_exception()});
   }
-  reply(std::move(outcome));
 }
 
 void IncomingCall::reply(Outcome<Message> outcome) {

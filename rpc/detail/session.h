@@ -29,7 +29,8 @@ class Session;
 
 struct Handler {
   std::shared_ptr<HandlerQueue> queue;
-  std::function<Message(Message, const CallContext&)> run;
+  // Answers through the function it is given, now or later, or throws.
+  std::function<void(Message, const CallContext&, std::function<void(Outcome<Message>)>)> run;
 };
 
 // A call of ours. Ends by finish(), once, on the loop thread.
@@ -50,7 +51,7 @@ struct OutgoingCall {
 };
 
 // A call of the peer. Whoever moves `stage` from kQueued owns what happens next.
-struct IncomingCall {
+struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   enum Stage { kQueued, kRunning, kDone };
   std::atomic<int> stage{kQueued};
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);

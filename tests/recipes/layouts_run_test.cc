@@ -52,6 +52,25 @@ TEST_P(Layouts, GiveTheSameRun) {
     EXPECT_LE(relative_difference(fs::path(folder / name) / "run/final", folder / "one/run/final"), 1e-5) << name;
   }
 }
+// Two ranks with two requests in flight each: what waits together is computed together.
+TEST(DynamicBatching, GivesTheNumbersOfAsSent) {
+  for (const std::string payload : {"hidden_states", "topk", "full"}) {
+    TemporaryFolder folder;
+    GoldenRecipe as_sent{.teacher = "teacher", .dp = 2, .rows = 2, .distill = {{"payload", payload}}};
+    GoldenRecipe dynamic = as_sent;
+    dynamic.teacher_extra = "\n    batching: dynamic";
+    ASSERT_EQ(retort({"launch", write_recipe(folder / "as_sent", as_sent).string()}).exit_code, 0);
+    const auto result = retort({"launch", write_recipe(folder / "dynamic", dynamic).string()});
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    for (const std::string name : {"loss", "grad_norm"}) {
+      const auto expected = column(folder / "as_sent/run", name), got = column(folder / "dynamic/run", name);
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-5 * expected[i]) << payload << " " << name;
+    }
+    EXPECT_LE(relative_difference(folder / "dynamic/run/final", folder / "as_sent/run/final"), 1e-5) << payload;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, Layouts, testing::Bool(), [](const auto& info) { return info.param ? "distill" : "sft"; });
 
 }  // namespace

@@ -135,7 +135,7 @@ fs::path write_recipe(const fs::path& folder, const GoldenRecipe& r) {
        << "roles:\n  student:\n    model: " << (goldens() / r.student).string() << "\n    world: {dp: " << r.dp
        << ", threads: 1}\n";
   if (!r.teacher.empty())
-    yaml << "  teacher:\n    model: " << (goldens() / r.teacher).string() << "\n    world: {dp: " << r.teacher_replicas
+    yaml << "  teacher:\n    model: " << (goldens() / r.teacher).string() << r.teacher_extra << "\n    world: {dp: " << r.teacher_replicas
          << ", threads: 1}\n";
   yaml << "data:\n  train: [{path: " << (goldens() / "rows.jsonl").string() << "}]\n  max_length: 64\n  packing: false\n"
        << "  shuffle: false\n"

@@ -67,6 +67,7 @@ struct GoldenRecipe {
   std::string student = "qwen3";
   std::string teacher;  // "": sft
   int64_t dp = 1, accumulation = 1, rows = 4, steps = 5, teacher_replicas = 1;
+  std::string teacher_extra;                   // more lines of `roles.teacher`, as "\n    key: value"
   std::map<std::string, std::string> distill;  // key -> YAML value
   std::string extra;                           // more top-level YAML
   std::string train_extra;                     // more lines of `train:`, two spaces indented

@@ -66,6 +66,35 @@ TEST(Deadlines, ManyDeadlinesFireInTheirOwnTime) {
   for (int i = 0; i < 20; i += 2) EXPECT_NO_THROW(futures[i].get());
 }
 
+TEST(DeferredReply, AnswersLaterWhileOtherCallsRun) {
+  Pair pair;
+  struct Held {
+    Promise<EchoReply> promise;
+    std::atomic<bool> taken{false};
+  };
+  auto held = std::make_shared<Held>();
+  static constexpr Method<EchoRequest, EchoReply> kLater{"test.later"};
+  pair.server.serve(kLater, pair.handlers.queue, [held](EchoRequest request, const CallContext&) -> Future<EchoReply> {
+    if (request.text == "throw") throw Error(ErrorCode::kMismatch, "at once");
+    if (request.text == "drop") return Promise<EchoReply>().future();
+    auto future = held->promise.future();
+    held->taken = true;
+    return future;
+  });
+  auto later = pair.client.call("teacher/0", kLater, {.text = "wait"}, {});
+  EXPECT_EQ(pair.echo({.text = "meanwhile"}, {}).get().text, "meanwhile");
+  EXPECT_TRUE(held->taken);
+  EXPECT_FALSE(later.ready());
+  held->promise.set_value({.text = "late", .tensors = {at::ones({3})}});
+  const EchoReply reply = later.get(soon());
+  EXPECT_EQ(reply.text, "late");
+  EXPECT_EQ(reply.tensors.at(0).numel(), 3);
+  auto thrown = pair.client.call("teacher/0", kLater, {.text = "throw"}, {});
+  EXPECT_EQ(code_of(thrown), ErrorCode::kMismatch);
+  auto dropped = pair.client.call("teacher/0", kLater, {.text = "drop"}, {});
+  EXPECT_EQ(code_of(dropped), ErrorCode::kClosed);
+}
+
 TEST(Cancellation, AQueuedCallDoesNotRunAndARunningOneIsTold) {
   Pair pair;
   auto running = pair.echo({.sleep_ms = 60000});
