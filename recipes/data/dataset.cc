@@ -1,130 +1,63 @@
 #include "recipes/data/dataset.h"
 
-#include <algorithm>
-#include <mutex>
-#include <unordered_set>
 #include <utility>
 
-#include "base/error.h"
-#include "base/hash.h"
-#include "base/log.h"
+#include "recipes/data/preference_dataset.h"
+#include "recipes/data/prompt_dataset.h"
 
 namespace retort::data {
-namespace {
-
-constexpr size_t kWarnings = 5;  // bad rows shown one by one; then only at powers of two
-
-std::string shape_text(const Source& source) {
-  std::string text = "format=" + std::string(enum_name(source.format));
-  for (const auto& [key, column] : source.columns) {
-    text += "\n" + std::to_string(key.size()) + ":" + key;
-    text += "=" + std::to_string(column.size()) + ":" + column;
-  }
-  return text;
-}
-
-}  // namespace
-
-struct Dataset::Impl {
-  Impl(std::vector<Source> given, models::Tokenizer t, models::ChatTemplate c)
-      : sources(std::move(given)), tokenizer(std::move(t)), chat(std::move(c)) {}
-
-  // Index into sources, and row inside it.
-  std::pair<size_t, int64_t> locate(int64_t row) const {
-    RETORT_CHECK(row >= 0 && row < ends.back()) << "row " << row << " of " << ends.back();
-    const auto source = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), row) - ends.begin());
-    return {source, row - (source == 0 ? 0 : ends[source - 1])};
-  }
-
-  void note_bad(int64_t row, const std::string& reason) {
-    const std::lock_guard lock(mutex);
-    if (!bad.insert(row).second) return;
-    if (bad.size() == 1) first_reason = reason;
-    const size_t count = bad.size();
-    if (count <= kWarnings) {
-      RETORT_LOG(kWarning) << "skipped a bad sample: " << reason;
-    } else if ((count & (count - 1)) == 0) {
-      RETORT_LOG(kWarning) << count << " bad samples skipped so far; the latest: " << reason;
-    }
-  }
-
-  std::vector<Source> sources;
-  models::Tokenizer tokenizer;
-  models::ChatTemplate chat;
-  SampleOptions options;
-  OnBadSample on_bad_sample = OnBadSample::kError;
-  std::vector<JsonlFile> files;
-  std::vector<int64_t> ends;  // rows of all sources up to and with this one
-
-  mutable std::mutex mutex;  // guards the two below
-  std::unordered_set<int64_t> bad;
-  std::string first_reason;
-};
 
 Dataset::Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
                  const std::filesystem::path& cache)
-    : impl_(std::make_shared<Impl>(std::move(sources), std::move(tokenizer), std::move(chat))) {
-  if (impl_->sources.empty())
-    throw Error(ErrorCode::kInvalidArgument, "no data source was given; expected at least one {path: FILE.jsonl}");
-  DataOptions checked = options;
-  checked.train = impl_->sources;
-  checked.eval.clear();
-  checked.validate();
-  impl_->options = {options.max_length, options.completion_only_loss, options.assistant_only_loss};
-  impl_->on_bad_sample = options.on_bad_sample;
-  int64_t rows = 0;
-  for (const Source& source : impl_->sources) {
-    impl_->files.emplace_back(source.path, cache);
-    if (impl_->files.back().size() == 0)
-      throw Error(ErrorCode::kInvalidArgument, source.path + ": holds no rows; expected one JSON object on each line");
-    impl_->ends.push_back(rows += impl_->files.back().size());
-  }
-}
-
-int64_t Dataset::size() const { return impl_->ends.back(); }
-int64_t Dataset::num_sources() const { return static_cast<int64_t>(impl_->sources.size()); }
-int64_t Dataset::source_size(int64_t source) const { return impl_->files.at(static_cast<size_t>(source)).size(); }
-double Dataset::source_weight(int64_t source) const { return impl_->sources.at(static_cast<size_t>(source)).weight; }
+    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
+      options_{options.max_length, options.completion_only_loss, options.assistant_only_loss} {}
 
 std::optional<Sample> Dataset::get(int64_t row) const {
-  const auto [source, line] = impl_->locate(row);
-  if (impl_->on_bad_sample == OnBadSample::kSkip) {
-    const std::lock_guard lock(impl_->mutex);
-    if (impl_->bad.contains(row)) return std::nullopt;
-  }
-  const JsonlFile& file = impl_->files[source];
-  const std::string origin = impl_->sources[source].path + ":" + std::to_string(file.line_number(line));
-  try {
-    return make_sample(file.line(line), origin, impl_->sources[source], impl_->tokenizer, impl_->chat, impl_->options);
-  } catch (const Error& error) {
-    if (impl_->on_bad_sample == OnBadSample::kError || error.code() != ErrorCode::kInvalidArgument) throw;
-    impl_->note_bad(row, error.message());
-    return std::nullopt;
-  }
+  return read<Sample>(row, [&](const Line& line) {
+    return make_sample(line.text, line.origin, line.source, line.tokenizer, line.chat, options_);
+  });
 }
 
-int64_t Dataset::num_skipped() const {
-  const std::lock_guard lock(impl_->mutex);
-  return static_cast<int64_t>(impl_->bad.size());
-}
-
-std::string Dataset::first_skip_reason() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->first_reason;
-}
+bool Dataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
 
 std::string Dataset::fingerprint() const {
-  Sha256 hash;
-  hash.update("retort dataset 1\n");
-  for (size_t i = 0; i < impl_->files.size(); ++i)
-    hash.update(impl_->files[i].fingerprint() + "\n" + shape_text(impl_->sources[i]) + "\n");
-  hash.update(impl_->tokenizer.vocabulary_fingerprint() + "\n" + impl_->tokenizer.processing_fingerprint() + "\n");
-  hash.update(sha256_hex(impl_->chat.exists() ? impl_->chat.source() : std::string()) + "\n");
-  hash.update("max_length=" + std::to_string(impl_->options.max_length) +
-              " completion_only_loss=" + std::to_string(impl_->options.completion_only_loss) +
-              " assistant_only_loss=" + std::to_string(impl_->options.assistant_only_loss) +
-              " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
-  return hash.hex_digest();
+  return hash_of("dataset", "max_length=" + std::to_string(options_.max_length) +
+                                " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
+                                " assistant_only_loss=" + std::to_string(options_.assistant_only_loss));
 }
+
+PreferenceDataset::PreferenceDataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
+                                     models::ChatTemplate chat, const std::filesystem::path& cache)
+    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache), max_length_(options.max_length) {}
+
+std::optional<PreferenceSample> PreferenceDataset::get(int64_t row) const {
+  return read<PreferenceSample>(row, [&](const Line& line) {
+    return make_preference(line.text, line.origin, line.source, line.tokenizer, line.chat, max_length_);
+  });
+}
+
+bool PreferenceDataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
+
+std::string PreferenceDataset::fingerprint() const { return hash_of("preferences", "max_length=" + std::to_string(max_length_)); }
+
+PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
+                             models::ChatTemplate chat, const std::filesystem::path& cache)
+    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache), max_length_(options.max_length) {}
+
+std::optional<PromptSample> PromptDataset::get(int64_t row) const {
+  return read<PromptSample>(row, [&](const Line& line) {
+    PromptSample sample = make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat);
+    const auto length = static_cast<int64_t>(sample.prompt_ids.size());
+    if (length >= max_length_)
+      throw Error(ErrorCode::kInvalidArgument, line.origin + ": the prompt has " + std::to_string(length) +
+                                                   " tokens, which leaves no room for a completion within data.max_length " +
+                                                   std::to_string(max_length_) + "; raise it or leave the row out");
+    return sample;
+  });
+}
+
+bool PromptDataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
+
+std::string PromptDataset::fingerprint() const { return hash_of("prompts", "max_length=" + std::to_string(max_length_)); }
 
 }  // namespace retort::data

@@ -4,17 +4,15 @@
 
 #include "base/error.h"
 #include "recipes/data/batches.h"
+#include "recipes/data/detail/tensors.h"
 
 namespace retort::data {
-namespace {
 
-at::Tensor to_tensor(const std::vector<int64_t>& values) {
+at::Tensor detail::to_tensor(const std::vector<int64_t>& values) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kLong));
   std::copy(values.begin(), values.end(), tensor.data_ptr<int64_t>());
   return tensor;
 }
-
-}  // namespace
 
 MicroBatch make_micro_batch(std::vector<Sample> samples) {
   MicroBatch batch;
@@ -33,10 +31,10 @@ MicroBatch make_micro_batch(std::vector<Sample> samples) {
     }
     batch.tokens.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
   }
-  batch.tokens.input_ids = to_tensor(ids);
-  batch.tokens.positions = to_tensor(positions);
-  batch.predict_positions = to_tensor(predict);
-  batch.targets = to_tensor(targets);
+  batch.tokens.input_ids = detail::to_tensor(ids);
+  batch.tokens.positions = detail::to_tensor(positions);
+  batch.predict_positions = detail::to_tensor(predict);
+  batch.targets = detail::to_tensor(targets);
   batch.samples = std::move(samples);
   return batch;
 }

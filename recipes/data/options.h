@@ -11,7 +11,7 @@
 
 namespace retort::data {
 
-enum class Format { kAuto, kMessages, kPromptCompletion, kText, kAlpaca, kShareGpt, kInputIds };
+enum class Format { kAuto, kMessages, kPromptCompletion, kText, kAlpaca, kShareGpt, kInputIds, kPreference };
 enum class OnBadSample { kError, kSkip };
 
 struct Source {
@@ -58,13 +58,14 @@ struct DataOptions {
 template <>
 struct retort::EnumNames<retort::data::Format> {
   using E = retort::data::Format;
-  static constexpr std::array<std::pair<std::string_view, E>, 7> values{{{"auto", E::kAuto},
+  static constexpr std::array<std::pair<std::string_view, E>, 8> values{{{"auto", E::kAuto},
                                                                          {"messages", E::kMessages},
                                                                          {"prompt_completion", E::kPromptCompletion},
                                                                          {"text", E::kText},
                                                                          {"alpaca", E::kAlpaca},
                                                                          {"sharegpt", E::kShareGpt},
-                                                                         {"input_ids", E::kInputIds}}};
+                                                                         {"input_ids", E::kInputIds},
+                                                                         {"preference", E::kPreference}}};
 };
 template <>
 struct retort::EnumNames<retort::data::OnBadSample> {

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "recipes/data/detail/formats.h"
+#include "recipes/data/detail/keys.h"
 #include "recipes/data/sample.h"
 
 namespace retort::data {
@@ -92,11 +93,18 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin, 
         sample.reference = row.optional_text("output");
         break;
       case Format::kInputIds: set_ids_row(sample, row, tokenizer); break;
+      case Format::kPreference:
+        if (!row.has("prompt")) bad_row("a preference row without 'prompt' does not serve generation; add the column");
+        set_prompt_row(sample, row, tokenizer, chat);
+        break;
       case Format::kText: bad_row("a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
       case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
     }
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");
     if (sample.prompt_ids.empty()) bad_row("the prompt has no tokens");
+    std::vector<std::string_view> used(detail::kKeys.begin(), detail::kKeys.end());
+    used.insert(used.end(), {"system"});
+    sample.fields = row.other_fields(std::move(used));
     return sample;
   } catch (const Error& error) {
     throw Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());

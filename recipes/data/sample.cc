@@ -30,21 +30,11 @@ struct Context {
   const SampleOptions& options;
 };
 
-void add_eos(Draft& draft, bool target, const models::Tokenizer& tokenizer) {
-  const int32_t eos = tokenizer.eos_id();
-  if (eos < 0)
-    bad_row("the tokenizer in " + tokenizer.folder().string() + " names no eos_token, which ends every text and completion");
-  if (draft.ids.empty() || draft.ids.back() != eos) draft.add({eos}, target);
-}
-
 Draft from_strings(const std::string& prompt, const std::string& completion, const Context& context) {
   Draft draft;
   const bool prompt_too = !context.options.completion_only_loss;
   draft.add(detail::encode_beginning(context.tokenizer, prompt), prompt_too);
-  Draft answer;
-  answer.add(context.tokenizer.encode(completion, false), true);
-  add_eos(answer, true, context.tokenizer);
-  draft.add(answer.ids, true);
+  draft.add(detail::encode_completion(context.tokenizer, completion), true);
   draft.if_none = "the row is a single token, which nothing predicts";
   return draft;
 }
@@ -53,8 +43,9 @@ Draft from_text(const Row& row, const Context& context) {
   const std::string& text = row.text("text");
   if (text.empty()) bad_row("no targets: 'text' is empty");
   Draft draft;
-  draft.add(detail::encode_beginning(context.tokenizer, text), true);
-  add_eos(draft, true, context.tokenizer);
+  std::vector<int32_t> ids = detail::encode_beginning(context.tokenizer, text);
+  detail::append_eos(ids, context.tokenizer);
+  draft.add(ids, true);
   draft.if_none = "the row is a single token, which nothing predicts";
   return draft;
 }
@@ -115,6 +106,10 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
     case Format::kText: return from_text(row, context);
     case Format::kAlpaca: return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
     case Format::kInputIds: return from_ids(row, context);
+    case Format::kPreference:
+      bad_row(
+          "format: preference has no single completion to train on; map one with `columns: {completion: chosen}` and leave the "
+          "format auto");
     case Format::kAuto: break;
   }
   RETORT_CHECK(false) << "format auto was not resolved";
@@ -129,6 +124,7 @@ std::vector<std::string_view> used_keys(Format format) {
     case Format::kText: return {"text"};
     case Format::kAlpaca: return {"instruction", "input", "output"};
     case Format::kInputIds: return {"input_ids", "labels"};
+    case Format::kPreference: return {"prompt", "chosen", "rejected"};
     case Format::kAuto: break;
   }
   return {};

@@ -41,6 +41,7 @@ struct PromptSample {
   std::vector<int32_t> prompt_ids;
   std::string prompt_text, reference;
   std::string origin;
+  std::vector<std::pair<std::string, std::string>> fields;  // other string/number columns of the row, for rewards and routing
 };
 PromptSample make_prompt(std::string_view json_line, const std::string& origin, const Source& source,
                          const models::Tokenizer& tokenizer, const models::ChatTemplate& chat);

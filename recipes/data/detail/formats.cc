@@ -120,6 +120,19 @@ std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::s
   return ids;
 }
 
+void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer) {
+  const int32_t eos = tokenizer.eos_id();
+  if (eos < 0)
+    bad_row("the tokenizer in " + tokenizer.folder().string() + " names no eos_token, which ends every text and completion");
+  if (ids.empty() || ids.back() != eos) ids.push_back(eos);
+}
+
+std::vector<int32_t> encode_completion(const models::Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids = tokenizer.encode(text, false);
+  append_eos(ids, tokenizer);
+  return ids;
+}
+
 std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer) {
   refuse_columns(row, {"completion_mask", "assistant_masks", "loss_mask"},
                  "is not read; say which ids are targets with `labels` (-100: not a target)");

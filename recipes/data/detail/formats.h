@@ -38,6 +38,11 @@ RenderedPair render_pair(const Json& prompt, const Json& completion, const model
 // begins with it), then the text. Nothing that the post-processor would append.
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text);
 
+// Ids of a completion: the text alone, then EOS unless its last token is EOS. kInvalidArgument if the tokenizer names no EOS.
+std::vector<int32_t> encode_completion(const models::Tokenizer& tokenizer, std::string_view text);
+// EOS at the end of `ids` unless it is there already.
+void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer);
+
 // The ids of an input_ids row, each in [0, vocab_size).
 std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer);
 // is_target of an input_ids row: labels -100 are not targets, others must equal the id; all ids without labels.

@@ -10,6 +10,12 @@ namespace {
 constexpr uint64_t kWeightDraw = 0x77656967687473;  // keeps the draws apart from the shuffle's
 }
 
+std::vector<SourceShape> source_shapes(const RowSet& rows) {
+  std::vector<SourceShape> sources;
+  for (int64_t i = 0; i < rows.num_sources(); ++i) sources.push_back({rows.source_size(i), rows.source_weight(i)});
+  return sources;
+}
+
 EpochOrder::EpochOrder(const std::vector<SourceShape>& sources, uint64_t seed, int64_t epoch, bool shuffle)
     : shuffle_(shuffle), permutation_(1, seed, 0) {
   RETORT_CHECK(!sources.empty());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "recipes/data/row_set.h"
 
 namespace retort::data::detail {
 
@@ -12,6 +13,7 @@ struct SourceShape {
   int64_t rows = 0;
   double weight = 1;
 };
+std::vector<SourceShape> source_shapes(const RowSet& rows);
 
 // A row of a source stands weight / (smallest weight) times in the epoch; the fractional part is one more time or not, by a
 // draw from (seed, epoch, row). A pure function of its arguments. Memory: 8 bytes for each extra row of a fractional weight,

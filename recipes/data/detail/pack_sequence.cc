@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "recipes/data/detail/dealer.h"
 #include "recipes/data/detail/packing.h"
 
 namespace retort::data::detail {
@@ -12,19 +14,14 @@ namespace {
 
 constexpr uint64_t kPackOrder = 0x7061636b73;  // keeps the order of packs apart from the order of rows
 
-std::vector<SourceShape> shapes(const Dataset& dataset) {
-  std::vector<SourceShape> sources;
-  for (int64_t i = 0; i < dataset.num_sources(); ++i) sources.push_back({dataset.source_size(i), dataset.source_weight(i)});
-  return sources;
-}
-
 }  // namespace
 
-PackSequence::PackSequence(std::shared_ptr<SampleCache> samples, const BatchOptions& options, int64_t epoch)
-    : samples_(std::move(samples)),
+PackSequence::PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, int64_t epoch)
+    : costs_(std::move(costs)),
       options_(options),
+      layout_(layout),
       epoch_(epoch),
-      order_(shapes(samples_->dataset()), options.seed, epoch, options.shuffle),
+      order_(source_shapes(costs_->rows()), options.seed, epoch, options.shuffle),
       num_windows_((order_.size() + kWindowSamples - 1) / kWindowSamples) {}
 
 void PackSequence::seek(const BatchCursor& cursor) {
@@ -69,38 +66,75 @@ bool PackSequence::next_window() {
 }
 
 void PackSequence::load_window() {
-  const int64_t begin = window_ * kWindowSamples, end = std::min(begin + kWindowSamples, order_.size());
   packs_.clear();
   at_ = 0;
   loaded_ = false;  // stays so if a sample throws: the next peek() tries again
-  std::vector<int64_t> rows, lengths;
+  std::vector<Pack> rows = singles();
+  loaded_ = true;
+  switch (layout_) {
+    case Layout::kSingle: packs_ = std::move(rows); break;
+    case Layout::kPacked: packs_ = packed(rows); break;
+    case Layout::kBuckets: packs_ = bucketed(std::move(rows)); break;
+  }
+}
+
+std::vector<Pack> PackSequence::singles() const {
+  const int64_t begin = window_ * kWindowSamples, end = std::min(begin + kWindowSamples, order_.size());
+  std::vector<Pack> packs;
   for (int64_t place = begin; place < end; ++place) {
-    const int64_t row = order_.row(place), length = samples_->length(row);
-    if (length == 0) continue;
-    if (length > options_.max_length)
-      throw Error(ErrorCode::kInvalidArgument, samples_->sample(row).origin + ": the sample has " + std::to_string(length) +
+    const int64_t row = order_.row(place), tokens = costs_->tokens(row);
+    if (tokens == 0) continue;
+    if (tokens > options_.max_length)
+      throw Error(ErrorCode::kInvalidArgument, costs_->rows().origin(row) + ": the sample has " + std::to_string(tokens) +
                                                    " tokens, more than max_length " + std::to_string(options_.max_length) +
                                                    " of the batches");
-    rows.push_back(row);
-    lengths.push_back(length);
+    packs.push_back({{row}, tokens});
   }
-  loaded_ = true;
-  if (!options_.packing) {
-    for (size_t i = 0; i < rows.size(); ++i) packs_.push_back({{rows[i]}, lengths[i]});
-    return;
-  }
-  const auto bins = pack_best_fit(lengths, options_.max_length);
-  if (bins.empty()) return;
+  return packs;
+}
+
+Permutation PackSequence::window_order(size_t size) const {
   const auto window = static_cast<uint64_t>(window_), epoch = static_cast<uint64_t>(epoch_);
-  const Permutation shuffled(bins.size(), random_bits(options_.seed, kPackOrder, window), epoch);
+  return Permutation(size, random_bits(options_.seed, kPackOrder, window), epoch);
+}
+
+std::vector<Pack> PackSequence::packed(const std::vector<Pack>& singles) const {
+  std::vector<int64_t> lengths;
+  for (const Pack& single : singles) lengths.push_back(single.tokens);
+  const auto bins = pack_best_fit(lengths, options_.max_length);
+  std::vector<Pack> packs;
+  if (bins.empty()) return packs;
+  const Permutation shuffled = window_order(bins.size());
   for (size_t i = 0; i < bins.size(); ++i) {
     Pack pack;
     for (const int64_t member : bins[options_.shuffle ? shuffled(i) : i]) {
-      pack.rows.push_back(rows[static_cast<size_t>(member)]);
-      pack.tokens += lengths[static_cast<size_t>(member)];
+      const Pack& single = singles[static_cast<size_t>(member)];
+      pack.rows.push_back(single.rows.front());
+      pack.tokens += single.tokens;
     }
-    packs_.push_back(std::move(pack));
+    packs.push_back(std::move(pack));
   }
+  return packs;
+}
+
+std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {
+  std::stable_sort(singles.begin(), singles.end(), [](const Pack& a, const Pack& b) { return a.tokens < b.tokens; });
+  std::vector<std::pair<size_t, size_t>> batches;  // [first, last)
+  for (size_t first = 0, last = 0; first < singles.size(); first = last) {
+    Dealer dealer(options_);
+    while (last < singles.size() && dealer.has_room(singles[last])) dealer.deal(singles[last++]);
+    RETORT_CHECK(last > first) << "a pair does not fit into a micro-batch";
+    singles[last - 1].ends_batch = true;
+    batches.emplace_back(first, last);
+  }
+  std::vector<Pack> packs;
+  if (batches.empty()) return packs;
+  const Permutation shuffled = window_order(batches.size());
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const auto [first, last] = batches[options_.shuffle ? shuffled(i) : i];
+    for (size_t at = first; at < last; ++at) packs.push_back(std::move(singles[at]));
+  }
+  return packs;
 }
 
 }  // namespace retort::data::detail

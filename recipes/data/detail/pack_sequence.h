@@ -6,14 +6,21 @@
 #include <vector>
 
 #include "recipes/data/batches.h"
+#include "recipes/data/detail/item_cache.h"
 #include "recipes/data/detail/order.h"
-#include "recipes/data/detail/sample_cache.h"
 
 namespace retort::data::detail {
 
 struct Pack {
   std::vector<int64_t> rows;
   int64_t tokens = 0;
+  bool ends_batch = false;  // the global batch ends behind this pack, whatever room is left
+};
+
+enum class Layout {
+  kPacked,   // rows share packs of max_length tokens
+  kSingle,   // each row is a pack of its own, in the global order
+  kBuckets,  // each row is a pack of its own; a window is sorted by tokens and cut into global batches, whose order is shuffled
 };
 
 // A position in the packs of one epoch. Windows of kWindowSamples places of the epoch's order are packed one at a time, so
@@ -21,7 +28,7 @@ struct Pack {
 class PackSequence {
  public:
   // Starts at the beginning of `epoch`.
-  PackSequence(std::shared_ptr<SampleCache> samples, const BatchOptions& options, int64_t epoch);
+  PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, int64_t epoch);
   // Moves on to the cursor's pack of this epoch; kMismatch if the epoch has fewer packs.
   void seek(const BatchCursor& cursor);
 
@@ -36,9 +43,14 @@ class PackSequence {
  private:
   void load_window();
   bool next_window();
+  std::vector<Pack> singles() const;  // of the window's usable rows
+  std::vector<Pack> packed(const std::vector<Pack>& singles) const;
+  std::vector<Pack> bucketed(std::vector<Pack> singles) const;
+  Permutation window_order(size_t size) const;  // of `size` things in this window
 
-  std::shared_ptr<SampleCache> samples_;
+  std::shared_ptr<RowCosts> costs_;
   BatchOptions options_;
+  Layout layout_;
   int64_t epoch_;
   EpochOrder order_;
   int64_t window_ = 0, num_windows_ = 0, packs_before_window_ = 0;

@@ -1,0 +1,75 @@
+#include "recipes/data/detail/step_rows.h"
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "recipes/data/detail/dealer.h"
+
+namespace retort::data::detail {
+
+StepRows::StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, const BatchCursor& start)
+    : costs_(std::move(costs)), options_(options), layout_(layout), pending_(start), total_steps_(start.total_steps) {
+  if (start.epoch < 0 || start.packs_consumed < 0 || start.total_steps < 0 || start.window < 0 || start.packs_before_window < 0)
+    throw Error(ErrorCode::kInvalidArgument, "a batch cursor holds a negative number; expected one from Step::after");
+}
+
+// The sequence, moved to where the caller asked on first use; so that making a stream reads nothing.
+PackSequence& StepRows::packs() {
+  if (!sequence_) {
+    sequence_.emplace(costs_, options_, layout_, pending_.epoch);
+    sequence_->seek(pending_);
+  }
+  if (!sequence_->peek()) {
+    if (sequence_->consumed() == 0) {
+      const std::string why = costs_->rows().first_skip_reason();
+      throw Error(ErrorCode::kInvalidArgument, "no usable sample in the data: all " + std::to_string(costs_->rows().size()) +
+                                                   " rows were skipped; the first: " + (why.empty() ? "(unknown)" : why));
+    }
+    sequence_.emplace(costs_, options_, layout_, sequence_->epoch() + 1);
+    RETORT_CHECK(sequence_->peek() != nullptr) << "an epoch of good rows has no pack";
+  }
+  return *sequence_;
+}
+
+StepRows::Step StepRows::next() {
+  PackSequence& packs = this->packs();
+  Step step;
+  step.micro_batches.resize(static_cast<size_t>(options_.micro_batches));
+  Dealer dealer(options_);
+  for (const Pack* pack = packs.peek(); pack && dealer.has_room(*pack); pack = packs.peek()) {
+    if (dealer.rank() == options_.dp_rank) {
+      auto& rows = step.micro_batches[static_cast<size_t>(dealer.micro_batch())];
+      rows.insert(rows.end(), pack->rows.begin(), pack->rows.end());
+    }
+    dealer.deal(*pack);
+    packs.advance();
+  }
+  RETORT_CHECK(dealer.dealt() > 0);
+  ++total_steps_;
+  const bool more = packs.peek() != nullptr;
+  step.epoch = static_cast<double>(packs.epoch()) + (more ? packs.fraction() : 1.0);
+  if (more)
+    step.after = {packs.epoch(), packs.consumed(), total_steps_, packs.window(), packs.packs_before_window()};
+  else
+    step.after = {packs.epoch() + 1, 0, total_steps_, 0, 0};
+  return step;
+}
+
+int64_t StepRows::steps_per_epoch() {
+  if (steps_of_epoch_ >= 0) return steps_of_epoch_;
+  PackSequence packs(costs_, options_, layout_, 0);
+  int64_t steps = 0;
+  while (packs.peek()) {
+    Dealer dealer(options_);
+    for (const Pack* pack = packs.peek(); pack && dealer.has_room(*pack); pack = packs.peek()) {
+      dealer.deal(*pack);
+      packs.advance();
+    }
+    RETORT_CHECK(dealer.dealt() > 0);
+    ++steps;
+  }
+  return steps_of_epoch_ = steps;
+}
+
+}  // namespace retort::data::detail

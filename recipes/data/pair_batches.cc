@@ -1,0 +1,120 @@
+#include "recipes/data/pair_batches.h"
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "recipes/data/detail/step_rows.h"
+#include "recipes/data/detail/tensors.h"
+
+namespace retort::data {
+namespace {
+
+constexpr int64_t kCacheBytes = int64_t{256} << 20;
+
+BatchOptions batch_options(const PairBatchOptions& pairs, int64_t max_length) {
+  pairs.validate(max_length);
+  return {.seed = pairs.seed,
+          .rows_per_micro_batch = pairs.rows_per_micro_batch,
+          .tokens_per_micro_batch = pairs.tokens_per_micro_batch,
+          .micro_batches = pairs.micro_batches,
+          .max_length = 2 * max_length,
+          .packing = false,
+          .shuffle = pairs.shuffle,
+          .dp_rank = pairs.dp_rank,
+          .dp_size = pairs.dp_size};
+}
+
+// The flat arrays of a micro-batch while it is laid out.
+struct Arrays {
+  std::vector<int64_t> ids, positions, predict, targets, sequence, cu_seqlens{0};
+
+  void add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion) {
+    const auto number = static_cast<int64_t>(cu_seqlens.size()) - 1;
+    int64_t position = 0;
+    for (const int32_t id : prompt) {
+      ids.push_back(id);
+      positions.push_back(position++);
+    }
+    for (const int32_t id : completion) {
+      predict.push_back(static_cast<int64_t>(ids.size()) - 1);
+      targets.push_back(id);
+      sequence.push_back(number);
+      ids.push_back(id);
+      positions.push_back(position++);
+    }
+    cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
+  }
+};
+
+}  // namespace
+
+void PairBatchOptions::validate(int64_t max_length) const {
+  if (tokens_per_micro_batch != 0 && tokens_per_micro_batch < 2 * max_length)
+    throw Error(ErrorCode::kInvalidArgument, "tokens_per_batch is " + std::to_string(tokens_per_micro_batch) +
+                                                 "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
+                                                 "), or a long pair would not fit");
+  const BatchOptions same{.rows_per_micro_batch = rows_per_micro_batch,
+                          .micro_batches = micro_batches,
+                          .max_length = max_length,
+                          .dp_rank = dp_rank,
+                          .dp_size = dp_size};
+  same.validate();
+}
+
+PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
+  Arrays arrays;
+  PairMicroBatch batch;
+  for (const PreferenceSample& pair : pairs) {
+    RETORT_CHECK(!pair.prompt_ids.empty() && !pair.chosen_ids.empty() && !pair.rejected_ids.empty()) << pair.origin;
+    arrays.add(pair.prompt_ids, pair.chosen_ids);
+    arrays.add(pair.prompt_ids, pair.rejected_ids);
+    batch.shapes.push_back({static_cast<int64_t>(pair.prompt_ids.size()), static_cast<int64_t>(pair.chosen_ids.size()),
+                            static_cast<int64_t>(pair.rejected_ids.size())});
+  }
+  batch.tokens = {detail::to_tensor(arrays.ids), detail::to_tensor(arrays.positions), std::move(arrays.cu_seqlens)};
+  batch.predict_positions = detail::to_tensor(arrays.predict);
+  batch.targets = detail::to_tensor(arrays.targets);
+  batch.sequence_of_row = detail::to_tensor(arrays.sequence);
+  batch.pairs = std::move(pairs);
+  return batch;
+}
+
+struct PairBatchStream::Impl {
+  Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options, const BatchCursor& start)
+      : pairs(std::make_shared<detail::PairCache>(std::move(dataset), kCacheBytes)),
+        rows(pairs, options, options.tokens_per_micro_batch > 0 ? detail::Layout::kBuckets : detail::Layout::kSingle, start) {}
+
+  std::shared_ptr<detail::PairCache> pairs;
+  detail::StepRows rows;
+};
+
+PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset, PairBatchOptions options, BatchCursor start) {
+  const BatchOptions checked = batch_options(options, dataset->max_length());
+  impl_ = std::make_unique<Impl>(std::move(dataset), checked, start);
+}
+PairBatchStream::~PairBatchStream() = default;
+
+PairBatchStream::Step PairBatchStream::next() {
+  const detail::StepRows::Step rows = impl_->rows.next();
+  Step step{{}, rows.after, rows.epoch};
+  for (const auto& mine : rows.micro_batches) {
+    std::vector<PreferenceSample> pairs;
+    pairs.reserve(mine.size());
+    for (const int64_t row : mine) pairs.push_back(impl_->pairs->item(row));
+    step.micro_batches.push_back(make_pair_micro_batch(std::move(pairs)));
+  }
+  return step;
+}
+
+int64_t PairBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }
+
+std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset, const PairBatchOptions& options) {
+  const BatchOptions checked = batch_options(options, dataset.max_length());
+  std::vector<PairMicroBatch> result;
+  for (auto& pairs : detail::eval_items<PreferenceSample>(dataset, checked, checked.tokens_per_micro_batch))
+    result.push_back(make_pair_micro_batch(std::move(pairs)));
+  return result;
+}
+
+}  // namespace retort::data

@@ -1,0 +1,125 @@
+#include "recipes/data/row_set.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "recipes/data/jsonl.h"
+
+namespace retort::data {
+namespace {
+
+constexpr size_t kWarnings = 5;  // bad rows shown one by one; then only at powers of two
+
+std::string shape_text(const Source& source) {
+  std::string text = "format=" + std::string(enum_name(source.format));
+  for (const auto& [key, column] : source.columns) {
+    text += "\n" + std::to_string(key.size()) + ":" + key;
+    text += "=" + std::to_string(column.size()) + ":" + column;
+  }
+  return text;
+}
+
+}  // namespace
+
+struct RowSet::Impl {
+  Impl(std::vector<Source> given, models::Tokenizer t, models::ChatTemplate c)
+      : sources(std::move(given)), tokenizer(std::move(t)), chat(std::move(c)) {}
+
+  // Index into sources, and row inside it.
+  std::pair<size_t, int64_t> locate(int64_t row) const {
+    RETORT_CHECK(row >= 0 && row < ends.back()) << "row " << row << " of " << ends.back();
+    const auto source = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), row) - ends.begin());
+    return {source, row - (source == 0 ? 0 : ends[source - 1])};
+  }
+
+  std::vector<Source> sources;
+  models::Tokenizer tokenizer;
+  models::ChatTemplate chat;
+  OnBadSample on_bad_sample = OnBadSample::kError;
+  std::vector<JsonlFile> files;
+  std::vector<int64_t> ends;  // rows of all sources up to and with this one
+
+  mutable std::mutex mutex;  // guards the two below
+  std::unordered_set<int64_t> bad;
+  std::string first_reason;
+};
+
+RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
+               const std::filesystem::path& cache)
+    : impl_(std::make_shared<Impl>(std::move(sources), std::move(tokenizer), std::move(chat))) {
+  if (impl_->sources.empty())
+    throw Error(ErrorCode::kInvalidArgument, "no data source was given; expected at least one {path: FILE.jsonl}");
+  DataOptions checked = options;
+  checked.train = impl_->sources;
+  checked.eval.clear();
+  checked.validate();
+  impl_->on_bad_sample = options.on_bad_sample;
+  int64_t rows = 0;
+  for (const Source& source : impl_->sources) {
+    impl_->files.emplace_back(source.path, cache);
+    if (impl_->files.back().size() == 0)
+      throw Error(ErrorCode::kInvalidArgument, source.path + ": holds no rows; expected one JSON object on each line");
+    impl_->ends.push_back(rows += impl_->files.back().size());
+  }
+}
+
+int64_t RowSet::size() const { return impl_->ends.back(); }
+int64_t RowSet::num_sources() const { return static_cast<int64_t>(impl_->sources.size()); }
+int64_t RowSet::source_size(int64_t source) const { return impl_->files.at(static_cast<size_t>(source)).size(); }
+double RowSet::source_weight(int64_t source) const { return impl_->sources.at(static_cast<size_t>(source)).weight; }
+
+std::string RowSet::origin(int64_t row) const {
+  const auto [source, line] = impl_->locate(row);
+  return impl_->sources[source].path + ":" + std::to_string(impl_->files[source].line_number(line));
+}
+
+RowSet::Line RowSet::line(int64_t row) const {
+  const auto [source, line] = impl_->locate(row);
+  return {impl_->files[source].line(line), origin(row), impl_->sources[source], impl_->tokenizer, impl_->chat};
+}
+
+bool RowSet::skips() const { return impl_->on_bad_sample == OnBadSample::kSkip; }
+
+bool RowSet::known_bad(int64_t row) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->bad.contains(row);
+}
+
+void RowSet::note_bad(int64_t row, const std::string& reason) const {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->bad.insert(row).second) return;
+  if (impl_->bad.size() == 1) impl_->first_reason = reason;
+  const size_t count = impl_->bad.size();
+  if (count <= kWarnings) {
+    RETORT_LOG(kWarning) << "skipped a bad sample: " << reason;
+  } else if ((count & (count - 1)) == 0) {
+    RETORT_LOG(kWarning) << count << " bad samples skipped so far; the latest: " << reason;
+  }
+}
+
+int64_t RowSet::num_skipped() const {
+  const std::lock_guard lock(impl_->mutex);
+  return static_cast<int64_t>(impl_->bad.size());
+}
+
+std::string RowSet::first_skip_reason() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->first_reason;
+}
+
+std::string RowSet::hash_of(std::string_view kind, std::string_view shaping) const {
+  Sha256 hash;
+  hash.update("retort " + std::string(kind) + " 1\n");
+  for (size_t i = 0; i < impl_->files.size(); ++i)
+    hash.update(impl_->files[i].fingerprint() + "\n" + shape_text(impl_->sources[i]) + "\n");
+  hash.update(impl_->tokenizer.vocabulary_fingerprint() + "\n" + impl_->tokenizer.processing_fingerprint() + "\n");
+  hash.update(sha256_hex(impl_->chat.exists() ? impl_->chat.source() : std::string()) + "\n");
+  hash.update(std::string(shaping) + " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
+  return hash.hex_digest();
+}
+
+}  // namespace retort::data

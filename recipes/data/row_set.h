@@ -1,0 +1,76 @@
+// Several JSONL sources as one numbered set of rows: what all datasets have in common.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
+#include "recipes/data/options.h"
+
+namespace retort::data {
+
+// The fixed order of the rows (source by source) is the identity of the set. Bad rows are errors, or are skipped and counted
+// (on_bad_sample). Threads: const member functions may be called from any thread. Copies share everything.
+class RowSet {
+ public:
+  virtual ~RowSet() = default;
+  int64_t size() const;  // rows of all sources, bad ones included
+  int64_t num_sources() const;
+  int64_t source_size(int64_t source) const;
+  double source_weight(int64_t source) const;
+  std::string origin(int64_t row) const;  // "train.jsonl:17"
+  // False for a bad row that is skipped. Reads the row only where on_bad_sample is skip; else true without a look.
+  virtual bool usable(int64_t row) const = 0;
+  int64_t num_skipped() const;            // distinct bad rows met so far by this object
+  std::string first_skip_reason() const;  // "" if none
+  // Hash of files, columns, tokenizer, template and the options that shape the rows.
+  virtual std::string fingerprint() const = 0;
+
+ protected:
+  // `cache`: for decompressed files and offset indices, as JsonlFile. kInvalidArgument for a missing or empty source.
+  RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
+         const std::filesystem::path& cache);
+  RowSet(const RowSet&) = default;
+  RowSet(RowSet&&) = default;
+  RowSet& operator=(const RowSet&) = default;
+  RowSet& operator=(RowSet&&) = default;
+
+  struct Line {
+    std::string_view text;
+    std::string origin;
+    const Source& source;
+    const models::Tokenizer& tokenizer;
+    const models::ChatTemplate& chat;
+  };
+  // `make(line)` of the row; nullopt if the row is bad (kInvalidArgument) and skipped.
+  template <class Item, class Make>
+  std::optional<Item> read(int64_t row, Make&& make) const {
+    if (skips() && known_bad(row)) return std::nullopt;
+    try {
+      return make(line(row));
+    } catch (const Error& error) {
+      if (!skips() || error.code() != ErrorCode::kInvalidArgument) throw;
+      note_bad(row, error.message());
+      return std::nullopt;
+    }
+  }
+  bool skips() const;
+  // `kind` names what is made of the rows, `shaping` lists the options that shape it.
+  std::string hash_of(std::string_view kind, std::string_view shaping) const;
+
+ private:
+  struct Impl;
+  Line line(int64_t row) const;
+  bool known_bad(int64_t row) const;
+  void note_bad(int64_t row, const std::string& reason) const;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace retort::data
