@@ -8,6 +8,7 @@
 #include "recipes/checkpoint.h"
 #include "recipes/checkpoints.h"
 #include "recipes/distill.h"
+#include "recipes/evaluate.h"
 #include "recipes/metrics_writer.h"
 #include "recipes/sft.h"
 #include "roles/trainer.h"
@@ -148,20 +149,25 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
   if (recipe.recipe == RecipeKind::kDistill) {
     agent =
         std::make_unique<rpc::Agent>(rpc::Agent::Options{.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
-    objective =
-        std::make_unique<recipes::DistillObjective>(*agent, connect_teachers(context, *agent, data.tokenizer, vocab_rows),
-                                                    recipes::DistillObjective::Options{.divergence = recipe.distill->divergence(),
-                                                                                       .prefetch = recipe.distill->prefetch,
-                                                                                       .dp_rank = world.coordinate().dp,
-                                                                                       .dp_size = world.dp().size()});
+    objective = std::make_unique<recipes::DistillObjective>(
+        [&](int64_t) { return stream.next(); }, *agent, connect_teachers(context, *agent, data.tokenizer, vocab_rows),
+        recipes::DistillObjective::Options{.divergence = recipe.distill->divergence(),
+                                           .prefetch = recipe.distill->prefetch,
+                                           .dp_rank = world.coordinate().dp,
+                                           .dp_size = world.dp().size()});
   } else {
-    objective = std::make_unique<recipes::SftObjective>();
+    objective = std::make_unique<recipes::SftObjective>([&](int64_t) { return stream.next(); });
   }
+  recipes::Evaluator evaluator;
+  if (!data.eval.empty())
+    evaluator = [&](int64_t step) {
+      return recipes::evaluation_row(step, recipes::evaluate(trainer.decoder(), data.eval, world.dp()));
+    };
   std::unique_ptr<recipes::MetricsWriter> metrics;
   if (world.rank() == 0) metrics = std::make_unique<recipes::MetricsWriter>(context.run_folder);
   context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
   const recipes::TrainLoopResult result =
-      recipes::run_train_loop(trainer, world, stream, data.eval, *objective, checkpoints, start,
+      recipes::run_train_loop(trainer, world, *objective, evaluator, checkpoints, start,
                               {.max_steps = max_steps,
                                .logging_steps = recipe.train.logging_steps,
                                .eval_steps = recipe.train.eval_steps,

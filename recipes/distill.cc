@@ -43,8 +43,8 @@ bool matches(const data::Sample& sample, const std::map<std::string, std::string
 
 }  // namespace
 
-DistillObjective::DistillObjective(rpc::Agent& agent, std::vector<TeacherRoute> teachers, Options options)
-    : agent_(agent), teachers_(std::move(teachers)), options_(options) {
+DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent, std::vector<TeacherRoute> teachers, Options options)
+    : BatchObjective(std::move(source)), agent_(agent), teachers_(std::move(teachers)), options_(options) {
   options_.divergence.validate();
 }
 DistillObjective::~DistillObjective() = default;
@@ -128,19 +128,19 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   const auto result = losses::linear_distill(part.rows.defined() ? rows.index_select(0, part.rows) : rows, weight, {},
                                              part.rows.defined() ? targets.index_select(0, part.rows) : targets,
                                              to_signal(payload, client.head_weight()), options);
-  sums.kd += part.weight * result.kd_sum;
-  sums.teacher_mass += part.weight * result.teacher_mass_sum;
-  sums.student_mass += part.weight * result.student_mass_sum;
-  sums.masked_mass += part.weight * (result.masked_mass_sum + payload.masked_mass_sum);
+  sums.values[kKd] += part.weight * result.kd_sum;
+  sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
+  sums.values[kStudentMass] += part.weight * result.student_mass_sum;
+  sums.values[kMaskedMass] += part.weight * (result.masked_mass_sum + payload.masked_mass_sum);
   if (only_teacher) {
-    sums.ce += result.ce_sum;
-    sums.entropy += result.entropy_sum;
-    sums.correct += static_cast<double>(result.num_correct);
+    sums.values[kCe] += result.ce_sum;
+    sums.values[kEntropy] += result.entropy_sum;
+    sums.values[kCorrect] += static_cast<double>(result.num_correct);
   }
   return result.loss_sum;
 }
 
-at::Tensor DistillObjective::loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t, StepSums& sums) {
+at::Tensor DistillObjective::batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) {
   RETORT_CHECK(!in_flight_.empty()) << "loss_sum of a micro-batch that was not announced";
   std::vector<Part> parts = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -152,21 +152,23 @@ at::Tensor DistillObjective::loss_sum(const models::Decoder& student, const data
     return part_loss(parts[0], rows, weight, batch.targets, /*only_teacher=*/true, sums);
   const double ratio = options_.divergence.kd_ratio;
   const auto ce = losses::linear_cross_entropy(rows, weight, {}, batch.targets);
-  sums.ce += ce.loss_sum.item<double>();
-  sums.entropy += ce.entropy_sum;
-  sums.correct += static_cast<double>(ce.num_correct);
+  sums.values[kCe] += ce.loss_sum.item<double>();
+  sums.values[kEntropy] += ce.entropy_sum;
+  sums.values[kCorrect] += static_cast<double>(ce.num_correct);
   at::Tensor total = ce.loss_sum * (1.0 - ratio);
   for (Part& part : parts)
     if (part.num_rows > 0) total = total + part_loss(part, rows, weight, batch.targets, false, sums) * (ratio * part.weight);
   return total;
 }
 
-void DistillObjective::finish_step(const StepSums& sums, MetricsRow& row) {
-  row.add("kd_loss", sums.kd / sums.count);
-  row.add("ce_loss", sums.ce / sums.count);
-  row.add("teacher_mass", sums.teacher_mass / sums.count);
-  row.add("student_mass", sums.student_mass / sums.count);
-  row.add("masked_mass", sums.masked_mass / sums.count);
+void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
+  row.add("kd_loss", sums.values[kKd] / sums.count);
+  row.add("ce_loss", sums.values[kCe] / sums.count);
+  row.add("teacher_mass", sums.values[kTeacherMass] / sums.count);
+  row.add("student_mass", sums.values[kStudentMass] / sums.count);
+  row.add("masked_mass", sums.values[kMaskedMass] / sums.count);
+  row.add("entropy", sums.values[kEntropy] / sums.count);
+  row.add("mean_token_accuracy", sums.values[kCorrect] / sums.count);
   row.add("teacher_wait_time", teacher_wait_seconds_);
   teacher_wait_seconds_ = 0;
   double p50 = 0, p99 = 0;
@@ -184,7 +186,7 @@ void DistillObjective::finish_step(const StepSums& sums, MetricsRow& row) {
           static_cast<double>(bytes - bytes_before_) * static_cast<double>(options_.dp_size) / sums.num_tokens);
   row.add("rpc/inflight_bytes", static_cast<int64_t>(inflight));
   bytes_before_ = bytes;
-  const double masked = sums.masked_mass / sums.count;
+  const double masked = sums.values[kMaskedMass] / sums.count;
   if (masked > options_.max_masked_mass)
     throw Error(ErrorCode::kMismatch,
                 "the teacher puts " + std::to_string(masked) + " of its probability on ids above the common vocabulary (limit " +

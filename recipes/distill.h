@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "recipes/batch_objective.h"
 #include "recipes/losses/divergence.h"
-#include "recipes/objective.h"
 #include "roles/teacher_client.h"
 
 namespace retort::recipes {
@@ -25,7 +25,7 @@ struct TeacherRoute {
 // For each step the requests of the next `prefetch` steps are already in flight. A sample is answered by all teachers whose `when`
 // it matches, with their weights normalised to 1; a sample that matches none is an error naming it.
 // Threads: compute. Collectives: none of its own.
-class DistillObjective : public Objective {
+class DistillObjective : public BatchObjective {
  public:
   struct Options {
     losses::DivergenceOptions divergence;  // common_vocab comes from each teacher's handshake
@@ -33,15 +33,19 @@ class DistillObjective : public Objective {
     int64_t dp_rank = 0, dp_size = 1;
     double max_masked_mass = 1e-3;  // mean teacher mass on masked ids above which the run stops
   };
-  DistillObjective(rpc::Agent& agent, std::vector<TeacherRoute> teachers, Options options);
+  DistillObjective(StepSource source, rpc::Agent& agent, std::vector<TeacherRoute> teachers, Options options);
   ~DistillObjective() override;
 
   int64_t lookahead() const override { return options_.prefetch; }
+  size_t num_values() const override { return kValues; }
+
+ protected:
   void announce(int64_t step, const data::BatchStream::Step& batches) override;
-  at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index, StepSums& sums) override;
-  void finish_step(const StepSums& sums, MetricsRow& row) override;
+  at::Tensor batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) override;
+  void add_metrics(const StepSums& sums, MetricsRow& row) override;
 
  private:
+  enum Value : size_t { kKd, kCe, kTeacherMass, kStudentMass, kMaskedMass, kEntropy, kCorrect, kValues };
   struct Part;  // the rows of one micro-batch that one teacher answers
   std::vector<Part> split(const data::MicroBatch& batch) const;
   at::Tensor part_loss(Part& part, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets, bool only_teacher,

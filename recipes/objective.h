@@ -1,4 +1,4 @@
-// What a recipe adds to the training loop: the loss of a micro-batch, and what must be asked for ahead of time.
+// What a recipe adds to the training loop: the batches of a step, and the loss of each micro-batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,31 +15,42 @@
 
 namespace retort::recipes {
 
-// Sums over the target tokens of a step; all-reduced over dp as one fp64 vector.
+// Sums over a step; all-reduced over dp as one fp64 vector. The first are the loop's, `values` are named by the objective.
 struct StepSums {
-  double count = 0;  // target tokens
-  double loss = 0, kd = 0, ce = 0;
-  double teacher_mass = 0, student_mass = 0, masked_mass = 0;
-  double entropy = 0, correct = 0;
+  double count = 0;       // what the recipe counts: target tokens; pairs; sampled tokens
+  double loss = 0;        // of that many
   double num_tokens = 0;  // all tokens, targets or not
-  static constexpr int kFields = 10;
-  std::array<double*, kFields> fields() {
-    return {&count, &loss, &kd, &ce, &teacher_mass, &student_mass, &masked_mass, &entropy, &correct, &num_tokens};
-  }
+  std::vector<double> values;
 };
 
+// A step that was drawn.
+struct StepInfo {
+  size_t micro_batches = 0;  // the same on every rank
+  data::BatchCursor after;   // to be stored once the step is done
+  double epoch = 0;          // fractional, after this step
+};
+
+// Steps are drawn in order, each once, up to `lookahead` ahead of the one that is computed. Threads: compute.
 class Objective {
  public:
   virtual ~Objective() = default;
-  // How many steps are announced before the one being computed.
   virtual int64_t lookahead() const { return 0; }
-  // A step's batches are known; called in order of steps, each once, before loss_sum of that step. Must not wait.
-  virtual void announce(int64_t step, const data::BatchStream::Step& batches);
-  // Sum of the loss over the targets of micro-batch `index` of the oldest announced step; adds to `sums`. May wait for a remote
-  // payload until its deadline.
-  virtual at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index, StepSums& sums) = 0;
-  // The step is done; adds this recipe's metrics to the row. `sums` are global. Called on every rank.
-  virtual void finish_step(const StepSums& sums, MetricsRow& row);
+  // Draws the batches of `step` (counted from 1) and asks for what they need from other roles. May wait for what the step itself is
+  // made of (samples). The ranks vote afterwards.
+  virtual StepInfo next_step(int64_t step) = 0;
+  // Where the samples of a micro-batch of the oldest drawn step come from; for messages.
+  virtual std::string origins(size_t index) const = 0;
+  // How many StepSums::values there are.
+  virtual size_t num_values() const = 0;
+  // Before the first loss of the oldest drawn step; for sums that the loss must know. A collective over `dp` if it is one.
+  virtual void begin_step(parallel::Group& dp);
+  // Sum of the loss over micro-batch `index` of the oldest drawn step; adds to `sums`. May wait for a remote payload until its
+  // deadline.
+  virtual at::Tensor loss_sum(const models::Decoder& student, size_t index, StepSums& sums) = 0;
+  // What the step's loss and gradient are divided by, once; from global sums.
+  virtual double divisor(const StepSums& sums) const { return sums.count; }
+  // The step is done: forgets its batches and adds this recipe's metrics to the row. `sums` are global. Called on every rank.
+  virtual void finish_step(const StepSums& sums, MetricsRow& row) = 0;
 };
 
 }  // namespace retort::recipes

@@ -1,13 +1,21 @@
 // Supervised fine-tuning: token cross-entropy on the target tokens, never materialising all logits.
 #pragma once
 
-#include "recipes/objective.h"
+#include "recipes/batch_objective.h"
 
 namespace retort::recipes {
 
-class SftObjective : public Objective {
+class SftObjective : public BatchObjective {
  public:
-  at::Tensor loss_sum(const models::Decoder& student, const data::MicroBatch& batch, size_t index, StepSums& sums) override;
+  using BatchObjective::BatchObjective;
+  size_t num_values() const override { return kValues; }
+
+ protected:
+  at::Tensor batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) override;
+  void add_metrics(const StepSums& sums, MetricsRow& row) override;
+
+ private:
+  enum Value : size_t { kEntropy, kCorrect, kValues };
 };
 
 }  // namespace retort::recipes

@@ -35,11 +35,13 @@ struct TrainLoopResult {
   std::filesystem::path last_checkpoint;
 };
 
-// Runs from start.step to max_steps. Before the first collective of a step the ranks vote, so that a failure on one rank raises on all
-// of them. A stop request on any rank stops all after the same step, with a checkpoint. Collectives on the world: the trainer's,
-// one vote, one all-reduce of the sums and one of the stop flag for each step.
-TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, data::BatchStream& batches,
-                               const std::vector<data::MicroBatch>& eval, Objective& objective,
+// The evaluation after a step: its row, with "eval_" names. Every rank calls it.
+using Evaluator = std::function<MetricsRow(int64_t step)>;
+
+// Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a step the ranks vote, so that a failure
+// on one rank raises on all of them. A stop request on any rank stops all after the same step, with a checkpoint. Collectives on
+// the world: the trainer's, the objective's, and for each step two votes, one all-reduce of the sums and one of the stop flag.
+TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, Objective& objective, const Evaluator& evaluator,
                                const CheckpointStore& checkpoints, LoopState start, const TrainLoopOptions& options,
                                const TrainLoopHooks& hooks);
 
