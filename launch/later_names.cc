@@ -9,8 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 37> kLater{{
-    {"dpo", "recipe: dpo is"},
+constexpr std::array<Entry, 33> kLater{{
     {"generation", "generation by a role during training is"},
     {"rewards", "rewards are"},
     {"rejection_sampling", "recipe: rejection_sampling is"},
@@ -18,7 +17,6 @@ constexpr std::array<Entry, 37> kLater{{
     {"reward_model", "recipe: reward_model is"},
     {"weight_sync", "pushing weights to generators is"},
     {"lora", "LoRA is"},
-    {"recipe=dpo", "recipe: dpo is"},
     {"recipe=rejection_sampling", "recipe: rejection_sampling is"},
     {"recipe=on_policy_distill", "recipe: on_policy_distill is"},
     {"recipe=grpo", "recipe: grpo is"},
@@ -43,8 +41,6 @@ constexpr std::array<Entry, 37> kLater{{
     {"launch.hosts", "starting processes on other hosts is"},
     {"data.train.format=kto", "format: kto is"},
     {"data.eval.format=kto", "format: kto is"},
-    {"data.train.format=preference", "preference data is"},
-    {"data.eval.format=preference", "preference data is"},
     {"train.fp16", "fp16 training is"},
     {"train.optim", "another optimizer than AdamW is"},
 }};

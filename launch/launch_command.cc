@@ -22,21 +22,21 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// The cheapest mistake to find early: a teacher that numbers its tokens differently.
+// The cheapest mistake to find early: a model that numbers its tokens differently.
 void check_tokenizers(const Recipe& recipe) {
-  if (!recipe.distill) return;
+  const auto others = recipe.frozen_roles();
+  if (others.empty()) return;
   const models::Tokenizer student = models::Tokenizer::load(recipe.roles.at(Recipe::kDrivingRole).model);
-  for (const recipes::TeacherOptions& options : recipe.distill->teachers) {
-    const std::string& folder = recipe.roles.at(options.role).model;
-    const models::Tokenizer teacher = models::Tokenizer::load(folder);
-    const int64_t known = std::min(student.vocab_size(), teacher.vocab_size());
-    const std::string mine = student.vocabulary_fingerprint(known), theirs = teacher.vocabulary_fingerprint(known);
+  for (const std::string& role : others) {
+    const std::string& folder = recipe.roles.at(role).model;
+    const models::Tokenizer other = models::Tokenizer::load(folder);
+    const int64_t known = std::min(student.vocab_size(), other.vocab_size());
+    const std::string mine = student.vocabulary_fingerprint(known), theirs = other.vocabulary_fingerprint(known);
     if (mine != theirs)
       throw Error(ErrorCode::kInvalidArgument,
-                  "role '" + options.role + "': the tokenizer of " + folder + " differs from the student's in the " +
+                  "role '" + role + "': the tokenizer of " + folder + " differs from the student's in the " +
                       std::to_string(known) + " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
-                      mine.substr(0, 16) +
-                      "); distillation compares distributions id by id: use a teacher with the student's tokenizer");
+                      mine.substr(0, 16) + "); distributions are compared id by id: use a model with the student's tokenizer");
   }
 }
 

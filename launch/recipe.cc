@@ -23,7 +23,8 @@ class CrossCheck {
     check_top_level();
     check_roles();
     check_data();
-    if (recipe_.recipe == RecipeKind::kDistill) check_distill();
+    if (recipe_.distill) check_distill();
+    if (recipe_.dpo) check_dpo();
     if (options_.check_files) check_files();
   }
 
@@ -69,10 +70,20 @@ class CrossCheck {
     if (!written({"recipe"})) refuse({}, "`recipe` is missing; expected recipe: " + enum_choices<RecipeKind>());
     if (recipe_.output_dir.empty())
       refuse({}, "`output_dir` is missing; expected the folder of the run, e.g. output_dir: runs/first");
-    if (recipe_.recipe != RecipeKind::kDistill && recipe_.distill)
-      refuse({"distill"}, "this block belongs to recipe: distill, the recipe is " + std::string(enum_name(recipe_.recipe)));
-    if (recipe_.recipe == RecipeKind::kDistill && !recipe_.distill)
-      refuse({}, "`distill` is missing; recipe: distill needs at least distill: {teachers: [{role: teacher}]}");
+    check_block("distill", recipe_.distill.has_value(), {RecipeKind::kDistill}, "distill: {teachers: [{role: teacher}]}");
+    check_block("dpo", recipe_.dpo.has_value(), {RecipeKind::kDpo}, "dpo: {beta: 0.1}");
+  }
+
+  // A block must stand exactly where its recipe is.
+  void check_block(const std::string& name, bool given, const std::vector<RecipeKind>& of, const std::string& least) const {
+    const bool wanted = std::find(of.begin(), of.end(), recipe_.recipe) != of.end();
+    const std::string kind(enum_name(recipe_.recipe));
+    if (given && !wanted) {
+      std::string owners;
+      for (const RecipeKind owner : of) owners += (owners.empty() ? "" : " or ") + std::string(enum_name(owner));
+      refuse({name}, "this block belongs to recipe: " + owners + ", the recipe is " + kind);
+    }
+    if (!given && wanted) refuse({}, "`" + name + "` is missing; recipe: " + kind + " needs at least " + least);
   }
 
   void check_roles() const {
@@ -98,9 +109,9 @@ class CrossCheck {
     if (driving && role.batching != Batching::kAsSent)
       refuse({"roles", name, "batching"}, "has no effect on the driving role, which serves no requests");
     if (driving) return;
-    const bool teaches = recipe_.distill && std::any_of(recipe_.distill->teachers.begin(), recipe_.distill->teachers.end(),
-                                                        [&](const auto& teacher) { return teacher.role == name; });
-    if (!teaches) refuse({"roles", name}, "no part of this recipe uses the role; remove it" + nearest_role(name));
+    const auto used = recipe_.frozen_roles();
+    if (std::find(used.begin(), used.end(), name) == used.end())
+      refuse({"roles", name}, "no part of this recipe uses the role; remove it" + nearest_role(name));
   }
 
   void check_data() const {
@@ -121,6 +132,21 @@ class CrossCheck {
       if (role == Recipe::kDrivingRole) refuse(path, "the student cannot be its own teacher");
       if (!recipe_.roles.contains(role)) refuse(path, "'" + role + "' is not declared under roles" + nearest_role(role));
     }
+  }
+
+  // Every loss but simpo, orpo and sft compares with a reference.
+  void check_dpo() const {
+    const std::string& role = recipe_.dpo->reference;
+    const bool needed = losses::needs_reference(recipe_.dpo->preference());
+    if (!recipe_.data.packing)
+      refuse({"data", "packing"}, "has no effect: pairs are always laid end to end, without padding; remove the key");
+    if (!needed && written({"dpo", "reference"}) && recipe_.roles.contains(role))
+      refuse({"dpo", "reference"},
+             "has no effect: no loss of this recipe compares with a reference; remove the key and the role");
+    if (!needed) return;
+    if (role == Recipe::kDrivingRole) refuse({"dpo", "reference"}, "the student cannot be its own reference: it moves");
+    if (!recipe_.roles.contains(role))
+      refuse({"dpo", "reference"}, "'" + role + "' is not declared under roles" + nearest_role(role));
   }
 
   void check_files() const {
@@ -176,6 +202,17 @@ void collect_warnings(const Recipe& recipe, const CrossCheck& check, std::vector
 void LaunchOptions::validate() const {
   if (collective_timeout.count() <= 0) throw Error(ErrorCode::kInvalidArgument, "collective_timeout must be above 0");
   if (stop_timeout.count() <= 0) throw Error(ErrorCode::kInvalidArgument, "stop_timeout must be above 0");
+}
+
+std::vector<std::string> Recipe::frozen_roles() const {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  if (distill)
+    for (const auto& teacher : distill->teachers) add(teacher.role);
+  if (dpo && losses::needs_reference(dpo->preference())) add(dpo->reference);
+  return names;
 }
 
 int64_t Recipe::num_processes() const {

@@ -14,13 +14,14 @@
 #include "parallel/layout.h"
 #include "recipes/data/options.h"
 #include "recipes/distill_options.h"
+#include "recipes/dpo_options.h"
 #include "recipes/float_type.h"
 #include "recipes/train_options.h"
 #include "rpc/options.h"
 
 namespace retort::launch {
 
-enum class RecipeKind { kSft, kDistill };
+enum class RecipeKind { kSft, kDpo, kDistill };
 enum class Batching { kAsSent, kDynamic };
 enum class Backend { kLocal };
 
@@ -66,6 +67,7 @@ struct Recipe {
   data::DataOptions data;
   recipes::TrainOptions train;
   std::optional<recipes::DistillOptions> distill;
+  std::optional<recipes::DpoOptions> dpo;
   LaunchOptions launch;
   rpc::RpcOptions rpc;
 
@@ -79,12 +81,15 @@ struct Recipe {
     visit("data", data, "training and evaluation data");
     visit("train", train, "length, batch, optimizer, and what happens when");
     visit("distill", distill, "recipe: distill only");
+    visit("dpo", dpo, "recipe: dpo only");
     visit("launch", launch, "how processes are started and stopped");
     visit("rpc", rpc, "the connections between roles");
   }
 
   // The role whose processes run the recipe.
   static constexpr const char* kDrivingRole = "student";
+  // Roles that hold a frozen model, in the order in which the recipe names them: teachers and references.
+  std::vector<std::string> frozen_roles() const;
   int64_t num_processes() const;
 };
 
@@ -107,7 +112,8 @@ std::string resolved_yaml(const Recipe& recipe);
 template <>
 struct retort::EnumNames<retort::launch::RecipeKind> {
   using E = retort::launch::RecipeKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"sft", E::kSft}, {"distill", E::kDistill}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"sft", E::kSft}, {"dpo", E::kDpo}, {"distill", E::kDistill}}};
 };
 template <>
 struct retort::EnumNames<retort::launch::Batching> {

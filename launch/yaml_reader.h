@@ -123,6 +123,12 @@ void YamlReader::read(T& value) const {
       read(value.emplace());
     }
   } else if constexpr (detail::kIsVector<T>) {
+    if constexpr (std::is_enum_v<typename T::value_type>) {  // `loss_type: sigmoid` is a list of one choice
+      if (node_.kind == YamlNode::Kind::kScalar) {
+        value.clear();
+        return read(value.emplace_back());
+      }
+    }
     expect(YamlNode::Kind::kList);
     value.clear();
     for (size_t i = 0; i < node_.items.size(); ++i) item(i, node_.items[i]).read(value.emplace_back());

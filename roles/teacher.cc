@@ -72,6 +72,7 @@ Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer to
 
 TeacherInfo Teacher::info(const InfoRequest& request) const {
   const int64_t known = std::min(request.tokenizer_size, tokenizer_.vocab_size());
+  if (request.weights_fingerprint && fingerprint_.empty()) fingerprint_ = models::weights_fingerprint(decoder_);
   return {.name = name_,
           .weight_version = weight_version_,
           .vocab_rows = decoder_.config().vocab_size,
@@ -79,7 +80,8 @@ TeacherInfo Teacher::info(const InfoRequest& request) const {
           .hidden_size = decoder_.config().hidden_size,
           .dtype = models::dtype_name(decoder_.head_weight().scalar_type()),
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(known),
-          .processing_fingerprint = tokenizer_.processing_fingerprint()};
+          .processing_fingerprint = tokenizer_.processing_fingerprint(),
+          .weights_fingerprint = request.weights_fingerprint ? fingerprint_ : ""};
 }
 
 HeadReply Teacher::head(const HeadRequest& request) const {

@@ -54,6 +54,7 @@ class Teacher {
   models::Decoder decoder_;
   models::Tokenizer tokenizer_;
   uint64_t weight_version_ = 1;
+  mutable std::string fingerprint_;
   std::vector<Waiting> waiting_;
   int64_t max_merged_tokens_ = kMaxMergedTokens;
   mutable int64_t served_ = 0, forwards_ = 0;

@@ -19,7 +19,7 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options, const models::T
   const int64_t student_size = student_tokenizer.vocab_size();
   for (size_t i = 0; i < options_.replicas.size(); ++i) {
     const std::string& peer = options_.replicas[i];
-    const TeacherInfo info = agent_.call(peer, kTeacherInfo, {student_size}, call).get();
+    const TeacherInfo info = agent_.call(peer, kTeacherInfo, {student_size, options_.weights_fingerprint}, call).get();
     const int64_t known = std::min(student_size, info.tokenizer_size);
     const std::string mine = student_tokenizer.vocabulary_fingerprint(known);
     if (mine != info.vocabulary_fingerprint)
@@ -34,7 +34,8 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options, const models::T
           << " have the same vocabulary but other merges, normaliser or chat template; only the student's is used";
     }
     if (i > 0 && (info.vocab_rows != info_.vocab_rows || info.hidden_size != info_.hidden_size ||
-                  info.weight_version != info_.weight_version || info.dtype != info_.dtype))
+                  info.weight_version != info_.weight_version || info.dtype != info_.dtype ||
+                  info.weights_fingerprint != info_.weights_fingerprint))
       throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models").with("teacher", peer);
     info_ = info;
     // Rows above what both tokenizers can name are padding: masked inside the divergence, on both sides.

@@ -33,6 +33,7 @@ class TeacherClient {
     PayloadSpec spec;                   // common_vocab is filled in by the handshake
     std::chrono::milliseconds timeout{120'000};
     int64_t student_vocab_rows = 0;
+    bool weights_fingerprint = false;  // ask for TeacherInfo::weights_fingerprint
   };
   // Handshake with every replica: fingerprints over the ids both tokenizers know must agree (kMismatch showing both), replicas must
   // agree with each other; fetches the head when the payload is hidden states.

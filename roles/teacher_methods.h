@@ -21,17 +21,20 @@ struct TeacherInfo {
   std::string dtype;
   std::string vocabulary_fingerprint;  // over min(own, asker's) tokenizer_size
   std::string processing_fingerprint;
+  std::string weights_fingerprint;  // models::weights_fingerprint, if it was asked for
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype, vocabulary_fingerprint, processing_fingerprint);
+    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype, vocabulary_fingerprint, processing_fingerprint,
+            weights_fingerprint);
   }
 };
 struct InfoRequest {
-  int64_t tokenizer_size = 0;  // the asker's: the fingerprint is over the ids both know
+  int64_t tokenizer_size = 0;        // the asker's: the fingerprint is over the ids both know
+  bool weights_fingerprint = false;  // costs one pass over the weights, the first time
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(tokenizer_size);
+    archive(tokenizer_size, weights_fingerprint);
   }
 };
 

@@ -15,7 +15,9 @@
 #include "recipes/data/answer.h"
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
+#include "recipes/data/jsonl.h"
 #include "recipes/losses/linear_cross_entropy.h"
+#include "recipes/losses/linear_log_probs.h"
 
 namespace retort::launch {
 namespace {
@@ -64,7 +66,7 @@ void evaluate_batch(const LoadedModel& model, std::vector<data::Sample> samples,
     if (length > 1) {
       const at::Tensor values = losses::linear_log_probs(hidden.narrow(0, begin, length - 1), head, {},
                                                          batch.tokens.input_ids.narrow(0, begin + 1, length - 1))
-                                    .contiguous();
+                                    .log_probs;
       logps.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel());
     }
     output->write(sample_line(batch.samples[s], logps));

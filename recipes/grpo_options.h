@@ -1,0 +1,62 @@
+// A recipe's `grpo:` block: advantages, the clipped loss, and how far generation may run ahead.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+#include "recipes/losses/advantages.h"
+#include "recipes/losses/policy.h"
+
+namespace retort::recipes {
+
+// What a sample's reward is compared with.
+enum class AdvantageType { kGrpo, kRloo, kReinforcePlusPlus };
+
+struct GrpoOptions {
+  double beta = 0.0;
+  double epsilon = 0.2;
+  std::optional<double> epsilon_high;
+  losses::PolicyLossType loss_type = losses::PolicyLossType::kDapo;
+  AdvantageType advantage = AdvantageType::kGrpo;
+  losses::ScaleRewards scale_rewards = losses::ScaleRewards::kGroup;
+  int64_t num_iterations = 1;
+  losses::ImportanceSamplingLevel importance_sampling_level = losses::ImportanceSamplingLevel::kToken;
+  losses::SamplingCorrection sampling_correction = losses::SamplingCorrection::kNone;
+  double importance_sampling_cap = 3.0;
+  int64_t max_staleness = 0;
+  std::string reference = "reference";
+
+  template <class V>
+  void fields(V& visit) {
+    visit("beta", beta, "weight of the k3 KL to the reference; 0: no reference role");
+    visit("epsilon", epsilon, "the ratio to the old policy is clipped to [1 - epsilon, 1 + epsilon_high]");
+    visit("epsilon_high", epsilon_high, "upper clip range; null: epsilon");
+    visit("loss_type", loss_type, "how token losses are averaged");
+    visit("advantage", advantage,
+          "grpo: against the group's mean; rloo: against the others' mean; reinforce_plus_plus: "
+          "against the batch's");
+    visit("scale_rewards", scale_rewards,
+          "what divides the advantage: the group's deviation, the batch's, nothing; advantage: grpo only");
+    visit("num_iterations", num_iterations, "optimizer steps on the same samples");
+    visit("importance_sampling_level", importance_sampling_level, "ratios of tokens, or of whole sequences (GSPO)");
+    visit("sampling_correction", sampling_correction, "weights by trainer / generator probability, capped or masked");
+    visit("importance_sampling_cap", importance_sampling_cap, "cap of sampling_correction");
+    visit("max_staleness", max_staleness,
+          "optimizer steps that the samples' weights may lie behind; above 0 generation overlaps training");
+    visit("reference", reference, "the role of the KL's reference; beta above 0 only");
+  }
+  // kInvalidArgument naming the field.
+  void validate() const;
+  losses::PolicyOptions policy() const;
+};
+
+}  // namespace retort::recipes
+
+template <>
+struct retort::EnumNames<retort::recipes::AdvantageType> {
+  using E = retort::recipes::AdvantageType;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"grpo", E::kGrpo}, {"rloo", E::kRloo}, {"reinforce_plus_plus", E::kReinforcePlusPlus}}};
+};
