@@ -1,12 +1,12 @@
-// Greedy and sampled generation with a KV cache.
+// Completions of a list of prompts in one call, by an engine of its own (models/generation/engine.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "models/decoder.h"
+#include "models/generation/request.h"
 
 namespace retort::models {
 
@@ -20,14 +20,8 @@ struct GenerateOptions {
   int64_t max_batch = 32;  // prompts computed together
 };
 
-struct Completion {
-  std::vector<int32_t> token_ids;  // without the prompt; includes the end token if one was produced
-  std::vector<float> logps;        // log-probability of each token under the model at temperature 1, fp32
-  bool finished = false;           // an end token was produced
-};
-
-// One completion for each prompt, in order. Sampling noise is a function of (seed, sample index, position, token id): no draw
-// depends on the batch. `on_token(sample, token)` (optional) streams. Inference mode inside.
+// One completion for each prompt, in order; sample ids are 0, 1, ... `on_token(sample, token)` (optional) streams.
+// kInvalidArgument and kCorrupt as Engine::submit and Engine::step.
 std::vector<Completion> generate(const Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
                                  const GenerateOptions& options, const std::function<void(size_t, int32_t)>& on_token = {});
 

@@ -93,7 +93,7 @@ TEST_P(Parity, GreedyTokensAreIdentical) {
   const std::vector<Completion> out = generate(golden.decoder, {prompt}, options);
   ASSERT_EQ(out.size(), 1u);
   EXPECT_EQ(out[0].token_ids, expected);
-  EXPECT_FALSE(out[0].finished);
+  EXPECT_EQ(out[0].finish_reason, FinishReason::kLength);
   // Its log-probabilities are those of a full forward over prompt and completion.
   std::vector<int32_t> whole = prompt;
   whole.insert(whole.end(), out[0].token_ids.begin(), out[0].token_ids.end());

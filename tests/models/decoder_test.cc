@@ -282,7 +282,7 @@ TEST(Generate, StopsAtAnEndToken) {
   std::vector<std::vector<int32_t>> streamed(2);
   const std::vector<Completion> out =
       generate(decoder, prompts, options, [&](size_t sample, int32_t token) { streamed[sample].push_back(token); });
-  EXPECT_TRUE(out[0].finished);
+  EXPECT_EQ(out[0].finish_reason, FinishReason::kEos);
   EXPECT_LE(out[0].token_ids.size(), 5u);
   EXPECT_EQ(out[0].token_ids.back(), options.eos_token_ids[1]);
   EXPECT_EQ(out[0].logps.size(), out[0].token_ids.size());

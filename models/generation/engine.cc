@@ -1,0 +1,313 @@
+#include "models/generation/engine.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "models/generation/request_checks.h"
+#include "models/generation/sampler.h"
+#include "models/generation/scheduler.h"
+
+namespace retort::models {
+namespace {
+
+int64_t count_blocks(const ModelConfig& config, const EngineOptions& options) {
+  options.validate();
+  if (options.num_blocks > 0) return options.num_blocks;
+  const int64_t block_bytes = StepModel::kv_bytes(config, 1, options.block_tokens);
+  const int64_t blocks = options.kv_cache_bytes / block_bytes;
+  if (blocks < 1) {
+    throw Error(ErrorCode::kInvalidArgument, "generation: kv_cache_bytes must hold at least one block of " +
+                                                 std::to_string(block_bytes) + " bytes; raise it or lower block_tokens")
+        .with("kv_cache_bytes", options.kv_cache_bytes);
+  }
+  return blocks;
+}
+
+// A sequence that takes its next token from row `row` of the states.
+struct Draw {
+  Sequence* sequence;
+  int64_t row;
+  Choice choice;
+};
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(const Decoder& d, EngineOptions o, Detokenizer t)
+      : decoder(&d),
+        options(o),
+        detokenizer(std::move(t)),
+        pool(count_blocks(d.config(), options), options.block_tokens, options.share_prefixes),
+        model(d, pool.num_blocks(), options.block_tokens),
+        scheduler(options, pool) {
+    stats.num_blocks = pool.num_blocks();
+    stats.kv_bytes = model.kv_bytes();
+  }
+
+  void step();
+  void collect_draws();
+  void choose();
+  void accept(const Draw& draw);
+  bool ends(const Sequence& sequence, FinishReason& reason) const;
+  bool contains_stop(const Sequence& sequence) const;
+  void deliver(RequestState& request, size_t completion, Completion result);
+  void cancel(RequestState& request);
+
+  const Decoder* decoder;
+  EngineOptions options;
+  Detokenizer detokenizer;
+  BlockPool pool;
+  StepModel model;
+  Scheduler scheduler;
+  EngineStats stats;
+  std::map<uint64_t, std::unique_ptr<RequestState>> requests;
+  uint64_t next_id = 1;
+  bool stepping = false;
+  // Of the step:
+  std::vector<int32_t> ids;
+  std::vector<StepSpan> spans;
+  std::vector<Draw> draws;
+  std::vector<float> states, logits;
+  std::vector<SamplerScratch> scratch;
+};
+
+// The states of all last tokens, and who draws from them.
+void Engine::Impl::collect_draws() {
+  const auto width = static_cast<size_t>(model.config().hidden_size);
+  draws.clear();
+  states.clear();
+  const auto add_state = [&] {
+    states.resize(states.size() + width);
+    return states.data() + (states.size() - width);
+  };
+  const auto rows = [&] { return static_cast<int64_t>(states.size() / width); };
+  for (const Piece& piece : scheduler.pieces()) {
+    if (!piece.last) continue;
+    const int64_t row = piece.first_row + piece.count - 1;
+    if (piece.sequence != nullptr) {
+      model.final_state(row, add_state());
+      draws.push_back({piece.sequence, rows() - 1, {}});
+    } else {
+      piece.group->state.resize(width);
+      model.final_state(row, piece.group->state.data());
+    }
+  }
+  const SampleGroup* group = nullptr;
+  for (Sequence* sequence : scheduler.start_samples([&](int32_t from, int32_t to) { model.copy_block(from, to); })) {
+    if (sequence->group != group) {
+      group = sequence->group;
+      std::copy(group->state.begin(), group->state.end(), add_state());
+    }
+    draws.push_back({sequence, rows() - 1, {}});
+  }
+}
+
+void Engine::Impl::choose() {
+  constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values that are formed at once
+  const int64_t width = model.config().hidden_size, vocab_size = model.config().vocab_size;
+  const int64_t rows = static_cast<int64_t>(states.size()) / width, at_once = std::max<int64_t>(1, kLogits / vocab_size);
+  scratch.resize(static_cast<size_t>(at::get_num_threads()));
+  logits.resize(static_cast<size_t>(std::min(rows, at_once) * vocab_size));
+  size_t next = 0;
+  for (int64_t first = 0; first < rows; first += at_once) {
+    const int64_t end = std::min(rows, first + at_once);
+    model.logits(states.data() + first * width, end - first, logits.data());
+    const size_t begin_draw = next;
+    while (next < draws.size() && draws[next].row < end) ++next;
+    at::parallel_for(static_cast<int64_t>(begin_draw), static_cast<int64_t>(next), 1, [&](int64_t begin, int64_t stop) {
+      SamplerScratch& mine = scratch[static_cast<size_t>(at::get_thread_num())];
+      for (int64_t i = begin; i < stop; ++i) {
+        Draw& draw = draws[static_cast<size_t>(i)];
+        const Sequence& sequence = *draw.sequence;
+        draw.choice =
+            choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size, sequence.group->request->request.sampling,
+                         sequence.seen, sequence.sample_id, sequence.tokens.size(), mine);
+      }
+    });
+  }
+}
+
+bool Engine::Impl::contains_stop(const Sequence& sequence) const {
+  const std::vector<std::string>& stops = sequence.group->request->request.stop;
+  if (stops.empty()) return false;
+  size_t longest = 0;
+  for (const std::string& stop : stops) longest = std::max(longest, stop.size());
+  // A stop string that ends in the newest token; a token may be one byte of a character, or nothing at the beginning.
+  const std::vector<int32_t>& ids = sequence.result.token_ids;
+  const size_t count = std::min(ids.size(), longest + 8);
+  const std::string text = detokenizer(std::span(ids).last(count));
+  return std::any_of(stops.begin(), stops.end(), [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
+}
+
+bool Engine::Impl::ends(const Sequence& sequence, FinishReason& reason) const {
+  const std::vector<int64_t>& eos = sequence.group->request->request.eos_token_ids;
+  const Completion& result = sequence.result;
+  if (std::find(eos.begin(), eos.end(), result.token_ids.back()) != eos.end()) {
+    reason = FinishReason::kEos;
+  } else if (contains_stop(sequence)) {
+    reason = FinishReason::kStop;
+  } else if (static_cast<int64_t>(result.token_ids.size()) >= sequence.max_new_tokens) {
+    reason = FinishReason::kLength;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void Engine::Impl::accept(const Draw& draw) {
+  Sequence& sequence = *draw.sequence;
+  RequestState& request = *sequence.group->request;
+  const int32_t token = draw.choice.token;
+  sequence.tokens.push_back(token);
+  sequence.result.token_ids.push_back(token);
+  sequence.result.logps.push_back(draw.choice.logp);
+  sequence.result.sampling_logps.push_back(draw.choice.sampling_logp);
+  if (request.request.sampling.repetition_penalty != 1.0) {
+    const auto place = std::lower_bound(sequence.seen.begin(), sequence.seen.end(), token);
+    if (place == sequence.seen.end() || *place != token) sequence.seen.insert(place, token);
+  }
+  if (request.callbacks.on_token) request.callbacks.on_token(sequence.completion, token, draw.choice.logp);
+  FinishReason reason = FinishReason::kLength;
+  if (request.cancelled || !ends(sequence, reason)) return;
+  sequence.result.finish_reason = reason;
+  const size_t completion = sequence.completion;
+  Completion result = std::move(sequence.result);
+  scheduler.finish(sequence);
+  deliver(request, completion, std::move(result));
+  if (request.unfinished == 0) scheduler.remove(request);
+}
+
+void Engine::Impl::deliver(RequestState& request, size_t completion, Completion result) {
+  request.completions[completion] = std::move(result);
+  request.done[completion] = true;
+  --request.unfinished;
+  if (request.callbacks.on_completion) request.callbacks.on_completion(completion, request.completions[completion]);
+}
+
+void Engine::Impl::cancel(RequestState& request) {
+  for (Sequence* sequence : scheduler.sequences_of(request))
+    request.completions[sequence->completion] = std::move(sequence->result);
+  scheduler.remove(request);
+  for (size_t i = 0; i < request.completions.size(); ++i) {
+    if (request.done[i]) continue;
+    Completion result = std::move(request.completions[i]);
+    result.finish_reason = FinishReason::kCancelled;
+    deliver(request, i, std::move(result));
+  }
+}
+
+void Engine::Impl::step() {
+  scheduler.plan(ids, spans);
+  stats.peak_used_blocks = std::max(stats.peak_used_blocks, pool.used());
+  if (!ids.empty()) {
+    model.forward(ids, spans);
+    ++stats.steps;
+    stats.rows += static_cast<int64_t>(ids.size());
+  }
+  scheduler.computed();
+  collect_draws();
+  RETORT_CHECK(!ids.empty() || !draws.empty()) << "nothing can be computed, and the engine is not idle";
+  stats.peak_used_blocks = std::max(stats.peak_used_blocks, pool.used());
+  choose();
+  for (const Draw& draw : draws) accept(draw);
+  std::vector<RequestState*> cancelled;
+  for (const auto& [id, request] : requests) {
+    if (request->cancelled && request->unfinished > 0) cancelled.push_back(request.get());
+  }
+  for (RequestState* request : cancelled) cancel(*request);
+}
+
+Engine::Engine(const Decoder& decoder, EngineOptions options, Detokenizer detokenizer)
+    : impl_(std::make_unique<Impl>(decoder, options, std::move(detokenizer))) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+
+uint64_t Engine::submit(GenerationRequest request, GenerationCallbacks callbacks) {
+  check_request(request, impl_->model.config(), impl_->options, impl_->pool.num_blocks(), static_cast<bool>(impl_->detokenizer));
+  auto state = std::make_unique<RequestState>();
+  state->id = impl_->next_id++;
+  state->request = std::move(request);
+  state->callbacks = std::move(callbacks);
+  state->groups.resize(state->request.prompts.size());
+  for (size_t i = 0; i < state->groups.size(); ++i) {
+    state->groups[i].request = state.get();
+    state->groups[i].prompt = i;
+  }
+  state->unfinished = static_cast<int64_t>(state->groups.size()) * state->request.num_generations;
+  state->completions.resize(static_cast<size_t>(state->unfinished));
+  state->done.resize(state->completions.size());
+  impl_->scheduler.add(*state);
+  const uint64_t id = state->id;
+  impl_->requests.emplace(id, std::move(state));
+  return id;
+}
+
+bool Engine::idle() const { return impl_->scheduler.idle(); }
+
+bool Engine::step() {
+  RETORT_CHECK(!impl_->stepping) << "step() inside a callback";
+  if (idle()) return false;
+  impl_->stepping = true;
+  try {
+    impl_->step();
+  } catch (...) {
+    impl_->stepping = false;
+    throw;
+  }
+  impl_->stepping = false;
+  return true;
+}
+
+bool Engine::finished(uint64_t id) const {
+  const auto found = impl_->requests.find(id);
+  return found != impl_->requests.end() && found->second->unfinished == 0;
+}
+
+bool Engine::cancel(uint64_t id) {
+  const auto found = impl_->requests.find(id);
+  if (found == impl_->requests.end() || found->second->unfinished == 0) return false;
+  found->second->cancelled = true;
+  if (!impl_->stepping) impl_->cancel(*found->second);
+  return true;
+}
+
+std::vector<Completion> Engine::take(uint64_t id) {
+  if (!finished(id))
+    throw Error(ErrorCode::kInvalidArgument, "generation: no finished request has this number").with("request", id);
+  const auto found = impl_->requests.find(id);
+  RETORT_CHECK(!impl_->stepping) << "take() inside a callback";
+  std::vector<Completion> completions = std::move(found->second->completions);
+  impl_->requests.erase(found);
+  return completions;
+}
+
+std::vector<Completion> Engine::run(GenerationRequest request, GenerationCallbacks callbacks) {
+  const uint64_t id = submit(std::move(request), std::move(callbacks));
+  while (!finished(id)) step();
+  return take(id);
+}
+
+void Engine::weights_changed() {
+  if (!idle()) {
+    throw Error(ErrorCode::kUnavailable,
+                "generation: the weights may change only when no sequence is in flight; step until idle");
+  }
+  impl_->pool.forget();
+  impl_->model.bind(*impl_->decoder);
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = impl_->stats;
+  stats.used_blocks = impl_->pool.used();
+  stats.cached_blocks = impl_->pool.cached();
+  stats.reused_tokens = impl_->scheduler.reused_tokens();
+  stats.preemptions = impl_->scheduler.preemptions();
+  return stats;
+}
+
+const EngineOptions& Engine::options() const { return impl_->options; }
+
+}  // namespace retort::models

@@ -1,0 +1,227 @@
+#include "models/generation/scheduler.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace retort::models {
+
+const std::vector<int32_t>& SampleGroup::tokens() const { return request->request.prompts[prompt]; }
+int64_t SampleGroup::pending() const { return request->request.num_generations - started; }
+
+// Places that no running, reserved or waiting sample will take.
+int64_t Scheduler::free_places() const {
+  int64_t places = options_.max_sequences - static_cast<int64_t>(running_.size() + preempted_.size());
+  for (const SampleGroup* group : open_) places -= group->ready ? group->pending() : group->reserved;
+  return places;
+}
+
+// Frees blocks of whoever came last: prompts that no sample runs on yet, then sequences. False when `keep` itself is next.
+bool Scheduler::reclaim(const Sequence* keep) {
+  for (auto group = open_.rbegin(); group != open_.rend(); ++group) {
+    if (!(*group)->holds()) continue;
+    pool_.release((*group)->cached);
+    (*group)->ready = false;
+    (*group)->reserved = 0;
+    return true;
+  }
+  const bool itself = running_.back().get() == keep;
+  pool_.release(running_.back()->cached);
+  preempted_.push_front(std::move(running_.back()));
+  running_.pop_back();
+  ++preemptions_;
+  return !itself;
+}
+
+void Scheduler::add_piece(Sequence* sequence, SampleGroup* group, int64_t count) {
+  const CachedTokens& cached = sequence ? sequence->cached : group->cached;
+  const size_t size = sequence ? sequence->tokens.size() : group->tokens().size();
+  pieces_.push_back({sequence, group, rows_, count, cached.computed + count == static_cast<int64_t>(size)});
+  rows_ += count;
+}
+
+bool Scheduler::plan_sequence(Sequence& sequence, int64_t rows) {
+  const int64_t count = std::min(rows, static_cast<int64_t>(sequence.tokens.size()) - sequence.cached.computed);
+  while (!pool_.extend(sequence.cached, sequence.cached.computed + count)) {
+    if (!reclaim(&sequence)) return false;
+  }
+  add_piece(&sequence, nullptr, count);
+  return true;
+}
+
+// Blocks for all of `tokens`, those that are cached taken over.
+bool Scheduler::admit(CachedTokens& cached, const std::vector<int32_t>& tokens) {
+  pool_.match(cached, tokens);
+  const int64_t reused = cached.computed;
+  // One block more for each running sequence, so that a start does not drive another out at once.
+  const int64_t missing = pool_.blocks_for(static_cast<int64_t>(tokens.size())) - static_cast<int64_t>(cached.table.size());
+  if (missing + static_cast<int64_t>(running_.size()) > pool_.available() ||
+      !pool_.extend(cached, static_cast<int64_t>(tokens.size()))) {
+    pool_.release(cached);
+    return false;
+  }
+  reused_tokens_ += reused;
+  return true;
+}
+
+// False when one of them has to wait: then nothing may overtake it.
+bool Scheduler::resume_preempted(int64_t& budget) {
+  while (!preempted_.empty()) {
+    if (budget <= 0 || !admit(preempted_.front()->cached, preempted_.front()->tokens)) return false;
+    running_.push_back(std::move(preempted_.front()));
+    preempted_.pop_front();
+    const int64_t before = rows_;
+    plan_sequence(*running_.back(), budget);
+    budget -= rows_ - before;
+  }
+  return true;
+}
+
+// The next prompt without blocks: one that lost them, else a new one.
+SampleGroup* Scheduler::next_group() {
+  for (SampleGroup* group : open_) {
+    if (!group->holds()) return group;
+  }
+  for (RequestState* request : requests_) {
+    if (request->next_group < request->groups.size()) return &request->groups[request->next_group];
+    if (!options_.merge_requests) break;
+  }
+  return nullptr;
+}
+
+void Scheduler::plan_groups(int64_t& budget) {
+  const auto plan_one = [&](SampleGroup& group) {
+    const int64_t count = std::min(budget, static_cast<int64_t>(group.tokens().size()) - group.cached.computed);
+    if (count > 0) add_piece(nullptr, &group, count);
+    budget -= count;
+  };
+  for (SampleGroup* group : open_) {
+    if (group->holds() && !group->ready) plan_one(*group);
+  }
+  while (budget > 0 && free_places() > 0) {
+    SampleGroup* group = next_group();
+    if (group == nullptr || !admit(group->cached, group->tokens())) return;
+    group->reserved = std::min(group->pending(), free_places());
+    if (std::find(open_.begin(), open_.end(), group) == open_.end()) {
+      ++group->request->next_group;
+      open_.push_back(group);
+    }
+    plan_one(*group);
+  }
+}
+
+void Scheduler::plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans) {
+  pieces_.clear();
+  rows_ = 0;
+  const int64_t preempted_before = preemptions_;
+  for (size_t i = 0; i < running_.size(); ++i) {  // each of the later ones keeps one row
+    const auto later = static_cast<int64_t>(running_.size() - i - 1);
+    if (!plan_sequence(*running_[i], options_.max_tokens_per_step - rows_ - later)) break;
+  }
+  int64_t budget = options_.max_tokens_per_step - rows_;
+  if (preemptions_ == preempted_before && resume_preempted(budget)) plan_groups(budget);
+  ids.clear();
+  spans.clear();
+  for (const Piece& piece : pieces_) {
+    const CachedTokens& cached = piece.sequence ? piece.sequence->cached : piece.group->cached;
+    const std::vector<int32_t>& tokens = piece.sequence ? piece.sequence->tokens : piece.group->tokens();
+    ids.insert(ids.end(), tokens.begin() + cached.computed, tokens.begin() + cached.computed + piece.count);
+    spans.push_back({piece.first_row, piece.count, cached.computed, cached.table.data()});
+  }
+}
+
+void Scheduler::computed() {
+  for (const Piece& piece : pieces_) {
+    CachedTokens& cached = piece.sequence ? piece.sequence->cached : piece.group->cached;
+    cached.computed += piece.count;
+    pool_.publish(cached, piece.sequence ? piece.sequence->tokens : piece.group->tokens());
+    if (piece.group != nullptr && piece.last) {
+      piece.group->ready = true;
+      piece.group->reserved = 0;
+    }
+  }
+}
+
+std::unique_ptr<Sequence> Scheduler::make_sequence(SampleGroup& group) const {
+  const GenerationRequest& request = group.request->request;
+  auto sequence = std::make_unique<Sequence>();
+  sequence->group = &group;
+  sequence->completion = group.prompt * static_cast<size_t>(request.num_generations) + static_cast<size_t>(group.started);
+  sequence->sample_id = request.sample_ids.empty() ? sequence->completion : request.sample_ids[sequence->completion];
+  sequence->max_new_tokens =
+      request.max_new_tokens_of_prompt.empty() ? request.max_new_tokens : request.max_new_tokens_of_prompt[group.prompt];
+  sequence->tokens = group.tokens();
+  if (request.sampling.repetition_penalty != 1.0) {
+    sequence->seen = sequence->tokens;
+    std::sort(sequence->seen.begin(), sequence->seen.end());
+    sequence->seen.erase(std::unique(sequence->seen.begin(), sequence->seen.end()), sequence->seen.end());
+  }
+  return sequence;
+}
+
+// The prompt's blocks for a sample: the last sample takes them, others share the full ones and copy the last.
+bool Scheduler::give_blocks(SampleGroup& group, Sequence& sequence, const std::function<void(int32_t, int32_t)>& copy_block) {
+  const auto length = static_cast<int64_t>(group.tokens().size());
+  const bool take = group.pending() == 1 || (running_.empty() && pool_.available() == 0 && length % pool_.block_tokens() != 0);
+  if (take) {
+    sequence.cached = std::move(group.cached);
+    group.cached = {};
+    group.ready = group.pending() == 1;  // else the others compute it again
+    return true;
+  }
+  sequence.cached = pool_.share(group.cached);
+  const size_t shared = sequence.cached.table.size();
+  if (!pool_.extend(sequence.cached, length)) {
+    pool_.release(sequence.cached);
+    return false;
+  }
+  if (sequence.cached.table.size() > shared) copy_block(group.cached.table[shared], sequence.cached.table[shared]);
+  sequence.cached.computed = length;
+  return true;
+}
+
+std::vector<Sequence*> Scheduler::start_samples(const std::function<void(int32_t, int32_t)>& copy_block) {
+  std::vector<Sequence*> started;
+  const auto in_flight = [&] { return static_cast<int64_t>(running_.size() + preempted_.size()); };
+  for (SampleGroup* group : open_) {
+    while (group->ready && group->pending() > 0 && in_flight() < options_.max_sequences) {
+      auto sequence = make_sequence(*group);
+      if (!give_blocks(*group, *sequence, copy_block)) break;
+      ++group->started;
+      started.push_back(sequence.get());
+      running_.push_back(std::move(sequence));
+    }
+  }
+  std::erase_if(open_, [](const SampleGroup* group) { return group->pending() == 0; });
+  return started;
+}
+
+void Scheduler::finish(Sequence& sequence) {
+  pool_.release(sequence.cached);
+  std::erase_if(running_, [&](const auto& other) { return other.get() == &sequence; });
+}
+
+std::vector<Sequence*> Scheduler::sequences_of(const RequestState& request) {
+  std::vector<Sequence*> found;
+  for (const auto& sequence : running_) {
+    if (sequence->group->request == &request) found.push_back(sequence.get());
+  }
+  for (const auto& sequence : preempted_) {
+    if (sequence->group->request == &request) found.push_back(sequence.get());
+  }
+  return found;
+}
+
+void Scheduler::remove(RequestState& request) {
+  const auto belongs = [&](const auto& sequence) { return sequence->group->request == &request; };
+  for (Sequence* sequence : sequences_of(request)) pool_.release(sequence->cached);
+  std::erase_if(running_, belongs);
+  std::erase_if(preempted_, belongs);
+  for (SampleGroup* group : open_) {
+    if (group->request == &request) pool_.release(group->cached);
+  }
+  std::erase_if(open_, [&](const SampleGroup* group) { return group->request == &request; });
+  std::erase(requests_, &request);
+}
+
+}  // namespace retort::models

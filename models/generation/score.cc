@@ -1,0 +1,134 @@
+#include "models/generation/score.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "models/generation/products.h"
+#include "models/generation/vector_kernels.h"
+
+namespace retort::models {
+namespace {
+
+void check(const ScoreRequest& request, int64_t vocab_size) {
+  const auto fail = [](const std::string& what, size_t sequence) {
+    throw Error(ErrorCode::kInvalidArgument, "scoring: " + what).with("sequence", sequence);
+  };
+  if (request.prompt_lengths.size() != request.sequences.size()) {
+    throw Error(ErrorCode::kInvalidArgument, "scoring: one prompt length for each sequence is expected")
+        .with("sequences", request.sequences.size())
+        .with("prompt_lengths", request.prompt_lengths.size());
+  }
+  for (size_t s = 0; s < request.sequences.size(); ++s) {
+    const auto length = static_cast<int64_t>(request.sequences[s].size());
+    if (request.prompt_lengths[s] < 1 || request.prompt_lengths[s] > length) {
+      fail("a prompt length must be from 1 to the sequence's length " + std::to_string(length), s);
+    }
+    for (const int32_t id : request.sequences[s]) {
+      if (id < 0 || id >= vocab_size) fail("token id " + std::to_string(id) + " lies outside the vocabulary", s);
+    }
+  }
+}
+
+// A running log(sum(exp)) as largest value and sum relative to it.
+struct LogSum {
+  double largest = -INFINITY, sum = 0;
+  void add(double other_largest, double other_sum) {
+    if (other_largest > largest) {
+      sum = sum * std::exp(largest - other_largest) + other_sum;
+      largest = other_largest;
+    } else {
+      sum += other_sum * std::exp(other_largest - largest);
+    }
+  }
+};
+
+// log p(target) of rows of `states` [count, H].
+void score_rows(const float* states, const int32_t* targets, int64_t count, const at::Tensor& head, int64_t vocab_chunk,
+                std::vector<float>& logits, float* out) {
+  const VectorKernels& kernels = vector_kernels();
+  const int64_t vocab_size = head.size(0), width = head.size(1);
+  std::vector<LogSum> sums(static_cast<size_t>(count));
+  std::vector<double> chosen(static_cast<size_t>(count), 0.0);
+  for (int64_t first = 0; first < vocab_size; first += vocab_chunk) {
+    const int64_t size = std::min(vocab_chunk, vocab_size - first);
+    const Matrix part(head.narrow(0, first, size), {});
+    logits.resize(static_cast<size_t>(std::max(static_cast<int64_t>(logits.size()), count * size)));
+    multiply(states, width, count, {{&part, logits.data(), size}});
+    at::parallel_for(0, count, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* row = logits.data() + r * size;
+        float largest = 0, smallest = 0;
+        kernels.range(row, size, &largest, &smallest);
+        sums[static_cast<size_t>(r)].add(largest, kernels.exponentials(row, nullptr, size, largest, 1.0f));
+        const int64_t target = targets[r] - first;
+        if (target >= 0 && target < size) chosen[static_cast<size_t>(r)] = row[target];
+      }
+    });
+  }
+  for (size_t r = 0; r < sums.size(); ++r) out[r] = static_cast<float>(chosen[r] - (sums[r].largest + std::log(sums[r].sum)));
+}
+
+// Scores of sequences [begin, end), which are one pack.
+void score_pack(const Decoder& decoder, const ScoreRequest& request, size_t begin, size_t end, const ScoreOptions& options,
+                std::vector<std::vector<float>>& scores) {
+  std::vector<int64_t> positions;
+  std::vector<int32_t> targets;
+  int64_t first = 0;
+  for (size_t s = begin; s < end; ++s) {
+    const std::vector<int32_t>& ids = request.sequences[s];
+    for (auto i = static_cast<size_t>(request.prompt_lengths[s]); i < ids.size(); ++i) {
+      positions.push_back(first + static_cast<int64_t>(i) - 1);
+      targets.push_back(ids[i]);
+    }
+    first += static_cast<int64_t>(ids.size());
+  }
+  if (targets.empty()) return;
+  at::Tensor index = at::empty({static_cast<int64_t>(positions.size())}, at::TensorOptions().dtype(at::kLong));
+  std::copy(positions.begin(), positions.end(), index.mutable_data_ptr<int64_t>());
+  const at::Tensor hidden = decoder.hidden(pack_rows({request.sequences.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                      request.sequences.begin() + static_cast<std::ptrdiff_t>(end)}));
+  const at::Tensor states = at::index_select(hidden, 0, index).to(at::kFloat).contiguous();
+  std::vector<float> logits, values(targets.size());
+  const auto count = static_cast<int64_t>(targets.size());
+  for (int64_t row = 0; row < count; row += options.row_chunk) {
+    score_rows(states.const_data_ptr<float>() + row * states.size(1), targets.data() + row,
+               std::min(options.row_chunk, count - row), decoder.head_weight(), options.vocab_chunk, logits, values.data() + row);
+  }
+  auto next = values.begin();
+  for (size_t s = begin; s < end; ++s) {
+    const auto size = static_cast<std::ptrdiff_t>(request.sequences[s].size()) - request.prompt_lengths[s];
+    scores[s].assign(next, next + size);
+    next += size;
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest& request, const ScoreOptions& options) {
+  check(request, decoder.config().vocab_size);
+  if (options.max_tokens_per_forward < 1 || options.vocab_chunk < 1 || options.row_chunk < 1) {
+    throw Error(ErrorCode::kInvalidArgument, "scoring: max_tokens_per_forward, vocab_chunk and row_chunk must be at least 1");
+  }
+  if (!decoder.head_weight().is_cpu()) throw Error(ErrorCode::kUnavailable, "scoring runs on the CPU; move the model there");
+  const c10::InferenceMode inference;
+  std::vector<std::vector<float>> scores(request.sequences.size());
+  for (size_t begin = 0; begin < request.sequences.size();) {
+    size_t end = begin;
+    int64_t tokens = 0;
+    do {
+      tokens += static_cast<int64_t>(request.sequences[end++].size());
+    } while (end < request.sequences.size() &&
+             tokens + static_cast<int64_t>(request.sequences[end].size()) <= options.max_tokens_per_forward);
+    score_pack(decoder, request, begin, end, options, scores);
+    begin = end;
+  }
+  return scores;
+}
+
+}  // namespace retort::models

@@ -1,0 +1,248 @@
+#include "models/generation/step_model.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "models/generation/vector_kernels.h"
+#include "models/rope.h"
+
+namespace retort::models {
+namespace {
+
+constexpr int64_t kAlign = 16;  // the dimension of a head's values is rounded up to this
+constexpr int64_t kQueriesPerTask = 16;
+
+int64_t padded(int64_t dim) { return (dim + kAlign - 1) / kAlign * kAlign; }
+
+at::Tensor find(const std::vector<parallel::NamedParameter>& parameters, const std::string& name) {
+  for (const auto& parameter : parameters) {
+    if (parameter.name == name) return parameter.value.detach();
+  }
+  return {};
+}
+
+at::Tensor as_float(const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kFloat).contiguous() : tensor; }
+
+void grow(std::vector<float>& buffer, int64_t size) {
+  if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(static_cast<size_t>(size));
+}
+
+}  // namespace
+
+StepModel::StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
+    : config_(decoder.config()), num_blocks_(num_blocks), block_tokens_(block_tokens), padded_dim_(padded(config_.head_dim)) {
+  bind(decoder);
+  const c10::InferenceMode inference;
+  const auto options = at::TensorOptions().dtype(at::kFloat);
+  for (Layer& layer : layers_) {
+    layer.keys = at::empty({num_blocks, config_.num_key_value_heads, padded_dim_ * block_tokens}, options);
+    layer.values = at::empty({num_blocks, config_.num_key_value_heads, padded_dim_ * block_tokens}, options);
+    if (padded_dim_ != config_.head_dim) layer.values.zero_();  // the lanes that nothing writes
+  }
+}
+
+void StepModel::bind(const Decoder& decoder) {
+  const c10::InferenceMode inference;
+  const auto parameters = decoder.parameters();
+  for (const auto& parameter : parameters) {
+    if (!parameter.value.is_cpu()) {
+      throw Error(ErrorCode::kUnavailable, "generation runs on the CPU; move the model there").with("tensor", parameter.name);
+    }
+  }
+  embedding_ = find(parameters, "model.embed_tokens.weight");
+  final_norm_ = as_float(find(parameters, "model.norm.weight"));
+  head_ = Matrix(decoder.head_weight().detach(), {});
+  inverse_frequencies_ = rope_inverse_frequencies(config_.rope, config_.head_dim);
+  layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
+  for (size_t i = 0; i < layers_.size(); ++i) bind_layer(i, parameters);
+}
+
+void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParameter>& parameters) {
+  const std::string prefix = "model.layers." + std::to_string(index) + ".";
+  const auto tensor = [&](const char* name) { return find(parameters, prefix + name); };
+  const auto matrix = [&](const std::string& name) {
+    return Matrix(find(parameters, prefix + name + ".weight"), find(parameters, prefix + name + ".bias"));
+  };
+  Layer& layer = layers_[index];
+  layer.q = matrix("self_attn.q_proj"), layer.k = matrix("self_attn.k_proj"), layer.v = matrix("self_attn.v_proj");
+  layer.o = matrix("self_attn.o_proj");
+  layer.gate = matrix("mlp.gate_proj"), layer.up = matrix("mlp.up_proj"), layer.down = matrix("mlp.down_proj");
+  layer.input_norm = as_float(tensor("input_layernorm.weight"));
+  layer.post_norm = as_float(tensor("post_attention_layernorm.weight"));
+  layer.q_norm = as_float(tensor("self_attn.q_norm.weight"));
+  layer.k_norm = as_float(tensor("self_attn.k_norm.weight"));
+  layer.window = config_.sliding_window[index];
+}
+
+int64_t StepModel::kv_bytes(const ModelConfig& config, int64_t num_blocks, int64_t block_tokens) {
+  return 2 * config.num_hidden_layers * num_blocks * block_tokens * config.num_key_value_heads * padded(config.head_dim) * 4;
+}
+
+int64_t StepModel::kv_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
+  return bytes;
+}
+
+void StepModel::embed(const std::vector<int32_t>& ids) {
+  const int64_t width = config_.hidden_size;
+  for (size_t r = 0; r < ids.size(); ++r) {
+    float* out = x_.data() + static_cast<int64_t>(r) * width;
+    if (embedding_.scalar_type() == at::kFloat) {
+      std::memcpy(out, embedding_.const_data_ptr<float>() + ids[r] * width, sizeof(float) * static_cast<size_t>(width));
+    } else {
+      const at::Tensor row = embedding_.select(0, ids[r]).to(at::kFloat);
+      std::memcpy(out, row.const_data_ptr<float>(), sizeof(float) * static_cast<size_t>(width));
+    }
+  }
+}
+
+void StepModel::extend_rope(int64_t length) {
+  const int64_t half = config_.head_dim / 2;
+  const auto* frequency = inverse_frequencies_.const_data_ptr<float>();
+  for (auto position = static_cast<int64_t>(cos_.size()) / half; position < length; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(position) * frequency[i];
+      cos_.push_back(std::cos(angle));
+      sin_.push_back(std::sin(angle));
+    }
+  }
+}
+
+void StepModel::plan_attention(const std::vector<StepSpan>& spans) {
+  tasks_.clear();
+  span_of_row_.clear();
+  longest_ = 0;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    longest_ = std::max(longest_, spans[s].first_position + spans[s].count);
+    span_of_row_.insert(span_of_row_.end(), static_cast<size_t>(spans[s].count), static_cast<int64_t>(s));
+    for (int64_t head = 0; head < config_.num_key_value_heads; ++head) {
+      for (int64_t first = 0; first < spans[s].count; first += kQueriesPerTask) {
+        tasks_.push_back({static_cast<int64_t>(s), head, first, std::min(kQueriesPerTask, spans[s].count - first)});
+      }
+    }
+  }
+}
+
+// h = norm(x).
+void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
+  const int64_t width = config_.hidden_size;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  at::parallel_for(0, rows, std::max<int64_t>(1, 32768 / width), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      vector_kernels().norm(x_.data() + r * width, weight.const_data_ptr<float>(), h_.data() + r * width, width, eps);
+    }
+  });
+}
+
+// Norms and rotates one row's q and k, and writes its k and v into its block.
+void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
+  const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads, dim = config_.head_dim;
+  const int64_t position = span.first_position + row - span.first_row, offset = position % block_tokens_;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const VectorKernels& kernels = vector_kernels();
+  float *q = q_.data() + row * heads * dim, *k = k_.data() + row * kv_heads * dim;
+  const float* v = v_.data() + row * kv_heads * dim;
+  if (layer.q_norm.defined()) {
+    for (int64_t i = 0; i < heads; ++i) kernels.norm(q + i * dim, layer.q_norm.const_data_ptr<float>(), q + i * dim, dim, eps);
+    for (int64_t i = 0; i < kv_heads; ++i) kernels.norm(k + i * dim, layer.k_norm.const_data_ptr<float>(), k + i * dim, dim, eps);
+  }
+  const float *cos = cos_.data() + position * (dim / 2), *sin = sin_.data() + position * (dim / 2);
+  kernels.rotate(q, cos, sin, heads, dim);
+  kernels.rotate(k, cos, sin, kv_heads, dim);
+  const int64_t head_size = padded_dim_ * block_tokens_;
+  const int64_t at = span.table[position / block_tokens_] * kv_heads * head_size;
+  float *keys = layer.keys.mutable_data_ptr<float>() + at, *values = layer.values.mutable_data_ptr<float>() + at;
+  for (int64_t head = 0; head < kv_heads; ++head) {
+    for (int64_t d = 0; d < dim; ++d) keys[head * head_size + d * block_tokens_ + offset] = k[head * dim + d];
+    std::memcpy(values + head * head_size + offset * padded_dim_, v + head * dim, sizeof(float) * static_cast<size_t>(dim));
+  }
+}
+
+void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
+  const int64_t dim = config_.head_dim, width = config_.num_attention_heads * dim;
+  const int64_t group = config_.num_attention_heads / config_.num_key_value_heads, head_size = padded_dim_ * block_tokens_;
+  at::parallel_for(0, static_cast<int64_t>(tasks_.size()), 2, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(static_cast<size_t>(attend_scratch(longest_, padded_dim_)));
+    for (int64_t i = begin; i < end; ++i) {
+      const Attention& task = tasks_[static_cast<size_t>(i)];
+      const StepSpan& span = spans[static_cast<size_t>(task.span)];
+      const int64_t at = (span.first_row + task.first) * width + task.head * group * dim;
+      vector_kernels().attend({.q = q_.data() + at,
+                               .out = mixed_.data() + at,
+                               .keys = layer.keys.const_data_ptr<float>() + task.head * head_size,
+                               .values = layer.values.const_data_ptr<float>() + task.head * head_size,
+                               .table = span.table,
+                               .scratch = scratch.data(),
+                               .q_stride = width,
+                               .block_stride = config_.num_key_value_heads * head_size,
+                               .first_position = span.first_position + task.first,
+                               .num_queries = task.count,
+                               .group = group,
+                               .head_dim = dim,
+                               .padded_dim = padded_dim_,
+                               .block_tokens = block_tokens_,
+                               .window = layer.window,
+                               .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
+    }
+  });
+}
+
+void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows) {
+  const int64_t width = config_.hidden_size, kv_width = layer.k.out, inner = layer.gate.out;
+  normalise(layer.input_norm, rows);
+  multiply(h_.data(), width, rows,
+           {{&layer.q, q_.data(), layer.q.out}, {&layer.k, k_.data(), kv_width}, {&layer.v, v_.data(), kv_width}});
+  at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      store(layer, spans[static_cast<size_t>(span_of_row_[static_cast<size_t>(row)])], row);
+    }
+  });
+  attend(layer, spans);
+  multiply(mixed_.data(), layer.q.out, rows, {{&layer.o, x_.data(), width, true}});
+  normalise(layer.post_norm, rows);
+  multiply_gated(h_.data(), width, rows, layer.gate, layer.up, gate_.data(), up_.data(), inner);
+  multiply(gate_.data(), inner, rows, {{&layer.down, x_.data(), width, true}});
+}
+
+void StepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
+  const c10::InferenceMode inference;
+  const auto rows = static_cast<int64_t>(ids.size());
+  grow(x_, rows * config_.hidden_size);
+  grow(h_, rows * config_.hidden_size);
+  grow(q_, rows * layers_[0].q.out);
+  grow(mixed_, rows * layers_[0].q.out);
+  grow(k_, rows * layers_[0].k.out);
+  grow(v_, rows * layers_[0].k.out);
+  grow(gate_, rows * layers_[0].gate.out);
+  grow(up_, rows * layers_[0].gate.out);
+  plan_attention(spans);
+  extend_rope(longest_);
+  embed(ids);
+  for (Layer& layer : layers_) run_layer(layer, spans, rows);
+}
+
+void StepModel::final_state(int64_t row, float* out) const {
+  vector_kernels().norm(x_.data() + row * config_.hidden_size, final_norm_.const_data_ptr<float>(), out, config_.hidden_size,
+                        static_cast<float>(config_.rms_norm_eps));
+}
+
+void StepModel::logits(const float* states, int64_t rows, float* out) const {
+  multiply(states, config_.hidden_size, rows, {{&head_, out, head_.out}});
+}
+
+void StepModel::copy_block(int32_t from, int32_t to) {
+  const c10::InferenceMode inference;
+  for (Layer& layer : layers_) {
+    layer.keys.select(0, to).copy_(layer.keys.select(0, from));
+    layer.values.select(0, to).copy_(layer.values.select(0, from));
+  }
+}
+
+}  // namespace retort::models

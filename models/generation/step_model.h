@@ -1,0 +1,74 @@
+// The forward of generation: a few new tokens of several sequences against keys and values in blocks. Private to models/.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "models/decoder.h"
+#include "models/generation/products.h"
+
+namespace retort::models {
+
+// New tokens of one sequence: rows [first_row, first_row + count), at positions first_position, ... `table` names the blocks
+// of the whole sequence, the new tokens' among them.
+struct StepSpan {
+  int64_t first_row = 0, count = 0, first_position = 0;
+  const int32_t* table = nullptr;
+};
+
+// Computes in fp32 over fp32 or bf16 weights, with fp32 keys and values. What a row gives depends on its own sequence alone,
+// bit for bit, not on how sequences share a step or are cut into steps. Legend: H hidden_size, V vocab_size.
+class StepModel {
+ public:
+  // The decoder must outlive this. kUnavailable when its weights are not on the CPU.
+  StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
+
+  // Looks at the decoder's tensors again: other tensors, or copies of those that are not read in place.
+  void bind(const Decoder& decoder);
+  // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4 bytes.
+  static int64_t kv_bytes(const ModelConfig& config, int64_t num_blocks, int64_t block_tokens);
+  int64_t kv_bytes() const;
+
+  // Runs the layers and stores keys and values. The states stay until the next forward.
+  void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans);
+  void final_state(int64_t row, float* out) const;                   // [H], after the final norm
+  void logits(const float* states, int64_t rows, float* out) const;  // [rows, H] -> [rows, V]
+  void copy_block(int32_t from, int32_t to);
+
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  struct Layer {
+    Matrix q, k, v, o, gate, up, down;
+    at::Tensor input_norm, post_norm, q_norm, k_norm;  // fp32
+    at::Tensor keys, values;                           // [num_blocks, kv_heads, padded_dim * block_tokens]
+    int64_t window = 0;
+  };
+  struct Attention {  // of one task
+    int64_t span, head, first, count;
+  };
+
+  void bind_layer(size_t index, const std::vector<parallel::NamedParameter>& parameters);
+  void embed(const std::vector<int32_t>& ids);
+  void extend_rope(int64_t length);
+  void plan_attention(const std::vector<StepSpan>& spans);
+  void normalise(const at::Tensor& weight, int64_t rows);
+  void store(Layer& layer, const StepSpan& span, int64_t row);
+  void attend(const Layer& layer, const std::vector<StepSpan>& spans);
+  void run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows);
+
+  ModelConfig config_;
+  int64_t num_blocks_, block_tokens_, padded_dim_;
+  at::Tensor embedding_, final_norm_, inverse_frequencies_;
+  Matrix head_;
+  std::vector<Layer> layers_;
+  std::vector<float> cos_, sin_;                              // [positions, head_dim / 2]
+  std::vector<float> x_, h_, q_, k_, v_, mixed_, gate_, up_;  // rows of the step
+  std::vector<int64_t> span_of_row_;
+  std::vector<Attention> tasks_;
+  int64_t longest_ = 0;
+};
+
+}  // namespace retort::models
