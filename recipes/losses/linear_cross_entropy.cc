@@ -1,22 +1,18 @@
 #include "recipes/losses/linear_cross_entropy.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <vector>
 
-#include "base/error.h"
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/row_kernels.h"
 
 namespace retort::losses {
 namespace {
 
-// Cross-entropy of each row; `log_probs` (may be null) receives log p(target) of each row.
 class CrossEntropyChunks : public detail::ChunkLoss {
  public:
-  CrossEntropyChunks(const at::Tensor& targets, int64_t vocab, float* log_probs)
-      : targets_(targets.contiguous()), vocab_(vocab), log_probs_(log_probs) {}
+  CrossEntropyChunks(const at::Tensor& targets, int64_t vocab) : targets_(targets.contiguous()), vocab_(vocab) {}
 
   void chunk(int64_t begin, int64_t count, float* logits, bool gradient) override {
     const int64_t* targets = targets_.data_ptr<int64_t>() + begin;
@@ -30,7 +26,6 @@ class CrossEntropyChunks : public detail::ChunkLoss {
       loss_ -= rows_[r].log_prob;
       entropy_ += rows_[r].entropy;
       num_correct_ += rows_[r].correct;
-      if (log_probs_) log_probs_[begin + r] = static_cast<float>(rows_[r].log_prob);
     }
   }
   double loss_sum() const override { return loss_; }
@@ -41,17 +36,10 @@ class CrossEntropyChunks : public detail::ChunkLoss {
   const detail::RowKernels& kernels_ = detail::row_kernels();
   at::Tensor targets_;
   int64_t vocab_;
-  float* log_probs_;
   std::vector<detail::RowResult> rows_;
   double loss_ = 0, entropy_ = 0;
   int64_t num_correct_ = 0;
 };
-
-void check_chunk(int64_t chunk_tokens) {
-  if (chunk_tokens < 0)
-    throw Error(ErrorCode::kInvalidArgument, "chunk_tokens must be positive, or 0 for a size chosen from the shapes")
-        .with("chunk_tokens", chunk_tokens);
-}
 
 }  // namespace
 
@@ -59,25 +47,14 @@ CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tens
                                         const at::Tensor& targets, int64_t chunk_tokens) {
   const detail::LinearHead head{hidden, weight, bias};
   detail::check_head(head, targets);
-  check_chunk(chunk_tokens);
-  CrossEntropyChunks chunks(targets, head.vocab(), nullptr);
+  detail::check_chunk_tokens(chunk_tokens);
+  CrossEntropyChunks chunks(targets, head.vocab());
   CrossEntropyResult result;
   result.loss_sum = detail::run_linear_head(head, detail::chunk_rows(chunk_tokens, head.vocab()), chunks);
   result.count = head.rows();
   result.entropy_sum = chunks.entropy_sum();
   result.num_correct = chunks.num_correct();
   return result;
-}
-
-at::Tensor linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
-                            int64_t chunk_tokens) {
-  const detail::LinearHead head{hidden, weight, bias};
-  detail::check_head(head, targets);
-  check_chunk(chunk_tokens);
-  at::Tensor log_probs = at::empty({head.rows()}, hidden.options().dtype(at::kFloat).requires_grad(false));
-  CrossEntropyChunks chunks(targets, head.vocab(), log_probs.data_ptr<float>());
-  detail::run_linear_head_forward(head, detail::chunk_rows(chunk_tokens, head.vocab()), chunks);
-  return log_probs;
 }
 
 }  // namespace retort::losses

@@ -21,8 +21,4 @@ struct CrossEntropyResult {
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                                         const at::Tensor& targets, int64_t chunk_tokens = 0);
 
-// log p(target) of each row [R] float32, no gradient, same chunking.
-at::Tensor linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
-                            int64_t chunk_tokens = 0);
-
 }  // namespace retort::losses

@@ -63,16 +63,17 @@ struct PolicyResult {
 
 // What the global batch holds, summed over micro-batches and ranks.
 struct PolicyCounts {
-  int64_t sequences = 0;  // those without rows included
-  int64_t tokens = 0;
+  int64_t sequences = 0;              // those without rows included
+  int64_t tokens = 0;                 // rows
+  int64_t masked_tokens = 0;          // of completions that were left without rows because they were cut off; dapo only
   int64_t max_completion_tokens = 0;  // the generation limit; dr_grpo only
 };
-// The one number that the summed loss is divided by:
-//   grpo     sequences: the mean over sequences of each one's mean over its tokens. A sequence without rows adds 0 to the sum and
-//            1 here, as in TRL (mask_truncated_completions).
-//   dapo     tokens: such a sequence adds nothing to either.
-//   bnpo     tokens: the same, since the batch here is the global one (TRL divides by each micro-batch's own tokens).
-//   dr_grpo  sequences * max_completion_tokens.
+// The one number that the summed loss is divided by, as TRL 1.4 does (which forgets that masked tokens train nothing in dapo: leave
+// masked_tokens 0 for the mean over trained tokens). A sequence without rows adds 0 to the sum; here it counts in
+//   grpo     sequences: the mean over sequences of each one's mean over its tokens          as one sequence
+//   dr_grpo  sequences * max_completion_tokens                                              as one sequence
+//   dapo     tokens + masked_tokens                                                         with its tokens
+//   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)                 not at all
 // At least 1, as TRL's clamp. kInvalidArgument: negative counts, dr_grpo without max_completion_tokens.
 double policy_divisor(PolicyLossType type, const PolicyCounts& global);
 

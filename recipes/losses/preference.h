@@ -66,7 +66,7 @@ struct PreferenceResult {
   double logps_chosen_sum = 0, logps_rejected_sum = 0;
 };
 
-// Values and gradients are formed together in float64, pair by pair, and stay finite for any finite input; orpo takes a mean
+// Values and gradients are formed together in float64, pair by pair, without overflow on the way; orpo takes a mean
 // log-probability above -1e-7 as -1e-7 (its odds are infinite at 0). ipo and sigmoid_norm count a completion without tokens as one
 // token, as TRL does; simpo and orpo refuse it (TRL: NaN). Differentiable once. P = 0 gives zeros that still reach the policy's sums.
 // NaN in gives NaN out: the trainer reports it. kInvalidArgument: options.validate(), shapes and dtypes; a reference that is

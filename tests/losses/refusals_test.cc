@@ -94,7 +94,6 @@ TEST(Refusals, ShapesOfTheHead) {
   bad.targets[4] = 20;
   refuse("target=20", bad);
   expect_error(ErrorCode::kInvalidArgument, "row=4", [&] { linear_cross_entropy(p.hidden, p.weight, {}, bad.targets); });
-  expect_error(ErrorCode::kInvalidArgument, "chunk_tokens", [&] { linear_log_probs(p.hidden, p.weight, {}, p.targets, -3); });
 }
 
 TEST(Refusals, VocabulariesAndRowsThatDiffer) {

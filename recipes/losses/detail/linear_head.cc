@@ -26,17 +26,8 @@ void require(bool ok, const char* message, const char* key, const at::Tensor& te
   if (!ok) throw Error(ErrorCode::kInvalidArgument, message).with(key, shape_of(tensor));
 }
 
-struct HeadGradients {
-  at::Tensor hidden, weight, bias;
-};
-
-struct Needs {
-  bool hidden = false, weight = false, bias = false;
-  bool any() const { return hidden || weight || bias; }
-};
-
 // Everything under no-grad; gradients only of what `needs` names.
-HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const Needs& needs) {
+HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const HeadNeeds& needs) {
   const int64_t rows = head.rows(), vocab = head.vocab(), width = head.hidden.size(1);
   const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
   const at::Tensor weight = head.weight.to(at::kFloat);
@@ -78,7 +69,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, int64_t rows_at_once, ChunkLoss* loss) {
     const LinearHead head{hidden, weight, bias.value_or(at::Tensor())};
-    const Needs needs{hidden.requires_grad(), weight.requires_grad(), head.bias.defined() && head.bias.requires_grad()};
+    const HeadNeeds needs{hidden.requires_grad(), weight.requires_grad(), head.bias.defined() && head.bias.requires_grad()};
     const HeadGradients grads = run_chunks(head, rows_at_once, *loss, needs);
     ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
     ctx->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
@@ -129,6 +120,12 @@ void check_head(const LinearHead& head, const at::Tensor& targets) {
           .with("vocab", head.vocab());
 }
 
+void check_chunk_tokens(int64_t chunk_tokens) {
+  if (chunk_tokens < 0)
+    throw Error(ErrorCode::kInvalidArgument, "chunk_tokens must be positive, or 0 for a size chosen from the shapes")
+        .with("chunk_tokens", chunk_tokens);
+}
+
 int64_t chunk_rows(int64_t asked, int64_t floats_per_row) {
   if (asked > 0) return asked;
   const int64_t fitting = kChunkBytes / (4 * std::max<int64_t>(floats_per_row, 1));
@@ -149,6 +146,11 @@ at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLo
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {
   const at::NoGradGuard no_grad;
   run_chunks(head, rows_at_once, loss, {});
+}
+
+HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const HeadNeeds& needs) {
+  const at::NoGradGuard no_grad;
+  return run_chunks(head, rows_at_once, loss, needs);
 }
 
 void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias) {

@@ -30,6 +30,9 @@ class ChunkLoss {
 // kInvalidArgument unless shapes, dtypes (any float; computed in fp32) and target ids in [0, V) fit; kUnavailable off the CPU.
 void check_head(const LinearHead& head, const at::Tensor& targets);
 
+// kInvalidArgument if negative.
+void check_chunk_tokens(int64_t chunk_tokens);
+
 // Rows formed at once: `asked` if positive, else the multiple of 64 (at least 64) whose `floats_per_row` * 4 bytes fit 16 MiB.
 // A function of sizes alone: the bits of a matrix product depend on its row count.
 int64_t chunk_rows(int64_t asked, int64_t floats_per_row);
@@ -40,6 +43,17 @@ int64_t chunk_rows(int64_t asked, int64_t floats_per_row);
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
 // The same without gradients and result.
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
+
+struct HeadNeeds {
+  bool hidden = false, weight = false, bias = false;
+  bool any() const { return hidden || weight || bias; }
+};
+// Undefined where not needed; hidden in its own dtype, weight and bias in fp32.
+struct HeadGradients {
+  at::Tensor hidden, weight, bias;
+};
+// The gradients alone, outside autograd, as a backward that forms the logits again needs them.
+HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const HeadNeeds& needs);
 
 // out [count, V] = inputs * weight^T (+ bias), all float32.
 void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias);

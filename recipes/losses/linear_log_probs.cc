@@ -1,0 +1,140 @@
+#include "recipes/losses/linear_log_probs.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "recipes/losses/detail/linear_head.h"
+#include "recipes/losses/detail/row_kernels.h"
+
+namespace retort::losses {
+namespace {
+
+// The row kernel on every row of a chunk, its logits divided by the temperature first.
+class LogProbChunks : public detail::ChunkLoss {
+ public:
+  LogProbChunks(const at::Tensor& targets, int64_t vocab, double temperature)
+      : targets_(targets.contiguous()), vocab_(vocab), inv_temperature_(static_cast<float>(1 / temperature)) {}
+
+  double loss_sum() const override { return 0; }  // there is no scalar
+
+ protected:
+  float inv_temperature() const { return inv_temperature_; }
+
+  detail::RowResult run_row(int64_t row, float* logits, const detail::RowLoss& loss) const {
+    if (inv_temperature_ != 1.0f)
+      for (int64_t i = 0; i < vocab_; ++i) logits[i] *= inv_temperature_;
+    return kernels_.cross_entropy({logits, vocab_, vocab_, targets_.data_ptr<int64_t>()[row]}, loss);
+  }
+  int64_t vocab() const { return vocab_; }
+
+ private:
+  const detail::RowKernels& kernels_ = detail::row_kernels();
+  at::Tensor targets_;
+  int64_t vocab_;
+  float inv_temperature_;
+};
+
+class ForwardChunks : public LogProbChunks {
+ public:
+  ForwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, float* log_probs, float* entropy)
+      : LogProbChunks(targets, vocab, temperature), log_probs_(log_probs), entropy_(entropy) {}
+
+  void chunk(int64_t begin, int64_t count, float* logits, bool) override {
+    detail::for_rows(count, [&](int64_t first, int64_t last, int) {
+      for (int64_t r = first; r < last; ++r) {
+        const detail::RowResult row = run_row(begin + r, logits + r * vocab(), {.gradient = false});
+        log_probs_[begin + r] = static_cast<float>(row.log_prob);
+        if (entropy_) entropy_[begin + r] = static_cast<float>(row.entropy);
+      }
+    });
+  }
+
+ private:
+  float* log_probs_;
+  float* entropy_;  // may be null
+};
+
+// d log p / d logits = 1[target] - p, times the row's incoming gradient.
+class BackwardChunks : public LogProbChunks {
+ public:
+  BackwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, const at::Tensor& incoming)
+      : LogProbChunks(targets, vocab, temperature), incoming_(incoming.contiguous()) {}
+
+  void chunk(int64_t begin, int64_t count, float* logits, bool) override {
+    const float* incoming = incoming_.data_ptr<float>() + begin;
+    detail::for_rows(count, [&](int64_t first, int64_t last, int) {
+      for (int64_t r = first; r < last; ++r)
+        run_row(begin + r, logits + r * vocab(), {.ce_weight = -incoming[r] * inv_temperature(), .gradient = true});
+    });
+  }
+
+ private:
+  at::Tensor incoming_;
+};
+
+class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
+ public:
+  // The log-probabilities are computed already; this only ties them to their inputs.
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias, const at::Tensor& targets, const at::Tensor* computed,
+                            double temperature, int64_t rows_at_once) {
+    ctx->save_for_backward({hidden, weight, bias.value_or(at::Tensor()), targets});
+    ctx->saved_data["temperature"] = temperature;
+    ctx->saved_data["rows_at_once"] = rows_at_once;
+    return *computed;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& incoming) {
+    if (at::GradMode::is_enabled())
+      throw Error(ErrorCode::kInvalidArgument, "linear_log_probs is differentiable once: call backward without create_graph");
+    const auto saved = ctx->get_saved_variables();
+    const detail::LinearHead head{saved[0], saved[1], saved[2]};
+    const detail::HeadNeeds needs{saved[0].requires_grad(), saved[1].requires_grad(),
+                                  saved[2].defined() && saved[2].requires_grad()};
+    BackwardChunks chunks(saved[3], head.vocab(), ctx->saved_data["temperature"].toDouble(), incoming[0]);
+    detail::HeadGradients grads = detail::run_linear_head_gradients(head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
+    if (grads.weight.defined()) grads.weight = grads.weight.to(head.weight.scalar_type());
+    if (grads.bias.defined()) grads.bias = grads.bias.to(head.bias.scalar_type());
+    return {grads.hidden, grads.weight, grads.bias, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+bool wants_gradient(const detail::LinearHead& head) {
+  return at::GradMode::is_enabled() &&
+         (head.hidden.requires_grad() || head.weight.requires_grad() || (head.bias.defined() && head.bias.requires_grad()));
+}
+
+}  // namespace
+
+LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
+                          const LogProbsOptions& options) {
+  const detail::LinearHead head{hidden, weight, bias};
+  detail::check_head(head, targets);
+  detail::check_chunk_tokens(options.chunk_tokens);
+  if (!(options.temperature > 0 && std::isfinite(options.temperature)))
+    throw Error(ErrorCode::kInvalidArgument, "temperature must be positive and finite").with("temperature", options.temperature);
+
+  const auto f32 = hidden.options().dtype(at::kFloat).requires_grad(false);
+  LogProbs result;
+  result.log_probs = at::empty({head.rows()}, f32);
+  if (options.entropy) result.entropy = at::empty({head.rows()}, f32);
+  ForwardChunks chunks(targets, head.vocab(), options.temperature, result.log_probs.data_ptr<float>(),
+                       options.entropy ? result.entropy.data_ptr<float>() : nullptr);
+  const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab());
+  detail::run_linear_head_forward(head, rows_at_once, chunks);
+  if (wants_gradient(head)) {
+    const std::optional<at::Tensor> optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
+    const at::Tensor computed = result.log_probs;
+    result.log_probs =
+        LogProbsFunction::apply(hidden, weight, optional_bias, targets, &computed, options.temperature, rows_at_once);
+  }
+  return result;
+}
+
+}  // namespace retort::losses

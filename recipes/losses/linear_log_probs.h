@@ -1,0 +1,31 @@
+// log p(target) of each row of a linear head, differentiable, chunk by chunk: the [R, V] logits never exist whole. What losses
+// over whole sequences (preferences, policy gradients) are made of.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace retort::losses {
+
+struct LogProbsOptions {
+  double temperature = 1.0;  // divides the logits, of the entropy as well; positive and finite
+  bool entropy = false;      // fill LogProbs::entropy
+  int64_t chunk_tokens = 0;  // rows formed at once; 0: chosen from sizes alone
+};
+
+struct LogProbs {
+  at::Tensor log_probs;  // [R] float32, with autograd if grad mode is on and hidden, weight or bias requires grad
+  at::Tensor entropy;    // [R] float32 nats, never with a gradient; undefined unless asked for
+};
+
+// hidden [R, H] (float dtype, may require grad), weight [V, H], bias [V] or undefined, targets [R] int64.
+// Nothing but the inputs is kept for backward, which forms each chunk's logits a second time. Memory beyond the inputs:
+// chunk*V*4 + R*8 bytes in forward (also under no-grad); chunk*V*4 + R*H*sizeof(hidden) + V*H*4 in backward, plus float32 copies of
+// a weight of another dtype (V*H*4, in each). The inputs must not change in place between forward and backward (LibTorch
+// checks it). Differentiable once: create_graph is refused. R = 0 reaches hidden, weight and bias in backward, with zeros.
+// kInvalidArgument: shapes, dtypes, a target outside [0, V) (with its row), temperature, chunk_tokens. Collectives: none.
+LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
+                          const LogProbsOptions& options = {});
+
+}  // namespace retort::losses
