@@ -1,6 +1,8 @@
 #include "recipes/data/answer.h"
 
 #include <cctype>
+#include <optional>
+#include <utility>
 
 namespace retort::data {
 namespace {
@@ -60,12 +62,45 @@ std::string find_number(std::string_view text, bool first) {
   return found;
 }
 
+// What stands in the last \boxed{...}, or nullopt; with LaTeX's thousands separators "{,}", "\!" and "\," as plain text. A box
+// that does not end reaches to the end of the text (a cut completion).
+std::optional<std::string> last_box(std::string_view text) {
+  constexpr std::string_view kBox = "\\boxed{";
+  const size_t box = text.rfind(kBox);
+  if (box == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(box + kBox.size());
+  size_t end = 0;
+  for (int depth = 1; end < text.size(); ++end) {
+    if (text[end] == '\\' && end + 1 < text.size()) {
+      ++end;
+    } else if (text[end] == '{') {
+      ++depth;
+    } else if (text[end] == '}' && --depth == 0) {
+      break;
+    }
+  }
+  std::string inside(text.substr(0, end));
+  for (const auto& [latex, plain] :
+       {std::pair<std::string_view, std::string_view>{"{,}", ","}, {"\\!", ""}, {"\\,", ""}, {"\\$", "$"}})
+    for (size_t at = inside.find(latex); at != std::string::npos; at = inside.find(latex, at))
+      inside.replace(at, latex.size(), plain);
+  return inside;
+}
+
+bool compares(std::string_view box) {
+  return box.find("frac") == std::string_view::npos && box.find("\\sqrt") == std::string_view::npos;
+}
+
 }  // namespace
 
 std::string extract_answer(std::string_view text) {
   constexpr std::string_view kMark = "####";
   const size_t mark = text.rfind(kMark);
-  if (mark == std::string_view::npos) return find_number(text, false);
+  if (mark == std::string_view::npos) {
+    const std::optional<std::string> box = last_box(text);
+    if (box) return compares(*box) ? find_number(*box, false) : "";
+    return find_number(text, false);
+  }
   return find_number(text.substr(mark + kMark.size()), true);
 }
 

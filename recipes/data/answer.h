@@ -6,7 +6,8 @@
 
 namespace retort::data {
 
-// The first number after the last "####", or without that mark the last number of the text; "" if there is none. The number is
+// The first number after the last "####"; without that mark the last number in the last \boxed{...}; without that the last number
+// of the text; "" if there is none. A box with a fraction or a root (\frac, \sqrt) has no answer that can be compared. The number is
 // given in one canonical spelling: no thousands commas, no leading + or zeros, no trailing fractional zeros ("1,200.50" ->
 // "1200.5", "-0" -> "0"). A minus that follows a digit, a letter or ")" is an operator, not a sign ("20-5" ends in 5). No
 // exponents, no fractions.

@@ -35,6 +35,23 @@ TEST(Answer, CanonicalSpelling) {
   EXPECT_EQ(extract_answer("123456789012345678901234567890"), "123456789012345678901234567890");
 }
 
+TEST(Answer, BoxedNumbers) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"so \\boxed{42}. Check: 6 * 7", "42"},
+      {"\\boxed{1} and then \\boxed{x = 2}", "2"},
+      {"$\\boxed{12{,}345}$", "12345"},
+      {"\\boxed{12,\\!345\\,\\text{m}^{2}}", "2"},  // a unit with an exponent: the last number counts, so say it without
+      {"\\boxed{\\text{the answer is } -3.50}", "-3.5"},
+      {"\\boxed{\\$1,200}", "1200"},
+      {"\\boxed{7", "7"},
+      {"\\boxed{}", ""},
+      {"\\boxed{\\frac{1}{2}}", ""},
+      {"5 \\boxed{2\\sqrt{3}}", ""},
+      {"\\boxed{3} #### 4", "4"},
+  };
+  for (const auto& [text, number] : cases) EXPECT_EQ(extract_answer(text), number) << text;
+}
+
 TEST(Answer, SameNumber) {
   EXPECT_TRUE(same_answer("so 1,200 #### 1200.0", "1200"));
   EXPECT_FALSE(same_answer("#### 12", "120"));

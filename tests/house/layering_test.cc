@@ -27,9 +27,9 @@ TEST(Repository, KeepsTheRules) {
 
 TEST(Repository, TableNamesEveryModule) {
   const auto table = read_layer_table(read_file(repository() / "docs/architecture.md"));
-  for (const char* name : {"launch", "recipes", "data", "losses", "roles", "models", "rpc", "parallel", "base"})
+  for (const char* name : {"launch", "recipes", "rewards", "data", "losses", "roles", "models", "rpc", "parallel", "base"})
     EXPECT_TRUE(table.count(name)) << name;
-  EXPECT_EQ(table.size(), 9u);
+  EXPECT_EQ(table.size(), 10u);
   EXPECT_TRUE(table.at("base").empty());
   EXPECT_EQ(table.at("rpc"), std::set<std::string>{"base"});
   EXPECT_EQ(table.at("parallel"), std::set<std::string>{"base"});
@@ -49,6 +49,7 @@ TEST(ModuleOf, FollowsTheFolders) {
   EXPECT_EQ(module_of("recipes/sft.h"), "recipes");
   EXPECT_EQ(module_of("recipes/data/jsonl.h"), "data");
   EXPECT_EQ(module_of("recipes/losses/detail/row.h"), "losses");
+  EXPECT_EQ(module_of("recipes/rewards/detail/child.h"), "rewards");
   EXPECT_EQ(module_of("recipes/data"), "recipes");
   EXPECT_EQ(module_of("README.md"), "");
 }

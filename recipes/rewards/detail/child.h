@@ -1,0 +1,40 @@
+// A program of the user's with pipes to its stdin, stdout and stderr.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace retort::rewards::detail {
+
+// The child is the leader of a process group of its own, with default signals. One thread.
+class Child {
+ public:
+  // argv[0] is searched in PATH. kInvalidArgument if it cannot be started.
+  explicit Child(const std::vector<std::string>& argv);
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child();  // closes the pipes; what has not ended two seconds later is killed with its group; reaps
+
+  // Our ends of the pipes, non-blocking; -1 once closed.
+  int in() const { return in_; }
+  int out() const { return out_; }
+  int err() const { return err_; }
+  void close_err();
+  // "exited with code 3" or "was killed by signal 9"; "" if it has not ended after `grace`.
+  std::string ending(Duration grace);
+  void kill();  // SIGKILL to the group, then reaps; ending() must be asked before
+
+ private:
+  void close_all();
+  pid_t pid_ = -1;
+  int in_ = -1, out_ = -1, err_ = -1;
+};
+
+// write(2) without SIGPIPE, whatever the process does with that signal. Bytes written, or -1 with errno.
+ssize_t write_quietly(int fd, const char* data, size_t size);
+
+}  // namespace retort::rewards::detail

@@ -1,0 +1,83 @@
+#include "recipes/rewards/reward.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "recipes/rewards/detail/scorer.h"
+
+namespace retort::rewards {
+namespace {
+
+std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const std::string& name) {
+  switch (options.type) {
+    case RewardType::kExactMatch: return detail::make_exact_match(name);
+    case RewardType::kNumeric: return detail::make_numeric(name);
+    case RewardType::kRegex: return detail::make_pattern(name, *options.pattern, false);
+    case RewardType::kFormat:
+      return detail::make_pattern(name, options.pattern.value_or(std::string(detail::kThinkFormat)), true);
+    case RewardType::kLength: return detail::make_length(options);
+    case RewardType::kCommand: return detail::make_command(name, options);
+    case RewardType::kHttp: return detail::make_http(name, options);
+  }
+  RETORT_CHECK(false) << "reward type";
+  return nullptr;
+}
+
+std::vector<std::string> make_names(const std::vector<RewardOptions>& options) {
+  std::vector<std::string> names;
+  const auto taken = [&](const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  for (const RewardOptions& option : options) {
+    std::string name = option.name;
+    if (name.empty()) {
+      const std::string type(enum_name(option.type));
+      name = type;
+      for (int i = 2; taken(name); ++i) name = type + "_" + std::to_string(i);
+    } else if (taken(name)) {
+      throw Error(ErrorCode::kInvalidArgument, "rewards: two are named '" + name + "'; expected different names");
+    }
+    names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+struct RewardSet::Impl {
+  std::vector<double> weights;
+  std::vector<std::string> names;
+  std::vector<std::unique_ptr<detail::Scorer>> scorers;
+};
+
+RewardSet::RewardSet(std::vector<RewardOptions> options) : impl_(std::make_unique<Impl>()) {
+  if (options.empty()) throw Error(ErrorCode::kInvalidArgument, "rewards: none is given; expected at least one {type: ...}");
+  for (const RewardOptions& option : options) option.validate();
+  if (std::all_of(options.begin(), options.end(), [](const RewardOptions& option) { return option.weight == 0; }))
+    throw Error(ErrorCode::kInvalidArgument, "rewards: every weight is 0; expected one that counts");
+  impl_->names = make_names(options);
+  for (size_t i = 0; i < options.size(); ++i) {
+    impl_->weights.push_back(options[i].weight);
+    impl_->scorers.push_back(make_scorer(options[i], impl_->names[i]));
+  }
+}
+RewardSet::~RewardSet() = default;
+RewardSet::RewardSet(RewardSet&&) noexcept = default;
+RewardSet& RewardSet::operator=(RewardSet&&) noexcept = default;
+
+const std::vector<std::string>& RewardSet::names() const { return impl_->names; }
+
+std::vector<Scored> RewardSet::score(const std::vector<RewardInput>& inputs) {
+  std::vector<Scored> result(inputs.size());
+  if (inputs.empty()) return result;
+  for (size_t reward = 0; reward < impl_->scorers.size(); ++reward) {
+    const detail::Scores scores = impl_->scorers[reward]->score(inputs);
+    RETORT_CHECK(scores.size() == inputs.size()) << impl_->names[reward];
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      result[i].components.push_back(scores[i]);
+      if (scores[i] && impl_->weights[reward] != 0)
+        result[i].total = result[i].total.value_or(0) + impl_->weights[reward] * *scores[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace retort::rewards

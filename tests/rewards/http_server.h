@@ -1,0 +1,25 @@
+// A small HTTP server on an ephemeral port of this host whose answer depends on the path.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace retort::rewards::test {
+
+class HttpServer {
+ public:
+  HttpServer();
+  ~HttpServer();
+  std::string url(const std::string& path) const { return "http://127.0.0.1:" + std::to_string(port_) + path; }
+  std::string last_request() const;  // "METHOD TARGET HOST CONTENT_TYPE" of the latest request, after its answer
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  uint16_t port_ = 0;
+};
+
+}  // namespace retort::rewards::test
