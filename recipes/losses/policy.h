@@ -68,11 +68,10 @@ struct PolicyCounts {
   int64_t masked_tokens = 0;          // of completions that were left without rows because they were cut off; dapo only
   int64_t max_completion_tokens = 0;  // the generation limit; dr_grpo only
 };
-// The one number that the summed loss is divided by, as TRL 1.4 does (which forgets that masked tokens train nothing in dapo: leave
-// masked_tokens 0 for the mean over trained tokens). A sequence without rows adds 0 to the sum; here it counts in
+// The one number that the summed loss is divided by, as in TRL 1.4. A sequence without rows adds 0 to the sum; here it counts in
 //   grpo     sequences: the mean over sequences of each one's mean over its tokens          as one sequence
 //   dr_grpo  sequences * max_completion_tokens                                              as one sequence
-//   dapo     tokens + masked_tokens                                                         with its tokens
+//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's)            with its tokens
 //   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)                 not at all
 // At least 1, as TRL's clamp. kInvalidArgument: negative counts, dr_grpo without max_completion_tokens.
 double policy_divisor(PolicyLossType type, const PolicyCounts& global);

@@ -50,27 +50,28 @@ struct PreferenceInputs {
 
 // Sums, so that micro-batches and ranks add up: the loss of a step is
 //     loss_sum / (pairs of the global batch) + chosen_nll_sum / (chosen tokens of the global batch)
-// which is TRL's value when the global batch is one batch of TRL. Both are scalar float32, attached to policy_chosen and
-// policy_rejected, weighted by loss_weights; chosen_nll_sum is zero unless uses_chosen_nll.
+// which is TRL's value when the global batch is one batch of TRL. Both are scalar float32 with autograd, weighted by
+// loss_weights.
 struct PreferenceResult {
-  at::Tensor loss_sum;        // every term that is a mean over pairs
-  at::Tensor chosen_nll_sum;  // sft, and orpo's first term: -log p summed over the chosen tokens
-  int64_t count = 0;          // P
-  double chosen_tokens = 0;   // their sum; what chosen_nll_sum is divided by, once summed over the global batch
+  at::Tensor loss_sum;  // every term that is a mean over pairs
+  // -log p over the chosen tokens, for sft and orpo's first term (TRL's ORPOTrainer adds the prompt's tokens); zero unless
+  // uses_chosen_nll.
+  at::Tensor chosen_nll_sum;
+  int64_t count = 0;         // P
+  double chosen_tokens = 0;  // their sum; what chosen_nll_sum is divided by, once summed over the global batch
 
   // Metrics, as sums over pairs. With a reference: reward = beta * (log pi - log pi_ref), logps are sums over tokens (TRL's
   // DPOTrainer). Without: reward = beta * (mean log-probability of a token), logps are those means (TRL's CPO and ORPO trainers).
   double rewards_chosen_sum = 0, rewards_rejected_sum = 0, rewards_margins_sum = 0;
-  double rewards_accuracies_sum =
-      0;  // pairs whose chosen reward is strictly larger; equal completions have margin 0 and count as wrong
+  double rewards_accuracies_sum = 0;  // pairs whose chosen reward is strictly larger: equal completions do not count
   double logps_chosen_sum = 0, logps_rejected_sum = 0;
 };
 
 // Values and gradients are formed together in float64, pair by pair, without overflow on the way; orpo takes a mean
-// log-probability above -1e-7 as -1e-7 (its odds are infinite at 0). ipo and sigmoid_norm count a completion without tokens as one
-// token, as TRL does; simpo and orpo refuse it (TRL: NaN). Differentiable once. P = 0 gives zeros that still reach the policy's sums.
-// NaN in gives NaN out: the trainer reports it. kInvalidArgument: options.validate(), shapes and dtypes; a reference that is
-// missing or not used. Any thread; collectives: none.
+// log-probability above -1e-7 as -1e-7 (its odds are infinite at 0). ipo and sigmoid_norm count a completion without tokens as
+// one token, as TRL does; simpo and orpo refuse it (TRL: NaN). Differentiable once. P = 0 gives zeros that still reach the
+// policy's sums. NaN in gives NaN out: the trainer reports it. kInvalidArgument: options.validate(), shapes and dtypes, a
+// reference that is missing or not used. Any thread; collectives: none.
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options);
 
 }  // namespace retort::losses

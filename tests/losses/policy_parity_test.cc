@@ -1,5 +1,5 @@
-// Policy losses, gradients, metrics and advantages against TRL 1.4.0's GRPOTrainer and RLOOTrainer (make_trl_goldens.py), from hidden
-// states to the gradient of hidden states and head; then wrong formulas against the same numbers.
+// Policy losses, gradients, metrics and advantages against TRL 1.4.0's GRPOTrainer and RLOOTrainer (make_trl_goldens.py),
+// from hidden states to the gradient of hidden states and head; then wrong formulas against the same numbers.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Preference losses, gradients and metrics against TRL 1.4.0's trainers (make_trl_goldens.py), from hidden states to the gradient of
-// hidden states and head; then wrong formulas against the same numbers.
+// Preference losses, gradients and metrics against TRL 1.4.0's trainers (make_trl_goldens.py), from hidden states to the
+// gradient of hidden states and head; then wrong formulas against the same numbers.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
