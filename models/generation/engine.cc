@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "models/generation/request_checks.h"
@@ -297,6 +298,24 @@ void Engine::weights_changed() {
   }
   impl_->pool.forget();
   impl_->model.bind(*impl_->decoder);
+}
+
+void Engine::set_decoder(const Decoder& decoder) {
+  const ModelConfig &old = impl_->model.config(), &now = decoder.config();
+  const auto sizes = [](const ModelConfig& c) {
+    return std::vector<int64_t>{c.vocab_size,          c.hidden_size,         c.intermediate_size, c.num_hidden_layers,
+                                c.num_attention_heads, c.num_key_value_heads, c.head_dim};
+  };
+  if (sizes(old) != sizes(now) || old.sliding_window != now.sliding_window) {
+    throw Error(ErrorCode::kMismatch, "generation: the new decoder has another shape than the engine was made for");
+  }
+  const Decoder* before = std::exchange(impl_->decoder, &decoder);
+  try {
+    weights_changed();
+  } catch (...) {
+    impl_->decoder = before;
+    throw;
+  }
 }
 
 EngineStats Engine::stats() const {

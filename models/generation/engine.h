@@ -89,6 +89,8 @@ class Engine {
   // Call after the decoder's weights were written to or replaced: forgets cached keys and values and looks at the tensors again.
   // kUnavailable while sequences are in flight.
   void weights_changed();
+  // The same with another decoder. kMismatch when its layers or its vocabulary have other sizes.
+  void set_decoder(const Decoder& decoder);
 
   EngineStats stats() const;
   const EngineOptions& options() const;

@@ -49,6 +49,9 @@ StepModel::StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_t
 
 void StepModel::bind(const Decoder& decoder) {
   const c10::InferenceMode inference;
+  config_ = decoder.config();
+  cos_.clear();
+  sin_.clear();
   const auto parameters = decoder.parameters();
   for (const auto& parameter : parameters) {
     if (!parameter.value.is_cpu()) {

@@ -88,7 +88,13 @@ RETORT_INLINE void lane_sums(const Vec (&acc)[kRows][4], float* sums) {
 }
 #endif
 
-template <int kRows, class Weight>
+template <int kValue>
+struct Number {
+  static constexpr int value = kValue;
+};
+
+// kAhead: asks for the next tile's weights, which lie behind this one's.
+template <int kRows, bool kAhead, class Weight>
 RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, int64_t inner, int64_t columns, const float* bias,
                                 float* y, int64_t ldy, bool add) {
   const Weight* row[kColumnTile];
@@ -98,6 +104,9 @@ RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, in
   for (int64_t k = 0; k < whole; k += kLanes) {
     Vec b[kColumnTile];
     for (int j = 0; j < kColumnTile; ++j) b[j] = load(row[j] + k);
+    if (kAhead) {
+      for (int j = 0; j < kColumnTile; ++j) __builtin_prefetch(row[j] + kColumnTile * inner + k);
+    }
     for (int i = 0; i < kRows; ++i) {
       const Vec a = load(x + i * ldx + k);
       for (int j = 0; j < kColumnTile; ++j) acc[i][j] += a * b[j];
@@ -136,11 +145,16 @@ RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t
       for (int64_t n = n0; n < n1; n += kColumnTile) {
         const int64_t columns = n1 - n < kColumnTile ? n1 - n : kColumnTile;
         const float* b = bias != nullptr ? bias + n : nullptr;
+        const auto tile = [&](int64_t r, auto count, auto ahead) __attribute__((always_inline)) {
+          product_tile<count.value, ahead.value>(x + r * ldx, ldx, w + n * inner, inner, columns, b, y + r * ldy + n, ldy, add);
+        };
         int64_t r = r0;
-        for (; r + kRowTile <= r1; r += kRowTile) {
-          product_tile<kRowTile>(x + r * ldx, ldx, w + n * inner, inner, columns, b, y + r * ldy + n, ldy, add);
+        if (r0 == 0 && r + kRowTile <= r1) {
+          tile(r, Number<kRowTile>(), Number<1>());
+          r += kRowTile;
         }
-        for (; r < r1; ++r) product_tile<1>(x + r * ldx, ldx, w + n * inner, inner, columns, b, y + r * ldy + n, ldy, add);
+        for (; r + kRowTile <= r1; r += kRowTile) tile(r, Number<kRowTile>(), Number<0>());
+        for (; r < r1; ++r) tile(r, Number<1>(), Number<0>());
       }
     }
   }
@@ -211,7 +225,16 @@ struct QueryRow {
 template <int kRows>
 RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int64_t low, int64_t high) {
   for (int64_t t = low / 16 * 16; t < high; t += 16) {
-    const float* keys = task.keys + task.table[t / task.block_tokens] * task.block_stride + t % task.block_tokens;
+    const int64_t offset = t % task.block_tokens, block = task.table[t / task.block_tokens] * task.block_stride;
+    const float* keys = task.keys + block + offset;
+    // Soon needed: these tokens' values and the next tokens' keys, which a gather over blocks hides from the hardware.
+    const float* values = task.values + block + offset * task.padded_dim;
+    const int64_t next = t + 16 < high ? t + 16 : t;
+    const float* next_keys = task.keys + task.table[next / task.block_tokens] * task.block_stride + next % task.block_tokens;
+    for (int64_t d = 0; d < task.head_dim; ++d) {
+      __builtin_prefetch(next_keys + d * task.block_tokens);
+      __builtin_prefetch(values + d * 16);
+    }
     for (int part = 0; part < 16; part += kLanes) {
       Vec acc[kRows] = {};
       for (int64_t d = 0; d < task.head_dim; ++d) {

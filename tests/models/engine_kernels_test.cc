@@ -1,0 +1,187 @@
+// The inner loops against fp64, in the widths this processor has, and the bookkeeping of blocks.
+#include <cmath>
+#include <numeric>
+
+#include "base/random.h"
+#include "models/generation/block_pool.h"
+#include "models/generation/products.h"
+#include "models/generation/vector_kernels.h"
+#include "tests/models/engine_support.h"
+
+namespace retort::models {
+namespace {
+
+class Kernels : public testing::TestWithParam<bool> {
+ protected:
+  const VectorKernels& kernels = GetParam() ? vector_kernels() : baseline_kernels();
+};
+INSTANTIATE_TEST_SUITE_P(Widths, Kernels, testing::Bool(), [](const auto& info) { return info.param ? "widest" : "portable"; });
+
+std::vector<float> normal(int64_t count, uint64_t seed) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(random_gumbel(seed, static_cast<uint64_t>(i)) - 0.6));
+  return values;
+}
+
+TEST_P(Kernels, ProductsOfAnyShape) {
+  for (const int64_t inner : {1, 7, 16, 33, 256, 700, 5000}) {
+    for (const int64_t rows : {1, 2, 3, 5, 40}) {
+      const int64_t columns = 23, begin = 3;
+      const auto x = normal(rows * (inner + 2), 1), w = normal(columns * inner, 2), bias = normal(columns, 3);
+      std::vector<float> y(static_cast<size_t>(rows * columns), 0.5f);
+      for (const bool add : {false, true}) {
+        kernels.product_float(x.data(), inner + 2, w.data(), inner, bias.data(), y.data(), columns, rows, begin, columns, add);
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t n = 0; n < columns; ++n) {
+          double expected = bias[static_cast<size_t>(n)], size = 1;
+          for (int64_t k = 0; k < inner; ++k) {
+            const double product =
+                static_cast<double>(x[static_cast<size_t>(r * (inner + 2) + k)]) * w[static_cast<size_t>(n * inner + k)];
+            expected += product;
+            size += std::abs(product);
+          }
+          const float got = y[static_cast<size_t>(r * columns + n)];
+          if (n < begin) {
+            ASSERT_EQ(got, 0.5f);
+          } else {
+            ASSERT_NEAR(got, 2 * expected, 2e-6 * size) << inner << " " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, ARowDoesNotDependOnTheOthers) {
+  const int64_t inner = 300, columns = 29, rows = 50;
+  const auto x = normal(rows * inner, 1), w = normal(columns * inner, 2);
+  std::vector<float> all(static_cast<size_t>(rows * columns)), one(static_cast<size_t>(columns));
+  kernels.product_float(x.data(), inner, w.data(), inner, nullptr, all.data(), columns, rows, 0, columns, false);
+  for (int64_t r = 0; r < rows; ++r) {
+    kernels.product_float(x.data() + r * inner, inner, w.data(), inner, nullptr, one.data(), columns, 1, 0, 11, false);
+    kernels.product_float(x.data() + r * inner, inner, w.data(), inner, nullptr, one.data(), columns, 1, 11, columns, false);
+    for (int64_t n = 0; n < columns; ++n) ASSERT_EQ(one[static_cast<size_t>(n)], all[static_cast<size_t>(r * columns + n)]);
+  }
+}
+
+// Queries at positions [first, first + count) of one sequence whose blocks are out of order.
+TEST_P(Kernels, AttentionOverBlocks) {
+  for (const int64_t dim : {8, 16, 24, 64, 80}) {
+    for (const int64_t window : {0, 9, 40}) {
+      for (const int64_t bt : {16, 32}) {
+        const int64_t length = 75, first = 58, count = length - first, group = 3, padded = (dim + 15) / 16 * 16;
+        const int64_t num_blocks = (length + bt - 1) / bt, block = padded * bt;
+        const auto q = normal(count * group * dim, 4), k = normal(length * dim, 5), v = normal(length * dim, 6);
+        std::vector<float> keys(static_cast<size_t>(num_blocks * block), NAN), values = keys;
+        std::vector<int32_t> table;
+        for (int64_t b = 0; b < num_blocks; ++b) table.push_back(static_cast<int32_t>((b * 2 + 1) % num_blocks));
+        if (num_blocks % 2 == 0) std::iota(table.begin(), table.end(), 0);
+        for (int64_t t = 0; t < length; ++t) {
+          for (int64_t d = 0; d < dim; ++d) {
+            const int64_t at = table[static_cast<size_t>(t / bt)] * block;
+            keys[static_cast<size_t>(at + d * bt + t % bt)] = k[static_cast<size_t>(t * dim + d)];
+            values[static_cast<size_t>(at + (t % bt) * padded + d)] = v[static_cast<size_t>(t * dim + d)];
+          }
+        }
+        std::vector<float> out(q.size()), scratch(static_cast<size_t>(attend_scratch(length, padded)));
+        kernels.attend({q.data(), out.data(), keys.data(), values.data(), table.data(), scratch.data(), group * dim, block, first,
+                        count, group, dim, padded, bt, window, 0.3f});
+        for (int64_t r = 0; r < count * group; ++r) {
+          const int64_t position = first + r / group, low = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+          std::vector<double> p;
+          double total = 0;
+          for (int64_t t = low; t <= position; ++t) {
+            double dot = 0;
+            for (int64_t d = 0; d < dim; ++d)
+              dot += static_cast<double>(q[static_cast<size_t>(r * dim + d)]) * k[static_cast<size_t>(t * dim + d)];
+            p.push_back(std::exp(0.3 * dot));
+            total += p.back();
+          }
+          for (int64_t d = 0; d < dim; ++d) {
+            double expected = 0;
+            for (int64_t t = low; t <= position; ++t)
+              expected += p[static_cast<size_t>(t - low)] / total * v[static_cast<size_t>(t * dim + d)];
+            ASSERT_NEAR(out[static_cast<size_t>(r * dim + d)], expected, 2e-5) << dim << " " << window << " " << bt;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, RaceIsTheGumbelMaximum) {
+  for (const int64_t size : {1, 15, 512, 1500}) {
+    for (uint64_t position = 0; position < 30; ++position) {
+      std::vector<float> weights;
+      for (const float x : normal(size, 7)) weights.push_back(std::exp(x));
+      weights[0] = 0;
+      weights.back() = 1;
+      double best = -INFINITY;
+      int64_t winner = 0;
+      for (int64_t i = 0; i < size; ++i) {
+        const double score = std::log(static_cast<double>(weights[static_cast<size_t>(i)])) +
+                             random_gumbel(5, 6, position, static_cast<uint64_t>(i));
+        if (score > best) best = score, winner = i;
+      }
+      EXPECT_EQ(kernels.race(weights.data(), size, noise_key(5, 6, position)), winner);
+    }
+  }
+}
+
+TEST(Matrices, ThreadsAndCompanyDoNotShow) {
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({33, 200}), a = at::randn({130, 200}), b = at::randn({7, 200}), bias = at::randn({130});
+  const Matrix first(a, bias), second(b, {});
+  at::Tensor y = at::zeros({33, 130}), z = at::zeros({33, 7});
+  multiply(x.const_data_ptr<float>(), 200, 33,
+           {{&first, y.mutable_data_ptr<float>(), 130}, {&second, z.mutable_data_ptr<float>(), 7}});
+  EXPECT_LT((y - at::linear(x, a, bias)).abs().max().item<double>(), 1e-4);
+  EXPECT_LT((z - at::linear(x, b)).abs().max().item<double>(), 1e-4);
+  at::Tensor gate = at::zeros({33, 130}), scratch = at::zeros({33, 130});
+  multiply_gated(x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}), gate.mutable_data_ptr<float>(),
+                 scratch.mutable_data_ptr<float>(), 130);
+  const at::Tensor g = at::linear(x, a, bias);
+  EXPECT_LT((gate - at::silu(g) * at::linear(x, -a)).abs().max().item<double>(), 1e-3);
+}
+
+TEST(Blocks, CountsSharesAndForgets) {
+  BlockPool pool(6, 16, true);
+  const std::vector<int32_t> ids = engine_tokens(60, 1);
+  CachedTokens first;
+  ASSERT_TRUE(pool.extend(first, 60));
+  EXPECT_FALSE(pool.extend(first, 97));
+  EXPECT_EQ(pool.used(), 4);
+  first.computed = 60;
+  pool.publish(first, ids);
+  CachedTokens second = pool.share(first);
+  EXPECT_EQ(second.computed, 48);
+  EXPECT_EQ(pool.used(), 4);
+  pool.release(second);
+  pool.release(first);
+  EXPECT_EQ(pool.used(), 0);
+  EXPECT_EQ(pool.cached(), 3);
+  CachedTokens third;
+  pool.match(third, {ids.begin(), ids.begin() + 48});  // the last token is to be computed
+  EXPECT_EQ(third.computed, 32);
+  std::vector<int32_t> other = ids;
+  other[20] ^= 1;
+  CachedTokens fourth;
+  pool.match(fourth, other);
+  EXPECT_EQ(fourth.computed, 16);
+  EXPECT_EQ(fourth.table[0], third.table[0]);
+  pool.release(third);
+  ASSERT_TRUE(pool.extend(fourth, 96));  // drives the cached contents out
+  EXPECT_EQ(pool.available(), 0);
+  pool.match(third, ids);
+  EXPECT_EQ(third.computed, 16);
+  pool.release(third);
+  pool.release(fourth);
+  pool.forget();
+  EXPECT_EQ(pool.cached(), 0);
+  pool.match(third, ids);
+  EXPECT_EQ(third.computed, 0);
+}
+
+}  // namespace
+}  // namespace retort::models

@@ -1,0 +1,239 @@
+// Draws: their distribution, their noise, the probabilities that are reported, stop strings; and scoring.
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "base/random.h"
+#include "models/generation/sampler.h"
+#include "models/generation/score.h"
+#include "tests/models/engine_support.h"
+
+namespace retort::models {
+namespace {
+
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+// Log-probabilities of the distribution that options describe, by a sort and in fp64; kNever for tokens cut off.
+std::vector<double> reference(std::vector<double> scores, const SamplingOptions& options, const std::vector<int32_t>& seen) {
+  for (const int32_t id : std::set<int32_t>(seen.begin(), seen.end())) {
+    double& score = scores[static_cast<size_t>(id)];
+    score = score < 0 ? score * options.repetition_penalty : score / options.repetition_penalty;
+  }
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  const double largest = scores[order[0]];
+  std::vector<double> weights;
+  for (const double score : scores) weights.push_back(std::exp((score - largest) / options.temperature));
+  size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<size_t>(options.top_k)) : scores.size();
+  double total = 0, before = 0;
+  for (size_t rank = 0; rank < kept; ++rank) total += weights[order[rank]];
+  size_t in_mass = 0;
+  for (; in_mass < kept && before < options.top_p * total; ++in_mass) before += weights[order[in_mass]];
+  if (options.top_p < 1) kept = std::max<size_t>(1, in_mass);
+  while (weights[order[kept - 1]] < options.min_p) --kept;
+  total = 0;
+  for (size_t rank = 0; rank < kept; ++rank) total += weights[order[rank]];
+  std::vector<double> result(scores.size(), kNever);
+  for (size_t rank = 0; rank < kept; ++rank) result[order[rank]] = std::log(weights[order[rank]] / total);
+  return result;
+}
+
+std::vector<float> some_logits(size_t size, double spread, uint64_t seed) {
+  std::vector<float> logits;
+  for (size_t i = 0; i < size; ++i) logits.push_back(static_cast<float>(spread * std::log(random_uniform(seed, i)) + 1));
+  return logits;
+}
+
+const std::vector<SamplingOptions>& settings() {
+  static const std::vector<SamplingOptions> all{
+      {},
+      {.temperature = 0.5},
+      {.temperature = 1.7},
+      {.top_p = 0.6},
+      {.top_k = 3},
+      {.min_p = 0.3},
+      {.repetition_penalty = 1.8},
+      {.temperature = 0.8, .top_p = 0.9, .top_k = 6, .min_p = 0.05, .repetition_penalty = 0.7}};
+  return all;
+}
+
+TEST(Sampler, FrequenciesPassAChiSquareTest) {
+  constexpr int kDraws = 40000;
+  const std::vector<float> logits = some_logits(12, 1.0, 5);
+  const std::vector<int32_t> seen{2, 3, 7};
+  SamplerScratch scratch;
+  for (size_t s = 0; s < settings().size(); ++s) {
+    const std::vector<double> expected = reference({logits.begin(), logits.end()}, settings()[s], seen);
+    std::vector<int> counts(12, 0);
+    for (int draw = 0; draw < kDraws; ++draw) {
+      const Choice choice = choose_token(logits.data(), 12, settings()[s], seen, static_cast<uint64_t>(draw), 3, scratch);
+      ++counts[static_cast<size_t>(choice.token)];
+      ASSERT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-5) << s;
+    }
+    double statistic = 0;
+    for (size_t i = 0; i < 12; ++i) {
+      const double mean = kDraws * std::exp(expected[i]);
+      if (mean > 0) {
+        statistic += (counts[i] - mean) * (counts[i] - mean) / mean;
+      } else {
+        EXPECT_EQ(counts[i], 0) << s << " " << i;
+      }
+    }
+    EXPECT_LT(statistic, 31.3) << s;  // 11 degrees of freedom, 0.1 %
+  }
+}
+
+// A long vocabulary: several pieces of every loop, and cuts inside a bin of the histogram, with equal logits among them.
+TEST(Sampler, LargeVocabularyFollowsTheDefinition) {
+  constexpr int64_t kSize = 10007;
+  std::vector<float> logits = some_logits(kSize, 1.5, 6);
+  for (size_t i = 0; i < kSize; i += 3) logits[i] = std::round(logits[i] * 4) / 4;
+  std::vector<SamplingOptions> all = settings();
+  all.push_back({.top_k = 1});
+  all.push_back({.top_k = 2500});
+  all.push_back({.top_p = 0.99999});
+  all.push_back({.top_p = 1e-9});
+  SamplerScratch scratch;
+  for (size_t s = 0; s < all.size(); ++s) {
+    const std::vector<double> expected = reference({logits.begin(), logits.end()}, all[s], {5, 17});
+    const std::vector<int32_t> seen{5, 17};
+    for (uint64_t position = 0; position < 40; ++position) {
+      const Choice choice = choose_token(logits.data(), kSize, all[s], seen, 9, position, scratch);
+      // The Gumbel maximum over base/random.h's noise.
+      double best = kNever;
+      int32_t winner = -1;
+      for (size_t i = 0; i < kSize; ++i) {
+        const double score = expected[i] + random_gumbel(all[s].seed, 9, position, i);
+        if (score > best) best = score, winner = static_cast<int32_t>(i);
+      }
+      EXPECT_EQ(choice.token, winner) << s << " " << position;
+      EXPECT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-5) << s;
+    }
+  }
+}
+
+TEST(Sampler, GreedyTakesTheFirstMaximumAndBadLogitsAreSeen) {
+  std::vector<float> logits = some_logits(3000, 1, 7);
+  logits[1200] = logits[2100] = 9;
+  SamplerScratch scratch;
+  const Choice choice = choose_token(logits.data(), 3000, {.temperature = 0}, {}, 0, 0, scratch);
+  EXPECT_EQ(choice.token, 1200);
+  EXPECT_EQ(choice.sampling_logp, 0);
+  const std::vector<int32_t> seen{1200};
+  EXPECT_EQ(choose_token(logits.data(), 3000, {.temperature = 0, .repetition_penalty = 1.01}, seen, 0, 0, scratch).token, 2100);
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> broken = logits;
+    broken[777] = bad;
+    error_of([&] { choose_token(broken.data(), 3000, {}, {}, 0, 0, scratch); }, ErrorCode::kCorrupt);
+  }
+}
+
+// Through the engine: penalty over prompt and completion, both log-probabilities against fp64.
+TEST(EngineSampling, LogProbabilitiesAgreeWithFp64) {
+  const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
+  GenerationRequest request{.prompts = engine_prompts(3), .num_generations = 2, .max_new_tokens = 15};
+  for (const SamplingOptions& sampling : settings()) {
+    request.sampling = sampling;
+    const auto out = Engine(decoder, {.num_blocks = 100}).run(request);
+    for (size_t i = 0; i < out.size(); ++i) {
+      std::vector<int32_t> ids = request.prompts[i / 2];
+      for (size_t t = 0; t < 15; ++t) {
+        const at::Tensor logits = decoder.logits(decoder.hidden(pack_rows({ids})))[-1].to(at::kDouble).contiguous();
+        const double* begin = logits.const_data_ptr<double>();
+        const auto expected = reference({begin, begin + logits.numel()}, sampling, ids);
+        const int32_t token = out[i].token_ids[t];
+        ASSERT_NEAR(out[i].sampling_logps[t], expected[static_cast<size_t>(token)], 2e-5);
+        ASSERT_NEAR(out[i].logps[t], at::log_softmax(logits, 0)[token].item<double>(), 1e-5);
+        ids.push_back(token);
+      }
+    }
+  }
+}
+
+std::string spell(std::span<const int32_t> ids) {
+  std::string text;
+  for (const int32_t id : ids) text += "<" + std::to_string(id) + ">";
+  return text;
+}
+
+TEST(EngineSampling, StopStringsEndACompletion) {
+  const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
+  GenerationRequest request{.prompts = engine_prompts(4), .sampling = {.seed = 3}, .max_new_tokens = 20};
+  Engine engine(decoder, {.num_blocks = 100}, spell);
+  const auto whole = engine.run(request);
+  const auto& ids = whole[2].token_ids;
+  const std::string across = spell(std::span(ids).subspan(6, 3));
+  request.stop = {"<300>", across.substr(2, across.size() - 3)};  // begins and ends inside tokens
+  const auto out = engine.run(request);
+  EXPECT_EQ(out[2].finish_reason, FinishReason::kStop);
+  EXPECT_EQ(out[2].token_ids, std::vector<int32_t>(ids.begin(), ids.begin() + 9));
+  for (const size_t i : {0, 1, 3}) {
+    EXPECT_EQ(out[i].finish_reason, FinishReason::kLength);
+    EXPECT_EQ(out[i].token_ids, whole[i].token_ids);
+  }
+}
+
+TEST(EngineSampling, OtherDtypesAreTheirValuesInFloat32) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    ModelConfig config = engine_config();
+    config.family = Family::kQwen3;
+    config.qk_norm = true;
+    const Decoder half = Decoder::random(config, 7, dtype);
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const auto& [name, value] : half.parameters()) tensors.emplace_back(name, value.to(at::kFloat));
+    const Decoder whole(config, tensors);
+    const GenerationRequest request{.prompts = engine_prompts(3), .max_new_tokens = 10};
+    expect_same_bits(Engine(half, {.num_blocks = 100}).run(request), Engine(whole, {.num_blocks = 100}).run(request), "half");
+  }
+}
+
+TEST(Score, IsTheLogSoftmaxOfAFullForward) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Decoder decoder = Decoder::random(engine_config(), 7, dtype);
+    const ScoreRequest request{.sequences = engine_prompts(6), .prompt_lengths = {1, 20, 5, 53, 70, 1}};
+    for (const ScoreOptions& options :
+         {ScoreOptions{}, ScoreOptions{.max_tokens_per_forward = 60, .vocab_chunk = 77, .row_chunk = 9}}) {
+      const auto scores = score(decoder, request, options);
+      ASSERT_EQ(scores.size(), 6u);
+      for (size_t s = 0; s < 6; ++s) {
+        const auto& ids = request.sequences[s];
+        const auto prompt = static_cast<size_t>(request.prompt_lengths[s]);
+        ASSERT_EQ(scores[s].size(), ids.size() - prompt);
+        const at::Tensor all = at::log_softmax(decoder.logits(decoder.hidden(pack_rows({ids}))).to(at::kDouble), -1);
+        for (size_t i = prompt; i < ids.size(); ++i) {
+          EXPECT_NEAR(scores[s][i - prompt], all[static_cast<long>(i) - 1][ids[i]].item<double>(),
+                      dtype == at::kFloat ? 1e-5 : 0.1);
+        }
+      }
+    }
+  }
+}
+
+TEST(Score, AgreesWithGeneration) {
+  const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
+  const auto prompts = engine_prompts(3);
+  const auto out = Engine(decoder, {.num_blocks = 100}).run({.prompts = prompts, .max_new_tokens = 30});
+  ScoreRequest request{.sequences = prompts};
+  for (size_t i = 0; i < 3; ++i) {
+    request.prompt_lengths.push_back(static_cast<int64_t>(prompts[i].size()));
+    request.sequences[i].insert(request.sequences[i].end(), out[i].token_ids.begin(), out[i].token_ids.end());
+  }
+  const auto scores = score(decoder, request);
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t t = 0; t < 30; ++t) EXPECT_NEAR(scores[i][t], out[i].logps[t], 1e-5);
+  }
+}
+
+TEST(Score, RefusesWhatDoesNotFit) {
+  const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
+  error_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {}}); });
+  error_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {0}}); });
+  error_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {3}}); });
+  error_of([&] { score(decoder, {.sequences = {{}}, .prompt_lengths = {1}}); });
+  error_of([&] { score(decoder, {.sequences = {{1, 300}}, .prompt_lengths = {1}}); });
+  EXPECT_TRUE(score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {2}})[0].empty());
+}
+
+}  // namespace
+}  // namespace retort::models
