@@ -99,6 +99,11 @@ class Program {
     c->add_option("--temperature", generate_.temperature, "0: greedy")->capture_default_str();
     c->add_option("--top-p", generate_.top_p)->capture_default_str();
     c->add_option("--top-k", generate_.top_k, "0: off")->capture_default_str();
+    c->add_option("--min-p", generate_.min_p, "least share of the largest probability; 0: off")->capture_default_str();
+    c->add_option("--repetition-penalty", generate_.repetition_penalty, "1: off")->capture_default_str();
+    c->add_option("--stop", generate_.stop, "text that ends a completion; may be given several times")->allow_extra_args(false);
+    c->add_flag("--ignore-eos", generate_.ignore_eos, "end tokens do not end a completion");
+    c->add_option("--max-new-tokens-column", generate_.max_new_tokens_column, "column with each prompt's own --max-new-tokens");
     c->add_option("--num-generations", generate_.num_generations, "completions of each prompt")->capture_default_str();
     c->add_option("--batch-size", generate_.batch_size, "sequences computed together")->capture_default_str();
     c->add_option("--seed", generate_.seed)->capture_default_str();

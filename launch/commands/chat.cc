@@ -1,4 +1,5 @@
 // retort chat: talk to a checkpoint in the terminal.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -7,7 +8,7 @@
 #include "base/json_text.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/loaded_model.h"
-#include "models/generate.h"
+#include "models/generation/engine.h"
 
 namespace retort::launch {
 namespace {
@@ -42,6 +43,7 @@ int run_chat(const ChatCommand& command) {
   const LoadedModel model = load_model(command.model, command.dtype);
   if (!model.chat.exists()) std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
   std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");
+  models::Engine engine(model.decoder);  // keeps the conversation's keys and values from turn to turn
   std::string conversation, line;
   uint64_t turn = 0;
   for (;;) {
@@ -59,14 +61,19 @@ int run_chat(const ChatCommand& command) {
     } else {
       prompt = model.tokenizer.encode(line, true);
     }
+    const int64_t room = model.decoder.config().max_position_embeddings - static_cast<int64_t>(prompt.size());
+    if (room < 1) {
+      std::printf("(this fills the model's %lld positions; the conversation starts anew)\n",
+                  static_cast<long long>(model.decoder.config().max_position_embeddings));
+      conversation.clear();
+      continue;
+    }
     StreamPrinter printer(model.tokenizer);
-    models::generate(model.decoder, {prompt},
-                     {.max_new_tokens = command.max_new_tokens,
-                      .temperature = command.temperature,
-                      .top_p = command.top_p,
-                      .seed = command.seed + turn++,
-                      .eos_token_ids = model.eos_token_ids},
-                     [&](size_t, int32_t id) { printer.add(id); });
+    engine.run({.prompts = {prompt},
+                .sampling = {.temperature = command.temperature, .top_p = command.top_p, .seed = command.seed + turn++},
+                .max_new_tokens = std::min(command.max_new_tokens, room),
+                .eos_token_ids = model.eos_token_ids},
+               {.on_token = [&](size_t, int32_t id, float) { printer.add(id); }});
     std::printf("\n");
     if (model.chat.exists()) conversation += ", " + message("assistant", printer.text());
   }

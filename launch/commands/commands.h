@@ -25,7 +25,10 @@ struct GenerateCommand {
   std::map<std::string, std::string> columns;
   std::string dtype;
   int64_t max_new_tokens = 256, num_generations = 1, batch_size = 32, top_k = 0;
-  double temperature = 1.0, top_p = 1.0;
+  double temperature = 1.0, top_p = 1.0, min_p = 0.0, repetition_penalty = 1.0;
+  std::vector<std::string> stop;
+  std::string max_new_tokens_column;  // an integer of each row instead of max_new_tokens
+  bool ignore_eos = false;
   uint64_t seed = 0;
 };
 int run_generate(const GenerateCommand& command);

@@ -1,13 +1,15 @@
 // retort generate: batch generation from a file of prompts.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/loaded_model.h"
-#include "models/generate.h"
+#include "models/generation/engine.h"
 #include "recipes/data/jsonl.h"
 #include "recipes/data/sample.h"
 
@@ -35,8 +37,74 @@ void validate(const GenerateCommand& command) {
   if (command.batch_size <= 0) refuse("--batch-size must be > 0");
   if (command.temperature < 0) refuse("--temperature must be >= 0 (0: greedy)");
   if (command.top_p <= 0 || command.top_p > 1) refuse("--top-p must be in (0, 1]");
+  if (command.min_p < 0 || command.min_p > 1) refuse("--min-p must be in [0, 1]");
+  if (command.repetition_penalty <= 0) refuse("--repetition-penalty must be > 0 (1: off)");
   if (command.temperature == 0 && command.num_generations > 1)
     refuse("--num-generations > 1 with --temperature 0 would repeat one greedy completion; set a temperature");
+}
+
+// The integer under `column` in a row.
+int64_t row_limit(std::string_view line, const std::string& origin, const std::string& column) {
+  const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!row.is_object() || !row.contains(column) || !row.at(column).is_number_integer() || row.at(column).get<int64_t>() < 1)
+    throw Error(ErrorCode::kInvalidArgument, origin + ": --max-new-tokens-column: '" + column + "' must be an integer above 0");
+  return row.at(column).get<int64_t>();
+}
+
+struct Prompts {
+  std::vector<data::PromptSample> samples;
+  models::GenerationRequest request;
+};
+
+Prompts read_prompts(const GenerateCommand& command, const LoadedModel& model) {
+  const data::JsonlFile file(command.prompts);
+  const data::Source source{.path = command.prompts, .columns = command.columns};
+  Prompts prompts;
+  models::GenerationRequest& request = prompts.request;
+  for (int64_t i = 0; i < file.size(); ++i) {
+    const std::string origin = command.prompts + ":" + std::to_string(file.line_number(i));
+    prompts.samples.push_back(data::make_prompt(file.line(i), origin, source, model.tokenizer, model.chat));
+    request.prompts.push_back(prompts.samples.back().prompt_ids);
+    if (!command.max_new_tokens_column.empty())
+      request.max_new_tokens_of_prompt.push_back(row_limit(file.line(i), origin, command.max_new_tokens_column));
+  }
+  if (request.prompts.empty()) throw Error(ErrorCode::kInvalidArgument, command.prompts + " has no prompts");
+  request.num_generations = command.num_generations;
+  request.sampling = {.temperature = command.temperature,
+                      .top_p = command.top_p,
+                      .top_k = command.top_k,
+                      .min_p = command.min_p,
+                      .repetition_penalty = command.repetition_penalty,
+                      .seed = command.seed};
+  request.max_new_tokens = command.max_new_tokens;
+  if (!command.ignore_eos) request.eos_token_ids = model.eos_token_ids;
+  request.stop = command.stop;
+  return prompts;
+}
+
+// A cache in which --batch-size of the longest sequences fit.
+models::EngineOptions engine_options(const GenerateCommand& command, const models::GenerationRequest& request) {
+  models::EngineOptions options;
+  int64_t longest = 0;
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    const int64_t limit = request.max_new_tokens_of_prompt.empty() ? request.max_new_tokens : request.max_new_tokens_of_prompt[i];
+    longest = std::max(longest, static_cast<int64_t>(request.prompts[i].size()) + limit);
+  }
+  const int64_t completions = static_cast<int64_t>(request.prompts.size()) * request.num_generations;
+  options.max_sequences = command.batch_size;
+  options.max_tokens_per_step = std::max(options.max_tokens_per_step, command.batch_size);
+  options.num_blocks = std::min(command.batch_size, completions) * ((longest + options.block_tokens - 1) / options.block_tokens);
+  return options;
+}
+
+// Up to the stop string, which may begin anywhere in the last tokens.
+std::string text_of(const models::Completion& completion, const models::Tokenizer& tokenizer,
+                    const std::vector<std::string>& stops) {
+  std::string text = tokenizer.decode(completion.token_ids, /*skip_special_tokens=*/true);
+  if (completion.finish_reason != models::FinishReason::kStop) return text;
+  size_t end = text.size();
+  for (const std::string& stop : stops) end = std::min(end, text.find(stop));
+  return text.substr(0, end);
 }
 
 }  // namespace
@@ -44,25 +112,12 @@ void validate(const GenerateCommand& command) {
 int run_generate(const GenerateCommand& command) {
   validate(command);
   const LoadedModel model = load_model(command.model, command.dtype);
-  const data::JsonlFile file(command.prompts);
-  const data::Source source{.path = command.prompts, .columns = command.columns};
-  std::vector<data::PromptSample> prompts;
-  std::vector<std::vector<int32_t>> inputs;
-  for (int64_t i = 0; i < file.size(); ++i) {
-    const std::string origin = command.prompts + ":" + std::to_string(file.line_number(i));
-    prompts.push_back(data::make_prompt(file.line(i), origin, source, model.tokenizer, model.chat));
-    for (int64_t g = 0; g < command.num_generations; ++g) inputs.push_back(prompts.back().prompt_ids);
-  }
-  if (prompts.empty()) throw Error(ErrorCode::kInvalidArgument, command.prompts + " has no prompts");
-  const models::GenerateOptions options{.max_new_tokens = command.max_new_tokens,
-                                        .temperature = command.temperature,
-                                        .top_p = command.top_p,
-                                        .top_k = command.top_k,
-                                        .seed = command.seed,
-                                        .eos_token_ids = model.eos_token_ids,
-                                        .max_batch = command.batch_size};
+  Prompts input = read_prompts(command, model);
+  const std::vector<data::PromptSample>& prompts = input.samples;
+  models::Engine engine(model.decoder, engine_options(command, input.request),
+                        [&](std::span<const int32_t> ids) { return model.tokenizer.decode(ids, /*skip_special_tokens=*/true); });
   const auto start = std::chrono::steady_clock::now();
-  const auto completions = models::generate(model.decoder, inputs, options);
+  const auto completions = engine.run(std::move(input.request));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   AtomicFile output(command.output);
   const auto per_prompt = static_cast<size_t>(command.num_generations);
@@ -72,15 +127,16 @@ int run_generate(const GenerateCommand& command) {
     const size_t first = p * per_prompt;
     JsonLine line;
     line.add("prompt", std::string_view(prompts[p].prompt_text));
-    line.raw("completions", nested_array(completions, first, per_prompt, [&](const auto& c) {
-               return json_quote(model.tokenizer.decode(c.token_ids, /*skip_special_tokens=*/true));
-             }));
+    line.raw("completions", nested_array(completions, first, per_prompt,
+                                         [&](const auto& c) { return json_quote(text_of(c, model.tokenizer, command.stop)); }));
     line.raw("token_ids", nested_array(completions, first, per_prompt, [](const auto& c) {
                return flat_array(c.token_ids, [](int32_t id) { return std::to_string(id); });
              }));
     line.raw("logps", nested_array(completions, first, per_prompt, [](const auto& c) {
                return flat_array(c.logps, [](float value) { return json_number(value); });
              }));
+    line.raw("finish_reasons",
+             nested_array(completions, first, per_prompt, [](const auto& c) { return json_quote(enum_name(c.finish_reason)); }));
     if (!prompts[p].reference.empty()) line.add("reference", std::string_view(prompts[p].reference));
     output.write(line.str() + "\n");
   }
