@@ -1,6 +1,8 @@
 // The engine's scheduling: what is computed with what, in which blocks, must not show in the numbers.
 #include "models/generation/engine.h"
 
+#include <ATen/Parallel.h>
+
 #include <map>
 
 #include "tests/models/engine_support.h"
