@@ -1,7 +1,5 @@
 #include "models/generation/engine.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -110,7 +108,7 @@ void Engine::Impl::choose() {
   constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values that are formed at once
   const int64_t width = model.config().hidden_size, vocab_size = model.config().vocab_size;
   const int64_t rows = static_cast<int64_t>(states.size()) / width, at_once = std::max<int64_t>(1, kLogits / vocab_size);
-  scratch.resize(static_cast<size_t>(at::get_num_threads()));
+  scratch.resize(static_cast<size_t>(model.pool().threads()));
   logits.resize(static_cast<size_t>(std::min(rows, at_once) * vocab_size));
   size_t next = 0;
   for (int64_t first = 0; first < rows; first += at_once) {
@@ -118,10 +116,10 @@ void Engine::Impl::choose() {
     model.logits(states.data() + first * width, end - first, logits.data());
     const size_t begin_draw = next;
     while (next < draws.size() && draws[next].row < end) ++next;
-    at::parallel_for(static_cast<int64_t>(begin_draw), static_cast<int64_t>(next), 1, [&](int64_t begin, int64_t stop) {
-      SamplerScratch& mine = scratch[static_cast<size_t>(at::get_thread_num())];
-      for (int64_t i = begin; i < stop; ++i) {
-        Draw& draw = draws[static_cast<size_t>(i)];
+    model.pool().run(static_cast<int64_t>(next - begin_draw), 1, [&](int64_t begin, int64_t stop, int thread) {
+      SamplerScratch& mine = scratch[static_cast<size_t>(thread)];
+      for (size_t i = begin_draw + static_cast<size_t>(begin); i < begin_draw + static_cast<size_t>(stop); ++i) {
+        Draw& draw = draws[i];
         const Sequence& sequence = *draw.sequence;
         draw.choice =
             choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size, sequence.group->request->request.sampling,

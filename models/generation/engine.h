@@ -63,7 +63,8 @@ using Detokenizer = std::function<std::string(std::span<const int32_t>)>;
 // The samples of one prompt compute it once and share its full blocks; the last, partly filled block is copied. When blocks
 // run out, the sequence that was started last gives its blocks up and is computed again later.
 //
-// Threads: one thread may use an engine; OpenMP threads work inside step(). Collectives: none.
+// Threads: one thread may use an engine; inside step() at::get_num_threads() threads work, as many as it was when the engine
+// was made. Collectives: none.
 class Engine {
  public:
   // The decoder must outlive the engine. kInvalidArgument for options, kUnavailable when the decoder is not on the CPU.

@@ -1,7 +1,5 @@
 #include "models/generation/products.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
 #include "models/generation/vector_kernels.h"
@@ -41,13 +39,13 @@ int64_t grain_of(int64_t rows, int64_t in) {
 Matrix::Matrix(const at::Tensor& w, const at::Tensor& b)
     : weight(readable(w, true)), bias(b.defined() ? readable(b, false) : b), out(w.size(0)), in(w.size(1)) {}
 
-void multiply(const float* x, int64_t x_stride, int64_t rows, std::initializer_list<Product> products) {
+void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows, std::initializer_list<Product> products) {
   int64_t units = 0, in = 0;
   for (const Product& product : products) {
     units += units_of(*product.matrix);
     in = product.matrix->in;
   }
-  at::parallel_for(0, units, grain_of(rows, in), [&](int64_t begin, int64_t end) {
+  pool.run(units, grain_of(rows, in), [&](int64_t begin, int64_t end, int) {
     int64_t first = 0;
     for (const Product& product : products) {
       const int64_t count = units_of(*product.matrix);
@@ -61,9 +59,9 @@ void multiply(const float* x, int64_t x_stride, int64_t rows, std::initializer_l
   });
 }
 
-void multiply_gated(const float* x, int64_t x_stride, int64_t rows, const Matrix& gate, const Matrix& up, float* y,
-                    float* scratch, int64_t stride) {
-  at::parallel_for(0, units_of(gate), grain_of(rows, 2 * gate.in), [&](int64_t begin, int64_t end) {
+void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows, const Matrix& gate, const Matrix& up,
+                    float* y, float* scratch, int64_t stride) {
+  pool.run(units_of(gate), grain_of(rows, 2 * gate.in), [&](int64_t begin, int64_t end, int) {
     constexpr int64_t kRows = 64;  // so that gate and up are still near when they are multiplied
     const int64_t from = begin * kColumns, to = std::min(end * kColumns, gate.out);
     for (int64_t r = 0; r < rows; r += kRows) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "models/generation/worker_pool.h"
+
 namespace retort::models {
 
 // A linear layer's weight [out, in] and bias. fp32 and bf16 weights are read where they are, so that values written into
@@ -26,9 +28,9 @@ struct Product {
 
 // Each y (+)= x w^T + bias for x [rows, in], rows `x_stride` floats apart; the columns of all of them in parallel. A row's
 // numbers do not depend on the other rows nor on the threads.
-void multiply(const float* x, int64_t x_stride, int64_t rows, std::initializer_list<Product> products);
+void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows, std::initializer_list<Product> products);
 // gate = silu(x gate^T) * (x up^T), rows of `stride` floats; `scratch` as gate.
-void multiply_gated(const float* x, int64_t x_stride, int64_t rows, const Matrix& gate, const Matrix& up, float* y,
-                    float* scratch, int64_t stride);
+void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows, const Matrix& gate, const Matrix& up,
+                    float* y, float* scratch, int64_t stride);
 
 }  // namespace retort::models

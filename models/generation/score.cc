@@ -49,8 +49,8 @@ struct LogSum {
 };
 
 // log p(target) of rows of `states` [count, H].
-void score_rows(const float* states, const int32_t* targets, int64_t count, const at::Tensor& head, int64_t vocab_chunk,
-                std::vector<float>& logits, float* out) {
+void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, int64_t count, const at::Tensor& head,
+                int64_t vocab_chunk, std::vector<float>& logits, float* out) {
   const VectorKernels& kernels = vector_kernels();
   const int64_t vocab_size = head.size(0), width = head.size(1);
   std::vector<LogSum> sums(static_cast<size_t>(count));
@@ -59,8 +59,8 @@ void score_rows(const float* states, const int32_t* targets, int64_t count, cons
     const int64_t size = std::min(vocab_chunk, vocab_size - first);
     const Matrix part(head.narrow(0, first, size), {});
     logits.resize(static_cast<size_t>(std::max(static_cast<int64_t>(logits.size()), count * size)));
-    multiply(states, width, count, {{&part, logits.data(), size}});
-    at::parallel_for(0, count, 4, [&](int64_t begin, int64_t end) {
+    multiply(pool, states, width, count, {{&part, logits.data(), size}});
+    pool.run(count, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r) {
         const float* row = logits.data() + r * size;
         float largest = 0, smallest = 0;
@@ -75,8 +75,8 @@ void score_rows(const float* states, const int32_t* targets, int64_t count, cons
 }
 
 // Scores of sequences [begin, end), which are one pack.
-void score_pack(const Decoder& decoder, const ScoreRequest& request, size_t begin, size_t end, const ScoreOptions& options,
-                std::vector<std::vector<float>>& scores) {
+void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& request, size_t begin, size_t end,
+                const ScoreOptions& options, std::vector<std::vector<float>>& scores) {
   std::vector<int64_t> positions;
   std::vector<int32_t> targets;
   int64_t first = 0;
@@ -97,7 +97,7 @@ void score_pack(const Decoder& decoder, const ScoreRequest& request, size_t begi
   std::vector<float> logits, values(targets.size());
   const auto count = static_cast<int64_t>(targets.size());
   for (int64_t row = 0; row < count; row += options.row_chunk) {
-    score_rows(states.const_data_ptr<float>() + row * states.size(1), targets.data() + row,
+    score_rows(pool, states.const_data_ptr<float>() + row * states.size(1), targets.data() + row,
                std::min(options.row_chunk, count - row), decoder.head_weight(), options.vocab_chunk, logits, values.data() + row);
   }
   auto next = values.begin();
@@ -117,6 +117,7 @@ std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest
   }
   if (!decoder.head_weight().is_cpu()) throw Error(ErrorCode::kUnavailable, "scoring runs on the CPU; move the model there");
   const c10::InferenceMode inference;
+  WorkerPool pool(at::get_num_threads());
   std::vector<std::vector<float>> scores(request.sequences.size());
   for (size_t begin = 0; begin < request.sequences.size();) {
     size_t end = begin;
@@ -125,7 +126,7 @@ std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest
       tokens += static_cast<int64_t>(request.sequences[end++].size());
     } while (end < request.sequences.size() &&
              tokens + static_cast<int64_t>(request.sequences[end].size()) <= options.max_tokens_per_forward);
-    score_pack(decoder, request, begin, end, options, scores);
+    score_pack(pool, decoder, request, begin, end, options, scores);
     begin = end;
   }
   return scores;

@@ -36,7 +36,11 @@ void grow(std::vector<float>& buffer, int64_t size) {
 }  // namespace
 
 StepModel::StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
-    : config_(decoder.config()), num_blocks_(num_blocks), block_tokens_(block_tokens), padded_dim_(padded(config_.head_dim)) {
+    : pool_(at::get_num_threads()),
+      config_(decoder.config()),
+      num_blocks_(num_blocks),
+      block_tokens_(block_tokens),
+      padded_dim_(padded(config_.head_dim)) {
   bind(decoder);
   const c10::InferenceMode inference;
   const auto options = at::TensorOptions().dtype(at::kFloat);
@@ -137,7 +141,7 @@ void StepModel::plan_attention(const std::vector<StepSpan>& spans) {
 void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  at::parallel_for(0, rows, std::max<int64_t>(1, 32768 / width), [&](int64_t begin, int64_t end) {
+  pool_.run(rows, std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
       vector_kernels().norm(x_.data() + r * width, weight.const_data_ptr<float>(), h_.data() + r * width, width, eps);
     }
@@ -171,8 +175,10 @@ void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
 void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
   const int64_t dim = config_.head_dim, width = config_.num_attention_heads * dim;
   const int64_t group = config_.num_attention_heads / config_.num_key_value_heads, head_size = padded_dim_ * block_tokens_;
-  at::parallel_for(0, static_cast<int64_t>(tasks_.size()), 2, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(static_cast<size_t>(attend_scratch(longest_, padded_dim_)));
+  scratch_.resize(static_cast<size_t>(pool_.threads()));
+  pool_.run(static_cast<int64_t>(tasks_.size()), 2, [&](int64_t begin, int64_t end, int thread) {
+    std::vector<float>& scratch = scratch_[static_cast<size_t>(thread)];
+    grow(scratch, attend_scratch(longest_, padded_dim_));
     for (int64_t i = begin; i < end; ++i) {
       const Attention& task = tasks_[static_cast<size_t>(i)];
       const StepSpan& span = spans[static_cast<size_t>(task.span)];
@@ -200,18 +206,18 @@ void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
 void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows) {
   const int64_t width = config_.hidden_size, kv_width = layer.k.out, inner = layer.gate.out;
   normalise(layer.input_norm, rows);
-  multiply(h_.data(), width, rows,
+  multiply(pool_, h_.data(), width, rows,
            {{&layer.q, q_.data(), layer.q.out}, {&layer.k, k_.data(), kv_width}, {&layer.v, v_.data(), kv_width}});
-  at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
+  pool_.run(rows, 4, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       store(layer, spans[static_cast<size_t>(span_of_row_[static_cast<size_t>(row)])], row);
     }
   });
   attend(layer, spans);
-  multiply(mixed_.data(), layer.q.out, rows, {{&layer.o, x_.data(), width, true}});
+  multiply(pool_, mixed_.data(), layer.q.out, rows, {{&layer.o, x_.data(), width, true}});
   normalise(layer.post_norm, rows);
-  multiply_gated(h_.data(), width, rows, layer.gate, layer.up, gate_.data(), up_.data(), inner);
-  multiply(gate_.data(), inner, rows, {{&layer.down, x_.data(), width, true}});
+  multiply_gated(pool_, h_.data(), width, rows, layer.gate, layer.up, gate_.data(), up_.data(), inner);
+  multiply(pool_, gate_.data(), inner, rows, {{&layer.down, x_.data(), width, true}});
 }
 
 void StepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
@@ -236,8 +242,8 @@ void StepModel::final_state(int64_t row, float* out) const {
                         static_cast<float>(config_.rms_norm_eps));
 }
 
-void StepModel::logits(const float* states, int64_t rows, float* out) const {
-  multiply(states, config_.hidden_size, rows, {{&head_, out, head_.out}});
+void StepModel::logits(const float* states, int64_t rows, float* out) {
+  multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
 }
 
 void StepModel::copy_block(int32_t from, int32_t to) {

@@ -8,6 +8,7 @@
 
 #include "models/decoder.h"
 #include "models/generation/products.h"
+#include "models/generation/worker_pool.h"
 
 namespace retort::models {
 
@@ -33,11 +34,12 @@ class StepModel {
 
   // Runs the layers and stores keys and values. The states stay until the next forward.
   void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans);
-  void final_state(int64_t row, float* out) const;                   // [H], after the final norm
-  void logits(const float* states, int64_t rows, float* out) const;  // [rows, H] -> [rows, V]
+  void final_state(int64_t row, float* out) const;             // [H], after the final norm
+  void logits(const float* states, int64_t rows, float* out);  // [rows, H] -> [rows, V]
   void copy_block(int32_t from, int32_t to);
 
   const ModelConfig& config() const { return config_; }
+  WorkerPool& pool() { return pool_; }  // of at::get_num_threads() threads, as it was at construction
 
  private:
   struct Layer {
@@ -59,6 +61,7 @@ class StepModel {
   void attend(const Layer& layer, const std::vector<StepSpan>& spans);
   void run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows);
 
+  WorkerPool pool_;
   ModelConfig config_;
   int64_t num_blocks_, block_tokens_, padded_dim_;
   at::Tensor embedding_, final_norm_, inverse_frequencies_;
@@ -68,6 +71,7 @@ class StepModel {
   std::vector<float> x_, h_, q_, k_, v_, mixed_, gate_, up_;  // rows of the step
   std::vector<int64_t> span_of_row_;
   std::vector<Attention> tasks_;
+  std::vector<std::vector<float>> scratch_;  // of each thread
   int64_t longest_ = 0;
 };
 

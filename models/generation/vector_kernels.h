@@ -46,9 +46,8 @@ struct VectorKernels {
 // Scratch of AttendTask for sequences of up to `length` tokens.
 constexpr int64_t attend_scratch(int64_t length, int64_t padded_dim) { return 4 * ((length + 15) / 16 * 16 + padded_dim); }
 
-const VectorKernels& vector_kernels();
-// For tests: those of the widest vectors this processor has, of 256 bits (null without AVX2), and the portable ones.
-const VectorKernels& baseline_kernels();
+const VectorKernels& vector_kernels();    // for the widest vectors that this processor has
+const VectorKernels& baseline_kernels();  // the portable ones, for tests
 
 // mix(mix(mix(seed) ^ a) ^ b): the part of base/random.h's random_bits(seed, a, b, c) that does not depend on c.
 uint64_t noise_key(uint64_t seed, uint64_t a, uint64_t b);

@@ -1,6 +1,8 @@
-// The functions of VectorKernels for the vector width that the including file is compiled for. No include guard and nothing
-// but an anonymous namespace: the three files that include this differ in their instruction set, so nothing with external
-// linkage, inline functions of the standard library among them, may be instantiated here.
+// The functions of VectorKernels for the vector width that the including file is compiled for. Everything is in an anonymous
+// namespace: the three files that include this differ in their instruction set, so nothing with external linkage, inline
+// functions of the standard library among them, may be instantiated here.
+#pragma once
+
 #include <stdint.h>
 #ifdef __AVX512F__
 #include <immintrin.h>

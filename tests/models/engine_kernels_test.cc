@@ -132,17 +132,41 @@ TEST_P(Kernels, RaceIsTheGumbelMaximum) {
 TEST(Matrices, ThreadsAndCompanyDoNotShow) {
   at::manual_seed(1);
   const at::Tensor x = at::randn({33, 200}), a = at::randn({130, 200}), b = at::randn({7, 200}), bias = at::randn({130});
+  WorkerPool pool(4);
   const Matrix first(a, bias), second(b, {});
   at::Tensor y = at::zeros({33, 130}), z = at::zeros({33, 7});
-  multiply(x.const_data_ptr<float>(), 200, 33,
+  multiply(pool, x.const_data_ptr<float>(), 200, 33,
            {{&first, y.mutable_data_ptr<float>(), 130}, {&second, z.mutable_data_ptr<float>(), 7}});
   EXPECT_LT((y - at::linear(x, a, bias)).abs().max().item<double>(), 1e-4);
   EXPECT_LT((z - at::linear(x, b)).abs().max().item<double>(), 1e-4);
   at::Tensor gate = at::zeros({33, 130}), scratch = at::zeros({33, 130});
-  multiply_gated(x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}), gate.mutable_data_ptr<float>(),
+  multiply_gated(pool, x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}), gate.mutable_data_ptr<float>(),
                  scratch.mutable_data_ptr<float>(), 130);
   const at::Tensor g = at::linear(x, a, bias);
   EXPECT_LT((gate - at::silu(g) * at::linear(x, -a)).abs().max().item<double>(), 1e-3);
+}
+
+TEST(Workers, DoEveryPieceOnceAndPassErrorsOn) {
+  for (const int threads : {1, 2, 5}) {
+    WorkerPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const int64_t count : {0, 1, 7, 100, 1000}) {
+      for (int repeat = 0; repeat < 200; ++repeat) {
+        std::vector<int> seen(static_cast<size_t>(count), 0);
+        pool.run(count, 3, [&](int64_t begin, int64_t end, int thread) {
+          EXPECT_LT(thread, threads);
+          for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+        });
+        ASSERT_EQ(std::count(seen.begin(), seen.end(), 1), count);
+      }
+    }
+    error_of([&] {
+      pool.run(100, 1, [](int64_t begin, int64_t, int) {
+        if (begin == 0) throw Error(ErrorCode::kInvalidArgument, "first piece");
+      });
+    });
+    pool.run(100, 1, [](int64_t, int64_t, int) {});
+  }
 }
 
 TEST(Blocks, CountsSharesAndForgets) {
