@@ -9,21 +9,14 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 33> kLater{{
-    {"generation", "generation by a role during training is"},
-    {"rewards", "rewards are"},
-    {"rejection_sampling", "recipe: rejection_sampling is"},
-    {"grpo", "recipe: grpo is"},
+constexpr std::array<Entry, 26> kLater{{
     {"reward_model", "recipe: reward_model is"},
-    {"weight_sync", "pushing weights to generators is"},
     {"lora", "LoRA is"},
-    {"recipe=rejection_sampling", "recipe: rejection_sampling is"},
-    {"recipe=on_policy_distill", "recipe: on_policy_distill is"},
-    {"recipe=grpo", "recipe: grpo is"},
     {"recipe=reward_model", "recipe: reward_model is"},
     {"distill.num_samples", "payload: sampled is"},
     {"distill.replacement", "payload: sampled is"},
     {"distill.payload=sampled", "payload: sampled is"},
+    {"rewards.type=model", "a reward model as a reward is"},
     {"roles.*.external", "an external engine as a role is"},
     {"roles.*.url", "an external engine as a role is"},
     {"roles.*.api_key_env", "an external engine as a role is"},

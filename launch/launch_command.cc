@@ -24,7 +24,7 @@ namespace {
 
 // The cheapest mistake to find early: a model that numbers its tokens differently.
 void check_tokenizers(const Recipe& recipe) {
-  const auto others = recipe.frozen_roles();
+  const auto others = recipe.serving_roles();
   if (others.empty()) return;
   const models::Tokenizer student = models::Tokenizer::load(recipe.roles.at(Recipe::kDrivingRole).model);
   for (const std::string& role : others) {

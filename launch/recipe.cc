@@ -25,6 +25,9 @@ class CrossCheck {
     check_data();
     if (recipe_.distill) check_distill();
     if (recipe_.dpo) check_dpo();
+    if (recipe_.generation) check_generation();
+    if (recipe_.grpo) check_grpo();
+    if (recipe_.rejection_sampling) check_rejection_sampling();
     if (options_.check_files) check_files();
   }
 
@@ -70,8 +73,22 @@ class CrossCheck {
     if (!written({"recipe"})) refuse({}, "`recipe` is missing; expected recipe: " + enum_choices<RecipeKind>());
     if (recipe_.output_dir.empty())
       refuse({}, "`output_dir` is missing; expected the folder of the run, e.g. output_dir: runs/first");
-    check_block("distill", recipe_.distill.has_value(), {RecipeKind::kDistill}, "distill: {teachers: [{role: teacher}]}");
-    check_block("dpo", recipe_.dpo.has_value(), {RecipeKind::kDpo}, "dpo: {beta: 0.1}");
+    using K = RecipeKind;
+    check_block("distill", recipe_.distill.has_value(), {K::kDistill, K::kOnPolicyDistill},
+                "distill: {teachers: [{role: teacher}]}");
+    check_block("dpo", recipe_.dpo.has_value(), {K::kDpo}, "dpo: {beta: 0.1}");
+    check_block("rejection_sampling", recipe_.rejection_sampling.has_value(), {K::kRejectionSampling},
+                "rejection_sampling: {rounds: 2}");
+    check_block("grpo", recipe_.grpo.has_value(), {K::kGrpo}, "grpo: {loss_type: dapo}");
+    check_block("rewards", !recipe_.rewards.empty(), {K::kRejectionSampling, K::kGrpo}, "rewards: [{type: numeric}]");
+    const bool generates =
+        recipe_.distill ? recipe_.distill->lmbda > 0 : recipe_.recipe == K::kRejectionSampling || recipe_.recipe == K::kGrpo;
+    if (recipe_.generation && !generates)
+      refuse({"generation"},
+             recipe_.distill ? "has no effect with distill.lmbda: 0" : "this recipe draws no samples; remove the block");
+    if (!recipe_.generation && generates)
+      refuse({}, "`generation` is missing; this recipe draws samples and needs at least generation: {role: generator}");
+    if (recipe_.weight_sync && !generates) refuse({"weight_sync"}, "has no effect without a generator; remove the block");
   }
 
   // A block must stand exactly where its recipe is.
@@ -109,7 +126,7 @@ class CrossCheck {
     if (driving && role.batching != Batching::kAsSent)
       refuse({"roles", name, "batching"}, "has no effect on the driving role, which serves no requests");
     if (driving) return;
-    const auto used = recipe_.frozen_roles();
+    const auto used = recipe_.serving_roles();
     if (std::find(used.begin(), used.end(), name) == used.end())
       refuse({"roles", name}, "no part of this recipe uses the role; remove it" + nearest_role(name));
   }
@@ -136,17 +153,76 @@ class CrossCheck {
 
   // Every loss but simpo, orpo and sft compares with a reference.
   void check_dpo() const {
-    const std::string& role = recipe_.dpo->reference;
-    const bool needed = losses::needs_reference(recipe_.dpo->preference());
-    if (!recipe_.data.packing)
-      refuse({"data", "packing"}, "has no effect: pairs are always laid end to end, without padding; remove the key");
-    if (!needed && written({"dpo", "reference"}) && recipe_.roles.contains(role))
-      refuse({"dpo", "reference"},
-             "has no effect: no loss of this recipe compares with a reference; remove the key and the role");
-    if (!needed) return;
-    if (role == Recipe::kDrivingRole) refuse({"dpo", "reference"}, "the student cannot be its own reference: it moves");
+    check_no_packing("pairs");
+    check_reference({"dpo", "reference"}, recipe_.dpo->reference, losses::needs_reference(recipe_.dpo->preference()),
+                    "no loss of this recipe compares with a reference");
+  }
+
+  void check_generation() const {
+    const std::string& role = recipe_.generation->role;
+    if (role == Recipe::kDrivingRole)
+      refuse({"generation", "role"}, "the student trains and cannot generate at once; give the generator a role of its own");
     if (!recipe_.roles.contains(role))
-      refuse({"dpo", "reference"}, "'" + role + "' is not declared under roles" + nearest_role(role));
+      refuse({"generation", "role"}, "'" + role + "' is not declared under roles" + nearest_role(role));
+    const auto frozen = recipe_.frozen_roles();
+    if (std::find(frozen.begin(), frozen.end(), role) != frozen.end())
+      refuse({"generation", "role"},
+             "'" + role + "' is frozen elsewhere in this recipe and cannot take over the student's weights");
+    if (recipe_.roles.at(role).dtype != recipe_.roles.at(Recipe::kDrivingRole).dtype)
+      refuse({"roles", role, "dtype"}, "the generator takes over the student's weights and must have the student's dtype");
+    if (recipe_.distill && recipe_.generation->num_generations != recipes::GenerationOptions().num_generations)
+      refuse({"generation", "num_generations"}, "has no effect: on-policy distillation draws one completion for each prompt");
+    if (recipe_.generation->max_new_tokens >= recipe_.data.max_length)
+      refuse({"generation", "max_new_tokens"},
+             "leaves no room for a prompt in data.max_length = " + std::to_string(recipe_.data.max_length));
+  }
+
+  // Completions of a step must be whole groups on every rank.
+  void check_grpo() const {
+    const auto& grpo = *recipe_.grpo;
+    const auto& train = recipe_.train;
+    if (train.tokens_per_batch)
+      refuse({"train", "tokens_per_batch"}, "is not for grpo; use per_device_train_batch_size, the completions of a micro-batch");
+    if (train.num_train_epochs) refuse({"train", "num_train_epochs"}, "is not for grpo; use max_steps");
+    const int64_t completions = train.per_device_train_batch_size.value_or(0) * train.gradient_accumulation_steps;
+    const int64_t group = recipe_.generation->num_generations;
+    if (completions % group != 0)
+      refuse({"train", "per_device_train_batch_size"},
+             "per_device_train_batch_size * gradient_accumulation_steps = " + std::to_string(completions) +
+                 " completions must be a multiple of generation.num_generations = " + std::to_string(group));
+    if (group < 2 && grpo.advantage != recipes::AdvantageType::kReinforcePlusPlus)
+      refuse({"generation", "num_generations"}, "must be at least 2: a sample is compared with the others of its prompt");
+    if (train.save_steps % grpo.num_iterations != 0)
+      refuse({"train", "save_steps"}, "must be a multiple of grpo.num_iterations, so that no checkpoint falls inside a round");
+    if (recipe_.generation->temperature == 0)
+      refuse({"generation", "temperature"}, "must be above 0: greedy samples are all equal");
+    check_reference({"grpo", "reference"}, grpo.reference, grpo.beta > 0, "grpo.beta is 0");
+    check_no_packing("completions");
+  }
+
+  void check_rejection_sampling() const {
+    const auto& train = recipe_.train;
+    if (train.num_train_epochs)
+      refuse({"train", "num_train_epochs"}, "is not for rejection_sampling, whose rows are not known before; use max_steps");
+    if (*train.max_steps % recipe_.rejection_sampling->rounds != 0)
+      refuse({"train", "max_steps"},
+             "must be a multiple of rejection_sampling.rounds = " + std::to_string(recipe_.rejection_sampling->rounds) +
+                 "; every round trains equally long");
+    if (recipe_.generation->temperature == 0)
+      refuse({"generation", "temperature"}, "must be above 0: greedy samples are all equal");
+  }
+
+  void check_no_packing(const std::string& what) const {
+    if (!recipe_.data.packing)
+      refuse({"data", "packing"}, "has no effect: " + what + " are always laid end to end, without padding; remove the key");
+  }
+
+  void check_reference(const std::vector<std::string>& path, const std::string& role, bool needed, const std::string& why) const {
+    if (!needed && written(path) && recipe_.roles.contains(role))
+      refuse(path, "has no effect: " + why + "; remove the key and the role");
+    if (!needed) return;
+    if (role == Recipe::kDrivingRole) refuse(path, "the student cannot be its own reference: it moves");
+    if (!recipe_.roles.contains(role)) refuse(path, "'" + role + "' is not declared under roles" + nearest_role(role));
   }
 
   void check_files() const {
@@ -212,6 +288,13 @@ std::vector<std::string> Recipe::frozen_roles() const {
   if (distill)
     for (const auto& teacher : distill->teachers) add(teacher.role);
   if (dpo && losses::needs_reference(dpo->preference())) add(dpo->reference);
+  if (grpo && grpo->beta > 0) add(grpo->reference);
+  return names;
+}
+
+std::vector<std::string> Recipe::serving_roles() const {
+  std::vector<std::string> names = frozen_roles();
+  if (generation) names.push_back(generation->role);
   return names;
 }
 
@@ -234,6 +317,16 @@ Recipe load_recipe(const fs::path& path, std::span<const std::string> overrides,
   const YamlReader::LaterNames later = later_name;
   YamlReader(root, "", &later).read(recipe);
   recipe.train.resolve();
+  if (recipe.recipe == RecipeKind::kOnPolicyDistill && recipe.distill) {
+    const auto* block = root.find("distill");
+    const auto* lmbda = block ? block->value.find("lmbda") : nullptr;
+    if (lmbda && recipe.distill->lmbda != 1.0)
+      throw Error(ErrorCode::kInvalidArgument, lmbda->place.prefix() +
+                                                   "distill.lmbda: on_policy_distill is distill with lmbda: 1.0; write recipe: "
+                                                   "distill for another share of on-policy batches");
+    recipe.distill->lmbda = 1.0;
+  }
+  if (recipe.generation && !recipe.weight_sync) recipe.weight_sync.emplace();
   const CrossCheck check(recipe, root, options);
   check.run();
   if (warnings) collect_warnings(recipe, check, *warnings);

@@ -16,12 +16,16 @@
 #include "recipes/distill_options.h"
 #include "recipes/dpo_options.h"
 #include "recipes/float_type.h"
+#include "recipes/generation_options.h"
+#include "recipes/grpo_options.h"
+#include "recipes/rejection_sampling_options.h"
+#include "recipes/rewards/options.h"
 #include "recipes/train_options.h"
 #include "rpc/options.h"
 
 namespace retort::launch {
 
-enum class RecipeKind { kSft, kDpo, kDistill };
+enum class RecipeKind { kSft, kDpo, kDistill, kRejectionSampling, kOnPolicyDistill, kGrpo };
 enum class Batching { kAsSent, kDynamic };
 enum class Backend { kLocal };
 
@@ -68,6 +72,11 @@ struct Recipe {
   recipes::TrainOptions train;
   std::optional<recipes::DistillOptions> distill;
   std::optional<recipes::DpoOptions> dpo;
+  std::optional<recipes::GenerationOptions> generation;
+  std::vector<rewards::RewardOptions> rewards;
+  std::optional<recipes::RejectionSamplingOptions> rejection_sampling;
+  std::optional<recipes::GrpoOptions> grpo;
+  std::optional<recipes::WeightSyncOptions> weight_sync;
   LaunchOptions launch;
   rpc::RpcOptions rpc;
 
@@ -80,8 +89,14 @@ struct Recipe {
     visit("roles", roles, "name -> role; `student` drives the run");
     visit("data", data, "training and evaluation data");
     visit("train", train, "length, batch, optimizer, and what happens when");
-    visit("distill", distill, "recipe: distill only");
-    visit("dpo", dpo, "recipe: dpo only");
+    visit("distill", distill, "recipe: distill and on_policy_distill");
+    visit("dpo", dpo, "recipe: dpo");
+    visit("generation", generation,
+          "how samples are drawn; recipe: rejection_sampling, on_policy_distill, grpo, and distill with lmbda");
+    visit("rewards", rewards, "what samples are scored by; recipe: rejection_sampling and grpo");
+    visit("rejection_sampling", rejection_sampling, "recipe: rejection_sampling");
+    visit("grpo", grpo, "recipe: grpo");
+    visit("weight_sync", weight_sync, "how generators follow the student; with generation");
     visit("launch", launch, "how processes are started and stopped");
     visit("rpc", rpc, "the connections between roles");
   }
@@ -90,6 +105,9 @@ struct Recipe {
   static constexpr const char* kDrivingRole = "student";
   // Roles that hold a frozen model, in the order in which the recipe names them: teachers and references.
   std::vector<std::string> frozen_roles() const;
+  bool is_generator(const std::string& role) const { return generation && generation->role == role; }
+  // The frozen roles and the generator: all whose tokenizer must be the student's.
+  std::vector<std::string> serving_roles() const;
   int64_t num_processes() const;
 };
 
@@ -112,8 +130,12 @@ std::string resolved_yaml(const Recipe& recipe);
 template <>
 struct retort::EnumNames<retort::launch::RecipeKind> {
   using E = retort::launch::RecipeKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
-      {{"sft", E::kSft}, {"dpo", E::kDpo}, {"distill", E::kDistill}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 6> values{{{"sft", E::kSft},
+                                                                         {"dpo", E::kDpo},
+                                                                         {"distill", E::kDistill},
+                                                                         {"rejection_sampling", E::kRejectionSampling},
+                                                                         {"on_policy_distill", E::kOnPolicyDistill},
+                                                                         {"grpo", E::kGrpo}}};
 };
 template <>
 struct retort::EnumNames<retort::launch::Batching> {

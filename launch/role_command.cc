@@ -56,6 +56,8 @@ int run_role(const RoleCommand& command) {
     };
     if (context.role == Recipe::kDrivingRole)
       run_student_role(context);
+    else if (context.recipe.is_generator(context.role))
+      run_generator_role(context);
     else
       run_teacher_role(context);
     return 0;

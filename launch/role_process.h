@@ -38,6 +38,8 @@ struct RoleContext {
 
 // A serving role (teacher): load, verify, publish the address, answer until told to stop.
 void run_teacher_role(const RoleContext& context);
+// A serving role that generates: the same, and takes over the student's weights.
+void run_generator_role(const RoleContext& context);
 // The driving role: world, model, data, teachers, training loop. Returns how the loop ended.
 recipes::TrainLoopResult run_student_role(const RoleContext& context);
 

@@ -1,5 +1,7 @@
 #include "launch/student_recipe.h"
 
+#include <algorithm>
+
 #include "base/deadline.h"
 
 namespace retort::launch {
@@ -7,7 +9,7 @@ namespace retort::launch {
 data::BatchOptions StudentContext::batch_options() const {
   const recipes::TrainOptions& train = recipe().train;
   return {.seed = static_cast<uint64_t>(recipe().seed),
-          .rows_per_micro_batch = train.per_device_train_batch_size.value_or(0),
+          .rows_per_micro_batch = train.per_device_train_batch_size.value_or(1),  // unused with tokens_per_batch
           .tokens_per_micro_batch = train.tokens_per_batch.value_or(0),
           .micro_batches = train.gradient_accumulation_steps,
           .max_length = recipe().data.max_length,
@@ -15,6 +17,13 @@ data::BatchOptions StudentContext::batch_options() const {
           .shuffle = recipe().data.shuffle,
           .dp_rank = world.coordinate().dp,
           .dp_size = world.options().layout.dp};
+}
+
+std::vector<int64_t> end_token_ids(const models::ModelConfig& config, const models::Tokenizer& tokenizer) {
+  std::vector<int64_t> ids = config.eos_token_ids;
+  const int64_t own = tokenizer.eos_id();
+  if (own >= 0 && std::find(ids.begin(), ids.end(), own) == ids.end()) ids.push_back(own);
+  return ids;
 }
 
 std::vector<std::string> connect_role(StudentContext& context, const std::string& role) {

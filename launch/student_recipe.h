@@ -12,6 +12,7 @@
 #include "recipes/data/batches.h"
 #include "recipes/data/row_set.h"
 #include "recipes/objective.h"
+#include "recipes/rollout.h"
 #include "recipes/train_loop.h"
 #include "roles/teacher_client.h"
 #include "roles/trainer.h"
@@ -48,6 +49,13 @@ class StudentRecipe {
 // `context` must outlive the result.
 std::unique_ptr<StudentRecipe> make_sample_recipe(StudentContext& context);      // sft, distill
 std::unique_ptr<StudentRecipe> make_preference_recipe(StudentContext& context);  // dpo
+std::unique_ptr<StudentRecipe> make_grpo_recipe(StudentContext& context);
+std::unique_ptr<StudentRecipe> make_rejection_recipe(StudentContext& context);
+
+// The student's hands on the role that generation.role names.
+std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& context, const models::Decoder& student);
+// What ends a completion: the config's end tokens and the tokenizer's.
+std::vector<int64_t> end_token_ids(const models::ModelConfig& config, const models::Tokenizer& tokenizer);
 
 // Waits for every replica of a role and connects to it; their names in order.
 std::vector<std::string> connect_role(StudentContext& context, const std::string& role);

@@ -54,7 +54,10 @@ recipes::LoopState starting_state(const RoleContext& context, const std::filesys
 std::unique_ptr<StudentRecipe> make_student_recipe(StudentContext& context) {
   switch (context.recipe().recipe) {
     case RecipeKind::kSft:
-    case RecipeKind::kDistill: return make_sample_recipe(context);
+    case RecipeKind::kDistill:
+    case RecipeKind::kOnPolicyDistill: return make_sample_recipe(context);
+    case RecipeKind::kRejectionSampling: return make_rejection_recipe(context);
+    case RecipeKind::kGrpo: return make_grpo_recipe(context);
     case RecipeKind::kDpo: return make_preference_recipe(context);
   }
   return nullptr;

@@ -1,8 +1,9 @@
-// sft and distill: packed samples.
+// sft, distill and on_policy_distill: packed samples, or the prompts of them.
 #include "launch/student_recipe.h"
 #include "recipes/data/dataset.h"
 #include "recipes/distill.h"
 #include "recipes/evaluate.h"
+#include "recipes/on_policy.h"
 #include "recipes/sft.h"
 
 namespace retort::launch {
@@ -22,8 +23,8 @@ class SampleRecipe : public StudentRecipe {
     trainer_ = &trainer;
     stream_ = std::make_unique<data::BatchStream>(train_, context_.batch_options(), state.cursor);
     const auto source = [this](int64_t) { return stream_->next(); };
-    if (context_.recipe().recipe == RecipeKind::kDistill)
-      objective_ = make_distill(source);
+    if (context_.recipe().distill)
+      objective_ = make_distill(on_policy(source));
     else
       objective_ = std::make_unique<recipes::SftObjective>(source);
   }
@@ -39,8 +40,24 @@ class SampleRecipe : public StudentRecipe {
   std::shared_ptr<data::Dataset> open(const std::vector<data::Source>& sources) const {
     return std::make_shared<data::Dataset>(sources, context_.recipe().data, context_.tokenizer, context_.chat, context_.cache());
   }
+  recipes::StepSource on_policy(recipes::StepSource data) {
+    const recipes::DistillOptions& distill = *context_.recipe().distill;
+    if (distill.lmbda == 0) return data;
+    worker_ = make_rollout_worker(context_, trainer_->decoder());
+    const recipes::OnPolicySource::Options options{.lmbda = distill.lmbda,
+                                                   .seed = static_cast<uint64_t>(context_.recipe().seed),
+                                                   .max_length = context_.recipe().data.max_length};
+    auto source = std::make_shared<recipes::OnPolicySource>(context_.world, *trainer_, std::move(data), worker_, options);
+    return [source](int64_t step) { return (*source)(step); };
+  }
   std::unique_ptr<recipes::Objective> make_distill(recipes::StepSource source) {
     const recipes::DistillOptions& distill = *context_.recipe().distill;
+    if (distill.use_policy_gradient)
+      return std::make_unique<recipes::SampledTokenObjective>(
+          std::move(source), connect_frozen(context_, distill.teachers[0].role, distill.payload_spec()),
+          recipes::SampledTokenObjective::Options{.temperature = distill.temperature,
+                                                  .dp_rank = context_.world.coordinate().dp,
+                                                  .dp_size = context_.world.dp().size()});
     std::vector<recipes::TeacherRoute> routes;
     for (const recipes::TeacherOptions& teacher : distill.teachers)
       routes.push_back({.client = connect_frozen(context_, teacher.role, distill.payload_spec()),
@@ -49,7 +66,7 @@ class SampleRecipe : public StudentRecipe {
     return std::make_unique<recipes::DistillObjective>(
         std::move(source), context_.agent, std::move(routes),
         recipes::DistillObjective::Options{.divergence = distill.divergence(),
-                                           .prefetch = distill.prefetch,
+                                           .prefetch = distill.lmbda > 0 ? 0 : distill.prefetch,
                                            .dp_rank = context_.world.coordinate().dp,
                                            .dp_size = context_.world.dp().size()});
   }
@@ -58,6 +75,7 @@ class SampleRecipe : public StudentRecipe {
   std::shared_ptr<data::Dataset> train_;
   std::vector<data::MicroBatch> eval_;
   roles::Trainer* trainer_ = nullptr;
+  std::shared_ptr<recipes::RolloutWorker> worker_;
   std::unique_ptr<data::BatchStream> stream_;
   std::unique_ptr<recipes::Objective> objective_;
 };

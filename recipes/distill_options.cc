@@ -3,6 +3,8 @@
 #include <cmath>
 #include <set>
 
+#include "recipes/losses/policy.h"
+
 namespace retort::recipes {
 namespace {
 
@@ -44,8 +46,7 @@ void DistillOptions::validate() const {
   const DistillOptions defaults;
   const bool top_k = payload == PayloadKind::kTopK;
   const bool skewed = loss_type == DivergenceType::kSkewedKl || loss_type == DivergenceType::kSkewedReverseKl;
-  if (payload == PayloadKind::kTargetLogProbs)
-    refuse("payload: target_logps holds no distribution to distil; expected hidden_states, topk or full");
+  validate_sampled_tokens();
   if (loss_top_k <= 0) refuse("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
   needs(top_k, support == defaults.support, "support", "payload: topk");
@@ -55,7 +56,8 @@ void DistillOptions::validate() const {
   if (tail != losses::Tail::kBucket && loss_type != DivergenceType::kForwardKl)
     refuse("tail: " + std::string(enum_name(tail)) + " works with loss_type: forward_kl only (" +
            std::string(enum_name(loss_type)) + " would be minimised by moving student mass out of the top-k); use tail: bucket");
-  needs(payload != PayloadKind::kHiddenStates, payload_dtype == defaults.payload_dtype, "payload_dtype", "payload: topk or full");
+  needs(payload == PayloadKind::kTopK || payload == PayloadKind::kFull, payload_dtype == defaults.payload_dtype, "payload_dtype",
+        "payload: topk or full");
   if (!(beta >= 0 && beta <= 1)) refuse("beta must be in [0, 1]");
   needs(loss_type == DivergenceType::kJsd, beta == defaults.beta, "beta", "loss_type: jsd");
   if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse("skew_lambda must be in [0, 1)");
@@ -63,8 +65,22 @@ void DistillOptions::validate() const {
   if (!(temperature > 0) || !std::isfinite(temperature)) refuse("temperature must be a finite number above 0");
   if (!(kd_ratio >= 0 && kd_ratio <= 1)) refuse("kd_ratio must be in [0, 1]");
   if (!(lmbda >= 0 && lmbda <= 1)) refuse("lmbda must be in [0, 1]");
-  if (lmbda != 0) refuse("lmbda: on-policy batches are not in this version; use lmbda: 0.0");
   if (prefetch < 1) refuse("prefetch must be at least 1, got " + std::to_string(prefetch));
+}
+
+// payload: target_logps is one number for each token that the student drew: the k1 estimate of reverse KL, as a reward.
+void DistillOptions::validate_sampled_tokens() const {
+  if (payload != PayloadKind::kTargetLogProbs) {
+    if (use_policy_gradient)
+      refuse("use_policy_gradient needs payload: target_logps (the log-probability of each sampled token)");
+    return;
+  }
+  losses::require_policy_gradient(losses::SampledKl::kK1, use_policy_gradient);
+  if (loss_type != DivergenceType::kReverseKl)
+    refuse("payload: target_logps estimates reverse KL from the student's own tokens; write loss_type: reverse_kl");
+  if (lmbda != 1.0) refuse("payload: target_logps needs the student's own samples in every batch; write lmbda: 1.0");
+  if (kd_ratio != 1.0) refuse("payload: target_logps has no cross-entropy part; write kd_ratio: 1.0");
+  if (teachers.size() != 1 || !teachers[0].when.empty()) refuse("payload: target_logps works with one teacher for all samples");
 }
 
 losses::DivergenceOptions DistillOptions::divergence() const {

@@ -44,6 +44,7 @@ struct DistillOptions {
   bool scale_by_temperature_squared = false;
   double kd_ratio = 1.0;
   double lmbda = 0.0;
+  bool use_policy_gradient = false;
   int64_t prefetch = 2;
 
   template <class V>
@@ -61,12 +62,15 @@ struct DistillOptions {
     visit("temperature", temperature, "divides the logits of both sides inside the divergence");
     visit("scale_by_temperature_squared", scale_by_temperature_squared, "multiply the divergence by temperature squared");
     visit("kd_ratio", kd_ratio, "loss = (1 - kd_ratio) * cross-entropy + kd_ratio * divergence");
-    visit("lmbda", lmbda, "share of on-policy batches");
+    visit("lmbda", lmbda, "share of on-policy batches, whose completions the student draws; needs `generation`");
+    visit("use_policy_gradient", use_policy_gradient,
+          "reverse KL on the sampled tokens as a policy gradient; payload: target_logps, on-policy only");
     visit("prefetch", prefetch, "batches whose teacher answers may be in flight");
   }
   // kInvalidArgument naming the field: ranges, weights, fields without effect, what is not in this version.
   void validate() const;
 
+  void validate_sampled_tokens() const;
   // The loss as recipes/losses wants it (common_vocab and chunk_tokens are the caller's).
   losses::DivergenceOptions divergence() const;
   // The request as roles/ wants it (common_vocab is the caller's).

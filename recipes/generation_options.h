@@ -23,6 +23,7 @@ struct GenerationOptions {
   ByteSize kv_cache{int64_t{1} << 30};
   int64_t max_tokens_per_step = 2048;
   int64_t max_sequences = 64;
+  Duration timeout{600'000};
 
   template <class V>
   void fields(V& visit) {
@@ -38,6 +39,7 @@ struct GenerationOptions {
     visit("kv_cache", kv_cache, "memory of a generator's key-value cache");
     visit("max_tokens_per_step", max_tokens_per_step, "tokens of one forward pass of a generator");
     visit("max_sequences", max_sequences, "completions that a generator works on at once");
+    visit("timeout", timeout, "samples that take longer are an error");
   }
   // kInvalidArgument naming the field: ranges.
   void validate() const;

@@ -2,12 +2,14 @@
 
 namespace retort::roles {
 
-int64_t host(rpc::HandlerQueue& queue, const std::function<bool()>& stop, const std::function<void(int64_t)>& tick) {
+int64_t host(rpc::HandlerQueue& queue, const std::function<bool()>& stop, const std::function<void(int64_t)>& tick,
+             const std::function<bool()>& work) {
   using namespace std::chrono_literals;
   int64_t jobs = 0;
   auto next_tick = Deadline::Clock::now() + 1s;
   while (!stop() && !queue.closed()) {
-    if (auto job = queue.pop(Deadline::after(100ms))) {
+    const bool busy = work && work();
+    if (auto job = queue.pop(Deadline::after(busy ? 0ms : 100ms))) {
       (*job)();
       ++jobs;
     }

@@ -1,0 +1,107 @@
+#include "recipes/on_policy.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "recipes/losses/linear_log_probs.h"
+#include "recipes/losses/policy.h"
+
+namespace retort::recipes {
+namespace {
+
+constexpr uint64_t kOnPolicyDraw = 0x6f6e706f;
+
+data::PromptSample prompt_of(const data::Sample& sample) {
+  const auto first = std::find(sample.is_target.begin(), sample.is_target.end(), 1) - sample.is_target.begin();
+  data::PromptSample prompt;
+  prompt.prompt_ids.assign(sample.input_ids.begin(), sample.input_ids.begin() + first);
+  prompt.origin = sample.origin;
+  prompt.fields = sample.fields;
+  if (prompt.prompt_ids.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "sample " + sample.origin + " has no tokens before its first target, so there is no prompt to continue");
+  return prompt;
+}
+
+}  // namespace
+
+bool is_on_policy(uint64_t seed, int64_t step, double lmbda) {
+  return random_uniform(seed, kOnPolicyDraw, static_cast<uint64_t>(step)) < lmbda;
+}
+
+OnPolicySource::OnPolicySource(parallel::World& world, const roles::Trainer& trainer, StepSource data,
+                               std::shared_ptr<RolloutWorker> worker, Options options)
+    : world_(world), trainer_(trainer), data_(std::move(data)), worker_(std::move(worker)), options_(options) {}
+
+data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
+  data::BatchStream::Step batches = data_(step);
+  if (!is_on_policy(options_.seed, step, options_.lmbda)) return batches;
+  std::vector<data::PromptSample> prompts;
+  std::vector<uint64_t> sample_ids;
+  for (const data::MicroBatch& batch : batches.micro_batches)
+    for (const data::Sample& sample : batch.samples) {
+      prompts.push_back(prompt_of(sample));
+      // Unique over steps and ranks; the same in a resumed run.
+      const auto place = static_cast<uint64_t>(sample_ids.size()) * static_cast<uint64_t>(world_.dp().size());
+      sample_ids.push_back((static_cast<uint64_t>(step) << 24) + place + static_cast<uint64_t>(world_.dp().rank()));
+    }
+  worker_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
+  const Rollout rollout =
+      worker_->finish(worker_->begin(step, static_cast<uint64_t>(step), std::move(prompts), std::move(sample_ids)));
+  size_t next = 0;
+  for (data::MicroBatch& batch : batches.micro_batches) {
+    std::vector<data::Sample> samples;
+    for (size_t i = 0; i < batch.samples.size(); ++i) {
+      const RolloutGroup& group = rollout.groups.at(next++);
+      const auto& completion = group.samples.at(0).completion.token_ids;
+      if (!completion.empty()) samples.push_back(to_sample(group.prompt, completion));
+    }
+    batch = data::make_micro_batch(std::move(samples));
+  }
+  return batches;
+}
+
+SampledTokenObjective::SampledTokenObjective(StepSource source, std::unique_ptr<roles::TeacherClient> teacher, Options options)
+    : BatchObjective(std::move(source)), teacher_(std::move(teacher)), options_(options) {}
+SampledTokenObjective::~SampledTokenObjective() = default;
+
+void SampledTokenObjective::announce(int64_t step, const data::BatchStream::Step& batches) {
+  const uint64_t count = batches.micro_batches.size(), ranks = static_cast<uint64_t>(options_.dp_size);
+  for (uint64_t i = 0; i < count; ++i) {
+    const data::MicroBatch& batch = batches.micro_batches[i];
+    const uint64_t request = (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
+    std::optional<roles::PendingPayload> pending;
+    if (batch.num_targets() > 0) pending = teacher_->send(request, step, batch.tokens, batch.predict_positions);
+    in_flight_.push_back(std::move(pending));
+  }
+}
+
+at::Tensor SampledTokenObjective::batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) {
+  std::optional<roles::PendingPayload> pending = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const at::Tensor rows = student.hidden(batch.tokens).index_select(0, batch.predict_positions);
+  const auto logps = losses::linear_log_probs(rows, student.head_weight(), {}, batch.targets,
+                                              {.temperature = options_.temperature, .entropy = true});
+  const at::Tensor teacher = pending ? teacher_->receive(std::move(*pending), &teacher_wait_seconds_).logps : at::empty({0});
+  losses::PolicyInputs inputs{.policy_logps = logps.log_probs,
+                              .sequence_of_row = at::zeros({batch.num_targets()}, at::kLong),
+                              .token_advantages = losses::distillation_advantages(logps.log_probs.detach(), teacher),
+                              .num_sequences = 1};
+  sums.count += static_cast<double>(batch.num_targets());
+  sums.values[kReverseKl] -= inputs.token_advantages.to(at::kDouble).sum().item<double>();
+  sums.values[kEntropy] += logps.entropy.to(at::kDouble).sum().item<double>();
+  return losses::policy_loss(inputs, {.loss_type = losses::PolicyLossType::kDapo}).loss_sum;
+}
+
+void SampledTokenObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
+  row.add("kd_loss", sums.values[kReverseKl] / sums.count);
+  row.add("reverse_kl", sums.values[kReverseKl] / sums.count);
+  row.add("entropy", sums.values[kEntropy] / sums.count);
+  row.add("teacher_wait_time", teacher_wait_seconds_);
+  teacher_wait_seconds_ = 0;
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,198 @@
+#include "recipes/rollout.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace retort::recipes {
+namespace {
+
+models::Completion completion_at(const roles::Samples& samples, int64_t index) {
+  const int32_t* ends = samples.cu_seqlens.const_data_ptr<int32_t>();
+  const int32_t begin = ends[index], end = ends[index + 1];
+  models::Completion completion;
+  const auto copy = [&](const auto* from, auto& to) { to.assign(from + begin, from + end); };
+  copy(samples.token_ids.const_data_ptr<int32_t>(), completion.token_ids);
+  copy(samples.logps.const_data_ptr<float>(), completion.logps);
+  copy(samples.sampling_logps.const_data_ptr<float>(), completion.sampling_logps);
+  completion.finish_reason = static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[index]);
+  return completion;
+}
+
+// A failure on one rank raises on all.
+template <class Fn>
+void vote(parallel::Group& group, Fn&& fn) {
+  std::exception_ptr failure;
+  std::string message;
+  try {
+    fn();
+  } catch (const std::exception& e) {
+    failure = std::current_exception();
+    message = e.what();
+  }
+  try {
+    parallel::agree_or_throw(group, message);
+  } catch (const Error&) {
+    if (failure) std::rethrow_exception(failure);
+    throw;
+  }
+}
+
+}  // namespace
+
+RolloutWorker::RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, int64_t num_replicas,
+                             models::Tokenizer tokenizer, Options options)
+    : world_(world),
+      client_(std::move(client)),
+      num_replicas_(num_replicas),
+      tokenizer_(std::move(tokenizer)),
+      options_(std::move(options)) {}
+
+RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request, std::vector<data::PromptSample> prompts,
+                                            std::vector<uint64_t> sample_ids, bool greedy) {
+  Pending pending{.prompts = std::move(prompts),
+                  .num_generations = greedy ? 1 : options_.generation.num_generations,
+                  .sample_ids = std::move(sample_ids),
+                  .weight_version = pushed_,
+                  .step = step,
+                  .parts = {},
+                  .greedy = greedy};
+  RETORT_CHECK(pending.sample_ids.size() == pending.prompts.size() * static_cast<size_t>(pending.num_generations));
+  send(pending, request);
+  return pending;
+}
+
+// A rank's prompts are shared out over the replicas that it has for itself.
+void RolloutWorker::send(Pending& pending, uint64_t request) {
+  const GenerationOptions& generation = options_.generation;
+  const auto ranks = static_cast<uint64_t>(world_.dp().size()), rank = static_cast<uint64_t>(world_.dp().rank());
+  const uint64_t parts = std::max<uint64_t>(1, static_cast<uint64_t>(num_replicas_) / ranks);
+  const size_t per_part = (pending.prompts.size() + parts - 1) / parts;
+  const auto generations = static_cast<size_t>(pending.num_generations);
+  pending.parts.clear();
+  for (size_t begin = 0, part = 0; begin < pending.prompts.size(); begin += per_part, ++part) {
+    const size_t end = std::min(begin + per_part, pending.prompts.size());
+    std::vector<int32_t> ids, ends{0};
+    for (size_t p = begin; p < end; ++p) {
+      ids.insert(ids.end(), pending.prompts[p].prompt_ids.begin(), pending.prompts[p].prompt_ids.end());
+      ends.push_back(static_cast<int32_t>(ids.size()));
+    }
+    std::vector<int64_t> sample_ids(pending.sample_ids.begin() + static_cast<ptrdiff_t>(begin * generations),
+                                    pending.sample_ids.begin() + static_cast<ptrdiff_t>(end * generations));
+    pending.parts.push_back(client_->send({.request_id = (request * ranks + rank) * parts + part,
+                                           .step = pending.step,
+                                           .weight_version = pending.weight_version,
+                                           .prompt_ids = at::tensor(ids, at::kInt),
+                                           .cu_seqlens = at::tensor(ends, at::kInt),
+                                           .num_generations = pending.num_generations,
+                                           .sample_ids = at::tensor(sample_ids, at::kLong),
+                                           .draw = {.max_new_tokens = generation.max_new_tokens,
+                                                    .temperature = pending.greedy ? 0.0 : generation.temperature,
+                                                    .top_p = pending.greedy ? 1.0 : generation.top_p,
+                                                    .min_p = pending.greedy ? 0.0 : generation.min_p,
+                                                    .repetition_penalty = generation.repetition_penalty,
+                                                    .top_k = pending.greedy ? 0 : generation.top_k,
+                                                    .seed = options_.seed,
+                                                    .eos_token_ids = options_.eos_token_ids,
+                                                    .stop = generation.stop}}));
+  }
+}
+
+Rollout RolloutWorker::finish(Pending pending) {
+  Rollout rollout;
+  std::vector<roles::Samples> answers;
+  for (;;) {
+    try {
+      answers.clear();
+      for (roles::PendingSamples& part : pending.parts)
+        answers.push_back(client_->receive(std::move(part), &rollout.wait_seconds));
+      break;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCancelled || options_.sync.in_flight != InFlight::kAbort) throw;
+      for (roles::PendingSamples& part : pending.parts) {
+        if (part.reply.valid()) part.reply.cancel();
+      }
+      RETORT_LOG(kInfo) << "step " << pending.step << ": samples were given up for weights of version " << pushed_
+                        << " and are drawn again";
+      pending.weight_version = pushed_;
+      send(pending, (uint64_t{1} << 40) + resent_++);
+    }
+  }
+  rollout.weight_version = pending.weight_version;
+  size_t prompt = 0;
+  for (const roles::Samples& answer : answers) {
+    rollout.generation_seconds = std::max(rollout.generation_seconds, answer.seconds);
+    for (int64_t i = 0; i < answer.finish_reasons.numel(); i += pending.num_generations, ++prompt) {
+      RolloutGroup group{.prompt = std::move(pending.prompts[prompt]), .samples = {}};
+      for (int64_t g = 0; g < pending.num_generations; ++g) {
+        RolloutSample sample{
+            .completion = completion_at(answer, i + g),
+            .sample_id = pending.sample_ids[prompt * static_cast<size_t>(pending.num_generations) + static_cast<size_t>(g)],
+            .weight_version = answer.weight_version};
+        sample.text = tokenizer_.decode(sample.completion.token_ids, /*skip_special_tokens=*/true);
+        group.samples.push_back(std::move(sample));
+      }
+      rollout.groups.push_back(std::move(group));
+    }
+  }
+  return rollout;
+}
+
+void RolloutWorker::score(Rollout& rollout, rewards::RewardSet& rewards) const {
+  std::vector<rewards::RewardInput> inputs;
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples)
+      inputs.push_back({.prompt = group.prompt.prompt_text,
+                        .completion = sample.text,
+                        .reference = group.prompt.reference,
+                        .num_tokens = static_cast<int64_t>(sample.completion.token_ids.size()),
+                        .truncated = sample.completion.finish_reason == models::FinishReason::kLength,
+                        .fields = group.prompt.fields,
+                        .origin = group.prompt.origin});
+  if (inputs.empty()) return;
+  std::vector<rewards::Scored> scores = rewards.score(inputs);
+  RETORT_CHECK(scores.size() == inputs.size());
+  size_t next = 0;
+  for (RolloutGroup& group : rollout.groups)
+    for (RolloutSample& sample : group.samples) {
+      sample.reward = scores[next].total;
+      sample.components = std::move(scores[next++].components);
+    }
+}
+
+void RolloutWorker::sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight) {
+  if (version == pushed_) return;
+  // Nobody's request may reach a generator after the weights that it does not want.
+  vote(world_.all(), [&] {
+    for (Pending* pending : in_flight)
+      for (roles::PendingSamples& part : pending->parts) client_->wait_accepted(part);
+  });
+  vote(world_.all(), [&] {
+    if (world_.rank() != 0) return;
+    wait_synced();
+    push_ = client_->push(student, version, options_.sync.bucket_bytes.bytes, options_.sync.in_flight == InFlight::kAbort);
+    push_seconds_ = push_->seconds;
+  });
+  pushed_ = version;
+}
+
+void RolloutWorker::wait_synced() {
+  if (!push_) return;
+  roles::PendingPush push = std::move(*push_);
+  push_.reset();
+  client_->wait_pushed(std::move(push));
+}
+
+data::Sample to_sample(const data::PromptSample& prompt, const std::vector<int32_t>& completion) {
+  data::Sample sample{.input_ids = prompt.prompt_ids, .is_target = std::vector<uint8_t>(prompt.prompt_ids.size(), 0)};
+  sample.input_ids.insert(sample.input_ids.end(), completion.begin(), completion.end());
+  sample.is_target.resize(sample.input_ids.size(), 1);
+  sample.origin = prompt.origin;
+  sample.fields = prompt.fields;
+  return sample;
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,98 @@
+// Samples for a training step: prompts go to a generator, what comes back is scored; and the generator follows the student.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/generation/request.h"
+#include "models/text/tokenizer.h"
+#include "parallel/world.h"
+#include "recipes/data/sample.h"
+#include "recipes/generation_options.h"
+#include "recipes/rewards/reward.h"
+#include "roles/generator_client.h"
+
+namespace retort::recipes {
+
+struct RolloutSample {
+  models::Completion completion;
+  uint64_t sample_id = 0;
+  uint64_t weight_version = 0;
+  std::string text;              // without special tokens
+  std::optional<double> reward;  // nullopt: unscorable, or not scored
+  std::vector<std::optional<double>> components;
+};
+struct RolloutGroup {
+  data::PromptSample prompt;
+  std::vector<RolloutSample> samples;
+};
+struct Rollout {
+  std::vector<RolloutGroup> groups;  // of this rank, in order
+  uint64_t weight_version = 0;
+  double generation_seconds = 0;  // of the slowest generator
+  double wait_seconds = 0;        // that this rank waited
+};
+
+// The student's hands on its generators. Weight versions count optimizer steps: version v is the student after v - 1 steps.
+// Threads: compute. Collectives: sync() is one (a vote on the world); the rest have none.
+class RolloutWorker {
+ public:
+  struct Options {
+    GenerationOptions generation;
+    WeightSyncOptions sync;
+    uint64_t seed = 0;
+    std::vector<int64_t> eos_token_ids;
+  };
+  RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, int64_t num_replicas,
+                models::Tokenizer tokenizer, Options options);
+
+  // Requests of one step on their way.
+  struct Pending {
+    std::vector<data::PromptSample> prompts;  // of this rank
+    int64_t num_generations = 1;
+    std::vector<uint64_t> sample_ids;
+    uint64_t weight_version = 0;
+    int64_t step = 0;
+    std::vector<roles::PendingSamples> parts;
+    bool greedy = false;
+  };
+  // Sends `prompts` (this rank's) with the weights pushed last; returns at once. `sample_ids`: one for each completion. `request`: unique
+  // among the requests of this rank that are on their way. `greedy`: one completion each at temperature 0, for evaluation.
+  Pending begin(int64_t step, uint64_t request, std::vector<data::PromptSample> prompts, std::vector<uint64_t> sample_ids,
+                bool greedy = false);
+  // Waits for the samples. A request that a push ended (in_flight: abort) is sent again with the weights of now.
+  Rollout finish(Pending pending);
+  // Scores every sample.
+  void score(Rollout& rollout, rewards::RewardSet& rewards) const;
+
+  // Pushes the student's weights as `version` unless that version was pushed. Every rank calls it, with its requests that are still
+  // on their way: they keep their weights. Votes twice.
+  void sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight);
+  uint64_t pushed_version() const { return pushed_; }
+  // Until the weights pushed last are in use everywhere.
+  void wait_synced();
+  double last_push_seconds() const { return push_seconds_; }
+  const Options& options() const { return options_; }
+
+ private:
+  void send(Pending& pending, uint64_t request);
+  parallel::World& world_;
+  std::unique_ptr<roles::GeneratorClient> client_;
+  int64_t num_replicas_;
+  models::Tokenizer tokenizer_;
+  Options options_;
+  uint64_t pushed_ = 0;
+  double push_seconds_ = 0;
+  std::optional<roles::PendingPush> push_;
+  uint64_t resent_ = 0;
+};
+
+// Prompt and completion as one sample whose targets are the completion's tokens.
+data::Sample to_sample(const data::PromptSample& prompt, const std::vector<int32_t>& completion);
+
+}  // namespace retort::recipes
