@@ -168,90 +168,27 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   return concatenate(std::move(parts), q, plan->num_tokens());
 }
 
-// Sequences with exactly one new token, one task for each (sequence, kv head).
-void decode_step(const Tensor& q, const LayerCache& cache, const AttentionPlan& plan, const std::vector<int64_t>& which,
-                 Tensor& out) {
-  const HeadShape& shape = plan.shape();
-  const int64_t width = shape.kv_heads * shape.head_dim, group_width = shape.group() * shape.head_dim;
-  const auto tasks = static_cast<int64_t>(which.size()) * shape.kv_heads;
-  const auto scale = static_cast<float>(scale_of(shape));
-  at::parallel_for(0, tasks, 4, [&](int64_t begin, int64_t end) {
-    std::vector<float> scores;
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t s = which[static_cast<size_t>(task / shape.kv_heads)], head = task % shape.kv_heads;
-      const AttentionBlock& block = plan.blocks(s)[0];
-      const int64_t offset = (s * cache.keys.size(1) + block.key_begin) * width + head * shape.head_dim;
-      const int64_t row = plan.begin(s) * shape.heads * shape.head_dim + head * group_width;
-      scores.resize(static_cast<size_t>(block.num_keys));
-      decode_attention(q.const_data_ptr<float>() + row, cache.keys.const_data_ptr<float>() + offset,
-                       cache.values.const_data_ptr<float>() + offset, width, block.num_keys, shape.group(), shape.head_dim, scale,
-                       scores.data(), out.mutable_data_ptr<float>() + row);
-    }
-  });
-}
-
-Tensor fused_cached(const Tensor& q, const AttentionPlan& plan, const LayerCache& cache) {
-  const HeadShape& shape = plan.shape();
-  Tensor out = at::empty(q.sizes(), q.options());
-  zero_padding(out, plan.num_tokens());
-  std::vector<int64_t> single, several;
-  for (int64_t s = 0; s < plan.num_sequences(); ++s) {
-    if (plan.length(s) == 1) single.push_back(s);
-    if (plan.length(s) > 1) several.push_back(s);
-  }
-  decode_step(q, cache, plan, single, out);
-  for_each_sequence(static_cast<int64_t>(several.size()), [&](int64_t i) {
-    const int64_t s = several[static_cast<size_t>(i)];
-    const Tensor keys = cache.keys.select(0, s), values = cache.values.select(0, s);
-    for (const AttentionBlock& block : plan.blocks(s)) {
-      const int64_t row = plan.begin(s) + block.query_begin - plan.past(s);
-      const auto result = at::_scaled_dot_product_flash_attention_for_cpu(
-          query_view(q, row, block.num_queries, shape), key_view(keys, block.key_begin, block.num_keys, shape),
-          key_view(values, block.key_begin, block.num_keys, shape), 0.0, block.causal, optional_mask(block), scale_of(shape));
-      query_view(out, row, block.num_queries, shape).copy_(std::get<0>(result));
-    }
-  });
-  return out;
-}
-
-Tensor plain_cached(const Tensor& q, const AttentionPlan& plan, const LayerCache& cache) {
-  const HeadShape& shape = plan.shape();
-  const Tensor q3 = q.view({-1, shape.heads, shape.head_dim});
-  std::vector<Tensor> parts;
-  for (int64_t s = 0; s < plan.num_sequences(); ++s) {
-    const Tensor keys = cache.keys.select(0, s).view({-1, shape.kv_heads, shape.head_dim});
-    const Tensor values = cache.values.select(0, s).view({-1, shape.kv_heads, shape.head_dim});
-    for (const AttentionBlock& block : plan.blocks(s)) {
-      const int64_t row = plan.begin(s) + block.query_begin - plan.past(s);
-      parts.push_back(plain_block(q3.narrow(0, row, block.num_queries), keys.narrow(0, block.key_begin, block.num_keys),
-                                  values.narrow(0, block.key_begin, block.num_keys), block, shape));
-    }
-  }
-  return concatenate(std::move(parts), q, plan.num_tokens());
-}
-
 }  // namespace
 
-AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, const std::vector<int64_t>& past,
-                             int64_t window, const at::TensorOptions& options)
-    : shape_(shape), cu_seqlens_(cu_seqlens), past_(past), window_(window) {
+AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, int64_t window,
+                             const at::TensorOptions& options)
+    : shape_(shape), cu_seqlens_(cu_seqlens), window_(window) {
   for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
     blocks_.emplace_back();
     const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
-    if (length > 0) add_blocks(past.empty() ? 0 : past[s], length, options);
+    if (length > 0) add_blocks(length, options);
   }
 }
 
-void AttentionPlan::add_blocks(int64_t past, int64_t length, const at::TensorOptions& options) {
+void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options) {
   std::vector<AttentionBlock>& blocks = blocks_.back();
-  if (past == 0 && (window_ == 0 || length <= window_)) {
+  if (window_ == 0 || length <= window_) {
     blocks.push_back({0, length, 0, length, true, {}});
     return;
   }
-  const int64_t step = window_ > 0 ? std::max<int64_t>(window_, 128) : length;
-  for (int64_t begin = past; begin < past + length; begin += step) {
-    const int64_t end = std::min(begin + step, past + length);
-    const int64_t key_begin = window_ > 0 ? std::max<int64_t>(0, begin - window_ + 1) : 0;
+  const int64_t step = std::max<int64_t>(window_, 128);
+  for (int64_t begin = 0; begin < length; begin += step) {
+    const int64_t end = std::min(begin + step, length), key_begin = std::max<int64_t>(0, begin - window_ + 1);
     AttentionBlock block{begin, end - begin, key_begin, end - key_begin, false, {}};
     if (block.num_queries > 1) block.mask = mask(block.num_queries, block.num_keys, begin - key_begin, options);
     blocks.push_back(std::move(block));
@@ -265,7 +202,7 @@ Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset
   auto* row = made.mutable_data_ptr<float>();
   for (int64_t i = 0; i < num_queries; ++i, row += num_keys) {
     const int64_t position = i + offset;  // of the query, counted from the block's first key
-    const int64_t first = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
+    const int64_t first = std::max<int64_t>(0, position - window_ + 1);
     std::fill(row + first, row + position + 1, 0.0f);
   }
   cached = made.to(options.device());
@@ -275,27 +212,6 @@ Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset
 Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan) {
   if (fused_path(q) && fused_path(k) && fused_path(v)) return FusedAttention::apply(q, k, v, table, plan);
   return plain_attention(q, k, v, table, plan);
-}
-
-Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan,
-                        LayerCache& cache) {
-  const HeadShape& shape = plan->shape();
-  const bool fused = fused_path(q) && fused_path(k) && fused_path(v) && cache.keys.scalar_type() == at::kFloat;
-  Tensor rotated_q = q, rotated_k = k;
-  if (fused) {
-    rotate_in_place(q, table, shape.heads, shape.head_dim, 1.0f);
-    rotate_in_place(k, table, shape.kv_heads, shape.head_dim, 1.0f);
-  } else {
-    rotated_q = rotate(q.view({-1, shape.heads, shape.head_dim}), table).view(q.sizes());
-    rotated_k = rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table).view(k.sizes());
-  }
-  for (int64_t s = 0; s < plan->num_sequences(); ++s) {
-    const int64_t length = plan->length(s);
-    if (length == 0) continue;
-    cache.keys.select(0, s).narrow(0, plan->past(s), length).copy_(rotated_k.narrow(0, plan->begin(s), length));
-    cache.values.select(0, s).narrow(0, plan->past(s), length).copy_(v.narrow(0, plan->begin(s), length));
-  }
-  return fused ? fused_cached(rotated_q, *plan, cache) : plain_cached(rotated_q, *plan, cache);
 }
 
 }  // namespace retort::models

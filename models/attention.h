@@ -29,25 +29,23 @@ struct AttentionBlock {
 // than the window is cut into blocks, so that memory and time grow with length * window.
 class AttentionPlan : public torch::CustomClassHolder {
  public:
-  // past[s]: tokens of sequence s that are cached already (empty: none). window 0: full attention.
-  AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, const std::vector<int64_t>& past, int64_t window,
-                const at::TensorOptions& options);
+  // window 0: full attention.
+  AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, int64_t window, const at::TensorOptions& options);
 
   const HeadShape& shape() const { return shape_; }
   int64_t num_sequences() const { return static_cast<int64_t>(blocks_.size()); }
   int64_t num_tokens() const { return cu_seqlens_.back(); }
   int64_t begin(int64_t s) const { return cu_seqlens_[static_cast<size_t>(s)]; }
   int64_t length(int64_t s) const { return cu_seqlens_[static_cast<size_t>(s) + 1] - begin(s); }
-  int64_t past(int64_t s) const { return past_.empty() ? 0 : past_[static_cast<size_t>(s)]; }
   int64_t window() const { return window_; }
   const std::vector<AttentionBlock>& blocks(int64_t s) const { return blocks_[static_cast<size_t>(s)]; }
 
  private:
-  void add_blocks(int64_t past, int64_t length, const at::TensorOptions& options);
+  void add_blocks(int64_t length, const at::TensorOptions& options);
   at::Tensor mask(int64_t num_queries, int64_t num_keys, int64_t offset, const at::TensorOptions& options);
 
   HeadShape shape_;
-  std::vector<int64_t> cu_seqlens_, past_;
+  std::vector<int64_t> cu_seqlens_;
   int64_t window_;
   std::vector<std::vector<AttentionBlock>> blocks_;
   std::map<std::tuple<int64_t, int64_t, int64_t>, at::Tensor> masks_;
@@ -59,14 +57,5 @@ using AttentionPlanPtr = c10::intrusive_ptr<AttentionPlan>;
 // that nothing else reads.
 at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const RopeTable& table,
                             const AttentionPlanPtr& plan);
-
-// Keys and values of one layer: [sequences, max_length, kv_heads * head_dim].
-struct LayerCache {
-  at::Tensor keys, values;
-};
-
-// As packed_attention, after appending the new keys and values to the cache at past(s). No autograd.
-at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const RopeTable& table,
-                            const AttentionPlanPtr& plan, LayerCache& cache);
 
 }  // namespace retort::models

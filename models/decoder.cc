@@ -20,7 +20,6 @@
 #include "base/random.h"
 #include "models/functions.h"
 #include "models/gemm.h"
-#include "models/kv_cache.h"
 #include "models/layers.h"
 #include "models/parameter_specs.h"
 
@@ -54,16 +53,6 @@ void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
   }
 }
 
-// Where each sequence's new tokens stand: past[s], past[s] + 1, ...
-Tensor continued_positions(const std::vector<int64_t>& cu, const std::vector<int64_t>& past) {
-  Tensor positions = at::empty({cu.back()}, at::TensorOptions().dtype(at::kLong));
-  auto* out = positions.mutable_data_ptr<int64_t>();
-  for (size_t s = 0; s + 1 < cu.size(); ++s) {
-    for (int64_t i = cu[s]; i < cu[s + 1]; ++i) out[i] = past[s] + i - cu[s];
-  }
-  return positions;
-}
-
 // N(0, std) from the counter-based generator (Box-Muller), element i of tensor `index`.
 Tensor random_normal(const std::vector<int64_t>& shape, double std, uint64_t seed, uint64_t index) {
   Tensor tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
@@ -91,8 +80,7 @@ struct Decoder::Impl {
 
   void bind();
   const Tensor& find(const std::string& name) const;
-  Tensor forward(const PackedTokens& tokens, const Tensor& positions, const std::vector<int64_t>& past,
-                 KvCache::Impl* cache) const;
+  Tensor forward(const PackedTokens& tokens) const;
 };
 
 const Tensor& Decoder::Impl::find(const std::string& name) const {
@@ -121,26 +109,24 @@ void Decoder::Impl::bind() {
   inverse_frequencies = rope_inverse_frequencies(config.rope, config.head_dim).to(embedding.device());
 }
 
-Tensor Decoder::Impl::forward(const PackedTokens& tokens, const Tensor& positions, const std::vector<int64_t>& past,
-                              KvCache::Impl* cache) const {
+Tensor Decoder::Impl::forward(const PackedTokens& tokens) const {
   const int64_t count = tokens.num_tokens(), padding = padded_rows(count) - count;
   Residual x{at::embedding(embedding, tokens.input_ids, config.pad_token_id), {}};
-  Tensor padded_positions = positions;
+  Tensor padded_positions = tokens.positions;
   if (padding > 0) {  // zero rows: they stay apart from every sequence and are cut off below
     x.sum = at::constant_pad_nd(x.sum, {0, 0, 0, padding});
-    padded_positions = at::constant_pad_nd(positions, {0, padding});
+    padded_positions = at::constant_pad_nd(tokens.positions, {0, padding});
   }
   const HeadShape shape{config.num_attention_heads, config.num_key_value_heads, config.head_dim};
   std::map<int64_t, AttentionPlanPtr> plans;
-  LayerInputs inputs{&config, rope_table(padded_positions, inverse_frequencies), {}, nullptr};
+  LayerInputs inputs{&config, rope_table(padded_positions, inverse_frequencies), {}};
   for (size_t i = 0; i < layers.size(); ++i) {
     AttentionPlanPtr& plan = plans[config.sliding_window[i]];
     if (!plan) {
-      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, past, config.sliding_window[i], embedding.options());
+      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, config.sliding_window[i], embedding.options());
     }
     inputs.plan = plan;
-    inputs.cache = cache ? &cache->layers[i] : nullptr;
-    if (checkpointing && c10::GradMode::is_enabled() && cache == nullptr) {
+    if (checkpointing && c10::GradMode::is_enabled()) {
       x = {layer_forward_checkpointed(layers[i], inputs, x.sum), {}};
     } else {
       x = layer_forward(layers[i], inputs, x);
@@ -209,32 +195,7 @@ Tensor Decoder::hidden(const PackedTokens& tokens) const {
   if (tokens.positions.dim() != 1 || tokens.positions.size(0) != tokens.num_tokens()) {
     throw Error(ErrorCode::kInvalidArgument, "packed tokens: positions must have the shape of input_ids");
   }
-  return impl_->forward(tokens, tokens.positions, {}, nullptr);
-}
-
-Tensor Decoder::hidden(const PackedTokens& tokens, KvCache& cache) const {
-  check_tokens(tokens, impl_->config.vocab_size);
-  const c10::NoGradGuard no_grad;
-  KvCache::Impl& state = *cache.impl_;
-  if (tokens.num_sequences() != cache.num_sequences()) {
-    throw Error(ErrorCode::kInvalidArgument, "packed tokens: one row, possibly empty, for each cached sequence is expected")
-        .with("rows", tokens.num_sequences())
-        .with("cached", cache.num_sequences());
-  }
-  std::vector<int64_t> after = state.lengths;
-  for (size_t s = 0; s < after.size(); ++s) {
-    after[s] += tokens.cu_seqlens[s + 1] - tokens.cu_seqlens[s];
-    if (after[s] > state.max_length) {
-      throw Error(ErrorCode::kInvalidArgument, "a sequence outgrows its KV cache")
-          .with("sequence", s)
-          .with("tokens", after[s])
-          .with("max_length", state.max_length);
-    }
-  }
-  const Tensor positions = continued_positions(tokens.cu_seqlens, state.lengths).to(tokens.input_ids.device());
-  Tensor out = impl_->forward(tokens, positions, state.lengths, &state);
-  state.lengths = std::move(after);
-  return out;
+  return impl_->forward(tokens);
 }
 
 Tensor Decoder::head_weight() const { return impl_->head; }

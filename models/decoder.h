@@ -15,8 +15,6 @@
 
 namespace retort::models {
 
-class KvCache;
-
 // Parameters carry their Hugging Face names ("model.layers.0.self_attn.q_proj.weight"); a tied head has one tensor.
 // Shape legend: N packed tokens, H hidden_size, V vocab_size.
 // Threads: compute only. Collectives: none (tensor parallel layers arrive with the layouts).
@@ -36,10 +34,6 @@ class Decoder {
   const ModelConfig& config() const;
   // [N, H] after the final norm. With autograd if the parameters require grad and grad mode is on.
   at::Tensor hidden(const PackedTokens& tokens) const;
-  // Continues the cache: `tokens` holds, for each cached sequence, its next tokens (none for a sequence that rests). Their
-  // positions continue the cache's; tokens.positions is not read. [N, H], without autograd. kInvalidArgument when a
-  // sequence would outgrow the cache.
-  at::Tensor hidden(const PackedTokens& tokens, KvCache& cache) const;
   at::Tensor head_weight() const;  // [V, H]; the embedding when tied
   // fp32 logits [N, V] of hidden states (inputs upcast to fp32). For eval and generation; training uses the chunked losses.
   at::Tensor logits(const at::Tensor& hidden) const;
@@ -54,23 +48,6 @@ class Decoder {
   void set_shard_bytes(uint64_t bytes);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
-// Keys and values of sequences being generated: 2 * layers * sequences * max_length * kv_heads * head_dim * dtype bytes.
-class KvCache {
- public:
-  KvCache(const ModelConfig& config, int64_t num_sequences, int64_t max_length, at::ScalarType dtype);
-  ~KvCache();
-  KvCache(KvCache&&) noexcept;
-  int64_t num_sequences() const;
-  const std::vector<int64_t>& lengths() const;  // cached tokens of each sequence
-  int64_t max_length() const;
-  void reset(int64_t sequence);  // forgets one sequence; its place can be used by another
-
- private:
-  friend class Decoder;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

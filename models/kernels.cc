@@ -109,37 +109,9 @@ void rotate_row(float* __restrict x, const float* __restrict cos, const float* _
 }
 
 RETORT_VECTOR_CLONES
-float dot_product(const float* __restrict a, const float* __restrict b, int64_t size) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < size; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-RETORT_VECTOR_CLONES
 void add_scaled(float* __restrict out, const float* __restrict x, float factor, int64_t size) {
 #pragma omp simd
   for (int64_t i = 0; i < size; ++i) out[i] += factor * x[i];
-}
-
-// x[i] = e^(x[i] - shift) (stored unless `keep`), returning the sum.
-RETORT_VECTOR_CLONES
-float exponentials(float* __restrict x, float shift, int64_t size) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < size; ++i) {
-    x[i] = exp_float(x[i] - shift);
-    sum += x[i];
-  }
-  return sum;
-}
-
-RETORT_VECTOR_CLONES
-float sum_exponentials(const float* __restrict x, float shift, int64_t size) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < size; ++i) sum += exp_float(x[i] - shift);
-  return sum;
 }
 
 }  // namespace
@@ -193,37 +165,6 @@ void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int
   at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) rotate_row(x + n * width, cos + n * half, sin + n * half, heads, half, sign);
   });
-}
-
-void decode_attention(const float* q, const float* k, const float* v, int64_t stride, int64_t length, int64_t group,
-                      int64_t head_dim, float scale, float* scores, float* out) {
-  for (int64_t g = 0; g < group; ++g) {
-    const float* query = q + g * head_dim;
-    float* result = out + g * head_dim;
-    float largest = -INFINITY;
-    for (int64_t t = 0; t < length; ++t) {
-      scores[t] = scale * dot_product(query, k + t * stride, head_dim);
-      largest = std::max(largest, scores[t]);
-    }
-    const float total = exponentials(scores, largest, length);
-    std::fill(result, result + head_dim, 0.0f);
-    for (int64_t t = 0; t < length; ++t) add_scaled(result, v + t * stride, scores[t] / total, head_dim);
-  }
-}
-
-float log_sum_exp(const float* x, int64_t size, int64_t* argmax) {
-  int64_t best = 0;
-  bool nan = false;
-  for (int64_t i = 0; i < size; ++i) {
-    if (x[i] > x[best]) best = i;
-    nan |= std::isnan(x[i]);
-  }
-  *argmax = best;
-  if (nan || !std::isfinite(x[best])) return NAN;
-  // In pieces of 4096 added in fp64: a vocabulary is long for fp32 sums.
-  double total = 0;
-  for (int64_t i = 0; i < size; i += 4096) total += sum_exponentials(x + i, x[best], std::min<int64_t>(4096, size - i));
-  return static_cast<float>(x[best] + std::log(total));
 }
 
 }  // namespace retort::models

@@ -23,12 +23,4 @@ void swiglu_backward(const float* dout, const float* gate, const float* up, floa
 // (i, i + head_dim / 2). `sign` -1 rotates back.
 void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim, float sign);
 
-// One query token of `group` heads against `length` keys and values of one kv head.
-//   q, out [group, head_dim]   k, v: rows of head_dim, `stride` floats apart   scores: scratch of `length` floats
-void decode_attention(const float* q, const float* k, const float* v, int64_t stride, int64_t length, int64_t group,
-                      int64_t head_dim, float scale, float* scores, float* out);
-
-// log(sum(exp(x))) and the index of the first maximum; NaN in x gives NaN.
-float log_sum_exp(const float* x, int64_t size, int64_t* argmax);
-
 }  // namespace retort::models

@@ -29,8 +29,7 @@ Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const T
   const std::vector<Tensor> qkv = column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}));
   const Tensor q = head_norm(qkv[0], w[kQNorm], *inputs.config);
   const Tensor k = head_norm(qkv[1], w[kKNorm], *inputs.config);
-  const Tensor y = inputs.cache ? cached_attention(q, k, qkv[2], inputs.rope, inputs.plan, *inputs.cache)
-                                : packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
+  const Tensor y = packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
   return row_linear(y, w[kO], w[kOBias]);
 }
 

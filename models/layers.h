@@ -51,7 +51,6 @@ struct LayerInputs {
   const ModelConfig* config;
   RopeTable rope;
   AttentionPlanPtr plan;
-  LayerCache* cache = nullptr;  // generation
 };
 
 // The residual stream is carried as a sum not yet formed, so that the addition is fused with the norm that follows.

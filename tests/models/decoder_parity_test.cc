@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "models/checkpoint.h"
 #include "models/generate.h"
+#include "models/generation/engine.h"
 #include "models/rope.h"
 #include "models/safetensors.h"
 #include "tests/models/golden.h"
@@ -121,27 +122,17 @@ TEST_P(Parity, PackedPaddedAndSingleAreTheSameNumbers) {
   EXPECT_LT(max_difference(next_logps(golden.decoder, pack_rows(rows)), logps), 1e-5);
 }
 
-// The cache fed in pieces of different sizes, both sequences at once, one of them resting at times.
-TEST_P(Parity, CacheInPiecesEqualsOneForward) {
-  const auto rows = golden.rows();
-  const at::Tensor whole = golden.decoder.hidden(pack_rows(rows));
-  KvCache cache(golden.decoder.config(), 2, 64, at::kFloat);
-  std::vector<at::Tensor> got[2];
-  std::vector<size_t> fed(2, 0);
-  for (const auto& [first, second] : std::vector<std::pair<size_t, size_t>>{{3, 0}, {1, 1}, {15, 5}, {1, 1}, {0, 7}, {17, 0}}) {
-    const size_t take[2] = {first, second};
-    std::vector<std::vector<int32_t>> piece(2);
-    for (size_t s = 0; s < 2; ++s) {
-      piece[s].assign(rows[s].begin() + static_cast<long>(fed[s]), rows[s].begin() + static_cast<long>(fed[s] + take[s]));
-      fed[s] += take[s];
-    }
-    const at::Tensor out = golden.decoder.hidden(pack_rows(piece), cache);
-    got[0].push_back(out.narrow(0, 0, static_cast<int64_t>(first)));
-    got[1].push_back(out.narrow(0, static_cast<int64_t>(first), static_cast<int64_t>(second)));
-  }
-  ASSERT_EQ(fed, (std::vector<size_t>{rows[0].size(), rows[1].size()}));
-  EXPECT_EQ(cache.lengths(), (std::vector<int64_t>{37, 14}));
-  EXPECT_LT(max_difference(at::cat({at::cat(got[0]), at::cat(got[1])}), whole), 2e-5);
+// The prompt computed in pieces, and continued from blocks of the cache, gives the same tokens.
+TEST_P(Parity, GreedyTokensInPieces) {
+  const std::vector<int32_t> prompt = row(golden.reference.get("prompt")), expected = row(golden.reference.get("greedy"));
+  Engine engine(golden.decoder, {.num_blocks = 8, .max_tokens_per_step = 3, .max_sequences = 2});
+  GenerationRequest request{.prompts = {prompt}, .sampling = {.temperature = 0}, .max_new_tokens = 40};
+  const std::vector<int32_t> first = engine.run(request)[0].token_ids;
+  EXPECT_EQ(first, std::vector<int32_t>(expected.begin(), expected.begin() + 40));
+  request.prompts[0].insert(request.prompts[0].end(), first.begin(), first.end());
+  request.max_new_tokens = 24;
+  EXPECT_EQ(engine.run(request)[0].token_ids, std::vector<int32_t>(expected.begin() + 40, expected.end()));
+  EXPECT_EQ(engine.stats().reused_tokens, 32);
 }
 
 // The tolerances above see these mistakes.
