@@ -184,7 +184,8 @@ std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& cont
       recipes::RolloutWorker::Options{.generation = *recipe.generation,
                                       .sync = *recipe.weight_sync,
                                       .seed = static_cast<uint64_t>(recipe.seed),
-                                      .eos_token_ids = end_token_ids(student.config(), context.tokenizer)});
+                                      .eos_token_ids = end_token_ids(student.config(), context.tokenizer),
+                                      .run_folder = context.role.run_folder});
 }
 
 std::unique_ptr<StudentRecipe> make_grpo_recipe(StudentContext& context) { return std::make_unique<GrpoRecipe>(context); }

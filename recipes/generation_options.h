@@ -24,6 +24,7 @@ struct GenerationOptions {
   int64_t max_tokens_per_step = 2048;
   int64_t max_sequences = 64;
   Duration timeout{600'000};
+  bool save_samples = false;
 
   template <class V>
   void fields(V& visit) {
@@ -40,6 +41,8 @@ struct GenerationOptions {
     visit("max_tokens_per_step", max_tokens_per_step, "tokens of one forward pass of a generator");
     visit("max_sequences", max_sequences, "completions that a generator works on at once");
     visit("timeout", timeout, "samples that take longer are an error");
+    visit("save_samples", save_samples,
+          "write every sample with its rewards to samples/step-<step>-rank-<rank>.jsonl of the run's folder");
   }
   // kInvalidArgument naming the field: ranges.
   void validate() const;

@@ -125,6 +125,7 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   try {
     rollout = worker_->finish(std::move(round.pending));
     worker_->score(rollout, *rewards_);
+    worker_->save(rollout, step, rewards_->names());
   } catch (const std::exception& e) {
     failure = std::current_exception();
     message = e.what();

@@ -51,6 +51,7 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
   worker_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
   const Rollout rollout =
       worker_->finish(worker_->begin(step, static_cast<uint64_t>(step), std::move(prompts), std::move(sample_ids)));
+  worker_->save(rollout, step, {});
   size_t next = 0;
   for (data::MicroBatch& batch : batches.micro_batches) {
     std::vector<data::Sample> samples;

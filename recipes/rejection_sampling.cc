@@ -113,6 +113,7 @@ Rollout RejectionSampler::draw(int64_t round, int64_t step, int64_t* num_prompts
   worker_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
   Rollout rollout = worker_->finish(worker_->begin(step, static_cast<uint64_t>(round), std::move(mine), std::move(sample_ids)));
   worker_->score(rollout, *rewards_);
+  worker_->save(rollout, step, rewards_->names());
   return rollout;
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json_text.h"
 #include "base/log.h"
 
 namespace retort::recipes {
@@ -163,6 +165,12 @@ void RolloutWorker::score(Rollout& rollout, rewards::RewardSet& rewards) const {
     }
 }
 
+void RolloutWorker::save(const Rollout& rollout, int64_t step, const std::vector<std::string>& reward_names) const {
+  if (!options_.generation.save_samples) return;
+  const std::string name = "step-" + std::to_string(step) + "-rank-" + std::to_string(world_.rank()) + ".jsonl";
+  write_samples(options_.run_folder / "samples" / name, rollout, reward_names);
+}
+
 void RolloutWorker::sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight) {
   if (version == pushed_) return;
   // Nobody's request may reach a generator after the weights that it does not want.
@@ -184,6 +192,40 @@ void RolloutWorker::wait_synced() {
   roles::PendingPush push = std::move(*push_);
   push_.reset();
   client_->wait_pushed(std::move(push));
+}
+
+void write_samples(const std::filesystem::path& file, const Rollout& rollout, const std::vector<std::string>& names) {
+  const auto list = [](const auto& values, auto format) {
+    std::string text = "[";
+    for (size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + format(values[i]);
+    return text + "]";
+  };
+  const auto number = [](const std::optional<double>& value) { return value ? json_number(*value) : std::string("null"); };
+  const auto decimal = [](float value) { return json_number(value); };
+  std::string text;
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples) {
+      JsonLine components;
+      for (size_t i = 0; i < names.size() && i < sample.components.size(); ++i)
+        components.raw(names[i], number(sample.components[i]));
+      text += JsonLine()
+                  .add("prompt", std::string_view(group.prompt.prompt_text))
+                  .add("completion", std::string_view(sample.text))
+                  .raw("prompt_ids", list(group.prompt.prompt_ids, [](int32_t id) { return std::to_string(id); }))
+                  .raw("token_ids", list(sample.completion.token_ids, [](int32_t id) { return std::to_string(id); }))
+                  .raw("logps", list(sample.completion.logps, decimal))
+                  .raw("sampling_logps", list(sample.completion.sampling_logps, decimal))
+                  .raw("reward", number(sample.reward))
+                  .raw("rewards", components.str())
+                  .add("finish_reason", enum_name(sample.completion.finish_reason))
+                  .add("sample_id", static_cast<int64_t>(sample.sample_id))
+                  .add("weight_version", static_cast<int64_t>(sample.weight_version))
+                  .add("origin", std::string_view(group.prompt.origin))
+                  .str() +
+              "\n";
+    }
+  std::filesystem::create_directories(file.parent_path());
+  write_file_atomically(file, text);
 }
 
 data::Sample to_sample(const data::PromptSample& prompt, const std::vector<int32_t>& completion) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,6 +48,7 @@ class RolloutWorker {
     WeightSyncOptions sync;
     uint64_t seed = 0;
     std::vector<int64_t> eos_token_ids;
+    std::filesystem::path run_folder;  // for save_samples
   };
   RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, int64_t num_replicas,
                 models::Tokenizer tokenizer, Options options);
@@ -69,6 +71,8 @@ class RolloutWorker {
   Rollout finish(Pending pending);
   // Scores every sample.
   void score(Rollout& rollout, rewards::RewardSet& rewards) const;
+  // With save_samples: writes them.
+  void save(const Rollout& rollout, int64_t step, const std::vector<std::string>& reward_names) const;
 
   // Pushes the student's weights as `version` unless that version was pushed. Every rank calls it, with its requests that are still
   // on their way: they keep their weights. Votes twice.
@@ -91,6 +95,10 @@ class RolloutWorker {
   std::optional<roles::PendingPush> push_;
   uint64_t resent_ = 0;
 };
+
+// One JSON object for each sample: prompt, completion, token_ids, logps, sampling_logps, reward, rewards (by `names`; null:
+// unscorable), finish_reason, sample_id, weight_version, origin. Written atomically; kResourceExhausted when the disk is full.
+void write_samples(const std::filesystem::path& file, const Rollout& rollout, const std::vector<std::string>& names);
 
 // Prompt and completion as one sample whose targets are the completion's tokens.
 data::Sample to_sample(const data::PromptSample& prompt, const std::vector<int32_t>& completion);
