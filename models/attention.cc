@@ -170,14 +170,33 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, int64_t window,
-                             const at::TensorOptions& options)
+AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, const std::vector<Fork>& forks,
+                             int64_t window, const at::TensorOptions& options)
     : shape_(shape), cu_seqlens_(cu_seqlens), window_(window) {
+  RETORT_CHECK(forks.empty() || forks.size() + 1 == cu_seqlens.size()) << "a fork for each sequence";
   for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
     blocks_.emplace_back();
     const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
-    if (length > 0) add_blocks(length, options);
+    const Fork fork = forks.empty() ? Fork{} : forks[s];
+    RETORT_CHECK(fork.prefix <= fork.begin && fork.begin <= length) << "a fork outside its sequence";
+    const int64_t trunk = fork.begin > 0 ? fork.begin : length;
+    if (trunk > 0) add_blocks(trunk, options);
+    if (trunk < length) add_fork(fork, length, options);
   }
+}
+
+// One block: queries [begin, length) over keys [first, length) of which those between prefix and begin are masked.
+void AttentionPlan::add_fork(const Fork& fork, int64_t length, const at::TensorOptions& options) {
+  const int64_t queries = length - fork.begin;
+  const int64_t first = window_ > 0 ? std::min(std::max<int64_t>(0, fork.prefix - window_ + 1), fork.begin) : 0;
+  Tensor made = at::full({queries, length - first}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
+  auto* row = made.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < queries; ++i, row += length - first) {
+    const int64_t position = fork.prefix + i, oldest = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
+    for (int64_t key = std::max(first, oldest); key < fork.prefix; ++key) row[key - first] = 0.0f;
+    for (int64_t j = std::max<int64_t>(0, oldest - fork.prefix); j <= i; ++j) row[fork.begin + j - first] = 0.0f;
+  }
+  blocks_.back().push_back({fork.begin, queries, first, length - first, false, made.to(options.device())});
 }
 
 void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options) {

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "models/packed.h"
 #include "models/rope.h"
 
 namespace retort::models {
@@ -29,8 +30,9 @@ struct AttentionBlock {
 // than the window is cut into blocks, so that memory and time grow with length * window.
 class AttentionPlan : public torch::CustomClassHolder {
  public:
-  // window 0: full attention.
-  AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, int64_t window, const at::TensorOptions& options);
+  // window 0: full attention. `forks`: one for each sequence, or none.
+  AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, const std::vector<Fork>& forks, int64_t window,
+                const at::TensorOptions& options);
 
   const HeadShape& shape() const { return shape_; }
   int64_t num_sequences() const { return static_cast<int64_t>(blocks_.size()); }
@@ -42,6 +44,7 @@ class AttentionPlan : public torch::CustomClassHolder {
 
  private:
   void add_blocks(int64_t length, const at::TensorOptions& options);
+  void add_fork(const Fork& fork, int64_t length, const at::TensorOptions& options);
   at::Tensor mask(int64_t num_queries, int64_t num_keys, int64_t offset, const at::TensorOptions& options);
 
   HeadShape shape_;

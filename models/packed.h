@@ -8,11 +8,19 @@
 
 namespace retort::models {
 
-// N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and causal inside a block.
+// Where a sequence forks: its tokens [begin, length) continue its first `prefix` tokens, not those between. They see the prefix and
+// themselves, and their positions go on from `prefix`. begin 0: the sequence does not fork.
+struct Fork {
+  int64_t prefix = 0, begin = 0;
+};
+
+// N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and causal inside a block, but
+// for forks: two continuations of one beginning, which is computed once.
 struct PackedTokens {
   at::Tensor input_ids;             // [N] int64
   at::Tensor positions;             // [N] int64, restart at 0 in every sequence
   std::vector<int64_t> cu_seqlens;  // S+1 offsets, host memory, first 0, last N
+  std::vector<Fork> forks;          // one for each sequence, or empty: none forks
 
   int64_t num_tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
   int64_t num_sequences() const { return cu_seqlens.empty() ? 0 : static_cast<int64_t>(cu_seqlens.size()) - 1; }

@@ -102,13 +102,22 @@ RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t
         const auto tile = [&](int64_t r, auto count, auto ahead) __attribute__((always_inline)) {
           product_tile<count.value, ahead.value>(x + r * ldx, ldx, w + n * inner, inner, columns, b, y + r * ldy + n, ldy, add);
         };
+        // The first tile of rows asks for the next weights.
+        const auto tiles = [&](int64_t r, auto count) __attribute__((always_inline)) {
+          if (r == 0) {
+            tile(r, count, Number<1>());
+          } else {
+            tile(r, count, Number<0>());
+          }
+        };
         int64_t r = r0;
-        if (r0 == 0 && r + kRowTile <= r1) {
-          tile(r, Number<kRowTile>(), Number<1>());
-          r += kRowTile;
+        for (; r + kRowTile <= r1; r += kRowTile) tiles(r, Number<kRowTile>());
+        switch (r1 - r) {  // fewer than kRowTile
+          case 3: tiles(r, Number<3>()); break;
+          case 2: tiles(r, Number<2>()); break;
+          case 1: tiles(r, Number<1>()); break;
+          default: break;
         }
-        for (; r + kRowTile <= r1; r += kRowTile) tile(r, Number<kRowTile>(), Number<0>());
-        for (; r < r1; ++r) tile(r, Number<1>(), Number<0>());
       }
     }
   }
