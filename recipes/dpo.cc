@@ -101,7 +101,8 @@ at::Tensor DpoObjective::reference_log_probs(Drawn& drawn) {
 at::Tensor DpoObjective::pair_loss(const models::Decoder& student, Drawn& drawn, double nll_scale, StepSums& sums) {
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
-  const at::Tensor rows = student.hidden(batch.tokens).index_select(0, batch.predict_positions);
+  const data::SharedPrompts shared = data::share_prompts(batch);
+  const at::Tensor rows = student.hidden(shared.tokens).index_select(0, shared.predict_positions);
   const at::Tensor weight = student.head_weight();
   const at::Tensor log_probs = losses::linear_log_probs(rows, weight, {}, batch.targets).log_probs;
   const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);

@@ -80,6 +80,33 @@ PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
   return batch;
 }
 
+SharedPrompts share_prompts(const PairMicroBatch& batch) {
+  std::vector<int64_t> ids, positions, predict;
+  SharedPrompts shared;
+  shared.tokens.cu_seqlens = {0};
+  for (const PreferenceSample& pair : batch.pairs) {
+    const auto begin = static_cast<int64_t>(ids.size()), prompt = static_cast<int64_t>(pair.prompt_ids.size());
+    for (int64_t i = 0; i < prompt; ++i) {
+      ids.push_back(pair.prompt_ids[static_cast<size_t>(i)]);
+      positions.push_back(i);
+    }
+    for (const auto* completion : {&pair.chosen_ids, &pair.rejected_ids}) {
+      const auto first = static_cast<int64_t>(ids.size());
+      for (int64_t i = 0; i < static_cast<int64_t>(completion->size()); ++i) {
+        predict.push_back(i == 0 ? begin + prompt - 1 : first + i - 1);
+        ids.push_back((*completion)[static_cast<size_t>(i)]);
+        positions.push_back(prompt + i);
+      }
+    }
+    shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
+    shared.tokens.forks.push_back({.prefix = prompt, .begin = prompt + static_cast<int64_t>(pair.chosen_ids.size())});
+  }
+  shared.tokens.input_ids = detail::to_tensor(ids);
+  shared.tokens.positions = detail::to_tensor(positions);
+  shared.predict_positions = detail::to_tensor(predict);
+  return shared;
+}
+
 struct PairBatchStream::Impl {
   Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options, const BatchCursor& start)
       : pairs(std::make_shared<detail::PairCache>(std::move(dataset), kCacheBytes)),

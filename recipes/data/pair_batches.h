@@ -33,6 +33,14 @@ struct PairMicroBatch {
 
 PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs);
 
+// The same pairs with each prompt computed once: pair p is one sequence (prompt, chosen, rejected) that forks after the prompt.
+// targets and sequence_of_row of the batch stay as they are; saves sum(prompt_tokens) of the tokens.
+struct SharedPrompts {
+  models::PackedTokens tokens;
+  at::Tensor predict_positions;  // [R] int64; both completions' first tokens are predicted from the prompt's last position
+};
+SharedPrompts share_prompts(const PairMicroBatch& batch);
+
 struct PairBatchOptions {
   uint64_t seed = 42;
   int64_t rows_per_micro_batch = 8;    // per_device_train_batch_size: pairs in a micro-batch

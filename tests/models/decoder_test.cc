@@ -95,6 +95,47 @@ TEST(Kernels, SwigluOverTheWholeRange) {
   EXPECT_TRUE(std::isnan(out));
 }
 
+// Two continuations of a beginning that is computed once, against two sequences: hidden states and gradients.
+TEST(Decoder, ForksEqualTwoSequences) {
+  for (const int64_t window : {0, 8, 40}) {
+    ModelConfig config = small_config();
+    config.sliding_window = {0, window};
+    config.qk_norm = true;
+    Decoder decoder = Decoder::random(config, 5, at::kFloat);
+    decoder.set_requires_grad(true);
+    const std::vector<int32_t> prompt = some_tokens(25, 1), first = some_tokens(12, 2), second = some_tokens(30, 3);
+    const auto joined = [](std::vector<int32_t> a, const std::vector<int32_t>& b) {
+      a.insert(a.end(), b.begin(), b.end());
+      return a;
+    };
+    const PackedTokens two = pack_rows({joined(prompt, first), some_tokens(9, 4), joined(prompt, second)});
+    PackedTokens forked = pack_rows({joined(joined(prompt, first), second), some_tokens(9, 4)});
+    forked.positions.narrow(0, 37, 30).copy_(at::arange(25, 55));
+    forked.forks = {{.prefix = 25, .begin = 37}, {}};
+    // Rows of the forked layout, in the order of the plain one: the prompt stands there twice.
+    const at::Tensor rows = at::cat({at::arange(0, 37), at::arange(67, 76), at::arange(0, 25), at::arange(37, 67)});
+    const at::Tensor expected = decoder.hidden(two), got = decoder.hidden(forked).index_select(0, rows);
+    EXPECT_LT(relative(got.detach(), expected.detach()), 2e-6) << window;
+    at::manual_seed(3);
+    const at::Tensor direction = at::randn(expected.sizes());
+    std::vector<at::Tensor> gradients;
+    torch::autograd::backward({expected}, {direction});
+    for (const auto& parameter : decoder.parameters())
+      gradients.push_back(parameter.value.grad().defined() ? parameter.value.grad().clone() : at::Tensor());
+    for (const auto& parameter : decoder.parameters()) parameter.value.mutable_grad().reset();
+    torch::autograd::backward({got}, {direction});
+    const auto parameters = decoder.parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      const double tolerance = parameters[i].name.ends_with("k_proj.bias") ? 1e-3 : 1e-5;
+      EXPECT_LT(relative(parameters[i].value.grad(), gradients[i]), tolerance) << parameters[i].name << " window " << window;
+    }
+    // It would show if the second continuation saw the first.
+    forked.forks.clear();
+    EXPECT_GT(relative(decoder.hidden(forked).index_select(0, rows).detach(), expected.detach()), 1e-3);
+  }
+}
+
 // The fp32 paths against the ATen paths in fp64, at sizes that use oneDNN, several blocks of a window and all threads.
 TEST(Decoder, FusedPathsEqualFp64) {
   for (const int threads : {1, 2}) {
