@@ -179,9 +179,11 @@ std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& cont
       roles::GeneratorClient::Options{
           .role = role, .replicas = replicas, .timeout = recipe.rpc.timeout, .generation_timeout = recipe.generation->timeout},
       context.tokenizer, student);
+  recipes::GenerationOptions generation = *recipe.generation;
+  if (recipe.distill) generation.num_generations = 1;  // one completion for each prompt of a batch
   return std::make_shared<recipes::RolloutWorker>(
       context.world, std::move(client), count, context.tokenizer,
-      recipes::RolloutWorker::Options{.generation = *recipe.generation,
+      recipes::RolloutWorker::Options{.generation = std::move(generation),
                                       .sync = *recipe.weight_sync,
                                       .seed = static_cast<uint64_t>(recipe.seed),
                                       .eos_token_ids = end_token_ids(student.config(), context.tokenizer),
