@@ -177,6 +177,8 @@ class Program {
     c->add_option("--first", arithmetic_.first, "number of the first problem")->capture_default_str();
     c->add_option("--count", arithmetic_.count)->capture_default_str();
     c->add_option("--seed", arithmetic_.seed)->capture_default_str();
+    c->add_flag("--preferences", arithmetic_.preferences,
+                "prompt, chosen and rejected: the right solution, and one with a mistake");
     on(c, [this] { return run_data_arithmetic(arithmetic_); });
   }
 

@@ -63,6 +63,7 @@ struct ArithmeticCommand {
   std::string output;
   int64_t first = 0, count = 1000;
   uint64_t seed = 0;
+  bool preferences = false;  // pairs of a right and a wrong solution
 };
 int run_data_arithmetic(const ArithmeticCommand& command);
 

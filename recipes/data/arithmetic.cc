@@ -75,25 +75,63 @@ constexpr std::array<Kind, 6> kKinds{{
 
 int apply(char op, int a, int b) { return op == '+' ? a + b : op == '-' ? a - b : a * b; }
 
+struct Results {
+  int middle = 0, result = 0;  // equal in one step
+  bool in_range() const { return middle >= 1 && middle <= 99 && result >= 1 && result <= 99; }
+};
+// The result after `middle` of the first step, right or wrong.
+int finish(const Kind& kind, int middle, int c) { return kind.second_op ? apply(kind.second_op, middle, c) : middle; }
+Results solve(const Kind& kind, const Numbers& n) {
+  const int middle = apply(kind.first_op, n[0], n[1]);
+  return {middle, finish(kind, middle, n[2])};
+}
+
 // Every choice of numbers of a kind whose results stay between 1 and 99.
 std::vector<Numbers> choices(const Kind& kind) {
   std::vector<Numbers> all;
   for (int a = kind.low[0]; a <= kind.high[0]; ++a)
     for (int b = kind.low[1]; b <= kind.high[1]; ++b)
       for (int c = kind.low[2]; c <= kind.high[2]; ++c) {
-        const int middle = apply(kind.first_op, a, b);
-        const int result = kind.second_op ? apply(kind.second_op, middle, c) : middle;
-        if (middle >= 1 && middle <= 99 && result >= 1 && result <= 99) all.push_back({a, b, c});
+        if (solve(kind, {a, b, c}).in_range()) all.push_back({a, b, c});
       }
   return all;
 }
 
+// What one mistake makes of a step whose right result is `right`.
+std::vector<int> mistakes(char op, int a, int b, int right) {
+  std::vector<int> wrong{right - 1, right + 1, right - 10, right + 10};
+  for (const char other : {'+', '-', '*'})
+    if (other != op) wrong.push_back(apply(other, a, b));
+  return wrong;
+}
+
+// One of all results of a single mistake, chosen by `bits`. A mistake of one stays in the range at least at one end.
+Results with_mistake(const Kind& kind, const Numbers& n, const Results& right, uint64_t bits) {
+  std::vector<Results> all;
+  for (const int middle : mistakes(kind.first_op, n[0], n[1], right.middle)) all.push_back({middle, finish(kind, middle, n[2])});
+  if (kind.second_op)
+    for (const int result : mistakes(kind.second_op, right.middle, n[2], right.result)) all.push_back({right.middle, result});
+  std::erase_if(all, [&](const Results& wrong) { return !wrong.in_range() || wrong.result == right.result; });
+  RETORT_CHECK(!all.empty()) << "a problem without a mistake";
+  return all[bits % all.size()];
+}
+
+std::string working(const Kind& kind, const Numbers& n, const Results& results) {
+  const auto step = [](int a, char op, int b, int result) {
+    return std::to_string(a) + " " + op + " " + std::to_string(b) + " = " + std::to_string(result);
+  };
+  std::string text = " " + step(n[0], kind.first_op, n[1], results.middle);
+  if (kind.second_op) text += ", " + step(results.middle, kind.second_op, n[2], results.result);
+  return text + " #### " + std::to_string(results.result);
+}
+
+constexpr uint64_t kMistakeDraw = 0x6d697374;
 constexpr uint64_t kSurfaces = kNames.size() * kThings.size() * std::tuple_size_v<decltype(Kind::phrases)>;
 
 // The sequence of one seed; made once for a file.
 class Sequence {
  public:
-  explicit Sequence(uint64_t seed) {
+  explicit Sequence(uint64_t seed) : seed_(seed) {
     for (size_t k = 0; k < kKinds.size(); ++k) {
       numbers_.push_back(choices(kKinds[k]));
       orders_.emplace_back(numbers_.back().size() * kSurfaces, seed, k);
@@ -107,6 +145,7 @@ class Sequence {
   ArithmeticProblem at(int64_t index) const;
 
  private:
+  uint64_t seed_;
   std::vector<std::vector<Numbers>> numbers_;  // by kind
   std::vector<Permutation> orders_;            // by kind, over surfaces and numbers
 };
@@ -126,19 +165,19 @@ ArithmeticProblem Sequence::at(int64_t index) const {
     return static_cast<size_t>(value);
   };
   const std::string_view name = kNames[digit(kNames.size())], things = kThings[digit(kThings.size())];
-  ArithmeticProblem problem{std::string(kind.phrases[digit(kind.phrases.size())]), {}, {}};
-  const auto [a, b, c] = numbers_[k][digit(numbers_[k].size())];
-  const auto text = [](int value) { return std::to_string(value); };
-  const int middle = apply(kind.first_op, a, b), result = kind.second_op ? apply(kind.second_op, middle, c) : middle;
+  ArithmeticProblem problem{
+      .prompt = std::string(kind.phrases[digit(kind.phrases.size())]), .completion = {}, .rejected = {}, .answer = {}};
+  const Numbers& numbers = numbers_[k][digit(numbers_[k].size())];
   fill(problem.prompt, "{N}", name);
   fill(problem.prompt, "{O}", things);
-  fill(problem.prompt, "{a}", text(a));
-  fill(problem.prompt, "{b}", text(b));
-  fill(problem.prompt, "{c}", text(c));
-  problem.answer = text(result);
-  problem.completion = " " + text(a) + " " + kind.first_op + " " + text(b) + " = " + text(middle);
-  if (kind.second_op) problem.completion += ", " + text(middle) + " " + kind.second_op + " " + text(c) + " = " + text(result);
-  problem.completion += " #### " + problem.answer;
+  fill(problem.prompt, "{a}", std::to_string(numbers[0]));
+  fill(problem.prompt, "{b}", std::to_string(numbers[1]));
+  fill(problem.prompt, "{c}", std::to_string(numbers[2]));
+  const Results right = solve(kind, numbers);
+  problem.answer = std::to_string(right.result);
+  problem.completion = working(kind, numbers, right);
+  const uint64_t bits = random_bits(seed_, kMistakeDraw, static_cast<uint64_t>(index));
+  problem.rejected = working(kind, numbers, with_mistake(kind, numbers, right, bits));
   return problem;
 }
 
@@ -158,18 +197,20 @@ ArithmeticProblem arithmetic_problem(int64_t index, uint64_t seed) {
 
 int64_t num_arithmetic_problems() { return Sequence(0).size(); }
 
-void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count, uint64_t seed) {
+void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count, uint64_t seed,
+                               ArithmeticRows rows) {
   const Sequence sequence(seed);
   check_range(first, count, sequence.size());
   AtomicFile out(file);
   for (int64_t index = first; index < first + count; ++index) {
     const ArithmeticProblem problem = sequence.at(index);
-    out.write(JsonLine()
-                  .add("prompt", std::string_view(problem.prompt))
-                  .add("completion", std::string_view(problem.completion))
-                  .add("answer", std::string_view(problem.answer))
-                  .str() +
-              "\n");
+    JsonLine line;
+    line.add("prompt", std::string_view(problem.prompt));
+    if (rows == ArithmeticRows::kProblems)
+      line.add("completion", std::string_view(problem.completion)).add("answer", std::string_view(problem.answer));
+    else
+      line.add("chosen", std::string_view(problem.completion)).add("rejected", std::string_view(problem.rejected));
+    out.write(line.str() + "\n");
   }
   out.commit();
 }

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <map>
 #include <set>
 #include <sstream>
 
 #include "base/file.h"
 #include "recipes/data/answer.h"
 #include "recipes/data/jsonl.h"
+#include "recipes/data/preference.h"
 #include "recipes/data/sample.h"
 #include "tests/data/word_tokenizer.h"
 
@@ -78,6 +82,70 @@ TEST(Arithmetic, TheSameArgumentsGiveTheSameBytes) {
   EXPECT_EQ(content(0, 1), once);
   EXPECT_NE(content(0, 2), once);
   EXPECT_NE(content(50, 1), once);
+}
+
+// The numbers of " 12 + 7 = 20, 20 - 4 = 16 #### 16".
+std::vector<int> numbers_of(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < '0' || c > '9'; }, ' ');
+  std::istringstream words(text);
+  return {std::istream_iterator<int>(words), {}};
+}
+
+// One step is wrong in one of the promised ways, the others follow from it, and all else is the right solution's text.
+TEST(Arithmetic, ARejectedSolutionHasOneMistake) {
+  std::map<int, int> kinds;  // wrong - right -> times
+  int in_first_step = 0;
+  for (int64_t i = 0; i < 6000; ++i) {
+    const ArithmeticProblem problem = arithmetic_problem(i * 11, 7);
+    const std::string &right = problem.completion, &wrong = problem.rejected;
+    EXPECT_FALSE(same_answer(wrong, problem.answer)) << wrong;
+    const std::vector<int> r = numbers_of(right), w = numbers_of(wrong);
+    ASSERT_EQ(w.size(), r.size()) << right << " against " << wrong;
+    const auto without_digits = [](std::string text) {
+      std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
+      return text;
+    };
+    EXPECT_EQ(without_digits(wrong), without_digits(right));
+    EXPECT_EQ(w.back(), w[w.size() - 2]);
+    EXPECT_TRUE(w.back() >= 1 && w.back() <= 99) << wrong;
+    EXPECT_TRUE(w[0] == r[0] && w[1] == r[1]) << wrong;
+    const bool two_steps = w.size() == 7;
+    const size_t step = !two_steps || w[2] != r[2] ? 0 : 3;
+    if (two_steps) {
+      EXPECT_EQ(w[3], w[2]) << wrong;
+      EXPECT_EQ(w[4], r[4]) << wrong;
+      if (step == 0) {
+        ++in_first_step;
+        EXPECT_EQ(w[5] - w[2], r[5] - r[2]) << wrong;  // the second step of every kind adds or subtracts
+      }
+    }
+    const int a = w[step], b = w[step + 1], mistake = w[step + 2] - r[step + 2];
+    const bool other_operation = w[step + 2] == a + b || w[step + 2] == a - b || w[step + 2] == a * b;
+    EXPECT_TRUE(std::abs(mistake) == 1 || std::abs(mistake) == 10 || other_operation) << wrong;
+    ++kinds[std::abs(mistake) == 1 || std::abs(mistake) == 10 ? mistake : 0];
+  }
+  for (const int kind : {-10, -1, 0, 1, 10}) EXPECT_GT(kinds[kind], 300) << kind;
+  EXPECT_GT(in_first_step, 500);
+}
+
+TEST(Arithmetic, PreferencesAreTheProblemsAsPairs) {
+  const test::TempFolder folder;
+  const auto content = [&](int64_t first, uint64_t seed) {
+    write_arithmetic_problems(folder.path() / "f.jsonl", first, 50, seed, ArithmeticRows::kPreferences);
+    return read_file(folder.path() / "f.jsonl");
+  };
+  const std::string once = content(0, 1);
+  EXPECT_EQ(content(0, 1), once);
+  EXPECT_NE(content(0, 2), once);
+  content(12, 1);
+  const JsonlFile file(folder.path() / "f.jsonl");
+  const ArithmeticProblem problem = arithmetic_problem(12, 1);
+  EXPECT_EQ(file.line(0), "{\"prompt\": \"" + problem.prompt + "\", \"chosen\": \"" + problem.completion +
+                              "\", \"rejected\": \"" + problem.rejected + "\"}");
+  const auto tokenizer = test::word_tokenizer(folder.path());
+  const PreferenceSample pair = make_preference(file.line(0), "f:1", {}, tokenizer, test::chat_template(), 1024);
+  EXPECT_EQ(pair.chosen_ids.size(), pair.rejected_ids.size());  // the same words but for the numbers
 }
 
 TEST(Arithmetic, RowsAreReadAsSamplesAndPrompts) {
