@@ -1,7 +1,10 @@
 # Goldens for whole training runs: `./dev goldens`, or  python tests/recipes/make_goldens.py  with torch 2.11, transformers 5, tokenizers.
 #
 # Writes tests/recipes/goldens/: nano students of four families, a nano teacher, rows of token ids, and for every case the losses and
-# gradient norms of 5 AdamW steps and the parameters afterwards, computed by a plain single-process PyTorch loop in fp32 on padded batches.
+# gradient norms of 5 AdamW steps and what they changed, computed by a plain single-process PyTorch loop in fp32 on padded batches.
+#
+# changes.safetensors has a tensor for each case: final - initial parameters as float16, all of them (in the order of their sorted names)
+# end to end. A change is below 6 * LR, so that its rounding is some 1e-6 of the parameters' norm.
 import json
 import pathlib
 
@@ -15,6 +18,7 @@ from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralF
 
 OUT = pathlib.Path(__file__).parent / "goldens"
 VOCAB, STEPS, ROWS, LR = 64, 5, 4, 1e-3
+PADDING_WEIGHT = -1.5
 
 
 def save_tokenizer(folder):
@@ -24,12 +28,15 @@ def save_tokenizer(folder):
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
 
 
-def build(name, config_class, model_class, seed, **extra):
+def build(name, config_class, model_class, seed, adjust=None, **extra):
     torch.manual_seed(seed)
-    config = config_class(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+    config = config_class(**({"vocab_size": VOCAB} | extra), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
                           num_key_value_heads=1, max_position_embeddings=128, initializer_range=0.25, eos_token_id=VOCAB - 1,
-                          pad_token_id=VOCAB - 2, bos_token_id=None, **extra)
+                          pad_token_id=VOCAB - 2, bos_token_id=None)
     model = model_class(config).float().eval()
+    if adjust is not None:
+        with torch.no_grad():
+            adjust(model)
     model.save_pretrained(OUT / name)
     save_tokenizer(OUT / name)
     return model
@@ -82,6 +89,8 @@ def divergence(kind, q, p, beta=0.5, lam=0.1):
 
 def kd_rows(case, teacher_logits, student_logits):
     t = case.get("temperature", 1.0)
+    # Ids beyond the tokenizer are not compared, whichever model has them.
+    teacher_logits, student_logits = teacher_logits[:, :VOCAB], student_logits[:, :VOCAB]
     q, p = (teacher_logits / t).log_softmax(-1), (student_logits / t).log_softmax(-1)
     kind = case["loss_type"]
     if case["payload"] != "topk":
@@ -98,8 +107,26 @@ def kd_rows(case, teacher_logits, student_logits):
     return divergence(kind, torch.cat([top, tail(q)], -1), torch.cat([picked, tail(p)], -1))
 
 
-def run(name, make_student, rows, case, teacher=None):
-    model = make_student()
+def own_parameters(model):
+    """Detached copies by name; a tied head is the embedding."""
+    tied = model.config.tie_word_embeddings
+    return {k: v.detach().clone() for k, v in sorted(model.state_dict().items()) if not (tied and k == "lm_head.weight")}
+
+
+def change_of(model, start):
+    now = own_parameters(model)
+    return torch.cat([(now[k].double() - start[k].double()).flatten() for k in start]).half()
+
+
+def write_cases(path, cases):
+    """A JSON object of objects, a line for each of their fields."""
+    fields = lambda case: ",\n".join(f'  "{key}": {json.dumps(value)}' for key, value in case.items())
+    path.write_text("{\n" + ",\n".join(f' "{name}": {{\n{fields(case)}\n }}' for name, case in cases.items()) + "\n}\n")
+
+
+def run(model, rows, case, teacher=None):
+    """Trains `model`; returns what a run reports, and its change."""
+    start = own_parameters(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
     record = {"losses": [], "kd": [], "ce": [], "grad_norms": []}
     for step in range(STEPS):
@@ -122,9 +149,20 @@ def run(name, make_student, rows, case, teacher=None):
         record["losses"].append(float(loss))
         record["kd"].append(float(kd))
         record["ce"].append(float(ce))
-    save_file({k: v.contiguous() for k, v in model.state_dict().items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)},
-              OUT / f"{name}.safetensors")
-    return record
+    return record, change_of(model, start)
+
+
+def lean_on_first_channel(model):
+    """Padding rows of the head that take 1e-4 to 1e-3 of the probability: more is an error of the run, less would not be seen."""
+    model.model.embed_tokens.weight[:, 0] += 4.0
+    model.lm_head.weight[VOCAB:] = 0.0
+    model.lm_head.weight[VOCAB:, 0] = PADDING_WEIGHT
+
+
+def masked_mass(teacher, rows):
+    ids, labels, mask = batch_of(rows)
+    with torch.no_grad():
+        return teacher(input_ids=ids, attention_mask=mask).logits[:, :-1][labels[:, 1:] != -100].softmax(-1)[:, VOCAB:].sum(-1).mean().item()
 
 
 def main():
@@ -136,12 +174,21 @@ def main():
         "mistral": (MistralConfig, MistralForCausalLM, 12, dict(sliding_window=6, tie_word_embeddings=False)),
         "qwen2": (Qwen2Config, Qwen2ForCausalLM, 13, dict(tie_word_embeddings=True)),
         "qwen3": (Qwen3Config, Qwen3ForCausalLM, 14, dict(tie_word_embeddings=True, head_dim=8)),
+        # More rows than the tokenizer has ids, as published checkpoints are padded.
+        "padded": (Qwen3Config, Qwen3ForCausalLM, 15, dict(tie_word_embeddings=True, head_dim=8, vocab_size=VOCAB + 6)),
     }
-    expected = {}
+    expected, changes = {}, {}
     for name, (config, model, seed, extra) in families.items():
         build(name, config, model, seed, **extra)
-        expected[f"sft_{name}"] = run(f"sft_{name}", lambda: model.from_pretrained(OUT / name).float(), rows, {})
-    teacher = build("teacher", LlamaConfig, LlamaForCausalLM, 21, tie_word_embeddings=False)
+        expected[f"sft_{name}"], changes[f"sft_{name}"] = run(model.from_pretrained(OUT / name).float(), rows, {})
+    teachers = {
+        "teacher": build("teacher", LlamaConfig, LlamaForCausalLM, 21, tie_word_embeddings=False),
+        "padded_teacher": build("padded_teacher", LlamaConfig, LlamaForCausalLM, 22, tie_word_embeddings=False, vocab_size=VOCAB + 2,
+                                adjust=lean_on_first_channel),
+    }
+    for step in range(STEPS):
+        mass = masked_mass(teachers["padded_teacher"], rows[step * ROWS:(step + 1) * ROWS])
+        assert 1e-4 < mass < 9e-4, mass
     hidden = {"payload": "hidden_states"}
     cases = {
         "forward_hidden": {**hidden, "loss_type": "forward_kl"},
@@ -158,9 +205,20 @@ def main():
         "forward_topk_drop": {"payload": "topk", "loss_top_k": 8, "tail": "drop", "loss_type": "forward_kl"},
     }
     for name, case in cases.items():
-        record = run(name, lambda: Qwen3ForCausalLM.from_pretrained(OUT / "qwen3").float(), rows, case, teacher)
+        student = Qwen3ForCausalLM.from_pretrained(OUT / "qwen3").float()
+        record, changes[name] = run(student, rows, case, teachers["teacher"])
         expected[name] = {"distill": case, **record}
+    padded_cases = {
+        "padded_forward_hidden": {**hidden, "loss_type": "forward_kl", "kd_ratio": 0.5},
+        "padded_forward_topk_bucket": {"payload": "topk", "loss_top_k": 8, "tail": "bucket", "loss_type": "forward_kl"},
+        "padded_reverse_full": {"payload": "full", "loss_type": "reverse_kl", "temperature": 0.8},
+    }
+    for name, case in padded_cases.items():
+        student = Qwen3ForCausalLM.from_pretrained(OUT / "padded").float()
+        record, changes[name] = run(student, rows, case, teachers["padded_teacher"])
+        expected[name] = {"student": "padded", "teacher": "padded_teacher", "distill": case, **record}
     (OUT / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    save_file(changes, OUT / "changes.safetensors")
 
 
 if __name__ == "__main__":
