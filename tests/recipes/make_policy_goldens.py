@@ -1,0 +1,268 @@
+"""Goldens for whole grpo and on_policy_distill runs: recorded samples, replayed in a plain loop around TRL 1.4.0's own code, fp32.
+
+Run:  RETORT_BIN=/path/to/retort python tests/recipes/make_policy_goldens.py    after make_goldens.py (trl 1.4.0, torch 2.11)
+
+With RETORT_BIN the program runs each recipe and the samples it drew are recorded; without, those in policy.json are replayed again.
+The replay refuses samples whose log-probabilities or rewards are not what PyTorch's weights of that step, or re, say.
+
+Writes into tests/recipes/goldens/: prompts.jsonl, policy.json with each case's recipe ($GOLDENS and $RUN stand for folders), its
+samples by step ([prompt, completion, reward, log-probability of the completion by PyTorch]) and what a run reports,
+policy_changes.safetensors as make_goldens.py's.
+grpo: GRPOTrainer._generate_and_score_completions and _compute_loss (rloo: the advantages by formula). on_policy_distill:
+GKDTrainer.generalized_jsd_loss, or GRPOTrainer._compute_loss with an advantage for each token.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import types
+
+import torch
+import trl
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from trl.experimental.gkd import GKDTrainer
+
+sys.path.append(str(pathlib.Path(__file__).parent.parent / "losses"))
+import make_trl_goldens as reference_trl  # noqa: E402
+from make_goldens import LR, OUT, VOCAB, change_of, own_parameters, write_cases  # noqa: E402
+
+PAD, EOS = VOCAB - 2, VOCAB - 1
+PROMPTS, GENERATIONS, MAX_NEW_TOKENS = 2, 4, 10  # of a grpo step
+REWARDS = [{"type": "regex", "pattern": "w1", "weight": 1.0, "name": "ones"}, {"type": "regex", "pattern": "w5[0-9]", "weight": 0.5, "name": "fifties"}]
+
+RECIPE = """\
+recipe: {kind}
+output_dir: $RUN
+seed: 3
+roles:
+  student: {{model: $GOLDENS/qwen3, world: {{dp: 1, threads: 1}}}}
+  generator: {{model: $GOLDENS/qwen3, world: {{dp: 1, threads: 1}}}}
+{frozen}data:
+  train: [{{path: $GOLDENS/prompts.jsonl}}]
+  max_length: 64
+  shuffle: false
+{packing}train:
+  max_steps: {steps}
+  per_device_train_batch_size: {rows}
+  gradient_accumulation_steps: {accumulation}
+  learning_rate: 1.0e-3
+  lr_scheduler_type: constant
+  save_steps: 0
+generation: {generation}
+{blocks}"""
+SAMPLE = ("prompt_ids", "token_ids", "reward", "logp")
+FROZEN = "  {role}: {{model: $GOLDENS/teacher, world: {{dp: 1, threads: 1}}}}\n"
+
+# Stops make completions of different lengths.
+GENERATION = {"role": "generator", "max_new_tokens": MAX_NEW_TOKENS, "stop": ["w3"], "kv_cache": "16MiB", "save_samples": True}
+GRPO = {
+    "dapo": {"loss_type": "dapo"},
+    "iterations": {"loss_type": "grpo", "num_iterations": 2, "epsilon": 0.05},
+    "reference": {"loss_type": "dr_grpo", "beta": 0.04, "temperature": 0.8},
+    "batch_scale": {"loss_type": "bnpo", "scale_rewards": "batch", "accumulation": 2},
+    "rloo": {"loss_type": "dapo", "advantage": "rloo"},
+}
+DISTILL = {
+    "on_policy_hidden": {"payload": "hidden_states", "loss_type": "reverse_kl", "temperature": 1.5},
+    "on_policy_gradient": {"payload": "target_logps", "loss_type": "reverse_kl", "use_policy_gradient": True, "lmbda": 1.0},
+}
+
+
+def make_prompts(path):
+    g = torch.Generator().manual_seed(29)
+    number = lambda low, high: int(torch.randint(low, high, (1,), generator=g))
+    words = lambda n: " ".join(f"w{number(0, PAD)}" for _ in range(n))
+    path.write_text("".join(json.dumps({"prompt": words(number(1, 6)), "completion": words(3)}) + "\n" for _ in range(12)))
+
+
+def grpo_recipe(case):
+    case = dict(case)
+    accumulation, generation = case.pop("accumulation", 1), {**GENERATION, "num_generations": GENERATIONS}
+    if "temperature" in case:
+        generation["temperature"] = case.pop("temperature")
+    return RECIPE.format(kind="grpo", frozen=FROZEN.format(role="reference") if "beta" in case else "", packing="", steps=5,
+                         rows=PROMPTS * GENERATIONS // accumulation, accumulation=accumulation, generation=json.dumps(generation),
+                         blocks=f"rewards: {json.dumps(REWARDS)}\ngrpo: {json.dumps(case)}\n")  # fmt: skip
+
+
+def distill_recipe(case):
+    return RECIPE.format(kind="on_policy_distill", frozen=FROZEN.format(role="teacher"), packing="  packing: false\n", steps=3, rows=4,
+                         accumulation=1, generation=json.dumps(GENERATION),
+                         blocks=f"distill: {json.dumps({'teachers': [{'role': 'teacher'}], **case})}\n")  # fmt: skip
+
+
+# ---- the samples of a run: {step: [sample]}
+def record_samples(recipe):
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "recipe.yaml").write_text(recipe.replace("$GOLDENS", str(OUT)).replace("$RUN", str(folder / "run")))
+        subprocess.run([os.environ["RETORT_BIN"], "launch", str(folder / "recipe.yaml")], check=True, stdout=subprocess.DEVNULL)
+        files = (folder / "run" / "samples").glob("step-*-rank-0.jsonl")
+        return {int(f.name.split("-")[1]): [json.loads(line) for line in f.read_text().splitlines()] for f in files}
+
+
+def stored_samples(golden):
+    return {int(step): [dict(zip(SAMPLE, sample)) for sample in samples] for step, samples in golden["samples"].items()}
+
+
+def check_samples(samples, logps):
+    """The recorded samples against PyTorch's log-probabilities [S, T] of their tokens at this step's weights; keeps their sums."""
+    for sample, row in zip(samples, logps):
+        sample["logp"] = round(row[: len(sample["token_ids"])].double().sum().item(), 6)
+        if "sampling_logps" in sample:
+            recorded = torch.tensor(sample["sampling_logps"])
+            assert (recorded - row[: len(recorded)]).abs().max() < 2e-5, "the generator had other weights than the student"
+        if sample["reward"] is not None:
+            text = " ".join(f"w{i}" for i in sample["token_ids"] if i < PAD)
+            assert sample["reward"] == sum(r["weight"] * bool(re.search(r["pattern"], text)) for r in REWARDS), (text, sample["reward"])
+
+
+def batch_of(samples):
+    """input_ids, attention_mask, labels, padded on the right."""
+    rows = [s["prompt_ids"] + s["token_ids"] for s in samples]
+    longest = max(map(len, rows))
+    ids, mask, labels = (torch.full((len(rows), longest), fill) for fill in (PAD, 0, -100))
+    for i, (row, sample) in enumerate(zip(rows, samples)):
+        ids[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = 1
+        labels[i, len(sample["prompt_ids"]) : len(row)] = torch.tensor(sample["token_ids"])
+    return ids, mask, labels
+
+
+class Replay(reference_trl.SampledGRPO):
+    """TRL's trainer with recorded samples in place of generation and rewards."""
+
+    _tokenizer = types.SimpleNamespace(pad_token_id=PAD, eos_token_id=EOS)
+
+    def _generate(self, prompts):
+        completions = [s["token_ids"] for s in self.samples]
+        tokens = torch.tensor(sum(map(len, completions)))
+        return [s["prompt_ids"] for s in self.samples], completions, None, completions, tokens, None, {}, None, []
+
+
+def make_replay(model, frozen, num_samples, **changes):
+    nothing = torch.zeros(1, 1, 1)
+    stub = {"weight": nothing[0], "old": nothing, "reference": nothing, "rewards": None, "ids": [None] * num_samples}
+    return reference_trl.sampled(Replay, stub, torch.float32, model=model, ref_model=frozen, num_generations=GENERATIONS,
+                                 max_completion_length=MAX_NEW_TOKENS, **changes)  # fmt: skip
+
+
+def rloo_advantages(rewards):
+    groups = rewards.view(-1, GENERATIONS)
+    others = (groups.sum(1, keepdim=True) - groups) / (GENERATIONS - 1)
+    return (groups - others).flatten()
+
+
+METRICS = ["reward", "reward_std", "frac_reward_zero_std", "entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean"]
+
+
+def grpo_loss(model, frozen, case):
+    """(step, samples) -> (loss, metrics); `samples` is None where the last ones are used again."""
+    iterations, epsilon = case.get("num_iterations", 1), case.get("epsilon", 0.2)
+    trainer = make_replay(
+        model, frozen, PROMPTS * GENERATIONS, loss_type=case["loss_type"], beta=case.get("beta", 0.0), num_iterations=iterations,
+        epsilon_low=epsilon, epsilon_high=epsilon, scale_rewards=case.get("scale_rewards", "group"), temperature=case.get("temperature", 1.0),
+    )  # fmt: skip
+    kept = {}
+
+    def run(samples):
+        if samples is not None:
+            trainer.samples, trainer.rewards = samples, torch.tensor([s["reward"] for s in samples])
+            batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
+            assert ("old_per_token_logps" in batch) == (iterations > 1)
+            if case.get("advantage") == "rloo":
+                batch["advantages"] = rloo_advantages(trainer.rewards)
+            kept["batch"] = batch
+            ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+            mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+            with torch.no_grad():
+                logps, _ = trainer._get_per_token_logps_and_entropies(model, ids, mask, batch["completion_ids"].shape[1])
+            check_samples(samples, logps)
+        loss = trainer._compute_loss(model, kept["batch"])
+        values = trainer._metrics["train"]
+        return loss, {key: values[key][-1] for key in METRICS if key in values}
+
+    return run
+
+
+def distill_loss(model, frozen, case):
+    trainer = make_replay(model, None, 4, loss_type="dapo")
+
+    def run(samples):
+        ids, mask, labels = batch_of(samples)
+        labels = labels[:, 1:]
+        with torch.no_grad():
+            logps = lambda m: torch.log_softmax(m(input_ids=ids, attention_mask=mask).logits[:, :-1], -1)
+            own, teacher = (logps(m).gather(2, labels.clamp(min=0)[..., None])[..., 0] for m in (model, frozen))
+            check_samples(samples, [row[label != -100] for row, label in zip(own, labels)])
+        if not case.get("use_policy_gradient"):
+            with torch.no_grad():
+                teacher_logits = frozen(input_ids=ids, attention_mask=mask).logits[:, :-1]
+            logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
+            loss = GKDTrainer.generalized_jsd_loss(logits, teacher_logits, labels, beta=1.0, temperature=case["temperature"])
+            return loss, {"kd_loss": loss.item()}
+        # Prompts on the left, completions on the right of their own blocks, as TRL holds them.
+        lengths = torch.tensor([len(s["token_ids"]) for s in samples])
+        width = int(lengths.max())
+        completion_mask = (torch.arange(width)[None] < lengths[:, None]).long()
+        place = lambda values, fill: torch.stack([torch.cat([v[l != -100], torch.full((width - int((l != -100).sum()),), fill, dtype=v.dtype)])
+                                                  for v, l in zip(values, labels)])  # fmt: skip
+        left = max(len(s["prompt_ids"]) for s in samples)
+        pads = [left - len(s["prompt_ids"]) for s in samples]
+        batch = {
+            "prompt_ids": torch.tensor([[PAD] * p + s["prompt_ids"] for p, s in zip(pads, samples)]),
+            "prompt_mask": torch.tensor([[0] * p + [1] * (left - p) for p in pads]),
+            "completion_ids": place(ids[:, 1:], PAD), "completion_mask": completion_mask,
+            "advantages": place(teacher - own, 0.0), "num_items_in_batch": lengths.sum(),
+        }  # fmt: skip
+        loss = trainer._compute_loss(model, batch)
+        values = trainer._metrics["train"]
+        return loss, {"reverse_kl": ((own - teacher) * (labels != -100)).sum().item() / lengths.sum().item(), "entropy": values["entropy"][-1]}
+
+    return run
+
+
+def train(make_loss, case, samples, steps):
+    model = AutoModelForCausalLM.from_pretrained(OUT / "qwen3").float().train()
+    frozen = AutoModelForCausalLM.from_pretrained(OUT / "teacher").float().eval()
+    start, compute = own_parameters(model), make_loss(model, frozen, case)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
+    record = {"loss": [], "grad_norm": []}
+    for step in range(1, steps + 1):
+        loss, metrics = compute(samples.get(step))
+        optimizer.zero_grad()
+        loss.backward()
+        record["grad_norm"].append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+        optimizer.step()
+        record["loss"].append(loss.item())
+        for key, value in metrics.items():
+            record.setdefault(key, []).append(float(value))
+    return record, change_of(model, start)
+
+
+def main():
+    assert trl.__version__ == "1.4.0", trl.__version__
+    make_prompts(OUT / "prompts.jsonl")
+    before = json.loads((OUT / "policy.json").read_text()) if "RETORT_BIN" not in os.environ else {}
+    expected, changes = {}, {}
+    cases = {name: (grpo_recipe(case), grpo_loss, case, 5) for name, case in GRPO.items()}
+    cases |= {name: (distill_recipe(case), distill_loss, case, 3) for name, case in DISTILL.items()}
+    for name, (recipe, make_loss, case, steps) in cases.items():
+        samples = stored_samples(before[name]) if before else record_samples(recipe)
+        record, changes[name] = train(make_loss, case, samples, steps)
+        kept = {step: [[s[key] for key in SAMPLE] for s in samples[step]] for step in sorted(samples)}
+        expected[name] = {"recipe": recipe, "samples": kept, **record}
+        print(name, {key: [round(v, 4) for v in values] for key, values in record.items()})
+    write_cases(OUT / "policy.json", expected)
+    save_file(changes, OUT / "policy_changes.safetensors")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    main()

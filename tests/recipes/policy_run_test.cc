@@ -1,0 +1,83 @@
+// Whole grpo and on_policy_distill runs against recorded samples that a single-process loop around TRL's own code replayed: the tokens
+// that are drawn, the generator's log-probabilities of them, and the metrics and parameters of the training on them.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <sstream>
+
+#include "base/file.h"
+#include "tests/recipes/golden_support.h"
+
+namespace retort::test {
+namespace {
+
+// Every sample of the run is the recorded one, and has the log-probability that PyTorch gives it at that step's weights.
+void expect_recorded_samples(const fs::path& run, const nlohmann::json& golden) {
+  for (const auto& [step, samples] : golden.at("samples").items()) {
+    std::istringstream lines(read_file(run / "samples" / ("step-" + step + "-rank-0.jsonl")));
+    size_t count = 0;
+    for (std::string line; std::getline(lines, line); ++count) {
+      ASSERT_LT(count, samples.size()) << "step " << step;
+      const nlohmann::json got = nlohmann::json::parse(line), &want = samples[count];
+      ASSERT_EQ(got.at("prompt_ids"), want[0]) << "step " << step << ", sample " << count;
+      ASSERT_EQ(got.at("token_ids"), want[1]) << "step " << step << ", sample " << count;
+      ASSERT_EQ(got.at("reward"), want[2]) << "step " << step << ", sample " << count;
+      const auto logps = got.at("sampling_logps").get<std::vector<double>>();
+      ASSERT_NEAR(std::accumulate(logps.begin(), logps.end(), 0.0), want[3].get<double>(), 5e-5)
+          << "step " << step << ", sample " << count;
+    }
+    ASSERT_EQ(count, samples.size()) << "step " << step;
+  }
+}
+
+class PolicyRun : public testing::TestWithParam<std::string> {};
+
+TEST_P(PolicyRun, MatchesTrl) {
+  TemporaryFolder folder;
+  const nlohmann::json golden = golden_cases("policy").at(GetParam());
+  const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"));
+  ASSERT_FALSE(HasFailure());
+  expect_recorded_samples(run, golden);
+  ASSERT_FALSE(HasFailure()) << "other samples: the rest cannot agree";
+  std::vector<std::string> keys;
+  for (const auto& [key, values] : golden.items())
+    if (key != "recipe" && key != "samples") keys.push_back(key);
+  ASSERT_GE(keys.size(), 3u);
+  expect_columns(run, golden, keys, 1e-6);
+  expect_same_parameters(run, "qwen3", "policy_changes", GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, PolicyRun,
+                         testing::Values("dapo", "iterations", "reference", "batch_scale", "rloo", "on_policy_hidden",
+                                         "on_policy_gradient"),
+                         [](const auto& info) { return info.param; });
+
+struct Change {
+  const char *name, *from, *to;
+  size_t step;  // the first whose loss differs; the samples are still those of the golden
+};
+class PolicyRunDetects : public testing::TestWithParam<Change> {};
+
+// The comparison can fail: a recipe that differs in one value is far outside the tolerance.
+TEST_P(PolicyRunDetects, AnotherRecipe) {
+  const Change& change = GetParam();
+  TemporaryFolder folder;
+  const nlohmann::json golden = golden_cases("policy").at(change.name);
+  std::string recipe = golden.at("recipe");
+  const size_t at = recipe.find(change.from);
+  ASSERT_NE(at, std::string::npos);
+  recipe.replace(at, std::string(change.from).size(), change.to);
+  const fs::path run = run_recipe_text(folder.path(), recipe);
+  ASSERT_FALSE(HasFailure());
+  const double got = column(run, "loss").at(change.step - 1), want = golden.at("loss")[change.step - 1];
+  EXPECT_GT(std::abs(got - want), 1e-4 * std::abs(want));
+}
+
+INSTANTIATE_TEST_SUITE_P(Changes, PolicyRunDetects,
+                         testing::Values(Change{"reference", "\"beta\": 0.04", "\"beta\": 0.041", 1},
+                                         Change{"iterations", "\"epsilon\": 0.05", "\"epsilon\": 0.06", 2},
+                                         Change{"on_policy_hidden", "reverse_kl", "forward_kl", 1}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace retort::test
