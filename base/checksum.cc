@@ -8,6 +8,7 @@
 namespace retort {
 namespace {
 
+constexpr size_t kLanes = 8;
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ull;
 
 uint64_t mixed(uint64_t lane, uint64_t word) { return std::rotl((lane ^ word) * kOdd, 29); }
@@ -23,12 +24,13 @@ uint64_t final_mix(uint64_t x) {
 }  // namespace
 
 uint64_t checksum64(std::span<const std::byte> bytes, uint64_t seed) {
-  std::array<uint64_t, 4> lanes{seed + 1, seed + 2, seed + 3, seed + 4};
+  std::array<uint64_t, kLanes> lanes;
+  for (size_t i = 0; i < kLanes; ++i) lanes[i] = seed + i + 1;
   size_t at = 0;
-  for (; at + 32 <= bytes.size(); at += 32) {
-    std::array<uint64_t, 4> words;
-    std::memcpy(words.data(), bytes.data() + at, 32);
-    for (size_t i = 0; i < 4; ++i) lanes[i] = mixed(lanes[i], words[i]);
+  for (; at + 8 * kLanes <= bytes.size(); at += 8 * kLanes) {
+    std::array<uint64_t, kLanes> words;
+    std::memcpy(words.data(), bytes.data() + at, 8 * kLanes);
+    for (size_t i = 0; i < kLanes; ++i) lanes[i] = mixed(lanes[i], words[i]);
   }
   for (; at < bytes.size(); at += 8) {
     uint64_t word = 0;

@@ -7,7 +7,7 @@
 
 namespace retort {
 
-// Four lanes of multiply and rotate over 8-byte words, mixed with `seed` and the length. The same on every machine
+// Eight lanes of multiply and rotate over 8-byte words, mixed with `seed` and the length. The same on every machine
 // (little-endian).
 uint64_t checksum64(std::span<const std::byte> bytes, uint64_t seed = 0);
 

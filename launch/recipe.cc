@@ -142,6 +142,9 @@ class CrossCheck {
   }
 
   void check_distill() const {
+    if (recipe_.distill->use_policy_gradient && recipe_.distill->lmbda != 1.0)
+      refuse({"distill", "use_policy_gradient"},
+             "needs the student's own samples in every batch; write recipe: on_policy_distill, or lmbda: 1.0");
     const auto& teachers = recipe_.distill->teachers;
     for (size_t i = 0; i < teachers.size(); ++i) {
       const std::string& role = teachers[i].role;
@@ -170,6 +173,8 @@ class CrossCheck {
              "'" + role + "' is frozen elsewhere in this recipe and cannot take over the student's weights");
     if (recipe_.roles.at(role).dtype != recipe_.roles.at(Recipe::kDrivingRole).dtype)
       refuse({"roles", role, "dtype"}, "the generator takes over the student's weights and must have the student's dtype");
+    if (!recipe_.grpo && recipe_.weight_sync->every_steps != 1)
+      refuse({"weight_sync", "every_steps"}, "is for grpo; this recipe always draws with the student of now");
     if (recipe_.distill && recipe_.generation->num_generations != recipes::GenerationOptions().num_generations)
       refuse({"generation", "num_generations"}, "has no effect: on-policy distillation draws one completion for each prompt");
     if (recipe_.generation->max_new_tokens >= recipe_.data.max_length)
@@ -194,6 +199,10 @@ class CrossCheck {
       refuse({"generation", "num_generations"}, "must be at least 2: a sample is compared with the others of its prompt");
     if (train.save_steps % grpo.num_iterations != 0)
       refuse({"train", "save_steps"}, "must be a multiple of grpo.num_iterations, so that no checkpoint falls inside a round");
+    if (recipe_.weight_sync->every_steps - 1 > grpo.max_staleness)
+      refuse({"weight_sync", "every_steps"},
+             "lets weights lie " + std::to_string(recipe_.weight_sync->every_steps - 1) +
+                 " steps behind, more than grpo.max_staleness = " + std::to_string(grpo.max_staleness));
     if (recipe_.generation->temperature == 0)
       refuse({"generation", "temperature"}, "must be above 0: greedy samples are all equal");
     check_reference({"grpo", "reference"}, grpo.reference, grpo.beta > 0, "grpo.beta is 0");

@@ -78,7 +78,6 @@ void DistillOptions::validate_sampled_tokens() const {
   losses::require_policy_gradient(losses::SampledKl::kK1, use_policy_gradient);
   if (loss_type != DivergenceType::kReverseKl)
     refuse("payload: target_logps estimates reverse KL from the student's own tokens; write loss_type: reverse_kl");
-  if (lmbda != 1.0) refuse("payload: target_logps needs the student's own samples in every batch; write lmbda: 1.0");
   if (kd_ratio != 1.0) refuse("payload: target_logps has no cross-entropy part; write kd_ratio: 1.0");
   if (teachers.size() != 1 || !teachers[0].when.empty()) refuse("payload: target_logps works with one teacher for all samples");
 }

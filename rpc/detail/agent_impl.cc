@@ -14,7 +14,7 @@ namespace {
 using boost::system::error_code;
 using tcp = boost::asio::ip::tcp;
 constexpr size_t kMaxStrangers = 64;  // connections that have not proved the secret
-constexpr uint64_t kMaxIdleReceiveBytes = 256 << 20;
+constexpr uint64_t kMaxIdleReceiveBytes = uint64_t{1} << 30;
 constexpr size_t kMaxSessionsPerPeer = 4;  // connections of one living peer
 
 std::shared_ptr<tensorpipe::transport::Context> make_transport(const std::string& name) {
