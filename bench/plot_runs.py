@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Curves of one or several runs as one small PNG.
+
+    python bench/plot_runs.py --output docs/recipes/grpo.png --title 'GRPO' \
+        --panel reward,eval_reward --panel kl 'seed 1=runs/a' 'seed 2=runs/b'
+
+A run is LABEL=FOLDER (or FOLDER, or a metrics.jsonl); several folders behind one label, FOLDER,FOLDER,..., are seeds of
+the same thing: their mean is a line and their range a band. --panel is a comma-separated list of keys of metrics.jsonl that
+share one pair of axes; a key may be followed by :TEXT, its name in the legend. Noisy keys are drawn as they are, faintly, with a running
+mean over them (--smooth steps; keys of evaluations, eval_*, never). --log KEY draws a key's panel on a logarithmic axis.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import sys
+
+LINE_STYLES = ["-", "--", ":", "-."]
+COLORS = ["#2563a8", "#c8501e", "#2f8f5b", "#8a4fa3", "#8c6d1f", "#555555"]
+
+
+def read_series(run):
+    """{key: {step: value}} of a run's metrics.jsonl; a step stands once (the last line counts)."""
+    path = pathlib.Path(run)
+    path = path / "metrics.jsonl" if path.is_dir() else path
+    if not path.is_file():
+        sys.exit(f"{path} is not there: expected a run's folder or a metrics.jsonl")
+    series = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            sys.exit(f"{path}:{number}: {error}")
+        for key, value in row.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                series.setdefault(key, {})[row["step"]] = float(value)
+    return series
+
+
+def running_mean(values, window):
+    """Mean of each value and up to window - 1 values before it."""
+    return [sum(values[max(0, i - window + 1) : i + 1]) / (i + 1 - max(0, i - window + 1)) for i in range(len(values))]
+
+
+def parse_run(text):
+    label, _, folders = text.rpartition("=")
+    return label or pathlib.Path(folders.split(",")[0]).name, folders.split(",")
+
+
+def parse_panel(text):
+    keys = [key.partition(":") for key in text.split(",")]
+    return [(key.strip(), (name or key).strip()) for key, _, name in keys]
+
+
+def curve(seeds, key, window):
+    """Steps that every seed has, and each seed's values there, smoothed and raw."""
+    present = [seed[key] for seed in seeds if key in seed]
+    if not present:
+        return [], [], []
+    steps = sorted(set.intersection(*(set(values) for values in present)))
+    raw = [[values[step] for step in steps] for values in present]
+    spacing = (steps[-1] - steps[0]) / max(1, len(steps) - 1) if len(steps) > 1 else 1
+    points = 1 if key.startswith("eval_") else max(1, round(window / max(spacing, 1)))
+    return steps, raw, [running_mean(values, points) for values in raw]
+
+
+def draw_panel(axes, keys, runs, args):
+    drawn = 0
+    for k, (key, name) in enumerate(keys):
+        for r, (label, seeds) in enumerate(runs):
+            steps, raw, smooth = curve(seeds, key, args.smooth)
+            if not steps:
+                continue
+            color = COLORS[(r if len(runs) > 1 else k) % len(COLORS)]
+            style = LINE_STYLES[k % len(LINE_STYLES)] if len(runs) > 1 else "-"
+            mean = [sum(column) / len(column) for column in zip(*smooth)]
+            parts = ([name] if len(keys) > 1 or len(runs) == 1 else []) + ([label] if len(runs) > 1 else [])
+            marker = "o" if len(steps) <= 12 else None
+            axes.plot(steps, mean, style, color=color, linewidth=1.6, marker=marker, markersize=3.5, label=", ".join(parts))
+            if len(smooth) > 1:
+                axes.fill_between(steps, [min(c) for c in zip(*smooth)], [max(c) for c in zip(*smooth)], color=color, alpha=0.16, linewidth=0)
+            elif smooth[0] != raw[0]:
+                axes.plot(steps, raw[0], color=color, linewidth=0.6, alpha=0.3)
+            drawn += 1
+    if drawn == 0:
+        known = sorted({key for _, seeds in runs for seed in seeds for key in seed})
+        sys.exit(f"no run has {' or '.join(key for key, _ in keys)}; there are: {', '.join(known)}")
+    if any(key in args.log for key, _ in keys):
+        axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_title(", ".join(name for _, name in keys), fontsize=9, loc="left", color="#333333")
+    if drawn > 1:
+        axes.legend(fontsize=7.5, frameon=False)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="LABEL=FOLDER[,FOLDER...]")
+    parser.add_argument("--output", required=True, help="PNG file to write")
+    parser.add_argument("--panel", action="append", required=True, metavar="KEY[:NAME][,KEY...]")
+    parser.add_argument("--title", default="")
+    parser.add_argument("--smooth", type=int, default=10, help="steps of the running mean; 1: none")
+    parser.add_argument("--log", action="append", default=[], metavar="KEY")
+    parser.add_argument("--columns", type=int, default=3, help="panels beside each other")
+    args = parser.parse_args()
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+                            "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.edgecolor": "#888888", "axes.axisbelow": True})
+    runs = [(label, [read_series(folder) for folder in folders]) for label, folders in map(parse_run, args.runs)]
+    panels = [parse_panel(text) for text in args.panel]
+    columns = min(args.columns, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, grid = pyplot.subplots(rows, columns, figsize=(3.5 * columns, 2.5 * rows + (0.3 if args.title else 0)), squeeze=False)
+    cells = [axes for row in grid for axes in row]
+    for axes, keys in zip(cells, panels):
+        draw_panel(axes, keys, runs, args)
+    for axes in cells[len(panels):]:
+        axes.set_visible(False)
+    if args.title:
+        figure.suptitle(args.title, fontsize=10, x=0.01, ha="left")
+    figure.tight_layout()
+    output = pathlib.Path(args.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # Few colours are enough for lines: an indexed PNG is a third of the size. Without Pillow the file is as matplotlib writes it.
+    figure.savefig(output, dpi=130, metadata={"Software": None})
+    try:
+        from PIL import Image
+
+        Image.open(output).convert("RGB").quantize(64).save(output, optimize=True)
+    except ImportError:
+        pass
+    print(f"{output}: {output.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()
