@@ -9,9 +9,10 @@ namespace retort {
 namespace {
 
 constexpr size_t kLanes = 8;
-constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ull;
+constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ull, kOddToo = 0xD6E8FEB86659FD93ull;
 
-uint64_t mixed(uint64_t lane, uint64_t word) { return std::rotl((lane ^ word) * kOdd, 29); }
+// A word is spread before it is added, and the sum once more, so that no few bits of one word undo those of another.
+uint64_t mixed(uint64_t lane, uint64_t word) { return std::rotl(lane + word * kOddToo, 31) * kOdd; }
 
 uint64_t final_mix(uint64_t x) {
   x ^= x >> 32;

@@ -150,7 +150,11 @@ void Generator::finish(const Key& key, rpc::Outcome<Samples> outcome) {
 }
 
 void Generator::fail(const Key& key, ErrorCode code, const std::string& message) {
-  if (active_ == key) engine_.cancel(jobs_.at(key).engine_id);
+  if (active_ == key) {
+    const uint64_t id = jobs_.at(key).engine_id;
+    engine_.cancel(id);
+    engine_.take(id);  // or the engine would keep what was drawn
+  }
   finish(key, {std::nullopt,
                std::make_exception_ptr(
                    Error(code, "generator: " + message).with("request", key.second).with("step", jobs_.at(key).request.step))});
@@ -239,9 +243,10 @@ bool Generator::work() {
     }
     return true;
   }
-  for (const Key& key : waiting_) {
-    const uint64_t wanted = jobs_.at(key).request.weight_version;
+  for (const Key& next : waiting_) {
+    const uint64_t wanted = jobs_.at(next).request.weight_version;
     if (wanted > version_) continue;
+    const Key key = next;  // whoever ends a request takes it out of waiting_
     if (wanted < version_)
       fail(key, ErrorCode::kMismatch,
            "weights of version " + std::to_string(wanted) + " were replaced by version " + std::to_string(version_));
@@ -266,6 +271,9 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
               [this](CollectRequest r, const rpc::CallContext& context) { return collect(r.request_id, context); });
   agent.serve(kGeneratorScore, queue, [this](ForwardRequest r, const rpc::CallContext&) { return score(r); });
   agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext&) {
+    if (commit_)
+      throw Error(ErrorCode::kInvalidArgument, "weights.bucket: weights of version " + std::to_string(commit_->request.version) +
+                                                   " are committed and wait for samples in work; wait until they are in use");
     staging_.add(std::move(bucket), version_);
     return rpc::Empty{};
   });
