@@ -54,14 +54,17 @@ std::vector<RolloutWorker::Pending*> GrpoObjective::in_flight() {
 // Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's weights of now.
 void GrpoObjective::request_rounds(int64_t round, int64_t step) {
   const int64_t iterations = options_.grpo.num_iterations, done = step - 1;
-  const int64_t ahead = options_.grpo.max_staleness / iterations;
+  const int64_t lag = worker_->options().sync.every_steps - 1;  // of the weights behind the student, at most
+  const int64_t ahead = std::max<int64_t>(0, options_.grpo.max_staleness - lag) / iterations;
   const int64_t next_save = options_.save_steps > 0 ? (done / options_.save_steps + 1) * options_.save_steps : options_.max_steps;
   const int64_t end = std::min(options_.max_steps, next_save);  // no round that begins at or after it is asked for yet
   int64_t last = round;
   while (last < round + ahead && (last + 1) * iterations < end) ++last;
   if (next_round_ > last) return;
   const auto behind = done + 1 - static_cast<int64_t>(worker_->pushed_version());
-  if (worker_->pushed_version() == 0 || behind >= worker_->options().sync.every_steps) {
+  // After a checkpoint always, because a run that is resumed there has pushed nothing yet.
+  const bool saved = options_.save_steps > 0 && done % options_.save_steps == 0;
+  if (saved || worker_->pushed_version() == 0 || behind >= worker_->options().sync.every_steps) {
     worker_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
   }
   for (; next_round_ <= last; ++next_round_) {

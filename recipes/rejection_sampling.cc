@@ -45,6 +45,25 @@ std::string kept_line(const RolloutGroup& group, const RolloutSample& sample, in
       .str();
 }
 
+fs::path metrics_file(fs::path kept) { return kept.replace_extension(".metrics"); }
+
+// A line for each number, "name value": a resumed run must show the numbers of a round that it does not draw again.
+void write_round_metrics(const fs::path& file, const MetricsRow& row) {
+  std::string text;
+  for (const auto& [name, value] : row.values)
+    text += name + " " + std::visit([](auto number) { return json_number(static_cast<double>(number)); }, value) + "\n";
+  write_file_atomically(file, text);
+}
+
+MetricsRow read_round_metrics(const fs::path& file) {
+  MetricsRow row;
+  if (!fs::exists(file)) return row;
+  std::istringstream in(read_file(file));
+  double value = 0;
+  for (std::string name; in >> name >> value;) row.add(name, value);
+  return row;
+}
+
 // Everything of every rank, in rank order. Collective over dp: one all-reduce and one broadcast of each rank's text.
 std::vector<std::string> gather_texts(const std::string& mine, parallel::Group& dp) {
   std::vector<std::string> all;
@@ -176,10 +195,21 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
                                                  std::to_string(candidates.size()) + " scorable samples (" +
                                                  std::to_string(unscorable) +
                                                  " unscorable); lower the threshold, draw more, or start from a better model");
+  const double drawn = std::max<double>(1, static_cast<double>(candidates.size()));
+  metrics_ = MetricsRow{.step = step, .values = {}};
+  metrics_.add("round", round)
+      .add("reward", drawn_reward / drawn)
+      .add("reward_kept", kept_reward / static_cast<double>(kept.size()))
+      .add("num_samples", static_cast<int64_t>(candidates.size()))
+      .add("num_kept", static_cast<int64_t>(kept.size()))
+      .add("num_unscorable", unscorable)
+      .add("weight_version", static_cast<int64_t>(rollout.weight_version))
+      .add("generation_time", rollout.generation_seconds);
   std::string write_error;
   if (world_.rank() == 0) {
     try {
       fs::create_directories(file.parent_path());
+      write_round_metrics(metrics_file(file), metrics_);  // first: rows without their numbers are never found
       write_file_atomically(file, text);
     } catch (const std::exception& e) {
       failure = std::current_exception();
@@ -192,16 +222,6 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
     if (failure) std::rethrow_exception(failure);
     throw;
   }
-  const double drawn = std::max<double>(1, static_cast<double>(candidates.size()));
-  metrics_ = MetricsRow{.step = step, .values = {}};
-  metrics_.add("round", round)
-      .add("reward", drawn_reward / drawn)
-      .add("reward_kept", kept_reward / static_cast<double>(kept.size()))
-      .add("num_samples", static_cast<int64_t>(candidates.size()))
-      .add("num_kept", static_cast<int64_t>(kept.size()))
-      .add("num_unscorable", unscorable)
-      .add("weight_version", static_cast<int64_t>(rollout.weight_version))
-      .add("generation_time", rollout.generation_seconds);
   RETORT_LOG(kInfo) << "round " << round << ": " << candidates.size() << " samples of " << num_prompts << " prompts, mean reward "
                     << drawn_reward / drawn << ", " << kept.size() << " kept in " << file.string();
 }
@@ -212,8 +232,10 @@ data::BatchStream::Step RejectionSampler::step(int64_t step, const data::BatchCu
     const fs::path file = options_.run_folder / "kept" / ("round-" + std::to_string(round) + ".jsonl");
     // Every rank must see the same, whoever looks first.
     const int64_t there = world_.all().all_reduce(static_cast<int64_t>(fs::exists(file)), parallel::ReduceOp::kMin);
-    metrics_ = {};
-    if (there == 0) draw_round(round, step, file);
+    if (there == 0)
+      draw_round(round, step, file);
+    else
+      metrics_ = read_round_metrics(metrics_file(file));
     // In the middle of a round the loop's cursor is a place in this file; at its start it belongs to the one before.
     const bool middle = (step - 1) % options_.steps_per_round != 0;
     stream_ = open_(file, middle ? resumed : data::BatchCursor{});

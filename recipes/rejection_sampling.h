@@ -29,8 +29,8 @@ std::vector<size_t> select(const std::vector<Candidate>& candidates, const Rejec
 
 // The steps of SFT over all rounds, as a source for SftObjective. The first step of a round (steps_per_round steps each) draws and scores
 // completions with the student of now and writes what is kept to `<run>/kept/round-<n>.jsonl` (input_ids, labels, prompt,
-// completion, reward, sample_id, seed, weight_version), atomically; a file that is there already is used as it is, so that a run
-// resumed in the middle of a round trains on the same rows.
+// completion, reward, sample_id, seed, weight_version) and the round's numbers to `round-<n>.metrics`, atomically; a file that is
+// there already is used as it is, so that a run resumed in the middle of a round trains on the same rows and shows the same numbers.
 // Threads: compute. Collectives: votes on the world, and gathers of what each rank kept, at the first step of a round.
 class RejectionSampler {
  public:
