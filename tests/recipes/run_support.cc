@@ -121,8 +121,9 @@ std::vector<double> column(const fs::path& run, const std::string& key) {
 std::string timeless_metrics(const fs::path& run) {
   std::string text;
   for (auto row : read_metrics(run)) {
-    for (const char* key : {"step_time", "tokens_per_second", "teacher_wait_time", "rpc/latency_p50", "rpc/latency_p99",
-                            "rpc/bytes_per_token", "rpc/inflight_bytes"})
+    for (const char* key : {"step_time", "tokens_per_second", "teacher_wait_time", "reference_wait_time", "generation_time",
+                            "generator_wait_time", "weight_sync_time", "rpc/latency_p50", "rpc/latency_p99", "rpc/bytes_per_token",
+                            "rpc/inflight_bytes"})
       row.erase(key);
     text += row.dump() + "\n";
   }

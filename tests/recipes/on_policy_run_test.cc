@@ -1,0 +1,179 @@
+// dpo, grpo, rejection_sampling and on_policy_distill as whole runs: layouts give the same run, and every run repeats bit for bit.
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "tests/recipes/on_policy_support.h"
+
+namespace retort::test {
+namespace {
+
+constexpr double kTolerance = 1e-5;
+
+fs::path run(const TemporaryFolder& folder, const std::string& name, const OnPolicyRecipe& recipe) {
+  const auto result = retort({"launch", write_on_policy(folder / name, recipe).string()});
+  EXPECT_EQ(result.exit_code, 0) << name << "\n" << result.output;
+  return folder / name / "run";
+}
+
+OnPolicyRecipe dpo(const TemporaryFolder& folder) {
+  return {.recipe = "dpo",
+          .data = write_pairs(folder),
+          .reference = "teacher",
+          .rows = 4,
+          .steps = 6,
+          .block = {{"beta", "0.3"}, {"loss_type", "[sigmoid, sft]"}, {"loss_weights", "[1.0, 0.2]"}}};
+}
+
+TEST(Dpo, GivesTheSameRunInEveryLayout) {
+  TemporaryFolder folder;
+  OnPolicyRecipe one = dpo(folder), two = one, accumulated = one;
+  two.dp = 2, two.rows = 2;
+  accumulated.accumulation = 2, accumulated.rows = 2;
+  const fs::path reference = run(folder, "one", one);
+  ASSERT_EQ(metrics_rows(reference), 6u);
+  for (const fs::path& other : {run(folder, "dp2", two), run(folder, "accumulated", accumulated)}) {
+    for (const char* key : {"loss", "grad_norm", "nll_loss", "rewards/chosen", "rewards/rejected", "rewards/margins",
+                            "logps/chosen", "logps/rejected", "logits/chosen", "logits/rejected"})
+      expect_same_column(other, reference, key, kTolerance);
+    for (const char* key : {"num_pairs", "num_identical_pairs"}) expect_same_column(other, reference, key, 0);
+  }
+  double identical = 0, pairs = 0;  // 6 steps of 4 are two passes over 12 pairs, one of them identical
+  for (const double count : column(reference, "num_identical_pairs")) identical += count;
+  for (const double count : column(reference, "num_pairs")) pairs += count;
+  EXPECT_EQ(pairs, 24);
+  EXPECT_EQ(identical, 2);
+}
+
+OnPolicyRecipe grpo(const TemporaryFolder& folder, int64_t max_staleness = 0) {
+  OnPolicyRecipe recipe{.data = write_prompts(folder), .block = {{"max_staleness", std::to_string(max_staleness)}}};
+  recipe.generation["save_samples"] = "true";
+  return recipe;
+}
+
+void expect_same_samples(const fs::path& run, const fs::path& other) {
+  const auto got = read_samples(run), expected = read_samples(other);
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [key, row] : expected) {
+    ASSERT_TRUE(got.contains(key)) << "step " << key.first << " sample " << key.second;
+    for (const char* name : {"prompt_ids", "token_ids", "completion", "reward", "rewards", "finish_reason", "weight_version"})
+      EXPECT_EQ(got.at(key).at(name), row.at(name)) << name << " of step " << key.first << " sample " << key.second;
+    // Of weights that may differ in their last bits.
+    const auto &logps = row.at("logps"), &others = got.at(key).at("logps");
+    ASSERT_EQ(logps.size(), others.size());
+    for (size_t i = 0; i < logps.size(); ++i) EXPECT_NEAR(others[i].get<double>(), logps[i].get<double>(), 1e-4);
+  }
+}
+
+TEST(Grpo, GivesTheSameRunInEveryLayout) {
+  TemporaryFolder folder;
+  OnPolicyRecipe one = grpo(folder);
+  one.reference = "teacher";
+  one.block["beta"] = "0.05";
+  one.rows = 16;
+  OnPolicyRecipe two = one, accumulated = one;
+  two.dp = 2, two.rows = 8, two.generators = 2;
+  accumulated.accumulation = 4, accumulated.rows = 4, accumulated.generators = 2;  // one rank, two replicas for it
+  const fs::path reference = run(folder, "one", one);
+  ASSERT_EQ(read_samples(reference).size(), 56u);  // 10 prompts in steps of 4, 4, 2 and 4
+  for (const fs::path& other : {run(folder, "dp2", two), run(folder, "accumulated", accumulated)}) {
+    expect_same_samples(other, reference);
+    for (const char* key : {"loss", "reward", "reward_std", "kl", "entropy", "grad_norm"})
+      expect_same_column(other, reference, key, kTolerance);
+    for (const char* key : {"num_tokens", "frac_reward_zero_std", "completions/mean_length", "rewards/length", "rewards/regex"})
+      expect_same_column(other, reference, key, 1e-12);
+  }
+}
+
+TEST(Grpo, RepeatsBitForBitAtEveryStaleness) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipes[] = {grpo(folder), grpo(folder, 2)};
+  std::vector<fs::path> first;
+  for (OnPolicyRecipe& recipe : recipes) {
+    recipe.steps = 6;
+    const std::string name = "staleness" + recipe.block.at("max_staleness");
+    first.push_back(run(folder, name, recipe));
+    const fs::path again = run(folder, name + "-again", recipe);
+    EXPECT_EQ(timeless_metrics(first.back()), timeless_metrics(again));
+    EXPECT_EQ(read_samples(first.back()), read_samples(again));
+    EXPECT_TRUE(read_file(first.back() / "final/model.safetensors") == read_file(again / "final/model.safetensors"));
+  }
+  EXPECT_EQ(column(first[0], "staleness"), (std::vector<double>{0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(column(first[1], "staleness"), (std::vector<double>{0, 1, 2, 2, 2, 2}));
+  EXPECT_EQ(column(first[1], "weight_version"), (std::vector<double>{1, 1, 1, 2, 3, 4}));
+  // The same prompts and noise; other weights only where the staleness says so.
+  const auto fresh = read_samples(first[0]), stale = read_samples(first[1]);
+  ASSERT_EQ(fresh.size(), stale.size());
+  for (const auto& [key, row] : fresh) {
+    EXPECT_EQ(stale.at(key).at("prompt_ids"), row.at("prompt_ids"));
+    if (key.first == 1) {
+      EXPECT_EQ(stale.at(key), row);
+    }
+  }
+  EXPECT_EQ(column(first[0], "loss").at(0), column(first[1], "loss").at(0));
+  EXPECT_NE(column(first[0], "grad_norm"), column(first[1], "grad_norm"));
+}
+
+TEST(Grpo, TrainsSeveralTimesOnOneRound) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe = grpo(folder);
+  recipe.steps = 6;
+  recipe.block["num_iterations"] = "2";
+  recipe.block["epsilon"] = "0.001";
+  const fs::path path = run(folder, "two", recipe);
+  const auto reward = column(path, "reward");
+  ASSERT_EQ(reward.size(), 6u);
+  EXPECT_EQ(read_samples(path).size(), 3u * 8);
+  EXPECT_EQ(column(path, "weight_version"), (std::vector<double>{1, 1, 3, 3, 5, 5}));
+  const auto region = column(path, "clip_ratio/region_mean");
+  for (size_t i = 0; i < 6; i += 2) {
+    EXPECT_EQ(reward[i], reward[i + 1]);
+    EXPECT_EQ(region[i], 0) << "the first step on samples has the policy that drew them";
+  }
+  EXPECT_GT(region[1] + region[3] + region[5], 0) << "the second has moved away from it";
+}
+
+TEST(RejectionSampling, KeepsTheSameRowsInEveryLayout) {
+  TemporaryFolder folder;
+  OnPolicyRecipe one{.recipe = "rejection_sampling",
+                     .data = write_prompts(folder),
+                     .rows = 4,
+                     .steps = 4,
+                     .block = {{"rounds", "2"}, {"prompts_per_round", "7"}, {"top_n", "2"}},
+                     .data_extra = "  packing: false\n"};
+  OnPolicyRecipe two = one;
+  two.dp = 2, two.rows = 2, two.generators = 2;
+  const fs::path a = run(folder, "one", one), b = run(folder, "dp2", two), again = run(folder, "again", one);
+  for (const char* round : {"kept/round-0.jsonl", "kept/round-1.jsonl"}) {
+    EXPECT_EQ(read_lines(a / round).size(), 14u);
+    EXPECT_EQ(read_lines(b / round), read_lines(a / round)) << round;
+  }
+  for (const char* key : {"loss", "grad_norm", "reward", "reward_kept"}) expect_same_column(b, a, key, kTolerance);
+  EXPECT_EQ(timeless_metrics(again), timeless_metrics(a));
+  EXPECT_GT(column(a, "reward_kept").at(0), column(a, "reward").at(0));
+}
+
+TEST(OnPolicyDistill, RepeatsBitForBitAndTakesSampledTokens) {
+  TemporaryFolder folder;
+  OnPolicyRecipe one{.recipe = "on_policy_distill",
+                     .data = write_prompts(folder),
+                     .teacher = "teacher",
+                     .rows = 4,
+                     .block = {{"teachers", "[{role: teacher}]"}, {"loss_type", "reverse_kl"}},
+                     .generation = {{"max_new_tokens", "10"}},
+                     .data_extra = "  packing: false\n"};
+  const fs::path a = run(folder, "one", one), again = run(folder, "again", one);
+  EXPECT_EQ(timeless_metrics(a), timeless_metrics(again));
+  OnPolicyRecipe sampled = one;
+  sampled.block["payload"] = "target_logps";
+  sampled.block["use_policy_gradient"] = "true";
+  const fs::path b = run(folder, "sampled", sampled);
+  for (const fs::path& path : {a, b}) {
+    const auto loss = column(path, "kd_loss");
+    ASSERT_EQ(loss.size(), 4u);
+    EXPECT_GT(loss[0], 0);
+  }
+  EXPECT_EQ(column(a, "num_tokens").at(0), column(b, "num_tokens").at(0)) << "the first samples are the same";
+}
+
+}  // namespace
+}  // namespace retort::test

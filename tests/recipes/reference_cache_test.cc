@@ -1,0 +1,101 @@
+// The reference's log-probabilities on disk: what was written is found again, what was damaged is not, another reference is refused.
+#include "recipes/reference_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+
+namespace retort::recipes {
+namespace {
+namespace fs = std::filesystem;
+
+class ReferenceCacheTest : public testing::Test {
+ protected:
+  ReferenceCacheTest() { fs::create_directories(root); }
+  ~ReferenceCacheTest() override { fs::remove_all(root); }
+  ReferenceCache open(int64_t rank = 0) { return ReferenceCache(root / "cache", fingerprint, root / "run", rank); }
+  fs::path file(int64_t rank = 0) const {
+    return root / "cache" / ("reference-" + fingerprint.substr(0, 16)) / ("rank-" + std::to_string(rank) + ".logps");
+  }
+  static std::vector<int32_t> completion(int32_t i) { return {i, i + 1, i + 2}; }
+
+  const std::string fingerprint = sha256_hex("a reference");
+  const fs::path root = fs::temp_directory_path() / ("retort-reference-" + random_hex(6));
+  const std::vector<int32_t> prompt{1, 2};
+};
+
+TEST_F(ReferenceCacheTest, FindsWhatAnyRankWrote) {
+  {
+    ReferenceCache first = open(0), second = open(1);
+    first.add(prompt, completion(1), -1.5f);
+    first.add(prompt, completion(1), -9.0f);  // known already: the first answer stays
+    second.add(prompt, completion(2), -2.5f);
+    EXPECT_EQ(first.find(prompt, completion(1)), -1.5f);
+    EXPECT_EQ(first.find(prompt, completion(2)), std::nullopt);
+  }
+  EXPECT_EQ(fs::file_size(file(0)), 24u);
+  const ReferenceCache later = open(0);
+  EXPECT_EQ(later.size(), 2);
+  EXPECT_EQ(later.find(prompt, completion(1)), -1.5f);
+  EXPECT_EQ(later.find(prompt, completion(2)), -2.5f);
+  // The place where the prompt ends belongs to the key.
+  EXPECT_EQ(later.find({1, 2, 1}, {2, 3}), std::nullopt);
+  EXPECT_EQ(later.find({}, {1, 2, 1, 2, 3}), std::nullopt);
+}
+
+TEST_F(ReferenceCacheTest, ATornRecordIsLostAlone) {
+  {
+    ReferenceCache cache = open();
+    for (int32_t i = 0; i < 3; ++i) cache.add(prompt, completion(i), -static_cast<float>(i));
+  }
+  fs::resize_file(file(), 3 * 24 - 5);
+  {
+    ReferenceCache cache = open();
+    EXPECT_EQ(cache.size(), 2);
+    cache.add(prompt, completion(7), -7.0f);
+  }
+  const ReferenceCache cache = open();
+  EXPECT_EQ(cache.size(), 3);
+  EXPECT_EQ(cache.find(prompt, completion(7)), -7.0f);
+  EXPECT_EQ(cache.find(prompt, completion(1)), -1.0f);
+  EXPECT_EQ(cache.find(prompt, completion(2)), std::nullopt);
+}
+
+TEST_F(ReferenceCacheTest, EveryDamagedByteIsFound) {
+  {
+    ReferenceCache cache = open();
+    for (int32_t i = 0; i < 2; ++i) cache.add(prompt, completion(i), -1.0f - static_cast<float>(i));
+  }
+  const std::string good = read_file(file());
+  for (size_t at = 0; at < 24; ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x20);
+    std::ofstream(file(), std::ios::binary) << bad;
+    const ReferenceCache cache = open();
+    EXPECT_EQ(cache.find(prompt, completion(0)), std::nullopt) << at;
+    EXPECT_EQ(cache.find(prompt, completion(1)), -2.0f) << at;
+  }
+  std::ofstream(file(), std::ios::binary) << std::string(48, '\0');  // as a crash of the machine may leave it
+  EXPECT_EQ(open().size(), 0);
+}
+
+TEST_F(ReferenceCacheTest, AnotherReferenceIsRefusedForTheSameRunOnly) {
+  { ReferenceCache cache = open(); }
+  const std::string other = sha256_hex("another");
+  try {
+    ReferenceCache(root / "cache", other, root / "run", 0);
+    FAIL() << "a run may not change its reference";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_NE(error.message().find(other.substr(0, 16)), std::string::npos) << error.what();
+  }
+  const ReferenceCache beside(root / "cache", other, root / "run-2", 0);  // one folder serves several references
+  EXPECT_EQ(beside.size(), 0);
+}
+
+}  // namespace
+}  // namespace retort::recipes
