@@ -121,9 +121,9 @@ std::vector<double> column(const fs::path& run, const std::string& key) {
 std::string timeless_metrics(const fs::path& run) {
   std::string text;
   for (auto row : read_metrics(run)) {
-    for (const char* key : {"step_time", "tokens_per_second", "teacher_wait_time", "reference_wait_time", "generation_time",
-                            "generator_wait_time", "weight_sync_time", "rpc/latency_p50", "rpc/latency_p99", "rpc/bytes_per_token",
-                            "rpc/inflight_bytes"})
+    for (const char* key :
+         {"step_time", "tokens_per_second", "teacher_wait_time", "reference_wait_time", "generation_time", "generator_wait_time",
+          "weight_sync_time", "rpc/latency_p50", "rpc/latency_p99", "rpc/bytes_per_token", "rpc/inflight_bytes"})
       row.erase(key);
     text += row.dump() + "\n";
   }
@@ -136,8 +136,8 @@ fs::path write_recipe(const fs::path& folder, const GoldenRecipe& r) {
        << "roles:\n  student:\n    model: " << (goldens() / r.student).string() << "\n    world: {dp: " << r.dp
        << ", threads: 1}\n";
   if (!r.teacher.empty())
-    yaml << "  teacher:\n    model: " << (goldens() / r.teacher).string() << r.teacher_extra << "\n    world: {dp: " << r.teacher_replicas
-         << ", threads: 1}\n";
+    yaml << "  teacher:\n    model: " << (goldens() / r.teacher).string() << r.teacher_extra
+         << "\n    world: {dp: " << r.teacher_replicas << ", threads: 1}\n";
   yaml << "data:\n  train: [{path: " << (goldens() / "rows.jsonl").string() << "}]\n  max_length: 64\n  packing: false\n"
        << "  shuffle: false\n"
        << "train:\n  max_steps: " << r.steps << "\n  per_device_train_batch_size: " << r.rows
