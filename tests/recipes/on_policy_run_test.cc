@@ -113,6 +113,29 @@ TEST(Grpo, RepeatsBitForBitAtEveryStaleness) {
   EXPECT_NE(column(first[0], "grad_norm"), column(first[1], "grad_norm"));
 }
 
+// A slow generator, so that pushes mostly meet samples in work; whichever do, every sample is there once and of one version.
+TEST(Grpo, DrawsAgainWhatAPushEnds) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe = grpo(folder, 2);
+  recipe.steps = 6;
+  recipe.generation["max_new_tokens"] = "50";
+  recipe.generation["max_sequences"] = "1";
+  recipe.generation["max_tokens_per_step"] = "16";
+  recipe.extra = "weight_sync: {in_flight: abort}\n";
+  const fs::path path = run(folder, "abort", recipe);
+  const auto versions = column(path, "weight_version"), staleness = column(path, "staleness");
+  ASSERT_EQ(versions.size(), 6u);
+  const auto samples = read_samples(path);
+  EXPECT_EQ(samples.size(), 48u);
+  for (const auto& [key, row] : samples)
+    EXPECT_EQ(row.at("weight_version").get<double>(), versions.at(static_cast<size_t>(key.first) - 1)) << "step " << key.first;
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(staleness[i], static_cast<double>(i + 1) - versions[i]);
+    EXPECT_LE(staleness[i], 2);
+    EXPECT_GE(staleness[i], 0);
+  }
+}
+
 TEST(Grpo, TrainsSeveralTimesOnOneRound) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe = grpo(folder);
