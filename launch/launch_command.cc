@@ -79,12 +79,30 @@ RunFolderMode mode_of(const LaunchCommand& command) {
   return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
+// --overwrite removes what a run left in its folder; nothing that this run is about to read may lie there.
+void keep_inputs(const Recipe& recipe) {
+  const fs::path folder = fs::weakly_canonical(fs::absolute(recipe.output_dir));
+  const auto check = [&](const std::string& what, const std::string& path) {
+    if (path.empty()) return;
+    const fs::path inside = fs::weakly_canonical(fs::absolute(path)).lexically_relative(folder);
+    if (!inside.empty() && *inside.begin() != "..")
+      throw Error(ErrorCode::kInvalidArgument,
+                  what + ": '" + path + "' lies in output_dir '" + recipe.output_dir +
+                      "', which --overwrite would empty; choose another output_dir, or move it away");
+  };
+  for (const auto& [name, role] : recipe.roles) check("roles." + name + ".model", role.model);
+  for (const auto& source : recipe.data.train) check("data.train", source.path);
+  for (const auto& source : recipe.data.eval) check("data.eval", source.path);
+  if (recipe.dpo) check("dpo.reference_cache", recipe.dpo->reference_cache);
+}
+
 }  // namespace
 
 int run_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
   const Recipe recipe = load_recipe(command.recipe, command.overrides, {}, &warnings);
   for (const std::string& warning : warnings) std::cerr << "warning: " << warning << "\n";
+  if (command.overwrite) keep_inputs(recipe);
   check_tokenizers(recipe);
   // From here a signal means: stop cleanly.
   SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});

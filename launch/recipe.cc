@@ -175,11 +175,24 @@ class CrossCheck {
       refuse({"roles", role, "dtype"}, "the generator takes over the student's weights and must have the student's dtype");
     if (!recipe_.grpo && recipe_.weight_sync->every_steps != 1)
       refuse({"weight_sync", "every_steps"}, "is for grpo; this recipe always draws with the student of now");
+    if (recipe_.distill) check_on_policy_distill();
     if (recipe_.distill && recipe_.generation->num_generations != recipes::GenerationOptions().num_generations)
       refuse({"generation", "num_generations"}, "has no effect: on-policy distillation draws one completion for each prompt");
     if (recipe_.generation->max_new_tokens >= recipe_.data.max_length)
       refuse({"generation", "max_new_tokens"},
              "leaves no room for a prompt in data.max_length = " + std::to_string(recipe_.data.max_length));
+  }
+
+  void check_on_policy_distill() const {
+    const auto& distill = *recipe_.distill;
+    const auto& generation = *recipe_.generation;
+    if (distill.kd_ratio != 1.0)
+      refuse({"distill", "kd_ratio"},
+             "must be 1 with on-policy batches: cross-entropy on the student's own draws would teach it what it says already");
+    if (distill.use_policy_gradient && (!generation.whole_distribution() || generation.temperature != distill.temperature))
+      refuse({"distill", "use_policy_gradient"},
+             "is unbiased only for tokens drawn from the student's whole distribution: write generation.temperature equal to "
+             "distill.temperature, and leave top_p, top_k, min_p and repetition_penalty alone");
   }
 
   // Completions of a step must be whole groups on every rank.
@@ -205,6 +218,11 @@ class CrossCheck {
                  " steps behind, more than grpo.max_staleness = " + std::to_string(grpo.max_staleness));
     if (recipe_.generation->temperature == 0)
       refuse({"generation", "temperature"}, "must be above 0: greedy samples are all equal");
+    if (grpo.max_staleness > 0 && grpo.sampling_correction == losses::SamplingCorrection::kNone &&
+        !recipe_.generation->whole_distribution())
+      refuse({"grpo", "max_staleness"},
+             "compares with the probabilities that the samples were drawn with; leave top_p, top_k, min_p and "
+             "repetition_penalty alone, or set sampling_correction");
     check_reference({"grpo", "reference"}, grpo.reference, grpo.beta > 0, "grpo.beta is 0");
     check_no_packing("completions");
   }

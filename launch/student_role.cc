@@ -68,6 +68,12 @@ int64_t total_steps(const recipes::TrainOptions& train, StudentRecipe& work) {
   return static_cast<int64_t>(std::ceil(train.num_train_epochs.value() * static_cast<double>(work.steps_per_epoch())));
 }
 
+// A rank that has its samples waits in a collective for those that have not.
+Duration collective_timeout(const Recipe& recipe) {
+  const Duration own = recipe.launch.collective_timeout;
+  return recipe.generation ? std::max(own, recipe.generation->timeout) : own;
+}
+
 }  // namespace
 
 recipes::TrainLoopResult run_student_role(const RoleContext& context) {
@@ -79,7 +85,7 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
                          .store_host = context.store_host,
                          .store_port = context.store_port,
                          .store_prefix = context.store_prefix(context.role) + "world/",
-                         .timeout = recipe.launch.collective_timeout});
+                         .timeout = collective_timeout(recipe)});
   const recipes::CheckpointStore checkpoints(context.run_folder, role.model, recipe.train.save_total_limit);
   std::filesystem::path checkpoint;
   if (context.resume)

@@ -53,8 +53,9 @@ class RolloutRecipe : public StudentRecipe {
 
  private:
   std::shared_ptr<data::PromptDataset> open(const std::vector<data::Source>& sources) const {
-    return std::make_shared<data::PromptDataset>(sources, context_.recipe().data, context_.tokenizer, context_.chat,
-                                                 context_.cache());
+    data::DataOptions options = context_.recipe().data;
+    options.max_length = options.max_length - context_.recipe().generation->max_new_tokens + 1;  // room for the completion
+    return std::make_shared<data::PromptDataset>(sources, options, context_.tokenizer, context_.chat, context_.cache());
   }
   recipes::MetricsRow evaluate(int64_t step);
 };

@@ -126,6 +126,7 @@ std::string dtype_name(at::ScalarType dtype) {
 
 std::string weights_fingerprint(const Decoder& decoder) {
   Sha256 hash;
+  hash.update(describe_function(decoder.config()) + "\n");
   for (const parallel::NamedParameter& parameter : decoder.parameters()) {
     const at::Tensor value = parameter.value.detach().to(at::kCPU).contiguous();
     std::ostringstream header;

@@ -25,7 +25,7 @@ void save_decoder(const Decoder& decoder, at::ScalarType file_dtype, const std::
 at::ScalarType parse_dtype(const std::string& name);  // float32 | bfloat16 | float16
 std::string dtype_name(at::ScalarType dtype);
 
-// SHA-256 over names, shapes, dtypes and bytes of the weights: "which model is this".
+// SHA-256 over describe_function(config) and the names, shapes, dtypes and bytes of the weights: "which model is this".
 std::string weights_fingerprint(const Decoder& decoder);
 
 }  // namespace retort::models

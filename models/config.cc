@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -446,6 +447,22 @@ std::string write_model_config(const ModelConfig& config) {
   }
   if (fresh || config.torch_dtype != before.torch_dtype) write_dtype(json, config.torch_dtype);
   return json.dump(2) + "\n";
+}
+
+std::string describe_function(const ModelConfig& config) {
+  std::ostringstream text;
+  text.precision(17);
+  const Rope& rope = config.rope;
+  for (const int64_t size : {static_cast<int64_t>(config.family), config.vocab_size, config.hidden_size, config.intermediate_size,
+                             config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, config.head_dim})
+    text << size << ' ';
+  for (const bool flag :
+       {config.tie_word_embeddings, config.attention_bias, config.attention_out_bias, config.mlp_bias, config.qk_norm})
+    text << flag << ' ';
+  text << config.rms_norm_eps << ' ' << rope.type << ' ' << rope.theta << ' ' << rope.factor << ' ' << rope.low_freq_factor << ' '
+       << rope.high_freq_factor << ' ' << rope.original_max_position_embeddings;
+  for (const int64_t window : config.sliding_window) text << ' ' << window;
+  return text.str();
 }
 
 }  // namespace retort::models

@@ -1,8 +1,7 @@
 #include "recipes/generation_options.h"
 
-#include <cmath>
-
 #include "base/error.h"
+#include "models/generation/engine.h"
 
 namespace retort::recipes {
 namespace {
@@ -16,20 +15,27 @@ void require(bool good, const std::string& message) {
 void GenerationOptions::validate() const {
   require(num_generations >= 1, "num_generations must be at least 1");
   require(max_new_tokens >= 1, "max_new_tokens must be at least 1");
-  require(std::isfinite(temperature) && temperature >= 0, "temperature must be a finite number, 0 (greedy) or above");
+  sampling(0).validate();
   require(temperature > 0 || num_generations == 1,
           "num_generations above 1 with temperature: 0 would repeat one greedy completion; set a temperature");
-  require(top_p > 0 && top_p <= 1, "top_p must be in (0, 1]");
-  require(top_k >= 0, "top_k must be 0 (all) or above");
-  require(min_p >= 0 && min_p < 1, "min_p must be in [0, 1)");
-  require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition_penalty must be a finite number above 0");
   require(kv_cache.bytes >= (int64_t{1} << 20), "kv_cache must be at least 1MiB");
-  require(max_tokens_per_step >= 16, "max_tokens_per_step must be at least 16");
-  require(max_sequences >= 1, "max_sequences must be at least 1");
+  models::EngineOptions{.kv_cache_bytes = static_cast<int64_t>(kv_cache.bytes),
+                        .max_tokens_per_step = max_tokens_per_step,
+                        .max_sequences = max_sequences}
+      .validate();
   for (const std::string& text : stop) require(!text.empty(), "stop must not hold an empty text");
 }
 
 bool GenerationOptions::whole_distribution() const { return top_p == 1 && top_k == 0 && min_p == 0 && repetition_penalty == 1; }
+
+models::SamplingOptions GenerationOptions::sampling(uint64_t seed) const {
+  return {.temperature = temperature,
+          .top_p = top_p,
+          .top_k = top_k,
+          .min_p = min_p,
+          .repetition_penalty = repetition_penalty,
+          .seed = seed};
+}
 
 void WeightSyncOptions::validate() const {
   require(every_steps >= 1, "every_steps must be at least 1");

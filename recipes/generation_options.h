@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "base/units.h"
+#include "models/generation/request.h"
 
 namespace retort::recipes {
 
@@ -48,6 +49,8 @@ struct GenerationOptions {
   void validate() const;
   // Whether tokens are drawn from the whole vocabulary at the temperature alone.
   bool whole_distribution() const;
+  // As the engine wants it; its validate() is part of ours.
+  models::SamplingOptions sampling(uint64_t seed) const;
 };
 
 // What becomes of samples in work when new weights arrive.

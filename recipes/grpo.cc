@@ -141,6 +141,9 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   }
   const int64_t generations = worker_->options().generation.num_generations, ranks = world_.dp().size();
   const losses::Advantages advantages = advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
+  if (advantages.num_unscorable == num_groups * generations)
+    throw Error(ErrorCode::kInvalidArgument,
+                "no sample of step " + std::to_string(step) + " could be scored: every reward is null; look at the rewards");
   const at::Tensor by_group = advantages.advantages.view({num_groups, generations});
   std::vector<at::Tensor> mine;
   for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks) mine.push_back(by_group.select(0, i));
@@ -243,7 +246,10 @@ at::Tensor GrpoObjective::loss_sum(const models::Decoder& student, size_t index,
                               .token_advantages = {},
                               .num_sequences = batch.advantages.numel()};
   if (reference_) inputs.reference_logps = batch.reference_logps.defined() ? batch.reference_logps : at::empty({0});
-  if (options_.grpo.sampling_correction != losses::SamplingCorrection::kNone) inputs.generator_logps = batch.generator_logps;
+  // Samples of older weights: the ratio is to the policy that drew them, as its generator reported it.
+  const bool corrected = options_.grpo.sampling_correction != losses::SamplingCorrection::kNone;
+  if (!corrected && options_.grpo.max_staleness > 0) inputs.old_logps = batch.generator_logps;
+  if (corrected) inputs.generator_logps = batch.generator_logps;
   const losses::PolicyResult result = losses::policy_loss(inputs, options_.grpo.policy());
   if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1) batch.old_logps = logps.log_probs.detach();
   sums.count += static_cast<double>(result.num_tokens);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kOnPolicyDraw = 0x6f6e706f;
 
-data::PromptSample prompt_of(const data::Sample& sample) {
+data::PromptSample prompt_of(const data::Sample& sample, int64_t max_prompt) {
   const auto first = std::find(sample.is_target.begin(), sample.is_target.end(), 1) - sample.is_target.begin();
   data::PromptSample prompt;
   prompt.prompt_ids.assign(sample.input_ids.begin(), sample.input_ids.begin() + first);
@@ -23,6 +23,11 @@ data::PromptSample prompt_of(const data::Sample& sample) {
   if (prompt.prompt_ids.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "sample " + sample.origin + " has no tokens before its first target, so there is no prompt to continue");
+  if (first > max_prompt)
+    throw Error(ErrorCode::kInvalidArgument,
+                "sample " + sample.origin + ": a prompt of " + std::to_string(first) +
+                    " tokens leaves no room for generation.max_new_tokens within data.max_length; raise "
+                    "the one or lower the other");
   return prompt;
 }
 
@@ -43,7 +48,7 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
   std::vector<uint64_t> sample_ids;
   for (const data::MicroBatch& batch : batches.micro_batches)
     for (const data::Sample& sample : batch.samples) {
-      prompts.push_back(prompt_of(sample));
+      prompts.push_back(prompt_of(sample, options_.max_length - worker_->options().generation.max_new_tokens));
       // Unique over steps and ranks; the same in a resumed run.
       const auto place = static_cast<uint64_t>(sample_ids.size()) * static_cast<uint64_t>(world_.dp().size());
       sample_ids.push_back((static_cast<uint64_t>(step) << 24) + place + static_cast<uint64_t>(world_.dp().rank()));

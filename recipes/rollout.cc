@@ -97,6 +97,7 @@ void RolloutWorker::send(Pending& pending, uint64_t request) {
                                                     .min_p = pending.greedy ? 0.0 : generation.min_p,
                                                     .repetition_penalty = generation.repetition_penalty,
                                                     .top_k = pending.greedy ? 0 : generation.top_k,
+                                                    .num_ids = tokenizer_.vocab_size(),
                                                     .seed = options_.seed,
                                                     .eos_token_ids = options_.eos_token_ids,
                                                     .stop = generation.stop}}));

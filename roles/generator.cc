@@ -173,6 +173,7 @@ void Generator::start(const Key& key) {
                       .top_k = draw.top_k,
                       .min_p = draw.min_p,
                       .repetition_penalty = draw.repetition_penalty,
+                      .num_ids = draw.num_ids,
                       .seed = draw.seed};
   request.max_new_tokens = draw.max_new_tokens;
   request.eos_token_ids = draw.eos_token_ids;

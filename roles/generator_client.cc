@@ -56,8 +56,9 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options, const model
           .with("generator", peer);
     if (info.parameters != parameters)
       throw Error(ErrorCode::kMismatch,
-                  "student and generator differ in the names, shapes or dtypes of their parameters; the generator takes over the "
-                  "student's weights, so give both the same model and dtype")
+                  "student and generator differ in the names, shapes or dtypes of their parameters, or in config values that "
+                  "change the function (rope_theta, rms_norm_eps, sliding_window, ...); the generator takes over the student's "
+                  "weights, so give both the same model and dtype")
           .with("generator", peer);
   }
 }
@@ -70,9 +71,9 @@ PendingSamples GeneratorClient::send(GenerateRequest request) {
   const CollectRequest collect{pending.request.request_id};
   const rpc::CallOptions wait{.timeout = options_.generation_timeout};
   pending.reply = agent_.call(pending.generator, kGenerateSubmit, pending.request, {.timeout = options_.timeout})
-                      .then([this, accepted, collect, wait, peer = pending.generator](rpc::Empty) mutable {
+                      .then([&agent = agent_, accepted, collect, wait, peer = pending.generator](rpc::Empty) mutable {
                         accepted.set_value({});
-                        return agent_.call(peer, kGenerateCollect, collect, wait);
+                        return agent.call(peer, kGenerateCollect, collect, wait);
                       });
   return pending;
 }

@@ -16,14 +16,14 @@ namespace retort::roles {
 struct DrawOptions {
   int64_t max_new_tokens = 256;
   double temperature = 1.0, top_p = 1.0, min_p = 0.0, repetition_penalty = 1.0;
-  int64_t top_k = 0;
+  int64_t top_k = 0, num_ids = 0;
   uint64_t seed = 0;
   std::vector<int64_t> eos_token_ids;
   std::vector<std::string> stop;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(max_new_tokens, temperature, top_p, min_p, repetition_penalty, top_k, seed, eos_token_ids, stop);
+    archive(max_new_tokens, temperature, top_p, min_p, repetition_penalty, top_k, num_ids, seed, eos_token_ids, stop);
   }
 };
 

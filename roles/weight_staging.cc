@@ -52,6 +52,7 @@ uint64_t seal(WeightBucket& bucket, uint64_t running) {
 
 std::string parameters_hash(const models::Decoder& decoder) {
   Sha256 hash;
+  hash.update(models::describe_function(decoder.config()) + "\n");
   for (const parallel::NamedParameter& parameter : decoder.parameters()) {
     std::string line = parameter.name;
     for (const int64_t size : parameter.value.sizes()) line += " " + std::to_string(size);

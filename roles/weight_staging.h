@@ -19,7 +19,7 @@ namespace retort::roles {
 std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes);
 // Fills in the checksums of one bucket's parts and returns the running checksum of all parts so far.
 uint64_t seal(WeightBucket& bucket, uint64_t running);
-// SHA-256 over names, shapes and dtypes of the parameters, 16 hex digits.
+// SHA-256 over models::describe_function and the names, shapes and dtypes of the parameters, 16 hex digits.
 std::string parameters_hash(const models::Decoder& decoder);
 
 // The receiving end. Memory: one more copy of the weights, from the first bucket to apply(). Threads: one.

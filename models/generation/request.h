@@ -19,6 +19,7 @@ struct SamplingOptions {
   int64_t top_k = 0;                // the most probable tokens; 0: off
   double min_p = 0.0;               // tokens of at least this share of the largest probability; 0: off
   double repetition_penalty = 1.0;  // logits of tokens in prompt or completion: divided by it if positive, else multiplied
+  int64_t num_ids = 0;              // only ids below are drawn (padding rows of a head are not); 0: every row. Not a field
   uint64_t seed = 0;                // not a field of a recipe: the run's seed and step make it
 
   template <class V>

@@ -107,10 +107,10 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
         .with("sample", sample)
         .with("position", position);
   }
-  if (options.repetition_penalty != 1.0) {
+  if (options.repetition_penalty != 1.0)
     row.scores = penalised(logits, vocab_size, options.repetition_penalty, seen, scratch.scores);
-    kernels.range(row.scores, vocab_size, &row.largest, &row.smallest);
-  }
+  if (options.num_ids > 0) row.size = vocab_size = std::min(vocab_size, options.num_ids);
+  kernels.range(row.scores, vocab_size, &row.largest, &row.smallest);
   const auto choice = [&](int64_t token, double sampling_logp) {
     return Choice{static_cast<int32_t>(token), static_cast<float>(static_cast<double>(logits[token]) - normaliser),
                   static_cast<float>(sampling_logp)};
