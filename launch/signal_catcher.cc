@@ -30,11 +30,13 @@ extern "C" void retort_on_signal(int signal) {
 }  // namespace
 
 SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
-  if (::pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0)
+  if (::pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0 || ::pipe2(stop_, O_CLOEXEC) != 0)
     throw Error(ErrorCode::kResourceExhausted, std::string("cannot make a pipe: ") + std::strerror(errno));
   int none = -1;
   RETORT_CHECK(handler_fd.compare_exchange_strong(none, pipe_[1])) << "two SignalCatchers in one process";
   handler_ran.store(false);
+  sigset_t caught;
+  ::sigemptyset(&caught);
   for (int signal : signals) {
     struct sigaction action {
     }, old{};
@@ -43,11 +45,26 @@ SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
     ::sigfillset(&action.sa_mask);
     RETORT_CHECK(::sigaction(signal, &action, &old) == 0) << "signal " << signal;
     before_.emplace_back(signal, old);
+    ::sigaddset(&caught, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &caught, &mask_before_);
+  thread_ = std::thread([this, caught] { serve(caught); });
+}
+
+// Unblocks the signals here and sleeps until the destructor: their handlers interrupt nothing but this sleep.
+void SignalCatcher::serve(sigset_t signals) {
+  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  char byte;
+  while (::read(stop_[0], &byte, 1) < 0 && errno == EINTR) {
   }
 }
 
 SignalCatcher::~SignalCatcher() {
+  ::close(stop_[1]);
+  thread_.join();
+  ::close(stop_[0]);
   for (const auto& [signal, old] : before_) ::sigaction(signal, &old, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   handler_fd.store(-1);
   ::close(pipe_[0]);
   ::close(pipe_[1]);

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace retort::launch {
 
 // While it lives, the given signals do not end the process: they are queued here (up to a pipe's worth). One at a time in a process.
 // Any thread may ask; next() is for one thread.
+// Handlers run on a thread of its own: the calling thread, and those it starts from now on, block the signals. (A handler's frame on
+// the stack of a thread inside a oneDNN matrix product overwrites that product's workspace: measured with LibTorch 2.11.) So
+// make it before any other thread, and send signals to the process, not to a thread.
 class SignalCatcher {
  public:
   explicit SignalCatcher(std::initializer_list<int> signals);
@@ -27,8 +31,12 @@ class SignalCatcher {
   bool any() const;
 
  private:
-  int pipe_[2] = {-1, -1};
+  void serve(sigset_t signals);
+
+  int pipe_[2] = {-1, -1}, stop_[2] = {-1, -1};
   std::vector<std::pair<int, struct sigaction>> before_;
+  sigset_t mask_before_;
+  std::thread thread_;
 };
 
 }  // namespace retort::launch

@@ -141,9 +141,6 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   }
   const int64_t generations = worker_->options().generation.num_generations, ranks = world_.dp().size();
   const losses::Advantages advantages = advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
-  if (advantages.num_unscorable == num_groups * generations)
-    throw Error(ErrorCode::kInvalidArgument,
-                "no sample of step " + std::to_string(step) + " could be scored: every reward is null; look at the rewards");
   const at::Tensor by_group = advantages.advantages.view({num_groups, generations});
   std::vector<at::Tensor> mine;
   for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks) mine.push_back(by_group.select(0, i));
@@ -211,7 +208,8 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
   if (world_.dp().size() > 1) world_.dp().all_reduce(all);
   const double* sum = all.const_data_ptr<double>();
   round_metrics_ = MetricsRow{.step = step, .values = {}};
-  round_metrics_.add("reward", advantages.reward_mean)
+  const bool scored = advantages.num_unscorable < static_cast<int64_t>(sum[0]);  // else null, not 0
+  round_metrics_.add("reward", scored ? advantages.reward_mean : std::numeric_limits<double>::quiet_NaN())
       .add("reward_std", advantages.reward_std)
       .add("frac_reward_zero_std", advantages.frac_reward_zero_std)
       .add("num_unscorable", advantages.num_unscorable)

@@ -1,4 +1,7 @@
 // Signals to the launcher: the first stops cleanly, the second at once.
+#include <poll.h>
+#include <unistd.h>
+
 #include "tests/launch/supervisor_fixture.h"
 
 namespace retort::test {
@@ -90,15 +93,26 @@ TEST(SignalCatcherTest, KeepsOrderAndRestoresWhatWasBefore) {
     launch::SignalCatcher signals({SIGUSR1, SIGUSR2});
     EXPECT_FALSE(signals.any());
     EXPECT_FALSE(signals.next());
-    ::raise(SIGUSR2);
-    ::raise(SIGUSR1);
-    EXPECT_EQ(signals.next(), SIGUSR2);
-    EXPECT_EQ(signals.next(), SIGUSR1);
+    // Handlers run on a thread of the catcher: the next signal is sent once the one before is there.
+    const auto send = [&](int number) {
+      ::kill(::getpid(), number);
+      pollfd readable{signals.fd(), POLLIN, 0};
+      ASSERT_EQ(::poll(&readable, 1, 20'000), 1);
+      EXPECT_EQ(signals.next(), number);
+    };
+    send(SIGUSR2);
+    send(SIGUSR1);
+    sigset_t mask;
+    ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+    EXPECT_TRUE(::sigismember(&mask, SIGUSR1)) << "a handler could run on this thread's stack";
     EXPECT_FALSE(signals.next());
     EXPECT_TRUE(signals.any());
   }
   ::sigaction(SIGUSR1, nullptr, &now);
   EXPECT_EQ(now.sa_handler, SIG_IGN);
+  sigset_t mask;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+  EXPECT_FALSE(::sigismember(&mask, SIGUSR1));
 }
 
 }  // namespace
