@@ -26,7 +26,7 @@ def run_retort(retort, work, args):
     recipe.write_text(f"""recipe: on_policy_distill
 output_dir: {work}/run
 roles:
-  student: {{model: {work}/student, world: {{threads: {max(1, args.threads // 2)}}}}}
+  student: {{model: {work}/student, world: {{threads: {args.threads}}}}}
   teacher: {{model: {work}/teacher, world: {{threads: {max(1, args.threads // 2)}}}}}
   generator: {{model: {work}/student, world: {{threads: {args.threads}}}}}
 data: {{train: [{{path: {work}/rows.jsonl}}], max_length: 512, packing: false, shuffle: false}}

@@ -115,12 +115,19 @@ uint64_t WeightStaging::check(const CommitWeights& commit) const {
 
 void WeightStaging::apply() {
   const c10::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> in_use;
+  for (const parallel::NamedParameter& parameter : decoder_.parameters()) in_use[parameter.name] = parameter.value;
   for (auto& [index, bucket] : buckets_)
     for (WeightPart& part : bucket.parts) {
-      parameters_.at(part.name).narrow(0, part.row_begin, part.values.size(0)).copy_(part.values);
+      at::Tensor& own = in_use.at(part.name);
+      if (part.values.size(0) == own.size(0) && part.values.is_contiguous())
+        own.set_data(part.values);  // what arrived takes the place of what was there
+      else
+        own.narrow(0, part.row_begin, part.values.size(0)).copy_(part.values);
       part.values.reset();
     }
   buckets_.clear();
+  for (auto& [name, own] : in_use) parameters_[name] = own.detach();
 }
 
 }  // namespace retort::roles

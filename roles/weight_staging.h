@@ -31,7 +31,8 @@ class WeightStaging {
   void add(WeightBucket bucket, uint64_t in_use);
   // Checks that all is there: kCorrupt naming what is missing, or a checksum that is not the sender's. Returns the checksum.
   uint64_t check(const CommitWeights& commit) const;
-  // Copies what is staged into the decoder's parameters, in place, and forgets it. check() must have passed.
+  // Makes what is staged the decoder's parameters and forgets it: whole parameters without a copy, so that whoever keeps addresses
+  // of them must look again. check() must have passed.
   void apply();
 
  private:
