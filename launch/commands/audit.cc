@@ -9,6 +9,7 @@
 #include "launch/recipe.h"
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
+#include "recipes/data/preference_dataset.h"
 
 namespace retort::launch {
 namespace {
@@ -59,10 +60,51 @@ Counts count_samples(const data::Dataset& dataset) {
   return counts;
 }
 
+data::Sample joined(const data::PreferenceSample& pair, const std::vector<int32_t>& completion) {
+  data::Sample sample{.input_ids = pair.prompt_ids, .is_target = std::vector<uint8_t>(pair.prompt_ids.size(), 0)};
+  sample.input_ids.insert(sample.input_ids.end(), completion.begin(), completion.end());
+  sample.is_target.resize(sample.input_ids.size(), 1);
+  return sample;
+}
+
+// Pairs of a dpo recipe: both completions of the first ones, and counts of all.
+int audit_pairs(const Recipe& recipe, int64_t to_show) {
+  const std::string& model = recipe.roles.at("student").model;
+  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
+  const data::PreferenceDataset dataset(recipe.data.train, recipe.data, tokenizer, models::ChatTemplate::load(model), "");
+  const MaskPrinter printer(::isatty(STDOUT_FILENO) != 0);
+  int64_t pairs = 0, prompt = 0, chosen = 0, rejected = 0, truncated = 0, identical = 0;
+  for (int64_t row = 0; row < dataset.size(); ++row) {
+    const auto pair = dataset.get(row);
+    if (!pair) continue;
+    if (pairs++ < to_show) {
+      std::printf("--- %s: prompt %zu tokens%s%s\nchosen, %zu targets:\n", pair->origin.c_str(), pair->prompt_ids.size(),
+                  pair->truncated ? ", truncated" : "", pair->identical ? ", chosen and rejected are the same" : "",
+                  pair->chosen_ids.size());
+      printer.print(joined(*pair, pair->chosen_ids), tokenizer);
+      std::printf("rejected, %zu targets:\n", pair->rejected_ids.size());
+      printer.print(joined(*pair, pair->rejected_ids), tokenizer);
+    }
+    prompt += static_cast<int64_t>(pair->prompt_ids.size());
+    chosen += static_cast<int64_t>(pair->chosen_ids.size());
+    rejected += static_cast<int64_t>(pair->rejected_ids.size());
+    truncated += pair->truncated;
+    identical += pair->identical;
+  }
+  if (pairs == 0) throw Error(ErrorCode::kInvalidArgument, "the training data has no usable pair");
+  const auto mean = [&](int64_t sum) { return static_cast<double>(sum) / static_cast<double>(pairs); };
+  std::printf(
+      "--- all: %lld pairs; mean tokens: prompt %.1f, chosen %.1f, rejected %.1f; truncated %lld, identical %lld, skipped %lld\n",
+      static_cast<long long>(pairs), mean(prompt), mean(chosen), mean(rejected), static_cast<long long>(truncated),
+      static_cast<long long>(identical), static_cast<long long>(dataset.num_skipped()));
+  return 0;
+}
+
 }  // namespace
 
 int run_audit(const RecipeCommand& command) {
   const Recipe recipe = load_recipe(command.recipe, command.overrides);
+  if (recipe.recipe == RecipeKind::kDpo) return audit_pairs(recipe, command.samples);
   const RoleOptions& student = recipe.roles.at("student");
   const models::Tokenizer tokenizer = models::Tokenizer::load(student.model);
   const models::ChatTemplate chat = models::ChatTemplate::load(student.model);
@@ -84,7 +126,7 @@ int run_audit(const RecipeCommand& command) {
       100.0 * static_cast<double>(counts.targets) / static_cast<double>(counts.tokens), static_cast<long long>(counts.longest),
       static_cast<long long>(counts.truncated), static_cast<long long>(dataset->num_skipped()));
   data::BatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
-                                     .rows_per_micro_batch = recipe.train.per_device_train_batch_size.value_or(0),
+                                     .rows_per_micro_batch = recipe.train.per_device_train_batch_size.value_or(1),
                                      .tokens_per_micro_batch = recipe.train.tokens_per_batch.value_or(0),
                                      .micro_batches = recipe.train.gradient_accumulation_steps,
                                      .max_length = recipe.data.max_length,

@@ -159,6 +159,11 @@ int64_t check_vocabularies(Report& report, const LoadedModel& student, const Loa
 
 int run_check(const RecipeCommand& command) {
   const Recipe recipe = load_recipe(command.recipe, command.overrides);
+  if (recipe.recipe == RecipeKind::kDpo)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "retort check has no checks of preference losses in this version; `retort audit` shows the pairs, and at step 1 the "
+        "loss of a student that is its own reference must be ln 2 = 0.6931 (loss_type: sigmoid)");
   Report report;
   const LoadedModel student = load_model(recipe.roles.at("student").model, "float32");
   auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, student.tokenizer, student.chat, "");
