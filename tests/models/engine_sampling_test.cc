@@ -113,6 +113,27 @@ TEST(Sampler, LargeVocabularyFollowsTheDefinition) {
   }
 }
 
+// Padding rows of a head are logits like others to the model, but no ids to draw.
+TEST(Sampler, DrawsOnlyIdsBelowNumIds) {
+  std::vector<float> logits = some_logits(40, 1.0, 3);
+  for (size_t i = 30; i < 40; ++i) logits[i] = 9;  // by far the most probable
+  double normaliser = 0;
+  for (const float logit : logits) normaliser += std::exp(static_cast<double>(logit));
+  SamplerScratch scratch;
+  for (SamplingOptions options : settings()) {
+    options.num_ids = 30;
+    const auto expected = reference({logits.begin(), logits.begin() + 30}, options, {});
+    for (uint64_t sample = 0; sample < 200; ++sample) {
+      const Choice choice = choose_token(logits.data(), 40, options, {}, sample, 0, scratch);
+      ASSERT_LT(choice.token, 30);
+      EXPECT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-4);
+      EXPECT_NEAR(choice.logp, logits[static_cast<size_t>(choice.token)] - std::log(normaliser), 1e-4) << "over the whole head";
+    }
+  }
+  EXPECT_LT(choose_token(logits.data(), 40, {.temperature = 0, .num_ids = 30}, {}, 0, 0, scratch).token, 30);
+  EXPECT_GE(choose_token(logits.data(), 40, {.temperature = 0}, {}, 0, 0, scratch).token, 30);
+}
+
 TEST(Sampler, GreedyTakesTheFirstMaximumAndBadLogitsAreSeen) {
   std::vector<float> logits = some_logits(3000, 1, 7);
   logits[1200] = logits[2100] = 9;

@@ -139,6 +139,18 @@ TEST(TeacherKilled, EndsTheRunWithItsName) {
   EXPECT_NE(result.output.find("teacher/0"), std::string::npos) << result.output;
 }
 
+TEST(Overwrite, RefusesToRemoveWhatTheRunReads) {
+  TemporaryFolder folder;
+  const fs::path path = write_recipe(folder.path(), {.steps = 2});
+  ASSERT_EQ(retort({"launch", path.string()}).exit_code, 0);
+  const std::string final = (folder / "run/final").string();  // a link into the run's folder
+  const auto result = retort({"launch", path.string(), "--overwrite", "roles.student.model=" + final});
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_NE(result.output.find("lies in output_dir"), std::string::npos) << result.output;
+  EXPECT_TRUE(fs::exists(folder / "run/final/model.safetensors"));
+  EXPECT_EQ(retort({"launch", path.string(), "--overwrite"}).exit_code, 0);
+}
+
 TEST(DiskFull, AtACheckpointKeepsTheLastGoodOne) {
   TemporaryFolder folder;
   GoldenRecipe recipe{.steps = 4};
