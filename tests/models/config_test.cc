@@ -196,5 +196,22 @@ TEST(Config, AFreshConfigReadsBackTheSame) {
   }
 }
 
+// What a generator and a cached reference must share beside their weights.
+TEST(DescribeFunction, ChangesWithWhatChangesTheFunction) {
+  const Json base = base_config("qwen3");
+  const std::string same = describe_function(parse(base));
+  const std::vector<std::pair<const char*, Json>> changes{
+      {"rope_theta", 10.0}, {"rms_norm_eps", 1e-3}, {"intermediate_size", 64}, {"tie_word_embeddings", true}, {"head_dim", 16}};
+  for (const auto& [key, value] : changes) {
+    Json other = base;
+    other[key] = value;
+    EXPECT_NE(describe_function(parse(other)), same) << key;
+  }
+  Json unread = base;
+  unread["use_cache"] = false;
+  unread["max_position_embeddings"] = 77;
+  EXPECT_EQ(describe_function(parse(unread)), same);
+}
+
 }  // namespace
 }  // namespace retort::models
