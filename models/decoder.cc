@@ -123,7 +123,8 @@ Tensor Decoder::Impl::forward(const PackedTokens& tokens) const {
   for (size_t i = 0; i < layers.size(); ++i) {
     AttentionPlanPtr& plan = plans[config.sliding_window[i]];
     if (!plan) {
-      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, tokens.forks, config.sliding_window[i], embedding.options());
+      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, tokens.forks, config.sliding_window[i],
+                                                embedding.options());
     }
     inputs.plan = plan;
     if (checkpointing && c10::GradMode::is_enabled()) {

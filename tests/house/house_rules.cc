@@ -203,7 +203,8 @@ std::string module_of(const fs::path& relative) {
   auto part = relative.begin();
   if (part == relative.end() || std::next(part) == relative.end()) return "";
   const std::string first = part->string(), second = std::next(part)->string();
-  if (first == "recipes" && (second == "data" || second == "losses" || second == "rewards") && std::distance(relative.begin(), relative.end()) > 2)
+  if (first == "recipes" && (second == "data" || second == "losses" || second == "rewards") &&
+      std::distance(relative.begin(), relative.end()) > 2)
     return second;
   return first;
 }

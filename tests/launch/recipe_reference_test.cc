@@ -26,7 +26,8 @@ TEST(RecipeReferenceTest, EveryBlockHasItsTable) {
                               "## `distill.teachers[]`", "## `rpc`"})
     EXPECT_NE(text.find(heading), std::string::npos) << heading;
   EXPECT_NE(text.find("| `loss_top_k` | integer | `64` |"), std::string::npos);
-  EXPECT_NE(text.find("| `payload` | `hidden_states` \\| `topk` \\| `full` \\| `target_logps` | `hidden_states` |"), std::string::npos);
+  EXPECT_NE(text.find("| `payload` | `hidden_states` \\| `topk` \\| `full` \\| `target_logps` | `hidden_states` |"),
+            std::string::npos);
 }
 
 }  // namespace
