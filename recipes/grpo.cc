@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "recipes/batch_objective.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/together.h"
 
 namespace retort::recipes {
 namespace {
@@ -123,22 +124,11 @@ at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_gro
 void GrpoObjective::prepare(Round round, int64_t step) {
   const auto num_groups = static_cast<int64_t>(round.rows.rows.size());
   Rollout rollout;
-  std::exception_ptr failure;
-  std::string message;
-  try {
+  together(world_.all(), [&] {
     rollout = worker_->finish(std::move(round.pending));
     worker_->score(rollout, *rewards_);
     worker_->save(rollout, step, rewards_->names());
-  } catch (const std::exception& e) {
-    failure = std::current_exception();
-    message = e.what();
-  }
-  try {
-    parallel::agree_or_throw(world_.all(), message);
-  } catch (const Error&) {
-    if (failure) std::rethrow_exception(failure);
-    throw;
-  }
+  });
   const int64_t generations = worker_->options().generation.num_generations, ranks = world_.dp().size();
   const losses::Advantages advantages = advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
   const at::Tensor by_group = advantages.advantages.view({num_groups, generations});

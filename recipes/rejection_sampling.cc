@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/json_text.h"
 #include "base/log.h"
+#include "recipes/together.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -139,20 +140,7 @@ Rollout RejectionSampler::draw(int64_t round, int64_t step, int64_t* num_prompts
 void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& file) {
   Rollout rollout;
   int64_t num_prompts = 0;
-  std::exception_ptr failure;
-  std::string message;
-  try {
-    rollout = draw(round, step, &num_prompts);
-  } catch (const std::exception& e) {
-    failure = std::current_exception();
-    message = e.what();
-  }
-  try {
-    parallel::agree_or_throw(world_.all(), message);
-  } catch (const Error&) {
-    if (failure) std::rethrow_exception(failure);
-    throw;
-  }
+  together(world_.all(), [&] { rollout = draw(round, step, &num_prompts); });
   // A line of numbers and a line of text for each scorable sample; every rank selects from all of them.
   std::string numbers, lines;
   int64_t unscorable = 0;
@@ -205,23 +193,12 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
       .add("num_unscorable", unscorable)
       .add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds);
-  std::string write_error;
-  if (world_.rank() == 0) {
-    try {
-      fs::create_directories(file.parent_path());
-      write_round_metrics(metrics_file(file), metrics_);  // first: rows without their numbers are never found
-      write_file_atomically(file, text);
-    } catch (const std::exception& e) {
-      failure = std::current_exception();
-      write_error = e.what();
-    }
-  }
-  try {
-    parallel::agree_or_throw(world_.all(), write_error);
-  } catch (const Error&) {
-    if (failure) std::rethrow_exception(failure);
-    throw;
-  }
+  together(world_.all(), [&] {
+    if (world_.rank() != 0) return;
+    fs::create_directories(file.parent_path());
+    write_round_metrics(metrics_file(file), metrics_);  // first: rows without their numbers are never found
+    write_file_atomically(file, text);
+  });
   RETORT_LOG(kInfo) << "round " << round << ": " << candidates.size() << " samples of " << num_prompts << " prompts, mean reward "
                     << drawn_reward / drawn << ", " << kept.size() << " kept in " << file.string();
 }

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/log.h"
+#include "recipes/together.h"
 
 namespace retort::recipes {
 namespace {
@@ -22,25 +23,6 @@ models::Completion completion_at(const roles::Samples& samples, int64_t index) {
   copy(samples.sampling_logps.const_data_ptr<float>(), completion.sampling_logps);
   completion.finish_reason = static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[index]);
   return completion;
-}
-
-// A failure on one rank raises on all.
-template <class Fn>
-void vote(parallel::Group& group, Fn&& fn) {
-  std::exception_ptr failure;
-  std::string message;
-  try {
-    fn();
-  } catch (const std::exception& e) {
-    failure = std::current_exception();
-    message = e.what();
-  }
-  try {
-    parallel::agree_or_throw(group, message);
-  } catch (const Error&) {
-    if (failure) std::rethrow_exception(failure);
-    throw;
-  }
 }
 
 }  // namespace
@@ -175,11 +157,11 @@ void RolloutWorker::save(const Rollout& rollout, int64_t step, const std::vector
 void RolloutWorker::sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight) {
   if (version == pushed_) return;
   // Nobody's request may reach a generator after the weights that it does not want.
-  vote(world_.all(), [&] {
+  together(world_.all(), [&] {
     for (Pending* pending : in_flight)
       for (roles::PendingSamples& part : pending->parts) client_->wait_accepted(part);
   });
-  vote(world_.all(), [&] {
+  together(world_.all(), [&] {
     if (world_.rank() != 0) return;
     wait_synced();
     push_ = client_->push(student, version, options_.sync.bucket_bytes.bytes, options_.sync.in_flight == InFlight::kAbort);

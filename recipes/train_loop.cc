@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "recipes/checkpoints.h"
+#include "recipes/together.h"
 
 namespace retort::recipes {
 
@@ -28,25 +29,6 @@ void all_reduce(StepSums& sums, parallel::Group& group) {
   for (size_t i = 0; i < fields.size(); ++i) *fields[i] = values[i];
 }
 
-// Runs fn on every rank, then votes: its own failure is rethrown, another rank's raises here too.
-template <class Fn>
-void together(parallel::World& world, Fn&& fn) {
-  std::exception_ptr failure;
-  std::string message;
-  try {
-    fn();
-  } catch (const std::exception& e) {
-    failure = std::current_exception();
-    message = e.what();
-  }
-  try {
-    parallel::agree_or_throw(world.all(), message);
-  } catch (const Error&) {
-    if (failure) std::rethrow_exception(failure);
-    throw;
-  }
-}
-
 // The forward passes and backward passes of one step. Every rank votes once, after its last forward pass or its first failure, so
 // that no rank enters the gradient reduction alone.
 StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches, Objective& objective) {
@@ -65,13 +47,13 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
       sums.loss += value;
     };
     if (last) {
-      together(world, forward);
+      together(world.all(), forward);
     } else {
       try {
         forward();
       } catch (const std::exception&) {
         const std::exception_ptr failure = std::current_exception();
-        together(world, [&] { std::rethrow_exception(failure); });
+        together(world.all(), [&] { std::rethrow_exception(failure); });
       }
     }
     trainer.backward(loss, last);
@@ -128,7 +110,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, 
   while (state.step < options.max_steps) {
     const auto start = Clock::now();
     StepInfo step;
-    together(world, [&] { step = lookahead.take(); });
+    together(world.all(), [&] { step = lookahead.take(); });
     StepSums sums = compute_gradients(trainer, world, step.micro_batches, objective);
     const double divisor = objective.divisor(sums);
     const roles::Trainer::Update update = trainer.finish_step(divisor);
