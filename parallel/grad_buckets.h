@@ -9,13 +9,9 @@
 #include <vector>
 
 #include "parallel/group.h"
+#include "parallel/parameter.h"
 
 namespace retort::parallel {
-
-struct NamedParameter {
-  std::string name;
-  at::Tensor value;  // leaf, requires_grad
-};
 
 // Owns one fp32 buffer (4 bytes for each parameter element) that every parameter's gradient is accumulated into:
 // a post-accumulate hook adds param.grad to its main_grad slice and drops param.grad. Buckets are filled from the last
