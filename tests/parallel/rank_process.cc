@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <map>
 
 namespace retort::parallel::testing {
 
@@ -34,17 +33,10 @@ World::Options child_world_options() {
   return options;
 }
 
-}  // namespace retort::parallel::testing
-
-int main(int argc, char** argv) {
-  using namespace retort::parallel::testing;
-  const std::map<std::string, Scenario> scenarios{{"collectives", collectives_scenario},   {"two_worlds", two_worlds_scenario},
-                                                  {"agreement", agreement_scenario},       {"lost_rank", lost_rank_scenario},
-                                                  {"stopped_rank", stopped_rank_scenario}, {"absent_rank", absent_rank_scenario},
-                                                  {"grad_sync", grad_sync_scenario},       {"grad_order", grad_order_scenario}};
-  if (const auto role = retort::testing_support::spawned_role()) {
+int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>& scenarios) {
+  if (const auto role = testing_support::spawned_role()) {
     try {
-      scenarios.at (*role)();
+      scenarios.at(*role)();
       return 0;
     } catch (const std::exception& e) {
       std::fprintf(stderr, "%s: %s\n", role->c_str(), e.what());
@@ -54,3 +46,5 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
+
+}  // namespace retort::parallel::testing

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -43,8 +44,12 @@ Error error_of(F&& body) {
   throw std::runtime_error("expected an Error, but nothing was thrown");
 }
 
-// Every scenario is a function of this type, found by its name in main().
 using Scenario = void (*)();
+
+// What main() of such a test returns: runs the scenario in a child, the tests elsewhere.
+int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>& scenarios);
+
+// The scenarios of parallel_world_test.
 void collectives_scenario();
 void two_worlds_scenario();
 void agreement_scenario();

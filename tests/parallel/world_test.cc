@@ -335,3 +335,16 @@ TEST(Store, ListensOnItsHostOnly) {
 }
 
 }  // namespace retort::parallel::testing
+
+int main(int argc, char** argv) {
+  using namespace retort::parallel::testing;
+  return ranks_or_tests(argc, argv,
+                        {{"collectives", collectives_scenario},
+                         {"two_worlds", two_worlds_scenario},
+                         {"agreement", agreement_scenario},
+                         {"lost_rank", lost_rank_scenario},
+                         {"stopped_rank", stopped_rank_scenario},
+                         {"absent_rank", absent_rank_scenario},
+                         {"grad_sync", grad_sync_scenario},
+                         {"grad_order", grad_order_scenario}});
+}
