@@ -30,6 +30,18 @@ void sync_path(const fs::path& path, int flags) {
   if (failed) fail("cannot sync", path, error);
 }
 
+// 0, or the error number.
+int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t wrote = ::pwrite(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return errno;
+    done += static_cast<size_t>(wrote);
+  }
+  return 0;
+}
+
 fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
 }  // namespace
@@ -98,33 +110,87 @@ void AtomicFile::commit() {
   sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
 }
 
-void write_folder_atomically(const fs::path& path, const std::function<void(const fs::path&)>& fill) {
-  const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
-  std::error_code ignored;
-  fs::remove_all(temporary, ignored);
+AtomicFolder::AtomicFolder(fs::path path)
+    : path_(std::move(path)), temporary_(path_.string() + ".tmp-" + std::to_string(::getpid())) {
   std::error_code failed;
-  fs::create_directories(temporary, failed);
-  if (failed) fail("cannot create folder", temporary, failed.value());
+  fs::remove_all(temporary_, failed);
+  failed.clear();
+  fs::create_directories(temporary_, failed);
+  if (failed) fail("cannot create folder", temporary_, failed.value());
+}
+
+AtomicFolder::~AtomicFolder() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(temporary_, ignored);
+}
+
+void AtomicFolder::commit() {
   try {
-    fill(temporary);
-    for (const auto& entry : fs::recursive_directory_iterator(temporary)) {
+    for (const auto& entry : fs::recursive_directory_iterator(temporary_)) {
       if (entry.is_regular_file()) sync_path(entry.path(), O_RDONLY);
       if (entry.is_directory()) sync_path(entry.path(), O_RDONLY | O_DIRECTORY);
     }
-    sync_path(temporary, O_RDONLY | O_DIRECTORY);
-    const fs::path old = path.string() + ".old-" + std::to_string(::getpid());
-    const bool replaces = fs::exists(path);
-    if (replaces) fs::rename(path, old);
-    fs::rename(temporary, path);
-    sync_path(parent_of(path), O_RDONLY | O_DIRECTORY);
+    sync_path(temporary_, O_RDONLY | O_DIRECTORY);
+    const fs::path old = path_.string() + ".old-" + std::to_string(::getpid());
+    const bool replaces = fs::exists(path_);
+    if (replaces) fs::rename(path_, old);
+    fs::rename(temporary_, path_);
+    committed_ = true;
+    sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
     if (replaces) fs::remove_all(old);
   } catch (const fs::filesystem_error& e) {
-    fs::remove_all(temporary, ignored);
-    fail("cannot write folder", path, e.code().value());
-  } catch (...) {
-    fs::remove_all(temporary, ignored);
-    throw;
+    fail("cannot write folder", path_, e.code().value());
   }
+}
+
+void write_folder_atomically(const fs::path& path, const std::function<void(const fs::path&)>& fill) {
+  AtomicFolder folder(path);
+  try {
+    fill(folder.temporary());
+  } catch (const fs::filesystem_error& e) {
+    fail("cannot write folder", path, e.code().value());
+  }
+  folder.commit();
+}
+
+void reserve_file(const fs::path& path, std::string_view head, uint64_t size_bytes) {
+  RETORT_CHECK(head.size() <= size_bytes) << path << " begins with more bytes than it has";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) fail("cannot create", path, errno);
+  const auto drop = [&](const std::string& what, int error) {
+    ::close(fd);
+    ::unlink(path.c_str());
+    fail(what, path, error);
+  };
+  int failed = size_bytes == 0 ? 0 : EINTR;
+  while (failed == EINTR) failed = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  if (failed != 0) drop("cannot reserve " + std::to_string(size_bytes) + " bytes for", failed);
+  if (const int error = write_at(fd, 0, std::as_bytes(std::span(head)))) drop("cannot write", error);
+  if (::close(fd) != 0) fail("cannot finish", path, errno);
+}
+
+SharedFile::SharedFile(fs::path path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd_ < 0) fail("cannot open for writing", path_, errno);
+}
+
+SharedFile::SharedFile(SharedFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+SharedFile::~SharedFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void SharedFile::write(uint64_t offset, std::span<const std::byte> bytes) {
+  if (const int error = write_at(fd_, offset, bytes)) fail("cannot write", path_, error);
+}
+
+void SharedFile::sync() {
+  if (::fsync(fd_) != 0) fail("cannot sync", path_, errno);
+}
+
+void rename_file(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail("cannot finish", to, errno);
+  sync_path(parent_of(to), O_RDONLY | O_DIRECTORY);
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {

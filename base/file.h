@@ -38,10 +38,48 @@ class AtomicFile {
   uint64_t size_ = 0;
 };
 
-// Makes a folder durable as one step: `fill(temporary)` writes into `<path>.tmp-<pid>`, then every file and the folder
-// are synced and the folder is renamed to `path` (an existing `path` is replaced). On any error the temporary folder is
-// removed and the old `path` is untouched.
+// A new folder under a temporary name beside `path`, `<path>.tmp-<pid>`, which any process may fill; commit() syncs every file and
+// folder in it and renames it to `path` (an existing `path` is replaced), destruction without commit() removes it. The old `path` is
+// untouched until then. Errors as write_file_atomically.
+class AtomicFolder {
+ public:
+  explicit AtomicFolder(std::filesystem::path path);
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+  const std::filesystem::path& temporary() const { return temporary_; }
+  void commit();
+
+ private:
+  std::filesystem::path path_, temporary_;
+  bool committed_ = false;
+};
+
+// The same in one call: `fill(temporary)` writes into the temporary folder. On any error it is removed.
 void write_folder_atomically(const std::filesystem::path& path, const std::function<void(const std::filesystem::path&)>& fill);
+
+// A new file of `size_bytes` bytes that begins with `head`; the rest is reserved on the disk and reads as zeros until SharedFile writes
+// it. kResourceExhausted when there is no room for all of it, kUnavailable on any other failure; then no file is left.
+void reserve_file(const std::filesystem::path& path, std::string_view head, uint64_t size_bytes);
+
+// One of several writers, in any processes, of an existing file: each at places of its own. Errors as write_file_atomically, but what
+// was written stays.
+class SharedFile {
+ public:
+  explicit SharedFile(std::filesystem::path path);
+  ~SharedFile();
+  SharedFile(SharedFile&&) noexcept;
+  SharedFile& operator=(SharedFile&&) = delete;
+  void write(uint64_t offset, std::span<const std::byte> bytes);
+  void sync();  // what this writer wrote is on the disk
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+// Renames a file and makes that durable; an existing `to` is replaced. Errors as write_file_atomically.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // A file mapped read-only for as long as the object lives.
 class MappedFile {

@@ -1,17 +1,21 @@
 #include "models/safetensors.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "models/safetensors_header.h"
+#include "models/safetensors_writer.h"
+#include "models/tensor_runs.h"
 
 namespace retort::models {
 namespace {
@@ -50,41 +54,31 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   return map;
 }
 
-struct Bytes {
-  at::Tensor owner;  // contiguous, on the CPU
-  std::string_view view() const {
-    return {static_cast<const char*>(owner.const_data_ptr()), static_cast<size_t>(owner.nbytes())};
-  }
-};
-
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Widest elements first, then by name: every tensor is aligned, and the same tensors give the same bytes.
-NamedTensors file_order(NamedTensors tensors) {
-  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    const size_t left = a.second.element_size(), right = b.second.element_size();
-    return left != right ? left > right : a.first < b.first;
-  });
-  for (size_t i = 1; i < tensors.size(); ++i) {
-    RETORT_CHECK(tensors[i].first != tensors[i - 1].first) << "tensor " << tensors[i].first << " is given twice";
-  }
-  return tensors;
+std::vector<TensorInfo> infos_of(const NamedTensors& tensors) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors) infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  return infos;
 }
 
-std::string header_text(const NamedTensors& ordered, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  uint64_t offset = 0;
-  for (const auto& [name, tensor] : ordered) {
-    const uint64_t end = offset + tensor.nbytes();
-    header[name] = {{"dtype", safetensors_dtype_name(tensor.scalar_type())},
-                    {"shape", tensor.sizes().vec()},
-                    {"data_offsets", {offset, end}}};
-    offset = end;
+// One of `files`, under a temporary name first.
+void write_atomically(const std::filesystem::path& folder, const std::string& name, const SafetensorsLayout& layout,
+                      const NamedTensors& tensors) {
+  const std::string temporary = name + ".tmp-" + std::to_string(::getpid());
+  const SafetensorsFiles files = SafetensorsFiles::one(temporary, layout);
+  try {
+    create_safetensors(folder, files);
+    SafetensorsSliceWriter writer(folder, files);
+    for (const auto& [tensor, value] : tensors)
+      if (layout.tensors().contains(tensor)) writer.write(whole_piece(tensor, value));
+    writer.finish();
+    rename_file(folder / temporary, folder / name);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(folder / temporary, ignored);
+    throw;
   }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  return text;
 }
 
 }  // namespace
@@ -94,6 +88,8 @@ struct SafetensorsReader::Impl {
   std::map<std::string, std::string> metadata;
   bool sharded = false;
   uint64_t largest_shard_bytes = 0;
+
+  SliceRuns runs_of(const parallel::TensorPiece& piece) const;
 
   void open(const std::filesystem::path& file, const std::function<bool(const std::string&)>& wanted) {
     auto shard = std::make_shared<Shard>(file);
@@ -177,52 +173,62 @@ const std::map<std::string, std::string>& SafetensorsReader::metadata() const { 
 bool SafetensorsReader::sharded() const { return impl_->sharded; }
 uint64_t SafetensorsReader::largest_shard_bytes() const { return impl_->largest_shard_bytes; }
 
+// Checked against the tensor's shape.
+SliceRuns SafetensorsReader::Impl::runs_of(const parallel::TensorPiece& piece) const {
+  const auto& [key, shard] = find(piece.name);
+  const TensorEntry& entry = shard->header.tensors.at(key);
+  if (entry.shape != piece.shape) {
+    std::ostringstream text;
+    text << shard->file->path().string() << ": tensor '" << piece.name << "' has shape " << at::IntArrayRef(entry.shape)
+         << ", expected " << at::IntArrayRef(piece.shape);
+    throw Error(ErrorCode::kMismatch, text.str()).with("tensor", piece.name);
+  }
+  return slice_runs(piece);
+}
+
+at::Tensor SafetensorsReader::get(const parallel::TensorPiece& wanted) const {
+  const SliceRuns runs = impl_->runs_of(wanted);
+  const int64_t count = wanted.values.numel();
+  const at::Tensor whole = get(wanted.name);
+  if (runs.together(wanted.begin, count)) return whole.reshape({-1}).narrow(0, runs.place(wanted.begin), count);
+  parallel::TensorPiece copy = wanted;
+  copy.values = at::empty({count}, whole.options());
+  read_piece(copy);
+  return copy.values;
+}
+
+void SafetensorsReader::read_piece(parallel::TensorPiece& piece) const {
+  const SliceRuns runs = impl_->runs_of(piece);
+  const auto& [key, shard] = impl_->find(piece.name);
+  const TensorEntry& entry = shard->header.tensors.at(key);
+  const int64_t count = piece.values.numel();
+  if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu()) {
+    const size_t size = c10::elementSize(entry.dtype);
+    const std::byte* from = shard->file->bytes().data() + entry.begin;
+    std::byte* to = count == 0 ? nullptr : static_cast<std::byte*>(piece.values.mutable_data_ptr());
+    runs.visit(piece.begin, count, [&](int64_t whole, int64_t own, int64_t length) {
+      std::memcpy(to + static_cast<size_t>(own) * size, from + static_cast<size_t>(whole) * size,
+                  static_cast<size_t>(length) * size);
+    });
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor flat = get(piece.name).reshape({-1});
+  runs.visit(piece.begin, count, [&](int64_t whole, int64_t own, int64_t length) {
+    piece.values.narrow(0, own, length).copy_(flat.narrow(0, whole, length));
+  });
+}
+
 void write_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const NamedTensors ordered = file_order(tensors);
-  const std::string header = header_text(ordered, metadata);
-  AtomicFile out(file);
-  std::string length(8, '\0');
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
-  out.write(length);
-  out.write(header);
-  for (const auto& [name, tensor] : ordered) {
-    const Bytes bytes{tensor.detach().to(at::kCPU).contiguous()};
-    if (!bytes.view().empty()) out.write(bytes.view());
-  }
-  out.commit();
+  write_atomically(file.parent_path(), file.filename().string(), SafetensorsLayout(infos_of(tensors), metadata), tensors);
 }
 
 void write_safetensors_folder(const std::filesystem::path& folder, const NamedTensors& tensors,
                               const SafetensorsWriteOptions& options) {
-  std::vector<NamedTensors> shards(1);
-  uint64_t in_shard = 0, total = 0, elements = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const uint64_t bytes = tensor.nbytes();
-    if (in_shard > 0 && in_shard + bytes > options.max_shard_bytes) {
-      shards.emplace_back();
-      in_shard = 0;
-    }
-    shards.back().emplace_back(name, tensor);
-    in_shard += bytes;
-    total += bytes;
-    elements += static_cast<uint64_t>(tensor.numel());
-  }
-  if (shards.size() == 1 && !options.always_index) {
-    write_safetensors(folder / "model.safetensors", shards[0], options.metadata);
-    return;
-  }
-  nlohmann::ordered_json index;
-  index["metadata"] = {{"total_parameters", elements}, {"total_size", total}};
-  std::map<std::string, std::string> map;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
-    write_safetensors(folder / name, shards[i], options.metadata);
-    for (const auto& [tensor, value] : shards[i]) map[tensor] = name;
-  }
-  index["weight_map"] = map;
-  write_file_atomically(folder / "model.safetensors.index.json", index.dump(2) + "\n");
+  const SafetensorsFiles files = SafetensorsFiles::model(infos_of(tensors), options);
+  for (const auto& [name, layout] : files.files) write_atomically(folder, name, layout, tensors);
+  if (!files.index.empty()) write_file_atomically(folder / "model.safetensors.index.json", files.index);
 }
 
 }  // namespace retort::models

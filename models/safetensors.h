@@ -11,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "models/safetensors_layout.h"
+#include "parallel/parameter.h"
+
 namespace retort::models {
 
 // A read-only view of a checkpoint's tensors. Tensors returned by get() alias the mapping and keep it alive; copy before
@@ -23,6 +26,11 @@ class SafetensorsReader {
   std::vector<std::string> names() const;  // sorted
   at::Tensor get(const std::string& name) const;
   std::vector<int64_t> shape(const std::string& name) const;
+  // Fills piece.values, which says how many elements and in which dtype, with those elements of the whole tensor; reads no others.
+  // kMismatch naming the tensor if it is missing, or has another shape than the whole.
+  void read_piece(parallel::TensorPiece& piece) const;
+  // The same elements in the file's dtype, one dimension: a view of the mapping if they lie together, else a copy.
+  at::Tensor get(const parallel::TensorPiece& wanted) const;
   // The `__metadata__` of the (first) file.
   const std::map<std::string, std::string>& metadata() const;
   bool sharded() const;
@@ -34,15 +42,10 @@ class SafetensorsReader {
   std::shared_ptr<Impl> impl_;
 };
 
-struct SafetensorsWriteOptions {
-  uint64_t max_shard_bytes = uint64_t{5} << 30;
-  bool always_index = false;  // write shards and an index even when one file would do
-  std::map<std::string, std::string> metadata{{"format", "pt"}};
-};
-// One file, atomically.
+// One file, atomically, by one process (several: models/safetensors_writer.h).
 void write_safetensors(const std::filesystem::path& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
-// model.safetensors, or shards with an index when they exceed max_shard_bytes.
+// The files of SafetensorsFiles::model, each atomically.
 void write_safetensors_folder(const std::filesystem::path& folder, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                               const SafetensorsWriteOptions& options = {});
 

@@ -1,22 +1,15 @@
 // The header of one safetensors file. Private to models/.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "models/safetensors_layout.h"
 
 namespace retort::models {
-
-struct TensorEntry {
-  at::ScalarType dtype;
-  std::vector<int64_t> shape;
-  uint64_t begin = 0, end = 0;  // bytes from the start of the file
-};
 
 struct SafetensorsHeader {
   std::map<std::string, TensorEntry> tensors;

@@ -183,6 +183,46 @@ TEST_F(Files, FolderUnderAFileIsUnavailable) {
   EXPECT_EQ(names(), std::set<std::string>{"a"});
 }
 
+TEST_F(Files, AFolderIsFilledByAnybodyAndCommitted) {
+  fs::path temporary;
+  {
+    AtomicFolder folder(folder_ / "c");
+    temporary = folder.temporary();
+    std::ofstream(temporary / "x") << "1";
+  }
+  EXPECT_EQ(names(), std::set<std::string>{}) << "given up";
+  AtomicFolder folder(folder_ / "c");
+  std::ofstream(temporary / "x") << "2";
+  EXPECT_FALSE(fs::exists(folder_ / "c"));
+  folder.commit();
+  EXPECT_EQ(read_file(folder_ / "c/x"), "2");
+  EXPECT_EQ(names(), std::set<std::string>{"c"});
+}
+
+TEST_F(Files, SharedFilesAreWrittenAtTheirPlaces) {
+  reserve_file(folder_ / "a", "head", 12);
+  EXPECT_EQ(read_file(folder_ / "a"), std::string("head\0\0\0\0\0\0\0\0", 12));
+  SharedFile first(folder_ / "a"), second(folder_ / "a");
+  second.write(8, std::as_bytes(std::span("789A", 4)));
+  SharedFile moved(std::move(first));
+  moved.write(4, std::as_bytes(std::span("3456", 4)));
+  moved.sync();
+  EXPECT_EQ(read_file(folder_ / "a"), "head3456789A");
+  EXPECT_EQ(code_of([&] { SharedFile file(folder_ / "missing"); }, "missing"), ErrorCode::kUnavailable);
+  rename_file(folder_ / "a", folder_ / "b");
+  EXPECT_EQ(names(), std::set<std::string>{"b"});
+  EXPECT_EQ(code_of([&] { rename_file(folder_ / "a", folder_ / "b"); }, "b"), ErrorCode::kUnavailable);
+}
+
+TEST_F(Files, AFullDiskShowsWhenTheFileIsReserved) {
+  FileSizeLimit limit(1000);
+  EXPECT_EQ(code_of([&] { reserve_file(folder_ / "a", "head", 5000); }, "5000 bytes"), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(names(), std::set<std::string>{});
+  reserve_file(folder_ / "a", "head", 1000);
+  SharedFile file(folder_ / "a");
+  EXPECT_EQ(code_of([&] { file.write(1000, std::as_bytes(std::span("x", 1))); }, "free space"), ErrorCode::kResourceExhausted);
+}
+
 TEST_F(Files, MapShowsTheBytesAndMoves) {
   write_file_atomically(folder_ / "a", "hello");
   MappedFile map(folder_ / "a");

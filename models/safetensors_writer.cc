@@ -1,0 +1,114 @@
+#include "models/safetensors_writer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "models/tensor_runs.h"
+
+namespace retort::models {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kBufferElements = 32 << 10;
+
+}  // namespace
+
+void create_safetensors(const fs::path& folder, const SafetensorsFiles& files) {
+  for (const auto& [name, layout] : files.files) reserve_file(folder / name, layout.head(), layout.file_bytes());
+  if (!files.index.empty()) write_file_atomically(folder / "model.safetensors.index.json", files.index);
+}
+
+struct SafetensorsSliceWriter::Target {
+  fs::path path;
+  const SafetensorsLayout* layout;
+  std::optional<SharedFile> file{};
+
+  SharedFile& open() {
+    if (!file) file.emplace(path);
+    return *file;
+  }
+};
+
+SafetensorsSliceWriter::SafetensorsSliceWriter(fs::path folder, const SafetensorsFiles& files) : folder_(std::move(folder)) {
+  for (const auto& [name, layout] : files.files) targets_.push_back(std::make_unique<Target>(Target{folder_ / name, &layout}));
+}
+
+SafetensorsSliceWriter::~SafetensorsSliceWriter() = default;
+
+SafetensorsSliceWriter::Target& SafetensorsSliceWriter::find(const parallel::TensorPiece& piece) {
+  for (const auto& target : targets_) {
+    const auto found = target->layout->tensors().find(piece.name);
+    if (found == target->layout->tensors().end()) continue;
+    if (found->second.shape == piece.shape) return *target;
+    std::ostringstream text;
+    text << target->path.string() << ": tensor '" << piece.name << "' is laid out with shape "
+         << at::IntArrayRef(found->second.shape) << ", a piece is of one with " << at::IntArrayRef(piece.shape);
+    throw Error(ErrorCode::kMismatch, text.str()).with("tensor", piece.name);
+  }
+  throw Error(ErrorCode::kMismatch, folder_.string() + ": no file is laid out for tensor '" + piece.name + "'")
+      .with("tensor", piece.name);
+}
+
+void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
+  Target& target = find(piece);
+  const SliceRuns runs = slice_runs(piece);
+  const int64_t count = piece.values.numel();
+  if (count == 0) return;
+  SharedFile& file = target.open();
+  const TensorEntry& entry = target.layout->tensors().at(piece.name);
+  const size_t size = c10::elementSize(entry.dtype);
+  // Elements [begin, begin + length) of the slice.
+  const auto put = [&](const at::Tensor& values, int64_t begin, int64_t length) {
+    const auto* data = static_cast<const std::byte*>(values.const_data_ptr());
+    runs.visit(begin, length, [&](int64_t whole, int64_t own, int64_t n) {
+      file.write(entry.begin + static_cast<uint64_t>(whole) * size,
+                 {data + static_cast<size_t>(own) * size, static_cast<size_t>(n) * size});
+    });
+  };
+  if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu()) {
+    put(piece.values, piece.begin, count);
+  } else {
+    const at::NoGradGuard no_grad;
+    if (!buffer_.defined() || buffer_.scalar_type() != entry.dtype)
+      buffer_ = at::empty({kBufferElements}, at::TensorOptions().dtype(entry.dtype));
+    for (int64_t done = 0; done < count; done += kBufferElements) {
+      const int64_t length = std::min(kBufferElements, count - done);
+      buffer_.narrow(0, 0, length).copy_(piece.values.narrow(0, done, length));
+      put(buffer_, piece.begin + done, length);
+    }
+  }
+  num_elements_ += static_cast<uint64_t>(count);
+}
+
+void SafetensorsSliceWriter::finish() {
+  for (const auto& target : targets_)
+    if (target->file) target->file->sync();
+}
+
+parallel::TensorPiece whole_piece(const std::string& name, const at::Tensor& tensor) {
+  return parameter_piece({.name = name, .value = tensor});
+}
+
+parallel::TensorPiece parameter_piece(const parallel::NamedParameter& parameter) {
+  const at::Tensor value = parameter.value.detach();
+  return {.name = parameter.name,
+          .shape = parameter.shard.shape.empty() ? value.sizes().vec() : parameter.shard.shape,
+          .slice_shape = value.sizes().vec(),
+          .dim = parameter.shard.dim,
+          .offset = parameter.shard.begin,
+          .values = value.reshape({-1})};
+}
+
+parallel::TensorPiece snapshot(const parallel::TensorPiece& piece, at::ScalarType dtype) {
+  parallel::TensorPiece copy = piece;
+  copy.values = at::empty(piece.values.sizes(), at::TensorOptions().dtype(dtype)).copy_(piece.values.detach());
+  return copy;
+}
+
+}  // namespace retort::models

@@ -1,0 +1,56 @@
+// Safetensors files that several processes write together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/safetensors_layout.h"
+#include "parallel/parameter.h"
+
+namespace retort::models {
+
+// One process makes the files in `folder` (which must exist): headers and index are written and the room for every tensor is reserved,
+// so that a full disk shows here (kResourceExhausted naming the file).
+void create_safetensors(const std::filesystem::path& folder, const SafetensorsFiles& files);
+
+// Then any number of processes write the elements, each its own, into files that all see.
+// Threads: one at a time. Errors: kUnavailable / kResourceExhausted naming the file.
+class SafetensorsSliceWriter {
+ public:
+  // `files`: as given to create_safetensors; must outlive the writer. A file is opened when its first element is written.
+  SafetensorsSliceWriter(std::filesystem::path folder, const SafetensorsFiles& files);
+  ~SafetensorsSliceWriter();
+  SafetensorsSliceWriter(const SafetensorsSliceWriter&) = delete;
+
+  // Converts to the file's dtype (as Tensor::to, through a buffer of at most 256 KiB) and writes each element to its place. Values of
+  // the file's dtype on the CPU are written as they lie, without any LibTorch operation. kMismatch naming a tensor that the files do not
+  // have in that shape.
+  void write(const parallel::TensorPiece& piece);
+  // Every element written is on the disk.
+  void finish();
+  uint64_t num_elements() const { return num_elements_; }  // written so far
+
+ private:
+  struct Target;
+  Target& find(const parallel::TensorPiece& piece);
+
+  std::filesystem::path folder_;
+  std::vector<std::unique_ptr<Target>> targets_;  // one for each file
+  at::Tensor buffer_;
+  uint64_t num_elements_ = 0;
+};
+
+// The whole of a tensor, and what a rank holds of a parameter. They share memory with it if it is contiguous.
+parallel::TensorPiece whole_piece(const std::string& name, const at::Tensor& tensor);
+parallel::TensorPiece parameter_piece(const parallel::NamedParameter& parameter);
+// A copy of its own, in `dtype`.
+parallel::TensorPiece snapshot(const parallel::TensorPiece& piece, at::ScalarType dtype);
+
+}  // namespace retort::models
