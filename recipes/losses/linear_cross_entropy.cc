@@ -6,6 +6,8 @@
 
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/row_kernels.h"
+#include "recipes/losses/detail/sharded_losses.h"
+#include "recipes/losses/detail/vocab_group.h"
 
 namespace retort::losses {
 namespace {
@@ -14,7 +16,8 @@ class CrossEntropyChunks : public detail::ChunkLoss {
  public:
   CrossEntropyChunks(const at::Tensor& targets, int64_t vocab) : targets_(targets.contiguous()), vocab_(vocab) {}
 
-  void chunk(int64_t begin, int64_t count, float* logits, bool gradient) override {
+  void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool gradient) override {
+    float* logits = chunk.data_ptr<float>();
     const int64_t* targets = targets_.data_ptr<int64_t>() + begin;
     const detail::RowLoss loss{.ce_weight = 1, .gradient = gradient};
     rows_.resize(count);
@@ -44,11 +47,14 @@ class CrossEntropyChunks : public detail::ChunkLoss {
 }  // namespace
 
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                                        const at::Tensor& targets, int64_t chunk_tokens) {
+                                        const at::Tensor& targets, int64_t chunk_tokens, const parallel::VocabShard& vocab) {
+  if (!vocab.whole() || !detail::on_cpu(hidden))
+    return detail::sharded_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab);
   const detail::LinearHead head{hidden, weight, bias};
-  detail::check_head(head, targets);
+  detail::check_head(head, targets, detail::vocab_total(vocab, weight));
+  const detail::VocabGroup whole(vocab, head.vocab());
   detail::check_chunk_tokens(chunk_tokens);
-  CrossEntropyChunks chunks(targets, head.vocab());
+  CrossEntropyChunks chunks(targets, whole.total());
   CrossEntropyResult result;
   result.loss_sum = detail::run_linear_head(head, detail::chunk_rows(chunk_tokens, head.vocab()), chunks);
   result.count = head.rows();

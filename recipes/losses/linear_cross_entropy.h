@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "parallel/vocab_shard.h"
+
 namespace retort::losses {
 
 struct CrossEntropyResult {
@@ -17,8 +19,14 @@ struct CrossEntropyResult {
 // hidden [R, H] (float dtype, may require grad), weight [V, H], bias [V] or undefined, targets [R] int64.
 // Each chunk's gradient is formed in the forward pass: dH [R, H] is kept in hidden's dtype, dW [V, H] accumulated in fp32; both
 // are scaled by the incoming scalar gradient in backward. Memory: chunk*V*4*2 + R*H + V*H*4 bytes. R = 0 gives a zero that still
-// reaches hidden and weight in backward. Without grad mode no gradient is formed. Collectives: none.
+// reaches hidden and weight in backward. Without grad mode no gradient is formed.
+// Of a split vocabulary, weight and bias are this rank's rows [begin, begin + rows), targets are ids of the whole one; hidden and
+// targets are the same on every rank. The result is the same on every rank; dH is what these rows contribute (the sum over the
+// ranks is the whole), dW theirs alone. Collectives: none for a whole vocabulary; else a vote on the arguments, then two
+// all-reduces a chunk, and none in backward: every rank must call. An error of one rank is thrown on all of them.
+// Devices: row kernels for a whole vocabulary on the CPU, else ATen operators (about 5 * chunk*V*4 bytes) on any.
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                                        const at::Tensor& targets, int64_t chunk_tokens = 0);
+                                        const at::Tensor& targets, int64_t chunk_tokens = 0,
+                                        const parallel::VocabShard& vocab = {});
 
 }  // namespace retort::losses

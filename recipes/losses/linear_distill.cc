@@ -80,7 +80,8 @@ class DistillChunks : public detail::ChunkLoss {
         kd_factor_(kd_factor(options)),
         loss_(row_loss(options)) {}
 
-  void chunk(int64_t begin, int64_t count, float* logits, bool gradient) override {
+  void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool gradient) override {
+    float* logits = chunk.data_ptr<float>();
     const int64_t* targets = targets_.data_ptr<int64_t>() + begin;
     loss_.gradient = gradient;
     teacher_.load(begin, count);
@@ -129,7 +130,7 @@ DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const TeacherSignal& signal, const DivergenceOptions& options) {
   const detail::LinearHead head{hidden, weight, bias};
   options.validate();
-  detail::check_head(head, targets);
+  detail::check_head(head, targets, head.vocab());
   const auto teacher = detail::make_teacher_rows(signal, head.rows(), head.vocab(), options);
   DistillChunks chunks(targets, head.vocab(), *teacher, options);
   const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab() + teacher->floats_per_row());

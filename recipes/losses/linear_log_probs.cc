@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/row_kernels.h"
+#include "recipes/losses/detail/sharded_losses.h"
+#include "recipes/losses/detail/vocab_group.h"
 
 namespace retort::losses {
 namespace {
@@ -44,7 +46,8 @@ class ForwardChunks : public LogProbChunks {
   ForwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, float* log_probs, float* entropy)
       : LogProbChunks(targets, vocab, temperature), log_probs_(log_probs), entropy_(entropy) {}
 
-  void chunk(int64_t begin, int64_t count, float* logits, bool) override {
+  void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool) override {
+    float* logits = chunk.data_ptr<float>();
     detail::for_rows(count, [&](int64_t first, int64_t last, int) {
       for (int64_t r = first; r < last; ++r) {
         const detail::RowResult row = run_row(begin + r, logits + r * vocab(), {.gradient = false});
@@ -65,7 +68,8 @@ class BackwardChunks : public LogProbChunks {
   BackwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, const at::Tensor& incoming)
       : LogProbChunks(targets, vocab, temperature), incoming_(incoming.contiguous()) {}
 
-  void chunk(int64_t begin, int64_t count, float* logits, bool) override {
+  void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool) override {
+    float* logits = chunk.data_ptr<float>();
     const float* incoming = incoming_.data_ptr<float>() + begin;
     detail::for_rows(count, [&](int64_t first, int64_t last, int) {
       for (int64_t r = first; r < last; ++r)
@@ -105,30 +109,31 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
   }
 };
 
-bool wants_gradient(const detail::LinearHead& head) {
-  return at::GradMode::is_enabled() &&
-         (head.hidden.requires_grad() || head.weight.requires_grad() || (head.bias.defined() && head.bias.requires_grad()));
-}
-
 }  // namespace
 
-LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
-                          const LogProbsOptions& options) {
-  const detail::LinearHead head{hidden, weight, bias};
-  detail::check_head(head, targets);
-  detail::check_chunk_tokens(options.chunk_tokens);
+void detail::check_log_probs_options(const LogProbsOptions& options) {
+  check_chunk_tokens(options.chunk_tokens);
   if (!(options.temperature > 0 && std::isfinite(options.temperature)))
     throw Error(ErrorCode::kInvalidArgument, "temperature must be positive and finite").with("temperature", options.temperature);
+}
+
+LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
+                          const LogProbsOptions& options, const parallel::VocabShard& vocab) {
+  if (!vocab.whole() || !detail::on_cpu(hidden)) return detail::sharded_log_probs(hidden, weight, bias, targets, options, vocab);
+  const detail::LinearHead head{hidden, weight, bias};
+  detail::check_head(head, targets, detail::vocab_total(vocab, weight));
+  detail::check_log_probs_options(options);
+  const detail::VocabGroup whole(vocab, head.vocab());
 
   const auto f32 = hidden.options().dtype(at::kFloat).requires_grad(false);
   LogProbs result;
   result.log_probs = at::empty({head.rows()}, f32);
   if (options.entropy) result.entropy = at::empty({head.rows()}, f32);
-  ForwardChunks chunks(targets, head.vocab(), options.temperature, result.log_probs.data_ptr<float>(),
+  ForwardChunks chunks(targets, whole.total(), options.temperature, result.log_probs.data_ptr<float>(),
                        options.entropy ? result.entropy.data_ptr<float>() : nullptr);
   const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab());
   detail::run_linear_head_forward(head, rows_at_once, chunks);
-  if (wants_gradient(head)) {
+  if (detail::wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
     const at::Tensor computed = result.log_probs;
     result.log_probs =

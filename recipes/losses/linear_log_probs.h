@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "parallel/vocab_shard.h"
+
 namespace retort::losses {
 
 struct LogProbsOptions {
@@ -24,8 +26,10 @@ struct LogProbs {
 // chunk*V*4 + R*8 bytes in forward (also under no-grad); chunk*V*4 + R*H*sizeof(hidden) + V*H*4 in backward, plus float32 copies of
 // a weight of another dtype (V*H*4, in each). The inputs must not change in place between forward and backward (LibTorch
 // checks it). Differentiable once: create_graph is refused. R = 0 reaches hidden, weight and bias in backward, with zeros.
-// kInvalidArgument: shapes, dtypes, a target outside [0, V) (with its row), temperature, chunk_tokens. Collectives: none.
+// kInvalidArgument: shapes, dtypes, a target outside [0, V) (with its row), temperature, chunk_tokens.
+// A split vocabulary, collectives and devices as linear_cross_entropy; 12 bytes a row more are kept, so that backward needs no
+// collective.
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
-                          const LogProbsOptions& options = {});
+                          const LogProbsOptions& options = {}, const parallel::VocabShard& vocab = {});
 
 }  // namespace retort::losses

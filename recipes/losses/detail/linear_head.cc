@@ -13,7 +13,6 @@
 namespace retort::losses::detail {
 namespace {
 
-constexpr int64_t kChunkBytes = 16 << 20;
 constexpr int64_t kRowQuantum = 64;
 
 std::string shape_of(const at::Tensor& tensor) {
@@ -44,7 +43,7 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
     at::Tensor logits = buffer.narrow(0, 0, count);
     const at::Tensor h = head.hidden.narrow(0, begin, count).to(at::kFloat);
     form_logits(logits, h, weight, bias);
-    loss.chunk(begin, count, logits.data_ptr<float>(), needs.any());
+    loss.chunk(begin, count, logits, needs.any());
     if (needs.hidden) {
       at::Tensor out = grads.hidden.narrow(0, begin, count);
       if (out.scalar_type() == at::kFloat)
@@ -94,30 +93,31 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
 
 }  // namespace
 
-void check_head(const LinearHead& head, const at::Tensor& targets) {
+void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab) {
   const auto& [hidden, weight, bias] = head;
   require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()),
           "hidden must be [R, H] of a float dtype", "hidden", hidden);
   require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) && weight.size(1) == hidden.size(1) &&
-              weight.size(0) > 0,
-          "weight must be [V, H] of a float dtype, with the H of hidden", "weight", weight);
+              vocab > 0 && weight.size(0) <= vocab,
+          "weight must be [V, H] of a float dtype, with the H of hidden and no more rows than the vocabulary", "weight", weight);
   if (bias.defined())
     require(bias.dim() == 1 && at::isFloatingType(bias.scalar_type()) && bias.size(0) == weight.size(0),
             "bias must be [V] of a float dtype, with the V of weight", "bias", bias);
   require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong && targets.size(0) == hidden.size(0),
           "targets must be [R] int64, one for each row of hidden", "targets", targets);
-  for (const at::Tensor& tensor : {hidden, weight, bias, targets})
-    if (tensor.defined() && !tensor.device().is_cpu())
-      throw Error(ErrorCode::kUnavailable, "the linear losses have CPU kernels only: keep the head's inputs on the CPU")
-          .with("device", tensor.device().str());
-  const at::Tensor flat = targets.contiguous();
+  for (const at::Tensor& tensor : {weight, bias, targets})
+    if (tensor.defined() && tensor.device() != hidden.device())
+      throw Error(ErrorCode::kInvalidArgument, "hidden, weight, bias and targets must be on one device")
+          .with("device", tensor.device().str())
+          .with("hidden_device", hidden.device().str());
+  const at::Tensor flat = targets.to(at::kCPU).contiguous();
   const int64_t* ids = flat.data_ptr<int64_t>();
   for (int64_t row = 0; row < flat.size(0); ++row)
-    if (ids[row] < 0 || ids[row] >= head.vocab())
+    if (ids[row] < 0 || ids[row] >= vocab)
       throw Error(ErrorCode::kInvalidArgument, "a target is no id of the vocabulary: pass only the rows that have a target")
           .with("row", row)
           .with("target", ids[row])
-          .with("vocab", head.vocab());
+          .with("vocab", vocab);
 }
 
 void check_chunk_tokens(int64_t chunk_tokens) {
@@ -126,16 +126,19 @@ void check_chunk_tokens(int64_t chunk_tokens) {
         .with("chunk_tokens", chunk_tokens);
 }
 
-int64_t chunk_rows(int64_t asked, int64_t floats_per_row) {
+int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes) {
   if (asked > 0) return asked;
-  const int64_t fitting = kChunkBytes / (4 * std::max<int64_t>(floats_per_row, 1));
+  const int64_t fitting = bytes / (4 * std::max<int64_t>(floats_per_row, 1));
   return std::max(kRowQuantum, fitting / kRowQuantum * kRowQuantum);
 }
 
+bool wants_gradient(const LinearHead& head) {
+  return at::GradMode::is_enabled() &&
+         (head.hidden.requires_grad() || head.weight.requires_grad() || (head.bias.defined() && head.bias.requires_grad()));
+}
+
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {
-  const bool wanted = at::GradMode::is_enabled() && (head.hidden.requires_grad() || head.weight.requires_grad() ||
-                                                     (head.bias.defined() && head.bias.requires_grad()));
-  if (wanted) {
+  if (wants_gradient(head)) {
     const std::optional<at::Tensor> bias = head.bias.defined() ? std::optional(head.bias) : std::nullopt;
     return HeadFunction::apply(head.hidden, head.weight, bias, rows_at_once, &loss);
   }

@@ -9,7 +9,7 @@
 
 namespace retort::losses::detail {
 
-// The student's side: hidden [R, H], weight [V, H], bias [V] or undefined.
+// The student's side: hidden [R, H], weight [V, H], bias [V] or undefined; V counts the rows that this rank holds, maybe none.
 struct LinearHead {
   at::Tensor hidden, weight, bias;
 
@@ -21,21 +21,22 @@ struct LinearHead {
 class ChunkLoss {
  public:
   virtual ~ChunkLoss() = default;
-  // logits [count, V] float32 of rows [begin, begin + count): accumulate the loss and, with `gradient`, overwrite them by the
-  // loss's gradient; without, they may be destroyed.
-  virtual void chunk(int64_t begin, int64_t count, float* logits, bool gradient) = 0;
+  // logits [count, V] float32, contiguous, of rows [begin, begin + count): accumulate the loss and, with `gradient`, overwrite
+  // them by the loss's gradient; without, they may be destroyed. No autograd.
+  virtual void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) = 0;
   virtual double loss_sum() const = 0;
 };
 
-// kInvalidArgument unless shapes, dtypes (any float; computed in fp32) and target ids in [0, V) fit; kUnavailable off the CPU.
-void check_head(const LinearHead& head, const at::Tensor& targets);
+// kInvalidArgument unless shapes, dtypes (any float; computed in fp32), devices (all one) and target ids in [0, vocab) fit, the
+// weight having at most `vocab` rows.
+void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab);
 
 // kInvalidArgument if negative.
 void check_chunk_tokens(int64_t chunk_tokens);
 
-// Rows formed at once: `asked` if positive, else the multiple of 64 (at least 64) whose `floats_per_row` * 4 bytes fit 16 MiB.
+// Rows formed at once: `asked` if positive, else the multiple of 64 (at least 64) whose `floats_per_row` * 4 bytes fit `bytes`.
 // A function of sizes alone: the bits of a matrix product depend on its row count.
-int64_t chunk_rows(int64_t asked, int64_t floats_per_row);
+int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes = 16 << 20);
 
 // Runs `loss` over all rows; the scalar float32 loss sum, with autograd if grad mode is on and an input requires grad. The
 // gradients are formed here (dH in hidden's dtype, dW and dbias in fp32) and scaled by the incoming scalar in backward, where
@@ -43,6 +44,9 @@ int64_t chunk_rows(int64_t asked, int64_t floats_per_row);
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
 // The same without gradients and result.
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
+
+// Whether grad mode is on and hidden, weight or bias requires grad.
+bool wants_gradient(const LinearHead& head);
 
 struct HeadNeeds {
   bool hidden = false, weight = false, bias = false;

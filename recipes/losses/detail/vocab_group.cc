@@ -1,0 +1,89 @@
+#include "recipes/losses/detail/vocab_group.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "recipes/losses/detail/linear_head.h"
+
+namespace retort::losses::detail {
+
+VocabGroup::VocabGroup(const parallel::VocabShard& vocab, int64_t rows)
+    : group_(vocab.whole() ? nullptr : vocab.group),
+      begin_(vocab.begin),
+      rows_(rows),
+      total_(vocab.total > 0 ? vocab.total : rows) {
+  const int64_t rank = group_ ? group_->rank() : 0;
+  const bool known = !split() || vocab.total > 0;
+  if (known && begin_ == begin_of(rank) && rows_ == rows_of(rank)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the weight's rows are not this rank's part of the vocabulary: rank r of n holds [r * m, (r + 1) * m) with m = "
+              "ceil(total / n)")
+      .with("rank", rank)
+      .with("begin", begin_)
+      .with("rows", rows_)
+      .with("total", vocab.total);
+}
+
+int64_t VocabGroup::rows_per_rank() const { return rows_of(0); }
+
+int64_t VocabGroup::own_below(int64_t limit) const { return std::clamp<int64_t>(limit - begin_, 0, rows_); }
+
+int64_t VocabGroup::begin_of(int64_t rank) const { return split() ? parallel::vocab_begin(total_, group_->size(), rank) : 0; }
+
+int64_t VocabGroup::rows_of(int64_t rank) const {
+  return split() ? parallel::vocab_end(total_, group_->size(), rank) - begin_of(rank) : total_;
+}
+
+at::Tensor VocabGroup::gather(int64_t mine) const {
+  const at::Tensor own = at::full({1}, mine, at::kLong);
+  return split() ? group_->all_gather(own).flatten() : own;
+}
+
+void VocabGroup::reduce(const std::vector<at::Tensor*>& columns, parallel::ReduceOp op) const {
+  if (!split() || columns.empty()) return;
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor* column : columns) parts.push_back(column->reshape({-1}));
+  at::Tensor all = at::cat(parts).to(at::kCPU);  // the group moves host memory
+  group_->all_reduce(all, op);
+  all = all.to(parts.front().device());
+  int64_t begin = 0;
+  for (at::Tensor* column : columns) {
+    const int64_t size = column->numel();
+    *column = all.narrow(0, begin, size).view(column->sizes());
+    begin += size;
+  }
+}
+
+void VocabGroup::max(const std::vector<at::Tensor*>& columns) const { reduce(columns, parallel::ReduceOp::kMax); }
+
+void VocabGroup::sum(const std::vector<at::Tensor*>& columns) const {
+  for (at::Tensor* column : columns) *column = column->to(at::kDouble);
+  reduce(columns, parallel::ReduceOp::kSum);
+}
+
+int64_t vocab_total(const parallel::VocabShard& vocab, const at::Tensor& weight) {
+  if (vocab.total > 0) return vocab.total;
+  return weight.defined() && weight.dim() > 0 ? weight.size(0) : 0;
+}
+
+void check_together(const parallel::VocabShard& vocab, const std::function<void()>& checks) {
+  if (vocab.whole()) return checks();
+  std::optional<Error> mine;
+  try {
+    checks();
+  } catch (const Error& e) {
+    mine = e;
+  }
+  parallel::agree_or_throw(*vocab.group, mine ? &*mine : nullptr);
+}
+
+int64_t sharded_chunk_rows(int64_t asked, int64_t floats_per_row, const at::Device& device) {
+  constexpr int64_t kHostBytes = 16 << 20, kDeviceBytes = 256 << 20;
+  return chunk_rows(asked, floats_per_row, device.is_cpu() ? kHostBytes : kDeviceBytes);
+}
+
+}  // namespace retort::losses::detail
