@@ -51,8 +51,8 @@ inline constexpr int64_t kMinimumSendsInFlight = 2;
 // virtual_pp = V > 1: interleaved (SYSTEMS B111). Micro-batches go through a chunk in groups of pp, then through the next chunk.
 // The warm-up is min(2 (pp - stage - 1) + (V - 1) pp, M V) forwards; at most one more is between forward and backward, each with
 // 1/V of the stage's layers. A stage idles for (pp - 1) / (M V) of the time that it works, if M is a multiple of pp; a last group
-// that is incomplete takes about as long as a complete one. M = pp has no rule of its own, as it has elsewhere: where sends do not
-// wait, it would only cost memory.
+// that is incomplete takes about as long as a complete one. M = pp has no rule of its own, as it has elsewhere: where sends do
+// not wait, it would only cost memory.
 //
 // kInvalidArgument: sizes below one, a stage outside, virtual_pp > 1 without a pipeline.
 std::vector<PipelineAction> pipeline_schedule(const PipelineOptions& options);
