@@ -9,7 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 26> kLater{{
+constexpr std::array<Entry, 23> kLater{{
     {"reward_model", "recipe: reward_model is"},
     {"lora", "LoRA is"},
     {"recipe=reward_model", "recipe: reward_model is"},
@@ -23,9 +23,6 @@ constexpr std::array<Entry, 26> kLater{{
     {"roles.*.tokenizer", "an external engine as a role is"},
     {"roles.*.attach", "attaching to a served role is"},
     {"roles.*.dtype=float16", "dtype: float16 is"},
-    {"roles.*.world.sequence_parallel", "sequence parallelism is"},
-    {"roles.*.world.virtual_pp", "interleaved pipeline parallelism is"},
-    {"roles.*.world.distributed_optimizer", "the sharded optimizer is"},
     {"roles.*.world.cp", "context parallelism is"},
     {"roles.*.world.ep", "expert parallelism is"},
     {"launch.backend=ssh", "backend: ssh is"},

@@ -1,7 +1,6 @@
 #include "parallel/adamw.h"
 
 #include <algorithm>
-#include <map>
 #include <sstream>
 #include <utility>
 
@@ -48,14 +47,37 @@ struct UpdateGroup {
 
 AdamW::AdamW(std::vector<NamedParameter> parameters, Options options)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
+  for (const NamedParameter& p : parameters_) parts_.push_back({.begin = 0, .end = p.value.defined() ? p.value.numel() : 0});
+  allocate();
+}
+
+AdamW::AdamW(const GradBuckets& grads, Options options) : options_(std::move(options)) {
+  for (size_t i = 0; i < grads.size(); ++i) {
+    parameters_.push_back(grads.parameter(i));
+    parts_.push_back(grads.part(i));
+  }
+  allocate();
+}
+
+void AdamW::allocate() {
   check_options(options_);
   const at::NoGradGuard no_grad;
-  for (const NamedParameter& p : parameters_) {
-    check_parameter(p);
-    exp_avg_.push_back(at::zeros(p.value.sizes(), at::kFloat));
-    exp_avg_sq_.push_back(at::zeros(p.value.sizes(), at::kFloat));
-    master_.push_back(needs_master(p.value) ? p.value.detach().to(at::kFloat) : at::Tensor());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    check_parameter(parameters_[i]);
+    exp_avg_.push_back(at::zeros({parts_[i].size()}, at::kFloat));
+    exp_avg_sq_.push_back(at::zeros({parts_[i].size()}, at::kFloat));
+    master_.push_back(needs_master(parameters_[i].value) ? value_part(i).to(at::kFloat) : at::Tensor());
   }
+}
+
+at::Tensor AdamW::value_part(size_t i) const {
+  const at::Tensor& value = parameters_[i].value;
+  return value.detach().view({value.numel()}).narrow(0, parts_[i].begin, parts_[i].size());
+}
+
+void AdamW::set_parameters_from_masters() {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (master_[i].defined()) value_part(i).copy_(master_[i]);
 }
 
 bool AdamW::decays(const std::string& name) const {
@@ -75,10 +97,13 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
     RETORT_CHECK(grads.parameter(i).value.is_same(parameters_[i].value))
         << "gradient " << i << " is of '" << grads.parameter(i).name << "', the optimizer's parameter is '" << parameters_[i].name
         << "'";
-    if (parameters_[i].value.numel() == 0) continue;
+    const GradBuckets::Part part = grads.part(i);
+    RETORT_CHECK(part.begin == parts_[i].begin && part.end == parts_[i].end)
+        << "the gradients of '" << parameters_[i].name << "' are summed for another part than the optimizer's";
+    if (part.size() == 0) continue;
     UpdateGroup& group = groups[decays(parameters_[i].name) ? 1 : 0];
-    group.values.push_back(master_[i].defined() ? master_[i] : parameters_[i].value.detach());
-    group.grads.push_back(grads.main_grad(i));
+    group.values.push_back(master_[i].defined() ? master_[i] : value_part(i));
+    group.grads.push_back(grads.main_grad_part(i));
     group.exp_avg.push_back(exp_avg_[i]);
     group.exp_avg_sq.push_back(exp_avg_sq_[i]);
     group.steps.push_back(step_tensor);
@@ -90,52 +115,58 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
                       options_.beta2, decay == 1 ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false,
                       /*maximize=*/false);
   }
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (master_[i].defined()) parameters_[i].value.detach().copy_(master_[i]);
+  set_parameters_from_masters();
 }
 
 int64_t AdamW::state_bytes() const {
   int64_t bytes = 0;
   for (const auto* tensors : {&exp_avg_, &exp_avg_sq_, &master_})
     for (const at::Tensor& t : *tensors)
-      if (t.defined()) bytes += static_cast<int64_t>(t.nbytes());
+      if (t.defined()) bytes += static_cast<int64_t>(t.storage().nbytes());
   return bytes;
 }
 
-AdamW::State AdamW::state() const {
-  State state{.step = step_, .tensors = {}};
+std::vector<TensorPiece> AdamW::state(bool counted_only) const {
+  std::vector<TensorPiece> pieces;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string& name = parameters_[i].name;
-    state.tensors.emplace_back(name + ".exp_avg", exp_avg_[i]);
-    state.tensors.emplace_back(name + ".exp_avg_sq", exp_avg_sq_[i]);
-    if (master_[i].defined()) state.tensors.emplace_back(name + ".master", master_[i]);
+    const NamedParameter& p = parameters_[i];
+    if (parts_[i].size() == 0 || (counted_only && !p.shard.counted)) continue;
+    const auto add = [&](const char* what, const at::Tensor& values) {
+      pieces.push_back({.name = p.name + what,
+                        .shape = p.shard.shape.empty() ? p.value.sizes().vec() : p.shard.shape,
+                        .slice_shape = p.value.sizes().vec(),
+                        .dim = p.shard.dim,
+                        .offset = p.shard.begin,
+                        .begin = parts_[i].begin,
+                        .values = values});
+    };
+    add(".exp_avg", exp_avg_[i]);
+    add(".exp_avg_sq", exp_avg_sq_[i]);
+    if (master_[i].defined()) add(".master", master_[i]);
   }
-  return state;
+  return pieces;
 }
 
-void AdamW::load_state(const State& state) {
-  const std::map<std::string, at::Tensor> given(state.tensors.begin(), state.tensors.end());
-  const State mine = this->state();
-  // Everything is checked before anything is written.
-  for (const auto& [name, tensor] : mine.tensors) {
-    const auto found = given.find(name);
-    if (found == given.end() || !found->second.defined())
-      throw Error(ErrorCode::kMismatch,
-                  "the optimizer state lacks '" + name + "'; was it saved with other parameters or dtypes?");
-    if (found->second.sizes() == tensor.sizes() && found->second.scalar_type() == at::kFloat) continue;
+void AdamW::load_state(int64_t step, const ReadPiece& read) {
+  if (step < 0) throw Error(ErrorCode::kMismatch, "the optimizer state's step is negative").with("step", step);
+  const std::vector<TensorPiece> wanted = state();
+  std::vector<at::Tensor> given;
+  for (const TensorPiece& piece : wanted) {
+    const at::Tensor& values = given.emplace_back(read(piece));
+    if (values.defined() && values.scalar_type() == at::kFloat && values.sizes() == piece.values.sizes()) continue;
     std::ostringstream shapes;
-    shapes << c10::toString(found->second.scalar_type()) << found->second.sizes() << ", expected Float" << tensor.sizes();
-    throw Error(ErrorCode::kMismatch, "the optimizer state's '" + name + "' is " + shapes.str());
+    if (values.defined())
+      shapes << c10::toString(values.scalar_type()) << values.sizes();
+    else
+      shapes << "missing";
+    throw Error(ErrorCode::kMismatch, "the optimizer state's '" + piece.name + "' is " + shapes.str() + ", expected Float[" +
+                                          std::to_string(piece.values.numel()) +
+                                          "]; was it saved with other parameters or dtypes?");
   }
-  for (const auto& [name, tensor] : state.tensors)
-    if (std::ranges::none_of(mine.tensors, [&](const auto& m) { return m.first == name; }))
-      throw Error(ErrorCode::kMismatch, "the optimizer state holds '" + name + "', which no parameter here has");
-  if (state.step < 0) throw Error(ErrorCode::kMismatch, "the optimizer state's step is negative").with("step", state.step);
   const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : mine.tensors) at::Tensor(tensor).copy_(given.at(name));
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (master_[i].defined()) parameters_[i].value.detach().copy_(master_[i]);
-  step_ = state.step;
+  for (size_t i = 0; i < wanted.size(); ++i) at::Tensor(wanted[i].values).copy_(given[i]);
+  set_parameters_from_masters();
+  step_ = step;
 }
 
 }  // namespace retort::parallel

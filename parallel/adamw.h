@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "parallel/grad_buckets.h"
@@ -13,7 +13,9 @@
 namespace retort::parallel {
 
 // State per parameter element: m and v fp32 (8 bytes), and an fp32 master copy (4 bytes) when the parameter is not fp32.
-// Everything is allocated in the constructor, not lazily.
+// Everything is allocated in the constructor, not lazily. With sharded gradients the state is that of GradBuckets::part() only,
+// and step() updates only that part of each parameter: ParameterGather makes them whole.
+// Threads: compute. No collectives.
 class AdamW {
  public:
   struct Options {
@@ -21,30 +23,37 @@ class AdamW {
     // Names that end in one of these get no weight decay (empty: all decay, as torch.optim.AdamW on model.parameters()).
     std::vector<std::string> no_decay_suffixes;
   };
-  AdamW(std::vector<NamedParameter> parameters, Options options);
+  AdamW(std::vector<NamedParameter> parameters, Options options);  // all elements
+  AdamW(const GradBuckets& grads, Options options);                // the parts that `grads` has the sums of
 
-  // One update with main_grads of `grads` (same order of parameters). No collectives.
+  // One update with main_grads of `grads` (same order of parameters, same parts).
   void step(const GradBuckets& grads, double learning_rate);
   int64_t num_steps() const { return step_; }
-  int64_t state_bytes() const;
+  int64_t state_bytes() const;  // allocated
 
-  // Layout-independent state: one tensor per (parameter, "exp_avg" | "exp_avg_sq" | "master"), keyed "<name>.<what>".
-  struct State {
-    int64_t step = 0;
-    std::vector<std::pair<std::string, at::Tensor>> tensors;
-  };
-  State state() const;  // the live tensors, not copies
-  // Copies; exactly the tensors that state() has. kMismatch naming the first missing, misshaped or unknown tensor, before
-  // anything is written. A loaded master also sets its parameter.
-  void load_state(const State& state);
+  // Layout-independent state: pieces of tensors "<name>.exp_avg", "<name>.exp_avg_sq" and "<name>.master" that have the whole
+  // parameter's shape, in the order of the parameters. `values` are the live tensors (fp32, one dimension), not copies.
+  // counted_only: the pieces that this rank writes. Over tp, pp and sharded dp these cover every element exactly once; without
+  // sharding every dp rank has the same ones, and one of them writes.
+  std::vector<TensorPiece> state(bool counted_only = false) const;
+  // Gives the values of a wanted piece: fp32, one dimension, wanted.values.numel() elements, on the CPU; a view of a mapped file
+  // will do. It throws kMismatch for what it does not have.
+  using ReadPiece = std::function<at::Tensor(const TensorPiece& wanted)>;
+  // Sets the step and copies every piece of state(). All pieces are read before the first is written; kMismatch naming the
+  // first misshaped one. A loaded master also sets its part of the parameter.
+  void load_state(int64_t step, const ReadPiece& read);
 
  private:
+  void allocate();
   bool decays(const std::string& name) const;
+  at::Tensor value_part(size_t i) const;  // of the parameter, one dimension
+  void set_parameters_from_masters();
 
   std::vector<NamedParameter> parameters_;
+  std::vector<GradBuckets::Part> parts_;  // per parameter
   Options options_;
   int64_t step_ = 0;
-  std::vector<at::Tensor> exp_avg_, exp_avg_sq_, master_;
+  std::vector<at::Tensor> exp_avg_, exp_avg_sq_, master_;  // of the parts, one dimension
 };
 
 }  // namespace retort::parallel

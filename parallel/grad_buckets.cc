@@ -11,6 +11,9 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "parallel/detail/bucket_layout.h"
+#include "parallel/detail/partial_gradients.h"
+
 namespace retort::parallel {
 namespace {
 
@@ -33,11 +36,15 @@ std::span<const float> elements(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<float>(), static_cast<size_t>(tensor.numel())};
 }
 
+// Reduce-scatters in flight at once: each holds what arrives until it is summed.
+constexpr size_t kMaxScatters = 4;
+
 }  // namespace
 
 struct GradBuckets::Impl {
   struct Bucket {
     at::Tensor flat;  // its part of the buffer
+    at::Tensor sums;  // what this rank has the sums of after the reduction: all of flat, or its part
     int64_t num_parameters = 0;
     int64_t num_ready = 0;  // parameters whose last gradient of this step has been added
     Work work;
@@ -49,9 +56,11 @@ struct GradBuckets::Impl {
   Options options;
   at::Tensor buffer;
   std::vector<at::Tensor> main_grads;  // per parameter, views into buffer
-  std::vector<size_t> bucket_of;       // per parameter
+  std::vector<Place> places;           // per parameter
+  std::vector<Part> parts;             // per parameter
   std::vector<char> ready;             // per parameter
   std::vector<Bucket> buckets;
+  size_t num_early = 0;     // buckets [num_early, buckets.size()) wait for finish()
   size_t num_launched = 0;  // buckets [0, num_launched) are in flight
   Phase phase = Phase::kIdle;
 
@@ -67,7 +76,10 @@ struct GradBuckets::Impl {
   void add_hooks();
   void remove_hooks(size_t count);
   void on_gradient(size_t index, const at::Tensor& parameter);
-  void launch_ready(bool all);
+  void launch(Bucket& bucket);
+  void launch_ready(size_t end, bool all);
+  bool sharded() const { return options.shard && dp.size() > 1; }
+  at::Tensor part_of_grad(size_t i) const;
 };
 
 namespace {
@@ -98,33 +110,31 @@ void GradBuckets::Impl::check_parameters() const {
     else if (torch::autograd::impl::post_acc_grad_hooks(v) != nullptr)
       problem = "already has a gradient hook (listed twice, or in other buckets?)";
     if (problem != nullptr) throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
+    detail::check_partial(p, options);
   }
 }
 
 void GradBuckets::Impl::lay_out() {
-  int64_t total = 0;
-  for (const NamedParameter& p : parameters) total += p.value.numel();
-  buffer = at::zeros({total}, at::kFloat);
-  main_grads.resize(parameters.size());
-  bucket_of.resize(parameters.size());
+  std::vector<char> late;
+  for (const NamedParameter& p : parameters) late.push_back(detail::is_partial(p, options) ? 1 : 0);
+  const int64_t num_parts = sharded() ? dp.size() : 1, my_part = sharded() ? dp.rank() : 0;
+  detail::BucketLayout layout = detail::lay_out_buckets(parameters, late, options.bucket_bytes, num_parts);
+  buffer = at::zeros({layout.numel}, at::kFloat);
+  num_early = layout.num_early;
+  places = std::move(layout.places);
   ready.resize(parameters.size());
-  // Backward reaches the last parameter first.
-  int64_t offset = 0, bucket_start = 0;
-  const auto close = [&] { buckets.back().flat = buffer.narrow(0, bucket_start, offset - bucket_start); };
-  for (size_t i = parameters.size(); i-- > 0;) {
-    const int64_t numel = parameters[i].value.numel();
-    const bool full = !buckets.empty() && (offset - bucket_start + numel) * 4 > options.bucket_bytes;
-    if (full) close();
-    if (buckets.empty() || full) {
-      buckets.emplace_back();
-      bucket_start = offset;
-    }
-    main_grads[i] = buffer.narrow(0, offset, numel).view(parameters[i].value.sizes());
-    bucket_of[i] = buckets.size() - 1;
-    ++buckets.back().num_parameters;
-    offset += numel;
+  for (const detail::BucketLayout::Bucket& b : layout.buckets) {
+    Bucket& bucket = buckets.emplace_back();
+    bucket.flat = buffer.narrow(0, b.begin, b.numel);
+    bucket.sums = bucket.flat.narrow(0, my_part * (b.numel / num_parts), b.numel / num_parts);
+    bucket.num_parameters = b.num_parameters;
   }
-  if (!buckets.empty()) close();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& flat = buckets[places[i].bucket].flat;
+    const int64_t numel = parameters[i].value.numel();
+    main_grads.push_back(flat.narrow(0, places[i].offset, numel).view(parameters[i].value.sizes()));
+    parts.push_back(detail::part_of(flat.numel(), num_parts, my_part, places[i].offset, numel));
+  }
 }
 
 void GradBuckets::Impl::add_hooks() {
@@ -146,7 +156,7 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
   if (phase == Phase::kIdle)
     throw Error(ErrorCode::kInvalidArgument, "backward reached parameter '" + parameters[index].name +
                                                  "' outside of a step: call begin_step() before the first micro-batch");
-  if (bucket_of[index] < num_launched)
+  if (places[index].bucket < num_launched)
     throw Error(ErrorCode::kInvalidArgument,
                 "parameter '" + parameters[index].name +
                     "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
@@ -157,18 +167,31 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
   grad.reset();
   if (phase != Phase::kLastMicroBatch || ready[index]) return;
   ready[index] = 1;
-  ++buckets[bucket_of[index]].num_ready;
-  if (options.overlap) launch_ready(false);
+  ++buckets[places[index].bucket].num_ready;
+  if (options.overlap) launch_ready(num_early, false);
 }
 
-// Launches the next buckets in index order: those whose parameters are all ready, or all that are left.
-void GradBuckets::Impl::launch_ready(bool all) {
-  while (num_launched < buckets.size()) {
+void GradBuckets::Impl::launch(Bucket& bucket) {
+  if (!sharded()) {
+    bucket.work = dp.all_reduce_async(bucket.flat);
+    return;
+  }
+  if (num_launched >= kMaxScatters) buckets[num_launched - kMaxScatters].work.wait();
+  bucket.work = dp.reduce_scatter_async(bucket.sums, bucket.flat);
+}
+
+// Launches the next buckets before `end` in index order: those whose parameters are all ready, or all that are left.
+void GradBuckets::Impl::launch_ready(size_t end, bool all) {
+  while (num_launched < end) {
     Bucket& bucket = buckets[num_launched];
     if (!all && bucket.num_ready < bucket.num_parameters) return;
-    bucket.work = dp.all_reduce_async(bucket.flat);
+    launch(bucket);
     ++num_launched;
   }
+}
+
+at::Tensor GradBuckets::Impl::part_of_grad(size_t i) const {
+  return main_grads[i].view({main_grads[i].numel()}).narrow(0, parts[i].begin, parts[i].size());
 }
 
 void Hook::operator()(const at::Tensor& parameter) { owner->on_gradient(index, parameter); }
@@ -198,7 +221,9 @@ void GradBuckets::set_last_micro_batch(bool last) {
 void GradBuckets::finish() {
   if (impl_->phase == Impl::Phase::kIdle)
     throw Error(ErrorCode::kInvalidArgument, "finish() outside of a step: call begin_step() first");
-  impl_->launch_ready(true);
+  impl_->launch_ready(impl_->num_early, true);
+  detail::sum_partial_gradients(impl_->parameters, impl_->main_grads, impl_->options);
+  impl_->launch_ready(impl_->buckets.size(), true);
   for (Impl::Bucket& bucket : impl_->buckets) {
     bucket.work.wait();
     bucket.work = {};
@@ -206,19 +231,24 @@ void GradBuckets::finish() {
   impl_->phase = Impl::Phase::kIdle;
 }
 
-void GradBuckets::scale(double factor) { impl_->buffer.mul_(factor); }
+void GradBuckets::scale(double factor) {
+  for (Impl::Bucket& bucket : impl_->buckets) bucket.sums.mul_(factor);
+}
 
 double GradBuckets::norm() const {
   double sum = 0;
-  for (const at::Tensor& grad : impl_->main_grads) sum += sum_of_squares(elements(grad));
+  for (size_t i = 0; i < size(); ++i)
+    if (parameter(i).shard.counted) sum += sum_of_squares(elements(impl_->part_of_grad(i)));
+  if (impl_->sharded()) sum = impl_->dp.all_reduce(sum);
+  if (impl_->options.mp != nullptr) sum = impl_->options.mp->all_reduce(sum);
   return std::sqrt(sum);
 }
 
 std::vector<std::string> GradBuckets::non_finite() const {
   std::vector<std::string> found;
-  for (size_t i = 0; i < impl_->main_grads.size(); ++i) {
+  for (size_t i = 0; i < size(); ++i) {
     // Squares of finite fp32 values never overflow fp64.
-    const double norm = std::sqrt(sum_of_squares(elements(impl_->main_grads[i])));
+    const double norm = std::sqrt(sum_of_squares(elements(impl_->part_of_grad(i))));
     if (std::isfinite(norm)) continue;
     std::ostringstream text;
     text << impl_->parameters[i].name << " (norm " << norm << ")";
@@ -230,6 +260,13 @@ std::vector<std::string> GradBuckets::non_finite() const {
 size_t GradBuckets::size() const { return impl_->parameters.size(); }
 const NamedParameter& GradBuckets::parameter(size_t i) const { return impl_->parameters[i]; }
 at::Tensor GradBuckets::main_grad(size_t i) const { return impl_->main_grads[i]; }
+GradBuckets::Part GradBuckets::part(size_t i) const { return impl_->parts[i]; }
+at::Tensor GradBuckets::main_grad_part(size_t i) const { return impl_->part_of_grad(i); }
 int64_t GradBuckets::num_buckets() const { return static_cast<int64_t>(impl_->buckets.size()); }
+int64_t GradBuckets::num_late_buckets() const { return static_cast<int64_t>(impl_->buckets.size() - impl_->num_early); }
+int64_t GradBuckets::bucket_numel(size_t bucket) const { return impl_->buckets[bucket].flat.numel(); }
+GradBuckets::Place GradBuckets::place(size_t i) const { return impl_->places[i]; }
+bool GradBuckets::sharded() const { return impl_->sharded(); }
+Group& GradBuckets::dp() const { return impl_->dp; }
 
 }  // namespace retort::parallel

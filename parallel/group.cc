@@ -1,74 +1,22 @@
 #include "parallel/group.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <c10/core/ScalarType.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "parallel/detail/c10d_impl.h"
+#include "parallel/detail/work.h"
 
 namespace retort::parallel {
 
-// One operation as its error names it, and what is in flight.
-struct Work::Impl {
-  std::shared_ptr<Group::Impl> group;
-  const char* operation = "";
-  uint64_t sequence = 0;
-  std::string shape;
-  c10::intrusive_ptr<c10d::Work> work;
-  std::chrono::milliseconds limit{0};  // of wait()
-  bool done = false;
-  std::optional<Error> error;
-
-  Error fail(const std::exception& e) {
-    const std::string why = detail::first_line(e);
-    error = Error(detail::says_timeout(why) ? ErrorCode::kTimeout : ErrorCode::kCollective,
-                  std::string("a collective failed: ") + why + "; the group is unusable, another rank may tell why")
-                .with("group", group->name)
-                .with("rank", group->ranks[static_cast<size_t>(group->position)])
-                .with("op", operation)
-                .with("sequence", sequence)
-                .with("shape", shape);
-    if (!group->failure) group->failure = error;
-    return *error;
-  }
-};
+using detail::byte_view;
+using detail::check_position;
+using detail::flat_view;
+using detail::launch;
 
 namespace {
-
-std::string shape_of(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << c10::toString(tensor.scalar_type()) << tensor.sizes();
-  return text.str();
-}
-
-[[noreturn]] void throw_invalid(const Group::Impl& group, const char* operation, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, what).with("group", group.name).with("op", operation);
-}
-
-// The elements of `tensor` as one dimension of the same memory, outside of autograd.
-at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.device().is_cpu() || !tensor.is_contiguous())
-    throw_invalid(group, operation, "expected a contiguous tensor on the CPU");
-  return tensor.detach().view({tensor.numel()});
-}
-
-// The bytes of `tensor`: what is only moved needs no support for its dtype.
-at::Tensor byte_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor) {
-  return flat_view(group, operation, tensor).view(at::kByte);
-}
-
-void check_position(const Group::Impl& group, const char* operation, int position) {
-  if (position < 0 || position >= static_cast<int>(group.ranks.size()))
-    throw_invalid(
-        group, operation,
-        "position " + std::to_string(position) + " is outside of a group of " + std::to_string(group.ranks.size()) + " ranks");
-}
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
@@ -80,45 +28,10 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::UNUSED;
 }
 
-// Starts one operation: numbers it, and turns what it throws into the group's error.
-template <class F>
-std::shared_ptr<Work::Impl> launch(const std::shared_ptr<Group::Impl>& group, const char* operation, const at::Tensor* tensor,
-                                   F&& start) {
-  if (group->failure)
-    throw Error(ErrorCode::kCollective, std::string("the group failed before: ") + group->failure->what())
-        .with("group", group->name)
-        .with("op", operation);
-  auto impl = std::make_shared<Work::Impl>();
-  impl->group = group;
-  impl->operation = operation;
-  impl->sequence = ++group->sequence;
-  // Gloo's own timeout runs from the start of a collective and comes first; the margin bounds the wait in any case.
-  impl->limit = group->timeout + std::chrono::seconds(2);
-  if (tensor != nullptr) impl->shape = shape_of(*tensor);
-  try {
-    impl->work = start(*group->backend);
-  } catch (const std::exception& e) {
-    throw impl->fail(e);
-  }
-  return impl;
-}
-
-void finish(Work::Impl& impl) {
-  if (impl.error) throw *impl.error;
-  if (impl.done) return;
-  impl.done = true;
-  try {
-    if (!impl.work->wait(impl.limit)) throw std::runtime_error("aborted");
-  } catch (const std::exception& e) {
-    throw impl.fail(e);
-  }
-  impl.work.reset();
-}
-
 }  // namespace
 
 void Work::wait() {
-  if (impl_) finish(*impl_);
+  if (impl_) impl_->finish();
 }
 
 Group::Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -148,7 +61,7 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = impl_->timeout;
-  finish(*launch(impl_, "broadcast", &tensor, [&](c10d::Backend& b) { return b.broadcast(tensors, options); }));
+  launch(impl_, "broadcast", &tensor, [&](c10d::Backend& b) { return b.broadcast(tensors, options); })->finish();
 }
 
 at::Tensor Group::all_gather(const at::Tensor& tensor) {
@@ -162,35 +75,15 @@ at::Tensor Group::all_gather(const at::Tensor& tensor) {
   at::Tensor to = byte_view(*impl_, "all_gather", result);
   c10d::AllgatherOptions options;
   options.timeout = impl_->timeout;
-  finish(*launch(impl_, "all_gather", &tensor, [&](c10d::Backend& b) { return b._allgather_base(to, from, options); }));
+  launch(impl_, "all_gather", &tensor, [&](c10d::Backend& b) { return b._allgather_base(to, from, options); })->finish();
   return result;
-}
-
-void Group::send(const at::Tensor& tensor, int to, int tag) {
-  check_position(*impl_, "send", to);
-  if (to == rank()) throw_invalid(*impl_, "send", "a rank cannot send to itself");
-  if (tensor.numel() == 0) return;
-  std::vector<at::Tensor> tensors{byte_view(*impl_, "send", tensor.contiguous())};
-  const auto work = launch(impl_, "send", &tensor, [&](c10d::Backend& b) { return b.send(tensors, to, tag); });
-  work->limit = impl_->timeout;  // a message has no other
-  finish(*work);
-}
-
-void Group::recv(at::Tensor& tensor, int from, int tag) {
-  check_position(*impl_, "recv", from);
-  if (from == rank()) throw_invalid(*impl_, "recv", "a rank cannot receive from itself");
-  if (tensor.numel() == 0) return;
-  std::vector<at::Tensor> tensors{byte_view(*impl_, "recv", tensor)};
-  const auto work = launch(impl_, "recv", &tensor, [&](c10d::Backend& b) { return b.recv(tensors, from, tag); });
-  work->limit = impl_->timeout;  // a message has no other
-  finish(*work);
 }
 
 void Group::barrier() {
   if (size() == 1) return;
   c10d::BarrierOptions options;
   options.timeout = impl_->timeout;
-  finish(*launch(impl_, "barrier", nullptr, [&](c10d::Backend& b) { return b.barrier(options); }));
+  launch(impl_, "barrier", nullptr, [&](c10d::Backend& b) { return b.barrier(options); })->finish();
 }
 
 // Host values travel in tensors of their own: after a failure Gloo may still hold the memory.

@@ -19,7 +19,9 @@ namespace retort::parallel {
 
 enum class ReduceOp { kSum, kMax, kMin };
 
-// An asynchronous collective in flight; wait() is idempotent and rethrows as above.
+// An asynchronous operation in flight. wait() is idempotent and rethrows as above; until it returned the caller must neither read
+// nor write the tensors of the call. What is left of the operation to do on this rank (the sum of a reduce_scatter) wait() does.
+// An empty Work (one rank, no elements) is done.
 class Work {
  public:
   Work() = default;
@@ -48,10 +50,24 @@ class Group {
   void broadcast(at::Tensor& tensor, int root);
   // [size, ...] stacked in group order. One all-gather.
   at::Tensor all_gather(const at::Tensor& tensor);
-  // One point-to-point message to / from the member at that position (shape and dtype agreed beforehand).
-  // send() returns when the receiver has taken the message, so two ranks must pair their calls in one order.
+  // Equal parts in group order: part r of `out` [size * k] becomes rank r's `in` [k]. Any dtype, the same for both; `in` may be this
+  // rank's own part of `out`. Every rank sends its part to every other: (size - 1) * k elements, straight into place.
+  void all_gather_into(at::Tensor& out, const at::Tensor& in);
+  Work all_gather_into_async(at::Tensor& out, const at::Tensor& in);
+  // The counterpart: `out` [k] becomes the sum over the ranks of their part rank() of `in` [size * k]. fp32, one dimension each;
+  // `out` may be this rank's own part of `in`, the other parts stay as they are. Every rank sends part r to rank r,
+  // (size - 1) / size of the bytes of `in`, and sums what it gets in rank order: the same bits in every run and for every partner.
+  // Holds (size - 1) * k elements until wait().
+  void reduce_scatter(at::Tensor& out, const at::Tensor& in);
+  Work reduce_scatter_async(at::Tensor& out, const at::Tensor& in);
+  // One point-to-point message to / from the member at that position (shape and dtype agreed beforehand; tag in [0, 2^30)).
+  // send() returns when the receiver has taken the message, so two ranks must pair their calls in one order; the asynchronous
+  // forms only post it. The Work of a receive is done when the data is in `tensor`, that of a send when the receiver has taken it.
+  // Messages between two ranks with one tag arrive in the order of the calls.
   void send(const at::Tensor& tensor, int to, int tag = 0);
   void recv(at::Tensor& tensor, int from, int tag = 0);
+  Work send_async(const at::Tensor& tensor, int to, int tag = 0);
+  Work recv_async(at::Tensor& tensor, int from, int tag = 0);
   void barrier();
 
   // Conveniences for host values; each is one collective.

@@ -9,6 +9,13 @@ void check_size(const char* field, int64_t value) {
               std::string("world.") + field + " is " + std::to_string(value) + ", expected a whole number of at least 1");
 }
 
+// An option that changes nothing is a mistake in the recipe.
+void check_effect(bool is_default, const char* field, const char* axis, int64_t size) {
+  if (is_default || size > 1) return;
+  throw Error(ErrorCode::kInvalidArgument, std::string("world.") + field + " has no effect with world." + axis +
+                                               " 1; remove it or set " + axis + " to 2 or more");
+}
+
 struct Axes {
   bool tp = false, dp = false, pp = false;
 };
@@ -44,6 +51,10 @@ void Layout::validate() const {
         .with("tp", tp)
         .with("pp", pp)
         .with("dp", dp);
+  check_size("virtual_pp", virtual_pp);
+  check_effect(!sequence_parallel, "sequence_parallel", "tp", tp);
+  check_effect(virtual_pp == 1, "virtual_pp", "pp", pp);
+  check_effect(!distributed_optimizer, "distributed_optimizer", "dp", dp);
   if (threads < 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "world.threads is " + std::to_string(threads) + ", expected 0 (cores / processes on the host) or more");

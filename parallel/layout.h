@@ -19,6 +19,9 @@ struct Layout {
   int64_t tp = 1;
   int64_t pp = 1;
   int64_t dp = 1;
+  bool sequence_parallel = false;
+  int64_t virtual_pp = 1;
+  bool distributed_optimizer = false;
   Device device = Device::kCpu;
   int64_t threads = 0;  // OpenMP threads of each process; 0: cores of the host / processes on it
 
@@ -27,10 +30,15 @@ struct Layout {
     visit("tp", tp, "tensor parallel size");
     visit("pp", pp, "pipeline parallel size");
     visit("dp", dp, "data parallel size (serving roles: independent replicas)");
+    visit("sequence_parallel", sequence_parallel,
+          "split norms and residuals over tp by tokens: less activation memory; needs tp > 1");
+    visit("virtual_pp", virtual_pp, "layer chunks of each pipeline stage (interleaved schedule): smaller bubble; needs pp > 1");
+    visit("distributed_optimizer", distributed_optimizer,
+          "each dp rank keeps the optimizer state of its part of the parameters only (ZeRO-1); needs dp > 1");
     visit("device", device, "cpu | cuda");
     visit("threads", threads, "OpenMP threads of each process; 0: cores / processes on the host");
   }
-  void validate() const;  // kInvalidArgument naming the field
+  void validate() const;  // kInvalidArgument naming the field: sizes out of range, options without effect
   int64_t world_size() const { return tp * pp * dp; }
 };
 

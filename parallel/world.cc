@@ -17,8 +17,14 @@ namespace retort::parallel {
 namespace {
 
 // All ranks create the groups in this order; the index is the position of the group in World::Impl::groups.
-constexpr std::array<std::pair<const char*, std::string_view>, 4> kGroups{
-    {{"all", "tp-dp-pp"}, {"tp", "tp"}, {"dp", "dp"}, {"pp", "pp"}}};
+constexpr std::string_view kEmbedding = "embedding";
+constexpr std::array<std::pair<const char*, std::string_view>, 7> kGroups{{{"all", "tp-dp-pp"},
+                                                                           {"tp", "tp"},
+                                                                           {"dp", "dp"},
+                                                                           {"pp", "pp"},
+                                                                           {"mp", "tp-pp"},
+                                                                           {"dp_pp", "dp-pp"},
+                                                                           {"embedding", kEmbedding}}};
 
 void validate(const World::Options& options) {
   options.layout.validate();
@@ -61,12 +67,13 @@ std::shared_ptr<gloo::transport::Device> make_device(const World::Options& optio
   return c10d::ProcessGroupGloo::createDeviceForHostname(detail::local_address_towards(options.store_host, options.store_port));
 }
 
-// The group of this rank along the axes, not connected yet.
+// The group of this rank along the axes, not connected yet; this rank alone if none of them holds it.
 std::shared_ptr<Group::Impl> find_group(const World::Options& options, const char* name, std::string_view axes) {
   auto impl = std::make_shared<Group::Impl>();
   impl->name = options.role + "." + name;
   impl->timeout = options.timeout;
-  for (std::vector<int>& ranks : rank_groups(options.layout, axes)) {
+  impl->ranks = {static_cast<int>(options.rank)};
+  for (std::vector<int>& ranks : axes == kEmbedding ? embedding_groups(options.layout) : rank_groups(options.layout, axes)) {
     const auto position = std::ranges::find(ranks, static_cast<int>(options.rank));
     if (position == ranks.end()) continue;
     impl->position = static_cast<int>(position - ranks.begin());
@@ -132,5 +139,8 @@ Group& World::all() { return impl_->groups[0]; }
 Group& World::tp() { return impl_->groups[1]; }
 Group& World::dp() { return impl_->groups[2]; }
 Group& World::pp() { return impl_->groups[3]; }
+Group& World::mp() { return impl_->groups[4]; }
+Group& World::dp_pp() { return impl_->groups[5]; }
+Group& World::embedding() { return impl_->groups[6]; }
 
 }  // namespace retort::parallel

@@ -64,10 +64,15 @@ class World {
   int64_t rank() const;
   int64_t size() const;
   Coordinate coordinate() const;
+  // The groups that this rank is in; a group of one rank is free. In rank = tp + TP * (dp + DP * pp) each holds the ranks that
+  // differ in the named coordinates only (SYSTEMS B041-B045), in increasing order.
   Group& all();  // every rank of the role
   Group& tp();
   Group& dp();
   Group& pp();
+  Group& mp();         // tp and pp: one replica of the model
+  Group& dp_pp();      // dp and pp: the same tp coordinate
+  Group& embedding();  // first and last stage of this rank's pipeline; this rank alone in the stages between, and with pp 1
 
  private:
   struct Impl;

@@ -29,6 +29,7 @@ struct Group::Impl {
   std::chrono::milliseconds timeout{0};
   c10::intrusive_ptr<c10d::Backend> backend;  // null: a group of one rank
   uint64_t sequence = 0;                      // of the last operation
+  uint64_t num_exchanges = 0;                 // collectives of our own: the same number on all members, for their tags
   std::optional<Error> failure;               // the first one; the group is unusable from then on
 };
 

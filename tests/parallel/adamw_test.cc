@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+
 #include "parallel/world.h"
 #include "tests/parallel/goldens.h"
 
@@ -67,13 +69,13 @@ TEST_F(AdamWTest, TenStepsEqualTorch) {
             << run.name << " step " << step << " " << parameters[i].name;
     }
     EXPECT_EQ(optimizer.num_steps(), kSteps);
-    const AdamW::State state = optimizer.state();
-    ASSERT_EQ(state.tensors.size(), 2 * parameters.size());
+    const std::vector<TensorPiece> state = optimizer.state();
+    ASSERT_EQ(state.size(), 2 * parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {
-      EXPECT_EQ(state.tensors[2 * i].first, parameters[i].name + ".exp_avg");
-      EXPECT_EQ(state.tensors[2 * i + 1].first, parameters[i].name + ".exp_avg_sq");
-      EXPECT_LT(relative_error(state.tensors[2 * i].second, golden(run.name + "/exp_avg", i)), 1e-6);
-      EXPECT_LT(relative_error(state.tensors[2 * i + 1].second, golden(run.name + "/exp_avg_sq", i)), 1e-6);
+      EXPECT_EQ(state[2 * i].name, parameters[i].name + ".exp_avg");
+      EXPECT_EQ(state[2 * i + 1].name, parameters[i].name + ".exp_avg_sq");
+      EXPECT_LT(relative_error(state[2 * i].values, golden(run.name + "/exp_avg", i).flatten()), 1e-6);
+      EXPECT_LT(relative_error(state[2 * i + 1].values, golden(run.name + "/exp_avg_sq", i).flatten()), 1e-6);
     }
   }
 }
@@ -95,7 +97,7 @@ TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
       full_optimizer.step(full_buckets, 1e-5);
     }
     for (size_t i = 0; i < half.size(); ++i) {
-      EXPECT_TRUE(at::equal(half_optimizer.state().tensors[3 * i + 2].second, full[i].value.detach()));
+      EXPECT_TRUE(at::equal(half_optimizer.state()[3 * i + 2].values, full[i].value.detach().flatten()));
       EXPECT_TRUE(at::equal(half[i].value.detach(), full[i].value.detach().to(dtype)));
     }
   }
@@ -110,11 +112,11 @@ TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
       set_gradients(first_buckets, step);
       a.step(first_buckets, 1e-2);
     }
-    AdamW::State saved = a.state();
-    for (auto& [name, tensor] : saved.tensors) tensor = tensor.clone();
+    std::map<std::string, at::Tensor> saved;
+    for (const TensorPiece& piece : a.state()) saved[piece.name] = piece.values.clone();
     AdamW b(second, {.weight_decay = 0.1});
     for (size_t i = 0; i < second.size(); ++i) second[i].value.detach().copy_(first[i].value.detach());
-    b.load_state(saved);
+    b.load_state(a.num_steps(), [&](const TensorPiece& wanted) { return saved.at(wanted.name); });
     EXPECT_EQ(b.num_steps(), 4);
     for (int step = 4; step < kSteps; ++step) {
       set_gradients(first_buckets, step);
@@ -126,29 +128,47 @@ TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
   }
 }
 
-std::string mismatch_of(AdamW& optimizer, const AdamW::State& state) {
-  try {
-    optimizer.load_state(state);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kMismatch);
-    return e.what();
-  }
-  return "";
+TEST_F(AdamWTest, PiecesSayWhatTheyArePartsOf) {
+  std::vector<NamedParameter> parameters = make_parameters();
+  parameters[0].shard = {.shape = {11, 3}, .dim = 0, .begin = 5};
+  parameters[3].shard.counted = false;
+  const AdamW optimizer(parameters, {});
+  const std::vector<TensorPiece> all = optimizer.state(), counted = optimizer.state(true);
+  ASSERT_EQ(all.size(), 8u);
+  ASSERT_EQ(counted.size(), 6u);
+  EXPECT_EQ(counted[5].name, "layer.q.bias.exp_avg_sq");
+  EXPECT_EQ(all[0].shape, (std::vector<int64_t>{11, 3}));
+  EXPECT_EQ(all[0].slice_shape, (std::vector<int64_t>{5, 3}));
+  EXPECT_EQ(all[0].dim, 0);
+  EXPECT_EQ(all[0].offset, 5);
+  EXPECT_EQ(all[0].begin, 0);
+  EXPECT_EQ(all[0].values.sizes(), at::IntArrayRef({15}));
+  EXPECT_EQ(all[2].shape, (std::vector<int64_t>{4, 3}));
 }
 
-TEST_F(AdamWTest, LoadingNamesWhatDoesNotFit) {
-  const std::vector<NamedParameter> parameters = make_parameters();
-  AdamW optimizer(parameters, {});
-  AdamW::State missing = optimizer.state();
-  missing.tensors.erase(missing.tensors.begin() + 3);
-  EXPECT_NE(mismatch_of(optimizer, missing).find("lacks 'layer.q.weight.exp_avg_sq'"), std::string::npos);
-  AdamW::State misshaped = optimizer.state();
-  misshaped.tensors[4].second = at::zeros({8});
-  EXPECT_NE(mismatch_of(optimizer, misshaped).find("'layer.q.bias.exp_avg' is Float[8], expected Float[7]"), std::string::npos);
-  AdamW::State unknown = optimizer.state();
-  unknown.tensors.emplace_back("extra.exp_avg", at::zeros({1}));
-  EXPECT_NE(mismatch_of(optimizer, unknown).find("'extra.exp_avg'"), std::string::npos);
+TEST_F(AdamWTest, LoadingNamesWhatDoesNotFitAndWritesNothing) {
+  AdamW optimizer(make_parameters(), {});
+  const auto mismatch_of = [&](int64_t step, const AdamW::ReadPiece& read) -> std::string {
+    try {
+      optimizer.load_state(step, read);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kMismatch);
+      return e.what();
+    }
+    return "";
+  };
+  const auto all_but = [](const std::string& name, const at::Tensor& other) {
+    return [=](const TensorPiece& wanted) { return wanted.name == name ? other : at::ones_like(wanted.values); };
+  };
+  EXPECT_NE(mismatch_of(1, all_but("layer.q.weight.exp_avg_sq", {})).find("'layer.q.weight.exp_avg_sq' is missing"),
+            std::string::npos);
+  EXPECT_NE(mismatch_of(1, all_but("layer.q.bias.exp_avg", at::zeros({8})))
+                .find("'layer.q.bias.exp_avg' is Float[8], expected Float[7]"),
+            std::string::npos);
+  EXPECT_NE(mismatch_of(1, all_but("norm.weight.exp_avg", at::zeros({1}, at::kDouble))).find("is Double[1]"), std::string::npos);
+  EXPECT_NE(mismatch_of(-1, all_but("", {})).find("step is negative"), std::string::npos);
   EXPECT_EQ(optimizer.num_steps(), 0);
+  for (const TensorPiece& piece : optimizer.state()) EXPECT_TRUE(at::equal(piece.values, at::zeros_like(piece.values)));
 }
 
 TEST_F(AdamWTest, RefusesWhatItCannotUpdate) {

@@ -39,6 +39,29 @@ TEST_F(GradBucketsTest, FillsBucketsFromTheLastParameter) {
   EXPECT_EQ(GradBuckets({}, world_.dp(), {}).num_buckets(), 0);
 }
 
+// Partial gradients are of the last buckets, whatever their place in the model; alone in its groups no rank has any.
+TEST_F(GradBucketsTest, OneRankHasNoLateBuckets) {
+  std::vector<NamedParameter> p{{"a", leaf({10})}, {"norm", leaf({4})}, {"c", leaf({3})}};
+  p[0].shard.tied_stages = true;
+  p[1].shard.partial_gradient = true;
+  GradBuckets buckets(p, world_.dp(), {.embedding = &world_.embedding(), .shard = true});
+  EXPECT_EQ(buckets.num_buckets(), 1);
+  EXPECT_EQ(buckets.num_late_buckets(), 0);
+  EXPECT_EQ(buckets.place(1).offset, 3);
+  EXPECT_FALSE(buckets.sharded());
+  EXPECT_EQ(buckets.part(0).size(), 10);
+  EXPECT_TRUE(buckets.main_grad_part(1).is_alias_of(buckets.main_grad(1)));
+}
+
+TEST_F(GradBucketsTest, NormLeavesOutWhatIsNotCounted) {
+  std::vector<NamedParameter> p{{"a", leaf({2})}, {"copy", leaf({2})}};
+  p[1].shard.counted = false;
+  GradBuckets buckets(p, world_.dp(), {.mp = &world_.mp()});
+  buckets.main_grad(0).fill_(3.0);
+  buckets.main_grad(1).fill_(100.0);
+  EXPECT_DOUBLE_EQ(buckets.norm(), std::sqrt(18.0));
+}
+
 TEST_F(GradBucketsTest, AccumulatesMicroBatchesInFp32AndDropsGrad) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor w = leaf({3, 2}, dtype), unused = leaf({4}, dtype);
@@ -118,6 +141,10 @@ TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
               GradBuckets({{"w", w}, {"again", w}}, world_.dp(), {});
             }).find("'again' is listed twice"),
             std::string::npos);
+  // Groups that the shards need.
+  NamedParameter partial{"partial", w, {.copies = 2, .partial_gradient = true}}, tied{"tied", w, {.tied_stages = true}};
+  EXPECT_NE(refusal([&] { GradBuckets({partial}, world_.dp(), {}); }).find("expected Options::tp"), std::string::npos);
+  EXPECT_NE(refusal([&] { GradBuckets({tied}, world_.dp(), {}); }).find("expected Options::embedding"), std::string::npos);
   // The failed attempts left no hook behind.
   EXPECT_EQ(refusal([&] { GradBuckets({{"w", w}}, world_.dp(), {}); }), "");
   // Nor do buckets that are gone: backward leaves its gradient in w.grad() again.

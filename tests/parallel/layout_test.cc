@@ -52,6 +52,10 @@ TEST(RankGroups, DataParallel) {
   EXPECT_EQ(rank_groups(kSixteen, "dp"), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
 }
 
+TEST(RankGroups, DataAndPipelineParallel) {
+  EXPECT_EQ(rank_groups(kSixteen, "dp-pp"), (Groups{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7, 9, 11, 13, 15}}));
+}
+
 TEST(RankGroups, Embedding) { EXPECT_EQ(embedding_groups(kSixteen), (Groups{{0, 12}, {1, 13}, {2, 14}, {3, 15}})); }
 
 TEST(RankGroups, EmbeddingOfOneStageIsThatStage) {
@@ -82,8 +86,20 @@ TEST(Layout, ValidateNamesTheField) {
   EXPECT_NE(error_of({.tp = 0}).find("world.tp is 0"), std::string::npos);
   EXPECT_NE(error_of({.pp = -1}).find("world.pp is -1"), std::string::npos);
   EXPECT_NE(error_of({.dp = 0}).find("world.dp is 0"), std::string::npos);
+  EXPECT_NE(error_of({.virtual_pp = 0}).find("world.virtual_pp is 0"), std::string::npos);
   EXPECT_NE(error_of({.threads = -2}).find("world.threads is -2"), std::string::npos);
   EXPECT_NE(error_of({.tp = INT64_MAX, .dp = INT64_MAX}).find("world.tp * world.pp * world.dp"), std::string::npos);
+}
+
+TEST(Layout, OptionsWithoutEffectAreRefused) {
+  EXPECT_NE(error_of({.pp = 2, .dp = 2, .sequence_parallel = true}).find("world.sequence_parallel has no effect with world.tp 1"),
+            std::string::npos);
+  EXPECT_NE(error_of({.tp = 2, .dp = 2, .virtual_pp = 2}).find("world.virtual_pp has no effect with world.pp 1"),
+            std::string::npos);
+  EXPECT_NE(error_of({.tp = 2, .pp = 2, .distributed_optimizer = true})
+                .find("world.distributed_optimizer has no effect with world.dp 1"),
+            std::string::npos);
+  EXPECT_EQ(error_of({.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .virtual_pp = 2, .distributed_optimizer = true}), "");
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+// Which bucket each parameter goes to, and where in it. Pure arithmetic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "parallel/grad_buckets.h"
+
+namespace retort::parallel::detail {
+
+struct BucketLayout {
+  struct Bucket {
+    int64_t begin = 0;  // in elements of the buffer
+    int64_t numel = 0;  // with the padding
+    int64_t num_parameters = 0;
+  };
+  std::vector<Bucket> buckets;
+  size_t num_early = 0;                    // buckets [num_early, buckets.size()) are late
+  std::vector<GradBuckets::Place> places;  // per parameter
+  int64_t numel = 0;                       // of the buffer
+};
+
+// From the last parameter to the first, those that are late (one flag each) after all others. A bucket ends before it exceeds
+// `bucket_bytes` of fp32; with parts > 1 also where the dtype changes, and it is padded to a multiple of parts.
+BucketLayout lay_out_buckets(const std::vector<NamedParameter>& parameters, const std::vector<char>& late, int64_t bucket_bytes,
+                             int64_t parts);
+
+// What part `rank` of `parts` equal ones of a padded bucket holds of `numel` elements at `offset`.
+GradBuckets::Part part_of(int64_t bucket_numel, int64_t parts, int64_t rank, int64_t offset, int64_t numel);
+
+}  // namespace retort::parallel::detail
