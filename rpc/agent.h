@@ -9,7 +9,9 @@
 // Threads: every public member may be called from any thread except the agent's own loop thread; call() also from there
 // (in a function given to then()), where it never waits for credit. Handlers run on the thread that drains the
 // HandlerQueue they were registered with (the compute thread), never on the loop thread.
-// Tensors are sent from the memory they are in: do not change them before the future is ready.
+// Tensors are sent from the memory they are in: do not change them before the future is ready. A tensor on a device goes to
+// the device that rpc.device_maps names for the peer's role, after all that the calling thread's current stream has queued by
+// then; what arrives is complete.
 // Life cycle: close() is idempotent and returns at once; join() waits until every accepted call has completed with a
 // value or an error and all threads are down. The destructor does both.
 #pragma once
@@ -26,6 +28,7 @@
 #include "base/bounded_queue.h"
 #include "base/deadline.h"
 #include "rpc/archive.h"
+#include "rpc/device_transfer.h"
 #include "rpc/future.h"
 #include "rpc/method.h"
 #include "rpc/options.h"
@@ -63,6 +66,7 @@ class Agent {
     std::string bind_host = "127.0.0.1";  // interface of the control socket and of the data listeners
     uint16_t port = 0;                    // 0: ephemeral
     RpcOptions rpc;
+    std::shared_ptr<detail::DeviceTransfer> devices;  // load_device_transfer(); null: tensors on the CPU only
   };
 
   explicit Agent(Options options);

@@ -89,6 +89,8 @@ void Agent::Impl::open_transport() {
     else
       RETORT_LOG(kInfo) << "TensorPipe channel '" << name << "' does not work on this machine; the next one is used";
   }
+  if (!options_.devices) return;
+  for (auto& [name, context] : options_.devices->channels()) transport_->registerChannel(priority--, name, std::move(context));
 }
 
 std::string Agent::Impl::address() const { return address_; }
@@ -174,9 +176,10 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
                                           .trace_id = call->id},
                                          message.envelope);
     wire->tensors = std::move(message.tensors);
-    detail::check_sendable(*wire, state->name(), std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
-                           options_.rpc);
+    detail::address(*wire, state->name(), std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
+                    options_.rpc, options_.devices.get());
     call->credit_bytes = wire->size_bytes();
+    detail::begin_send(wire->tensors, options_.devices.get());
     state->acquire(call->credit_bytes, call->deadline, options.wait_for_credit && !detail::on_loop_thread());
     call->peer = std::move(state);
   } catch (...) {

@@ -2,6 +2,7 @@
 
 #include <tensorpipe/tensorpipe.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/units.h"
@@ -17,6 +18,34 @@ Error lost(const tensorpipe::Error& error) { return Error(ErrorCode::kPeerLost, 
 // "teacher/0" -> "teacher"
 std::string role_of(const std::string& peer) { return peer.substr(0, peer.find('/')); }
 
+// Where rpc.device_maps sends a tensor on a device.
+int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOptions& options, const DeviceTransfer* devices) {
+  const std::string role = role_of(peer);
+  const auto index = std::to_string(tensor.device().has_index() ? tensor.device().index() : 0);
+  const auto map = options.device_maps.find(role);
+  const bool mapped = map != options.device_maps.end() && map->second.count(index) > 0;
+  if (mapped && devices != nullptr && tensor.is_cuda()) return map->second.at(index);
+  throw Error(ErrorCode::kUnavailable,
+              std::string(mapped ? "rpc.device_maps." : "no entry rpc.device_maps.") + role + "." + index +
+                  (mapped ? " needs the retort_cuda module, which is not loaded" : " for a tensor on this device") +
+                  "; send a CPU copy of it")
+      .with("device", tensor.device().str())
+      .with("peer", peer);
+}
+
+// The device of ours that a tensor is to be received on, or -1 for the CPU.
+int64_t device_of(const tensorpipe::Descriptor::Tensor& tensor, const DeviceTransfer* devices) {
+  const bool from_cpu = tensor.sourceDevice.type == tensorpipe::kCpuDeviceType;
+  if (from_cpu && (!tensor.targetDevice || tensor.targetDevice->type == tensorpipe::kCpuDeviceType)) return -1;
+  const bool possible = devices != nullptr && tensor.sourceDevice.type == kCudaDevice && tensor.targetDevice &&
+                        tensor.targetDevice->type == kCudaDevice && tensor.targetDevice->index >= 0 &&
+                        tensor.targetDevice->index < devices->num_devices();
+  if (possible) return tensor.targetDevice->index;
+  throw Error(ErrorCode::kCorrupt, "a tensor announces devices that this process does not have")
+      .with("target", tensor.targetDevice ? tensor.targetDevice->toString() : "none")
+      .with("devices", devices != nullptr ? devices->num_devices() : 0);
+}
+
 }  // namespace
 
 uint64_t WireMessage::size_bytes() const {
@@ -25,32 +54,33 @@ uint64_t WireMessage::size_bytes() const {
   return bytes;
 }
 
-void check_sendable(const WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options) {
+bool WireMessage::on_device() const {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
+}
+
+void address(WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options,
+             const DeviceTransfer* devices) {
   if (message.tensors.size() > kMaxTensors)
     throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors; concatenate some")
         .with("tensors", message.tensors.size())
         .with("max", kMaxTensors);
-  for (const auto& tensor : message.tensors) {
-    if (tensor.is_cpu()) continue;
-    const std::string role = role_of(peer);
-    const auto index = std::to_string(tensor.device().has_index() ? tensor.device().index() : 0);
-    const auto map = options.device_maps.find(role);
-    const bool mapped = map != options.device_maps.end() && map->second.count(index) > 0;
-    throw Error(ErrorCode::kUnavailable,
-                std::string(mapped ? "rpc.device_maps." : "no entry rpc.device_maps.") + role + "." + index +
-                    (mapped ? " needs the retort_cuda module, which is not loaded" : " for a tensor on this device") +
-                    "; send a CPU copy of it")
-        .with("device", tensor.device().str())
-        .with("peer", peer);
-  }
+  if (message.on_device())
+    for (const auto& tensor : message.tensors)
+      message.target_devices.push_back(tensor.is_cpu() ? -1 : target_of(tensor, peer, options, devices));
   if (const uint64_t bytes = message.size_bytes(); bytes > max_bytes)
     throw Error(ErrorCode::kResourceExhausted, "a message is larger than rpc.max_message_bytes of one of the two sides")
         .with("bytes", bytes)
         .with("max", max_bytes);
 }
 
+void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices) {
+  if (devices == nullptr) return;
+  for (const auto& tensor : tensors)
+    if (tensor.is_cuda()) devices->begin_send(tensor);
+}
+
 std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, ReceivePool& pool,
-                                      tensorpipe::Allocation& allocation) {
+                                      tensorpipe::Allocation& allocation, DeviceTransfer* devices) {
   if (descriptor.payloads.size() != 1 || !descriptor.metadata.empty() || !descriptor.payloads[0].metadata.empty())
     throw Error(ErrorCode::kCorrupt, "a data message has another form than ours");
   if (descriptor.tensors.size() > kMaxTensors)
@@ -63,12 +93,12 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
   };
   add(descriptor.payloads[0].length);
   std::vector<TensorFormat> formats;
+  std::vector<int64_t> targets;
   for (const auto& tensor : descriptor.tensors) {
     add(tensor.length);
     std::string_view metadata = tensor.metadata;
-    if (metadata.size() > kMaxTensorMetadataBytes || tensor.sourceDevice.type != tensorpipe::kCpuDeviceType ||
-        (tensor.targetDevice && tensor.targetDevice->type != tensorpipe::kCpuDeviceType))
-      throw Error(ErrorCode::kCorrupt, "a tensor announces impossible metadata or devices");
+    if (metadata.size() > kMaxTensorMetadataBytes) throw Error(ErrorCode::kCorrupt, "a tensor announces impossible metadata");
+    targets.push_back(device_of(tensor, devices));
     formats.push_back(TensorFormat::take(metadata));
     if (!metadata.empty() || formats.back().size_bytes() != tensor.length)
       throw Error(ErrorCode::kCorrupt, "a tensor's shape and length disagree").with("bytes", tensor.length);
@@ -76,24 +106,36 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
   auto message = std::make_shared<WireMessage>();
   try {
     message->payload.resize(descriptor.payloads[0].length);
-    for (const auto& format : formats) message->tensors.push_back(pool.allocate(format));
+    for (size_t i = 0; i < formats.size(); ++i)
+      message->tensors.push_back(targets[i] < 0 ? pool.allocate(formats[i])
+                                                : devices->allocate(formats[i].sizes, formats[i].dtype, targets[i]));
   } catch (const std::exception&) {
     throw Error(ErrorCode::kResourceExhausted, "no memory for a message that arrives").with("bytes", bytes);
   }
   allocation.payloads.resize(1);
   allocation.payloads[0].data = message->payload.data();
-  for (const auto& tensor : message->tensors) allocation.tensors.push_back({tensorpipe::CpuBuffer{tensor.mutable_data_ptr()}});
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const at::Tensor& tensor = message->tensors[i];
+    allocation.tensors.push_back({targets[i] < 0 ? tensorpipe::Buffer(tensorpipe::CpuBuffer{tensor.mutable_data_ptr()})
+                                                 : devices->receive_buffer(tensor)});
+  }
   return message;
 }
 
-tensorpipe::Message to_tensorpipe(const WireMessage& message) {
+tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* devices) {
   tensorpipe::Message out;
   out.payloads.resize(1);
   out.payloads[0].data = const_cast<char*>(message.payload.data());
   out.payloads[0].length = message.payload.size();
-  for (const auto& tensor : message.tensors) {
+  for (size_t i = 0; i < message.tensors.size(); ++i) {
+    const at::Tensor& tensor = message.tensors[i];
     tensorpipe::Message::Tensor entry;
-    entry.buffer = tensorpipe::CpuBuffer{const_cast<void*>(tensor.const_data_ptr())};
+    if (const int64_t target = message.target_devices.empty() ? -1 : message.target_devices[i]; target >= 0) {
+      entry.buffer = devices->send_buffer(tensor);
+      entry.targetDevice = tensorpipe::Device(kCudaDevice, static_cast<int>(target));
+    } else {
+      entry.buffer = tensorpipe::CpuBuffer{const_cast<void*>(tensor.const_data_ptr())};
+    }
     entry.length = tensor.nbytes();
     entry.metadata = format_of(tensor).to_bytes();
     out.tensors.push_back(std::move(entry));
@@ -101,8 +143,9 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message) {
   return out;
 }
 
-DataPipe::DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error)
-    : loop_(loop), pool_(std::move(pool)), pipe_(std::move(pipe)), on_error_(std::move(on_error)) {}
+DataPipe::DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<DeviceTransfer> devices,
+                   std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error)
+    : loop_(loop), pool_(std::move(pool)), devices_(std::move(devices)), pipe_(std::move(pipe)), on_error_(std::move(on_error)) {}
 
 void DataPipe::read(uint64_t max_bytes, OnMessage on_message) {
   if (closed_) return;
@@ -122,13 +165,14 @@ void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_by
   tensorpipe::Allocation allocation;
   std::shared_ptr<WireMessage> message;
   try {
-    message = allocate(descriptor, max_bytes, *pool_, allocation);
+    message = allocate(descriptor, max_bytes, *pool_, allocation, devices_.get());
   } catch (const Error& error) {
     loop_.post([self = shared_from_this(), error] { self->fail(error); });
     return;
   }
   pipe_->read(std::move(allocation),
               [self = shared_from_this(), message, on_message = std::move(on_message)](const tensorpipe::Error& error) noexcept {
+                if (!error && message->on_device()) return self->deliver(message, on_message);
                 self->loop_.post([self, error, message, on_message] {
                   if (error) return self->fail(lost(error));
                   if (!self->closed_) on_message(std::move(*message));
@@ -136,9 +180,25 @@ void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_by
               });
 }
 
+// The copies onto the device are queued; the message is handed out when they have happened.
+void DataPipe::deliver(const std::shared_ptr<WireMessage>& message, const OnMessage& on_message) {
+  const auto arrived = [self = shared_from_this(), message, on_message] {
+    self->loop_.post([self, message, on_message] {
+      if (!self->closed_) on_message(std::move(*message));
+    });
+  };
+  try {
+    devices_->when_arrived(message->tensors, arrived);
+  } catch (const std::exception& e) {
+    loop_.post([self = shared_from_this(), why = std::string(e.what())] {
+      self->fail(Error(ErrorCode::kPeerLost, "the device failed while a message arrived: " + why));
+    });
+  }
+}
+
 void DataPipe::write(std::shared_ptr<const WireMessage> message, std::function<void()> on_written) {
   if (closed_) return on_written();
-  auto wire = to_tensorpipe(*message);
+  auto wire = to_tensorpipe(*message, devices_.get());
   pipe_->write(std::move(wire),
                [self = shared_from_this(), message, on_written = std::move(on_written)](const tensorpipe::Error& error) noexcept {
                  self->loop_.post([self, error, message, on_written] {

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "rpc/archive.h"
+#include "rpc/detail/device_transfer.h"
 #include "rpc/detail/loop.h"
 #include "rpc/detail/receive_pool.h"
 #include "rpc/options.h"
@@ -27,18 +28,25 @@ inline constexpr uint64_t kPipeHelloBytes = 4 << 10;    // the first message of 
 struct WireMessage {
   std::string payload;
   std::vector<at::Tensor> tensors;
+  std::vector<int64_t>
+      target_devices;  // of an outgoing message: for each tensor the peer's device, or -1; empty: all are on the CPU
   uint64_t size_bytes() const;
+  bool on_device() const;  // any of the tensors
 };
 
-// kResourceExhausted above `max_bytes` or 4,096 tensors; kUnavailable, naming the device map, for a tensor that is
-// not on the CPU (the retort_cuda module is what moves those).
-void check_sendable(const WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options);
+// Checks a message and says for each tensor on a device where it goes. kResourceExhausted above `max_bytes` or 4,096 tensors;
+// kUnavailable, naming the device map, for a tensor that is not on the CPU and has no entry there, or if `devices` is null.
+void address(WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options,
+             const DeviceTransfer* devices = nullptr);
+// On the thread that gives the tensors away: orders the sending behind its work on the devices.
+void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices);
 
-// Space for a message as its descriptor announces it. kResourceExhausted if it is too large, kCorrupt if it cannot be.
+// Space for a message as its descriptor announces it, on the devices that the peer names if there are `devices`. kResourceExhausted
+// if it is too large, kCorrupt if it cannot be.
 std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, ReceivePool& pool,
-                                      tensorpipe::Allocation& allocation);
+                                      tensorpipe::Allocation& allocation, DeviceTransfer* devices = nullptr);
 // `message` must live until the write is done.
-tensorpipe::Message to_tensorpipe(const WireMessage& message);
+tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* devices);
 
 class DataPipe : public std::enable_shared_from_this<DataPipe> {
  public:
@@ -46,7 +54,8 @@ class DataPipe : public std::enable_shared_from_this<DataPipe> {
   using OnError = std::function<void(const Error&)>;
 
   // on_error (may be null) runs once, unless close() came first.
-  DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error);
+  DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<DeviceTransfer> devices,
+           std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error);
   void set_on_error(OnError on_error) { on_error_ = std::move(on_error); }
 
   // Reads one message. One read at a time.
@@ -57,10 +66,12 @@ class DataPipe : public std::enable_shared_from_this<DataPipe> {
 
  private:
   void receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, OnMessage on_message);
+  void deliver(const std::shared_ptr<WireMessage>& message, const OnMessage& on_message);
   void fail(const Error& error);
 
   Loop& loop_;
   const std::shared_ptr<ReceivePool> pool_;
+  const std::shared_ptr<DeviceTransfer> devices_;  // may be null
   const std::shared_ptr<tensorpipe::Pipe> pipe_;
   OnError on_error_;
   bool closed_ = false;

@@ -61,6 +61,11 @@ void IncomingCall::run() {
 
 void IncomingCall::reply(Outcome<Message> outcome) {
   stage = kDone;
+  try {
+    if (outcome.value) begin_send(outcome.value->tensors, devices.get());
+  } catch (...) {
+    outcome = {std::nullopt, std::current_exception()};
+  }
   if (auto target = session.lock())
     loop->post([target = std::move(target), id = context.call_id, outcome = std::move(outcome)]() mutable {
       target->finish_incoming(id, std::move(outcome));
@@ -188,6 +193,7 @@ void Session::on_request(const Envelope& envelope, Message request) {
   call->request = std::move(request);
   call->session = weak_from_this();
   call->loop = loop_;
+  call->devices = host_.options().devices;
   if (!incoming_.emplace(envelope.call_id, call).second)
     throw Error(ErrorCode::kCorrupt, "two running calls have the same id").with("id", envelope.call_id);
   const auto answer = [&](Error error) { finish_incoming(envelope.call_id, failed(error.with("method", envelope.method))); };
@@ -216,13 +222,15 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
       message->payload = join_payload({.kind = MessageKind::kReply, .call_id = call_id}, outcome.value->envelope);
       message->tensors = std::move(outcome.value->tensors);
       try {
-        check_sendable(*message, peer(), std::min(theirs_.max_message_bytes, ours_.max_message_bytes), host_.options().rpc);
+        address(*message, peer(), std::min(theirs_.max_message_bytes, ours_.max_message_bytes), host_.options().rpc,
+                host_.options().devices.get());
       } catch (...) {
         outcome.error = std::current_exception();
       }
     }
     if (outcome.error) {
       message->tensors.clear();
+      message->target_devices.clear();
       message->payload = join_payload({.kind = MessageKind::kError, .call_id = call_id}, error_to_body(outcome.error));
     }
     write(std::move(message));

@@ -61,6 +61,7 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   std::shared_ptr<const Handler> handler;
   std::weak_ptr<Session> session;
   std::shared_ptr<Loop> loop;
+  std::shared_ptr<DeviceTransfer> devices;  // may be null
 
   bool start() {
     int queued = kQueued;

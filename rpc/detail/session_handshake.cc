@@ -168,7 +168,8 @@ void Session::accept_pipe() {
 
 void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
   auto self = shared_from_this();
-  auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), std::move(tensorpipe_pipe), nullptr);
+  auto pipe =
+      std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices, std::move(tensorpipe_pipe), nullptr);
   candidates_.push_back(pipe);
   // Weak: a pipe whose read never ends must not keep the session.
   pipe->read(kPipeHelloBytes, [self, weak = std::weak_ptr<DataPipe>(pipe)](WireMessage message) {
@@ -225,7 +226,7 @@ void Session::connect_pipes(const Listen& listen) {
     } catch (const std::exception& e) {
       throw Error(ErrorCode::kUnavailable, std::string("cannot open a data connection: ") + e.what()).with("peer", target_);
     }
-    auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), std::move(tensorpipe_pipe),
+    auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices, std::move(tensorpipe_pipe),
                                            [self](const Error& error) { self->refuse(error); });
     candidates_.push_back(pipe);
     pipe->write(pipe_hello(listen.token, index), [] {});

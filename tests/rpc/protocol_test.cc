@@ -200,7 +200,7 @@ TEST(Sendable, DevicesWithoutAMapNameIt) {
   WireMessage message;
   message.tensors.push_back(at::empty({2}, at::kMeta));  // stands for any device that is not the CPU
   try {
-    check_sendable(message, "teacher/3", 1 << 20, options);
+    address(message, "teacher/3", 1 << 20, options);
     FAIL() << "a device tensor must not be sendable";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
@@ -208,7 +208,7 @@ TEST(Sendable, DevicesWithoutAMapNameIt) {
   }
   options.device_maps["teacher"]["0"] = 1;
   try {
-    check_sendable(message, "teacher/3", 1 << 20, options);
+    address(message, "teacher/3", 1 << 20, options);
     FAIL() << "this build has no CUDA module";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);

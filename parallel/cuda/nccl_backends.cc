@@ -1,0 +1,87 @@
+// The CUDA module's part for worlds: devices, and one ProcessGroupNCCL for each group.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "base/error.h"
+#include "parallel/detail/device_backends.h"
+
+namespace retort::parallel::cuda {
+namespace {
+
+// 13000 -> "13.0", 22809 -> "2.28.9"
+std::string cuda_version(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string nccl_version(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+}
+
+// What c10d reads when it makes a process group. The watch of parallel/detail/device_watch.h judges timeouts and aborts; c10d's own
+// would end the process, and a call that waits on the host would keep computation and communication from overlapping.
+// Values that the user has set stay.
+void set_c10d_defaults() {
+  for (const auto& [name, value] : {std::pair{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}, std::pair{"TORCH_NCCL_BLOCKING_WAIT", "0"},
+                                    std::pair{"TORCH_NCCL_ENABLE_MONITORING", "0"}, std::pair{"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"}})
+    ::setenv(name, value, 0);
+}
+
+class NcclBackends final : public detail::DeviceBackends {
+ public:
+  std::string versions() const override {
+    int runtime = 0, nccl = 0;
+    C10_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+    if (ncclGetVersion(&nccl) != ncclSuccess) throw Error(ErrorCode::kUnavailable, "NCCL does not tell its version");
+    return "CUDA " + cuda_version(runtime) + ", NCCL " + nccl_version(nccl);
+  }
+
+  int64_t num_devices() const override { return c10::cuda::device_count(); }
+
+  void use_device(int64_t index) override {
+    RETORT_CHECK(index >= 0 && index < num_devices()) << "device " << index << " of " << num_devices();
+    RETORT_CHECK(device_ < 0 || device_ == index) << "a process has one device; it has " << device_ << " already";
+    set_c10d_defaults();
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator, the random number generators, the handles' pools
+    device_ = index;
+  }
+
+  void synchronize() override {
+    try {
+      c10::cuda::device_synchronize();
+    } catch (const std::exception& e) {
+      throw Error(ErrorCode::kCollective, "the device reports an error: " + std::string(e.what()));
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec& group,
+                                            const c10::intrusive_ptr<c10d::Store>& store) override {
+    RETORT_CHECK(device_ >= 0) << "use_device() comes before connect()";
+    auto options = c10d::ProcessGroupNCCL::Options::create(group.high_priority);
+    options->timeout = group.timeout;
+    options->group_name = group.name;
+    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.position, group.size, std::move(options));
+    backend->setGroupDesc(group.name);
+    backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+    // Now and in one order on all ranks, not at the first collective: a group that cannot connect is found before the first step.
+    backend->eagerConnectSingleDevice(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+    return backend;
+  }
+
+ private:
+  int64_t device_ = -1;
+};
+
+}  // namespace
+}  // namespace retort::parallel::cuda
+
+// detail::kDeviceBackendsFunction
+extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends* retort_cuda_backends_1() {
+  return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
+}

@@ -1,0 +1,120 @@
+// The CUDA module's part for the RPC layer: TensorPipe's CUDA channels, and the streams on which they copy.
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <tensorpipe/tensorpipe.h>
+#include <tensorpipe/tensorpipe_cuda.h>
+
+#include "base/error.h"
+#include "rpc/detail/device_transfer.h"
+
+namespace retort::rpc::cuda {
+namespace {
+
+using c10::cuda::CUDAStream;
+
+// The streams of one device. Computation is on the device's default stream; collectives have streams of NCCL's process groups.
+struct Streams {
+  CUDAStream compute, sending, receiving;
+};
+
+void CUDART_CB run_arrived(void* data) {
+  const std::unique_ptr<std::function<void()>> arrived(static_cast<std::function<void()>*>(data));
+  (*arrived)();
+}
+
+class CudaTransfer final : public detail::DeviceTransfer {
+ public:
+  int64_t num_devices() const override { return c10::cuda::device_count(); }
+
+  std::vector<NamedChannel> channels() override {
+    // Inside one process, inside one host, anywhere (through pinned host memory).
+    std::vector<NamedChannel> found{
+        {"cuda_xth", tensorpipe::channel::cuda_xth::create()},
+        {"cuda_ipc", tensorpipe::channel::cuda_ipc::create()},
+        {"cuda_basic", tensorpipe::channel::cuda_basic::create(tensorpipe::channel::basic::create())}};
+    std::erase_if(found, [](const NamedChannel& channel) { return !channel.second->isViable(); });
+    return found;
+  }
+
+  void begin_send(const at::Tensor& tensor) override {
+    const c10::DeviceIndex index = tensor.device().index();
+    const CUDAStream sending = streams(index).sending;
+    at::cuda::CUDAEvent written(cudaEventDisableTiming);
+    written.record(c10::cuda::getCurrentCUDAStream(index));
+    written.block(sending);
+    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), sending);
+  }
+
+  tensorpipe::Buffer send_buffer(const at::Tensor& tensor) override {
+    return tensorpipe::CudaBuffer{const_cast<void*>(tensor.const_data_ptr()), streams(tensor.device().index()).sending.stream()};
+  }
+
+  at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype, int64_t index) override {
+    const auto device = static_cast<c10::DeviceIndex>(index);
+    const Streams& s = streams(device);
+    c10::InferenceMode ordinary(false);
+    // The allocator reuses memory in the order of the stream it was asked on: that of the copies that write it.
+    const c10::cuda::CUDAStreamGuard guard(s.receiving);
+    at::Tensor tensor = at::empty(sizes, at::TensorOptions().dtype(dtype).device(at::Device(at::kCUDA, device)));
+    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), s.compute);
+    return tensor;
+  }
+
+  tensorpipe::Buffer receive_buffer(const at::Tensor& tensor) override {
+    return tensorpipe::CudaBuffer{tensor.mutable_data_ptr(), streams(tensor.device().index()).receiving.stream()};
+  }
+
+  void when_arrived(const std::vector<at::Tensor>& tensors, std::function<void()> arrived) override {
+    std::optional<CUDAStream> last;
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.is_cuda()) continue;
+      const CUDAStream& stream = streams(tensor.device().index()).receiving;
+      if (last && *last != stream) {
+        at::cuda::CUDAEvent event(cudaEventDisableTiming);
+        event.record(*last);
+        event.block(stream);
+      }
+      last = stream;
+    }
+    RETORT_CHECK(last) << "no tensor on a device";
+    const c10::cuda::CUDAGuard guard(last->device_index());
+    auto holder = std::make_unique<std::function<void()>>(std::move(arrived));
+    C10_CUDA_CHECK(cudaLaunchHostFunc(last->stream(), run_arrived, holder.get()));
+    holder.release();
+  }
+
+ private:
+  // Made at the first use of a device; a map's elements stay where they are.
+  const Streams& streams(c10::DeviceIndex index) {
+    std::lock_guard lock(mutex_);
+    const auto found = streams_.find(index);
+    if (found != streams_.end()) return found->second;
+    const auto pool = [index] { return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index); };
+    return streams_.emplace(index, Streams{c10::cuda::getDefaultCUDAStream(index), pool(), pool()}).first->second;
+  }
+
+  std::mutex mutex_;
+  std::map<c10::DeviceIndex, Streams> streams_;
+};
+
+}  // namespace
+}  // namespace retort::rpc::cuda
+
+// detail::kDeviceTransferFunction
+extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer* retort_cuda_transfer_1() {
+  return std::make_unique<retort::rpc::cuda::CudaTransfer>().release();
+}

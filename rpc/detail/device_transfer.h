@@ -1,0 +1,49 @@
+// What libretort_cuda.so implements for the RPC layer (rpc/cuda). Nothing of CUDA is named here.
+//
+// Order on the device. Sending: what the sender's current stream has queued before begin_send() happens before the bytes leave.
+// Receiving: a tensor is handed out when its bytes are there, so any stream may read it at once. Neither blocks a thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <tensorpipe/channel/context.h>
+#include <tensorpipe/common/buffer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace retort::rpc::detail {
+
+inline constexpr const char* kCudaDevice = "cuda";  // as TensorPipe calls it
+
+// Any thread.
+class DeviceTransfer {
+ public:
+  virtual ~DeviceTransfer() = default;
+  virtual int64_t num_devices() const = 0;
+
+  using NamedChannel = std::pair<std::string, std::shared_ptr<tensorpipe::channel::Context>>;
+  // Channels for device memory, best first; only those that work on this machine.
+  virtual std::vector<NamedChannel> channels() = 0;
+
+  // On the thread that gives a tensor away, after its last change: orders the sending behind what that thread has queued, and keeps
+  // the memory until it is sent, whatever becomes of the tensor.
+  virtual void begin_send(const at::Tensor& tensor) = 0;
+  virtual tensorpipe::Buffer send_buffer(const at::Tensor& tensor) = 0;
+
+  // Uninitialised memory on device `index` (below num_devices()) that a message is received into. Throws what LibTorch throws.
+  virtual at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype, int64_t index) = 0;
+  virtual tensorpipe::Buffer receive_buffer(const at::Tensor& tensor) = 0;
+  // Calls `arrived` once, on a thread of the driver, when all that is queued for these received tensors has happened; it must
+  // return at once and call nothing of CUDA.
+  virtual void when_arrived(const std::vector<at::Tensor>& tensors, std::function<void()> arrived) = 0;
+};
+
+// The module's C function that makes one; the number changes with this header.
+inline constexpr const char* kDeviceTransferFunction = "retort_cuda_transfer_1";
+using MakeDeviceTransfer = DeviceTransfer*();
+
+}  // namespace retort::rpc::detail
