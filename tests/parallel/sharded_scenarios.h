@@ -1,0 +1,13 @@
+// The scenarios of parallel_sharded_test, in several files.
+#pragma once
+
+#include "tests/parallel/rank_process.h"
+
+namespace retort::parallel::testing {
+
+void partial_copies_scenario();
+void tied_stages_scenario();
+void sharded_optimizer_scenario();
+void sharded_state_scenario();
+
+}  // namespace retort::parallel::testing
