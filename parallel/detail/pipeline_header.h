@@ -1,0 +1,30 @@
+// What goes before each tensor between two pipeline stages: eight int64 that say what the message is and what memory it needs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "parallel/pipeline_schedule.h"
+
+namespace retort::parallel::detail {
+
+struct PipelineHeader {
+  PipelineAction label;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> sizes;  // at most two
+};
+
+using PipelineHeaderWords = std::array<int64_t, 8>;  // magic and version, kind, chunk, micro-batch, dtype, dim, size 0, size 1
+
+// kInvalidArgument: more than two dimensions, or a dtype that is neither a floating-point, an integral nor the bool type.
+PipelineHeaderWords encode(const PipelineHeader& header);
+// kMismatch: another version of this layout. kCorrupt: not a header, or sizes, dtype or label that cannot be.
+PipelineHeader decode(const PipelineHeaderWords& words);
+
+// "Float[3, 4]"
+std::string describe(at::ScalarType dtype, at::IntArrayRef sizes);
+
+}  // namespace retort::parallel::detail
