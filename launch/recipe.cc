@@ -8,6 +8,7 @@
 #include "launch/yaml_reader.h"
 #include "launch/yaml_tree.h"
 #include "launch/yaml_writer.h"
+#include "models/placement.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -118,8 +119,7 @@ class CrossCheck {
   void check_role(const std::string& name, const RoleOptions& role) const {
     const bool driving = name == Recipe::kDrivingRole;
     if (role.model.empty()) refuse({"roles", name}, "`model` is missing; expected a Hugging Face model folder");
-    if (role.world.tp > 1) refuse({"roles", name, "world", "tp"}, "tensor parallelism is not in this version; use tp: 1");
-    if (role.world.pp > 1) refuse({"roles", name, "world", "pp"}, "pipeline parallelism is not in this version; use pp: 1");
+    check_world(name, role.world, driving);
     if (role.world.device == parallel::Device::kCuda && !options_.cuda)
       refuse({"roles", name, "world", "device"}, "this build has no CUDA module; use device: cpu or build with RETORT_CUDA=ON",
              ErrorCode::kUnavailable);
@@ -129,6 +129,17 @@ class CrossCheck {
     const auto used = recipe_.serving_roles();
     if (std::find(used.begin(), used.end(), name) == used.end())
       refuse({"roles", name}, "no part of this recipe uses the role; remove it" + nearest_role(name));
+  }
+
+  void check_world(const std::string& name, const parallel::Layout& world, bool driving) const {
+    const auto place = [&](const char* field) { return std::vector<std::string>{"roles", name, "world", field}; };
+    const std::string serves = "is for the role that trains; " + name + " serves";
+    if (!driving && world.distributed_optimizer) refuse(place("distributed_optimizer"), serves);
+    if (!driving && world.virtual_pp > 1) refuse(place("virtual_pp"), serves);
+    if (recipe_.is_generator(name) && world.pp > 1)
+      refuse(place("pp"), "a generator is not split over pipeline stages: each token would wait for all of them; use tp and dp");
+    if (recipe_.is_generator(name) && world.sequence_parallel)
+      refuse(place("sequence_parallel"), "has no effect on a generator, which keeps no activations");
   }
 
   void check_data() const {
@@ -259,6 +270,13 @@ class CrossCheck {
         refuse(path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
       if (!fs::is_regular_file(fs::path(role.model) / "config.json"))
         refuse(path, "'" + role.model + "' has no config.json; expected a Hugging Face model folder");
+      if (role.world.tp * role.world.pp == 1) continue;
+      const models::ModelConfig config = models::read_model_config(role.model);
+      try {
+        models::check_layout(role.world, config);
+      } catch (const Error& error) {
+        refuse({"roles", name, "world"}, error.what());
+      }
     }
     check_sources("train", recipe_.data.train);
     check_sources("eval", recipe_.data.eval);

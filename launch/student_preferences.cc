@@ -23,16 +23,18 @@ class PreferenceRecipe : public StudentRecipe {
     const recipes::DpoOptions& dpo = *context_.recipe().dpo;
     std::optional<recipes::Reference> reference;
     if (losses::needs_reference(dpo.preference())) reference = connect_reference(dpo);
-    objective_ = std::make_unique<recipes::DpoObjective>([this](int64_t) { return stream_->next(); }, std::move(reference),
-                                                         recipes::DpoObjective::Options{.loss = dpo.preference(),
-                                                                                        .prefetch = dpo.prefetch,
-                                                                                        .dp_rank = context_.world.coordinate().dp,
-                                                                                        .dp_size = context_.world.dp().size()});
+    objective_ = std::make_unique<recipes::DpoObjective>(
+        [this](int64_t) { return stream_->next(); }, std::move(reference),
+        recipes::DpoObjective::Options{.loss = dpo.preference(),
+                                       .prefetch = dpo.prefetch,
+                                       .dp_rank = context_.world.coordinate().dp,
+                                       .dp_size = context_.world.dp().size(),
+                                       .tp = ends_pipeline(context_.world) ? &context_.world.tp() : nullptr});
   }
   recipes::Objective& objective() override { return *objective_; }
   recipes::Evaluator evaluator() override {
     if (eval_.empty()) return {};
-    return [this](int64_t step) { return objective_->evaluate(step, trainer_->decoder(), eval_, context_.world.dp()); };
+    return [this](int64_t step) { return objective_->evaluate(step, *trainer_, eval_, context_.world); };
   }
 
  private:
@@ -51,8 +53,7 @@ class PreferenceRecipe : public StudentRecipe {
             .dp_size = options.dp_size};
   }
   recipes::Reference connect_reference(const recipes::DpoOptions& dpo) {
-    auto client = connect_frozen(context_, dpo.reference, {.kind = roles::PayloadKind::kTargetLogProbs},
-                                 /*weights_fingerprint=*/true);
+    auto client = connect_frozen(context_, dpo.reference, {.kind = roles::PayloadKind::kTargetLogProbs}, {.weights_fingerprint = true});
     const roles::TeacherInfo& info = client->info();
     const std::string fingerprint = sha256_hex(info.weights_fingerprint + info.dtype + info.vocabulary_fingerprint);
     const auto root = dpo.reference_cache.empty() ? context_.cache() : std::filesystem::path(dpo.reference_cache);

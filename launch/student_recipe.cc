@@ -26,30 +26,62 @@ std::vector<int64_t> end_token_ids(const models::ModelConfig& config, const mode
   return ids;
 }
 
-std::vector<std::string> connect_role(StudentContext& context, const std::string& role) {
-  const Recipe& recipe = context.recipe();
-  const Deadline deadline = Deadline::after(recipe.rpc.timeout);
-  parallel::StoreClient store(context.role.store_host, context.role.store_port, context.role.store_prefix(role),
-                              recipe.rpc.timeout);
-  std::vector<std::string> peers;
-  for (int64_t i = 0; i < recipe.roles.at(role).world.world_size(); ++i) {
-    const std::string peer = role + "/" + std::to_string(i);
-    context.role.report("waiting", 0, "for " + peer);
-    context.agent.connect(peer, store.get("address/" + std::to_string(i), deadline), deadline);
-    peers.push_back(peer);
+bool ends_pipeline(parallel::World& world) { return world.coordinate().pp == world.options().layout.pp - 1; }
+
+namespace {
+
+// Waits for one rank of a role and connects to it; its name.
+std::string connect_rank(StudentContext& context, const std::string& role, int64_t rank, parallel::StoreClient& store,
+                         Deadline deadline) {
+  const std::string peer = role + "/" + std::to_string(rank);
+  context.role.report("waiting", 0, "for " + peer);
+  context.agent.connect(peer, store.get("address/" + std::to_string(rank), deadline), deadline);
+  return peer;
+}
+
+parallel::StoreClient addresses_of(const StudentContext& context, const std::string& role) {
+  return {context.role.store_host, context.role.store_port, context.role.store_prefix(role), context.recipe().rpc.timeout};
+}
+
+// Leader and last stage of each replica.
+std::vector<roles::TeacherReplica> connect_replicas(StudentContext& context, const std::string& role) {
+  const parallel::Layout& layout = context.recipe().roles.at(role).world;
+  const Deadline deadline = Deadline::after(context.recipe().rpc.timeout);
+  parallel::StoreClient store = addresses_of(context, role);
+  std::vector<roles::TeacherReplica> replicas;
+  for (int64_t dp = 0; dp < layout.dp; ++dp) {
+    const int64_t leader = parallel::rank_of(layout, {.tp = 0, .dp = dp, .pp = 0});
+    roles::TeacherReplica replica{.leader = connect_rank(context, role, leader, store, deadline), .holders = {}};
+    for (int64_t tp = 0; tp < layout.tp; ++tp) {
+      const int64_t holder = parallel::rank_of(layout, {.tp = tp, .dp = dp, .pp = layout.pp - 1});
+      replica.holders.push_back(holder == leader ? replica.leader : connect_rank(context, role, holder, store, deadline));
+    }
+    replicas.push_back(std::move(replica));
   }
+  return replicas;
+}
+
+}  // namespace
+
+std::vector<std::string> connect_role(StudentContext& context, const std::string& role) {
+  const Deadline deadline = Deadline::after(context.recipe().rpc.timeout);
+  parallel::StoreClient store = addresses_of(context, role);
+  std::vector<std::string> peers;
+  for (int64_t rank = 0; rank < context.recipe().roles.at(role).world.world_size(); ++rank)
+    peers.push_back(connect_rank(context, role, rank, store, deadline));
   return peers;
 }
 
 std::unique_ptr<roles::TeacherClient> connect_frozen(StudentContext& context, const std::string& role,
-                                                     const roles::PayloadSpec& spec, bool weights_fingerprint) {
+                                                     const roles::PayloadSpec& spec, const FrozenClient& options) {
   return std::make_unique<roles::TeacherClient>(context.agent,
                                                 roles::TeacherClient::Options{.role = role,
-                                                                              .replicas = connect_role(context, role),
+                                                                              .replicas = connect_replicas(context, role),
                                                                               .spec = spec,
                                                                               .timeout = context.recipe().rpc.timeout,
                                                                               .student_vocab_rows = context.vocab_rows,
-                                                                              .weights_fingerprint = weights_fingerprint},
+                                                                              .weights_fingerprint = options.weights_fingerprint,
+                                                                              .tp = options.tp},
                                                 context.tokenizer);
 }
 

@@ -57,10 +57,18 @@ std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& cont
 // What ends a completion: the config's end tokens and the tokenizer's.
 std::vector<int64_t> end_token_ids(const models::ModelConfig& config, const models::Tokenizer& tokenizer);
 
-// Waits for every replica of a role and connects to it; their names in order.
+// Whether this rank is one of those where the loss is formed.
+bool ends_pipeline(parallel::World& world);
+
+// Waits for every rank of a role and connects to it; their names in order.
 std::vector<std::string> connect_role(StudentContext& context, const std::string& role);
+
+struct FrozenClient {
+  bool weights_fingerprint = false;
+  parallel::Group* tp = nullptr;  // the ranks that need every answer together; null: this rank asks alone
+};
 // A client of a frozen role: handshake with all its replicas.
 std::unique_ptr<roles::TeacherClient> connect_frozen(StudentContext& context, const std::string& role,
-                                                     const roles::PayloadSpec& spec, bool weights_fingerprint = false);
+                                                     const roles::PayloadSpec& spec, const FrozenClient& options = {});
 
 }  // namespace retort::launch

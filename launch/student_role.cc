@@ -32,9 +32,10 @@ roles::Trainer::Options trainer_options(const recipes::TrainOptions& train, int6
 }
 
 recipes::LoopState starting_state(const RoleContext& context, const std::filesystem::path& checkpoint,
-                                  const std::string& data_fingerprint, int64_t dp) {
+                                  const std::string& data_fingerprint, parallel::Layout layout) {
   const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
-  if (checkpoint.empty()) return {.seed = seed, .dp = dp, .threads = context.threads, .data_fingerprint = data_fingerprint};
+  layout.threads = context.threads;
+  if (checkpoint.empty()) return {.seed = seed, .layout = layout, .data_fingerprint = data_fingerprint};
   recipes::LoopState state = recipes::read_loop_state(checkpoint);
   if (state.seed != seed)
     throw Error(ErrorCode::kInvalidArgument,
@@ -42,12 +43,12 @@ recipes::LoopState starting_state(const RoleContext& context, const std::filesys
   if (state.data_fingerprint != data_fingerprint)
     throw Error(ErrorCode::kInvalidArgument, "the training data, its columns or the tokenizer changed since " +
                                                  checkpoint.string() + "; restore them, or start a new run");
-  if (state.dp != dp || state.threads != context.threads) {
-    RETORT_LOG(kWarning) << "resuming with dp " << dp << " and " << context.threads << " threads a run that had dp " << state.dp
-                         << " and " << state.threads << " threads: numbers will differ in their last bits";
+  const std::string now = recipes::layout_text(layout), then = recipes::layout_text(state.layout);
+  if (now != then) {
+    RETORT_LOG(kWarning) << "resuming with " << now << " a run that had " << then
+                         << ": the numbers will agree, but not in their last bits";
   }
-  state.dp = dp;
-  state.threads = context.threads;
+  state.layout = layout;
   return state;
 }
 
@@ -86,13 +87,15 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
                          .store_port = context.store_port,
                          .store_prefix = context.store_prefix(context.role) + "world/",
                          .timeout = collective_timeout(recipe)});
-  const recipes::CheckpointStore checkpoints(context.run_folder, role.model, recipe.train.save_total_limit);
+  recipes::CheckpointStore checkpoints(context.run_folder, role.model,
+                                       {.save_total_limit = recipe.train.save_total_limit, .async = recipe.train.async_save});
   std::filesystem::path checkpoint;
   if (context.resume)
     if (const auto latest = recipes::latest_checkpoint(context.run_folder)) checkpoint = latest->path;
   const std::string model = checkpoint.empty() ? role.model : checkpoint.string();
   context.report("loading", 0, model);
-  models::Decoder decoder = models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))));
+  models::Decoder decoder =
+      models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))), models::Placement::of(world));
   decoder.set_gradient_checkpointing(recipe.train.gradient_checkpointing);
 
   rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
@@ -103,7 +106,7 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
                          .vocab_rows = decoder.config().vocab_size,
                          .agent = agent};
   std::unique_ptr<StudentRecipe> work = make_student_recipe(student);
-  const recipes::LoopState start = starting_state(context, checkpoint, work->rows().fingerprint(), world.dp().size());
+  const recipes::LoopState start = starting_state(context, checkpoint, work->rows().fingerprint(), role.world);
   const int64_t max_steps = total_steps(recipe.train, *work);
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
   if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");

@@ -31,9 +31,7 @@ class SampleRecipe : public StudentRecipe {
   recipes::Objective& objective() override { return *objective_; }
   recipes::Evaluator evaluator() override {
     if (eval_.empty()) return {};
-    return [this](int64_t step) {
-      return recipes::evaluation_row(step, recipes::evaluate(trainer_->decoder(), eval_, context_.world.dp()));
-    };
+    return [this](int64_t step) { return recipes::evaluation_row(step, recipes::evaluate(*trainer_, eval_, context_.world)); };
   }
 
  private:
@@ -50,25 +48,30 @@ class SampleRecipe : public StudentRecipe {
     auto source = std::make_shared<recipes::OnPolicySource>(context_.world, *trainer_, std::move(data), worker_, options);
     return [source](int64_t step) { return (*source)(step); };
   }
+  // Null on a rank where no loss is formed.
+  std::unique_ptr<roles::TeacherClient> connect(const recipes::TeacherOptions& teacher) {
+    if (!ends_pipeline(context_.world)) return nullptr;
+    return connect_frozen(context_, teacher.role, context_.recipe().distill->payload_spec(), {.tp = &context_.world.tp()});
+  }
   std::unique_ptr<recipes::Objective> make_distill(recipes::StepSource source) {
     const recipes::DistillOptions& distill = *context_.recipe().distill;
     if (distill.use_policy_gradient)
       return std::make_unique<recipes::SampledTokenObjective>(
-          std::move(source), connect_frozen(context_, distill.teachers[0].role, distill.payload_spec()),
+          std::move(source), connect(distill.teachers[0]),
           recipes::SampledTokenObjective::Options{.temperature = distill.temperature,
                                                   .dp_rank = context_.world.coordinate().dp,
-                                                  .dp_size = context_.world.dp().size()});
+                                                  .dp_size = context_.world.dp().size(),
+                                                  .asks = ends_pipeline(context_.world)});
     std::vector<recipes::TeacherRoute> routes;
     for (const recipes::TeacherOptions& teacher : distill.teachers)
-      routes.push_back({.client = connect_frozen(context_, teacher.role, distill.payload_spec()),
-                        .weight = teacher.weight,
-                        .when = teacher.when});
+      routes.push_back({.client = connect(teacher), .weight = teacher.weight, .when = teacher.when});
     return std::make_unique<recipes::DistillObjective>(
         std::move(source), context_.agent, std::move(routes),
         recipes::DistillObjective::Options{.divergence = distill.divergence(),
                                            .prefetch = distill.lmbda > 0 ? 0 : distill.prefetch,
                                            .dp_rank = context_.world.coordinate().dp,
-                                           .dp_size = context_.world.dp().size()});
+                                           .dp_size = context_.world.dp().size(),
+                                           .asks = ends_pipeline(context_.world)});
   }
 
   StudentContext& context_;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "models/parameter_specs.h"
 #include "models/safetensors.h"
+#include "models/safetensors_writer.h"
 
 namespace retort::models {
 namespace {
@@ -64,18 +65,18 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-Decoder load_decoder(const fs::path& folder, at::ScalarType dtype) {
+Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement) {
   ModelConfig config = read_model_config(folder);
   if (!config.unknown_keys.empty()) {
     RETORT_LOG(kWarning) << (folder / "config.json").string()
                          << ": keys without a meaning here, kept as they are: " << join(config.unknown_keys);
   }
   const SafetensorsReader reader(folder);
-  const std::vector<ParameterSpec> specs = parameter_specs(config);
-  check_names(reader, specs, config, folder);
+  check_names(reader, parameter_specs(config), config, folder);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const ParameterSpec& spec : specs) {
-    const at::Tensor mapped = reader.get(spec.name);
+  for (const ParameterSpec& spec : parameter_specs(config, placement)) {
+    const auto dim = static_cast<size_t>(spec.shard.dim);
+    const at::Tensor mapped = reader.get(spec.name).narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
     if (!at::isFloatingType(mapped.scalar_type())) {
       throw Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + spec.name + "' holds " +
                                             c10::toString(mapped.scalar_type()) + ", expected floating-point numbers")
@@ -84,26 +85,45 @@ Decoder load_decoder(const fs::path& folder, at::ScalarType dtype) {
     at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype));
     tensors.emplace_back(spec.name, copy.copy_(mapped));
   }
-  Decoder decoder(std::move(config), std::move(tensors));
+  Decoder decoder(std::move(config), std::move(tensors), placement);
   decoder.set_shard_bytes(reader.sharded() ? reader.largest_shard_bytes() : 0);
   return decoder;
 }
 
-void save_decoder(const Decoder& decoder, at::ScalarType file_dtype, const fs::path& tokenizer_source, const fs::path& folder) {
-  ModelConfig config = decoder.config();
-  config.torch_dtype = dtype_name(file_dtype);
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
-    tensors.emplace_back(parameter.name, parameter.value.detach().to(file_dtype));
-  }
+std::vector<TensorInfo> parameter_infos(const ModelConfig& config, at::ScalarType dtype) {
+  std::vector<TensorInfo> infos;
+  for (ParameterSpec& spec : parameter_specs(config)) infos.push_back({std::move(spec.name), dtype, std::move(spec.shape)});
+  return infos;
+}
+
+CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype) {
   SafetensorsWriteOptions options;
   if (decoder.shard_bytes() > 0) {
     options.always_index = true;
     options.max_shard_bytes = std::min(options.max_shard_bytes, decoder.shard_bytes());
   }
-  write_safetensors_folder(folder, tensors, options);
+  CheckpointPart part{"", SafetensorsFiles::model(parameter_infos(decoder.config(), file_dtype), options), {}};
+  for (const parallel::NamedParameter& parameter : decoder.parameters())
+    if (parameter.shard.counted) part.pieces.push_back(parameter_piece(parameter));
+  return part;
+}
+
+void write_decoder_description(const Decoder& decoder, at::ScalarType file_dtype, const fs::path& tokenizer_source,
+                               const fs::path& folder) {
+  ModelConfig config = decoder.config();
+  config.torch_dtype = dtype_name(file_dtype);
   copy_tokenizer(tokenizer_source, folder);
   write_file_atomically(folder / "config.json", write_model_config(config));
+}
+
+void save_decoder(const Decoder& decoder, at::ScalarType file_dtype, const fs::path& tokenizer_source, const fs::path& folder) {
+  const CheckpointPart part = decoder_part(decoder, file_dtype);
+  create_safetensors(folder, part.files);
+  SafetensorsSliceWriter writer(folder, part.files);
+  for (const parallel::TensorPiece& piece : part.pieces) writer.write(piece);
+  writer.finish();
+  RETORT_CHECK(writer.num_elements() == part.files.num_elements()) << "a part of a model is saved as if it were the whole";
+  write_decoder_description(decoder, file_dtype, tokenizer_source, folder);
 }
 
 at::ScalarType parse_dtype(const std::string& name) {
@@ -124,15 +144,34 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
+namespace {
+
+void hash_parameter(Sha256& hash, const std::string& name, const at::Tensor& parameter) {
+  const at::Tensor value = parameter.detach().to(at::kCPU).contiguous();
+  std::ostringstream header;
+  header << name << ' ' << dtype_name(value.scalar_type()) << ' ' << value.sizes() << '\n';
+  hash.update(header.str());
+  hash.update(std::string_view(static_cast<const char*>(value.const_data_ptr()), value.nbytes()));
+}
+
+}  // namespace
+
 std::string weights_fingerprint(const Decoder& decoder) {
   Sha256 hash;
   hash.update(describe_function(decoder.config()) + "\n");
-  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
-    const at::Tensor value = parameter.value.detach().to(at::kCPU).contiguous();
-    std::ostringstream header;
-    header << parameter.name << ' ' << dtype_name(value.scalar_type()) << ' ' << value.sizes() << '\n';
-    hash.update(header.str());
-    hash.update(std::string_view(static_cast<const char*>(value.const_data_ptr()), value.nbytes()));
+  for (const parallel::NamedParameter& parameter : decoder.parameters()) hash_parameter(hash, parameter.name, parameter.value);
+  return hash.hex_digest();
+}
+
+std::string weights_fingerprint(const fs::path& folder, at::ScalarType dtype, const std::function<void()>& between) {
+  const ModelConfig config = read_model_config(folder);
+  const SafetensorsReader reader(folder);
+  check_names(reader, parameter_specs(config), config, folder);
+  Sha256 hash;
+  hash.update(describe_function(config) + "\n");
+  for (const ParameterSpec& spec : parameter_specs(config)) {
+    hash_parameter(hash, spec.name, reader.get(spec.name).to(dtype));
+    if (between) between();
   }
   return hash.hex_digest();
 }

@@ -22,6 +22,7 @@
 #include "models/gemm.h"
 #include "models/layers.h"
 #include "models/parameter_specs.h"
+#include "models/tensor_parallel.h"
 
 namespace retort::models {
 namespace {
@@ -70,88 +71,138 @@ Tensor random_normal(const std::vector<int64_t>& shape, double std, uint64_t see
 }  // namespace
 
 struct Decoder::Impl {
+  // A layer and which of `parameters` are its own.
+  struct Layer {
+    LayerWeights weights;
+    size_t begin = 0, end = 0;
+    int64_t window = 0;
+  };
+
   ModelConfig config;
+  Placement placement;
+  TensorParallel tp;
   std::vector<parallel::NamedParameter> parameters;
   Tensor embedding, final_norm, head;
-  std::vector<LayerWeights> layers;
+  std::vector<std::vector<Layer>> chunks;
   Tensor inverse_frequencies;
+  ParameterGate gate;
   bool checkpointing = false;
   uint64_t shard_bytes = 0;
 
   void bind();
-  const Tensor& find(const std::string& name) const;
-  Tensor forward(const PackedTokens& tokens) const;
+  void bind_layer(int64_t layer, size_t& next, Layer& out) const;
+  parallel::VocabShard vocab() const;
+  int64_t padded_tokens(const PackedTokens& tokens) const;
+  Tensor embed(const PackedTokens& tokens) const;
+  Tensor forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const;
 };
 
-const Tensor& Decoder::Impl::find(const std::string& name) const {
-  static const Tensor undefined;
-  for (const parallel::NamedParameter& parameter : parameters) {
-    if (parameter.name == name) return parameter.value;
+// The layers' parameters follow one another in the order of parameter_specs.
+void Decoder::Impl::bind_layer(int64_t layer, size_t& next, Layer& out) const {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  out.begin = next;
+  for (; next < parameters.size() && parameters[next].name.starts_with(prefix); ++next) {
+    const std::string inside = parameters[next].name.substr(prefix.size());
+    for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t)
+      if (inside == layer_tensor_name(static_cast<LayerTensor>(t)))
+        out.weights[static_cast<LayerTensor>(t)] = parameters[next].value;
   }
-  return undefined;
+  out.end = next;
+  out.window = config.sliding_window[static_cast<size_t>(layer)];
 }
 
 // Points the layers at the parameters' tensors.
 void Decoder::Impl::bind() {
-  embedding = find("model.embed_tokens.weight");
-  final_norm = find("model.norm.weight");
-  head = config.tie_word_embeddings ? embedding : find("lm_head.weight");
-  std::map<std::string, Tensor> by_name;
-  for (const parallel::NamedParameter& parameter : parameters) by_name[parameter.name] = parameter.value;
-  layers.assign(static_cast<size_t>(config.num_hidden_layers), {});
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
-    for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t) {
-      const auto which = static_cast<LayerTensor>(t);
-      const auto it = by_name.find("model.layers." + std::to_string(layer) + "." + layer_tensor_name(which));
-      if (it != by_name.end()) layers[layer][which] = it->second;
-    }
+  tp = {.group = placement.tp, .sequence = placement.sequence_parallel && placement.tp_size() > 1};
+  size_t next = 0;
+  if (placement.first()) embedding = parameters[next++].value;
+  for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
+    const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
+    chunks.emplace_back(static_cast<size_t>(end - begin));
+    for (int64_t layer = begin; layer < end; ++layer) bind_layer(layer, next, chunks.back()[static_cast<size_t>(layer - begin)]);
   }
-  inverse_frequencies = rope_inverse_frequencies(config.rope, config.head_dim).to(embedding.device());
+  if (placement.last(placement.virtual_pp - 1)) {
+    final_norm = parameters[next++].value;
+    head = next < parameters.size() ? parameters[next].value : embedding;
+  }
+  inverse_frequencies = rope_inverse_frequencies(config.rope, config.head_dim).to(parameters.front().value.device());
 }
 
-Tensor Decoder::Impl::forward(const PackedTokens& tokens) const {
-  const int64_t count = tokens.num_tokens(), padding = padded_rows(count) - count;
-  Residual x{at::embedding(embedding, tokens.input_ids, config.pad_token_id), {}};
-  Tensor padded_positions = tokens.positions;
-  if (padding > 0) {  // zero rows: they stay apart from every sequence and are cut off below
-    x.sum = at::constant_pad_nd(x.sum, {0, 0, 0, padding});
-    padded_positions = at::constant_pad_nd(tokens.positions, {0, padding});
-  }
-  const HeadShape shape{config.num_attention_heads, config.num_key_value_heads, config.head_dim};
+parallel::VocabShard Decoder::Impl::vocab() const {
+  return {.group = placement.tp,
+          .begin = parallel::vocab_begin(config.vocab_size, placement.tp_size(), placement.tp_rank()),
+          .total = config.vocab_size};
+}
+
+int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
+  const int64_t rows = padded_rows(tokens.num_tokens()), ranks = tp.sequence ? placement.tp_size() : 1;
+  return (rows + ranks - 1) / ranks * ranks;
+}
+
+// Rows of the embedding, zeros for the padding: they stay apart from every sequence and are cut off at the end.
+Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
+  const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
+  const auto pad = [&](const Tensor& x) { return padding > 0 ? at::constant_pad_nd(x, {0, 0, 0, padding}) : x; };
+  if (!tp.active()) return pad(at::embedding(embedding, tokens.input_ids, config.pad_token_id));
+  const int64_t begin = vocab().begin, rows = embedding.size(0);
+  if (rows == 0)  // attached to the empty weight: every rank takes part in the backward pass
+    return leave_block(pad(at::zeros({tokens.num_tokens(), config.hidden_size}, embedding.options()) + embedding.sum()), tp);
+  const Tensor local = tokens.input_ids - begin;
+  const Tensor elsewhere = (local < 0).logical_or(local >= rows);
+  const bool pads_here = config.pad_token_id >= begin && config.pad_token_id < begin + rows;
+  const Tensor found = at::embedding(embedding, local.masked_fill(elsewhere, 0), pads_here ? config.pad_token_id - begin : -1);
+  return leave_block(pad(found.masked_fill(elsewhere.unsqueeze(1), 0)), tp);
+}
+
+Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const {
+  const int64_t count = tokens.num_tokens(), padding = padded_tokens(tokens) - count;
+  const auto use = [&](size_t begin, size_t end) {
+    if (gate) gate(begin, end);
+  };
+  if (placement.first(chunk)) use(0, 1);
+  Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
+  const Tensor positions = padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
+  const int64_t ranks = placement.tp_size();
+  const HeadShape shape{config.num_attention_heads / ranks, std::max<int64_t>(1, config.num_key_value_heads / ranks),
+                        config.head_dim};
   std::map<int64_t, AttentionPlanPtr> plans;
-  LayerInputs inputs{&config, rope_table(padded_positions, inverse_frequencies), {}};
-  for (size_t i = 0; i < layers.size(); ++i) {
-    AttentionPlanPtr& plan = plans[config.sliding_window[i]];
+  LayerInputs inputs{&config, rope_table(positions, inverse_frequencies), {}, tp};
+  for (const Layer& layer : chunks.at(static_cast<size_t>(chunk))) {
+    AttentionPlanPtr& plan = plans[layer.window];
     if (!plan) {
-      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, tokens.forks, config.sliding_window[i],
-                                                embedding.options());
+      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, tokens.forks, layer.window, x.sum.options());
     }
     inputs.plan = plan;
+    use(layer.begin, layer.end);
     if (checkpointing && c10::GradMode::is_enabled()) {
-      x = {layer_forward_checkpointed(layers[i], inputs, x.sum), {}};
+      x = {layer_forward_checkpointed(layer.weights, inputs, x.sum), {}};
     } else {
-      x = layer_forward(layers[i], inputs, x);
+      x = layer_forward(layer.weights, inputs, x);
     }
   }
-  const Tensor out = norm_residual(x, final_norm, config.rms_norm_eps).second;
+  if (!placement.last(chunk)) return x.delta.defined() ? x.sum + x.delta : x.sum;
+  use(chunks.back().empty() ? 0 : chunks.back().back().end, parameters.size());
+  const Tensor out = enter_block(norm_residual(x, final_norm, config.rms_norm_eps).second, tp);
   return padding > 0 ? out.narrow(0, 0, count) : out;
 }
 
-Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>> tensors) : impl_(std::make_unique<Impl>()) {
+Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>> tensors, Placement placement)
+    : impl_(std::make_unique<Impl>()) {
   impl_->config = std::move(config);
+  impl_->placement = placement;
   std::map<std::string, Tensor> given;
   for (auto& [name, tensor] : tensors) {
     if (!given.emplace(name, tensor).second) throw Error(ErrorCode::kMismatch, "a parameter is given twice").with("tensor", name);
   }
   at::ScalarType dtype = at::kFloat;
-  for (const ParameterSpec& spec : parameter_specs(impl_->config)) {
+  for (const ParameterSpec& spec : parameter_specs(impl_->config, placement)) {
     const auto it = given.find(spec.name);
     if (it == given.end())
       throw Error(ErrorCode::kMismatch, "the model's tensor '" + spec.name + "' is missing").with("tensor", spec.name);
     Tensor value = it->second;
     if (value.sizes() != at::IntArrayRef(spec.shape)) {
-      throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' has shape " + shape_text(value.sizes()) +
-                                            ", the config asks for " + shape_text(spec.shape))
+      throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' has shape " + shape_text(value.sizes()) + ", expected here " +
+                                            shape_text(spec.shape))
           .with("tensor", spec.name);
     }
     if (impl_->parameters.empty()) dtype = value.scalar_type();
@@ -159,7 +210,7 @@ Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>>
       throw Error(ErrorCode::kMismatch, "the parameters must share one floating dtype").with("tensor", spec.name);
     }
     RETORT_CHECK(!value.is_inference()) << spec.name << " is an inference tensor";
-    impl_->parameters.push_back({spec.name, value.contiguous()});
+    impl_->parameters.push_back({spec.name, value.contiguous(), spec.shard});
     given.erase(it);
   }
   if (!given.empty()) {
@@ -173,35 +224,58 @@ Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
-Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype) {
+Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype, Placement placement) {
   const c10::InferenceMode ordinary(false);
+  std::map<std::string, uint64_t> index;  // of each tensor in the whole model
+  for (const ParameterSpec& spec : parameter_specs(config)) index.emplace(spec.name, index.size());
   std::vector<std::pair<std::string, Tensor>> tensors;
-  for (const ParameterSpec& spec : parameter_specs(config)) {
+  for (const ParameterSpec& spec : parameter_specs(config, placement)) {
     Tensor value;
     const auto options = at::TensorOptions().dtype(at::kFloat);
     switch (spec.kind) {
-      case ParameterKind::kMatrix: value = random_normal(spec.shape, config.initializer_range, seed, tensors.size()); break;
+      case ParameterKind::kMatrix:
+        value = random_normal(spec.shard.shape, config.initializer_range, seed, index.at(spec.name))
+                    .narrow(spec.shard.dim, spec.shard.begin, spec.shape[static_cast<size_t>(spec.shard.dim)])
+                    .contiguous();
+        break;
       case ParameterKind::kNorm: value = at::ones(spec.shape, options); break;
       case ParameterKind::kBias: value = at::zeros(spec.shape, options); break;
     }
     tensors.emplace_back(spec.name, value.to(dtype));
   }
-  return Decoder(std::move(config), std::move(tensors));
+  return Decoder(std::move(config), std::move(tensors), placement);
 }
 
 const ModelConfig& Decoder::config() const { return impl_->config; }
+const Placement& Decoder::placement() const { return impl_->placement; }
 
 Tensor Decoder::hidden(const PackedTokens& tokens) const {
+  RETORT_CHECK(impl_->placement.pp == 1) << "hidden() of one stage of a pipeline";
+  return forward(0, tokens, {});
+}
+
+Tensor Decoder::forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const {
   check_tokens(tokens, impl_->config.vocab_size);
   if (tokens.positions.dim() != 1 || tokens.positions.size(0) != tokens.num_tokens()) {
     throw Error(ErrorCode::kInvalidArgument, "packed tokens: positions must have the shape of input_ids");
   }
-  return impl_->forward(tokens);
+  RETORT_CHECK(input.defined() != impl_->placement.first(chunk)) << "the first chunk takes tokens, the others what comes before";
+  return impl_->forward(chunk, tokens, input);
 }
 
-Tensor Decoder::head_weight() const { return impl_->head; }
+int64_t Decoder::residual_rows(const PackedTokens& tokens) const {
+  return impl_->padded_tokens(tokens) / (impl_->tp.sequence ? impl_->placement.tp_size() : 1);
+}
+
+Head Decoder::head() const {
+  RETORT_CHECK(impl_->head.defined()) << "the head is where the pipeline ends";
+  return {impl_->head, impl_->vocab()};
+}
+
+Tensor Decoder::head_weight() const { return head().weight; }
 
 Tensor Decoder::logits(const Tensor& hidden) const {
+  RETORT_CHECK(impl_->placement.whole()) << "logits() of a part of a model";
   const Tensor x = hidden.to(at::kFloat);
   if (impl_->head.scalar_type() == at::kFloat) return row_linear(x, impl_->head, {});
   constexpr int64_t kChunk = 8192;  // rows of the head that are upcast at once
@@ -219,6 +293,8 @@ void Decoder::set_requires_grad(bool value) {
   for (parallel::NamedParameter& parameter : impl_->parameters) parameter.value.set_requires_grad(value);
 }
 
+at::ScalarType Decoder::dtype() const { return impl_->parameters.front().value.scalar_type(); }
+void Decoder::set_parameter_gate(ParameterGate gate) { impl_->gate = std::move(gate); }
 void Decoder::set_gradient_checkpointing(bool value) { impl_->checkpointing = value; }
 uint64_t Decoder::shard_bytes() const { return impl_->shard_bytes; }
 void Decoder::set_shard_bytes(uint64_t bytes) { impl_->shard_bytes = bytes; }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,38 +12,64 @@
 
 #include "models/config.h"
 #include "models/packed.h"
-#include "parallel/grad_buckets.h"
+#include "models/placement.h"
+#include "parallel/parameter.h"
+#include "parallel/vocab_shard.h"
 
 namespace retort::models {
 
+// What turns hidden states into logits: this rank's rows of the vocabulary.
+struct Head {
+  at::Tensor weight;  // [rows, H]
+  parallel::VocabShard vocab;
+};
+
+// This process's part of a model: all of it, or by `placement` a slice of each layer and a run of the layers (or several).
 // Parameters carry their Hugging Face names ("model.layers.0.self_attn.q_proj.weight"); a tied head has one tensor.
-// Shape legend: N packed tokens, H hidden_size, V vocab_size.
-// Threads: compute only. Collectives: none (tensor parallel layers arrive with the layouts).
+// Shape legend: N packed tokens, H hidden_size, V vocab_size; R rows of the residual stream: N padded, and with sequence
+// parallelism the tp'th part of that.
+// Threads: compute only. Collectives: on the placement's tp group only; every member calls forward and hidden with the same tokens. In a
+// forward pass two all-reduces of [R, H] a layer and one for the embedding, in backward two a layer and one for the final hidden states;
+// with sequence parallelism reduce-scatters and all-gathers in their place (models/tensor_parallel.h).
 class Decoder {
  public:
-  // `tensors`: every parameter by its Hugging Face name, already in the computing dtype, ordinary (not inference) tensors.
-  // kMismatch naming the first missing, superfluous or misshaped tensor.
-  Decoder(ModelConfig config, std::vector<std::pair<std::string, at::Tensor>> tensors);
+  // `tensors`: every parameter of the placement by its Hugging Face name, already in the computing dtype, ordinary (not inference)
+  // tensors. kMismatch naming the first missing, superfluous or misshaped tensor.
+  Decoder(ModelConfig config, std::vector<std::pair<std::string, at::Tensor>> tensors, Placement placement = {});
   ~Decoder();
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
 
   // Random initialisation: N(0, initializer_range) for matrices, ones for norms, zeros for biases; a pure function of
-  // (config, seed), the same in every process.
-  static Decoder random(ModelConfig config, uint64_t seed, at::ScalarType dtype);
+  // (config, seed), the same in every process and for every placement.
+  static Decoder random(ModelConfig config, uint64_t seed, at::ScalarType dtype, Placement placement = {});
 
-  const ModelConfig& config() const;
-  // [N, H] after the final norm. With autograd if the parameters require grad and grad mode is on.
+  const ModelConfig& config() const;  // of the whole model
+  const Placement& placement() const;
+  // The whole depth (pp 1): [N, H] after the final norm, on every tp rank. With autograd if the parameters require grad and grad mode is
+  // on; then the gradient that comes back is what this rank's rows of the head contribute, and its sum over tp is taken inside.
   at::Tensor hidden(const PackedTokens& tokens) const;
-  at::Tensor head_weight() const;  // [V, H]; the embedding when tied
-  // fp32 logits [N, V] of hidden states (inputs upcast to fp32). For eval and generation; training uses the chunked losses.
+  // One chunk of a pipeline stage. `input`: what the chunk before gave [R, H], undefined for the first. Returns the residual stream [R, H],
+  // of the last chunk what hidden() returns.
+  at::Tensor forward(int64_t chunk, const PackedTokens& tokens, const at::Tensor& input) const;
+  // R of `tokens`.
+  int64_t residual_rows(const PackedTokens& tokens) const;
+  // Where the pipeline ends; the weight is the embedding when tied.
+  Head head() const;
+  at::Tensor head_weight() const;  // head().weight
+  // fp32 logits [N, V] of hidden states (inputs upcast to fp32) of a model in one piece. For eval and generation; training uses the
+  // chunked losses.
   at::Tensor logits(const at::Tensor& hidden) const;
 
   // In a fixed order (embedding first, head last); tied head not repeated.
   std::vector<parallel::NamedParameter> parameters() const;
+  at::ScalarType dtype() const;
   void set_requires_grad(bool value);
   // Recompute each layer in backward instead of keeping its activations (Chen et al. 2016).
   void set_gradient_checkpointing(bool value);
+  // Called before parameters [begin, end) of parameters() are read, so that they may arrive late. Empty: they are there.
+  using ParameterGate = std::function<void(size_t begin, size_t end)>;
+  void set_parameter_gate(ParameterGate gate);
   // How the checkpoint's weights lay on disk: 0 one file, else the data bytes of its largest shard. save_decoder keeps it.
   uint64_t shard_bytes() const;
   void set_shard_bytes(uint64_t bytes);

@@ -25,22 +25,28 @@ float* out(Tensor& t) { return t.mutable_data_ptr<float>(); }
 class ColumnLinear : public Function<ColumnLinear> {
  public:
   // Lists must be at::TensorList: Function tracks no gradient through any other container.
-  static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList weights, at::TensorList biases) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList weights, at::TensorList biases,
+                               const TensorParallel& tp) {
     variable_list saved{x}, outputs;
+    const Tensor input = tp.active() && tp.sequence ? gather_rows(x, tp) : x;
     for (size_t i = 0; i < weights.size(); ++i) {
       saved.push_back(weights[i]);
-      outputs.push_back(linear_forward(x, weights[i], biases.empty() ? Tensor() : biases[i]));
+      outputs.push_back(linear_forward(input, weights[i], biases.empty() ? Tensor() : biases[i]));
     }
     ctx->save_for_backward(saved);
     ctx->saved_data["biases"] = static_cast<int64_t>(biases.size());
+    if (tp.active()) ctx->saved_data["tp"] = to_ivalue(tp);
     return outputs;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const Tensor& x = saved[0];
+    const auto holder = ctx->saved_data.find("tp");
+    const TensorParallel tp = holder == ctx->saved_data.end() ? TensorParallel{} : from_ivalue(holder->second);
     const size_t count = saved.size() - 1;
-    variable_list result(1 + count + static_cast<size_t>(ctx->saved_data["biases"].toInt()));
+    const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
+    const Tensor input = tp.active() && tp.sequence ? gather_rows(saved[0], tp) : saved[0];
+    variable_list result(1 + count + biases + 1);
     for (size_t i = 0; i < count; ++i) {
       if (!grads[i].defined()) continue;
       const Tensor grad = grads[i].contiguous();
@@ -52,9 +58,10 @@ class ColumnLinear : public Function<ColumnLinear> {
           result[0] = std::move(dx);
         }
       }
-      if (ctx->needs_input_grad(1 + i)) result[1 + i] = linear_grad_weight(grad, x);
-      if (1 + count + i < result.size() && ctx->needs_input_grad(1 + count + i)) result[1 + count + i] = grad.sum(0);
+      if (ctx->needs_input_grad(1 + i)) result[1 + i] = linear_grad_weight(grad, input);
+      if (i < biases && ctx->needs_input_grad(1 + count + i)) result[1 + count + i] = grad.sum(0);
     }
+    if (tp.active() && ctx->needs_input_grad(0)) result[0] = sum_input_gradient(result[0], tp);
     return result;
   }
 };
@@ -178,15 +185,19 @@ class Checkpointed : public Function<Checkpointed> {
 
 bool fused_path(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && x.is_contiguous(); }
 
-std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases) {
+std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
+                                  const TensorParallel& tp) {
   RETORT_CHECK(biases.empty() || biases.size() == weights.size()) << "a bias for each weight or none";
-  return ColumnLinear::apply(x, at::TensorList(weights), at::TensorList(biases));
+  return ColumnLinear::apply(x, at::TensorList(weights), at::TensorList(biases), tp);
 }
 
-Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorParallel& tp) {
   std::vector<Tensor> biases;
-  if (bias.defined()) biases.push_back(bias);
-  return ColumnLinear::apply(x, at::TensorList(weight), at::TensorList(biases))[0];
+  if (bias.defined() && !tp.active()) biases.push_back(bias);
+  const Tensor y = ColumnLinear::apply(x, at::TensorList(weight), at::TensorList(biases), TensorParallel{})[0];
+  if (!tp.active()) return y;
+  const Tensor sum = leave_block(y, tp);
+  return bias.defined() ? sum + bias : sum;
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {

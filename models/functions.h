@@ -8,14 +8,18 @@
 #include <utility>
 #include <vector>
 
+#include "models/tensor_parallel.h"
+
 namespace retort::models {
 
-// Linear layers that read the same input (q, k, v; gate, up): one pass over dx in backward, and under tensor parallelism the
-// one place where their input's gradient is summed over the ranks. `biases` is empty or has one for each weight.
+// Linear layers that read the same input (q, k, v; gate, up): one pass over dx in backward. `biases` is empty or has one for each
+// weight. With tensor parallelism the weights are this rank's rows and x is what enter_block takes: its mapping is part of this one, so
+// that a gathered input is not kept for backward but gathered again (one all-gather more on tp).
 std::vector<at::Tensor> column_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights,
-                                      const std::vector<at::Tensor>& biases);
-// A linear layer that closes a block (o_proj, down_proj). `bias` may be undefined.
-at::Tensor row_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+                                      const std::vector<at::Tensor>& biases, const TensorParallel& tp = {});
+// A linear layer that closes a block (o_proj, down_proj). `bias` may be undefined. With tensor parallelism the weight is this rank's
+// columns, the result is leave_block's, and the whole bias is added once, after the sum.
+at::Tensor row_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const TensorParallel& tp = {});
 
 // RMSNorm over the last dimension (statistics in fp32; the weight multiplies in the dtype of x).
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);

@@ -26,16 +26,16 @@ Tensor head_norm(const Tensor& x, const Tensor& weight, const ModelConfig& confi
 }
 
 Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
-  const std::vector<Tensor> qkv = column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}));
+  const std::vector<Tensor> qkv = column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}), inputs.tp);
   const Tensor q = head_norm(qkv[0], w[kQNorm], *inputs.config);
   const Tensor k = head_norm(qkv[1], w[kKNorm], *inputs.config);
   const Tensor y = packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
-  return row_linear(y, w[kO], w[kOBias]);
+  return row_linear(y, w[kO], w[kOBias], inputs.tp);
 }
 
-Tensor mlp_block(const LayerWeights& w, const Tensor& x) {
-  const std::vector<Tensor> both = column_linear(x, {w[kGate], w[kUp]}, biases(w, {kGateBias, kUpBias}));
-  return row_linear(swiglu(both[0], both[1]), w[kDown], w[kDownBias]);
+Tensor mlp_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
+  const std::vector<Tensor> both = column_linear(x, {w[kGate], w[kUp]}, biases(w, {kGateBias, kUpBias}), inputs.tp);
+  return row_linear(swiglu(both[0], both[1]), w[kDown], w[kDownBias], inputs.tp);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, c
   const auto [before, normed] = norm_residual(x, weights[kInputNorm], eps);
   const Tensor attended = attention_block(weights, inputs, normed);
   const auto [after, normed_after] = norm_residual({before, attended}, weights[kPostNorm], eps);
-  return {after, mlp_block(weights, normed_after)};
+  return {after, mlp_block(weights, inputs, normed_after)};
 }
 
 Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs, const Tensor& x) {

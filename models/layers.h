@@ -9,6 +9,7 @@
 
 #include "models/attention.h"
 #include "models/config.h"
+#include "models/tensor_parallel.h"
 
 namespace retort::models {
 
@@ -49,8 +50,9 @@ struct LayerWeights {
 // What a layer needs besides its weights, for one forward.
 struct LayerInputs {
   const ModelConfig* config;
-  RopeTable rope;
-  AttentionPlanPtr plan;
+  RopeTable rope;         // of all rows
+  AttentionPlanPtr plan;  // over this rank's heads
+  TensorParallel tp;
 };
 
 // The residual stream is carried as a sum not yet formed, so that the addition is fused with the norm that follows.

@@ -1,47 +1,131 @@
 #include "models/parameter_specs.h"
 
+#include "parallel/vocab_shard.h"
+
 namespace retort::models {
 namespace {
 
-void add_layer(std::vector<ParameterSpec>& specs, const ModelConfig& config, int64_t layer) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
-  const int64_t q_size = config.num_attention_heads * config.head_dim;
-  const int64_t kv_size = config.num_key_value_heads * config.head_dim;
-  auto norm = [&](const std::string& name, int64_t size) {
-    specs.push_back({prefix + name + ".weight", {size}, ParameterKind::kNorm});
-  };
-  auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
-    specs.push_back({prefix + name + ".weight", {out, in}, ParameterKind::kMatrix});
-    if (bias) specs.push_back({prefix + name + ".bias", {out}, ParameterKind::kBias});
-  };
-  norm("input_layernorm", hidden);
-  linear("self_attn.q_proj", q_size, hidden, config.attention_bias);
-  linear("self_attn.k_proj", kv_size, hidden, config.attention_bias);
-  linear("self_attn.v_proj", kv_size, hidden, config.attention_bias);
-  if (config.qk_norm) {
-    norm("self_attn.q_norm", config.head_dim);
-    norm("self_attn.k_norm", config.head_dim);
+// How a tensor of the model is spread over the tensor-parallel ranks.
+enum class Split {
+  kNone,      // whole on every rank
+  kPerHead,   // whole on every rank, but each sees its own heads only: its gradient is a part
+  kKeyValue,  // rows, by key and value heads; copies where there are fewer of them than ranks
+  kRows,      // rows, evenly: by attention heads, by intermediate size
+  kColumns,   // columns, evenly
+  kVocab,     // rows, as parallel::VocabShard
+};
+
+class SpecList {
+ public:
+  SpecList(const ModelConfig& config, const Placement& placement) : config_(config), placement_(placement) {}
+
+  void add(std::string name, std::vector<int64_t> shape, ParameterKind kind, Split split) {
+    ParameterSpec spec{std::move(name), shape, kind, {.shape = shape}};
+    if (placement_.tp_size() > 1) cut(spec, split);
+    specs_.push_back(std::move(spec));
   }
-  linear("self_attn.o_proj", hidden, q_size, config.attention_out_bias);
-  norm("post_attention_layernorm", hidden);
-  linear("mlp.gate_proj", inner, hidden, config.mlp_bias);
-  linear("mlp.up_proj", inner, hidden, config.mlp_bias);
-  linear("mlp.down_proj", hidden, inner, config.mlp_bias);
+  void add_layer(int64_t layer);
+  ParameterSpec& back() { return specs_.back(); }
+  std::vector<ParameterSpec> take() { return std::move(specs_); }
+
+ private:
+  void cut(ParameterSpec& spec, Split split) const;
+
+  const ModelConfig& config_;
+  const Placement& placement_;
+  std::vector<ParameterSpec> specs_;
+};
+
+void SpecList::cut(ParameterSpec& spec, Split split) const {
+  const int64_t ranks = placement_.tp_size(), rank = placement_.tp_rank();
+  parallel::ParameterShard& shard = spec.shard;
+  const auto slice = [&](int64_t dim, int64_t begin, int64_t size) {
+    shard.dim = dim;
+    shard.begin = begin;
+    spec.shape[static_cast<size_t>(dim)] = size;
+  };
+  switch (split) {
+    case Split::kNone:
+    case Split::kPerHead:
+      shard.copies = ranks;
+      shard.partial_gradient = split == Split::kPerHead || placement_.sequence_parallel;
+      break;
+    case Split::kRows: slice(0, rank * (spec.shape[0] / ranks), spec.shape[0] / ranks); break;
+    case Split::kColumns: slice(1, rank * (spec.shape[1] / ranks), spec.shape[1] / ranks); break;
+    case Split::kKeyValue: {
+      const int64_t heads = config_.num_key_value_heads;
+      shard.copies = heads < ranks ? ranks / heads : 1;
+      shard.partial_gradient = shard.copies > 1;
+      const int64_t slices = ranks / shard.copies;
+      slice(0, rank / shard.copies * (spec.shape[0] / slices), spec.shape[0] / slices);
+      break;
+    }
+    case Split::kVocab: {
+      const int64_t total = spec.shape[0], begin = parallel::vocab_begin(total, ranks, rank);
+      slice(0, begin, parallel::vocab_end(total, ranks, rank) - begin);
+      break;
+    }
+  }
+  shard.counted = rank % shard.copies == 0;
+}
+
+void SpecList::add_layer(int64_t layer) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
+  const int64_t q_size = config_.num_attention_heads * config_.head_dim;
+  const int64_t kv_size = config_.num_key_value_heads * config_.head_dim;
+  const auto norm = [&](const std::string& name, int64_t size, Split split) {
+    add(prefix + name + ".weight", {size}, ParameterKind::kNorm, split);
+  };
+  const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias, Split split) {
+    add(prefix + name + ".weight", {out, in}, ParameterKind::kMatrix, split);
+    if (bias) add(prefix + name + ".bias", {out}, ParameterKind::kBias, split == Split::kColumns ? Split::kNone : split);
+  };
+  norm("input_layernorm", hidden, Split::kNone);
+  linear("self_attn.q_proj", q_size, hidden, config_.attention_bias, Split::kRows);
+  linear("self_attn.k_proj", kv_size, hidden, config_.attention_bias, Split::kKeyValue);
+  linear("self_attn.v_proj", kv_size, hidden, config_.attention_bias, Split::kKeyValue);
+  if (config_.qk_norm) {
+    norm("self_attn.q_norm", config_.head_dim, Split::kPerHead);
+    norm("self_attn.k_norm", config_.head_dim, Split::kPerHead);
+  }
+  linear("self_attn.o_proj", hidden, q_size, config_.attention_out_bias, Split::kColumns);
+  norm("post_attention_layernorm", hidden, Split::kNone);
+  linear("mlp.gate_proj", inner, hidden, config_.mlp_bias, Split::kRows);
+  linear("mlp.up_proj", inner, hidden, config_.mlp_bias, Split::kRows);
+  linear("mlp.down_proj", hidden, inner, config_.mlp_bias, Split::kColumns);
 }
 
 }  // namespace
 
-std::vector<ParameterSpec> parameter_specs(const ModelConfig& config) {
-  std::vector<ParameterSpec> specs;
-  specs.push_back({"model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, ParameterKind::kMatrix});
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) add_layer(specs, config, layer);
-  specs.push_back({"model.norm.weight", {config.hidden_size}, ParameterKind::kNorm});
-  if (!config.tie_word_embeddings) {
-    specs.push_back({"lm_head.weight", {config.vocab_size, config.hidden_size}, ParameterKind::kMatrix});
+std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Placement& placement) {
+  placement.validate(config);
+  const std::vector<int64_t> table{config.vocab_size, config.hidden_size};
+  const std::string embedding = "model.embed_tokens.weight";
+  const bool tied = config.tie_word_embeddings && placement.pp > 1;  // held by two stages
+  SpecList list(config, placement);
+  if (placement.first()) {
+    list.add(embedding, table, ParameterKind::kMatrix, Split::kVocab);
+    list.back().shard.tied_stages = tied;
   }
-  return specs;
+  for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
+    const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
+    for (int64_t layer = begin; layer < end; ++layer) list.add_layer(layer);
+  }
+  if (placement.last(placement.virtual_pp - 1)) {
+    list.add("model.norm.weight", {config.hidden_size}, ParameterKind::kNorm, Split::kNone);
+    if (!config.tie_word_embeddings) {
+      list.add("lm_head.weight", table, ParameterKind::kMatrix, Split::kVocab);
+    } else if (tied) {
+      list.add(embedding, table, ParameterKind::kMatrix, Split::kVocab);
+      list.back().shard.tied_stages = true;
+      list.back().shard.counted = false;
+    }
+  }
+  return list.take();
 }
+
+std::vector<ParameterSpec> parameter_specs(const ModelConfig& config) { return parameter_specs(config, Placement{}); }
 
 int64_t ModelConfig::num_parameters() const {
   int64_t total = 0;

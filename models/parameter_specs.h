@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/placement.h"
+#include "parallel/parameter.h"
 
 namespace retort::models {
 
@@ -13,11 +15,15 @@ enum class ParameterKind { kMatrix, kNorm, kBias };
 
 struct ParameterSpec {
   std::string name;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // of this rank's slice
   ParameterKind kind;
+  parallel::ParameterShard shard{};
 };
 
-// In the order of Decoder::parameters(): embedding, layers (attention before MLP), final norm, head unless tied.
+// The whole model, in the order of Decoder::parameters(): embedding, layers (attention before MLP), final norm, head unless tied.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& config);
+// What a process holds of it, in the same order; a tied head on another stage than the embedding comes last, under the embedding's
+// name. kInvalidArgument as Placement::validate.
+std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Placement& placement);
 
 }  // namespace retort::models

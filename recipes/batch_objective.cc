@@ -1,6 +1,7 @@
 #include "recipes/batch_objective.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/index_select.h>
 
 #include "base/error.h"
 
@@ -18,11 +19,11 @@ StepInfo BatchObjective::next_step(int64_t step) {
 
 std::string BatchObjective::origins(size_t index) const { return list_origins(drawn_.front().micro_batches.at(index).samples); }
 
-at::Tensor BatchObjective::loss_sum(const models::Decoder& student, size_t index, StepSums& sums) {
+at::Tensor BatchObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) {
   RETORT_CHECK(!drawn_.empty()) << "loss_sum of a step that was not drawn";
   const data::MicroBatch& batch = drawn_.front().micro_batches.at(index);
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
-  return batch_loss(student, batch, sums);
+  return batch_loss(head, hidden.index_select(0, batch.predict_positions), batch, sums);
 }
 
 void BatchObjective::finish_step(const StepSums& sums, MetricsRow& row) {

@@ -17,13 +17,16 @@ class BatchObjective : public Objective {
   explicit BatchObjective(StepSource source) : source_(std::move(source)) {}
   StepInfo next_step(int64_t step) final;
   std::string origins(size_t index) const final;
-  at::Tensor loss_sum(const models::Decoder& student, size_t index, StepSums& sums) final;
+  const models::PackedTokens& tokens(size_t index) const final { return drawn_.front().micro_batches.at(index).tokens; }
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) final;
   void finish_step(const StepSums& sums, MetricsRow& row) final;
 
  protected:
   // A step's batches are known; called in order of steps. Must not wait.
   virtual void announce(int64_t step, const data::BatchStream::Step& batches);
-  virtual at::Tensor batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) = 0;
+  // `rows` [R, H]: the hidden states of the batch's target positions.
+  virtual at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch,
+                                StepSums& sums) = 0;
   virtual void add_metrics(const StepSums& sums, MetricsRow& row) = 0;
 
  private:

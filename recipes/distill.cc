@@ -109,6 +109,7 @@ std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBat
 void DistillObjective::announce(int64_t step, const data::BatchStream::Step& batches) {
   const uint64_t count = batches.micro_batches.size(), ranks = static_cast<uint64_t>(options_.dp_size);
   for (uint64_t i = 0; i < count; ++i) {
+    if (!options_.asks) continue;
     std::vector<Part> parts = split(batches.micro_batches[i]);
     // Unique over steps, micro-batches and student ranks; the same in a resumed run.
     const uint64_t request_id = (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
@@ -118,16 +119,16 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
   }
 }
 
-at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets,
+at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const models::Head& head, const at::Tensor& targets,
                                        bool only_teacher, StepSums& sums) {
   roles::TeacherClient& client = *teachers_[part.teacher].client;
   const roles::Payload payload = client.receive(std::move(part.pending), &teacher_wait_seconds_);
   losses::DivergenceOptions options = options_.divergence;
   options.common_vocab = client.spec().common_vocab;
   if (!only_teacher) options.kd_ratio = 1.0;
-  const auto result = losses::linear_distill(part.rows.defined() ? rows.index_select(0, part.rows) : rows, weight, {},
+  const auto result = losses::linear_distill(part.rows.defined() ? rows.index_select(0, part.rows) : rows, head.weight, {},
                                              part.rows.defined() ? targets.index_select(0, part.rows) : targets,
-                                             to_signal(payload, client.head_weight()), options);
+                                             to_signal(payload, client.head_weight()), options, head.vocab);
   sums.values[kKd] += part.weight * result.kd_sum;
   sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
   sums.values[kStudentMass] += part.weight * result.student_mass_sum;
@@ -140,24 +141,23 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   return result.loss_sum;
 }
 
-at::Tensor DistillObjective::batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) {
+at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch,
+                                        StepSums& sums) {
   RETORT_CHECK(!in_flight_.empty()) << "loss_sum of a micro-batch that was not announced";
   std::vector<Part> parts = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const at::Tensor rows = student.hidden(batch.tokens).index_select(0, batch.predict_positions);
-  const at::Tensor weight = student.head_weight();
   sums.count += static_cast<double>(batch.num_targets());
-  if (batch.num_targets() == 0) return losses::linear_cross_entropy(rows, weight, {}, batch.targets).loss_sum;
+  if (batch.num_targets() == 0) return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab).loss_sum;
   if (parts.size() == 1 && !parts[0].rows.defined())
-    return part_loss(parts[0], rows, weight, batch.targets, /*only_teacher=*/true, sums);
+    return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
   const double ratio = options_.divergence.kd_ratio;
-  const auto ce = losses::linear_cross_entropy(rows, weight, {}, batch.targets);
+  const auto ce = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
   sums.values[kCe] += ce.loss_sum.item<double>();
   sums.values[kEntropy] += ce.entropy_sum;
   sums.values[kCorrect] += static_cast<double>(ce.num_correct);
   at::Tensor total = ce.loss_sum * (1.0 - ratio);
   for (Part& part : parts)
-    if (part.num_rows > 0) total = total + part_loss(part, rows, weight, batch.targets, false, sums) * (ratio * part.weight);
+    if (part.num_rows > 0) total = total + part_loss(part, rows, head, batch.targets, false, sums) * (ratio * part.weight);
   return total;
 }
 

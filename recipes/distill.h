@@ -31,6 +31,7 @@ class DistillObjective : public BatchObjective {
     losses::DivergenceOptions divergence;  // common_vocab comes from each teacher's handshake
     int64_t prefetch = 2;                  // steps whose answers may be in flight beyond the current one
     int64_t dp_rank = 0, dp_size = 1;
+    bool asks = true;               // false: this rank is not where the pipeline ends, so it needs no teacher
     double max_masked_mass = 1e-3;  // mean teacher mass on masked ids above which the run stops
   };
   DistillObjective(StepSource source, rpc::Agent& agent, std::vector<TeacherRoute> teachers, Options options);
@@ -41,14 +42,14 @@ class DistillObjective : public BatchObjective {
 
  protected:
   void announce(int64_t step, const data::BatchStream::Step& batches) override;
-  at::Tensor batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) override;
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch, StepSums& sums) override;
   void add_metrics(const StepSums& sums, MetricsRow& row) override;
 
  private:
   enum Value : size_t { kKd, kCe, kTeacherMass, kStudentMass, kMaskedMass, kEntropy, kCorrect, kValues };
   struct Part;  // the rows of one micro-batch that one teacher answers
   std::vector<Part> split(const data::MicroBatch& batch) const;
-  at::Tensor part_loss(Part& part, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& targets, bool only_teacher,
+  at::Tensor part_loss(Part& part, const at::Tensor& rows, const models::Head& head, const at::Tensor& targets, bool only_teacher,
                        StepSums& sums);
   std::vector<double> weights_of(const data::Sample& sample) const;
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "recipes/batch_objective.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/together.h"
 
 namespace retort::recipes {
 namespace {
@@ -20,6 +21,15 @@ at::Tensor sum_by_sequence(const at::Tensor& values, const at::Tensor& sequence_
 
 at::Tensor chosen_of(const at::Tensor& by_sequence) { return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 0); }
 at::Tensor rejected_of(const at::Tensor& by_sequence) { return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 1); }
+
+// The mean over the vocabulary of the head's rows [H].
+at::Tensor mean_row(const models::Head& head) {
+  const at::Tensor weight = head.weight.detach().to(at::kFloat);
+  if (head.vocab.whole()) return weight.mean(0);
+  at::Tensor sum = weight.sum(0);
+  head.vocab.group->all_reduce(sum);
+  return sum / static_cast<double>(head.vocab.total);
+}
 
 double chosen_tokens(const data::PairMicroBatch& batch) {
   double sum = 0;
@@ -37,8 +47,9 @@ DpoObjective::DpoObjective(PairSource source, std::optional<Reference> reference
 DpoObjective::~DpoObjective() = default;
 
 DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step) {
-  Drawn drawn{.batch = std::move(batch), .pending = std::nullopt};
-  if (!reference_) return drawn;
+  Drawn drawn{.batch = std::move(batch), .shared = {}, .pending = std::nullopt};
+  drawn.shared = data::share_prompts(drawn.batch);
+  if (!reference_ || options_.tp == nullptr || options_.tp->rank() != 0) return drawn;
   const bool known = std::all_of(drawn.batch.pairs.begin(), drawn.batch.pairs.end(), [&](const data::PreferenceSample& pair) {
     return reference_->cache->find(pair.prompt_ids, pair.chosen_ids) &&
            reference_->cache->find(pair.prompt_ids, pair.rejected_ids);
@@ -75,6 +86,16 @@ void DpoObjective::begin_step(parallel::Group& dp) {
 }
 
 at::Tensor DpoObjective::reference_log_probs(Drawn& drawn) {
+  at::Tensor known = at::empty({2 * drawn.batch.num_pairs()}, at::kFloat);
+  together(*options_.tp, [&] {
+    if (options_.tp->rank() == 0) read_reference(drawn, known.mutable_data_ptr<float>());
+  });
+  options_.tp->broadcast(known, 0);
+  return known;
+}
+
+// Chosen and rejected of each pair, in turn, to `values`.
+void DpoObjective::read_reference(Drawn& drawn, float* values) {
   const data::PairMicroBatch& batch = drawn.batch;
   if (drawn.pending) {
     const roles::Payload payload = reference_->client->receive(std::move(*drawn.pending), &reference_wait_seconds_);
@@ -86,25 +107,21 @@ at::Tensor DpoObjective::reference_log_probs(Drawn& drawn) {
     }
   }
   // From the cache even if just answered: a completion counts with one number, whichever batch it was asked in first.
-  at::Tensor known = at::empty({2 * batch.num_pairs()}, at::kFloat);
-  float* value = known.mutable_data_ptr<float>();
   for (size_t p = 0; p < batch.pairs.size(); ++p) {
     const auto chosen = reference_->cache->find(batch.pairs[p].prompt_ids, batch.pairs[p].chosen_ids);
     const auto rejected = reference_->cache->find(batch.pairs[p].prompt_ids, batch.pairs[p].rejected_ids);
     RETORT_CHECK(chosen && rejected) << "a completion without the reference's log-probability";
-    value[2 * p] = *chosen;
-    value[2 * p + 1] = *rejected;
+    values[2 * p] = *chosen;
+    values[2 * p + 1] = *rejected;
   }
-  return known;
 }
 
-at::Tensor DpoObjective::pair_loss(const models::Decoder& student, Drawn& drawn, double nll_scale, StepSums& sums) {
+at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn, double nll_scale,
+                                   StepSums& sums) {
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
-  const data::SharedPrompts shared = data::share_prompts(batch);
-  const at::Tensor rows = student.hidden(shared.tokens).index_select(0, shared.predict_positions);
-  const at::Tensor weight = student.head_weight();
-  const at::Tensor log_probs = losses::linear_log_probs(rows, weight, {}, batch.targets).log_probs;
+  const at::Tensor rows = hidden.index_select(0, drawn.shared.predict_positions);
+  const at::Tensor log_probs = losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs;
   const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
@@ -123,7 +140,7 @@ at::Tensor DpoObjective::pair_loss(const models::Decoder& student, Drawn& drawn,
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
   const c10::NoGradGuard no_grad;
   // The mean over the vocabulary of the logits at a row is the row times the mean of the head's rows.
-  const at::Tensor mean_logits = at::mv(rows.detach().to(at::kFloat), weight.detach().to(at::kFloat).mean(0));
+  const at::Tensor mean_logits = at::mv(rows.detach().to(at::kFloat), mean_row(head));
   const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
   sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
   sums.values[kLogitsRejected] += rejected_of(logits).sum().item<double>();
@@ -141,8 +158,8 @@ at::Tensor DpoObjective::pair_loss(const models::Decoder& student, Drawn& drawn,
   return nll_scale == 0 ? result.loss_sum : result.loss_sum + result.chosen_nll_sum * nll_scale;
 }
 
-at::Tensor DpoObjective::loss_sum(const models::Decoder& student, size_t index, StepSums& sums) {
-  return pair_loss(student, drawn_.front().micro_batches.at(index), nll_scale_, sums);
+at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) {
+  return pair_loss(head, hidden, drawn_.front().micro_batches.at(index), nll_scale_, sums);
 }
 
 void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const {
@@ -168,8 +185,8 @@ void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   reference_wait_seconds_ = 0;
 }
 
-MetricsRow DpoObjective::evaluate(int64_t step, const models::Decoder& student, const std::vector<data::PairMicroBatch>& batches,
-                                  parallel::Group& dp) {
+MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student, const std::vector<data::PairMicroBatch>& batches,
+                                  parallel::World& world) {
   StepSums sums;
   sums.values.resize(kValues, 0.0);
   {
@@ -177,13 +194,14 @@ MetricsRow DpoObjective::evaluate(int64_t step, const models::Decoder& student, 
     for (const data::PairMicroBatch& batch : batches) {
       if (batch.num_pairs() == 0) continue;
       Drawn drawn = ask(batch, next_evaluation_request_++, step);
-      sums.loss += pair_loss(student, drawn, 0, sums).item<double>();
+      const at::Tensor hidden = student.hidden(drawn.shared.tokens);
+      if (hidden.defined()) sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
     }
   }
   std::vector<double> all{sums.count, sums.loss};
   all.insert(all.end(), sums.values.begin(), sums.values.end());
   at::Tensor packed = at::tensor(all, at::kDouble);
-  if (dp.size() > 1) dp.all_reduce(packed);
+  world.dp_pp().all_reduce(packed);
   const double* value = packed.const_data_ptr<double>();
   sums.count = value[0];
   sums.values.assign(value + 2, value + 2 + kValues);

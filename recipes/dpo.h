@@ -14,6 +14,7 @@
 #include "recipes/objective.h"
 #include "recipes/reference_cache.h"
 #include "roles/teacher_client.h"
+#include "roles/trainer.h"
 
 namespace retort::recipes {
 
@@ -31,6 +32,8 @@ class DpoObjective : public Objective {
     losses::PreferenceOptions loss;
     int64_t prefetch = 2;
     int64_t dp_rank = 0, dp_size = 1;
+    // Where the pipeline ends: the ranks that need the reference. Its first rank asks for all of them. Null: this rank is not one.
+    parallel::Group* tp = nullptr;
   };
   using PairSource = std::function<data::PairBatchStream::Step(int64_t step)>;
   // `reference`: nullopt exactly when no loss needs one.
@@ -42,12 +45,13 @@ class DpoObjective : public Objective {
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }
   void begin_step(parallel::Group& dp) override;
-  at::Tensor loss_sum(const models::Decoder& student, size_t index, StepSums& sums) override;
+  const models::PackedTokens& tokens(size_t index) const override { return drawn_.front().micro_batches.at(index).shared.tokens; }
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) override;
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
-  // Loss and metrics on held-out pairs ("eval_" names). All ranks call; one all-reduce over `dp`.
-  MetricsRow evaluate(int64_t step, const models::Decoder& student, const std::vector<data::PairMicroBatch>& batches,
-                      parallel::Group& dp);
+  // Loss and metrics on held-out pairs ("eval_" names). All ranks call; one all-reduce over dp and pp.
+  MetricsRow evaluate(int64_t step, const roles::Trainer& student, const std::vector<data::PairMicroBatch>& batches,
+                      parallel::World& world);
 
  private:
   enum Value : size_t {
@@ -68,15 +72,17 @@ class DpoObjective : public Objective {
   // A micro-batch and its reference's answer on its way (not valid: all its completions are known already).
   struct Drawn {
     data::PairMicroBatch batch;
+    data::SharedPrompts shared;  // of the batch: what the student reads
     std::optional<roles::PendingPayload> pending;
   };
   struct DrawnStep {
     std::vector<Drawn> micro_batches;
   };
   Drawn ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step);
-  // [2 P] float32: chosen and rejected of each pair, in turn.
+  // [2 P] float32: chosen and rejected of each pair, in turn. A vote and a broadcast on tp.
   at::Tensor reference_log_probs(Drawn& drawn);
-  at::Tensor pair_loss(const models::Decoder& student, Drawn& drawn, double nll_scale, StepSums& sums);
+  void read_reference(Drawn& drawn, float* values);
+  at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn, double nll_scale, StepSums& sums);
   void add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const;
 
   PairSource source_;

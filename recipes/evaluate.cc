@@ -8,20 +8,23 @@
 
 namespace retort::recipes {
 
-Evaluation evaluate(const models::Decoder& decoder, const std::vector<data::MicroBatch>& batches, parallel::Group& dp) {
+Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::MicroBatch>& batches, parallel::World& world) {
   c10::NoGradGuard no_grad;
   at::Tensor sums = at::zeros({4}, at::kDouble);  // loss, correct, entropy, count
   double* sum = sums.mutable_data_ptr<double>();
   for (const data::MicroBatch& batch : batches) {
     if (batch.num_targets() == 0) continue;
-    const at::Tensor rows = decoder.hidden(batch.tokens).index_select(0, batch.predict_positions);
-    const auto result = losses::linear_cross_entropy(rows, decoder.head_weight(), {}, batch.targets);
+    const at::Tensor hidden = trainer.hidden(batch.tokens);
+    if (!hidden.defined()) continue;  // the pipeline ends elsewhere
+    const models::Head head = trainer.decoder().head();
+    const at::Tensor rows = hidden.index_select(0, batch.predict_positions);
+    const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
     sum[0] += result.loss_sum.item<double>();
     sum[1] += static_cast<double>(result.num_correct);
     sum[2] += result.entropy_sum;
     sum[3] += static_cast<double>(result.count);
   }
-  if (dp.size() > 1) dp.all_reduce(sums);
+  world.dp_pp().all_reduce(sums);
   if (sum[3] == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no target token");
   return {.loss = sum[0] / sum[3],
           .accuracy = sum[1] / sum[3],

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/decoder.h"
-#include "parallel/group.h"
+#include "parallel/world.h"
 #include "recipes/data/batches.h"
 #include "recipes/objective.h"
+#include "roles/trainer.h"
 
 namespace retort::recipes {
 
@@ -18,8 +18,8 @@ struct Evaluation {
   int64_t num_tokens = 0;  // target tokens
 };
 
-// Inference over every batch of this rank; sums are combined over `dp` (one all-reduce). All ranks call.
-Evaluation evaluate(const models::Decoder& decoder, const std::vector<data::MicroBatch>& batches, parallel::Group& dp);
+// Inference over every batch of this dp rank; sums are combined over dp and pp (one all-reduce). All ranks call.
+Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::MicroBatch>& batches, parallel::World& world);
 MetricsRow evaluation_row(int64_t step, const Evaluation& evaluation);
 
 }  // namespace retort::recipes

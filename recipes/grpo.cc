@@ -42,7 +42,8 @@ GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& train
       options_(std::move(options)),
       drawn_to_(options_.start_cursor),
       next_round_(options_.start_step / options_.grpo.num_iterations) {
-  RETORT_CHECK((options_.grpo.beta > 0) == (reference_ != nullptr)) << "a reference that is missing or not used";
+  RETORT_CHECK((options_.grpo.beta > 0 && asks_reference(world_)) == (reference_ != nullptr))
+      << "a reference that is missing or not used";
 }
 GrpoObjective::~GrpoObjective() = default;
 
@@ -216,15 +217,25 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
 
 std::string GrpoObjective::origins(size_t index) const { return list_origins(batches_.at(index).batch.samples); }
 
-at::Tensor GrpoObjective::loss_sum(const models::Decoder& student, size_t index, StepSums& sums) {
-  Batch& batch = batches_.at(index);
-  const at::Tensor rows = student.hidden(batch.batch.tokens).index_select(0, batch.batch.predict_positions);
-  const auto logps = losses::linear_log_probs(rows, student.head_weight(), {}, batch.batch.targets,
-                                              {.temperature = worker_->options().generation.temperature, .entropy = true});
-  if (batch.reference) {
-    batch.reference_logps = reference_->receive(std::move(*batch.reference)).logps;
+// One rank asked; the loss is formed on all of its tp group.
+void GrpoObjective::receive_reference(Batch& batch) {
+  parallel::Group& tp = world_.tp();
+  batch.reference_logps = at::empty({batch.batch.num_targets()}, at::kFloat);
+  if (batch.batch.num_targets() == 0) return;
+  together(tp, [&] {
+    if (!batch.reference) return;
+    batch.reference_logps = reference_->receive(std::move(*batch.reference)).logps.contiguous();
     batch.reference.reset();
-  }
+  });
+  tp.broadcast(batch.reference_logps, 0);
+}
+
+at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) {
+  Batch& batch = batches_.at(index);
+  const auto logps =
+      losses::linear_log_probs(hidden.index_select(0, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
+                               {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
+  if (options_.grpo.beta > 0 && !batch.reference_logps.defined()) receive_reference(batch);
   losses::PolicyInputs inputs{.policy_logps = logps.log_probs,
                               .old_logps = batch.old_logps,
                               .reference_logps = {},
@@ -233,7 +244,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Decoder& student, size_t index,
                               .advantages = batch.advantages,
                               .token_advantages = {},
                               .num_sequences = batch.advantages.numel()};
-  if (reference_) inputs.reference_logps = batch.reference_logps.defined() ? batch.reference_logps : at::empty({0});
+  if (options_.grpo.beta > 0) inputs.reference_logps = batch.reference_logps;
   // Samples of older weights: the ratio is to the policy that drew them, as its generator reported it.
   const bool corrected = options_.grpo.sampling_correction != losses::SamplingCorrection::kNone;
   if (!corrected && options_.grpo.max_staleness > 0) inputs.old_logps = batch.generator_logps;
@@ -264,7 +275,7 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   const double tokens = std::max(1.0, sums.count), ratios = std::max(1.0, sums.values[kClipCount]);
   row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
   row.add("entropy", sums.values[kEntropy] / tokens);
-  if (reference_) row.add("kl", sums.values[kKl] / tokens);
+  if (options_.grpo.beta > 0) row.add("kl", sums.values[kKl] / tokens);
   row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);
   row.add("clip_ratio/high_mean", sums.values[kClipHigh] / ratios);
   row.add("clip_ratio/region_mean", sums.values[kClipRegion] / ratios);

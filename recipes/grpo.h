@@ -22,7 +22,8 @@ namespace retort::recipes {
 // A round is one rollout: prompts_per_round prompts with num_generations completions each, trained on in num_iterations optimizer steps.
 // With max_staleness s the rollouts of the next s / num_iterations rounds are drawn while this one is trained on; none is drawn
 // across a step that saves a checkpoint, so that a resumed run draws with the same weights as one that went on.
-// Threads: compute. Collectives: votes on the world, one all-gather of rewards over dp for a round.
+// Threads: compute. Collectives: votes on the world, RolloutWorker's, one all-gather of rewards and one all-reduce over dp for a round;
+// with a reference a vote and a broadcast over tp for each micro-batch of a round, where the pipeline ends.
 class GrpoObjective : public Objective {
  public:
   struct Options {
@@ -36,6 +37,8 @@ class GrpoObjective : public Objective {
   GrpoObjective(parallel::World& world, const roles::Trainer& trainer, std::shared_ptr<const data::PromptDataset> prompts,
                 std::unique_ptr<data::IndexStream> stream, std::shared_ptr<RolloutWorker> worker,
                 std::shared_ptr<rewards::RewardSet> rewards, std::unique_ptr<roles::TeacherClient> reference, Options options);
+  // Whether this rank asks the reference: the first tp rank where the pipeline ends. `reference` is null elsewhere.
+  static bool asks_reference(parallel::World& world) { return world.pp().rank() == world.pp().size() - 1 && world.tp().rank() == 0; }
   ~GrpoObjective() override;
 
   // Requests on their way, for RolloutWorker::sync.
@@ -44,7 +47,8 @@ class GrpoObjective : public Objective {
   StepInfo next_step(int64_t step) override;
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }
-  at::Tensor loss_sum(const models::Decoder& student, size_t index, StepSums& sums) override;
+  const models::PackedTokens& tokens(size_t index) const override { return batches_.at(index).batch.tokens; }
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) override;
   double divisor(const StepSums& sums) const override;
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
@@ -68,6 +72,7 @@ class GrpoObjective : public Objective {
   void prepare(Round round, int64_t step);
   std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages, int64_t step);
   void measure(const Rollout& rollout, const losses::Advantages& advantages, int64_t step);
+  void receive_reference(Batch& batch);
   at::Tensor gather_rewards(const Rollout& rollout, int64_t num_groups) const;
 
   parallel::World& world_;

@@ -44,9 +44,12 @@ class Objective {
   virtual size_t num_values() const = 0;
   // Before the first loss of the oldest drawn step; for sums that the loss must know. A collective over `dp` if it is one.
   virtual void begin_step(parallel::Group& dp);
-  // Sum of the loss over micro-batch `index` of the oldest drawn step; adds to `sums`. May wait for a remote payload until its
+  // What the student reads in micro-batch `index` of the oldest drawn step: the same on all ranks of one dp rank. Valid until finish_step.
+  virtual const models::PackedTokens& tokens(size_t index) const = 0;
+  // Sum of the loss over that micro-batch from the student's final hidden states of its tokens [N, H]; adds to `sums`. Called where the
+  // pipeline ends, on all its tp ranks, which get equal sums (collectives of the losses on tp). May wait for a remote payload until its
   // deadline.
-  virtual at::Tensor loss_sum(const models::Decoder& student, size_t index, StepSums& sums) = 0;
+  virtual at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) = 0;
   // What the step's loss and gradient are divided by, once; from global sums.
   virtual double divisor(const StepSums& sums) const { return sums.count; }
   // The step is done: forgets its batches and adds this recipe's metrics to the row. `sums` are global. Called on every rank.

@@ -76,7 +76,7 @@ SampledTokenObjective::~SampledTokenObjective() = default;
 
 void SampledTokenObjective::announce(int64_t step, const data::BatchStream::Step& batches) {
   const uint64_t count = batches.micro_batches.size(), ranks = static_cast<uint64_t>(options_.dp_size);
-  for (uint64_t i = 0; i < count; ++i) {
+  for (uint64_t i = 0; i < count && options_.asks; ++i) {
     const data::MicroBatch& batch = batches.micro_batches[i];
     const uint64_t request = (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
     std::optional<roles::PendingPayload> pending;
@@ -85,12 +85,12 @@ void SampledTokenObjective::announce(int64_t step, const data::BatchStream::Step
   }
 }
 
-at::Tensor SampledTokenObjective::batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) {
+at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch,
+                                             StepSums& sums) {
   std::optional<roles::PendingPayload> pending = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const at::Tensor rows = student.hidden(batch.tokens).index_select(0, batch.predict_positions);
-  const auto logps = losses::linear_log_probs(rows, student.head_weight(), {}, batch.targets,
-                                              {.temperature = options_.temperature, .entropy = true});
+  const auto logps = losses::linear_log_probs(rows, head.weight, {}, batch.targets,
+                                              {.temperature = options_.temperature, .entropy = true}, head.vocab);
   const at::Tensor teacher = pending ? teacher_->receive(std::move(*pending), &teacher_wait_seconds_).logps : at::empty({0});
   losses::PolicyInputs inputs{.policy_logps = logps.log_probs,
                               .sequence_of_row = at::zeros({batch.num_targets()}, at::kLong),

@@ -46,6 +46,7 @@ class SampledTokenObjective : public BatchObjective {
   struct Options {
     double temperature = 1.0;
     int64_t dp_rank = 0, dp_size = 1;
+    bool asks = true;  // false: this rank is not where the pipeline ends, so it needs no teacher
   };
   SampledTokenObjective(StepSource source, std::unique_ptr<roles::TeacherClient> teacher, Options options);
   ~SampledTokenObjective() override;
@@ -53,7 +54,7 @@ class SampledTokenObjective : public BatchObjective {
 
  protected:
   void announce(int64_t step, const data::BatchStream::Step& batches) override;
-  at::Tensor batch_loss(const models::Decoder& student, const data::MicroBatch& batch, StepSums& sums) override;
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch, StepSums& sums) override;
   void add_metrics(const StepSums& sums, MetricsRow& row) override;
 
  private:

@@ -30,35 +30,43 @@ void all_reduce(StepSums& sums, parallel::Group& group) {
 }
 
 // The forward passes and backward passes of one step. Every rank votes once, after its last forward pass or its first failure, so
-// that no rank enters the gradient reduction alone.
+// that no rank enters the gradient reduction alone. In a pipeline a failing rank ends the run instead: the others wait for its
+// activations, and see it gone.
 StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches, Objective& objective) {
   StepSums sums;
   sums.values.resize(objective.num_values(), 0.0);
   trainer.begin_step();
   objective.begin_step(world.dp());
-  for (size_t i = 0; i < micro_batches; ++i) {
-    const bool last = i + 1 == micro_batches;
-    at::Tensor loss;
-    const auto forward = [&] {
-      loss = objective.loss_sum(trainer.decoder(), i, sums);
-      const double value = loss.item<double>();
-      if (!std::isfinite(value))
-        throw Error(ErrorCode::kInvalidArgument, "the loss is " + std::to_string(value) + " on samples " + objective.origins(i));
-      sums.loss += value;
-    };
-    if (last) {
-      together(world.all(), forward);
-    } else {
-      try {
-        forward();
-      } catch (const std::exception&) {
-        const std::exception_ptr failure = std::current_exception();
-        together(world.all(), [&] { std::rethrow_exception(failure); });
+  const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
+    const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
+    const double value = loss.item<double>();
+    if (!std::isfinite(value))
+      throw Error(ErrorCode::kInvalidArgument, "the loss is " + std::to_string(value) + " on samples " + objective.origins(i));
+    sums.loss += value;
+    return loss;
+  };
+  if (world.pp().size() > 1) {
+    trainer.run_pipeline(
+        micro_batches, [&](size_t i) -> const models::PackedTokens& { return objective.tokens(i); }, loss_of);
+  } else {
+    for (size_t i = 0; i < micro_batches; ++i) {
+      const bool last = i + 1 == micro_batches;
+      at::Tensor loss;
+      const auto forward = [&] { loss = loss_of(i, trainer.hidden(objective.tokens(i))); };
+      if (last) {
+        together(world.all(), forward);
+      } else {
+        try {
+          forward();
+        } catch (const std::exception&) {
+          const std::exception_ptr failure = std::current_exception();
+          together(world.all(), [&] { std::rethrow_exception(failure); });
+        }
       }
+      trainer.backward(loss, last);
     }
-    trainer.backward(loss, last);
   }
-  all_reduce(sums, world.dp());
+  all_reduce(sums, world.dp_pp());
   return sums;
 }
 
@@ -100,7 +108,7 @@ class Lookahead {
 }  // namespace
 
 TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, Objective& objective, const Evaluator& evaluator,
-                               const CheckpointStore& checkpoints, LoopState state, const TrainLoopOptions& options,
+                               CheckpointStore& checkpoints, LoopState state, const TrainLoopOptions& options,
                                const TrainLoopHooks& hooks) {
   TrainLoopResult result{.step = state.step};
   Lookahead lookahead(objective, state.step, options.max_steps);
@@ -123,8 +131,11 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, 
     if (state.step % options.logging_steps == 0 || done) emit(row);
     if (evaluator && (done || (options.eval_steps > 0 && state.step % options.eval_steps == 0))) emit(evaluator(state.step));
     if (hooks.on_step) hooks.on_step(state.step);
-    const bool stop = world.all().all_reduce(static_cast<int64_t>(hooks.stop_requested && hooks.stop_requested()),
-                                             parallel::ReduceOp::kMax) != 0;
+    // 2: a rank was asked to stop; 1: a rank still writes a checkpoint.
+    const int64_t asked = hooks.stop_requested && hooks.stop_requested() ? 2 : 0;
+    const int64_t flags = world.all().all_reduce(asked + (checkpoints.busy() ? 1 : 0), parallel::ReduceOp::kMax);
+    const bool stop = flags >= 2;
+    if (flags == 0) checkpoints.finish(world);
     if (stop || done || (options.save_steps > 0 && state.step % options.save_steps == 0))
       result.last_checkpoint = checkpoints.save(trainer, world, state);
     if (stop && !done) {
@@ -132,6 +143,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, 
       break;
     }
   }
+  checkpoints.finish(world);
   result.step = state.step;
   if (!result.stopped_early && world.rank() == 0) link_final(checkpoints.run_folder(), state.step);
   return result;

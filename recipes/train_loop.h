@@ -40,9 +40,10 @@ using Evaluator = std::function<MetricsRow(int64_t step)>;
 
 // Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a step the ranks vote, so that a failure
 // on one rank raises on all of them. A stop request on any rank stops all after the same step, with a checkpoint. Collectives on
-// the world: the trainer's, the objective's, and for each step two votes, one all-reduce of the sums and one of the stop flag.
+// the world: the trainer's, the objective's, and for each step two votes, one all-reduce of the sums and one of the stop flag; those of
+// CheckpointStore::save and finish: a checkpoint that is written meanwhile is finished after the step in which every rank has written.
 TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, Objective& objective, const Evaluator& evaluator,
-                               const CheckpointStore& checkpoints, LoopState start, const TrainLoopOptions& options,
+                               CheckpointStore& checkpoints, LoopState start, const TrainLoopOptions& options,
                                const TrainLoopHooks& hooks);
 
 }  // namespace retort::recipes

@@ -5,12 +5,10 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "models/safetensors.h"
+#include "roles/trainer_state.h"
 
 namespace retort::roles {
 namespace {
-
-constexpr const char* kStateFile = "optimizer.safetensors";
 
 std::string join(const std::vector<std::string>& names, size_t most) {
   std::string text;
@@ -24,9 +22,17 @@ std::string join(const std::vector<std::string>& names, size_t most) {
 Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options options)
     : decoder_(std::move(decoder)), world_(world), options_(std::move(options)) {
   decoder_.set_requires_grad(true);
-  buckets_ = std::make_unique<parallel::GradBuckets>(decoder_.parameters(), world_.dp(),
-                                                     parallel::GradBuckets::Options{.bucket_bytes = options_.bucket_bytes});
-  optimizer_ = std::make_unique<parallel::AdamW>(decoder_.parameters(), options_.adamw);
+  buckets_ = std::make_unique<parallel::GradBuckets>(
+      decoder_.parameters(), world_.dp(),
+      parallel::GradBuckets::Options{.bucket_bytes = options_.bucket_bytes,
+                                     .tp = &world_.tp(),
+                                     .embedding = &world_.embedding(),
+                                     .mp = &world_.mp(),
+                                     .shard = world_.options().layout.distributed_optimizer});
+  gather_ = std::make_unique<parallel::ParameterGather>(*buckets_);
+  if (buckets_->sharded()) decoder_.set_parameter_gate([this](size_t begin, size_t end) { gather_->wait(begin, end); });
+  optimizer_ = std::make_unique<parallel::AdamW>(*buckets_, options_.adamw);
+  pipeline_ = std::make_unique<Pipeline>(decoder_, world_.pp());
 }
 
 void Trainer::begin_step() { buckets_->begin_step(); }
@@ -34,6 +40,14 @@ void Trainer::begin_step() { buckets_->begin_step(); }
 void Trainer::backward(const at::Tensor& loss_sum, bool last_micro_batch) {
   buckets_->set_last_micro_batch(last_micro_batch);
   loss_sum.backward();
+}
+
+void Trainer::run_pipeline(size_t micro_batches, std::function<const models::PackedTokens&(size_t)> tokens,
+                           std::function<at::Tensor(size_t, const at::Tensor& hidden)> loss_sum) {
+  pipeline_->run({.micro_batches = micro_batches,
+                  .tokens = std::move(tokens),
+                  .loss = std::move(loss_sum),
+                  .before_backward = [this](bool last) { buckets_->set_last_micro_batch(last); }});
 }
 
 Trainer::Update Trainer::finish_step(double count) {
@@ -55,23 +69,12 @@ Trainer::Update Trainer::finish_step(double count) {
     if (coefficient < 1.0) buckets_->scale(coefficient);
   }
   optimizer_->step(*buckets_, update.learning_rate);
+  gather_->launch();
   return update;
 }
 
-void Trainer::save_state(const std::filesystem::path& folder) const {
-  const parallel::AdamW::State state = optimizer_->state();
-  models::write_safetensors(folder / kStateFile, state.tensors, {{"step", std::to_string(state.step)}});
-}
+models::CheckpointPart Trainer::state_part() const { return optimizer_part(*optimizer_, decoder_, world_); }
 
-void Trainer::load_state(const std::filesystem::path& folder) {
-  const models::SafetensorsReader reader(folder / kStateFile);
-  parallel::AdamW::State state;
-  const auto& metadata = reader.metadata();
-  const auto step = metadata.find("step");
-  if (step == metadata.end()) throw Error(ErrorCode::kCorrupt, "no step in the metadata of " + (folder / kStateFile).string());
-  state.step = std::stoll(step->second);
-  for (const std::string& name : reader.names()) state.tensors.emplace_back(name, reader.get(name));
-  optimizer_->load_state(state);
-}
+void Trainer::load_state(const std::filesystem::path& folder) { load_optimizer(*optimizer_, decoder_, folder); }
 
 }  // namespace retort::roles

@@ -5,23 +5,29 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "models/checkpoint.h"
 #include "models/decoder.h"
 #include "parallel/adamw.h"
 #include "parallel/grad_buckets.h"
 #include "parallel/lr_schedule.h"
+#include "parallel/parameter_gather.h"
 #include "parallel/world.h"
+#include "roles/pipeline.h"
 
 namespace retort::roles {
 
 // One optimizer step:
 //   trainer.begin_step();
-//   for each micro-batch i: trainer.backward(loss_sum, i == n - 1);      // sums, not means
+//   for each micro-batch i: trainer.backward(loss_sum of trainer.hidden(tokens), i == n - 1);  // sums, not means
+//   or, with several stages: trainer.run_pipeline(n, tokens, loss_sum);
 //   auto update = trainer.finish_step(global_count);                     // reduce, 1/count, check, clip, AdamW
 // Gradients accumulate as unnormalised fp32 sums and are scaled once by 1/count after the reduction and before clipping.
-// Threads: compute. Collectives: all-reduces on the world's dp group in backward/finish_step; every rank must call.
+// Threads: compute. Collectives: the decoder's on tp, the pipeline's on pp, and in backward/finish_step those of
+// parallel::GradBuckets and ParameterGather on dp, tp, mp and the embedding group; every rank must call.
 class Trainer {
  public:
   struct Options {
@@ -32,13 +38,24 @@ class Trainer {
   };
   Trainer(models::Decoder decoder, parallel::World& world, Options options);
 
-  const models::Decoder& decoder() const { return decoder_; }
+  Trainer(const Trainer&) = delete;
+
+  // With all its parameters there (a sharded optimizer sends them while the next forward pass runs).
+  const models::Decoder& decoder() const {
+    gather_->wait();
+    return decoder_;
+  }
+  // Final hidden states where the pipeline ends, undefined elsewhere: Pipeline::hidden.
+  at::Tensor hidden(const models::PackedTokens& tokens) const { return pipeline_->hidden(tokens); }
   const Options& options() const { return options_; }
   parallel::GradBuckets& buckets() { return *buckets_; }
 
   void begin_step();
   // `loss_sum`: scalar; kInvalidArgument with a report when it is not finite.
   void backward(const at::Tensor& loss_sum, bool last_micro_batch);
+  // All forward and backward passes of a step in a pipeline of several stages: Pipeline::Step. kInvalidArgument as backward().
+  void run_pipeline(size_t micro_batches, std::function<const models::PackedTokens&(size_t)> tokens,
+                    std::function<at::Tensor(size_t, const at::Tensor& hidden)> loss_sum);
   struct Update {
     double grad_norm = 0;  // before clipping, of the mean gradient
     double learning_rate = 0;
@@ -47,8 +64,8 @@ class Trainer {
   Update finish_step(double count);
   int64_t step() const { return optimizer_->num_steps(); }
 
-  // state/optimizer.safetensors: "<parameter>.exp_avg|exp_avg_sq|master" and the step. Written by one rank; all ranks load.
-  void save_state(const std::filesystem::path& folder) const;
+  // The optimizer's state on disk: roles/trainer_state.h.
+  models::CheckpointPart state_part() const;
   void load_state(const std::filesystem::path& folder);
 
  private:
@@ -56,7 +73,9 @@ class Trainer {
   parallel::World& world_;
   Options options_;
   std::unique_ptr<parallel::GradBuckets> buckets_;
+  std::unique_ptr<parallel::ParameterGather> gather_;
   std::unique_ptr<parallel::AdamW> optimizer_;
+  std::unique_ptr<Pipeline> pipeline_;
 };
 
 }  // namespace retort::roles

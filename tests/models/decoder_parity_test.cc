@@ -48,7 +48,7 @@ struct Golden {
 // The largest relative difference of a parameter's gradient by norm, and its name.
 std::pair<double, std::string> worst_gradient(const Golden& golden) {
   std::pair<double, std::string> worst{0, ""};
-  for (const auto& [name, value] : golden.decoder.parameters()) {
+  for (const auto& [name, value, shard] : golden.decoder.parameters()) {
     const at::Tensor expected = golden.reference.get("grad." + name);
     if (!value.grad().defined()) return {INFINITY, name};
     const double difference = ((value.grad() - expected).norm() / expected.norm().clamp_min(1e-6)).item<double>();
@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, Parity, testing::ValuesIn(kGoldens), [](const 
 
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& [name, value] : decoder.parameters()) tensors.emplace_back(name, value);
+  for (const auto& [name, value, shard] : decoder.parameters()) tensors.emplace_back(name, value);
   return tensors;
 }
 
@@ -202,7 +202,7 @@ TEST(Bfloat16, FollowsFloat32) {
     EXPECT_LT((logps - golden.logps()).abs().mean().item<double>(), 0.2) << name;
     EXPECT_GT(max_difference(logps, golden.logps()), 1e-4) << name;
     torch::autograd::backward({-logps.mean()}, {});
-    for (const auto& [parameter, value] : half.parameters()) {
+    for (const auto& [parameter, value, shard] : half.parameters()) {
       const at::Tensor expected = golden.reference.get("grad." + parameter);
       EXPECT_LT(((value.grad().to(at::kFloat) - expected).norm() / expected.norm()).item<double>(), 0.3)
           << name << " " << parameter;

@@ -39,7 +39,7 @@ std::vector<int32_t> some_tokens(size_t count, uint32_t state) {
 
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& [name, value] : decoder.parameters()) tensors.emplace_back(name, value);
+  for (const auto& [name, value, shard] : decoder.parameters()) tensors.emplace_back(name, value);
   return tensors;
 }
 
@@ -145,7 +145,7 @@ TEST(Decoder, FusedPathsEqualFp64) {
     config.qk_norm = true;
     Decoder single = Decoder::random(config, 5, at::kFloat);
     std::vector<std::pair<std::string, at::Tensor>> wide;
-    for (const auto& [name, value] : single.parameters()) wide.emplace_back(name, value.to(at::kDouble));
+    for (const auto& [name, value, shard] : single.parameters()) wide.emplace_back(name, value.to(at::kDouble));
     Decoder twice(config, std::move(wide));
     std::vector<std::vector<int32_t>> rows{
         some_tokens(301, 1), {}, some_tokens(1, 2), some_tokens(150, 3), some_tokens(100, 4), some_tokens(77, 5),
@@ -178,12 +178,12 @@ TEST(Decoder, GradientOnlyWhereAsked) {
     Decoder decoder = Decoder::random(small_config(), 5, at::kFloat);
     decoder.set_gradient_checkpointing(checkpointing);
     std::vector<std::string> asked{"model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"};
-    for (auto& [name, value] : decoder.parameters()) {
+    for (auto& [name, value, shard] : decoder.parameters()) {
       at::Tensor leaf = value;
       leaf.set_requires_grad(std::find(asked.begin(), asked.end(), name) != asked.end());
     }
     torch::autograd::backward({decoder.hidden(tokens).square().sum()}, {});
-    for (const auto& [name, value] : decoder.parameters()) {
+    for (const auto& [name, value, shard] : decoder.parameters()) {
       const bool wanted = std::find(asked.begin(), asked.end(), name) != asked.end();
       EXPECT_EQ(value.grad().defined(), wanted) << name;
       if (wanted) {
@@ -218,7 +218,7 @@ TEST(Decoder, AnEmptyPackRunsForwardAndBackward) {
   const at::Tensor out = decoder.hidden(pack_rows({}));
   EXPECT_EQ(out.sizes(), (std::vector<int64_t>{0, 128}));
   torch::autograd::backward({out.sum()}, {});
-  for (const auto& [name, value] : decoder.parameters()) {
+  for (const auto& [name, value, shard] : decoder.parameters()) {
     if (value.grad().defined()) {
       EXPECT_EQ(value.grad().abs().max().item<double>(), 0) << name;
     }
@@ -235,7 +235,7 @@ TEST(Decoder, RandomIsAFunctionOfConfigAndSeed) {
   EXPECT_NEAR(embedding.std().item<double>(), 0.1, 0.002);
   EXPECT_NEAR(embedding.mean().item<double>(), 0, 0.002);
   EXPECT_FALSE(at::equal(a.parameters().back().value, embedding));  // an untied head of its own
-  for (const auto& [name, value] : a.parameters()) {
+  for (const auto& [name, value, shard] : a.parameters()) {
     if (name.ends_with("norm.weight")) {
       EXPECT_TRUE((value == 1).all().item<bool>()) << name;
     }
@@ -244,7 +244,7 @@ TEST(Decoder, RandomIsAFunctionOfConfigAndSeed) {
     }
   }
   int64_t elements = 0;
-  for (const auto& [name, value] : a.parameters()) elements += value.numel();
+  for (const auto& [name, value, shard] : a.parameters()) elements += value.numel();
   EXPECT_EQ(elements, small_config().num_parameters());
 }
 

@@ -202,7 +202,7 @@ TEST(EngineSampling, OtherDtypesAreTheirValuesInFloat32) {
     config.qk_norm = true;
     const Decoder half = Decoder::random(config, 7, dtype);
     std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const auto& [name, value] : half.parameters()) tensors.emplace_back(name, value.to(at::kFloat));
+    for (const auto& [name, value, shard] : half.parameters()) tensors.emplace_back(name, value.to(at::kFloat));
     const Decoder whole(config, tensors);
     const GenerationRequest request{.prompts = engine_prompts(3), .max_new_tokens = 10};
     expect_same_bits(Engine(half, {.num_blocks = 100}).run(request), Engine(whole, {.num_blocks = 100}).run(request), "half");

@@ -1,0 +1,219 @@
+// Every layout that fits four processes trains like one process: loss, gradients and parameters over five steps.
+//
+// Four child processes run all layouts one after the other, each in a world of its own; each compares its slices with a
+// trainer of one process that it runs itself.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <map>
+#include <sstream>
+
+#include "models/decoder.h"
+#include "recipes/losses/linear_cross_entropy.h"
+#include "roles/trainer.h"
+#include "tests/parallel/rank_process.h"
+
+namespace retort::roles {
+namespace {
+
+using parallel::Layout;
+using parallel::World;
+using parallel::testing::require;
+using testing_support::ChildProcess;
+
+constexpr int kSteps = 5, kMicroBatches = 4, kProcesses = 4;
+constexpr double kTolerance = 1e-5;
+
+// Fewer key/value heads than some tp, a vocabulary and row counts that nothing divides, biases, head norms.
+models::ModelConfig nano(bool tied, models::Family family) {
+  models::ModelConfig config;
+  config.family = family;
+  config.vocab_size = 67;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_hidden_layers = 5;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.max_position_embeddings = 64;
+  config.initializer_range = 0.2;
+  config.sliding_window = {0, 6, 0, 6, 0};
+  config.tie_word_embeddings = tied;
+  config.attention_bias = family == models::Family::kQwen2;
+  config.attention_out_bias = config.mlp_bias = family == models::Family::kLlama;
+  config.qk_norm = family == models::Family::kQwen3;
+  return config;
+}
+
+// The tokens of micro-batch `index` of a step on one dp rank, of sizes that differ; some are short, one is empty.
+models::PackedTokens tokens_of(int step, int64_t index) {
+  std::vector<std::vector<int32_t>> rows;
+  const int64_t count = index % 5 == 3 ? 0 : 1 + (index + step) % 3;
+  for (int64_t r = 0; r < count; ++r) {
+    std::vector<int32_t> row;
+    for (int64_t i = 0; i < 3 + (5 * index + 7 * r + step) % 11; ++i)
+      row.push_back(static_cast<int32_t>((i * i * 3 + 11 * r + 17 * index + 29 * step) % 67));
+    rows.push_back(std::move(row));
+  }
+  return models::pack_rows(rows);
+}
+
+at::Tensor loss_of(const models::Head& head, const at::Tensor& hidden, const models::PackedTokens& tokens) {
+  const at::Tensor targets = (tokens.input_ids * 5 + 3).remainder(67);
+  return losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
+}
+
+struct Case {
+  Layout layout;
+  bool tied = false, checkpointing = false;
+  models::Family family = models::Family::kQwen3;
+};
+
+std::string name_of(const Case& c) {
+  const Layout& l = c.layout;
+  return "tp" + std::to_string(l.tp) + " pp" + std::to_string(l.pp) + " dp" + std::to_string(l.dp) +
+         (l.virtual_pp > 1 ? " vpp" + std::to_string(l.virtual_pp) : "") + (l.sequence_parallel ? " sp" : "") +
+         (l.distributed_optimizer ? " zero" : "") + (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "");
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int64_t tp : {1, 2, 4})
+    for (const int64_t pp : {1, 2, 4})
+      for (const int64_t dp : {1, 2})
+        for (const bool sp : {false, true})
+          for (const bool zero : {false, true}) {
+            if (tp * pp * dp > kProcesses || (sp && tp == 1) || (zero && dp == 1)) continue;
+            all.push_back({.layout = {.tp = tp, .pp = pp, .dp = dp, .sequence_parallel = sp, .distributed_optimizer = zero}});
+            if (!zero && tp * pp > 1)
+              all.push_back({.layout = all.back().layout, .tied = true, .checkpointing = sp, .family = models::Family::kQwen2});
+          }
+  all.push_back({.layout = {.pp = 2, .virtual_pp = 2}});
+  all.push_back({.layout = {.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_pp = 2}, .tied = true});
+  all.push_back({.layout = {.tp = 4, .sequence_parallel = true}, .family = models::Family::kLlama});
+  all.push_back({.layout = {.tp = 2, .pp = 2}, .family = models::Family::kLlama});
+  return all;
+}
+
+// One step over all micro-batches of the global batch that are this dp rank's. Returns the mean loss.
+struct StepResult {
+  double loss = 0;
+  Trainer::Update update;
+};
+StepResult run_step(Trainer& trainer, World& world, int step) {
+  const int64_t dp = world.dp().size(), mine = kMicroBatches / dp;
+  std::vector<models::PackedTokens> batches;
+  double count = 0, sum = 0;
+  for (int64_t i = 0; i < kMicroBatches; ++i) count += static_cast<double>(tokens_of(step, i).num_tokens());
+  for (int64_t i = 0; i < mine; ++i) batches.push_back(tokens_of(step, i * dp + world.coordinate().dp));
+  const auto loss = [&](size_t i, const at::Tensor& hidden) {
+    const at::Tensor value = loss_of(trainer.decoder().head(), hidden, batches[i]);
+    sum += value.item<double>();
+    return value;
+  };
+  trainer.begin_step();
+  if (world.pp().size() > 1) {
+    trainer.run_pipeline(
+        batches.size(), [&](size_t i) -> const models::PackedTokens& { return batches[i]; }, loss);
+  } else {
+    for (size_t i = 0; i < batches.size(); ++i) trainer.backward(loss(i, trainer.hidden(batches[i])), i + 1 == batches.size());
+  }
+  StepResult result;
+  result.loss = world.dp_pp().all_reduce(sum) / count;
+  result.update = trainer.finish_step(count);
+  return result;
+}
+
+Trainer::Options trainer_options(const Layout& layout) {
+  return {.adamw = {.eps = 1e-5, .weight_decay = 0.1, .no_decay_suffixes = {"norm.weight"}},
+          .schedule = {.learning_rate = 3e-4, .max_steps = kSteps},
+          .max_grad_norm = 0.5,
+          .bucket_bytes = 4096};
+}
+
+at::Tensor slice_of(const at::Tensor& whole, const parallel::NamedParameter& part) {
+  return whole.narrow(part.shard.dim, part.shard.begin, part.value.size(part.shard.dim));
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).norm() / b.norm().clamp_min(1e-12)).item<double>();
+}
+
+void check(bool ok, const std::string& what, double value) {
+  std::ostringstream text;
+  text << what << " is off by " << value;
+  if (!ok) throw std::runtime_error(text.str());
+}
+
+void compare(const Case& c, World& world) {
+  const models::ModelConfig config = nano(c.tied, c.family);
+  World single_world({.role = "single", .layout = {}});
+  Trainer single(models::Decoder::random(config, 7, at::kFloat), single_world, trainer_options({}));
+  models::Decoder decoder = models::Decoder::random(config, 7, at::kFloat, models::Placement::of(world));
+  decoder.set_gradient_checkpointing(c.checkpointing);
+  Trainer trainer(std::move(decoder), world, trainer_options(c.layout));
+  for (int step = 0; step < kSteps; ++step) {
+    const StepResult expected = run_step(single, single_world, step);
+    const StepResult got = run_step(trainer, world, step);
+    const std::string where = name_of(c) + " step " + std::to_string(step) + " ";
+    check(std::abs(got.loss - expected.loss) <= kTolerance * expected.loss, where + "loss", got.loss - expected.loss);
+    check(std::abs(got.update.grad_norm - expected.update.grad_norm) <= kTolerance * expected.update.grad_norm,
+          where + "grad_norm", got.update.grad_norm - expected.update.grad_norm);
+    std::map<std::string, at::Tensor> gradients;
+    for (size_t i = 0; i < single.buckets().size(); ++i)
+      gradients[single.buckets().parameter(i).name] = single.buckets().main_grad(i);
+    double largest = 0;  // gradients that are rounding noise (a key bias has none) are measured against the largest
+    for (const auto& [name, gradient] : gradients) largest = std::max(largest, gradient.norm().item<double>());
+    for (size_t i = 0; i < trainer.buckets().size(); ++i) {
+      const parallel::NamedParameter& parameter = trainer.buckets().parameter(i);
+      if (parameter.value.numel() == 0) continue;
+      const parallel::GradBuckets::Part part = trainer.buckets().part(i);  // with the sharded optimizer not all of it
+      const at::Tensor whole = slice_of(gradients.at(parameter.name), parameter).reshape({-1}).narrow(0, part.begin, part.size());
+      const double scale = std::max(whole.norm().item<double>(), 1e-2 * largest);
+      const double off = (trainer.buckets().main_grad_part(i) - whole).norm().item<double>() / scale;
+      check(off <= kTolerance, where + "gradient of " + parameter.name, off);
+    }
+  }
+  std::map<std::string, at::Tensor> values;
+  for (const auto& [name, value, shard] : single.decoder().parameters()) values[name] = value.detach();
+  std::vector<at::Tensor> mine, whole;
+  for (const parallel::NamedParameter& parameter : trainer.decoder().parameters()) {
+    mine.push_back(parameter.value.detach().reshape({-1}));
+    whole.push_back(slice_of(values.at(parameter.name), parameter).reshape({-1}));
+  }
+  const double off = difference(at::cat(mine), at::cat(whole));
+  check(off <= kTolerance, name_of(c) + " parameters after the last step", off);
+}
+
+}  // namespace
+
+void matrix_scenario() {
+  const World::Options given = parallel::testing::child_world_options();
+  int64_t index = 0;
+  for (const Case& c : cases()) {
+    World::Options options = given;
+    options.layout = c.layout;
+    options.store_prefix += "case-" + std::to_string(index++) + "/";
+    if (options.rank >= c.layout.world_size()) continue;
+    World world(options);
+    try {
+      compare(c, world);
+    } catch (const std::exception& e) {
+      throw std::runtime_error(name_of(c) + ", rank " + std::to_string(options.rank) + ": " + e.what());
+    }
+  }
+}
+
+TEST(Layouts, TrainLikeOneProcess) {
+  const parallel::StoreServer store("127.0.0.1");
+  auto ranks = parallel::testing::spawn_ranks(store, {.scenario = "matrix", .layout = {.dp = kProcesses}}, kProcesses);
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(240))), 0);
+}
+
+}  // namespace retort::roles
+
+int main(int argc, char** argv) {
+  return retort::parallel::testing::ranks_or_tests(argc, argv, {{"matrix", retort::roles::matrix_scenario}});
+}
