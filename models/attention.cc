@@ -15,6 +15,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "models/attention_packed_device.h"
 #include "models/functions.h"
 #include "models/kernels.h"
 
@@ -182,7 +183,23 @@ AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seq
     const int64_t trunk = fork.begin > 0 ? fork.begin : length;
     if (trunk > 0) add_blocks(trunk, options);
     if (trunk < length) add_fork(fork, length, options);
+    has_forks_ = has_forks_ || trunk < length;
   }
+}
+
+int64_t AttentionPlan::max_length() const {
+  int64_t longest = 0;
+  for (int64_t s = 0; s < num_sequences(); ++s) longest = std::max(longest, length(s));
+  return longest;
+}
+
+const Tensor& AttentionPlan::cu_seqlens_on(const at::Device& device) {
+  if (!device_cu_seqlens_.defined() || device_cu_seqlens_.device() != device) {
+    Tensor made = at::empty({static_cast<int64_t>(cu_seqlens_.size())}, at::TensorOptions().dtype(at::kInt));
+    std::copy(cu_seqlens_.begin(), cu_seqlens_.end(), made.mutable_data_ptr<int32_t>());
+    device_cu_seqlens_ = made.to(device);
+  }
+  return device_cu_seqlens_;
 }
 
 // One block: queries [begin, length) over keys [first, length) of which those between prefix and begin are masked.
@@ -230,6 +247,7 @@ Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset
 
 Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan) {
   if (fused_path(q) && fused_path(k) && fused_path(v)) return FusedAttention::apply(q, k, v, table, plan);
+  if (has_device_kernel(q, *plan)) return device_attention(q, k, v, table, plan);
   return plain_attention(q, k, v, table, plan);
 }
 

@@ -40,6 +40,11 @@ class AttentionPlan : public torch::CustomClassHolder {
   int64_t begin(int64_t s) const { return cu_seqlens_[static_cast<size_t>(s)]; }
   int64_t length(int64_t s) const { return cu_seqlens_[static_cast<size_t>(s) + 1] - begin(s); }
   int64_t window() const { return window_; }
+  const std::vector<int64_t>& cu_seqlens() const { return cu_seqlens_; }
+  int64_t max_length() const;
+  bool has_forks() const { return has_forks_; }
+  // cu_seqlens() as int32 on a device, made once. The compute thread only.
+  const at::Tensor& cu_seqlens_on(const at::Device& device);
   const std::vector<AttentionBlock>& blocks(int64_t s) const { return blocks_[static_cast<size_t>(s)]; }
 
  private:
@@ -50,6 +55,8 @@ class AttentionPlan : public torch::CustomClassHolder {
   HeadShape shape_;
   std::vector<int64_t> cu_seqlens_;
   int64_t window_;
+  bool has_forks_ = false;
+  at::Tensor device_cu_seqlens_;
   std::vector<std::vector<AttentionBlock>> blocks_;
   std::map<std::tuple<int64_t, int64_t, int64_t>, at::Tensor> masks_;
 };
