@@ -12,10 +12,10 @@
 namespace retort::models {
 namespace {
 
-int64_t count_blocks(const ModelConfig& config, const EngineOptions& options) {
+int64_t count_blocks(const Decoder& decoder, const EngineOptions& options) {
   options.validate();
   if (options.num_blocks > 0) return options.num_blocks;
-  const int64_t block_bytes = StepModel::kv_bytes(config, 1, options.block_tokens);
+  const int64_t block_bytes = StepModel::kv_bytes(decoder, 1, options.block_tokens);
   const int64_t blocks = options.kv_cache_bytes / block_bytes;
   if (blocks < 1) {
     throw Error(ErrorCode::kInvalidArgument, "generation: kv_cache_bytes must hold at least one block of " +
@@ -39,7 +39,7 @@ struct Engine::Impl {
       : decoder(&d),
         options(o),
         detokenizer(std::move(t)),
-        pool(count_blocks(d.config(), options), options.block_tokens, options.share_prefixes),
+        pool(count_blocks(d, options), options.block_tokens, options.share_prefixes),
         model(d, pool.num_blocks(), options.block_tokens),
         scheduler(options, pool) {
     stats.num_blocks = pool.num_blocks();
@@ -304,7 +304,8 @@ void Engine::set_decoder(const Decoder& decoder) {
     return std::vector<int64_t>{c.vocab_size,          c.hidden_size,         c.intermediate_size, c.num_hidden_layers,
                                 c.num_attention_heads, c.num_key_value_heads, c.head_dim};
   };
-  if (sizes(old) != sizes(now) || old.sliding_window != now.sliding_window) {
+  if (sizes(old) != sizes(now) || old.sliding_window != now.sliding_window ||
+      decoder.placement().tp != impl_->decoder->placement().tp) {
     throw Error(ErrorCode::kMismatch, "generation: the new decoder has another shape than the engine was made for");
   }
   const Decoder* before = std::exchange(impl_->decoder, &decoder);

@@ -44,7 +44,7 @@ struct GenerationCallbacks {
 struct EngineStats {
   int64_t num_blocks = 0, used_blocks = 0, cached_blocks = 0;  // now; cached: unused, contents kept
   int64_t peak_used_blocks = 0;
-  int64_t kv_bytes = 0;  // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4
+  int64_t kv_bytes = 0;  // 2 * layers * num_blocks * block_tokens * kv_heads of this rank * (head_dim rounded up to 16) * 4
   // Since construction:
   int64_t steps = 0, rows = 0;  // forwards and tokens computed in them
   int64_t reused_tokens = 0;    // prompt tokens taken over from the cache
@@ -63,8 +63,13 @@ using Detokenizer = std::function<std::string(std::span<const int32_t>)>;
 // The samples of one prompt compute it once and share its full blocks; the last, partly filled block is copied. When blocks
 // run out, the sequence that was started last gives its blocks up and is computed again later.
 //
+// A decoder that is split over tp ranks has an engine on each of them, and each must be called alike: the same requests, steps and
+// cancellations in the same order. Then all choose the same tokens, because all see the same bits. kv_cache_bytes is of each rank. Bits
+// of a request depend on tp, in their last places, and on nothing else.
+//
 // Threads: one thread may use an engine; inside step() at::get_num_threads() threads work, as many as it was when the engine
-// was made. Collectives: none.
+// was made. Collectives: in step(), on the decoder's tp group: for a forward two exchanges of [rows, H] a layer and one for the embedding,
+// then one of [rows, V / tp] logits, each an all-gather.
 class Engine {
  public:
   // The decoder must outlive the engine. kInvalidArgument for options, kUnavailable when the decoder is not on the CPU.

@@ -39,6 +39,7 @@ void check(const ScoreRequest& request, int64_t vocab_size) {
 struct LogSum {
   double largest = -INFINITY, sum = 0;
   void add(double other_largest, double other_sum) {
+    if (other_sum == 0) return;  // of no rows
     if (other_largest > largest) {
       sum = sum * std::exp(largest - other_largest) + other_sum;
       largest = other_largest;
@@ -48,10 +49,33 @@ struct LogSum {
   }
 };
 
+// Over all rows of the vocabulary, from what each rank's rows gave: in rank order.
+void merge_ranks(parallel::Group& group, std::vector<LogSum>& sums, std::vector<double>& chosen) {
+  const c10::InferenceMode ordinary(false);
+  const auto count = static_cast<int64_t>(sums.size());
+  at::Tensor mine = at::empty({count, 3}, at::TensorOptions().dtype(at::kDouble));
+  auto* number = mine.mutable_data_ptr<double>();
+  for (size_t r = 0; r < sums.size(); ++r) {
+    *number++ = sums[r].largest;
+    *number++ = sums[r].sum;
+    *number++ = chosen[r];
+  }
+  const at::Tensor all = group.all_gather(mine).contiguous();
+  const auto* next = all.const_data_ptr<double>();
+  sums.assign(sums.size(), {});
+  chosen.assign(chosen.size(), 0.0);
+  for (int rank = 0; rank < group.size(); ++rank)
+    for (size_t r = 0; r < sums.size(); ++r, next += 3) {
+      sums[r].add(next[0], next[1]);
+      chosen[r] += next[2];
+    }
+}
+
 // log p(target) of rows of `states` [count, H].
-void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, int64_t count, const at::Tensor& head,
+void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, int64_t count, const Head& local,
                 int64_t vocab_chunk, std::vector<float>& logits, float* out) {
   const VectorKernels& kernels = vector_kernels();
+  const at::Tensor& head = local.weight;
   const int64_t vocab_size = head.size(0), width = head.size(1);
   std::vector<LogSum> sums(static_cast<size_t>(count));
   std::vector<double> chosen(static_cast<size_t>(count), 0.0);
@@ -66,11 +90,12 @@ void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, i
         float largest = 0, smallest = 0;
         kernels.range(row, size, &largest, &smallest);
         sums[static_cast<size_t>(r)].add(largest, kernels.exponentials(row, nullptr, size, largest, 1.0f));
-        const int64_t target = targets[r] - first;
+        const int64_t target = targets[r] - local.vocab.begin - first;
         if (target >= 0 && target < size) chosen[static_cast<size_t>(r)] = row[target];
       }
     });
   }
+  if (!local.vocab.whole()) merge_ranks(*local.vocab.group, sums, chosen);
   for (size_t r = 0; r < sums.size(); ++r) out[r] = static_cast<float>(chosen[r] - (sums[r].largest + std::log(sums[r].sum)));
 }
 
@@ -98,7 +123,7 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
   const auto count = static_cast<int64_t>(targets.size());
   for (int64_t row = 0; row < count; row += options.row_chunk) {
     score_rows(pool, states.const_data_ptr<float>() + row * states.size(1), targets.data() + row,
-               std::min(options.row_chunk, count - row), decoder.head_weight(), options.vocab_chunk, logits, values.data() + row);
+               std::min(options.row_chunk, count - row), decoder.head(), options.vocab_chunk, logits, values.data() + row);
   }
   auto next = values.begin();
   for (size_t s = begin; s < end; ++s) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "models/generation/vector_kernels.h"
 #include "models/rope.h"
+#include "parallel/vocab_shard.h"
 
 namespace retort::models {
 namespace {
@@ -33,20 +34,28 @@ void grow(std::vector<float>& buffer, int64_t size) {
   if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(static_cast<size_t>(size));
 }
 
+int64_t kv_heads_of(const Decoder& decoder) {
+  return std::max<int64_t>(1, decoder.config().num_key_value_heads / decoder.placement().tp_size());
+}
+
 }  // namespace
 
 StepModel::StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
     : pool_(at::get_num_threads()),
+      ranks_(decoder.placement().tp),
       config_(decoder.config()),
+      heads_(config_.num_attention_heads / ranks_.size()),
+      kv_heads_(kv_heads_of(decoder)),
       num_blocks_(num_blocks),
       block_tokens_(block_tokens),
       padded_dim_(padded(config_.head_dim)) {
+  RETORT_CHECK(decoder.placement().pp == 1) << "generation with a stage of a pipeline";
   bind(decoder);
   const c10::InferenceMode inference;
   const auto options = at::TensorOptions().dtype(at::kFloat);
   for (Layer& layer : layers_) {
-    layer.keys = at::empty({num_blocks, config_.num_key_value_heads, padded_dim_ * block_tokens}, options);
-    layer.values = at::empty({num_blocks, config_.num_key_value_heads, padded_dim_ * block_tokens}, options);
+    layer.keys = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
+    layer.values = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
     if (padded_dim_ != config_.head_dim) layer.values.zero_();  // the lanes that nothing writes
   }
 }
@@ -76,10 +85,14 @@ void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParame
   const auto matrix = [&](const std::string& name) {
     return Matrix(find(parameters, prefix + name + ".weight"), find(parameters, prefix + name + ".bias"));
   };
+  // Its bias is added once, by the first rank.
+  const auto last_matrix = [&](const std::string& name) {
+    return ranks_.rank() == 0 ? matrix(name) : Matrix(find(parameters, prefix + name + ".weight"), {});
+  };
   Layer& layer = layers_[index];
   layer.q = matrix("self_attn.q_proj"), layer.k = matrix("self_attn.k_proj"), layer.v = matrix("self_attn.v_proj");
-  layer.o = matrix("self_attn.o_proj");
-  layer.gate = matrix("mlp.gate_proj"), layer.up = matrix("mlp.up_proj"), layer.down = matrix("mlp.down_proj");
+  layer.o = last_matrix("self_attn.o_proj");
+  layer.gate = matrix("mlp.gate_proj"), layer.up = matrix("mlp.up_proj"), layer.down = last_matrix("mlp.down_proj");
   layer.input_norm = as_float(tensor("input_layernorm.weight"));
   layer.post_norm = as_float(tensor("post_attention_layernorm.weight"));
   layer.q_norm = as_float(tensor("self_attn.q_norm.weight"));
@@ -87,8 +100,9 @@ void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParame
   layer.window = config_.sliding_window[index];
 }
 
-int64_t StepModel::kv_bytes(const ModelConfig& config, int64_t num_blocks, int64_t block_tokens) {
-  return 2 * config.num_hidden_layers * num_blocks * block_tokens * config.num_key_value_heads * padded(config.head_dim) * 4;
+int64_t StepModel::kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens) {
+  const ModelConfig& config = decoder.config();
+  return 2 * config.num_hidden_layers * num_blocks * block_tokens * kv_heads_of(decoder) * padded(config.head_dim) * 4;
 }
 
 int64_t StepModel::kv_bytes() const {
@@ -97,17 +111,26 @@ int64_t StepModel::kv_bytes() const {
   return bytes;
 }
 
+// Each rank looks up the ids whose rows it holds.
 void StepModel::embed(const std::vector<int32_t>& ids) {
-  const int64_t width = config_.hidden_size;
+  const int64_t width = config_.hidden_size, count = static_cast<int64_t>(ids.size()) * width;
+  const int64_t begin = parallel::vocab_begin(config_.vocab_size, ranks_.size(), ranks_.rank()), rows = embedding_.size(0);
+  float* const out = ranks_.active() ? ranks_.own_part(count) : x_.data();
   for (size_t r = 0; r < ids.size(); ++r) {
-    float* out = x_.data() + static_cast<int64_t>(r) * width;
-    if (embedding_.scalar_type() == at::kFloat) {
-      std::memcpy(out, embedding_.const_data_ptr<float>() + ids[r] * width, sizeof(float) * static_cast<size_t>(width));
+    float* to = out + static_cast<int64_t>(r) * width;
+    const int64_t id = ids[r] - begin;
+    if (id < 0 || id >= rows) {
+      std::fill(to, to + width, 0.0f);
+    } else if (embedding_.scalar_type() == at::kFloat) {
+      std::memcpy(to, embedding_.const_data_ptr<float>() + id * width, sizeof(float) * static_cast<size_t>(width));
     } else {
-      const at::Tensor row = embedding_.select(0, ids[r]).to(at::kFloat);
-      std::memcpy(out, row.const_data_ptr<float>(), sizeof(float) * static_cast<size_t>(width));
+      const at::Tensor row = embedding_.select(0, id).to(at::kFloat);
+      std::memcpy(to, row.const_data_ptr<float>(), sizeof(float) * static_cast<size_t>(width));
     }
   }
+  if (!ranks_.active()) return;
+  std::fill(x_.begin(), x_.begin() + count, 0.0f);
+  ranks_.add_parts(x_.data(), count);
 }
 
 void StepModel::extend_rope(int64_t length) {
@@ -129,7 +152,7 @@ void StepModel::plan_attention(const std::vector<StepSpan>& spans) {
   for (size_t s = 0; s < spans.size(); ++s) {
     longest_ = std::max(longest_, spans[s].first_position + spans[s].count);
     span_of_row_.insert(span_of_row_.end(), static_cast<size_t>(spans[s].count), static_cast<int64_t>(s));
-    for (int64_t head = 0; head < config_.num_key_value_heads; ++head) {
+    for (int64_t head = 0; head < kv_heads_; ++head) {
       for (int64_t first = 0; first < spans[s].count; first += kQueriesPerTask) {
         tasks_.push_back({static_cast<int64_t>(s), head, first, std::min(kQueriesPerTask, spans[s].count - first)});
       }
@@ -150,7 +173,7 @@ void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
 
 // Norms and rotates one row's q and k, and writes its k and v into its block.
 void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
-  const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads, dim = config_.head_dim;
+  const int64_t heads = heads_, kv_heads = kv_heads_, dim = config_.head_dim;
   const int64_t position = span.first_position + row - span.first_row, offset = position % block_tokens_;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const VectorKernels& kernels = vector_kernels();
@@ -173,8 +196,8 @@ void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
 }
 
 void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
-  const int64_t dim = config_.head_dim, width = config_.num_attention_heads * dim;
-  const int64_t group = config_.num_attention_heads / config_.num_key_value_heads, head_size = padded_dim_ * block_tokens_;
+  const int64_t dim = config_.head_dim, width = heads_ * dim;
+  const int64_t group = heads_ / kv_heads_, head_size = padded_dim_ * block_tokens_;
   scratch_.resize(static_cast<size_t>(pool_.threads()));
   pool_.run(static_cast<int64_t>(tasks_.size()), 2, [&](int64_t begin, int64_t end, int thread) {
     std::vector<float>& scratch = scratch_[static_cast<size_t>(thread)];
@@ -190,7 +213,7 @@ void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
                                .table = span.table,
                                .scratch = scratch.data(),
                                .q_stride = width,
-                               .block_stride = config_.num_key_value_heads * head_size,
+                               .block_stride = kv_heads_ * head_size,
                                .first_position = span.first_position + task.first,
                                .num_queries = task.count,
                                .group = group,
@@ -201,6 +224,17 @@ void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
                                .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
     }
   });
+}
+
+// x += input matrix^T + bias, over all ranks.
+void StepModel::close_block(const Matrix& matrix, const float* input, int64_t rows) {
+  const int64_t width = config_.hidden_size;
+  if (!ranks_.active()) {
+    multiply(pool_, input, matrix.in, rows, {{&matrix, x_.data(), width, true}});
+    return;
+  }
+  multiply(pool_, input, matrix.in, rows, {{&matrix, ranks_.own_part(rows * width), width}});
+  ranks_.add_parts(x_.data(), rows * width);
 }
 
 void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows) {
@@ -214,10 +248,10 @@ void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int6
     }
   });
   attend(layer, spans);
-  multiply(pool_, mixed_.data(), layer.q.out, rows, {{&layer.o, x_.data(), width, true}});
+  close_block(layer.o, mixed_.data(), rows);
   normalise(layer.post_norm, rows);
   multiply_gated(pool_, h_.data(), width, rows, layer.gate, layer.up, gate_.data(), up_.data(), inner);
-  multiply(pool_, gate_.data(), inner, rows, {{&layer.down, x_.data(), width, true}});
+  close_block(layer.down, gate_.data(), rows);
 }
 
 void StepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
@@ -243,7 +277,20 @@ void StepModel::final_state(int64_t row, float* out) const {
 }
 
 void StepModel::logits(const float* states, int64_t rows, float* out) {
-  multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
+  if (!ranks_.active()) {
+    multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
+    return;
+  }
+  const int64_t total = config_.vocab_size, ranks = ranks_.size(), each = parallel::vocab_rows_per_rank(total, ranks);
+  float* const own = ranks_.own_part(rows * each);
+  multiply(pool_, states, config_.hidden_size, rows, {{&head_, own, each}});
+  for (int64_t row = 0; row < rows; ++row) std::fill(own + row * each + head_.out, own + (row + 1) * each, 0.0f);
+  const float* const parts = ranks_.gather_parts(rows * each);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const int64_t begin = parallel::vocab_begin(total, ranks, rank), count = parallel::vocab_end(total, ranks, rank) - begin;
+    for (int64_t row = 0; row < rows; ++row)
+      std::memcpy(out + row * total + begin, parts + (rank * rows + row) * each, sizeof(float) * static_cast<size_t>(count));
+  }
 }
 
 void StepModel::copy_block(int32_t from, int32_t to) {

@@ -8,6 +8,7 @@
 
 #include "models/decoder.h"
 #include "models/generation/products.h"
+#include "models/generation/rank_exchange.h"
 #include "models/generation/worker_pool.h"
 
 namespace retort::models {
@@ -21,15 +22,18 @@ struct StepSpan {
 
 // Computes in fp32 over fp32 or bf16 weights, with fp32 keys and values. What a row gives depends on its own sequence alone,
 // bit for bit, not on how sequences share a step or are cut into steps. Legend: H hidden_size, V vocab_size.
+// Of a decoder that is split over tp ranks each rank computes its heads, its part of the MLP and its rows of the vocabulary, keeps the
+// keys and values of its heads, and all get the same states and logits. Collectives, on its tp group: in forward two exchanges of
+// [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp] (RankExchange).
 class StepModel {
  public:
-  // The decoder must outlive this. kUnavailable when its weights are not on the CPU.
+  // The decoder, without pipeline stages, must outlive this. kUnavailable when its weights are not on the CPU.
   StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
 
   // Looks at the decoder's tensors again: other tensors, or copies of those that are not read in place.
   void bind(const Decoder& decoder);
-  // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4 bytes.
-  static int64_t kv_bytes(const ModelConfig& config, int64_t num_blocks, int64_t block_tokens);
+  // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4 bytes, kv_heads being this rank's.
+  static int64_t kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
   int64_t kv_bytes() const;
 
   // Runs the layers and stores keys and values. The states stay until the next forward.
@@ -59,10 +63,13 @@ class StepModel {
   void normalise(const at::Tensor& weight, int64_t rows);
   void store(Layer& layer, const StepSpan& span, int64_t row);
   void attend(const Layer& layer, const std::vector<StepSpan>& spans);
+  void close_block(const Matrix& matrix, const float* input, int64_t rows);
   void run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows);
 
   WorkerPool pool_;
+  RankExchange ranks_;
   ModelConfig config_;
+  int64_t heads_, kv_heads_;  // of this rank
   int64_t num_blocks_, block_tokens_, padded_dim_;
   at::Tensor embedding_, final_norm_, inverse_frequencies_;
   Matrix head_;
