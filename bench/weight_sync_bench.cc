@@ -112,7 +112,7 @@ int run(const std::string& folder, int pushes, const char* program) {
   {
     rpc::Agent agent(options("student/0"));
     agent.connect("generator/0", address, Deadline::after(60s));
-    roles::GeneratorClient client(agent, {.role = "generator", .replicas = {"generator/0"}}, models::Tokenizer::load(folder),
+    roles::GeneratorClient client(agent, {.role = "generator", .peers = {"generator/0"}}, models::Tokenizer::load(folder),
                                   student);
     const at::Tensor message = at::ones({int64_t{64} << 20}, at::kByte);
     std::vector<double> push_seconds, transfer_seconds, message_seconds;

@@ -25,7 +25,7 @@ class RolloutRecipe : public StudentRecipe {
 
   void start(roles::Trainer& trainer, const recipes::LoopState& state) override {
     trainer_ = &trainer;
-    rewards_ = std::make_shared<rewards::RewardSet>(context_.recipe().rewards);
+    rewards_ = std::make_shared<rewards::RewardSet>(context_.recipe().rewards, context_.world.mp().rank() == 0);
     worker_ = make_rollout_worker(context_, trainer.decoder());
     begin(state);
   }
@@ -102,7 +102,7 @@ class GrpoRecipe : public RolloutRecipe {
     const data::IndexCursor cursor{
         .epoch = state.cursor.epoch, .place = state.cursor.packs_consumed, .total_rows = state.cursor.total_steps};
     std::unique_ptr<roles::TeacherClient> reference;
-    if (recipe.grpo->beta > 0)
+    if (recipe.grpo->beta > 0 && recipes::GrpoObjective::asks_reference(context_.world))
       reference = connect_frozen(context_, recipe.grpo->reference,
                                  {.kind = roles::PayloadKind::kTargetLogProbs, .temperature = recipe.generation->temperature});
     objective_ = std::make_unique<recipes::GrpoObjective>(
@@ -173,17 +173,20 @@ class RejectionRecipe : public RolloutRecipe {
 std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& context, const models::Decoder& student) {
   const Recipe& recipe = context.recipe();
   const std::string& role = recipe.generation->role;
-  const std::vector<std::string> replicas = connect_role(context, role);
-  const auto count = static_cast<int64_t>(replicas.size());
-  auto client = std::make_unique<roles::GeneratorClient>(
-      context.agent,
-      roles::GeneratorClient::Options{
-          .role = role, .replicas = replicas, .timeout = recipe.rpc.timeout, .generation_timeout = recipe.generation->timeout},
-      context.tokenizer, student);
+  std::unique_ptr<roles::GeneratorClient> client;
+  if (recipes::RolloutWorker::needs_client(context.world))
+    client = std::make_unique<roles::GeneratorClient>(
+        context.agent,
+        roles::GeneratorClient::Options{.role = role,
+                                        .peers = connect_role(context, role),
+                                        .tp = recipe.roles.at(role).world.tp,
+                                        .timeout = recipe.rpc.timeout,
+                                        .generation_timeout = recipe.generation->timeout},
+        context.tokenizer, student);
   recipes::GenerationOptions generation = *recipe.generation;
   if (recipe.distill) generation.num_generations = 1;  // one completion for each prompt of a batch
   return std::make_shared<recipes::RolloutWorker>(
-      context.world, std::move(client), count, context.tokenizer,
+      context.world, std::move(client), context.tokenizer,
       recipes::RolloutWorker::Options{.generation = std::move(generation),
                                       .sync = *recipe.weight_sync,
                                       .seed = static_cast<uint64_t>(recipe.seed),

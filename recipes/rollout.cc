@@ -25,15 +25,37 @@ models::Completion completion_at(const roles::Samples& samples, int64_t index) {
   return completion;
 }
 
+// The first rank's scores on every rank of the group: of each sample whether there is one, and which; total, then components.
+void share_scores(const std::vector<RolloutSample*>& samples, size_t components, parallel::Group& group) {
+  const auto rows = static_cast<int64_t>(samples.size()), columns = static_cast<int64_t>(1 + components);
+  at::Tensor table = at::zeros({rows, columns, 2}, at::kDouble);
+  const bool first = group.rank() == 0;
+  const auto each = [&](const auto& visit) {
+    double* entry = table.mutable_data_ptr<double>();
+    for (RolloutSample* sample : samples) {
+      sample->components.resize(components);
+      for (size_t c = 0; c <= components; ++c, entry += 2) visit(c == 0 ? sample->reward : sample->components[c - 1], entry);
+    }
+  };
+  if (first)
+    each([](const std::optional<double>& score, double* entry) {
+      entry[0] = score.has_value() ? 1 : 0;
+      entry[1] = score.value_or(0);
+    });
+  group.broadcast(table, 0);
+  if (!first)
+    each([](std::optional<double>& score, const double* entry) {
+      if (entry[0] != 0) score = entry[1];
+    });
+}
+
 }  // namespace
 
-RolloutWorker::RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, int64_t num_replicas,
-                             models::Tokenizer tokenizer, Options options)
-    : world_(world),
-      client_(std::move(client)),
-      num_replicas_(num_replicas),
-      tokenizer_(std::move(tokenizer)),
-      options_(std::move(options)) {}
+RolloutWorker::RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, models::Tokenizer tokenizer,
+                             Options options)
+    : world_(world), client_(std::move(client)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
+  RETORT_CHECK(client_ || !needs_client(world_)) << "a rank that speaks to the generators has no client";
+}
 
 RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request, std::vector<data::PromptSample> prompts,
                                             std::vector<uint64_t> sample_ids, bool greedy) {
@@ -45,15 +67,15 @@ RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request, std:
                   .parts = {},
                   .greedy = greedy};
   RETORT_CHECK(pending.sample_ids.size() == pending.prompts.size() * static_cast<size_t>(pending.num_generations));
-  send(pending, request);
+  if (leads()) send(pending, request);
   return pending;
 }
 
-// A rank's prompts are shared out over the replicas that it has for itself.
+// A dp rank's prompts are shared out over the replicas that it has for itself.
 void RolloutWorker::send(Pending& pending, uint64_t request) {
   const GenerationOptions& generation = options_.generation;
   const auto ranks = static_cast<uint64_t>(world_.dp().size()), rank = static_cast<uint64_t>(world_.dp().rank());
-  const uint64_t parts = std::max<uint64_t>(1, static_cast<uint64_t>(num_replicas_) / ranks);
+  const uint64_t parts = std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
   const size_t per_part = (pending.prompts.size() + parts - 1) / parts;
   const auto generations = static_cast<size_t>(pending.num_generations);
   pending.parts.clear();
@@ -86,15 +108,12 @@ void RolloutWorker::send(Pending& pending, uint64_t request) {
   }
 }
 
-Rollout RolloutWorker::finish(Pending pending) {
-  Rollout rollout;
-  std::vector<roles::Samples> answers;
+std::vector<roles::Samples> RolloutWorker::receive(Pending& pending, double* waited) {
   for (;;) {
     try {
-      answers.clear();
-      for (roles::PendingSamples& part : pending.parts)
-        answers.push_back(client_->receive(std::move(part), &rollout.wait_seconds));
-      break;
+      std::vector<roles::Samples> answers;
+      for (roles::PendingSamples& part : pending.parts) answers.push_back(client_->receive(std::move(part), waited));
+      return answers;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCancelled || options_.sync.in_flight != InFlight::kAbort) throw;
       for (roles::PendingSamples& part : pending.parts) {
@@ -106,7 +125,17 @@ Rollout RolloutWorker::finish(Pending pending) {
       send(pending, (uint64_t{1} << 40) + resent_++);
     }
   }
-  rollout.weight_version = pending.weight_version;
+}
+
+Rollout RolloutWorker::finish(Pending pending) {
+  Rollout rollout;
+  std::vector<roles::Samples> answers;
+  together(world_.mp(), [&] {
+    if (leads()) answers = receive(pending, &rollout.wait_seconds);
+  });
+  answers = roles::share_samples(world_.mp(), std::move(answers));
+  // The version they were drawn with: a request that was sent again has a later one.
+  rollout.weight_version = answers.empty() ? pending.weight_version : answers.front().weight_version;
   size_t prompt = 0;
   for (const roles::Samples& answer : answers) {
     rollout.generation_seconds = std::max(rollout.generation_seconds, answer.seconds);
@@ -128,8 +157,10 @@ Rollout RolloutWorker::finish(Pending pending) {
 
 void RolloutWorker::score(Rollout& rollout, rewards::RewardSet& rewards) const {
   std::vector<rewards::RewardInput> inputs;
-  for (const RolloutGroup& group : rollout.groups)
-    for (const RolloutSample& sample : group.samples)
+  std::vector<RolloutSample*> samples;
+  for (RolloutGroup& group : rollout.groups)
+    for (RolloutSample& sample : group.samples) {
+      samples.push_back(&sample);
       inputs.push_back({.prompt = group.prompt.prompt_text,
                         .completion = sample.text,
                         .reference = group.prompt.reference,
@@ -137,36 +168,48 @@ void RolloutWorker::score(Rollout& rollout, rewards::RewardSet& rewards) const {
                         .truncated = sample.completion.finish_reason == models::FinishReason::kLength,
                         .fields = group.prompt.fields,
                         .origin = group.prompt.origin});
-  if (inputs.empty()) return;
-  std::vector<rewards::Scored> scores = rewards.score(inputs);
-  RETORT_CHECK(scores.size() == inputs.size());
-  size_t next = 0;
-  for (RolloutGroup& group : rollout.groups)
-    for (RolloutSample& sample : group.samples) {
-      sample.reward = scores[next].total;
-      sample.components = std::move(scores[next++].components);
     }
+  if (inputs.empty()) return;
+  together(world_.mp(), [&] {
+    if (!leads()) return;
+    std::vector<rewards::Scored> scores = rewards.score(inputs);
+    RETORT_CHECK(scores.size() == inputs.size());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      samples[i]->reward = scores[i].total;
+      samples[i]->components = std::move(scores[i].components);
+    }
+  });
+  if (world_.mp().size() > 1) share_scores(samples, rewards.names().size(), world_.mp());
 }
 
 void RolloutWorker::save(const Rollout& rollout, int64_t step, const std::vector<std::string>& reward_names) const {
-  if (!options_.generation.save_samples) return;
-  const std::string name = "step-" + std::to_string(step) + "-rank-" + std::to_string(world_.rank()) + ".jsonl";
+  if (!options_.generation.save_samples || !leads()) return;
+  const std::string name = "step-" + std::to_string(step) + "-rank-" + std::to_string(world_.dp().rank()) + ".jsonl";
   write_samples(options_.run_folder / "samples" / name, rollout, reward_names);
 }
 
 void RolloutWorker::sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight) {
   if (version == pushed_) return;
-  // Nobody's request may reach a generator after the weights that it does not want.
+  const int64_t bucket_bytes = options_.sync.bucket_bytes.bytes;
+  const bool sends = world_.coordinate().dp == 0;
+  // Nobody's request may reach a generator after the weights that it does not want, nor a part of these weights before the last are
+  // in use.
   together(world_.all(), [&] {
     for (Pending* pending : in_flight)
       for (roles::PendingSamples& part : pending->parts) client_->wait_accepted(part);
-  });
-  together(world_.all(), [&] {
-    if (world_.rank() != 0) return;
     wait_synced();
-    push_ = client_->push(student, version, options_.sync.bucket_bytes.bytes, options_.sync.in_flight == InFlight::kAbort);
-    push_seconds_ = push_->seconds;
   });
+  roles::SentWeights sent;
+  together(world_.all(), [&] {
+    if (sends) sent = client_->send_weights(student, version, bucket_bytes, world_.mp().rank());
+  });
+  if (sends) {
+    const std::vector<roles::SentWeights> all = roles::gather_sent(world_.mp(), sent);
+    if (world_.rank() == 0) {
+      push_ = client_->commit(version, all, options_.sync.in_flight == InFlight::kAbort);
+      push_seconds_ = push_->seconds;
+    }
+  }
   pushed_ = version;
 }
 

@@ -40,7 +40,8 @@ struct Rollout {
 };
 
 // The student's hands on its generators. Weight versions count optimizer steps: version v is the student after v - 1 steps.
-// Threads: compute. Collectives: sync() is one (a vote on the world); the rest have none.
+// The ranks of one dp rank (the world's mp group) work on the same samples: the first of them asks for them and scores them, the others
+// get what it got. Threads: compute. Collectives: as stated; every rank must call begin, finish, score and sync in the same order.
 class RolloutWorker {
  public:
   struct Options {
@@ -50,12 +51,15 @@ class RolloutWorker {
     std::vector<int64_t> eos_token_ids;
     std::filesystem::path run_folder;  // for save_samples
   };
-  RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, int64_t num_replicas,
-                models::Tokenizer tokenizer, Options options);
+  // `client`: null where needs_client() is false.
+  RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, models::Tokenizer tokenizer,
+                Options options);
+  // Whether a rank speaks to the generators: to ask for samples, or to send its part of the weights.
+  static bool needs_client(parallel::World& world) { return world.mp().rank() == 0 || world.coordinate().dp == 0; }
 
   // Requests of one step on their way.
   struct Pending {
-    std::vector<data::PromptSample> prompts;  // of this rank
+    std::vector<data::PromptSample> prompts;  // of this dp rank
     int64_t num_generations = 1;
     std::vector<uint64_t> sample_ids;
     uint64_t weight_version = 0;
@@ -63,19 +67,21 @@ class RolloutWorker {
     std::vector<roles::PendingSamples> parts;
     bool greedy = false;
   };
-  // Sends `prompts` (this rank's) with the weights pushed last; returns at once. `sample_ids`: one for each completion. `request`: unique
+  // Sends `prompts` (this dp rank's) with the weights pushed last; returns at once. `sample_ids`: one for each completion. `request`: unique
   // among the requests of this rank that are on their way. `greedy`: one completion each at temperature 0, for evaluation.
   Pending begin(int64_t step, uint64_t request, std::vector<data::PromptSample> prompts, std::vector<uint64_t> sample_ids,
                 bool greedy = false);
-  // Waits for the samples. A request that a push ended (in_flight: abort) is sent again with the weights of now.
+  // Waits for the samples. A request that a push ended (in_flight: abort) is sent again with the weights of now. A vote and two broadcasts
+  // on mp.
   Rollout finish(Pending pending);
-  // Scores every sample.
+  // Scores every sample. A vote and one broadcast on mp.
   void score(Rollout& rollout, rewards::RewardSet& rewards) const;
-  // With save_samples: writes them.
+  // With save_samples: the first rank of mp writes them.
   void save(const Rollout& rollout, int64_t step, const std::vector<std::string>& reward_names) const;
 
   // Pushes the student's weights as `version` unless that version was pushed. Every rank calls it, with its requests that are still
-  // on their way: they keep their weights. Votes twice.
+  // on their way: they keep their weights. The ranks of the first dp rank send what they count. Votes twice; one all-gather of the
+  // receipts on the first dp rank's mp.
   void sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight);
   uint64_t pushed_version() const { return pushed_; }
   // Until the weights pushed last are in use everywhere.
@@ -85,9 +91,11 @@ class RolloutWorker {
 
  private:
   void send(Pending& pending, uint64_t request);
+  std::vector<roles::Samples> receive(Pending& pending, double* waited);
+  bool leads() const { return world_.mp().rank() == 0; }
+
   parallel::World& world_;
   std::unique_ptr<roles::GeneratorClient> client_;
-  int64_t num_replicas_;
   models::Tokenizer tokenizer_;
   Options options_;
   uint64_t pushed_ = 0;

@@ -3,36 +3,18 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
+#include <thread>
 
 #include "base/error.h"
 #include "models/checkpoint.h"
-#include "models/generation/score.h"
 
 namespace retort::roles {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr size_t kMaxUncollected = 256;
-
-std::vector<int32_t> to_vector(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kInt).contiguous();
-  return {flat.const_data_ptr<int32_t>(), flat.const_data_ptr<int32_t>() + flat.numel()};
-}
-
-std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Tensor& cu_seqlens, const char* method) {
-  const auto vector_of_int = [](const at::Tensor& t) { return t.defined() && t.dim() == 1 && t.scalar_type() == at::kInt; };
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(method) + ": " + what);
-  };
-  if (!vector_of_int(ids) || !vector_of_int(cu_seqlens) || cu_seqlens.numel() < 1)
-    refuse("ids and cu_seqlens must be vectors of int32");
-  const std::vector<int32_t> flat = to_vector(ids), ends = to_vector(cu_seqlens);
-  if (ends.front() != 0 || ends.back() != static_cast<int32_t>(flat.size()) || !std::is_sorted(ends.begin(), ends.end()))
-    refuse("cu_seqlens must rise from 0 to the number of ids");
-  std::vector<std::vector<int32_t>> rows;
-  for (size_t i = 0; i + 1 < ends.size(); ++i) rows.emplace_back(flat.begin() + ends[i], flat.begin() + ends[i + 1]);
-  return rows;
-}
 
 template <class T>
 void append(std::vector<T>& all, const std::vector<T>& more) {
@@ -42,24 +24,21 @@ void append(std::vector<T>& all, const std::vector<T>& more) {
 }  // namespace
 
 Generator::Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, models::EngineOptions options)
-    : name_(std::move(name)),
-      decoder_(std::move(decoder)),
-      tokenizer_(std::move(tokenizer)),
-      engine_(decoder_, options,
-              [this](std::span<const int32_t> ids) { return tokenizer_.decode(ids, /*skip_special_tokens=*/true); }),
-      staging_(decoder_) {
-  decoder_.set_requires_grad(false);
-}
+    : name_(std::move(name)), tokenizer_(std::move(tokenizer)), replica_(std::move(decoder), tokenizer_, options) {}
 Generator::~Generator() = default;
 
 GeneratorInfo Generator::info() const {
+  const models::Decoder& decoder = replica_.decoder();
   return {.name = name_,
-          .weight_version = version_,
-          .vocab_rows = decoder_.config().vocab_size,
-          .max_position_embeddings = decoder_.config().max_position_embeddings,
+          .weight_version = weight_version(),
+          .vocab_rows = decoder.config().vocab_size,
+          .max_position_embeddings = decoder.config().max_position_embeddings,
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
-          .parameters = parameters_hash(decoder_),
-          .dtype = models::dtype_name(decoder_.head_weight().scalar_type())};
+          .parameters = parameters_hash(decoder),
+          .dtype = models::dtype_name(decoder.dtype()),
+          .tp = replica_.num_ranks(),
+          .tp_rank = decoder.placement().tp_rank(),
+          .slices = weight_slices(decoder)};
 }
 
 void Generator::submit(GenerateRequest request, const std::string& caller) {
@@ -69,8 +48,8 @@ void Generator::submit(GenerateRequest request, const std::string& caller) {
   if (jobs_.size() >= kMaxUncollected)
     throw Error(ErrorCode::kResourceExhausted, "too many requests of a generator are neither done nor collected");
   Job job;
-  job.prompts = split_rows(request.prompt_ids, request.cu_seqlens, "generator.submit");
-  const int64_t samples = static_cast<int64_t>(job.prompts.size()) * request.num_generations;
+  const auto prompts = static_cast<int64_t>(split_rows(request.prompt_ids, request.cu_seqlens, "generator.submit").size());
+  const int64_t samples = prompts * request.num_generations;
   if (request.num_generations < 1 || !request.sample_ids.defined() || request.sample_ids.scalar_type() != at::kLong ||
       request.sample_ids.numel() != samples)
     throw Error(ErrorCode::kInvalidArgument, "generator.submit: expected an int64 sample id for each of the completions")
@@ -98,21 +77,18 @@ rpc::Future<Samples> Generator::collect(uint64_t request_id, const rpc::CallCont
   return future;
 }
 
-Payload Generator::score(const ForwardRequest& request) const {
+Payload Generator::score(const ForwardRequest& request) {
   if (request.spec.kind != PayloadKind::kTargetLogProbs)
     throw Error(ErrorCode::kInvalidArgument, "generator.score answers target_logps only; a teacher role answers the rest");
-  const auto rows = split_rows(request.input_ids, request.cu_seqlens, "generator.score");
-  const std::vector<int64_t> lengths(rows.size(), 1);
-  const auto logps = models::score(decoder_, {.sequences = rows, .prompt_lengths = lengths});
   std::vector<float> flat;  // of the token after each position; none after the last of a sequence
-  for (const auto& row : logps) {
+  for (const auto& row : replica_.score(request)) {
     append(flat, row);
     flat.push_back(std::numeric_limits<float>::quiet_NaN());
   }
   Payload payload;
   payload.label = {.request_id = request.request_id,
                    .teacher = name_,
-                   .weight_version = version_,
+                   .weight_version = weight_version(),
                    .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
                    .num_rows = request.positions.numel(),
                    .spec = request.spec};
@@ -124,7 +100,7 @@ Payload Generator::score(const ForwardRequest& request) const {
 
 rpc::Future<CommitReply> Generator::commit(CommitWeights request) {
   if (commit_) throw Error(ErrorCode::kInvalidArgument, "weights.commit: another commit is waiting");
-  const uint64_t checksum = staging_.check(request);
+  const uint64_t checksum = replica_.check(request);
   commit_.emplace(Commit{.request = request, .checksum = checksum, .reply = {}});
   auto reply = commit_->reply.future();
   if (request.abort) {
@@ -150,11 +126,7 @@ void Generator::finish(const Key& key, rpc::Outcome<Samples> outcome) {
 }
 
 void Generator::fail(const Key& key, ErrorCode code, const std::string& message) {
-  if (active_ == key) {
-    const uint64_t id = jobs_.at(key).engine_id;
-    engine_.cancel(id);
-    engine_.take(id);  // or the engine would keep what was drawn
-  }
+  if (active_ == key) replica_.give_up(jobs_.at(key).engine_id);
   finish(key, {std::nullopt,
                std::make_exception_ptr(
                    Error(code, "generator: " + message).with("request", key.second).with("step", jobs_.at(key).request.step))});
@@ -162,33 +134,17 @@ void Generator::fail(const Key& key, ErrorCode code, const std::string& message)
 
 void Generator::start(const Key& key) {
   Job& job = jobs_.at(key);
-  const DrawOptions& draw = job.request.draw;
-  models::GenerationRequest request;
-  request.prompts = job.prompts;
-  request.num_generations = job.request.num_generations;
-  const at::Tensor ids = job.request.sample_ids.contiguous();
-  for (int64_t i = 0; i < ids.numel(); ++i) request.sample_ids.push_back(static_cast<uint64_t>(ids.const_data_ptr<int64_t>()[i]));
-  request.sampling = {.temperature = draw.temperature,
-                      .top_p = draw.top_p,
-                      .top_k = draw.top_k,
-                      .min_p = draw.min_p,
-                      .repetition_penalty = draw.repetition_penalty,
-                      .num_ids = draw.num_ids,
-                      .seed = draw.seed};
-  request.max_new_tokens = draw.max_new_tokens;
-  request.eos_token_ids = draw.eos_token_ids;
-  request.stop = draw.stop;
   job.started = std::chrono::steady_clock::now();
   active_ = key;
   try {
-    job.engine_id = engine_.submit(std::move(request));
+    job.engine_id = replica_.submit(job.request);
   } catch (const Error&) {
     finish(key, {std::nullopt, std::current_exception()});
   }
 }
 
 Samples Generator::samples_of(const Job& job) {
-  const auto completions = engine_.take(job.engine_id);
+  const auto completions = replica_.take(job.engine_id);
   std::vector<int32_t> ids, ends{0};
   std::vector<float> logps, sampling_logps;
   at::Tensor reasons = at::empty({static_cast<int64_t>(completions.size())}, at::kByte);
@@ -204,7 +160,7 @@ Samples Generator::samples_of(const Job& job) {
   const at::Tensor none = at::empty({0}, at::kInt);
   return {.request_id = job.request.request_id,
           .generator = name_,
-          .weight_version = version_,
+          .weight_version = weight_version(),
           .sequence_hash = sequence_hash(job.request.prompt_ids, job.request.cu_seqlens, none),
           .token_ids = at::tensor(ids, at::kInt),
           .cu_seqlens = at::tensor(ends, at::kInt),
@@ -215,10 +171,8 @@ Samples Generator::samples_of(const Job& job) {
 }
 
 void Generator::apply_commit() {
-  staging_.apply();
-  engine_.weights_changed();
-  version_ = commit_->request.version;
-  commit_->reply.set_value({.version = version_, .checksum = commit_->checksum});
+  replica_.apply();
+  commit_->reply.set_value({.version = weight_version(), .checksum = commit_->checksum});
   commit_.reset();
 }
 
@@ -232,38 +186,66 @@ void Generator::forget_cancelled() {
 
 bool Generator::work() {
   forget_cancelled();
-  if (active_) {
-    const Key key = *active_;
-    try {
-      engine_.step();
-      const Job& job = jobs_.at(key);
-      if (engine_.finished(job.engine_id)) finish(key, {samples_of(job), nullptr});
-    } catch (...) {
-      finish(key, {std::nullopt, std::current_exception()});
-      throw;  // an engine that fails in the middle is of no use any more
-    }
+  if (draw() || begin_next()) {
+    last_active_ = Clock::now();
     return true;
   }
+  if (replica_.num_ranks() == 1) return false;
+  replica_.idle();
+  // The other ranks look after what they are sent (weights) between two broadcasts, so they must not be far apart while there is traffic.
+  if (Clock::now() - last_active_ > 500ms) return false;
+  std::this_thread::sleep_for(2ms);
+  return true;
+}
+
+// One forward for the request in work, if there is one.
+bool Generator::draw() {
+  if (!active_) return false;
+  const Key key = *active_;
+  try {
+    replica_.step();
+    const Job& job = jobs_.at(key);
+    if (replica_.finished(job.engine_id)) finish(key, {samples_of(job), nullptr});
+  } catch (...) {
+    finish(key, {std::nullopt, std::current_exception()});
+    throw;  // an engine that fails in the middle is of no use any more
+  }
+  return true;
+}
+
+// Begins the next request that the weights in use are for; without any, new weights take their place.
+bool Generator::begin_next() {
   for (const Key& next : waiting_) {
     const uint64_t wanted = jobs_.at(next).request.weight_version;
-    if (wanted > version_) continue;
+    if (wanted > weight_version()) continue;
     const Key key = next;  // whoever ends a request takes it out of waiting_
-    if (wanted < version_)
+    if (wanted < weight_version())
       fail(key, ErrorCode::kMismatch,
-           "weights of version " + std::to_string(wanted) + " were replaced by version " + std::to_string(version_));
+           "weights of version " + std::to_string(wanted) + " were replaced by version " + std::to_string(weight_version()));
     else
       start(key);
     return true;
   }
-  if (commit_) {
-    apply_commit();
-    return true;
+  if (!commit_) return false;
+  apply_commit();
+  return true;
+}
+
+void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>& tick) {
+  while (replica_.follow()) {
+    while (auto job = queue.pop(Deadline::after(0ms))) (*job)();
+    if (tick) tick();
   }
-  return false;
 }
 
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
   agent.serve(kGeneratorInfo, queue, [this](rpc::Empty, const rpc::CallContext&) { return info(); });
+  agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext&) {
+    last_active_ = Clock::now();
+    replica_.stage(std::move(bucket));
+    return rpc::Empty{};
+  });
+  if (!leads()) return;
   agent.serve(kGenerateSubmit, queue, [this](GenerateRequest r, const rpc::CallContext& context) {
     submit(std::move(r), context.peer);
     return rpc::Empty{};
@@ -271,13 +253,6 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
   agent.serve(kGenerateCollect, queue,
               [this](CollectRequest r, const rpc::CallContext& context) { return collect(r.request_id, context); });
   agent.serve(kGeneratorScore, queue, [this](ForwardRequest r, const rpc::CallContext&) { return score(r); });
-  agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext&) {
-    if (commit_)
-      throw Error(ErrorCode::kInvalidArgument, "weights.bucket: weights of version " + std::to_string(commit_->request.version) +
-                                                   " are committed and wait for samples in work; wait until they are in use");
-    staging_.add(std::move(bucket), version_);
-    return rpc::Empty{};
-  });
   agent.serve(kWeightsCommit, queue, [this](CommitWeights r, const rpc::CallContext&) { return commit(r); });
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,33 +15,42 @@
 #include "models/generation/engine.h"
 #include "models/text/tokenizer.h"
 #include "roles/generator_methods.h"
-#include "roles/weight_staging.h"
+#include "roles/replica_engine.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
 
 // Serves requests in the order in which they came, each drawn with exactly the weights that it names. Weights arrive while samples
 // are drawn; a commit waits until the requests for the weights in use are done (or, with abort, ends them), so no completion
-// sees two versions. Threads: compute only. Collectives: none (one rank for each replica).
+// sees two versions.
+// A replica of several ranks has one door: its first rank takes requests and commits, and the others do with it what it does
+// (ReplicaEngine); weights arrive at each rank. When a rank is lost, the others fail with kCollective or kTimeout: the replica ends.
+// Threads: compute only. Collectives: ReplicaEngine's.
 class Generator {
  public:
+  // Several ranks: the decoder's placement says so; `name` is that of the process, "generator/3".
   Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, models::EngineOptions options);
   ~Generator();
 
-  // The generator must outlive the agent's handlers.
+  bool leads() const { return replica_.leads(); }
+  // Registers the methods that this rank answers. The generator must outlive the agent's handlers.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // One forward of the engine, or one step of the queue; false when there is nothing to do.
+  // On the first rank, again and again: one forward of the engine, or one step of the queue; false when there is nothing to do.
   bool work();
+  // On the first rank, at the end: lets the others end.
+  void stop() { replica_.stop(); }
+  // On the other ranks: does what the first does, and runs the jobs of `queue` in between, until it stops. `tick` after each call.
+  void follow(rpc::HandlerQueue& queue, const std::function<void()>& tick = {});
 
-  uint64_t weight_version() const { return version_; }
+  uint64_t weight_version() const { return replica_.weight_version(); }
   int64_t requests_served() const { return served_; }
   int64_t tokens_drawn() const { return tokens_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   using Key = std::pair<std::string, uint64_t>;  // caller, request id
   struct Job {
     GenerateRequest request;
-    std::vector<std::vector<int32_t>> prompts;
     uint64_t engine_id = 0;
     std::chrono::steady_clock::time_point started;
     std::optional<rpc::Outcome<Samples>> outcome;        // done, not collected yet
@@ -56,7 +66,7 @@ class Generator {
   GeneratorInfo info() const;
   void submit(GenerateRequest request, const std::string& caller);
   rpc::Future<Samples> collect(uint64_t request_id, const rpc::CallContext& context);
-  Payload score(const ForwardRequest& request) const;
+  Payload score(const ForwardRequest& request);
   rpc::Future<CommitReply> commit(CommitWeights request);
   void start(const Key& key);
   void finish(const Key& key, rpc::Outcome<Samples> outcome);
@@ -64,17 +74,17 @@ class Generator {
   Samples samples_of(const Job& job);
   void apply_commit();
   void forget_cancelled();
+  bool draw();
+  bool begin_next();
 
   std::string name_;
-  models::Decoder decoder_;
   models::Tokenizer tokenizer_;
-  models::Engine engine_;
-  WeightStaging staging_;
-  uint64_t version_ = 0;
+  ReplicaEngine replica_;
   std::map<Key, Job> jobs_;
   std::deque<Key> waiting_;  // in order of arrival
   std::optional<Key> active_;
   std::optional<Commit> commit_;
+  Clock::time_point last_active_;
   int64_t served_ = 0, tokens_ = 0;
 };
 

@@ -72,55 +72,84 @@ struct CollectRequest {
   }
 };
 
+// The part of a whole parameter that a rank holds: in each dimension d the indices [begin[d], begin[d] + size[d]).
+struct WeightSlice {
+  std::string name;
+  std::vector<int64_t> shape;  // of the whole parameter
+  std::vector<int64_t> begin, size;
+
+  bool operator==(const WeightSlice&) const = default;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(name, shape, begin, size);
+  }
+};
+
 struct GeneratorInfo {
   std::string name;
   uint64_t weight_version = 0;
   int64_t vocab_rows = 0, max_position_embeddings = 0;
   std::string vocabulary_fingerprint;  // of the whole tokenizer
-  std::string parameters;              // hash over names, shapes and dtypes
+  std::string parameters;              // parameters_hash: of the whole model, whatever part of it this rank holds
   std::string dtype;
+  int64_t tp = 1, tp_rank = 0;      // ranks of the replica, and which of them this is
+  std::vector<WeightSlice> slices;  // that this rank holds
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(name, weight_version, vocab_rows, max_position_embeddings, vocabulary_fingerprint, parameters, dtype);
+    archive(name, weight_version, vocab_rows, max_position_embeddings, vocabulary_fingerprint, parameters, dtype, tp, tp_rank,
+            slices);
   }
 };
 
-// Rows [row_begin, row_begin + rows of the tensor) of one parameter.
+// Elements of one parameter: in each dimension d the whole's indices [begin[d], begin[d] + values.size(d)).
 struct WeightPart {
   std::string name;
-  int64_t row_begin = 0;
+  std::vector<int64_t> begin;
   at::Tensor values;
-  uint64_t checksum = 0;  // checksum64 over the values' bytes
+  uint64_t checksum = 0;  // checksum64 over the values' bytes, begin and name
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(name, row_begin, values, checksum);
+    archive(name, begin, values, checksum);
   }
 };
+// From one trainer rank to one generator rank.
 struct WeightBucket {
   uint64_t version = 0;
-  int64_t index = 0;  // buckets of a version are numbered from 0
+  int64_t sender = 0;  // position among the trainer ranks that send
+  int64_t index = 0;   // the sender's buckets of a version for this receiver are numbered from 0
   std::vector<WeightPart> parts;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(version, index, parts);
+    archive(version, sender, index, parts);
   }
 };
-struct CommitWeights {
-  uint64_t version = 0;
+// What a sender has sent to rank `receiver` of a replica.
+struct WeightReceipt {
+  int64_t receiver = 0, sender = 0;
   int64_t buckets = 0;
   uint64_t checksum = 0;  // over the parts' checksums in order
-  bool abort = false;     // give up samples in work instead of finishing them
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(version, buckets, checksum, abort);
+    archive(receiver, sender, buckets, checksum);
+  }
+};
+// To the first rank of a replica.
+struct CommitWeights {
+  uint64_t version = 0;
+  std::vector<WeightReceipt> receipts;  // of every rank of the replica, by every sender
+  bool abort = false;                   // give up samples in work instead of finishing them
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(version, receipts, abort);
   }
 };
 struct CommitReply {
   uint64_t version = 0;   // now in use
-  uint64_t checksum = 0;  // as the generator computed it from what arrived
+  uint64_t checksum = 0;  // as the replica's ranks computed it from what arrived: weights_checksum of the commit's receipts
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(version, checksum);

@@ -48,7 +48,7 @@ struct RewardSet::Impl {
   std::vector<std::unique_ptr<detail::Scorer>> scorers;
 };
 
-RewardSet::RewardSet(std::vector<RewardOptions> options) : impl_(std::make_unique<Impl>()) {
+RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores) : impl_(std::make_unique<Impl>()) {
   if (options.empty()) throw Error(ErrorCode::kInvalidArgument, "rewards: none is given; expected at least one {type: ...}");
   for (const RewardOptions& option : options) option.validate();
   if (std::all_of(options.begin(), options.end(), [](const RewardOptions& option) { return option.weight == 0; }))
@@ -56,7 +56,7 @@ RewardSet::RewardSet(std::vector<RewardOptions> options) : impl_(std::make_uniqu
   impl_->names = make_names(options);
   for (size_t i = 0; i < options.size(); ++i) {
     impl_->weights.push_back(options[i].weight);
-    impl_->scorers.push_back(make_scorer(options[i], impl_->names[i]));
+    if (scores) impl_->scorers.push_back(make_scorer(options[i], impl_->names[i]));
   }
 }
 RewardSet::~RewardSet() = default;
@@ -68,6 +68,7 @@ const std::vector<std::string>& RewardSet::names() const { return impl_->names; 
 std::vector<Scored> RewardSet::score(const std::vector<RewardInput>& inputs) {
   std::vector<Scored> result(inputs.size());
   if (inputs.empty()) return result;
+  RETORT_CHECK(impl_->scorers.size() == impl_->names.size()) << "a set of rewards that does not score";
   for (size_t reward = 0; reward < impl_->scorers.size(); ++reward) {
     const detail::Scores scores = impl_->scorers[reward]->score(inputs);
     RETORT_CHECK(scores.size() == inputs.size()) << impl_->names[reward];

@@ -32,7 +32,8 @@ struct Scored {
 class RewardSet {
  public:
   // kInvalidArgument for an empty list, options that validate() refuses, two equal names, a program that cannot be started.
-  explicit RewardSet(std::vector<RewardOptions> options);
+  // `scores`: false on a rank that only needs the names and gets the scores of another; it starts nothing and may not call score.
+  explicit RewardSet(std::vector<RewardOptions> options, bool scores = true);
   ~RewardSet();
   RewardSet(RewardSet&&) noexcept;
   RewardSet& operator=(RewardSet&&) noexcept;

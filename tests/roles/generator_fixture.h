@@ -134,14 +134,14 @@ class GeneratorFixture : public ::testing::Test {
   }
   std::unique_ptr<GeneratorClient> make_client(const models::Decoder& student, rpc::Agent& agent,
                                                const std::vector<std::string>& replicas = {"generator/0"}) {
-    const GeneratorClient::Options options{.role = "generator", .replicas = replicas, .timeout = 30s, .generation_timeout = 60s};
+    const GeneratorClient::Options options{.role = "generator", .peers = replicas, .timeout = 30s, .generation_timeout = 60s};
     return beside(
         [&] { return std::make_unique<GeneratorClient>(agent, options, models::Tokenizer::load(golden_model()), student); });
   }
   // Pushed and committed, but without drawing: not in use if anything is in work.
   PendingPush pushed(GeneratorClient& from, const models::Decoder& weights, uint64_t version, bool abort) {
     constexpr int64_t kBucketBytes = 4096;
-    const size_t before = handled, calls = make_weight_buckets(weights, version, kBucketBytes).size() + 1;
+    const size_t before = handled, calls = make_weight_buckets(weights, weight_slices(weights), version, kBucketBytes).size() + 1;
     PendingPush push = beside([&] { return from.push(weights, version, kBucketBytes, abort); }, false);
     handle(calls - (handled - before));
     return push;

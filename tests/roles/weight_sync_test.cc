@@ -21,19 +21,21 @@ struct Sealed {
 };
 // With values of their own, so that a test may damage them.
 Sealed sealed(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes) {
-  Sealed all{.buckets = make_weight_buckets(decoder, version, bucket_bytes), .commit = {.version = version}};
+  Sealed all{.buckets = make_weight_buckets(decoder, weight_slices(decoder), version, bucket_bytes),
+             .commit = {.version = version, .receipts = {WeightReceipt{}}}};
+  WeightReceipt& receipt = all.commit.receipts[0];
   for (WeightBucket& bucket : all.buckets) {
-    all.commit.checksum = seal(bucket, all.commit.checksum);
+    receipt.checksum = seal(bucket, receipt.checksum);
     for (WeightPart& part : bucket.parts) part.values = part.values.clone();
   }
-  all.commit.buckets = static_cast<int64_t>(all.buckets.size());
+  receipt.buckets = static_cast<int64_t>(all.buckets.size());
   return all;
 }
 
 TEST(WeightBuckets, HoldEveryRowOnceWithinTheirSize) {
   const auto decoder = other_decoder(1);
   for (const int64_t bytes : {1, 64, 200, 4096, 1 << 20}) {
-    const auto buckets = make_weight_buckets(decoder, 5, bytes);
+    const auto buckets = make_weight_buckets(decoder, weight_slices(decoder), 5, bytes);
     auto own = decoder.parameters();
     size_t parameter = 0;
     int64_t row = 0;
@@ -43,7 +45,7 @@ TEST(WeightBuckets, HoldEveryRowOnceWithinTheirSize) {
       int64_t size = 0;
       for (const WeightPart& part : buckets[i].parts) {
         ASSERT_EQ(part.name, own.at(parameter).name);
-        ASSERT_EQ(part.row_begin, row);
+        ASSERT_EQ(part.begin[0], row);
         EXPECT_TRUE(at::equal(part.values, own[parameter].value.narrow(0, row, part.values.size(0))));
         size += static_cast<int64_t>(part.values.nbytes());
         row += part.values.size(0);
@@ -64,7 +66,7 @@ TEST(WeightStaging, TakesBucketsInAnyOrder) {
   std::reverse(all.buckets.begin(), all.buckets.end());
   for (const auto& bucket : all.buckets) staging.add(bucket, 0);
   EXPECT_FALSE(equal_weights(source, target));
-  EXPECT_EQ(staging.check(all.commit), all.commit.checksum);
+  EXPECT_EQ(weights_checksum(std::vector<uint64_t>{staging.check(all.commit)}), weights_checksum(all.commit.receipts));
   staging.apply();
   EXPECT_TRUE(equal_weights(source, target));
 }
@@ -77,8 +79,9 @@ struct Damage {
 };
 
 void reseal(Sealed& all) {
-  all.commit.checksum = 0;
-  for (auto& bucket : all.buckets) all.commit.checksum = seal(bucket, all.commit.checksum);
+  uint64_t& checksum = all.commit.receipts[0].checksum;
+  checksum = 0;
+  for (auto& bucket : all.buckets) checksum = seal(bucket, checksum);
 }
 
 WeightPart& part_of(Sealed& all, const std::string& parameter) {
@@ -93,7 +96,7 @@ std::vector<Damage> damages() {
   const auto part = [](S& s) -> WeightPart& { return s.buckets.at(1).parts.at(0); };
   return {
       {"byte", [=](S& s) { static_cast<char*>(part(s).values.mutable_data_ptr())[3] ^= 1; }, ErrorCode::kCorrupt, "checksum"},
-      {"row", [=](S& s) { part(s).row_begin += 1; }, ErrorCode::kCorrupt, ""},
+      {"row", [=](S& s) { part(s).begin[0] += 1; }, ErrorCode::kCorrupt, ""},
       {"swapped_names",
        [](S& s) { std::swap(part_of(s, "layers.0.mlp.gate_proj.weight").name, part_of(s, "layers.0.mlp.up_proj.weight").name); },
        ErrorCode::kCorrupt, "checksum"},
@@ -104,7 +107,7 @@ std::vector<Damage> damages() {
        },
        ErrorCode::kCorrupt, "shape"},
       {"dtype", [=](S& s) { part(s).values = part(s).values.to(at::kDouble), reseal(s); }, ErrorCode::kCorrupt, "dtype"},
-      {"rows_outside", [=](S& s) { part(s).row_begin = 1000, reseal(s); }, ErrorCode::kCorrupt, "shape"},
+      {"rows_outside", [=](S& s) { part(s).begin[0] = 1000, reseal(s); }, ErrorCode::kCorrupt, "shape"},
       {"no_values", [=](S& s) { part(s).values = at::Tensor(); }, ErrorCode::kCorrupt, "shape"},
       {"missing_bucket", [](S& s) { s.buckets.erase(s.buckets.begin() + 1); }, ErrorCode::kCorrupt, "before all of them"},
       {"double_bucket", [](S& s) { s.buckets.push_back(s.buckets[1]); }, ErrorCode::kCorrupt, "came twice"},
@@ -120,7 +123,7 @@ std::vector<Damage> damages() {
          reseal(s);
        },
        ErrorCode::kCorrupt, "incomplete"},
-      {"other_sum", [](S& s) { s.commit.checksum ^= 1; }, ErrorCode::kCorrupt, "sender's"},
+      {"other_sum", [](S& s) { s.commit.receipts[0].checksum ^= 1; }, ErrorCode::kCorrupt, "sender's"},
       {"other_version", [](S& s) { s.commit.version += 1; }, ErrorCode::kCorrupt, "before all of them"},
       {"old_version",
        [](S& s) {
@@ -196,11 +199,12 @@ TEST_F(WeightPush, AReplicaThatReportsOtherWeightsIsNamed) {
     return GeneratorInfo{.name = "generator/1",
                          .vocabulary_fingerprint = models::Tokenizer::load(golden_model()).vocabulary_fingerprint(),
                          .parameters = parameters_hash(weights),
-                         .dtype = {}};
+                         .dtype = {},
+                         .slices = weight_slices(weights)};
   });
   liar.serve(kWeightsBucket, queue, [](WeightBucket, const rpc::CallContext&) { return rpc::Empty{}; });
   liar.serve(kWeightsCommit, queue, [](CommitWeights r, const rpc::CallContext&) {
-    return CommitReply{.version = r.version, .checksum = r.checksum ^ 1};
+    return CommitReply{.version = r.version, .checksum = weights_checksum(r.receipts) ^ 1};
   });
   client.connect("generator/1", liar.address(), Deadline::after(30s));
   auto student = make_client(weights, client, {"generator/0", "generator/1"});
