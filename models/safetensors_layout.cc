@@ -93,6 +93,12 @@ SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors,
   return files;
 }
 
+const TensorEntry& SafetensorsFiles::at(const std::string& tensor) const {
+  for (const auto& [name, layout] : files)
+    if (const auto found = layout.tensors().find(tensor); found != layout.tensors().end()) return found->second;
+  throw Error(ErrorCode::kMismatch, "no file is laid out for tensor '" + tensor + "'").with("tensor", tensor);
+}
+
 uint64_t SafetensorsFiles::num_elements() const {
   uint64_t elements = 0;
   for (const auto& [name, layout] : files)

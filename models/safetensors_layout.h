@@ -54,6 +54,8 @@ struct SafetensorsFiles {
   static SafetensorsFiles one(std::string name, SafetensorsLayout layout);
   // model.safetensors, or shards with an index when they exceed max_shard_bytes: filled in the order of `tensors`.
   static SafetensorsFiles model(const std::vector<TensorInfo>& tensors, const SafetensorsWriteOptions& options = {});
+  // kMismatch naming the tensor if no file has it.
+  const TensorEntry& at(const std::string& tensor) const;
   uint64_t num_elements() const;  // of all tensors
 };
 

@@ -49,6 +49,7 @@ void TrainOptions::validate() const {
   at_least("eval_steps", eval_steps, 0);
   at_least("save_steps", save_steps, 0);
   at_least("save_total_limit", save_total_limit, 0);
+  if (async_save && save_steps == 0) refuse("async_save has no effect with save_steps 0, which saves only at the end");
 }
 
 void TrainOptions::resolve() {

@@ -34,6 +34,7 @@ struct TrainOptions {
   int64_t eval_steps = 50;       // 0: only at the end
   int64_t save_steps = 100;      // 0: only at the end
   int64_t save_total_limit = 3;  // 0: all are kept
+  bool async_save = false;
 
   template <class V>
   void fields(V& visit) {
@@ -60,6 +61,9 @@ struct TrainOptions {
     visit("eval_steps", eval_steps, "steps between evaluations on data.eval; 0: only at the end");
     visit("save_steps", save_steps, "steps between checkpoints; 0: only at the end");
     visit("save_total_limit", save_total_limit, "newest checkpoints that are kept; 0: all");
+    visit("async_save", async_save,
+          "go on training while a checkpoint is written, from a copy of the parameters and the optimizer's state; needs "
+          "save_steps");
   }
   // kInvalidArgument naming the field: ranges, both of two alternatives.
   void validate() const;

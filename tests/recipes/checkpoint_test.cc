@@ -1,0 +1,230 @@
+// Checkpoints that the ranks of a layout write together: the same files whichever layout wrote them, readable in every other, and
+// never half there, whatever happens to disk and ranks.
+#include "recipes/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "models/checkpoint.h"
+#include "models/safetensors.h"
+#include "recipes/checkpoints.h"
+#include "tests/recipes/checkpoint_ranks.h"
+
+namespace retort::recipes::testing {
+namespace {
+
+class Checkpoints : public ::testing::Test {
+ protected:
+  ~Checkpoints() override {
+    std::error_code ignored;
+    fs::remove_all(root_, ignored);
+  }
+
+  // A model of four layers whose vocabulary no number of ranks divides, as a checkpoint.
+  fs::path model(const std::string& golden, at::ScalarType dtype, int64_t hidden = 32, uint64_t shard_bytes = 0) {
+    const fs::path from = fs::path(std::getenv("RETORT_SOURCE_DIR")) / "tests/models/goldens" / golden;
+    models::ModelConfig config = models::read_model_config(from);
+    config.vocab_size = 97;
+    config.num_hidden_layers = 4;
+    config.sliding_window.resize(4);
+    config.hidden_size = hidden;
+    if (hidden > 32) {
+      config.intermediate_size = 2 * hidden;
+      config.head_dim = hidden / config.num_attention_heads;
+    }
+    models::Decoder decoder = models::Decoder::random(config, 5, dtype);
+    decoder.set_shard_bytes(shard_bytes);
+    const fs::path folder = root_ / (golden + "-" + std::to_string(hidden));
+    fs::create_directories(folder);
+    models::save_decoder(decoder, dtype, from, folder);
+    return folder;
+  }
+
+  // Steps of one process; a checkpoint after each.
+  fs::path reference(const fs::path& source, int steps, parallel::Layout layout = {}) {
+    const fs::path run = root_ / ("reference-" + random_hex(3));
+    Ranks ranks({.layout = layout, .source = source, .run_folder = run});
+    for (int step = 1; step <= steps; ++step) {
+      ranks.expect_ok("train");
+      ranks.expect_ok("save");
+    }
+    return run;
+  }
+
+  const fs::path root_ = fs::temp_directory_path() / ("retort-checkpoint-" + random_hex(6));
+};
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Each layout loads what the one before saved, has its slices, and saves the same bytes.
+TEST_F(Checkpoints, PassFromLayoutToLayoutBitForBit) {
+  const std::vector<parallel::Layout> layouts{{.tp = 2, .dp = 2},
+                                              {.tp = 2, .pp = 2},
+                                              {.pp = 2, .dp = 2, .distributed_optimizer = true},
+                                              {.tp = 4},
+                                              {.pp = 2, .virtual_pp = 2},
+                                              {.tp = 2, .dp = 2, .distributed_optimizer = true},
+                                              {}};
+  // Tied, fp32, query and key norms; untied, bf16 with masters, biases, in shards.
+  for (const fs::path& source : {model("qwen3", at::kFloat), model("qwen2_window_bf16", at::kBFloat16, 32, 20'000)}) {
+    const fs::path first = reference(source, 2) / "checkpoint-2";
+    EXPECT_EQ(fs::exists(first / "model.safetensors.index.json"), source.filename() != "qwen3-32");
+    fs::path last = first;
+    for (const parallel::Layout& layout : layouts) {
+      const fs::path run = root_ / random_hex(6);
+      Ranks ranks({.layout = layout, .source = source, .run_folder = run, .load = last});
+      ranks.expect_ok("check " + last.string());
+      ranks.expect_ok("save");
+      EXPECT_EQ(names_in(run), std::vector<std::string>{"checkpoint-2"});
+      last = run / "checkpoint-2";
+      EXPECT_EQ(difference(first, last), "") << layout_text(layout);
+      parallel::Layout known = layout;
+      known.threads = 1;
+      EXPECT_EQ(layout_text(read_loop_state(last).layout), layout_text(known));
+    }
+  }
+}
+
+// The next step changes what is being saved.
+TEST_F(Checkpoints, WrittenMeanwhileAreThoseOfThePauseBitForBit) {
+  const fs::path source = model("qwen2_window_bf16", at::kBFloat16, 256);
+  for (const parallel::Layout& layout : {parallel::Layout{.tp = 2, .dp = 2, .distributed_optimizer = true}, parallel::Layout{}}) {
+    const fs::path expected = reference(source, 3, layout), run = root_ / random_hex(6);
+    Ranks ranks({.layout = layout, .source = source, .run_folder = run, .async = true, .save_total_limit = 2});
+    for (int step = 1; step <= 3; ++step) {
+      ranks.expect_ok("train");
+      ranks.expect_ok("save");
+      EXPECT_FALSE(fs::exists(checkpoint_path(run, step))) << "before the ranks voted";
+      if (step == 1) continue;
+      EXPECT_EQ(difference(checkpoint_path(expected, step - 1), checkpoint_path(run, step - 1)), "");
+    }
+    ranks.expect_ok("finish");
+    EXPECT_EQ(difference(expected / "checkpoint-3", run / "checkpoint-3"), "");
+    EXPECT_EQ(names_in(run), (std::vector<std::string>{"checkpoint-2", "checkpoint-3"}));
+    ranks.expect_ok("finish");
+  }
+}
+
+// Which rank's disk is full, and whether it saves meanwhile.
+class FullDisk : public Checkpoints, public ::testing::WithParamInterface<std::tuple<size_t, bool>> {};
+
+TEST_P(FullDisk, StopsAllRanksAndKeepsTheLastGoodOne) {
+  const auto [rank, async] = GetParam();
+  const fs::path source = model("qwen3", at::kFloat), run = root_ / "run";
+  const parallel::Layout layout{.tp = 2, .dp = 2, .distributed_optimizer = true};
+  const fs::path expected = reference(source, 2, layout);
+  Ranks ranks({.layout = layout, .source = source, .run_folder = run, .async = async});
+  const auto save = [&] {
+    auto answers = ranks.ask("save");
+    return async && answers[0] == "ok" ? ranks.ask("finish") : answers;
+  };
+  ranks.expect_ok("train");
+  for (const std::string& answer : save()) EXPECT_EQ(answer, "ok");
+  ranks.expect_ok("train");
+  EXPECT_EQ(ranks.ask_one(rank, "limit 3000"), "ok");
+  for (const std::string& answer : save()) {
+    EXPECT_TRUE(answer.starts_with("error " + std::string(to_string(ErrorCode::kResourceExhausted)))) << answer;
+    EXPECT_NE(answer.find("checkpoint-2 was not saved"), std::string::npos) << answer;
+    EXPECT_NE(answer.find(".safetensors"), std::string::npos) << answer;
+  }
+  EXPECT_EQ(names_in(run), std::vector<std::string>{"checkpoint-1"});
+  EXPECT_EQ(difference(expected / "checkpoint-1", run / "checkpoint-1"), "");
+  EXPECT_EQ(ranks.ask_one(rank, "limit -1"), "ok");
+  for (const std::string& answer : save()) EXPECT_EQ(answer, "ok");
+  EXPECT_EQ(difference(expected / "checkpoint-2", run / "checkpoint-2"), "");
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, FullDisk, ::testing::Combine(::testing::Values(0, 3), ::testing::Bool()), [](const auto& info) {
+  return "Rank" + std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "Async" : "Sync");
+});
+
+// A rank is killed at a random moment of the save of its third checkpoint, or before or after it.
+TEST_F(Checkpoints, SurviveARankThatIsKilled) {
+  const fs::path source = model("qwen3", at::kFloat, 256);
+  const parallel::Layout layout{.tp = 2, .dp = 2};
+  const fs::path expected = reference(source, 5, layout);
+  std::mt19937 random(11);
+  for (int trial = 0; trial < 6; ++trial) {
+    const fs::path run = root_ / ("killed-" + std::to_string(trial));
+    const size_t victim = trial % 2 == 0 ? 0 : 2;
+    const bool async = trial % 3 == 2;
+    {
+      Ranks ranks({.layout = layout, .source = source, .run_folder = run, .async = async});
+      for (const char* command : {"train", "save", "train", "save", "finish", "train"}) ranks.expect_ok(command);
+      for (size_t i = 0; i < ranks.size(); ++i) ranks[i].write_line("save");
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 250'000));
+      ranks[victim].kill();
+      for (size_t i = 0; i < ranks.size(); ++i) ranks[i].close_stdin();
+      EXPECT_EQ(ranks[victim].wait(Deadline::after(std::chrono::seconds(60))), 128 + SIGKILL);
+      for (size_t i = 0; i < ranks.size(); ++i) ranks[i].wait(Deadline::after(std::chrono::seconds(60)));
+    }
+    const auto found = list_checkpoints(run);
+    ASSERT_GE(found.size(), 2u) << "trial " << trial;
+    for (const CheckpointEntry& entry : found)
+      EXPECT_EQ(difference(checkpoint_path(expected, entry.step), entry.path), "") << "trial " << trial;
+    Ranks again({.layout = layout, .source = source, .run_folder = run, .load = found.back().path, .save_total_limit = 2});
+    for (const char* command : {"train", "save", "train", "save"}) again.expect_ok(command);
+    const int64_t step = found.back().step + 2;
+    EXPECT_EQ(difference(checkpoint_path(expected, step), checkpoint_path(run, step)), "") << "trial " << trial;
+    EXPECT_EQ(names_in(run).size(), 2u) << "what the crash left is removed";
+  }
+}
+
+TEST_F(Checkpoints, OfAnotherModelAreRefusedByTensor) {
+  const fs::path small = model("qwen3", at::kFloat), large = model("qwen3", at::kFloat, 64);
+  const fs::path checkpoint = reference(small, 1) / "checkpoint-1";
+  parallel::World world({.role = "student", .layout = {}});
+  const auto error_of = [&](const fs::path& source, at::ScalarType dtype, const fs::path& state) {
+    roles::Trainer trainer(models::load_decoder(source, dtype), world, {});
+    try {
+      trainer.load_state(state);
+    } catch (const Error& e) {
+      return std::string(to_string(e.code())) + ": " + e.message();
+    }
+    return std::string("loaded");
+  };
+  const std::string mismatch = std::string(to_string(ErrorCode::kMismatch)) + ": ";
+  EXPECT_EQ(error_of(small, at::kFloat, checkpoint / "state"), "loaded");
+  const std::string shape = error_of(large, at::kFloat, checkpoint / "state");
+  EXPECT_TRUE(shape.starts_with(mismatch)) << shape;
+  EXPECT_NE(shape.find("'model.embed_tokens.weight.exp_avg' has another shape"), std::string::npos) << shape;
+  const std::string dtype = error_of(small, at::kBFloat16, checkpoint / "state");
+  EXPECT_TRUE(dtype.starts_with(mismatch)) << dtype;
+  EXPECT_NE(dtype.find("'model.embed_tokens.weight.master' is missing"), std::string::npos) << dtype;
+  // A tensor too many, and no step.
+  const models::SafetensorsReader reader(checkpoint / "state" / "optimizer.safetensors");
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const std::string& name : reader.names()) tensors.emplace_back(name, reader.get(name));
+  models::write_safetensors(root_ / "optimizer.safetensors", tensors);
+  EXPECT_TRUE(error_of(small, at::kFloat, root_).starts_with(to_string(ErrorCode::kCorrupt)));
+  tensors.emplace_back("other.exp_avg", tensors.front().second);
+  models::write_safetensors(root_ / "optimizer.safetensors", tensors, {{"step", "1"}});
+  EXPECT_NE(error_of(small, at::kFloat, root_).find("'other.exp_avg' belongs to no parameter"), std::string::npos);
+}
+
+TEST_F(Checkpoints, TheLayoutIsToldInWords) {
+  EXPECT_EQ(layout_text({.threads = 1}), "tp 1, pp 1, dp 1, 1 thread");
+  EXPECT_EQ(
+      layout_text(
+          {.tp = 2, .pp = 2, .dp = 4, .sequence_parallel = true, .virtual_pp = 3, .distributed_optimizer = true, .threads = 8}),
+      "tp 2 with sequence_parallel, pp 2 with virtual_pp 3, dp 4 with distributed_optimizer, 8 threads");
+}
+
+}  // namespace
+}  // namespace retort::recipes::testing
+
+int main(int argc, char** argv) {
+  if (retort::testing_support::spawned_role()) return retort::recipes::testing::run_student();
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
