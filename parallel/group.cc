@@ -16,20 +16,6 @@ using detail::check_position;
 using detail::flat_view;
 using detail::launch;
 
-namespace {
-
-c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
-  }
-  RETORT_CHECK(false) << "unknown ReduceOp";
-  return c10d::ReduceOp::UNUSED;
-}
-
-}  // namespace
-
 void Work::wait() {
   if (impl_) impl_->finish();
 }
@@ -43,9 +29,10 @@ const std::vector<int>& Group::ranks() const { return impl_->ranks; }
 
 Work Group::all_reduce_async(at::Tensor& tensor, ReduceOp op) {
   if (size() == 1 || tensor.numel() == 0) return {};
+  if (!tensor.is_cpu()) return device_all_reduce(tensor, op);
   std::vector<at::Tensor> tensors{flat_view(*impl_, "all_reduce", tensor)};
   c10d::AllreduceOptions options;
-  options.reduceOp = to_c10d(op);
+  options.reduceOp = detail::to_c10d(op);
   options.timeout = impl_->timeout;
   Work result;
   result.impl_ = launch(impl_, "all_reduce", &tensor, [&](c10d::Backend& b) { return b.allreduce(tensors, options); });
@@ -57,6 +44,7 @@ void Group::all_reduce(at::Tensor& tensor, ReduceOp op) { all_reduce_async(tenso
 void Group::broadcast(at::Tensor& tensor, int root) {
   check_position(*impl_, "broadcast", root);
   if (size() == 1 || tensor.numel() == 0) return;
+  if (!tensor.is_cpu()) return device_broadcast(tensor, root);
   std::vector<at::Tensor> tensors{byte_view(*impl_, "broadcast", tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
@@ -71,6 +59,10 @@ at::Tensor Group::all_gather(const at::Tensor& tensor) {
   sizes.insert(sizes.begin(), size());
   at::Tensor result = at::empty(sizes, input.options());
   if (tensor.numel() == 0) return result;
+  if (!tensor.is_cpu()) {
+    device_all_gather(result, input).wait();
+    return result;
+  }
   at::Tensor from = byte_view(*impl_, "all_gather", input);
   at::Tensor to = byte_view(*impl_, "all_gather", result);
   c10d::AllgatherOptions options;

@@ -4,6 +4,10 @@
 // Errors: kTimeout at the group's timeout, kCollective for anything else, both naming group, rank, operation, sequence
 // number and shape. After an error the group is unusable. A group of one rank does nothing and costs nothing.
 // Shapes and dtypes must agree between the ranks: Gloo may end a process that receives more than it expects.
+// Tensors on a device (world.device: cuda): a collective is queued behind what the current stream has queued, and wait() makes that
+// stream wait for it, not the thread; it is NCCL's, so sums are not in rank order. A failure or timeout on the device is
+// thrown by the next call or wait() on any group of the world. Messages between two ranks, and all of it where ranks share a
+// device, go through host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -76,6 +80,13 @@ class Group {
   std::string broadcast(const std::string& bytes, int root);  // two broadcasts: length, bytes
 
  private:
+  // Of tensors on a device: device_collectives.cc.
+  Work device_all_reduce(at::Tensor& tensor, ReduceOp op);
+  void device_broadcast(at::Tensor& tensor, int root);
+  Work device_all_gather(at::Tensor& out, const at::Tensor& in);
+  Work device_reduce_scatter(at::Tensor& out, const at::Tensor& in);
+  Work device_recv(at::Tensor& tensor, int from, int tag);
+
   std::shared_ptr<Impl> impl_;
 };
 

@@ -66,7 +66,7 @@ void sum_in_order(const std::vector<const float*>& parts, float* out, int64_t co
 Work Group::send_async(const at::Tensor& tensor, int to, int tag) {
   check_message(*impl_, "send", to, tag);
   if (tensor.numel() == 0) return {};
-  const at::Tensor bytes = byte_view(*impl_, "send", tensor.contiguous());
+  const at::Tensor bytes = byte_view(*impl_, "send", tensor.cpu().contiguous());
   Work result;
   result.impl_ = detail::new_work(impl_, "send", &tensor);
   result.impl_->limit = impl_->timeout;  // a message has no other
@@ -77,6 +77,7 @@ Work Group::send_async(const at::Tensor& tensor, int to, int tag) {
 Work Group::recv_async(at::Tensor& tensor, int from, int tag) {
   check_message(*impl_, "recv", from, tag);
   if (tensor.numel() == 0) return {};
+  if (!tensor.is_cpu()) return device_recv(tensor, from, tag);
   const at::Tensor bytes = byte_view(*impl_, "recv", tensor);
   Work result;
   result.impl_ = detail::new_work(impl_, "recv", &tensor);
@@ -91,6 +92,7 @@ void Group::recv(at::Tensor& tensor, int from, int tag) { recv_async(tensor, fro
 Work Group::all_gather_into_async(at::Tensor& out, const at::Tensor& in) {
   check_parts(*impl_, "all_gather_into", out, in);
   if (in.numel() == 0) return {};
+  if (!in.is_cpu() && size() > 1) return device_all_gather(out, in);
   const at::Tensor to = byte_view(*impl_, "all_gather_into", out), from = byte_view(*impl_, "all_gather_into", in);
   const int64_t k = from.numel();
   at::Tensor own = to.narrow(0, rank() * k, k);
@@ -112,6 +114,7 @@ Work Group::reduce_scatter_async(at::Tensor& out, const at::Tensor& in) {
   check_parts(*impl_, "reduce_scatter", in, out);
   if (in.scalar_type() != at::kFloat) throw_invalid(*impl_, "reduce_scatter", "expected float32");
   if (out.numel() == 0) return {};
+  if (!in.is_cpu() && size() > 1) return device_reduce_scatter(out, in);
   at::Tensor to = flat_view(*impl_, "reduce_scatter", out);
   const at::Tensor from = flat_view(*impl_, "reduce_scatter", in);
   const int64_t k = to.numel();

@@ -10,7 +10,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/log.h"
 #include "parallel/detail/c10d_impl.h"
+#include "parallel/detail/device_backends.h"
+#include "parallel/detail/device_setup.h"
+#include "parallel/detail/device_watch.h"
 #include "parallel/detail/sockets.h"
 
 namespace retort::parallel {
@@ -34,10 +38,10 @@ void validate(const World::Options& options) {
                                                  "' with " + std::to_string(options.layout.world_size()) + " ranks");
   if (options.timeout.count() <= 0)
     throw Error(ErrorCode::kInvalidArgument, "World::Options::timeout must be positive: it bounds every collective");
-  if (options.layout.device != Device::kCpu)
+  if (options.layout.device != Device::kCpu && !options.device_module)
     throw Error(ErrorCode::kUnavailable,
                 "role '" + options.role +
-                    "': world.device: cuda needs the retort_cuda module, which this build has not loaded; "
+                    "': world.device: cuda needs the retort_cuda module, which this process has not loaded; "
                     "use device: cpu");
 }
 
@@ -83,30 +87,56 @@ std::shared_ptr<Group::Impl> find_group(const World::Options& options, const cha
   return impl;
 }
 
-// Connects every pair of members. The store's keys carry the group's name and its first rank.
+// The store as one group sees it: its keys carry the group's name and first rank.
+c10::intrusive_ptr<c10d::Store> group_store(const Group::Impl& group, const StoreClient& store, const char* kind) {
+  return c10::make_intrusive<c10d::PrefixStore>(
+      store.impl()->prefix + kind + "/" + group.name + "/" + std::to_string(group.ranks.front()), store.impl()->store);
+}
+
+Error connect_error(const Group::Impl& group, const char* op, const std::exception& e) {
+  const std::string why = detail::first_line(e);
+  return Error(detail::says_timeout(why) ? ErrorCode::kTimeout : ErrorCode::kCollective,
+               "the members of the group could not connect: " + why)
+      .with("group", group.name)
+      .with("rank", group.ranks[static_cast<size_t>(group.position)])
+      .with("op", op);
+}
+
+// Connects every pair of members.
 void connect(Group::Impl& group, const StoreClient& store, const std::shared_ptr<gloo::transport::Device>& device) {
   auto options = c10d::ProcessGroupGloo::Options::create(group.timeout);
   options->devices = {device};
   options->threads = 1;  // one queue: collectives run in the order of the calls
   try {
-    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(
-        store.impl()->prefix + "group/" + group.name + "/" + std::to_string(group.ranks.front()), store.impl()->store);
-    group.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(prefixed), group.position,
+    group.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(group_store(group, store, "group"), group.position,
                                                                 static_cast<int>(group.ranks.size()), std::move(options));
   } catch (const std::exception& e) {
-    const std::string why = detail::first_line(e);
-    throw Error(detail::says_timeout(why) ? ErrorCode::kTimeout : ErrorCode::kCollective,
-                "the members of the group could not connect: " + why)
-        .with("group", group.name)
-        .with("rank", group.ranks[static_cast<size_t>(group.position)])
-        .with("op", "connect");
+    throw connect_error(group, "connect", e);
   }
+}
+
+// The same members' collectives on their devices.
+void connect_devices(Group::Impl& group, const StoreClient& store, const World::Options& options,
+                     const std::shared_ptr<detail::DeviceWatch>& watch) {
+  try {
+    group.device_backend = options.device_module->backends().connect(
+        {group.name, group.position, static_cast<int>(group.ranks.size()), group.timeout, options.high_priority_streams},
+        group_store(group, store, "device"));
+  } catch (const std::exception& e) {
+    throw connect_error(group, "connect devices", e);
+  }
+  group.watch = watch;
+  group.watched =
+      watch->add_group(group.name, group.ranks[static_cast<size_t>(group.position)], group.timeout, group.device_backend);
 }
 
 }  // namespace
 
 struct World::Impl {
   Options options;
+  std::optional<DeviceChoice> device;
+  std::shared_ptr<detail::DeviceWatch> watch;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> device_backends;
   std::vector<Group> groups;  // as kGroups
 };
 
@@ -122,19 +152,41 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
     await_all_ranks(*store, o, deadline);
     device = make_device(o);
   }
+  if (o.layout.device != Device::kCpu)
+    impl_->device = detail::take_device(*o.device_module, store ? &*store : nullptr, o.rank, o.layout.world_size(),
+                                        o.share_devices, Deadline::after(o.timeout));
+  const bool device_groups = impl_->device && !impl_->device->shared && o.layout.world_size() > 1;
+  if (device_groups) impl_->watch = std::make_shared<detail::DeviceWatch>();
   for (const auto& [name, axes] : kGroups) {
     std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
     if (group->ranks.size() > 1) connect(*group, *store, device);
+    if (group->ranks.size() > 1 && device_groups) {
+      connect_devices(*group, *store, o, impl_->watch);
+      impl_->device_backends.push_back(group->device_backend);
+    }
     impl_->groups.emplace_back(std::move(group));
   }
 }
 
-World::~World() = default;
+World::~World() {
+  if (impl_->watch) impl_->watch->stop();
+  const bool failed = impl_->watch && impl_->watch->failure();
+  for (const auto& backend : impl_->device_backends) {
+    try {
+      failed ? backend->abort() : backend->shutdown();
+    } catch (const std::exception& e) {  // a destructor cannot report it otherwise
+      RETORT_LOG(kError) << "ending a group on the device: " << detail::first_line(e);
+    }
+  }
+}
 
 const World::Options& World::options() const { return impl_->options; }
 int64_t World::rank() const { return impl_->options.rank; }
 int64_t World::size() const { return impl_->options.layout.world_size(); }
 Coordinate World::coordinate() const { return coordinate_of(impl_->options.layout, rank()); }
+at::Device World::device() const {
+  return impl_->device ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(impl_->device->index)) : at::Device(at::kCPU);
+}
 Group& World::all() { return impl_->groups[0]; }
 Group& World::tp() { return impl_->groups[1]; }
 Group& World::dp() { return impl_->groups[2]; }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/deadline.h"
+#include "parallel/device_module.h"
 #include "parallel/group.h"
 #include "parallel/layout.h"
 
@@ -52,6 +53,11 @@ class World {
     uint16_t store_port = 0;                     // unused when the world has one rank
     std::string store_prefix;                    // "<run>/<role>/<incarnation>/"
     std::chrono::milliseconds timeout{120'000};  // of every collective and of the rendezvous
+
+    // With layout.device kCuda. The module: needed, or kUnavailable.
+    std::shared_ptr<DeviceModule> device_module;
+    bool share_devices = false;         // several ranks may have one device: slow, for tests and demonstrations
+    bool high_priority_streams = true;  // collectives' kernels go before those of the computation
   };
 
   // Collective over all ranks of the role: creates every group on every rank in one fixed order.
@@ -64,6 +70,8 @@ class World {
   int64_t rank() const;
   int64_t size() const;
   Coordinate coordinate() const;
+  // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on; it is the current one.
+  at::Device device() const;
   // The groups that this rank is in; a group of one rank is free. In rank = tp + TP * (dp + DP * pp) each holds the ranks that
   // differ in the named coordinates only (SYSTEMS B041-B045), in increasing order.
   Group& all();  // every rank of the role

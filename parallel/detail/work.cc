@@ -4,6 +4,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "parallel/detail/device_watch.h"
+
 namespace retort::parallel {
 
 Error Work::Impl::fail(const std::exception& e) {
@@ -41,8 +43,8 @@ void throw_invalid(const Group::Impl& group, const char* operation, const std::s
 }
 
 at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.device().is_cpu() || !tensor.is_contiguous())
-    throw_invalid(group, operation, "expected a contiguous tensor on the CPU");
+  if (!tensor.defined() || !(tensor.is_cpu() || tensor.is_cuda()) || !tensor.is_contiguous())
+    throw_invalid(group, operation, "expected a contiguous tensor on the CPU or the world's device");
   return tensor.detach().view({tensor.numel()});
 }
 
@@ -57,7 +59,18 @@ void check_position(const Group::Impl& group, const char* operation, int positio
         "position " + std::to_string(position) + " is outside of a group of " + std::to_string(group.ranks.size()) + " ranks");
 }
 
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
+  }
+  RETORT_CHECK(false) << "unknown ReduceOp";
+  return c10d::ReduceOp::UNUSED;
+}
+
 std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group, const char* operation, const at::Tensor* tensor) {
+  if (!group->failure && group->watch) group->failure = group->watch->failure();
   if (group->failure)
     throw Error(ErrorCode::kCollective, std::string("the group failed before: ") + group->failure->what())
         .with("group", group->name)

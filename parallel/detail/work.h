@@ -40,6 +40,7 @@ at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::
 // Its bytes: what is only moved needs no support for its dtype.
 at::Tensor byte_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor);
 void check_position(const Group::Impl& group, const char* operation, int position);
+c10d::ReduceOp to_c10d(ReduceOp op);
 // Numbers a new operation; kCollective if the group failed before. `tensor` (or null) is what errors show the shape of.
 std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group, const char* operation, const at::Tensor* tensor);
 // What `start` throws becomes the group's error.

@@ -1,0 +1,67 @@
+#include "parallel/detail/device_setup.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "parallel/detail/device_backends.h"
+
+namespace retort::parallel::detail {
+namespace {
+
+// The name, and what tells machines of one name apart.
+std::string this_host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  std::string boot = read_file("/proc/sys/kernel/random/boot_id");
+  boot.resize(std::min<size_t>(boot.size(), 8));
+  return std::string(name.data()) + " (" + boot + ")";
+}
+
+// NCCL's settings in the environment: "NCCL_DEBUG=INFO TORCH_NCCL_..."; empty if there are none.
+std::string nccl_settings() {
+  std::string found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view setting(*entry);
+    if (setting.starts_with("NCCL_") || setting.starts_with("TORCH_NCCL_"))
+      found.append(found.empty() ? "" : " ").append(setting);
+  }
+  return found;
+}
+
+std::string to_text(const RankHost& host) { return std::to_string(host.num_devices) + " " + host.host; }
+
+RankHost from_text(const std::string& text) {
+  const size_t space = text.find(' ');
+  RETORT_CHECK(space != std::string::npos) << "'" << text << "' was written by to_text()";
+  return {text.substr(space + 1), std::stoll(text.substr(0, space))};
+}
+
+}  // namespace
+
+DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank, int64_t size, bool share, Deadline deadline) {
+  std::vector<RankHost> ranks{{this_host(), module.num_devices()}};
+  if (store != nullptr) {
+    const auto key = [](int64_t r) { return "device/" + std::to_string(r); };
+    store->set(key(rank), to_text(ranks.front()));
+    ranks.clear();
+    for (int64_t r = 0; r < size; ++r) ranks.push_back(from_text(store->get(key(r), deadline)));
+  }
+  if (const std::string settings = nccl_settings(); !settings.empty()) {
+    RETORT_LOG(kInfo) << "NCCL's settings in the environment: " << settings;
+  }
+  const DeviceChoice choice = choose_device(ranks, store != nullptr ? rank : 0, share);
+  module.backends().use_device(choice.index);
+  RETORT_LOG(kInfo) << "rank " << rank << " computes on cuda:" << choice.index << " (" << module.versions() << ")"
+                    << (choice.shared ? "; ranks share devices, so their collectives go through host memory" : "");
+  return choice;
+}
+
+}  // namespace retort::parallel::detail

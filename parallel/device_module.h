@@ -1,0 +1,53 @@
+// The part of the CUDA module that worlds use: devices, and collectives on their memory. The program itself links no CUDA;
+// libretort_cuda.so is opened where a recipe asks for `world.device: cuda`, and not otherwise.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace retort::parallel {
+
+namespace detail {
+class DeviceBackends;
+}
+
+class DeviceModule {
+ public:
+  // Opens the module: `path`, or by default RETORT_CUDA_MODULE, or libretort_cuda.so in the program's folder. Call it before the
+  // first use of LibTorch in the process, which settles once whether there is CUDA. Never in a process that forks later, nor in
+  // the launcher. kUnavailable: no such file, or a library that it needs is missing (docs/gpu.md says which wheels).
+  static std::shared_ptr<DeviceModule> load(const std::string& path = "");
+  // With an implementation of one's own: tests.
+  explicit DeviceModule(std::unique_ptr<detail::DeviceBackends> backends);
+  ~DeviceModule();
+
+  std::string versions() const;  // "CUDA 13.0, NCCL 2.28.9"
+  // Devices that this process can use; 0 without a driver or device.
+  int64_t num_devices() const;
+  detail::DeviceBackends& backends() { return *backends_; }
+
+ private:
+  std::unique_ptr<detail::DeviceBackends> backends_;
+};
+
+// What a rank tells the others before devices are chosen.
+struct RankHost {
+  std::string host;         // the same string for all ranks on one machine
+  int64_t num_devices = 0;  // that the driver shows to this rank
+};
+
+// Where one rank computes.
+struct DeviceChoice {
+  int64_t index = 0;    // of the device in this process
+  bool shared = false;  // somewhere in the role two ranks have one device: NCCL refuses that, collectives go through host memory
+};
+
+// The device of rank `rank`: its number among the ranks of the role on its host, modulo the host's devices. `ranks` in rank order.
+// kUnavailable: a host without devices; or, naming both numbers, more ranks on a host than devices, unless `share` allows several
+// ranks on one. The same outcome on every rank. A pure function.
+DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, bool share);
+
+}  // namespace retort::parallel

@@ -1,0 +1,156 @@
+// Worlds whose tensors are on devices: NCCL's collectives against what they should give, ranks that share a device, a hung collective.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "parallel/world.h"
+#include "tests/gpu/device_under_test.h"
+#include "tests/parallel/rank_process.h"
+
+namespace retort::parallel::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+World::Options device_options() {
+  World::Options options = child_world_options();
+  options.layout.device = Device::kCuda;
+  options.device_module = DeviceModule::load(gpu_testing::module_path());
+  return options;
+}
+
+void require_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
+  require(got.is_cuda(), what + " is on a device");
+  require(at::equal(got.cpu(), expected), what);
+}
+
+// Whole numbers: the sums are exact in any order.
+at::Tensor values(int rank, int64_t count, at::ScalarType dtype) { return (at::arange(count) % 7 + rank).to(dtype); }
+
+void check_group(Group& group, const at::Device& device) {
+  const int n = group.size();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
+    const int64_t k = 1000;
+    at::Tensor sum = at::zeros({k}, dtype), whole = at::zeros({n * k}, dtype);
+    for (int r = 0; r < n; ++r) {
+      sum += values(r, k, dtype);
+      whole.narrow(0, r * k, k).copy_(values(r, k, dtype));
+    }
+    const at::Tensor mine = values(group.rank(), k, dtype).to(device);
+    at::Tensor t = mine.clone();
+    group.all_reduce(t);
+    require_equal(t, sum, group.name() + " all_reduce");
+    require_equal(group.all_gather(mine).flatten(), whole, "all_gather");
+    at::Tensor gathered = at::empty({n * k}, mine.options());
+    Work work = group.all_gather_into_async(gathered, mine);
+    work.wait();
+    require_equal(gathered, whole, "all_gather_into");
+    t = values(group.rank(), k, dtype).to(device);
+    group.broadcast(t, n - 1);
+    require_equal(t, values(n - 1, k, dtype), "broadcast");
+    if (dtype != at::kFloat) continue;
+    at::Tensor part = at::empty({k}, mine.options());
+    group.reduce_scatter(part, whole.to(device));
+    require_equal(part, values(group.rank(), k, dtype) * n, "reduce_scatter");
+  }
+  at::Tensor t = values(group.rank(), 10, at::kFloat).to(device);
+  const int next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
+  Work sent = group.send_async(t, next, 5);
+  at::Tensor received = at::empty_like(t);
+  group.recv(received, previous, 5);
+  sent.wait();
+  require_equal(received, values(previous, 10, at::kFloat), "send and recv");
+  require(group.all_reduce(int64_t{1}) == n, "host values");
+  group.barrier();
+}
+
+void nccl_scenario() {
+  World world(device_options());
+  require(world.device() == at::Device(at::kCUDA, static_cast<at::DeviceIndex>(world.rank())), "a device for each rank");
+  for (Group* group : {&world.all(), &world.dp(), &world.tp()})
+    if (group->size() > 1) check_group(*group, world.device());
+}
+
+void shared_scenario() {
+  World::Options options = device_options();
+  options.share_devices = true;
+  World world(options);
+  require(world.device() == at::Device(at::kCUDA, 0), "both on the first device");
+  check_group(world.all(), world.device());
+}
+
+void too_many_scenario() {
+  const Error error = error_of([] { World world(device_options()); });
+  require(error.code() == ErrorCode::kUnavailable, error.what());
+  require(error.message().find("2 ranks on a host with 1 devices") != std::string::npos, error.what());
+}
+
+// Rank 1 leaves out a collective: rank 0 hears of it though no call of its own waits for the device.
+void hang_scenario() {
+  World world(device_options());
+  at::Tensor t = at::ones({1024}, at::TensorOptions().device(world.device()));
+  world.all().all_reduce(t);
+  if (world.rank() == 1) {
+    std::this_thread::sleep_for(20s);
+    return;
+  }
+  world.all().all_reduce(t);
+  (void)t.sum().item<float>();  // returns once the watch has aborted the group
+  const Error error = error_of([&] {
+    for (int i = 0; i < 600; ++i) {
+      world.all().all_reduce(t);
+      std::this_thread::sleep_for(100ms);
+    }
+  });
+  const std::string text = error.what();
+  for (const char* part : {"student.all", "all_reduce", "sequence=2", "last_completed=1"})
+    require(text.find(part) != std::string::npos, std::string(part) + " in: " + text);
+}
+
+void run_ranks(const std::string& scenario, const Layout& layout, std::chrono::milliseconds timeout = 60s) {
+  StoreServer store("127.0.0.1");
+  auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = timeout}, layout.world_size());
+  for (auto& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(240s)), 0) << scenario;
+}
+
+TEST(GpuWorld, CollectivesOfNcclGiveTheSums) {
+  RETORT_NEEDS_DEVICES(2);
+  const int64_t n = std::min<int64_t>(device_under_test.num_devices, 4);
+  run_ranks("nccl", {.dp = n});
+  if (n == 4) run_ranks("nccl", {.tp = 2, .dp = 2});
+}
+
+TEST(GpuWorld, RanksOnOneDeviceGoThroughHostMemory) {
+  RETORT_NEEDS_DEVICES(1);
+  ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);  // for the children
+  run_ranks("shared", {.dp = 2});
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST(GpuWorld, MoreRanksThanDevicesAreRefused) {
+  RETORT_NEEDS_DEVICES(1);
+  ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+  run_ranks("too_many", {.dp = 2});
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST(GpuWorld, AHungCollectiveEndsWithAnErrorThatNamesIt) {
+  RETORT_NEEDS_DEVICES(2);
+  run_ranks("hang", {.dp = 2}, 5s);
+}
+
+}  // namespace
+}  // namespace retort::parallel::testing
+
+int main(int argc, char** argv) {
+  using namespace retort::parallel::testing;
+  retort::gpu_testing::find_device();
+  return ranks_or_tests(
+      argc, argv,
+      {{"nccl", nccl_scenario}, {"shared", shared_scenario}, {"too_many", too_many_scenario}, {"hang", hang_scenario}});
+}
