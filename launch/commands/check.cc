@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <numbers>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -12,8 +13,11 @@
 #include "launch/commands/reference_divergence.h"
 #include "launch/recipe.h"
 #include "recipes/data/batches.h"
+#include "recipes/data/pair_batches.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
+#include "recipes/losses/linear_log_probs.h"
+#include "recipes/losses/preference.h"
 #include "roles/payload.h"
 
 namespace retort::launch {
@@ -151,21 +155,73 @@ int64_t check_vocabularies(Report& report, const LoadedModel& student, const Loa
   const std::string mine = student.tokenizer.vocabulary_fingerprint(known).substr(0, 16);
   const std::string theirs = teacher.tokenizer.vocabulary_fingerprint(known).substr(0, 16);
   report.check("vocabularies", mine == theirs,
-               role + ": " + std::to_string(known) + " ids both know, student " + mine + ", teacher " + theirs);
+               role + ": " + std::to_string(known) + " ids both know, student " + mine + ", " + role + " " + theirs);
   return std::min({known, student.decoder.config().vocab_size, teacher.decoder.config().vocab_size});
+}
+
+// log p of the chosen and of the rejected completion of a batch of one pair: [2].
+at::Tensor completion_log_probs(const models::Decoder& decoder, const models::PackedTokens& tokens, const at::Tensor& positions,
+                                const data::PairMicroBatch& batch) {
+  const at::Tensor rows = decoder.hidden(tokens).index_select(0, positions);
+  const at::Tensor log_probs = losses::linear_log_probs(rows, decoder.head_weight(), {}, batch.targets).log_probs;
+  return at::zeros({2}, log_probs.options()).index_add(0, batch.sequence_of_row, log_probs);
+}
+
+// dpo: the first pair of the run.
+void check_pair(Report& report, const Recipe& recipe, const LoadedModel& student) {
+  const losses::PreferenceOptions options = recipe.dpo->preference();
+  auto dataset = std::make_shared<data::PreferenceDataset>(recipe.data.train, recipe.data, student.tokenizer, student.chat, "");
+  data::PairBatchStream stream(
+      dataset, {.seed = static_cast<uint64_t>(recipe.seed), .rows_per_micro_batch = 1, .shuffle = recipe.data.shuffle});
+  const data::PairMicroBatch batch = stream.next().micro_batches.at(0);
+  const data::PairShape& shape = batch.shapes.at(0);
+  report.check("pair", !batch.pairs[0].identical,
+               batch.pairs[0].origin + ": " + std::to_string(shape.chosen_tokens) + " tokens of the chosen completion, " +
+                   std::to_string(shape.rejected_tokens) + " of the rejected one, which must differ");
+  const data::SharedPrompts shared = data::share_prompts(batch);
+  c10::NoGradGuard no_grad;
+  const at::Tensor apart = completion_log_probs(student.decoder, batch.tokens, batch.predict_positions, batch);
+  const at::Tensor forked = completion_log_probs(student.decoder, shared.tokens, shared.predict_positions, batch);
+  const double error = ((apart - forked).abs() / apart.abs().clamp_min(1)).max().item<double>();
+  report.check("one prompt, two completions", error < 1e-4,
+               "log p as two sequences and as one that forks: relative difference " + scientific(error));
+  c10::AutoGradMode grad(true);
+  const at::Tensor chosen = forked.narrow(0, 0, 1).clone().set_requires_grad(true);
+  const at::Tensor rejected = forked.narrow(0, 1, 1).clone().set_requires_grad(true);
+  losses::PreferenceInputs inputs{.policy_chosen = chosen,
+                                  .policy_rejected = rejected,
+                                  .reference_chosen = {},
+                                  .reference_rejected = {},
+                                  .chosen_tokens = at::full({1}, static_cast<double>(shape.chosen_tokens)),
+                                  .rejected_tokens = at::full({1}, static_cast<double>(shape.rejected_tokens))};
+  if (losses::needs_reference(options)) {
+    inputs.reference_chosen = chosen.detach();
+    inputs.reference_rejected = rejected.detach();
+  }
+  const losses::PreferenceResult result = losses::preference_loss(inputs, options);
+  const double loss = result.loss_sum.item<double>();
+  if (options.loss_type == std::vector{losses::PreferenceLoss::kSigmoid} && options.loss_weights.empty())
+    report.check("student == reference", std::abs(loss - std::numbers::ln2) < 1e-6,
+                 "loss " + scientific(loss) + ", must be ln 2");
+  (result.loss_sum + result.chosen_nll_sum).sum().backward();
+  const double slope = (chosen.grad() - rejected.grad()).item<double>();
+  report.check("direction", slope < 0, "d loss / d (log p chosen - log p rejected) " + scientific(slope) + ", must be below 0");
 }
 
 }  // namespace
 
 int run_check(const RecipeCommand& command) {
   const Recipe recipe = load_recipe(command.recipe, command.overrides);
-  if (recipe.recipe == RecipeKind::kDpo)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "retort check has no checks of preference losses in this version; `retort audit` shows the pairs, and at step 1 the "
-        "loss of a student that is its own reference must be ln 2 = 0.6931 (loss_type: sigmoid)");
   Report report;
   const LoadedModel student = load_model(recipe.roles.at("student").model, "float32");
+  if (recipe.recipe == RecipeKind::kDpo) {
+    check_pair(report, recipe, student);
+    if (losses::needs_reference(recipe.dpo->preference()))
+      check_vocabularies(report, student, load_model(recipe.roles.at(recipe.dpo->reference).model, "float32"),
+                         recipe.dpo->reference);
+    std::printf("all checks passed\n");
+    return 0;
+  }
   auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, student.tokenizer, student.chat, "");
   data::BatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
                                      .rows_per_micro_batch = 1,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Preference pairs from GSM8K's example_model_solutions.jsonl: a model's right solution over a wrong one of the same question.
 
-    python recipes/configs/gsm8k_pairs.py example_model_solutions.jsonl --output runs/recipes/gsm8k --seed 1
+    python recipes/configs/gsm8k_pairs.py example_model_solutions.jsonl --output runs/recipes/gsm8k
 
 writes pairs.jsonl (training) and test_pairs.jsonl (held out) with prompt, chosen and rejected. The file (public repository
 openai/grade-school-math, MIT) has 1,319 questions, each with solutions of four models and whether their last line is right.
@@ -41,12 +41,16 @@ def main():
     parser.add_argument("--held-out", type=int, default=256, help="pairs of test_pairs.jsonl; the other questions are for training")
     parser.add_argument("--per-question", type=int, default=1, help="most pairs of one question")
     parser.add_argument("--max-characters", type=int, default=600, help="of a solution; pairs with a longer one are left out")
-    parser.add_argument("--seed", type=int, default=1, help="of the split and of the pairs that are drawn")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of the questions and of the pairs that are drawn")
+    parser.add_argument("--split", type=int, choices=(1, 2, 3), default=1,
+                        help="the same pairs, held out from the first question on, from a third or from two thirds of them on")
     args = parser.parse_args()
     draw = random.Random(args.seed)
     rows = [json.loads(line) for line in open(args.solutions, encoding="utf-8")]
     draw.shuffle(rows)
     groups = [group for group in (pairs_of(row, args, draw) for row in rows) if group]
+    start = len(groups) * (args.split - 1) // 3
+    groups = groups[start:] + groups[:start]
     files = {"test_pairs.jsonl": [], "pairs.jsonl": []}
     for group in groups:
         files["test_pairs.jsonl" if len(files["test_pairs.jsonl"]) < args.held_out else "pairs.jsonl"] += group
