@@ -25,12 +25,14 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
 
 nlohmann::json golden_cases(const std::string& file) { return nlohmann::json::parse(read_file(goldens() / (file + ".json"))); }
 
-fs::path run_recipe_text(const fs::path& folder, std::string recipe) {
+fs::path run_recipe_text(const fs::path& folder, std::string recipe, const std::vector<std::string>& settings) {
   fs::create_directories(folder);
   replace_all(recipe, "$GOLDENS", goldens().string());
   replace_all(recipe, "$RUN", (folder / "run").string());
   std::ofstream(folder / "recipe.yaml") << recipe;
-  const CommandResult result = retort({"launch", (folder / "recipe.yaml").string()});
+  std::vector<std::string> args{"launch", (folder / "recipe.yaml").string()};
+  args.insert(args.end(), settings.begin(), settings.end());
+  const CommandResult result = retort(args);
   EXPECT_EQ(result.exit_code, 0) << result.output;
   return folder / "run";
 }

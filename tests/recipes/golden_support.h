@@ -13,8 +13,9 @@ namespace retort::test {
 // goldens/<file>.json: case -> what its run must report.
 nlohmann::json golden_cases(const std::string& file);
 
-// Launches a case's recipe, whose $GOLDENS and $RUN stand for folders; the run's folder. A run that fails is a failure of the test.
-fs::path run_recipe_text(const fs::path& folder, std::string recipe);
+// Launches a case's recipe, whose $GOLDENS and $RUN stand for folders, with settings "key.path=value"; the run's folder. A run that
+// fails is a failure of the test.
+fs::path run_recipe_text(const fs::path& folder, std::string recipe, const std::vector<std::string>& settings = {});
 
 // Each value within 1e-5 of the wanted one, relative to it, or within `absolute`.
 void expect_close(const std::vector<double>& got, const nlohmann::json& want, const std::string& what, double absolute = 0);
