@@ -18,4 +18,9 @@ void check_log_probs_options(const LogProbsOptions& options);
 LogProbs sharded_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
                            const LogProbsOptions& options, const parallel::VocabShard& vocab);
 
+// One vote (and one all-gather for hidden), then two or three all-reduces a chunk: docs/losses.md.
+DistillResult sharded_distill(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                              const at::Tensor& targets, const TeacherSignal& signal, const DivergenceOptions& options,
+                              const parallel::VocabShard& vocab);
+
 }  // namespace retort::losses::detail

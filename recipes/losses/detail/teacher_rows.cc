@@ -3,52 +3,18 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <sstream>
 #include <vector>
 
-#include "base/error.h"
 #include "recipes/losses/detail/linear_head.h"
+#include "recipes/losses/detail/teacher_checks.h"
 
 namespace retort::losses::detail {
 namespace {
 
-// How far the log of a payload's total mass may be from 0: rounding of the wire's dtype, with room.
-double log_mass_tolerance(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kDouble ? 1e-3 : 0.1; }
-
-void require(bool ok, ErrorCode code, const char* message, const char* key, const at::Tensor& tensor) {
-  if (ok) return;
-  std::ostringstream shape;
-  if (tensor.defined())
-    shape << tensor.sizes() << " " << tensor.scalar_type();
-  else
-    shape << "undefined";
-  throw Error(code, message).with(key, shape.str());
-}
-
-bool is_float_matrix(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.dim() == 2 && at::isFloatingType(tensor.scalar_type());
-}
-
-void require_cpu(std::initializer_list<at::Tensor> tensors) {
-  for (const at::Tensor& tensor : tensors)
-    if (tensor.defined() && !tensor.device().is_cpu())
-      throw Error(ErrorCode::kUnavailable, "the linear losses have CPU kernels only: move the teacher's signal to the CPU")
-          .with("device", tensor.device().str());
-}
-
 // Logits formed from hidden states, into one buffer that every chunk reuses.
 class HiddenRows : public TeacherRows {
  public:
-  HiddenRows(const TeacherHidden& signal, int64_t rows, float inv_temperature) : inv_temperature_(inv_temperature) {
-    require(is_float_matrix(signal.hidden), ErrorCode::kInvalidArgument,
-            "the teacher's hidden states must be [R, Ht] of a float dtype", "hidden", signal.hidden);
-    require(signal.hidden.size(0) == rows, ErrorCode::kMismatch,
-            "the teacher's hidden states and the student's have different row counts", "hidden", signal.hidden);
-    require(is_float_matrix(signal.weight) && signal.weight.size(1) == signal.hidden.size(1), ErrorCode::kMismatch,
-            "the teacher's head must be [Vt, Ht] with the Ht of its hidden states", "weight", signal.weight);
-    require(!signal.bias.defined() || (signal.bias.dim() == 1 && signal.bias.size(0) == signal.weight.size(0)),
-            ErrorCode::kMismatch, "the teacher's bias must be [Vt] with the Vt of its head", "bias", signal.bias);
-    require_cpu({signal.hidden, signal.weight, signal.bias});
+  HiddenRows(const TeacherHidden& signal, float inv_temperature) : inv_temperature_(inv_temperature) {
     hidden_ = signal.hidden.detach();
     weight_ = signal.weight.detach().to(at::kFloat);
     if (signal.bias.defined()) bias_ = signal.bias.detach().to(at::kFloat);
@@ -76,18 +42,7 @@ class HiddenRows : public TeacherRows {
 
 class FullRows : public TeacherRows {
  public:
-  FullRows(const TeacherFull& signal, int64_t rows, int64_t common) : common_(common) {
-    require(is_float_matrix(signal.logps), ErrorCode::kInvalidArgument, "full log-probabilities must be [R, V] of a float dtype",
-            "logps", signal.logps);
-    require(signal.logps.size(0) == rows, ErrorCode::kMismatch,
-            "the teacher's log-probabilities and the student's hidden states have "
-            "different row counts",
-            "logps", signal.logps);
-    if (signal.logps.size(1) != common)
-      throw Error(ErrorCode::kMismatch, "full log-probabilities must be as wide as the common vocabulary")
-          .with("width", signal.logps.size(1))
-          .with("common_vocab", common);
-    require_cpu({signal.logps});
+  FullRows(const TeacherFull& signal, int64_t common) : common_(common) {
     logps_ = signal.logps.detach();
     tolerance_ = log_mass_tolerance(logps_.scalar_type());
   }
@@ -109,23 +64,7 @@ class FullRows : public TeacherRows {
 
 class TopKRows : public TeacherRows {
  public:
-  TopKRows(const TeacherTopK& signal, int64_t rows, int64_t common) {
-    require(signal.ids.defined() && signal.ids.dim() == 2 && signal.ids.scalar_type() == at::kInt && signal.ids.size(1) > 0,
-            ErrorCode::kInvalidArgument, "top-k ids must be [R, K] int32 with K > 0", "ids", signal.ids);
-    require(signal.ids.size(0) == rows, ErrorCode::kMismatch,
-            "the teacher's top-k and the student's hidden states have different row "
-            "counts",
-            "ids", signal.ids);
-    require(is_float_matrix(signal.logps) && signal.logps.sizes() == signal.ids.sizes(), ErrorCode::kMismatch,
-            "top-k log-probabilities must have the shape of the ids and a float dtype", "logps", signal.logps);
-    require(signal.log_tail.defined() && signal.log_tail.dim() == 1 && at::isFloatingType(signal.log_tail.scalar_type()) &&
-                signal.log_tail.size(0) == rows,
-            ErrorCode::kMismatch, "log_tail must be [R] of a float dtype", "log_tail", signal.log_tail);
-    if (signal.ids.size(1) > common)
-      throw Error(ErrorCode::kMismatch, "more top-k ids than the common vocabulary has")
-          .with("k", signal.ids.size(1))
-          .with("common_vocab", common);
-    require_cpu({signal.ids, signal.logps, signal.log_tail});
+  TopKRows(const TeacherTopK& signal, int64_t common) {
     ids_ = signal.ids.contiguous();
     logps_ = signal.logps.detach();
     log_tail_ = signal.log_tail.detach().to(at::kFloat).contiguous();
@@ -170,22 +109,13 @@ class TopKRows : public TeacherRows {
 
 std::unique_ptr<TeacherRows> make_teacher_rows(const TeacherSignal& signal, int64_t rows, int64_t vocab,
                                                const DivergenceOptions& options) {
-  const int64_t common = options.common_vocab > 0 ? options.common_vocab : vocab;
-  if (common > vocab)
-    throw Error(ErrorCode::kMismatch, "common_vocab exceeds the student's vocabulary")
-        .with("common_vocab", common)
-        .with("vocab", vocab);
-  if (const auto* top_k = std::get_if<TeacherTopK>(&signal)) return std::make_unique<TopKRows>(*top_k, rows, common);
-  if (const auto* full = std::get_if<TeacherFull>(&signal)) return std::make_unique<FullRows>(*full, rows, common);
-  auto hidden =
-      std::make_unique<HiddenRows>(std::get<TeacherHidden>(signal), rows, static_cast<float>(1.0 / options.temperature));
-  if (hidden->vocab() < common || (options.common_vocab == 0 && hidden->vocab() != vocab))
-    throw Error(ErrorCode::kMismatch,
-                "the vocabularies of teacher and student differ: set common_vocab to the ids that both know")
-        .with("teacher_vocab", hidden->vocab())
-        .with("student_vocab", vocab)
-        .with("common_vocab", options.common_vocab);
-  return hidden;
+  const int64_t common = common_ids(options, vocab);
+  check_signal(signal, {.rows = rows, .common = common, .own_common = common, .device = at::kCPU});
+  if (const auto* top_k = std::get_if<TeacherTopK>(&signal)) return std::make_unique<TopKRows>(*top_k, common);
+  if (const auto* full = std::get_if<TeacherFull>(&signal)) return std::make_unique<FullRows>(*full, common);
+  const auto& hidden = std::get<TeacherHidden>(signal);
+  check_vocabularies(hidden.weight.size(0), vocab, options);
+  return std::make_unique<HiddenRows>(hidden, static_cast<float>(1.0 / options.temperature));
 }
 
 }  // namespace retort::losses::detail

@@ -1,0 +1,75 @@
+#include "recipes/losses/detail/row_loss.h"
+
+#include "base/error.h"
+
+namespace retort::losses::detail {
+namespace {
+
+Divergence resolved(const DivergenceOptions& options) {
+  switch (options.type) {
+    case DivergenceType::kForwardKl: return Divergence::kForwardKl;
+    case DivergenceType::kReverseKl: return Divergence::kReverseKl;
+    case DivergenceType::kJsd:
+      if (options.beta == 0) return Divergence::kForwardKl;
+      return options.beta == 1 ? Divergence::kReverseKl : Divergence::kJsd;
+    case DivergenceType::kSkewedKl:  // lambda 0 is its own limit
+      return options.skew_lambda == 0 ? Divergence::kForwardKl : Divergence::kSkewedKl;
+    case DivergenceType::kSkewedReverseKl:
+      return options.skew_lambda == 0 ? Divergence::kReverseKl : Divergence::kSkewedReverseKl;
+    case DivergenceType::kTvd: return Divergence::kTvd;
+  }
+  __builtin_unreachable();
+}
+
+TopKTail resolved(Tail tail) {
+  switch (tail) {
+    case Tail::kBucket: return TopKTail::kBucket;
+    case Tail::kRenormalize: return TopKTail::kRenormalize;
+    case Tail::kDrop: return TopKTail::kDrop;
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+double kd_factor(const DivergenceOptions& options) {
+  return options.scale_by_temperature_squared ? options.temperature * options.temperature : 1.0;
+}
+
+RowLoss row_loss(const DivergenceOptions& options) {
+  RowLoss loss;
+  loss.type = resolved(options);
+  loss.tail = resolved(options.tail);
+  loss.mix = static_cast<float>(options.type == DivergenceType::kJsd ? options.beta : options.skew_lambda);
+  loss.inv_temperature = static_cast<float>(1.0 / options.temperature);
+  loss.ce_weight = static_cast<float>(1.0 - options.kd_ratio);
+  loss.kd_weight = static_cast<float>(options.kd_ratio * kd_factor(options) / options.temperature);
+  return loss;
+}
+
+double mixed_loss(double kd_ratio, double kd_sum, double ce_sum) {
+  double sum = kd_ratio * kd_sum;
+  if (kd_ratio < 1) sum += (1 - kd_ratio) * ce_sum;
+  return sum;
+}
+
+void refuse_row(RowStatus status, int64_t row) {
+  switch (status) {
+    case RowStatus::kOk: break;
+    case RowStatus::kTeacherNotFinite:
+      throw Error(ErrorCode::kCorrupt,
+                  "the teacher's row holds NaN or infinity: the teacher diverged, or its payload was damaged")
+          .with("row", row);
+    case RowStatus::kTeacherNotNormal:
+      throw Error(ErrorCode::kCorrupt,
+                  "the teacher's log-probabilities (with log_tail) do not sum to 1: they are not normalised over the common "
+                  "vocabulary, or log_tail belongs to something else")
+          .with("row", row);
+    case RowStatus::kIdOutOfRange:
+      throw Error(ErrorCode::kMismatch, "a top-k id lies outside the common vocabulary").with("row", row);
+    case RowStatus::kIdRepeated: throw Error(ErrorCode::kCorrupt, "a top-k id stands twice in one row").with("row", row);
+  }
+  throw Error(ErrorCode::kCorrupt, "unknown row status").with("row", row);
+}
+
+}  // namespace retort::losses::detail
