@@ -50,20 +50,6 @@ OnPolicyRecipe grpo(const TemporaryFolder& folder, int64_t max_staleness = 0) {
   return recipe;
 }
 
-void expect_same_samples(const fs::path& run, const fs::path& other) {
-  const auto got = read_samples(run), expected = read_samples(other);
-  ASSERT_EQ(got.size(), expected.size());
-  for (const auto& [key, row] : expected) {
-    ASSERT_TRUE(got.contains(key)) << "step " << key.first << " sample " << key.second;
-    for (const char* name : {"prompt_ids", "token_ids", "completion", "reward", "rewards", "finish_reason", "weight_version"})
-      EXPECT_EQ(got.at(key).at(name), row.at(name)) << name << " of step " << key.first << " sample " << key.second;
-    // Of weights that may differ in their last bits.
-    const auto &logps = row.at("logps"), &others = got.at(key).at("logps");
-    ASSERT_EQ(logps.size(), others.size());
-    for (size_t i = 0; i < logps.size(); ++i) EXPECT_NEAR(others[i].get<double>(), logps[i].get<double>(), 1e-4);
-  }
-}
-
 TEST(Grpo, GivesTheSameRunInEveryLayout) {
   TemporaryFolder folder;
   OnPolicyRecipe one = grpo(folder);

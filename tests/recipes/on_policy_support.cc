@@ -18,8 +18,8 @@ std::string model_path(const std::string& name) {
   return name.find('/') == std::string::npos ? (goldens() / name).string() : name;
 }
 
-std::string role(const std::string& name, const std::string& model, int64_t dp) {
-  return "  " + name + ": {model: " + model_path(model) + ", world: {dp: " + std::to_string(dp) + ", threads: 1}}\n";
+std::string role(const std::string& name, const std::string& model, int64_t dp, const std::string& world = {}) {
+  return "  " + name + ": {model: " + model_path(model) + ", world: {dp: " + std::to_string(dp) + ", threads: 1" + world + "}}\n";
 }
 
 std::string block(const std::string& name, const std::map<std::string, std::string>& keys) {
@@ -58,9 +58,9 @@ int find_process(const std::vector<std::string>& parts) {
 fs::path write_on_policy(const fs::path& folder, const OnPolicyRecipe& r) {
   std::ostringstream yaml;
   yaml << "recipe: " << r.recipe << "\noutput_dir: " << (folder / "run").string() << "\nseed: 3\nroles:\n"
-       << role("student", "qwen3", r.dp);
+       << role("student", "qwen3", r.dp, r.student_world);
   const bool generates = r.recipe != "dpo";
-  if (generates) yaml << role("generator", r.generator_model, r.generators);
+  if (generates) yaml << role("generator", r.generator_model, r.generators, r.generator_world);
   if (!r.reference.empty()) yaml << role("reference", r.reference, 1);
   if (!r.teacher.empty()) yaml << role("teacher", r.teacher, 1);
   yaml << "data:\n  train: [{path: " << r.data.string() << "}]\n  max_length: 64\n" << r.data_extra;
@@ -107,6 +107,7 @@ std::vector<nlohmann::json> read_lines(const fs::path& file) {
 std::map<std::pair<int64_t, int64_t>, nlohmann::json> read_samples(const fs::path& run) {
   std::map<std::pair<int64_t, int64_t>, nlohmann::json> samples;
   for (const auto& entry : fs::directory_iterator(run / "samples")) {
+    if (entry.path().extension() != ".jsonl") continue;         // half of a file, of a process that was killed
     const std::string name = entry.path().filename().string();  // step-3-rank-0.jsonl
     const int64_t step = std::stoll(name.substr(5));
     for (auto& row : read_lines(entry.path())) {
@@ -116,6 +117,19 @@ std::map<std::pair<int64_t, int64_t>, nlohmann::json> read_samples(const fs::pat
     }
   }
   return samples;
+}
+
+void expect_same_samples(const fs::path& run, const fs::path& other) {
+  const auto got = read_samples(run), expected = read_samples(other);
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [key, row] : expected) {
+    ASSERT_TRUE(got.contains(key)) << "step " << key.first << " sample " << key.second;
+    for (const char* name : {"prompt_ids", "token_ids", "completion", "reward", "rewards", "finish_reason", "weight_version"})
+      EXPECT_EQ(got.at(key).at(name), row.at(name)) << name << " of step " << key.first << " sample " << key.second;
+    const auto &logps = row.at("logps"), &others = got.at(key).at("logps");
+    ASSERT_EQ(logps.size(), others.size());
+    for (size_t i = 0; i < logps.size(); ++i) EXPECT_NEAR(others[i].get<double>(), logps[i].get<double>(), 1e-4);
+  }
 }
 
 void expect_same_column(const fs::path& run, const fs::path& other, const std::string& key, double tolerance) {

@@ -20,8 +20,9 @@ struct OnPolicyRecipe {
   std::map<std::string, std::string> block;  // of the recipe's own name (on_policy_distill: distill), key -> YAML
   std::map<std::string, std::string> generation{{"num_generations", "4"}, {"max_new_tokens", "10"}};
   std::string rewards = "[{type: length, min: 10, max: 64}, {type: regex, pattern: 'w[1-3]', weight: 0.5}]";
-  std::string data_extra;  // more lines of `data:`, two spaces indented
-  std::string extra;       // more top-level YAML
+  std::string data_extra;                      // more lines of `data:`, two spaces indented
+  std::string extra;                           // more top-level YAML
+  std::string student_world, generator_world;  // more of their `world:`, as ", tp: 2"
 };
 // Writes the recipe beside its run folder, as write_recipe.
 fs::path write_on_policy(const fs::path& folder, const OnPolicyRecipe& recipe);
@@ -33,6 +34,8 @@ fs::path write_pairs(const TemporaryFolder& folder);
 std::map<std::pair<int64_t, int64_t>, nlohmann::json> read_samples(const fs::path& run);
 std::vector<nlohmann::json> read_lines(const fs::path& file);
 
+// The same samples with the same rewards; log-probabilities within 1e-4, being of weights that may differ in their last bits.
+void expect_same_samples(const fs::path& run, const fs::path& other);
 // Every row has the key, and each value differs from the other run's by at most `tolerance`, relative to it or absolute below 1.
 void expect_same_column(const fs::path& run, const fs::path& other, const std::string& key, double tolerance);
 
