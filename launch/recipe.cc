@@ -150,6 +150,12 @@ class CrossCheck {
       refuse({"train", "tokens_per_batch"}, "smaller than one row of data.max_length = " + std::to_string(data.max_length));
     if (data.eval.empty() && train.eval_steps != recipes::TrainOptions().eval_steps)
       refuse({"train", "eval_steps"}, "has no effect without data.eval");
+    using K = RecipeKind;
+    if (train.batch_size_rampup_steps > 0 && (recipe_.recipe == K::kGrpo || recipe_.recipe == K::kRejectionSampling))
+      refuse({"train", "batch_size_rampup_steps"}, "this recipe's batches are what its generator drew; remove it");
+    if (train.batch_size_rampup_steps > 0 && recipe_.recipe == K::kDpo && train.tokens_per_batch)
+      refuse({"train", "batch_size_rampup_steps"},
+             "batches of pairs by tokens are formed before their step is known; use per_device_train_batch_size");
   }
 
   void check_distill() const {
@@ -275,7 +281,7 @@ class CrossCheck {
       try {
         models::check_layout(role.world, config);
       } catch (const Error& error) {
-        refuse({"roles", name, "world"}, error.what());
+        refuse({"roles", name, "world"}, error.message());
       }
     }
     check_sources("train", recipe_.data.train);

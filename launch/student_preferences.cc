@@ -48,6 +48,7 @@ class PreferenceRecipe : public StudentRecipe {
             .rows_per_micro_batch = options.rows_per_micro_batch,
             .tokens_per_micro_batch = options.tokens_per_micro_batch,
             .micro_batches = options.micro_batches,
+            .rampup_steps = options.rampup_steps,
             .shuffle = options.shuffle,
             .dp_rank = options.dp_rank,
             .dp_size = options.dp_size};

@@ -12,6 +12,7 @@ data::BatchOptions StudentContext::batch_options() const {
           .rows_per_micro_batch = train.per_device_train_batch_size.value_or(1),  // unused with tokens_per_batch
           .tokens_per_micro_batch = train.tokens_per_batch.value_or(0),
           .micro_batches = train.gradient_accumulation_steps,
+          .rampup_steps = train.batch_size_rampup_steps,
           .max_length = recipe().data.max_length,
           .packing = recipe().data.packing,
           .shuffle = recipe().data.shuffle,

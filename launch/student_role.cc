@@ -28,7 +28,8 @@ roles::Trainer::Options trainer_options(const recipes::TrainOptions& train, int6
                        .min_lr = train.min_lr,
                        .warmup_steps = warmup,
                        .max_steps = max_steps},
-          .max_grad_norm = train.max_grad_norm};
+          .max_grad_norm = train.max_grad_norm,
+          .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes)};
 }
 
 recipes::LoopState starting_state(const RoleContext& context, const std::filesystem::path& checkpoint,
@@ -115,13 +116,17 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
   std::unique_ptr<recipes::MetricsWriter> metrics;
   if (world.rank() == 0) metrics = std::make_unique<recipes::MetricsWriter>(context.run_folder);
   context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto time_is_up = [&] {
+    return recipe.train.max_time && std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
+  };
   const recipes::TrainLoopResult result =
       recipes::run_train_loop(trainer, world, work->objective(), work->evaluator(), checkpoints, start,
                               {.max_steps = max_steps,
                                .logging_steps = recipe.train.logging_steps,
                                .eval_steps = recipe.train.eval_steps,
                                .save_steps = recipe.train.save_steps},
-                              {.stop_requested = context.stop_requested,
+                              {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
                                .on_metrics = [&](const recipes::MetricsRow& row) { metrics->write(row); },
                                .on_step = [&](int64_t step) { context.report("training", step, ""); }});
   if (work->rows().num_skipped() > 0) {
@@ -130,7 +135,10 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
   work.reset();
   agent.close();
   agent.join();
-  context.report("done", result.step, result.stopped_early ? "stopped, checkpoint saved" : "");
+  // Of the ranks that stop early, only the one that got a signal knows of it.
+  const bool interrupted = result.stopped_early && context.stop_requested();
+  context.report(interrupted ? "interrupted" : (result.stopped_early ? "stopped" : "done"), result.step,
+                 result.stopped_early ? "checkpoint saved at step " + std::to_string(result.step) : "");
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/options.h"
+#include "base/units.h"
 #include "parallel/lr_schedule.h"
 
 namespace retort::recipes {
@@ -35,6 +36,9 @@ struct TrainOptions {
   int64_t save_steps = 100;      // 0: only at the end
   int64_t save_total_limit = 3;  // 0: all are kept
   bool async_save = false;
+  int64_t batch_size_rampup_steps = 0;
+  ByteSize grad_bucket_bytes{uint64_t{40} << 20};
+  std::optional<Duration> max_time;
 
   template <class V>
   void fields(V& visit) {
@@ -64,6 +68,12 @@ struct TrainOptions {
     visit("async_save", async_save,
           "go on training while a checkpoint is written, from a copy of the parameters and the optimizer's state; needs "
           "save_steps");
+    visit("batch_size_rampup_steps", batch_size_rampup_steps,
+          "steps over which the micro-batches of a step grow from 1 to gradient_accumulation_steps; 0: all from the start");
+    visit("grad_bucket_bytes", grad_bucket_bytes,
+          "fp32 gradients that are summed over dp in one message while the backward pass goes on");
+    visit("max_time", max_time,
+          "wall-clock time of training after which every rank saves the same step and the run ends, to be resumed");
   }
   // kInvalidArgument naming the field: ranges, both of two alternatives.
   void validate() const;

@@ -25,6 +25,8 @@ void BatchOptions::validate() const {
   };
   positive("per_device_train_batch_size", rows_per_micro_batch);
   positive("gradient_accumulation_steps", micro_batches);
+  if (rampup_steps < 0)
+    throw Error(ErrorCode::kInvalidArgument, "batch_size_rampup_steps is " + std::to_string(rampup_steps) + "; expected 0 or more");
   positive("data.max_length", max_length);
   positive("dp", dp_size);
   if (dp_rank < 0 || dp_rank >= dp_size)
@@ -33,6 +35,10 @@ void BatchOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument, "tokens_per_batch is " + std::to_string(tokens_per_micro_batch) +
                                                  "; expected at least data.max_length (" + std::to_string(max_length) +
                                                  "), or a full row would not fit");
+}
+
+int64_t BatchOptions::micro_batches_at(int64_t step) const {
+  return step >= rampup_steps ? micro_batches : 1 + (micro_batches - 1) * step / rampup_steps;
 }
 
 struct BatchStream::Impl {

@@ -34,11 +34,14 @@ struct BatchOptions {
   int64_t rows_per_micro_batch = 8;    // per_device_train_batch_size: packs (packing) or samples in a micro-batch
   int64_t tokens_per_micro_batch = 0;  // tokens_per_batch: instead of rows, as many packs/samples as fit
   int64_t micro_batches = 1;           // gradient_accumulation_steps
+  int64_t rampup_steps = 0;            // batch_size_rampup_steps: over which a step's micro-batches grow from 1 to micro_batches
   int64_t max_length = 1024;
   bool packing = true;
   bool shuffle = true;
   int64_t dp_rank = 0, dp_size = 1;
   void validate() const;
+  // Of step `step` (counted from 0 over the whole run): 1 + (micro_batches - 1) * step / rampup_steps, rounded down.
+  int64_t micro_batches_at(int64_t step) const;
 };
 
 // What must be stored to continue: the number of consumed global batches and where that is.
@@ -68,7 +71,7 @@ class BatchStream {
   BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, BatchCursor start = {});
   ~BatchStream();
   struct Step {
-    std::vector<MicroBatch> micro_batches;  // exactly options.micro_batches
+    std::vector<MicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
     BatchCursor after;                      // store this once the step has been consumed
     double epoch = 0;                       // fractional, after this step
   };

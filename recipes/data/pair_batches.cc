@@ -18,6 +18,7 @@ BatchOptions batch_options(const PairBatchOptions& pairs, int64_t max_length) {
           .rows_per_micro_batch = pairs.rows_per_micro_batch,
           .tokens_per_micro_batch = pairs.tokens_per_micro_batch,
           .micro_batches = pairs.micro_batches,
+          .rampup_steps = pairs.rampup_steps,
           .max_length = 2 * max_length,
           .packing = false,
           .shuffle = pairs.shuffle,
@@ -56,6 +57,7 @@ void PairBatchOptions::validate(int64_t max_length) const {
                                                  "), or a long pair would not fit");
   const BatchOptions same{.rows_per_micro_batch = rows_per_micro_batch,
                           .micro_batches = micro_batches,
+                          .rampup_steps = rampup_steps,
                           .max_length = max_length,
                           .dp_rank = dp_rank,
                           .dp_size = dp_size};

@@ -46,6 +46,7 @@ struct PairBatchOptions {
   int64_t rows_per_micro_batch = 8;    // per_device_train_batch_size: pairs in a micro-batch
   int64_t tokens_per_micro_batch = 0;  // tokens_per_batch: instead of rows, as many pairs as fit (both sequences count)
   int64_t micro_batches = 1;           // gradient_accumulation_steps
+  int64_t rampup_steps = 0;            // as BatchOptions; not with tokens_per_micro_batch, whose batches are formed beforehand
   bool shuffle = true;
   int64_t dp_rank = 0, dp_size = 1;
   void validate(int64_t max_length) const;  // of a sequence: the budget must hold a pair of two of them

@@ -89,6 +89,27 @@ TEST_F(BatchStreamTest, EveryRowOnceAnEpochForEveryLayout) {
         }
 }
 
+TEST_F(BatchStreamTest, ARampGrowsTheBatch) {
+  const auto set = set_of({test::some_lengths(64, 60)});
+  const BatchOptions options{
+      .rows_per_micro_batch = 2, .micro_batches = 4, .rampup_steps = 6, .packing = false, .shuffle = false};
+  BatchStream stream(set, options);
+  std::vector<size_t> counts;
+  BatchCursor middle;
+  int64_t samples = 0;
+  for (int step = 0; step < 8; ++step) {
+    const auto drawn = stream.next();
+    counts.push_back(drawn.micro_batches.size());
+    samples += 2 * static_cast<int64_t>(drawn.micro_batches.size());
+    EXPECT_EQ(drawn.after.packs_consumed, samples);
+    if (step == 3) middle = drawn.after;
+  }
+  EXPECT_EQ(counts, (std::vector<size_t>{1, 1, 2, 2, 3, 3, 4, 4}));
+  BatchStream resumed(set, options, middle);
+  EXPECT_EQ(resumed.next().micro_batches.size(), 3u) << "a resumed run goes on in the ramp";
+  EXPECT_THROW(BatchStream(set, {.rampup_steps = -1}), Error);
+}
+
 TEST_F(BatchStreamTest, RowsKeepTheirBounds) {
   const auto set = set_of({test::some_lengths(700, 60)});
   BatchStream packed(set, {.rows_per_micro_batch = 4, .max_length = 64});

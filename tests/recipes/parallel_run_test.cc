@@ -121,6 +121,23 @@ TEST_P(MovedRun, GoesOnInAnotherLayout) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MovedRun, testing::Range(size_t{0}, size_t{4}));
 
+// All ranks agree on the step at which the time is up, save it and end; the run goes on from there.
+TEST(ParallelRun, EndsTogetherWhenTimeIsUp) {
+  TemporaryFolder folder;
+  const GoldenRecipe recipe;
+  const World world{"tp=2", "pp=2"};
+  const fs::path whole = write_recipe(folder / "whole", recipe), cut = write_recipe(folder / "cut", recipe);
+  ASSERT_EQ(retort(launch(whole, world)).exit_code, 0);
+  const auto first = retort(launch(cut, world, {"train.max_time=1ms"}));
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  EXPECT_EQ(column(folder / "cut/run", "loss").size(), 1u);
+  EXPECT_TRUE(fs::exists(folder / "cut/run/checkpoint-1/state/COMPLETE"));
+  EXPECT_FALSE(fs::exists(folder / "cut/run/final"));
+  const auto rest = retort(launch(cut, world, {"--resume"}));
+  ASSERT_EQ(rest.exit_code, 0) << rest.output;
+  expect_same_run(folder / "cut/run", folder / "whole/run", "cut");
+}
+
 // The same layout: bit for bit.
 TEST(ResumedRun, InTheSameLayoutIsBitForBit) {
   TemporaryFolder folder;

@@ -35,8 +35,10 @@ PackSequence& StepRows::packs() {
 StepRows::Step StepRows::next() {
   PackSequence& packs = this->packs();
   Step step;
-  step.micro_batches.resize(static_cast<size_t>(options_.micro_batches));
-  Dealer dealer(options_);
+  BatchOptions now = options_;
+  now.micro_batches = options_.micro_batches_at(total_steps_);
+  step.micro_batches.resize(static_cast<size_t>(now.micro_batches));
+  Dealer dealer(now);
   for (const Pack* pack = packs.peek(); pack && dealer.has_room(*pack); pack = packs.peek()) {
     if (dealer.rank() == options_.dp_rank) {
       auto& rows = step.micro_batches[static_cast<size_t>(dealer.micro_batch())];
@@ -61,7 +63,9 @@ int64_t StepRows::steps_per_epoch() {
   PackSequence packs(costs_, options_, layout_, 0);
   int64_t steps = 0;
   while (packs.peek()) {
-    Dealer dealer(options_);
+    BatchOptions now = options_;
+    now.micro_batches = options_.micro_batches_at(steps);
+    Dealer dealer(now);
     for (const Pack* pack = packs.peek(); pack && dealer.has_room(*pack); pack = packs.peek()) {
       dealer.deal(*pack);
       packs.advance();

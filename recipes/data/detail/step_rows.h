@@ -17,7 +17,7 @@ class StepRows {
   // `options` must be valid. kInvalidArgument for a cursor with a negative number. Reads nothing yet.
   StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, const BatchCursor& start);
   struct Step {
-    std::vector<std::vector<int64_t>> micro_batches;  // rows, exactly options.micro_batches
+    std::vector<std::vector<int64_t>> micro_batches;  // rows, exactly options.micro_batches_at(the step)
     BatchCursor after;
     double epoch = 0;
   };
