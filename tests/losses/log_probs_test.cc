@@ -98,6 +98,14 @@ TEST(LogProbs, OnlyWhatRequiresGradGetsOne) {
   EXPECT_FALSE(linear_log_probs(p.hidden, w, {}, p.targets).log_probs.requires_grad());
 }
 
+TEST(LogProbs, AWholeVocabularyIsTheWeightsRows) {
+  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 7);
+  EXPECT_TRUE(at::equal(linear_log_probs(p.hidden, p.weight, {}, p.targets, {}, {nullptr, 0, 31}).log_probs,
+                        linear_log_probs(p.hidden, p.weight, {}, p.targets).log_probs));
+  EXPECT_THROW(linear_log_probs(p.hidden, p.weight, {}, p.targets, {}, {nullptr, 0, 62}), Error);
+  EXPECT_THROW(linear_log_probs(p.hidden, p.weight, {}, p.targets, {}, {nullptr, 1, 32}), Error);
+}
+
 TEST(LogProbs, NoRowsStillReachTheInputs) {
   const at::Tensor h = at::empty({0, 6}, at::kFloat).requires_grad_(), w = at::randn({31, 6}).requires_grad_(),
                    b = at::zeros({31}).requires_grad_();
