@@ -1,4 +1,6 @@
 // Every complaint about a recipe: place, what, what was expected, nearest known name.
+#include <fstream>
+
 #include "tests/launch/recipe_fixture.h"
 
 namespace retort::test {
@@ -220,6 +222,12 @@ const Case kContradictions[] = {
      "lr_scheduler_type: constant\n  min_lr: 1.0e-5",
      {},
      {"r.yaml:10: train: min_lr has no effect"}},
+    {"AsyncSaveAtTheEndOnly",
+     &kSft,
+     "max_steps: 10",
+     "save_steps: 0\n  async_save: true",
+     {},
+     {"r.yaml:10: train: async_save has no effect"}},
     {"DistillBlockInSft",
      &kSft,
      "data:",
@@ -389,6 +397,61 @@ const Case kLater[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Later, RecipeErrorTest, ::testing::ValuesIn(kLater),
                          [](const auto& i) { return std::string(i.param.name); });
+
+const Case kWorlds[] = {
+    {"NoRanks", &kDistill, "{dp: 2}", "{tp: 0}", {}, {"r.yaml:8: roles.teacher.world: world.tp is 0, expected a whole number"}},
+    {"TooManyRanks",
+     &kDistill,
+     "{dp: 2}",
+     "{tp: 2048, dp: 1024}",
+     {},
+     {"r.yaml:8: roles.teacher.world: world.tp * world.pp * world.dp is more than 1048576 ranks"}},
+    {"DistributedOptimizerOnATeacher",
+     &kDistill,
+     "{dp: 2}",
+     "{dp: 2, distributed_optimizer: true}",
+     {},
+     {"r.yaml:8: roles.teacher.world.distributed_optimizer: is for the role that trains; teacher serves"}},
+    {"VirtualPpOnATeacher",
+     &kDistill,
+     "{dp: 2}",
+     "{dp: 2, pp: 2, virtual_pp: 2}",
+     {},
+     {"r.yaml:8: roles.teacher.world.virtual_pp: is for the role that trains; teacher serves"}},
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, RecipeErrorTest, ::testing::ValuesIn(kWorlds),
+                         [](const auto& i) { return std::string(i.param.name); });
+
+// A model of 6 heads, 3 key/value heads, 32 intermediate columns and 4 layers.
+class LayoutOfAModelTest : public RecipeTest {
+ protected:
+  LayoutOfAModelTest() {
+    std::ofstream(folder_ / "student" / "config.json")
+        << R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 48, "intermediate_size": 32, "num_hidden_layers": 4,
+               "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+               "max_position_embeddings": 128, "rope_theta": 10000.0, "tie_word_embeddings": false})";
+  }
+  std::string with_world(const std::string& world) const {
+    return replaced(kSft, "FOLDER/student", "FOLDER/student\n    world: {" + world + "}");
+  }
+};
+
+TEST_F(LayoutOfAModelTest, ThatDoesNotDivideItIsRefusedWithBothNumbers) {
+  const std::string prefix = "r.yaml:6: roles.student.world: ";
+  for (const auto& [world, message] : std::vector<std::pair<std::string, std::string>>{
+           {"tp: 4", "world.tp 4 does not divide num_attention_heads 6 of the model"},
+           {"tp: 12", "world.tp 12 does not divide num_attention_heads 6 of the model"},
+           {"tp: 3", "world.tp 3 does not divide intermediate_size 32 of the model"},
+           {"tp: 2", "world.tp 2 and num_key_value_heads 3 of the model: one must be a multiple of the other"},
+           {"pp: 5", "world.pp 5 asks for more stages than the model has layers: 4"},
+           {"pp: 2, virtual_pp: 3", "world.pp 2 times virtual_pp 3 asks for more stages than the model has layers: 4"}})
+    EXPECT_EQ(error_of(with_world(world)), prefix + message);
+}
+
+TEST_F(LayoutOfAModelTest, ThatDividesItIsTaken) {
+  for (const std::string world : {"pp: 3", "pp: 2, virtual_pp: 2", "pp: 4, dp: 2, distributed_optimizer: true", "dp: 3"})
+    EXPECT_NO_THROW(load(with_world(world))) << world;
+}
 
 TEST_F(RecipeTest, CudaWithoutTheModuleIsUnavailable) {
   const std::string text = replaced(kDistill, "{dp: 2}", "{device: cuda}");

@@ -29,8 +29,9 @@ GoldenRecipe recipe() {
 }
 
 // save_steps is written as 0 by write_recipe; checkpoints every 7 steps are asked for on the command line.
-std::vector<std::string> launch(const fs::path& path, bool resume) {
+std::vector<std::string> launch(const fs::path& path, bool resume, bool async = false) {
   std::vector<std::string> args{retort_binary(), "launch", path.string(), "train.save_steps=7"};
+  if (async) args.push_back("train.async_save=true");
   if (resume) args.push_back("--resume");
   return args;
 }
@@ -66,7 +67,7 @@ TEST_P(Interrupted, ResumesBitForBit) {
   const auto reference = whole.wait(std::chrono::seconds(120));
   ASSERT_EQ(reference.exit_code, 0) << reference.output;
   const std::string expected = timeless_metrics(fs::path(folder / "whole") / "run");
-  const std::string weights = read_file(fs::path(folder / "whole") / "run/final/model.safetensors");
+  const fs::path final = fs::path(folder / "whole") / "run/final";
   std::mt19937_64 random(static_cast<uint64_t>(GetParam()));
   for (int trial = 0; trial < trials(); ++trial) {
     const fs::path run = folder / ("trial" + std::to_string(trial));
@@ -74,7 +75,7 @@ TEST_P(Interrupted, ResumesBitForBit) {
     const double delay = std::uniform_real_distribution<double>(0.05, reference.seconds)(random);
     int interruptions = 0;
     for (bool resume = false;; resume = true) {
-      Command command(launch(path, resume && fs::exists(run / "run")));
+      Command command(launch(path, resume && fs::exists(run / "run"), /*async=*/trial % 2 == 1));
       if (interruptions < 2) {
         std::this_thread::sleep_for(std::chrono::duration<double>(interruptions == 0 ? delay : delay / 2));
         command.signal(GetParam());
@@ -89,7 +90,8 @@ TEST_P(Interrupted, ResumesBitForBit) {
       ASSERT_EQ(result.exit_code, too_early ? 1 : 128 + GetParam()) << result.output;
     }
     EXPECT_EQ(timeless_metrics(run / "run"), expected) << "trial " << trial << ", signal after " << delay << " s";
-    EXPECT_TRUE(read_file(run / "run/final/model.safetensors") == weights) << "trial " << trial;
+    for (const char* file : {"model.safetensors", "state/optimizer.safetensors", "state/loop.json"})
+      EXPECT_TRUE(read_file(run / "run/final" / file) == read_file(final / file)) << "trial " << trial << ", " << file;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, testing::Values(SIGKILL, SIGTERM),
