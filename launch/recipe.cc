@@ -121,7 +121,9 @@ class CrossCheck {
     if (role.model.empty()) refuse({"roles", name}, "`model` is missing; expected a Hugging Face model folder");
     check_world(name, role.world, driving);
     if (role.world.device == parallel::Device::kCuda && !options_.cuda)
-      refuse({"roles", name, "world", "device"}, "this build has no CUDA module; use device: cpu or build with RETORT_CUDA=ON",
+      refuse({"roles", name, "world", "device"},
+             "no role runs on a device yet: optimizer and losses are on the CPU only (docs/gpu.md says what is there); use "
+             "device: cpu",
              ErrorCode::kUnavailable);
     if (driving && role.batching != Batching::kAsSent)
       refuse({"roles", name, "batching"}, "has no effect on the driving role, which serves no requests");
