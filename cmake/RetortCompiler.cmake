@@ -9,7 +9,8 @@ if(RETORT_CCACHE)
 endif()
 find_program(RETORT_MOLD mold)
 if(RETORT_MOLD)
-  add_link_options(-fuse-ld=mold)
+  # mold 1.10 can end the read-only segment in the middle of a page; such a program does not start. Depends on its size alone.
+  add_link_options(-fuse-ld=mold -Wl,-z,norelro)
 endif()
 
 # RETORT_SANITIZE=address,undefined: our code is instrumented, LibTorch is not (presets `asan` and `tsan`).
