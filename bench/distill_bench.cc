@@ -109,7 +109,10 @@ class TeacherProcess {
     agent_.connect("teacher/0", address, Deadline::after(seconds(30)));
     client_ = std::make_unique<roles::TeacherClient>(
         agent_,
-        roles::TeacherClient::Options{.role = "teacher", .replicas = {"teacher/0"}, .spec = spec, .student_vocab_rows = kVocab},
+        roles::TeacherClient::Options{.role = "teacher",
+                                      .replicas = {roles::TeacherReplica{.leader = "teacher/0", .holders = {}}},
+                                      .spec = spec,
+                                      .student_vocab_rows = kVocab},
         models::Tokenizer::load(folder));
   }
   ~TeacherProcess() {

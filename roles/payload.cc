@@ -7,14 +7,14 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "roles/payload_parts.h"
+#include "roles/sharded_payload.h"
+#include "roles/top_k.h"
 
 namespace retort::roles {
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
-// Rows of logits formed at once: about 16 MiB of fp32, a function of the vocabulary alone.
-int64_t rows_per_chunk(int64_t vocab_rows) { return std::max<int64_t>(16, (int64_t{4} << 20) / vocab_rows); }
 
 void hash_tensor(Sha256& hash, const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kLong).contiguous();
@@ -43,16 +43,16 @@ void require(const at::Tensor& tensor, std::vector<int64_t> shape, std::initiali
       .with("request", payload.label.request_id);
 }
 
+}  // namespace
+
 void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab) {
   RETORT_CHECK(targets.defined() && targets.numel() == rows) << "a target for each row";
   if (rows > 0 && (targets.min().item<int64_t>() < 0 || targets.max().item<int64_t>() >= vocab))
     throw Error(ErrorCode::kInvalidArgument, "a target lies outside the vocabulary of " + std::to_string(vocab));
 }
 
-}  // namespace
-
-Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
-                     const at::Tensor& targets) {
+Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec, const at::Tensor& targets,
+                     const parallel::VocabShard& shard) {
   c10::NoGradGuard no_grad;
   Payload payload;
   payload.label.spec = spec;
@@ -61,8 +61,8 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
     payload.hidden = hidden_rows.contiguous();
     return payload;
   }
-  const int64_t rows = hidden_rows.size(0), vocab_rows = weight.size(0);
-  const int64_t vocab = spec.common_vocab > 0 ? std::min(spec.common_vocab, vocab_rows) : vocab_rows;
+  if (!shard.whole()) return make_sharded_payload(hidden_rows, weight, spec, targets, shard);
+  const int64_t rows = hidden_rows.size(0), vocab_rows = weight.size(0), vocab = payload_vocab(spec, vocab_rows);
   const int64_t k = std::min(spec.top_k, vocab);
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
   const auto floats = hidden_rows.options().dtype(at::kFloat);
@@ -95,7 +95,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
       payload.logps.narrow(0, begin, count).copy_(at_targets - log_total);
       continue;
     }
-    auto [values, ids] = at::topk(logits, k, 1, /*largest=*/true, /*sorted=*/true);
+    const auto [values, ids] = top_k(logits, k);
     payload.ids.narrow(0, begin, count).copy_(ids);
     payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
     // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is small.
@@ -114,7 +114,7 @@ std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seql
   return hash.hex_digest().substr(0, 16);
 }
 
-void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size, int64_t hidden_size) {
+void check_label(const Payload& payload, const PayloadLabel& expected) {
   std::string differs;
   const auto compare = [&](std::string_view field, const auto& got, const auto& want) {
     if (got == want) return;
@@ -136,10 +136,17 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
   compare("temperature", label.spec.temperature, expected.spec.temperature);
   compare("bfloat16", int{label.spec.bfloat16}, int{expected.spec.bfloat16});
   compare("common_vocab", label.spec.common_vocab, expected.spec.common_vocab);
+  compare("part", label.part, expected.part);
+  compare("parts", label.parts, expected.parts);
   if (!differs.empty())
     throw Error(ErrorCode::kMismatch, "a payload belongs to something else: " + differs +
                                           "; it was not used (is the teacher shared with another run?)");
-  const int64_t rows = expected.num_rows, k = std::min(expected.spec.top_k, vocab_size);
+}
+
+void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size, int64_t hidden_size) {
+  check_label(payload, expected);
+  const int64_t rows = rows_of_part(expected.spec.kind, expected.num_rows, expected.parts, expected.part).size();
+  const int64_t k = std::min(expected.spec.top_k, vocab_size);
   switch (expected.spec.kind) {
     case PayloadKind::kHiddenStates:
       require(payload.hidden, {rows, hidden_size}, {at::kFloat, at::kBFloat16, at::kHalf}, "hidden", payload);
@@ -153,7 +160,7 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
   require(payload.log_tail, {rows}, {at::kFloat}, "log_tail", payload);
   if (rows > 0 && (payload.ids.min().item<int64_t>() < 0 || payload.ids.max().item<int64_t>() >= vocab_size))
     throw Error(ErrorCode::kCorrupt, "payload ids lie outside the vocabulary of " + std::to_string(vocab_size))
-        .with("teacher", label.teacher);
+        .with("teacher", payload.label.teacher);
 }
 
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size, int64_t hidden_dtype_bytes) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/options.h"
+#include "parallel/vocab_shard.h"
 
 namespace retort::roles {
 
@@ -26,18 +27,19 @@ struct PayloadSpec {
   }
 };
 
-// Travels with every payload; the receiver checks it before use (check_label).
+// Travels with every payload; the receiver checks it before use (check_payload).
 struct PayloadLabel {
   uint64_t request_id = 0;
-  std::string teacher;  // "teacher/0"
+  std::string teacher;  // "teacher/0": who leads the replica
   uint64_t weight_version = 0;
   std::string sequence_hash;  // SHA-256 (16 hex digits) over input_ids, cu_seqlens and positions
-  int64_t num_rows = 0;
+  int64_t num_rows = 0;       // of the whole, whichever part this is
   PayloadSpec spec;
+  int64_t part = 0, parts = 1;  // roles/payload_parts.h
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(request_id, teacher, weight_version, sequence_hash, num_rows, spec);
+    archive(request_id, teacher, weight_version, sequence_hash, num_rows, spec, part, parts);
   }
 };
 
@@ -45,11 +47,12 @@ struct PayloadLabel {
 // log-probabilities 4.
 struct Payload {
   PayloadLabel label;
-  at::Tensor hidden;           // kHiddenStates: [R, Ht] in the teacher's dtype
-  at::Tensor ids;              // kTopK: [R, K] int32
-  at::Tensor logps;            // kTopK: [R, K]; kFull: [R, V] float32; kTargetLogProbs: [R] float32
-  at::Tensor log_tail;         // kTopK: [R] float32
-  double masked_mass_sum = 0;  // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull)
+  at::Tensor hidden;    // kHiddenStates: [R, Ht] in the teacher's dtype
+  at::Tensor ids;       // kTopK: [R, K] int32
+  at::Tensor logps;     // kTopK: [R, K]; kFull: [R, V] float32; kTargetLogProbs: [R] float32
+  at::Tensor log_tail;  // kTopK: [R] float32
+  double masked_mass_sum =
+      0;  // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull); parts: part 0 has all of it
 
   template <class A>
   void serialize(A& archive, uint32_t) {
@@ -59,14 +62,18 @@ struct Payload {
 
 // Payload tensors from the teacher's final hidden states at the wanted rows, chunk by chunk in fp32 (the same numbers whatever the
 // payload). `weight` [Vt, Ht]; `targets` [R] int64, for kTargetLogProbs only: the token whose log-probability is asked, of each
-// row. kInvalidArgument for a target outside the (common) vocabulary. No autograd.
+// row. kInvalidArgument for a target outside the (common) vocabulary. Of equal log-probabilities kTopK takes the lowest ids. No autograd.
+// Of a split vocabulary `weight` is this rank's rows and kFull gives this rank's columns, all else is the same on every rank.
+// Collectives: none for a whole vocabulary or kHiddenStates; else two all-gathers a chunk on vocab.group.
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
-                     const at::Tensor& targets = {});
+                     const at::Tensor& targets = {}, const parallel::VocabShard& vocab = {});
 
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens, const at::Tensor& positions);
 
-// kMismatch naming every field that differs, when `payload` is not the answer to `expected`; kCorrupt when its tensors do not have
-// the shapes and dtypes its label promises, or ids lie outside the vocabulary.
+// kMismatch naming every field of the label that differs, when `payload` is not the answer to `expected`.
+void check_label(const Payload& payload, const PayloadLabel& expected);
+// And kCorrupt when its tensors do not have the shapes and dtypes its label promises, or ids lie outside the vocabulary. `vocab_size`:
+// the columns of kFull, else the ids there are.
 void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size, int64_t hidden_size);
 
 // Tensor bytes of one row, by the formula above.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "roles/payload.h"
 #include "rpc/method.h"
@@ -22,11 +23,12 @@ struct TeacherInfo {
   std::string vocabulary_fingerprint;  // over min(own, asker's) tokenizer_size
   std::string processing_fingerprint;
   std::string weights_fingerprint;  // models::weights_fingerprint, if it was asked for
+  int64_t tp = 1;                   // ranks that hold the head, each its rows (parallel::VocabShard), and the answers
 
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype, vocabulary_fingerprint, processing_fingerprint,
-            weights_fingerprint);
+            weights_fingerprint, tp);
   }
 };
 struct InfoRequest {
@@ -38,7 +40,7 @@ struct InfoRequest {
   }
 };
 
-// Rows [begin, end) of the head weight.
+// Rows [begin, end) of the head weight, of those that the asked rank holds.
 struct HeadRequest {
   int64_t begin = 0, end = 0;
   template <class A>
@@ -55,6 +57,7 @@ struct HeadReply {
   }
 };
 
+// Several ranks may ask together, one part each: the same request but for `part`. It is computed once, for the first that arrives.
 struct ForwardRequest {
   uint64_t request_id = 0;
   int64_t step = 0;
@@ -62,15 +65,31 @@ struct ForwardRequest {
   at::Tensor cu_seqlens;  // [S+1] int32
   at::Tensor positions;   // [R] int32: wanted rows (flat index), increasing
   PayloadSpec spec;
+  int64_t part = 0, parts = 1;   // roles/payload_parts.h
+  std::vector<int64_t> columns;  // kFull: part p has columns [columns[p], columns[p + 1]); empty: one part has all
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(request_id, step, input_ids, cu_seqlens, positions, spec);
+    archive(request_id, step, input_ids, cu_seqlens, positions, spec, part, parts, columns);
+  }
+};
+// What names a request among all that a teacher is asked; the same for all its parts.
+std::string result_key(const ForwardRequest& request);
+
+// The asked rank's piece of a part, as soon as it is there. Asked of the ranks that PieceMap names, except the leader, whose piece is the
+// answer to the request itself (without tensors where it has none).
+struct PullRequest {
+  std::string key;  // result_key
+  int64_t part = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(key, part);
   }
 };
 
 inline constexpr rpc::Method<InfoRequest, TeacherInfo> kTeacherInfo{"teacher.info", true};
 inline constexpr rpc::Method<HeadRequest, HeadReply> kTeacherHead{"teacher.head", true};
 inline constexpr rpc::Method<ForwardRequest, Payload> kTeacherForward{"teacher.forward", true};
+inline constexpr rpc::Method<PullRequest, Payload> kTeacherPull{"teacher.pull", false};
 inline constexpr rpc::Method<rpc::Empty, rpc::Empty> kStop{"host.stop", true};
 
 }  // namespace retort::roles

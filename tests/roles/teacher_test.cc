@@ -102,6 +102,112 @@ TEST_F(TeacherTest, AsSentIsOneForwardForEach) {
         at::equal(replies[i].get(Deadline::after(30s)).logps, teacher.forward(request(i, packs[i], PayloadKind::kFull)).logps));
 }
 
+// Two ranks ask for one part each: one forward. A part that is asked for again is computed again.
+TEST_F(TeacherTest, ComputesOnceWhatSeveralRanksAskFor) {
+  connect(Teacher::Batching::kAsSent);
+  rpc::Agent other{{.name = "student/1", .secret = "s"}};
+  other.connect("teacher/0", server.address(), Deadline::after(30s));
+  const auto part = [&](int64_t which) {
+    ForwardRequest one = request(1, packs[0], PayloadKind::kHiddenStates);
+    one.part = which, one.parts = 2;
+    return one;
+  };
+  const at::Tensor whole = teacher.forward(request(1, packs[0], PayloadKind::kHiddenStates)).hidden;
+  auto first = client.call("teacher/0", kTeacherForward, part(0)), twice = client.call("teacher/0", kTeacherForward, part(0));
+  drain(2);
+  EXPECT_FALSE(first.ready());
+  EXPECT_FALSE(teacher.work());
+  EXPECT_EQ(teacher.forwards(), 2);
+  EXPECT_TRUE(at::equal(first.get(Deadline::after(30s)).hidden, whole.narrow(0, 0, 2)));
+  EXPECT_TRUE(at::equal(twice.get(Deadline::after(30s)).hidden, whole.narrow(0, 0, 2)));
+  EXPECT_EQ(teacher.held().num_held(), 1u);
+  EXPECT_EQ(teacher.held().held_bytes(), 2 * 16 * 4);
+  auto second = other.call("teacher/0", kTeacherForward, part(1));
+  drain(1);
+  EXPECT_FALSE(teacher.work());
+  EXPECT_TRUE(at::equal(second.get(Deadline::after(30s)).hidden, whole.narrow(0, 2, 2)));
+  EXPECT_EQ(teacher.forwards(), 2);
+  EXPECT_EQ(teacher.held().num_held(), 0u);
+  auto again = other.call("teacher/0", kTeacherForward, part(1));
+  drain(1);
+  EXPECT_FALSE(teacher.work());
+  EXPECT_TRUE(at::equal(again.get(Deadline::after(30s)).hidden, whole.narrow(0, 2, 2)));
+  EXPECT_EQ(teacher.forwards(), 3);
+  ForwardRequest bad = part(2);
+  EXPECT_THROW(teacher.forward(bad), Error);
+}
+
+struct Puller {
+  explicit Puller(HeldResults& results) : results(results) {}
+  rpc::Future<Payload> pull(const std::string& key, int64_t part) {
+    return results.pull(key, part,
+                        {.peer = "student/0", .call_id = 1, .deadline = Deadline::after(limit), .cancelled = cancelled});
+  }
+  HeldResults& results;
+  std::chrono::milliseconds limit{30'000};
+  std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
+};
+
+Payload rows(int64_t count) {
+  Payload payload;
+  payload.hidden = at::ones({count, 4});
+  return payload;
+}
+
+TEST(HeldResults, HandOverOnceAndKeepWithinTheirLimit) {
+  HeldResults results({.max_bytes = 100, .lease = 60s});
+  Puller puller(results);
+  auto early = puller.pull("a", 0);
+  EXPECT_EQ(results.num_waiting(), 1u);
+  results.put("a", 0, rows(2));
+  EXPECT_EQ(early.get(Deadline::after(1s)).hidden.size(0), 2);
+  EXPECT_EQ(results.num_held(), 0u);
+  // The oldest goes when the bytes no longer fit, and whoever asks for it is told once.
+  results.put("a", 0, {.hidden = at::ones({8, 4}).narrow(0, 0, 4)});
+  EXPECT_EQ(results.held_bytes(), 64) << "without the tensor it was cut from";
+  results.put("b", 1, rows(3));
+  EXPECT_EQ(results.held_bytes(), 48);
+  try {
+    puller.pull("a", 0);
+    FAIL() << "a dropped piece was promised";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  }
+  auto asked_again = puller.pull("a", 0);
+  EXPECT_FALSE(asked_again.ready());
+  results.put("a", 0, rows(4));
+  EXPECT_TRUE(asked_again.ready());
+  EXPECT_EQ(puller.pull("b", 1).get(Deadline::after(1s)).hidden.size(0), 3);
+  EXPECT_EQ(results.held_bytes(), 0);
+  results.put("c", 0, rows(100));  // larger than the limit: kept while it is the newest
+  EXPECT_EQ(puller.pull("c", 0).get(Deadline::after(1s)).hidden.size(0), 100);
+}
+
+TEST(HeldResults, EndWithTheirLeaseAndForgetWhoWentAway) {
+  HeldResults results({.max_bytes = 1 << 20, .lease = 1ms});
+  Puller puller(results), gone(results);
+  results.put("a", 0, rows(2));
+  std::this_thread::sleep_for(5ms);
+  EXPECT_THROW(puller.pull("a", 0), Error);
+  EXPECT_EQ(results.held_bytes(), 0);
+  auto cancelled = gone.pull("b", 0);
+  auto failed = puller.pull("c", 0);
+  gone.cancelled->store(true);
+  results.fail("c", std::make_exception_ptr(Error(ErrorCode::kRemote, "no")));
+  EXPECT_THROW(failed.get(Deadline::after(1s)), Error);
+  auto last = puller.pull("d", 0);
+  EXPECT_EQ(results.num_waiting(), 1u) << "the cancelled one is forgotten";
+}
+
+TEST(WeightsFingerprint, IsThatOfTheFolder) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    int tensors = 0;
+    EXPECT_EQ(models::weights_fingerprint(golden_model(), dtype, [&] { ++tensors; }),
+              models::weights_fingerprint(models::load_decoder(golden_model(), dtype)));
+    EXPECT_EQ(tensors, 21);
+  }
+}
+
 TEST_F(TeacherTest, TargetLogProbsAreThoseOfTheNextTokens) {
   const auto full = teacher.forward(request(1, packs[0], PayloadKind::kFull));
   const auto target = teacher.forward(request(1, packs[0], PayloadKind::kTargetLogProbs));
