@@ -133,11 +133,11 @@ std::string timeless_metrics(const fs::path& run) {
 fs::path write_recipe(const fs::path& folder, const GoldenRecipe& r) {
   std::ostringstream yaml;
   yaml << "recipe: " << (r.teacher.empty() ? "sft" : "distill") << "\noutput_dir: " << (folder / "run").string() << "\nseed: 3\n"
-       << "roles:\n  student:\n    model: " << (goldens() / r.student).string() << "\n    world: {dp: " << r.dp
-       << ", threads: 1}\n";
+       << "roles:\n  student:\n    model: " << (goldens() / r.student).string() << "\n    world: {dp: " << r.dp << ", threads: 1"
+       << r.student_world << "}\n";
   if (!r.teacher.empty())
     yaml << "  teacher:\n    model: " << (goldens() / r.teacher).string() << r.teacher_extra
-         << "\n    world: {dp: " << r.teacher_replicas << ", threads: 1}\n";
+         << "\n    world: {dp: " << r.teacher_replicas << ", threads: 1" << r.teacher_world << "}\n";
   yaml << "data:\n  train: [{path: " << (goldens() / "rows.jsonl").string() << "}]\n  max_length: 64\n  packing: false\n"
        << "  shuffle: false\n"
        << "train:\n  max_steps: " << r.steps << "\n  per_device_train_batch_size: " << r.rows

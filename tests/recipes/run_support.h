@@ -71,6 +71,7 @@ struct GoldenRecipe {
   std::map<std::string, std::string> distill;  // key -> YAML value
   std::string extra;                           // more top-level YAML
   std::string train_extra;                     // more lines of `train:`, two spaces indented
+  std::string student_world, teacher_world;    // more of their `world:`, as ", tp: 2"
 };
 // Writes the recipe beside its run folder and returns the recipe's path; the run goes to folder/run.
 fs::path write_recipe(const fs::path& folder, const GoldenRecipe& recipe);

@@ -1,0 +1,90 @@
+// Teachers of every layout teach students of every layout the same: loss, gradient norm and parameters of one process.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "models/safetensors.h"
+#include "tests/recipes/run_support.h"
+
+namespace retort::test {
+namespace {
+
+constexpr double kTolerance = 1e-5;
+
+double relative_difference(const fs::path& a, const fs::path& b) {
+  const models::SafetensorsReader left(a), right(b);
+  EXPECT_EQ(left.names(), right.names());
+  double difference = 0, norm = 0;
+  for (const auto& name : right.names()) {
+    const at::Tensor x = left.get(name).to(at::kDouble), y = right.get(name).to(at::kDouble);
+    difference += (x - y).square().sum().item<double>();
+    norm += y.square().sum().item<double>();
+  }
+  return std::sqrt(difference / norm);
+}
+
+// What one process gives, and what a layout gives; both of 5 steps of 4 rows.
+class Runs {
+ public:
+  explicit Runs(GoldenRecipe one) : one_(std::move(one)) { run("one", one_); }
+
+  void expect_equal(const std::string& name, const std::string& teacher_world, const std::string& student_world, int64_t dp = 1,
+                    int64_t teacher_replicas = 1, const std::string& teacher_extra = {}) {
+    GoldenRecipe recipe = one_;
+    recipe.teacher_world = teacher_world;
+    recipe.student_world = student_world;
+    recipe.dp = dp;
+    recipe.rows = 4 / dp;
+    recipe.teacher_replicas = teacher_replicas;
+    recipe.teacher_extra += teacher_extra;
+    run(name, recipe);
+    if (testing::Test::HasFatalFailure()) return;
+    for (const std::string key : {"loss", "grad_norm", "kd_loss", "ce_loss", "masked_mass", "teacher_mass"}) {
+      const auto expected = column(folder_ / "one/run", key), got = column(fs::path(folder_ / name) / "run", key);
+      ASSERT_EQ(got.size(), 5u) << name << " " << key;
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_NEAR(got[i], expected[i], kTolerance * std::max(std::abs(expected[i]), 1e-3))
+            << name << " " << key << " step " << i + 1;
+    }
+    EXPECT_EQ(column(fs::path(folder_ / name) / "run", "num_tokens"), column(folder_ / "one/run", "num_tokens")) << name;
+    EXPECT_LE(relative_difference(fs::path(folder_ / name) / "run/final", folder_ / "one/run/final"), kTolerance) << name;
+  }
+
+ private:
+  void run(const std::string& name, const GoldenRecipe& recipe) {
+    const auto result = retort({"launch", write_recipe(folder_ / name, recipe).string()});
+    ASSERT_EQ(result.exit_code, 0) << name << "\n" << result.output;
+  }
+  TemporaryFolder folder_;
+  GoldenRecipe one_;
+};
+
+class DistillLayouts : public testing::TestWithParam<const char*> {};
+
+TEST_P(DistillLayouts, GiveTheSameRun) {
+  GoldenRecipe one{.teacher = "teacher", .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}, {"temperature", "1.5"}}};
+  if (std::string(GetParam()) != "topk") one.distill["loss_type"] = "jsd";
+  Runs runs(one);
+  runs.expect_equal("teacher1_tp2", "", ", tp: 2");
+  runs.expect_equal("teacher1_pp2", "", ", pp: 2");
+  runs.expect_equal("teacher2_one", ", tp: 2", "");
+  runs.expect_equal("teacher2_tp2", ", tp: 2", ", tp: 2");
+  runs.expect_equal("teacher2_pp2", ", tp: 2", ", pp: 2");
+  runs.expect_equal("teacher2_dp2", ", tp: 2", "", 2);
+  runs.expect_equal("teacher2x2_tp2_dp2", ", tp: 2", ", tp: 2, sequence_parallel: true", 2, 2);
+}
+
+// Teachers of several stages, and vocabularies that neither fit each other nor their ranks.
+TEST_P(DistillLayouts, GiveTheSameRunWithPaddedVocabularies) {
+  GoldenRecipe one{.student = "padded", .teacher = "padded_teacher", .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}}};
+  one.distill["loss_type"] = std::string(GetParam()) == "topk" ? "forward_kl" : "reverse_kl";
+  Runs runs(one);
+  runs.expect_equal("teacher_pp2", ", pp: 2", ", tp: 2");
+  runs.expect_equal("teacher_tp2_pp2", ", tp: 2, pp: 2", ", tp: 2, pp: 2");
+  runs.expect_equal("dynamic", ", tp: 2", ", tp: 2", 2, 1, "\n    batching: dynamic");
+}
+
+INSTANTIATE_TEST_SUITE_P(Payloads, DistillLayouts, testing::Values("hidden_states", "topk", "full"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace retort::test
