@@ -69,6 +69,36 @@ TEST(GeneratorKilled, EndsTheRunWithItsNameAndResumes) {
   EXPECT_EQ(static_cast<int64_t>(metrics_rows(folder / "run")), steps);
 }
 
+// Any rank of a replica, and a rank of a student that is split: the run ends by its name, with nobody left, and can be resumed.
+class RankKilled : public testing::TestWithParam<std::pair<std::string, int>> {};
+
+TEST_P(RankKilled, EndsTheRunWithItsNameAndResumes) {
+  const auto& [role, rank] = GetParam();
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe = grpo(folder);
+  recipe.save_steps = 2, recipe.steps = 100000;
+  recipe.student_world = ", tp: 2", recipe.generator_world = ", tp: 2";
+  const std::string path = write_on_policy(folder.path(), recipe).string();
+  {
+    Command run({retort_binary(), "launch", path});
+    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "run") >= 3; })) << run.wait(std::chrono::seconds(0)).output;
+    const int pid = role_process(folder.path(), role, rank);
+    ASSERT_GT(pid, 0);
+    ::kill(pid, SIGKILL);
+    const auto result = run.wait(kDeadline);
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    EXPECT_TRUE(holds(result.output, role + "/" + std::to_string(rank) + " failed first")) << result.output;
+    EXPECT_TRUE(all_gone((folder / "run").string()));
+  }
+  const auto steps = static_cast<int64_t>(metrics_rows(folder / "run")) + 2;
+  const auto again = retort({"launch", path, "--resume", "train.max_steps=" + std::to_string(steps)}, kDeadline);
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+}
+INSTANTIATE_TEST_SUITE_P(Table, RankKilled,
+                         testing::Values(std::pair<std::string, int>{"generator", 0}, std::pair<std::string, int>{"generator", 1},
+                                         std::pair<std::string, int>{"student", 1}),
+                         [](const auto& info) { return info.param.first + std::to_string(info.param.second); });
+
 struct BadJudge {
   std::string name, script, message;
 };
