@@ -2,6 +2,8 @@
 // what did not arrive everywhere.
 #include <ATen/ops/equal.h>
 
+#include <cmath>
+
 #include "models/generation/score.h"
 #include "roles/host.h"
 #include "tests/parallel/rank_process.h"
@@ -34,6 +36,19 @@ models::ModelConfig nano(models::Family family) {
   config.attention_out_bias = config.mlp_bias = family == models::Family::kLlama;
   config.qk_norm = family == models::Family::kQwen3;
   return config;
+}
+
+// Random weights, with norms and biases that differ from one another: those of Decoder::random are ones and zeros.
+models::Decoder nano_decoder(models::Family family, uint64_t seed, const models::Placement& placement = {}) {
+  auto decoder = models::Decoder::random(nano(family), seed, at::kFloat, placement);
+  for (parallel::NamedParameter& parameter : decoder.parameters()) {
+    if (parameter.value.dim() != 1) continue;
+    const double middle = parameter.name.ends_with(".bias") ? 0 : 1;
+    for (int64_t i = 0; i < parameter.value.numel(); ++i)
+      parameter.value.mutable_data_ptr<float>()[i] =
+          static_cast<float>(middle + 0.3 * std::sin(static_cast<double>(parameter.shard.begin + i) + static_cast<double>(seed)));
+  }
+  return decoder;
 }
 
 // The same tokens, and log-probabilities within 1e-5.
@@ -81,9 +96,7 @@ models::GenerationRequest engine_request(double temperature, double penalty) {
 }
 
 void compare_engines(World& world, models::Family family) {
-  const models::ModelConfig config = nano(family);
-  const auto split = models::Decoder::random(config, 3, at::kFloat, models::Placement::of(world));
-  const auto whole = models::Decoder::random(config, 3, at::kFloat);
+  const auto split = nano_decoder(family, 3, models::Placement::of(world)), whole = nano_decoder(family, 3);
   for (const double temperature : {0.0, 0.8}) {
     const models::GenerationRequest request = engine_request(temperature, temperature == 0 ? 1.0 : 1.1);
     models::Engine wide(split, {.num_blocks = 100}),
@@ -125,7 +138,7 @@ void engines_scenario() {
   }
 }
 
-models::Decoder whole_model(uint64_t seed) { return models::Decoder::random(nano(models::Family::kQwen3), seed, at::kFloat); }
+models::Decoder whole_model(uint64_t seed) { return nano_decoder(models::Family::kQwen3, seed); }
 
 std::vector<models::Completion> completions(const Samples& samples) {
   std::vector<models::Completion> all;
@@ -231,7 +244,7 @@ class Client {
 void generator_scenario() {
   World world(parallel::testing::child_world_options());
   const std::string name = "generator/" + std::to_string(world.rank());
-  auto decoder = models::Decoder::random(nano(models::Family::kQwen3), 1, at::kFloat, models::Placement::of(world));
+  auto decoder = nano_decoder(models::Family::kQwen3, 1, models::Placement::of(world));
   Generator generator(name, std::move(decoder), models::Tokenizer::load(golden_model()), engine_options());
   auto queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent agent({.name = name, .secret = "s"});
