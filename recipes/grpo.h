@@ -38,7 +38,9 @@ class GrpoObjective : public Objective {
                 std::unique_ptr<data::IndexStream> stream, std::shared_ptr<RolloutWorker> worker,
                 std::shared_ptr<rewards::RewardSet> rewards, std::unique_ptr<roles::TeacherClient> reference, Options options);
   // Whether this rank asks the reference: the first tp rank where the pipeline ends. `reference` is null elsewhere.
-  static bool asks_reference(parallel::World& world) { return world.pp().rank() == world.pp().size() - 1 && world.tp().rank() == 0; }
+  static bool asks_reference(parallel::World& world) {
+    return world.pp().rank() == world.pp().size() - 1 && world.tp().rank() == 0;
+  }
   ~GrpoObjective() override;
 
   // Requests on their way, for RolloutWorker::sync.
