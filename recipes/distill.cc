@@ -122,7 +122,7 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
 at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const models::Head& head, const at::Tensor& targets,
                                        bool only_teacher, StepSums& sums) {
   roles::TeacherClient& client = *teachers_[part.teacher].client;
-  const roles::Payload payload = client.receive(std::move(part.pending), &teacher_wait_seconds_);
+  const roles::Payload payload = client.receive(std::move(part.pending), &sums.values[kWaitSeconds]);
   losses::DivergenceOptions options = options_.divergence;
   options.common_vocab = client.spec().common_vocab;
   if (!only_teacher) options.kd_ratio = 1.0;
@@ -147,6 +147,8 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   std::vector<Part> parts = std::move(in_flight_.front());
   in_flight_.pop_front();
   sums.count += static_cast<double>(batch.num_targets());
+  // The tp ranks' sums are one rank's, and each of them asks for its part.
+  sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
   if (batch.num_targets() == 0) return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab).loss_sum;
   if (parts.size() == 1 && !parts[0].rows.defined())
     return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
@@ -161,6 +163,30 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   return total;
 }
 
+// What went to and came from other roles since the last call.
+double DistillObjective::new_bytes() {
+  uint64_t bytes = 0;
+  for (const std::string& peer : agent_.peers()) {
+    const rpc::PeerStats stats = agent_.stats(peer);
+    bytes += stats.bytes_sent + stats.bytes_received;
+  }
+  return static_cast<double>(bytes - std::exchange(bytes_before_, bytes));
+}
+
+void DistillObjective::add_rpc_metrics(MetricsRow& row) const {
+  double p50 = 0, p99 = 0;
+  uint64_t inflight = 0;
+  for (const std::string& peer : agent_.peers()) {
+    const rpc::PeerStats stats = agent_.stats(peer);
+    p50 = std::max(p50, stats.latency_p50_ms);
+    p99 = std::max(p99, stats.latency_p99_ms);
+    inflight += stats.inflight_bytes;
+  }
+  row.add("rpc/latency_p50", p50 / 1e3);
+  row.add("rpc/latency_p99", p99 / 1e3);
+  row.add("rpc/inflight_bytes", static_cast<int64_t>(inflight));
+}
+
 void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
   row.add("kd_loss", sums.values[kKd] / sums.count);
   row.add("ce_loss", sums.values[kCe] / sums.count);
@@ -169,23 +195,9 @@ void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
   row.add("masked_mass", sums.values[kMaskedMass] / sums.count);
   row.add("entropy", sums.values[kEntropy] / sums.count);
   row.add("mean_token_accuracy", sums.values[kCorrect] / sums.count);
-  row.add("teacher_wait_time", teacher_wait_seconds_);
-  teacher_wait_seconds_ = 0;
-  double p50 = 0, p99 = 0;
-  uint64_t bytes = 0, inflight = 0;
-  for (const std::string& peer : agent_.peers()) {
-    const rpc::PeerStats stats = agent_.stats(peer);
-    p50 = std::max(p50, stats.latency_p50_ms);
-    p99 = std::max(p99, stats.latency_p99_ms);
-    bytes += stats.bytes_sent + stats.bytes_received;
-    inflight += stats.inflight_bytes;
-  }
-  row.add("rpc/latency_p50", p50 / 1e3);
-  row.add("rpc/latency_p99", p99 / 1e3);
-  row.add("rpc/bytes_per_token",
-          static_cast<double>(bytes - bytes_before_) * static_cast<double>(options_.dp_size) / sums.num_tokens);
-  row.add("rpc/inflight_bytes", static_cast<int64_t>(inflight));
-  bytes_before_ = bytes;
+  row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
+  row.add("rpc/bytes_per_token", sums.values[kBytes] / sums.num_tokens);
+  if (options_.asks) add_rpc_metrics(row);
   const double masked = sums.values[kMaskedMass] / sums.count;
   if (masked > options_.max_masked_mass)
     throw Error(ErrorCode::kMismatch,

@@ -46,18 +46,19 @@ class DistillObjective : public BatchObjective {
   void add_metrics(const StepSums& sums, MetricsRow& row) override;
 
  private:
-  enum Value : size_t { kKd, kCe, kTeacherMass, kStudentMass, kMaskedMass, kEntropy, kCorrect, kValues };
+  enum Value : size_t { kKd, kCe, kTeacherMass, kStudentMass, kMaskedMass, kEntropy, kCorrect, kWaitSeconds, kBytes, kValues };
   struct Part;  // the rows of one micro-batch that one teacher answers
   std::vector<Part> split(const data::MicroBatch& batch) const;
   at::Tensor part_loss(Part& part, const at::Tensor& rows, const models::Head& head, const at::Tensor& targets, bool only_teacher,
                        StepSums& sums);
+  double new_bytes();
+  void add_rpc_metrics(MetricsRow& row) const;
   std::vector<double> weights_of(const data::Sample& sample) const;
 
   rpc::Agent& agent_;
   std::vector<TeacherRoute> teachers_;
   Options options_;
   std::deque<std::vector<Part>> in_flight_;  // one entry for each announced micro-batch, oldest first
-  double teacher_wait_seconds_ = 0;
   uint64_t bytes_before_ = 0;
 };
 

@@ -91,7 +91,7 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
   in_flight_.pop_front();
   const auto logps = losses::linear_log_probs(rows, head.weight, {}, batch.targets,
                                               {.temperature = options_.temperature, .entropy = true}, head.vocab);
-  const at::Tensor teacher = pending ? teacher_->receive(std::move(*pending), &teacher_wait_seconds_).logps : at::empty({0});
+  const at::Tensor teacher = pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps : at::empty({0});
   losses::PolicyInputs inputs{.policy_logps = logps.log_probs,
                               .sequence_of_row = at::zeros({batch.num_targets()}, at::kLong),
                               .token_advantages = losses::distillation_advantages(logps.log_probs.detach(), teacher),
@@ -106,8 +106,7 @@ void SampledTokenObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
   row.add("kd_loss", sums.values[kReverseKl] / sums.count);
   row.add("reverse_kl", sums.values[kReverseKl] / sums.count);
   row.add("entropy", sums.values[kEntropy] / sums.count);
-  row.add("teacher_wait_time", teacher_wait_seconds_);
-  teacher_wait_seconds_ = 0;
+  row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
 }
 
 }  // namespace retort::recipes

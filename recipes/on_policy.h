@@ -58,11 +58,10 @@ class SampledTokenObjective : public BatchObjective {
   void add_metrics(const StepSums& sums, MetricsRow& row) override;
 
  private:
-  enum Value : size_t { kReverseKl, kEntropy, kValues };
+  enum Value : size_t { kReverseKl, kEntropy, kWaitSeconds, kValues };
   std::unique_ptr<roles::TeacherClient> teacher_;
   Options options_;
   std::deque<std::optional<roles::PendingPayload>> in_flight_;
-  double teacher_wait_seconds_ = 0;
 };
 
 }  // namespace retort::recipes
