@@ -152,6 +152,11 @@ void ChildProcess::signal_group(int number) const {
   if (running()) ::kill(-pid_, number);
 }
 
+bool ChildProcess::stopped() const {
+  siginfo_t info{};
+  return running() && ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
 std::optional<int> ChildProcess::try_reap() {
   if (status_ || pid_ <= 0) return status_;
   siginfo_t info{};

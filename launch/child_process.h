@@ -48,6 +48,8 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }  // readable once the process has ended
   bool running() const { return pid_ > 0 && !status_; }
+  // Whether a stop signal (SIGSTOP, a debugger) holds it now.
+  bool stopped() const;
   // To the process alone, or to all that it started too. Nothing once it has ended.
   void signal(int number) const;
   void signal_group(int number) const;

@@ -131,9 +131,9 @@ int run_launch(const LaunchCommand& command) {
   progress.finish();
   for (const std::string& remark : result.remarks) std::cerr << "note: " << remark << "\n";
   if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
-  if (result.exit_code == 0)
+  if (result.exit_code == 0 && !result.stopped_early)
     std::printf("done: %s\n", (folder.path() / "final").c_str());
-  else if (result.signal != 0 && !result.cause && !result.killed)
+  else if ((result.stopped_early || result.signal != 0) && !result.cause && !result.killed)
     std::printf("stopped; continue with: retort launch %s --resume\n", command.recipe.c_str());
   return result.exit_code;
 }

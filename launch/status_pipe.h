@@ -9,7 +9,7 @@
 namespace retort::launch {
 
 struct ProcessStatus {
-  std::string state;  // loading | waiting | training | serving | done | failed
+  std::string state;  // loading | waiting | training | serving | done | stopped | interrupted | failed
   int64_t step = 0;
   std::string message;  // one line for people; cut at 1000 bytes
   std::string error;    // state failed: the name of the ErrorCode

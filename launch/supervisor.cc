@@ -103,7 +103,12 @@ struct Supervisor::Impl {
   void terminate(bool driving, bool serving);
   void kill_all();
   void fail(Watched& child, std::optional<int> status);
+  void note_stopped();
   void finish();
+  bool driver_said(const char* state) const {
+    return std::any_of(children.begin(), children.end(),
+                       [&](const Watched& c) { return c.spec->driving && c.last.state == state; });
+  }
 
   bool any_running(bool driving) const {
     return std::any_of(children.begin(), children.end(),
@@ -240,6 +245,7 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
     return;
   }
   phase = Phase::kFailing;
+  note_stopped();
   observer->on_phase(failures.back().name() + " " + failures.back().what() + "; stopping the others");
   deadline = Deadline::after(options.failure_grace);
   // The others are asked to end at once unless the cause may still be among them.
@@ -248,6 +254,15 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
   } else {
     terminate(true, true);
   }
+}
+
+// Processes that a stop signal holds: those that waited for one know only that it did not answer.
+void Supervisor::Impl::note_stopped() {
+  for (const Watched& child : children)
+    if (!child.exit_status && child.process->stopped())
+      result.remarks.push_back(child.spec->context.role + "/" + std::to_string(child.spec->context.rank) +
+                               " was held by a stop signal when " + failures.back().name() +
+                               " failed: whoever waited for it timed out");
 }
 
 void Supervisor::Impl::signalled(int number) {
@@ -325,6 +340,9 @@ void Supervisor::Impl::on_deadline() {
 }
 
 void Supervisor::Impl::finish() {
+  const bool interrupted = driver_said("interrupted");
+  result.stopped_early = interrupted || driver_said("stopped");
+  if (result.signal == 0 && interrupted) result.signal = SIGTERM;
   const auto cause = std::find_if(failures.begin(), failures.end(), [](const auto& f) { return !is_consequence(f.error); });
   if (!failures.empty()) {
     if (cause != failures.end()) std::rotate(failures.begin(), cause, cause + 1);

@@ -53,6 +53,7 @@ struct ProcessFailure {
 struct SupervisorResult {
   int exit_code = 0;                         // of the launcher: INTERFACE's codes
   int signal = 0;                            // the first signal that asked to stop; 0: none
+  bool stopped_early = false;                // a driving process saved and ended before its last step
   bool killed = false;                       // a second signal: everything was killed at once
   std::optional<ProcessFailure> cause;       // the first failure in time
   std::vector<ProcessFailure> consequences;  // failures after it
@@ -78,8 +79,8 @@ class SupervisorObserver {
 // Ends: (1) every driving process exited with 0: the serving ones get SIGTERM, exit code 0. (2) A process fails, or a serving one ends
 // before the driving ones: SIGTERM to all, SIGKILL to the process groups after failure_grace; the exit code is the cause's 2 or 3,
 // else 1. (3) A signal: SIGTERM to the driving processes, which save and exit with 0, then as (1), exit code 128 + signal; if one does
-// not exit with 0, 1. A second signal kills everything, exit code 1. When this process itself disappears the children see the end of
-// their life pipe.
+// not exit with 0, 1. A second signal kills everything, exit code 1. A signal to one driving process, after which all of them save and
+// exit with 0, counts as SIGTERM to this one. When this process itself disappears the children see the end of their life pipe.
 class Supervisor {
  public:
   explicit Supervisor(SupervisorOptions options, SupervisorObserver* observer = nullptr);
