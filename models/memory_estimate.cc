@@ -1,0 +1,163 @@
+#include "models/memory_estimate.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "models/gemm.h"
+#include "models/placement.h"
+#include "parallel/vocab_shard.h"
+
+namespace retort::models {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kMaxScatters = 4;  // reductions of GradBuckets whose arrivals are held at once
+
+// The sizes of one tensor-parallel rank's slice, in elements of a row.
+struct Slice {
+  int64_t hidden, head_dim, heads, kv_heads, q, kv, inner, vocab;
+
+  Slice(const ModelConfig& c, int64_t tp)
+      : hidden(c.hidden_size),
+        head_dim(c.head_dim),
+        heads(c.num_attention_heads / tp),
+        kv_heads(std::max<int64_t>(1, c.num_key_value_heads / tp)),
+        q(heads * head_dim),
+        kv(kv_heads * head_dim),
+        inner(c.intermediate_size / tp),
+        vocab(parallel::vocab_rows_per_rank(c.vocab_size, tp)) {}
+
+  int64_t layer_parameters(const ModelConfig& c) const {
+    const int64_t matrices = hidden * (2 * q + 2 * kv + 3 * inner);
+    const int64_t norms = 2 * hidden + (c.qk_norm ? 2 * head_dim : 0);
+    const int64_t biases =
+        (c.attention_bias ? q + 2 * kv : 0) + (c.attention_out_bias ? hidden : 0) + (c.mlp_bias ? 2 * inner + hidden : 0);
+    return matrices + norms + biases;
+  }
+};
+
+// The rows of a micro-batch: padded, and those of the residual stream.
+struct Rows {
+  int64_t all = 0, residual = 0;
+
+  explicit Rows(const TrainingSizes& sizes) {
+    const int64_t ranks = sizes.layout.sequence_parallel ? sizes.layout.tp : 1;
+    all = (padded_rows(sizes.tokens) + ranks - 1) / ranks * ranks;
+    residual = all / ranks;
+  }
+};
+
+// Kept by the fused layer: both norms' inputs and outputs with 1 / rms; q, k (rotated), v, the attention's output and its log-sums;
+// gate, up and their product; before head norms q and k once more.
+int64_t layer_elements(const ModelConfig& config, const Slice& slice, const Rows& rows) {
+  int64_t each = 2 * slice.q + 2 * slice.kv + slice.heads + 3 * slice.inner;
+  if (config.qk_norm) each += slice.q + slice.kv + slice.heads + slice.kv_heads;
+  return rows.residual * (4 * slice.hidden + 2) + rows.all * each;
+}
+
+// Chunks of layers whose micro-batches are between forward and backward, of virtual_pp a stage: docs/parallel.md.
+int64_t chunks_in_flight(const TrainingSizes& sizes) {
+  const parallel::Layout& l = sizes.layout;
+  if (l.pp == 1) return 1;
+  if (l.virtual_pp == 1) return std::min(l.pp - sizes.stage, sizes.micro_batches);
+  return std::min(2 * (l.pp - sizes.stage - 1) + (l.virtual_pp - 1) * l.pp + 1, sizes.micro_batches * l.virtual_pp);
+}
+
+class Estimate {
+ public:
+  Estimate(const ModelConfig& config, const TrainingSizes& sizes)
+      : config_(config), sizes_(sizes), slice_(config, sizes.layout.tp), rows_(sizes) {
+    const Placement placement{.pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
+    for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
+      const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
+      layers_ += end - begin;
+    }
+    first_ = sizes.stage == 0;
+    last_ = sizes.stage == sizes.layout.pp - 1;
+    layer_parameters_ = slice_.layer_parameters(config);
+    const int64_t table = slice_.vocab * slice_.hidden;
+    before_layers_ = first_ ? table : 0;
+    const bool own_head = !config.tie_word_embeddings || !first_;
+    after_layers_ = last_ ? slice_.hidden + (own_head ? table : 0) : 0;
+  }
+
+  TrainingMemory result() const;
+
+ private:
+  int64_t bytes(int64_t elements) const { return elements * sizes_.dtype_bytes; }
+  int64_t residual() const { return bytes(rows_.residual * slice_.hidden); }
+  int64_t parameters() const { return before_layers_ + layers_ * layer_parameters_ + after_layers_; }
+  int64_t layer() const { return bytes(layer_elements(config_, slice_, rows_)); }
+  int64_t kept_of_layer() const { return sizes_.gradient_checkpointing ? residual() : layer(); }
+  // Of one micro-batch, with `layers` of them not yet through backward.
+  int64_t kept(int64_t layers) const { return layers * kept_of_layer() + rows_.all * slice_.head_dim * kFloatBytes + residual(); }
+  int64_t arrivals(int64_t gradient_elements) const;
+  int64_t in_loss() const;
+  int64_t in_layer_backward() const;
+
+  const ModelConfig& config_;
+  const TrainingSizes& sizes_;
+  Slice slice_;
+  Rows rows_;
+  int64_t layers_ = 0, layer_parameters_ = 0, before_layers_ = 0, after_layers_ = 0;
+  bool first_ = false, last_ = false;
+};
+
+// What sharded reductions of the gradients that are there hold until it is summed.
+int64_t Estimate::arrivals(int64_t gradient_elements) const {
+  const parallel::Layout& l = sizes_.layout;
+  if (!l.distributed_optimizer || l.dp == 1) return 0;
+  return std::min(kMaxScatters * sizes_.bucket_bytes, gradient_elements * kFloatBytes) / l.dp * (l.dp - 1);
+}
+
+// Hidden states, dH, dW and the chunk of logits, which a split vocabulary needs four times (its softmax is made of operators).
+int64_t Estimate::in_loss() const {
+  const int64_t logits = std::min(sizes_.logits_bytes, sizes_.tokens * slice_.vocab * kFloatBytes);
+  const int64_t table = slice_.vocab * slice_.hidden * kFloatBytes;
+  const int64_t upcast = sizes_.dtype_bytes < kFloatBytes ? table : 0;
+  return bytes((rows_.all + sizes_.tokens) * slice_.hidden) + table + upcast + logits * (sizes_.layout.tp > 1 ? 4 : 1);
+}
+
+// Behind the swiglu: the gradients of the residual stream, of gate and up. Of a layer computed again also all that it keeps and the
+// gradients of its parameters, which come out together: those of down_proj then, all at its end.
+int64_t Estimate::in_layer_backward() const {
+  const int64_t mlp = residual() + bytes(2 * rows_.all * slice_.inner);
+  if (!sizes_.gradient_checkpointing) return mlp;
+  const int64_t again = layer() + mlp + bytes(slice_.hidden * slice_.inner);
+  const int64_t at_end = 3 * residual() + bytes(rows_.all * (slice_.q + 2 * slice_.kv + 2 * slice_.hidden) + layer_parameters_);
+  return std::max(again, at_end);
+}
+
+TrainingMemory Estimate::result() const {
+  const parallel::Layout& l = sizes_.layout;
+  const int64_t count = parameters();
+  TrainingMemory memory;
+  memory.parameters = bytes(count);
+  memory.gradients = count * kFloatBytes;
+  memory.optimizer = count * (sizes_.dtype_bytes < kFloatBytes ? 12 : 8) / (l.distributed_optimizer ? l.dp : 1);
+  memory.layer_bytes = layer();
+  const int64_t chunks = chunks_in_flight(sizes_);
+  memory.activations = kept(layers_) * chunks / l.virtual_pp;
+
+  int64_t most = memory.activations + (last_ ? in_loss() : 0);
+  if (layers_ > 0) most = std::max(most, memory.activations + in_layer_backward());
+  // The last micro-batch, whose backward sends gradients while activations go.
+  for (int64_t done = 0; done < layers_; ++done)
+    most = std::max(most, kept(layers_ - done) + in_layer_backward() + arrivals(after_layers_ + done * layer_parameters_));
+  most = std::max(most, arrivals(count));
+  memory.temporary = most - memory.activations;
+  return memory;
+}
+
+}  // namespace
+
+TrainingMemory estimate_training_memory(const ModelConfig& config, const TrainingSizes& sizes) {
+  check_layout(sizes.layout, config);
+  if (sizes.stage < 0 || sizes.stage >= sizes.layout.pp)
+    throw Error(ErrorCode::kInvalidArgument, "there is no such pipeline stage")
+        .with("stage", sizes.stage)
+        .with("pp", sizes.layout.pp);
+  return Estimate(config, sizes).result();
+}
+
+}  // namespace retort::models
