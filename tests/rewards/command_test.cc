@@ -168,7 +168,7 @@ bool runs(pid_t pid) {
 }
 
 TEST_F(CommandTest, TheWholeGroupEnds) {
-  RewardSet set = set_of("grandchild", seconds(1));
+  RewardSet set = set_of("grandchild", seconds(5));
   const auto [code, message] = error_of([&] { set.score(inputs(50)); });
   const size_t at = message.find("grandchild ");
   ASSERT_NE(at, std::string::npos) << message;
