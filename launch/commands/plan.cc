@@ -6,6 +6,7 @@
 #include "launch/commands/commands.h"
 #include "launch/recipe.h"
 #include "models/config.h"
+#include "models/memory_estimate.h"
 #include "roles/payload.h"
 
 namespace retort::launch {
@@ -15,23 +16,35 @@ struct RolePlan {
   std::string name;
   std::string model;
   int64_t ranks = 1, parameters = 0;
-  double weights = 0, gradients = 0, optimizer = 0;  // bytes per rank
+  models::TrainingMemory memory;  // of the rank that needs most; of a serving role only the parameters count
+  bool trains = false;
   double flops_per_token = 0;
   double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
 };
 
-RolePlan plan_role(const std::string& name, const RoleOptions& role) {
+// Of a micro-batch on one dp rank, at most.
+int64_t micro_batch_tokens(const Recipe& recipe) {
+  if (recipe.train.tokens_per_batch) return *recipe.train.tokens_per_batch;
+  return recipe.train.per_device_train_batch_size.value_or(0) * recipe.data.max_length;
+}
+
+RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role) {
   const models::ModelConfig config = models::read_model_config(role.model);
   RolePlan plan{.name = name, .model = role.model, .ranks = role.world.world_size(), .parameters = config.num_parameters()};
-  const auto n = static_cast<double>(plan.parameters);
-  const double bytes = role.dtype == recipes::FloatType::kFloat32 ? 4 : 2;
-  const bool trains = name == "student";
-  plan.weights = n * bytes;
-  if (trains) {
-    plan.gradients = n * 4 + n * bytes;                // fp32 main_grad, and the autograd engine's own while it runs
-    plan.optimizer = n * 8 + (bytes < 4 ? n * 4 : 0);  // two moments, and fp32 masters
+  plan.trains = name == "student";
+  plan.flops_per_token = (plan.trains ? 6 : 2) * static_cast<double>(plan.parameters);
+  for (int64_t stage = 0; stage < role.world.pp; ++stage) {
+    const models::TrainingMemory memory =
+        models::estimate_training_memory(config, {.layout = role.world,
+                                                  .stage = stage,
+                                                  .tokens = micro_batch_tokens(recipe),
+                                                  .micro_batches = recipe.train.gradient_accumulation_steps,
+                                                  .dtype_bytes = role.dtype == recipes::FloatType::kFloat32 ? 4 : 2,
+                                                  .gradient_checkpointing = recipe.train.gradient_checkpointing});
+    const auto most = [&](const models::TrainingMemory& m) { return plan.trains ? m.peak() : m.parameters; };
+    if (most(memory) > most(plan.memory)) plan.memory = memory;
   }
-  plan.flops_per_token = (trains ? 6 : 2) * n;
+  if (!plan.trains) plan.memory = {.parameters = plan.memory.parameters};
   return plan;
 }
 
@@ -41,11 +54,8 @@ struct LinkPlan {
 };
 
 double tokens_per_step(const Recipe& recipe) {
-  const double rows = static_cast<double>(recipe.train.per_device_train_batch_size.value_or(0));
-  const double micro = recipe.train.tokens_per_batch ? static_cast<double>(*recipe.train.tokens_per_batch)
-                                                     : rows * static_cast<double>(recipe.data.max_length);
-  return micro * static_cast<double>(recipe.train.gradient_accumulation_steps) *
-         static_cast<double>(recipe.roles.at("student").world.dp);
+  return static_cast<double>(micro_batch_tokens(recipe) * recipe.train.gradient_accumulation_steps *
+                             recipe.roles.at("student").world.dp);
 }
 
 LinkPlan plan_link(const Recipe& recipe, const std::string& role) {
@@ -62,6 +72,7 @@ LinkPlan plan_link(const Recipe& recipe, const std::string& role) {
 }
 
 double mib(double bytes) { return bytes / 1048576.0; }
+double mib(int64_t bytes) { return mib(static_cast<double>(bytes)); }
 
 struct Plan {
   std::vector<RolePlan> roles;
@@ -76,18 +87,23 @@ struct Plan {
 
 Plan make_plan(const Recipe& recipe) {
   Plan plan;
-  for (const auto& [name, role] : recipe.roles) plan.roles.push_back(plan_role(name, role));
+  for (const auto& [name, role] : recipe.roles) plan.roles.push_back(plan_role(recipe, name, role));
   if (recipe.distill)
     for (const auto& teacher : recipe.distill->teachers) plan.links.push_back(plan_link(recipe, teacher.role));
   return plan;
 }
 
 void print_text(const Recipe& recipe, const Plan& plan) {
-  std::printf("%-12s %6s %12s %12s %12s %12s  model\n", "role", "ranks", "parameters", "weights MiB", "grads MiB", "optim MiB");
+  std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks", "parameters", "weights MiB", "grads MiB",
+              "optim MiB", "kept MiB", "peak MiB");
   for (const RolePlan& role : plan.roles)
-    std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f  %s\n", role.name.c_str(), static_cast<long long>(role.ranks),
-                static_cast<long long>(role.parameters), mib(role.weights), mib(role.gradients), mib(role.optimizer),
+    std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f %12.1f %12.1f  %s\n", role.name.c_str(),
+                static_cast<long long>(role.ranks), static_cast<long long>(role.parameters), mib(role.memory.parameters),
+                mib(role.memory.gradients), mib(role.memory.optimizer), mib(role.memory.activations), mib(role.memory.peak()),
                 role.model.c_str());
+  std::printf(
+      "MiB: of the rank that needs most; kept: activations between forward and backward; peak: of tensors in a step, at least "
+      "(a serving role: its weights)\n");
   std::printf("tokens per step: at most %.0f\n", tokens_per_step(recipe));
   for (const LinkPlan& link : plan.links)
     std::printf(
@@ -109,9 +125,11 @@ std::string plan_json(const Recipe& recipe) {
                                                        .add("role", std::string_view(role.name))
                                                        .add("ranks", role.ranks)
                                                        .add("parameters", role.parameters)
-                                                       .add("weight_bytes_per_rank", role.weights)
-                                                       .add("gradient_bytes_per_rank", role.gradients)
-                                                       .add("optimizer_bytes_per_rank", role.optimizer)
+                                                       .add("weight_bytes_per_rank", role.memory.parameters)
+                                                       .add("gradient_bytes_per_rank", role.memory.gradients)
+                                                       .add("optimizer_bytes_per_rank", role.memory.optimizer)
+                                                       .add("activation_bytes_per_rank", role.memory.activations)
+                                                       .add("peak_bytes_per_rank", role.memory.peak())
                                                        .str();
   for (const LinkPlan& link : plan.links)
     link_json += (link_json.empty() ? "" : ", ") + JsonLine()

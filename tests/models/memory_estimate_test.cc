@@ -1,0 +1,83 @@
+// The estimate against what a decoder really holds.
+#include "models/memory_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "models/decoder.h"
+#include "tests/support/memory/peak_memory.h"
+
+namespace retort::models {
+namespace {
+
+ModelConfig config_of(Family family, bool tied) {
+  ModelConfig config;
+  config.family = family;
+  config.vocab_size = 301;
+  config.hidden_size = 96;
+  config.intermediate_size = 160;
+  config.num_hidden_layers = 5;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 24;
+  config.max_position_embeddings = 512;
+  config.sliding_window.assign(5, 0);
+  config.tie_word_embeddings = tied;
+  config.attention_bias = family == Family::kQwen2;
+  config.attention_out_bias = config.mlp_bias = family == Family::kLlama;
+  config.qk_norm = family == Family::kQwen3;
+  return config;
+}
+
+constexpr Family kFamilies[]{Family::kLlama, Family::kQwen2, Family::kQwen3};
+
+TEST(MemoryEstimate, StagesHoldTheModelsParameters) {
+  for (const Family family : kFamilies)
+    for (const bool tied : {false, true})
+      for (const int64_t pp : {1, 2, 3}) {
+        const ModelConfig config = config_of(family, tied);
+        int64_t bytes = 0;
+        for (int64_t stage = 0; stage < pp; ++stage)
+          bytes += estimate_training_memory(config, {.layout = {.pp = pp}, .stage = stage, .tokens = 8}).parameters;
+        const int64_t twice = tied && pp > 1 ? config.vocab_size * config.hidden_size : 0;
+        EXPECT_EQ(bytes, 4 * (config.num_parameters() + twice));
+      }
+}
+
+TEST(MemoryEstimate, ActivationsAreWhatForwardLeaves) {
+  for (const Family family : kFamilies)
+    for (const bool checkpointing : {false, true}) {
+      const ModelConfig config = config_of(family, false);
+      Decoder decoder = Decoder::random(config, 1, at::kFloat);
+      decoder.set_requires_grad(true);
+      decoder.set_gradient_checkpointing(checkpointing);
+      const std::vector<int32_t> row(250, 7);
+      const PackedTokens tokens = pack_rows({row, row});
+      const testing_support::PeakMemory memory;
+      const at::Tensor hidden = decoder.hidden(tokens);
+      const TrainingMemory estimate =
+          estimate_training_memory(config, {.layout = {}, .tokens = 500, .gradient_checkpointing = checkpointing});
+      const auto measured = static_cast<double>(memory.live_bytes());
+      EXPECT_NEAR(static_cast<double>(estimate.activations + 512 * 96 * 4), measured, 0.02 * measured);
+    }
+}
+
+TEST(MemoryEstimate, FollowsTheLayout) {
+  const ModelConfig config = config_of(Family::kQwen3, false);
+  const auto of = [&](const parallel::Layout& layout, int64_t micro_batches = 1) {
+    return estimate_training_memory(config, {.layout = layout, .tokens = 512, .micro_batches = micro_batches});
+  };
+  const TrainingMemory whole = of({}), zero = of({.dp = 2, .distributed_optimizer = true});
+  EXPECT_EQ(zero.optimizer * 2, whole.optimizer);
+  EXPECT_EQ(zero.gradients, whole.gradients);
+  EXPECT_EQ(zero.activations, whole.activations);
+  const TrainingMemory split = of({.tp = 2}), sequence = of({.tp = 2, .sequence_parallel = true});
+  EXPECT_LT(split.layer_bytes, whole.layer_bytes);
+  EXPECT_EQ(split.layer_bytes - sequence.layer_bytes, 256 * (4 * 96 + 2) * 4);  // half of the rows of norms and residuals
+  EXPECT_EQ(of({.pp = 4}, 1).activations * 4, of({.pp = 4}, 8).activations);    // micro-batches in flight on the first stage
+  EXPECT_THROW(of({.tp = 8}), Error);
+  EXPECT_THROW(estimate_training_memory(config, {.layout = {.pp = 2}, .stage = 2}), Error);
+}
+
+}  // namespace
+}  // namespace retort::models
