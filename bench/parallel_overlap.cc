@@ -17,9 +17,9 @@ namespace {
 using parallel::GradBuckets;
 using parallel::World;
 
-constexpr Sizes kModel{.hidden = 384, .inner = 1024, .layers = 4, .heads = 6, .kv_heads = 6, .vocab = 4096};
+constexpr Sizes kModel{.hidden = 320, .inner = 896, .layers = 5, .heads = 5, .kv_heads = 5, .vocab = 1024};
 constexpr int64_t kSequences = 8, kLength = 512;
-constexpr int kRounds = 9;
+constexpr int kRounds = 7;
 constexpr double kMiB = 1048576, kTarget = 0.1;
 
 struct Variant {

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Picture of what reducing gradients adds to the backward pass, by bucket size.
+
+    build/bench/parallel_bench overlap | tee overlap.txt
+    python bench/plot_overlap.py overlap.txt docs/overlap.png
+"""
+
+import argparse
+import pathlib
+
+
+def read_rows(path):
+    """{"overlapped": [(MiB, added, fastest, processor)], "at end": [...]}, in percent."""
+    rows = {}
+    for line in pathlib.Path(path).read_text().splitlines():
+        words = line.replace("at end", "at_end").split()
+        if len(words) == 7 and words[1] in ("overlapped", "at_end"):
+            rows.setdefault(words[1], []).append((float(words[0]), *(float(word.rstrip("%")) for word in words[4:])))
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", help="what parallel_bench overlap printed")
+    parser.add_argument("output", help="PNG file to write")
+    args = parser.parse_args()
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"font.size": 8, "axes.edgecolor": "#888888"})
+    rows = read_rows(args.table)
+    sizes = [row[0] for row in rows["overlapped"]]
+    figure, axes = pyplot.subplots(figsize=(6.4, 2.9))
+    for column, label, color in ((1, "time, median of rounds", "#2f6fa8"), (2, "time, fastest of rounds", "#c8641e"),
+                                 (3, "processor time, median", "#888888")):
+        axes.plot(sizes, [row[column] for row in rows["overlapped"]], marker="o", markersize=4, color=color, label=label)
+        for row in rows.get("at_end", []):
+            axes.plot(row[0], row[column], marker="x", markersize=5, color=color, linestyle="none",
+                      label="x: reduced at the end" if column == 1 else None)
+    axes.axhline(10, color="#333333", linewidth=0.8, linestyle="--")
+    axes.axhline(0, color="#bbbbbb", linewidth=0.8)
+    axes.text(sizes[0], 10.3, "target", fontsize=7, color="#333333")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("bucket, MiB of gradients")
+    axes.set_ylabel("added to backward, %")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.set_ylim(top=max(axes.get_ylim()[1], 14.5))
+    axes.legend(fontsize=7, frameon=False, ncols=2, loc="upper right")
+    figure.tight_layout()
+    output = pathlib.Path(args.output)
+    figure.savefig(output, dpi=130, metadata={"Software": None})
+    try:
+        from PIL import Image
+
+        Image.open(output).convert("RGB").quantize(64).save(output, optimize=True)
+    except ImportError:
+        pass
+    print(f"{output}: {output.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()
