@@ -9,6 +9,7 @@
 #include "recipes/checkpoint.h"
 #include "recipes/checkpoints.h"
 #include "recipes/metrics_writer.h"
+#include "recipes/together.h"
 #include "roles/trainer.h"
 
 namespace retort::launch {
@@ -70,10 +71,13 @@ int64_t total_steps(const recipes::TrainOptions& train, StudentRecipe& work) {
   return static_cast<int64_t>(std::ceil(train.num_train_epochs.value() * static_cast<double>(work.steps_per_epoch())));
 }
 
-// A rank that has its samples waits in a collective for those that have not.
+// A rank that has its samples, or needs no answer of a teacher, waits in a collective for those that have not or do.
 Duration collective_timeout(const Recipe& recipe) {
-  const Duration own = recipe.launch.collective_timeout;
-  return recipe.generation ? std::max(own, recipe.generation->timeout) : own;
+  constexpr Duration kSlack = std::chrono::seconds(10);  // so that the call that is waited for is the one that says why
+  Duration longest = recipe.launch.collective_timeout;
+  if (recipe.generation) longest = std::max(longest, recipe.generation->timeout);
+  if (!recipe.frozen_roles().empty()) longest = std::max(longest, recipe.rpc.timeout + kSlack);
+  return longest;
 }
 
 }  // namespace
@@ -111,7 +115,7 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
   const int64_t max_steps = total_steps(recipe.train, *work);
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
   if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
-  work->start(trainer, start);
+  recipes::together(world.all(), [&] { work->start(trainer, start); });  // only some ranks wait for other roles
 
   std::unique_ptr<recipes::MetricsWriter> metrics;
   if (world.rank() == 0) metrics = std::make_unique<recipes::MetricsWriter>(context.run_folder);

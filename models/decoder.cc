@@ -234,9 +234,11 @@ Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype,
     const auto options = at::TensorOptions().dtype(at::kFloat);
     switch (spec.kind) {
       case ParameterKind::kMatrix:
-        value = random_normal(spec.shard.shape, config.initializer_range, seed, index.at(spec.name))
-                    .narrow(spec.shard.dim, spec.shard.begin, spec.shape[static_cast<size_t>(spec.shard.dim)])
-                    .contiguous();
+        value = random_normal(spec.shard.shape, config.initializer_range, seed, index.at(spec.name));
+        if (spec.shape != spec.shard.shape) {  // a copy: a view would keep the whole matrix alive
+          const int64_t size = spec.shape[static_cast<size_t>(spec.shard.dim)];
+          value = value.narrow(spec.shard.dim, spec.shard.begin, size).clone();
+        }
         break;
       case ParameterKind::kNorm: value = at::ones(spec.shape, options); break;
       case ParameterKind::kBias: value = at::zeros(spec.shape, options); break;

@@ -85,20 +85,20 @@ void DpoObjective::begin_step(parallel::Group& dp) {
   nll_scale_ = sum[0] / sum[1];
 }
 
-at::Tensor DpoObjective::reference_log_probs(Drawn& drawn) {
+at::Tensor DpoObjective::reference_log_probs(Drawn& drawn, double* waited) {
   at::Tensor known = at::empty({2 * drawn.batch.num_pairs()}, at::kFloat);
   together(*options_.tp, [&] {
-    if (options_.tp->rank() == 0) read_reference(drawn, known.mutable_data_ptr<float>());
+    if (options_.tp->rank() == 0) read_reference(drawn, known.mutable_data_ptr<float>(), waited);
   });
   options_.tp->broadcast(known, 0);
   return known;
 }
 
 // Chosen and rejected of each pair, in turn, to `values`.
-void DpoObjective::read_reference(Drawn& drawn, float* values) {
+void DpoObjective::read_reference(Drawn& drawn, float* values, double* waited) {
   const data::PairMicroBatch& batch = drawn.batch;
   if (drawn.pending) {
-    const roles::Payload payload = reference_->client->receive(std::move(*drawn.pending), &reference_wait_seconds_);
+    const roles::Payload payload = reference_->client->receive(std::move(*drawn.pending), waited);
     const at::Tensor sums = sum_by_sequence(payload.logps, batch.sequence_of_row, 2 * batch.num_pairs()).contiguous();
     const float* sum = sums.const_data_ptr<float>();
     for (size_t p = 0; p < batch.pairs.size(); ++p) {
@@ -131,7 +131,7 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
                                   .chosen_tokens = chosen_of(tokens),
                                   .rejected_tokens = rejected_of(tokens)};
   if (reference_) {
-    const at::Tensor reference = reference_log_probs(drawn);
+    const at::Tensor reference = reference_log_probs(drawn, &sums.values[kWaitSeconds]);
     inputs.reference_chosen = chosen_of(reference);
     inputs.reference_rejected = rejected_of(reference);
   }
@@ -181,8 +181,7 @@ void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   drawn_.pop_front();
   add_metrics(sums, "", row);
   if (!reference_) return;
-  row.add("reference_wait_time", reference_wait_seconds_);
-  reference_wait_seconds_ = 0;
+  row.add("reference_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
 }
 
 MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student, const std::vector<data::PairMicroBatch>& batches,

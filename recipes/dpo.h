@@ -67,6 +67,7 @@ class DpoObjective : public Objective {
     kLogitsRejected,
     kRejectedTokens,
     kIdentical,
+    kWaitSeconds,
     kValues
   };
   // A micro-batch and its reference's answer on its way (not valid: all its completions are known already).
@@ -80,8 +81,8 @@ class DpoObjective : public Objective {
   };
   Drawn ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step);
   // [2 P] float32: chosen and rejected of each pair, in turn. A vote and a broadcast on tp.
-  at::Tensor reference_log_probs(Drawn& drawn);
-  void read_reference(Drawn& drawn, float* values);
+  at::Tensor reference_log_probs(Drawn& drawn, double* waited);
+  void read_reference(Drawn& drawn, float* values, double* waited);
   at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn, double nll_scale, StepSums& sums);
   void add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const;
 
@@ -90,7 +91,6 @@ class DpoObjective : public Objective {
   Options options_;
   std::deque<DrawnStep> drawn_;
   double nll_scale_ = 0;  // pairs / chosen tokens of the global batch
-  double reference_wait_seconds_ = 0;
   uint64_t next_evaluation_request_ = uint64_t{1} << 63;
 };
 

@@ -135,7 +135,7 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   const at::Tensor by_group = advantages.advantages.view({num_groups, generations});
   std::vector<at::Tensor> mine;
   for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks) mine.push_back(by_group.select(0, i));
-  batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step);
+  together(world_.all(), [&] { batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step); });
   measure(rollout, advantages, step);
 }
 

@@ -50,6 +50,21 @@ void Trainer::run_pipeline(size_t micro_batches, std::function<const models::Pac
                   .before_backward = [this](bool last) { buckets_->set_last_micro_batch(last); }});
 }
 
+// The norm is that of the whole model; the parameters to blame may be another rank's. Every rank calls: one vote on the world.
+void Trainer::refuse_gradient(double learning_rate) {
+  const std::vector<std::string> names = buckets_->non_finite();
+  const Error error =
+      Error(ErrorCode::kInvalidArgument, "the gradient is not finite in " + join(names, 8) +
+                                             "; look at the learning rate, the data of this step and the teacher's payload")
+          .with("step", step() + 1)
+          .with("rank", world_.rank())
+          .with("learning_rate", learning_rate);
+  if (world_.size() == 1) throw error;
+  parallel::agree_or_throw(world_.all(), names.empty() ? nullptr : &error);
+  throw Error(ErrorCode::kInvalidArgument, "the norm of the gradient is not finite, though each of its parts is")
+      .with("step", step() + 1);
+}
+
 Trainer::Update Trainer::finish_step(double count) {
   buckets_->finish();
   Update update;
@@ -57,12 +72,7 @@ Trainer::Update Trainer::finish_step(double count) {
   if (count <= 0) throw Error(ErrorCode::kInvalidArgument, "a global batch has no target token").with("step", step() + 1);
   buckets_->scale(1.0 / count);
   update.grad_norm = buckets_->norm();
-  if (!std::isfinite(update.grad_norm))
-    throw Error(ErrorCode::kInvalidArgument, "the gradient is not finite in " + join(buckets_->non_finite(), 8) +
-                                                 "; look at the learning rate, the data of this step and the teacher's payload")
-        .with("step", step() + 1)
-        .with("rank", world_.rank())
-        .with("learning_rate", update.learning_rate);
+  if (!std::isfinite(update.grad_norm)) refuse_gradient(update.learning_rate);
   // The coefficient of torch.nn.utils.clip_grad_norm_.
   if (options_.max_grad_norm > 0) {
     const double coefficient = options_.max_grad_norm / (update.grad_norm + 1e-6);

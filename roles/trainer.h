@@ -69,6 +69,7 @@ class Trainer {
   void load_state(const std::filesystem::path& folder);
 
  private:
+  [[noreturn]] void refuse_gradient(double learning_rate);
   models::Decoder decoder_;
   parallel::World& world_;
   Options options_;

@@ -167,13 +167,14 @@ at::Tensor completion_log_probs(const models::Decoder& decoder, const models::Pa
   return at::zeros({2}, log_probs.options()).index_add(0, batch.sequence_of_row, log_probs);
 }
 
-// dpo: the first pair of the run.
+// dpo: the first pair of the run whose completions differ.
 void check_pair(Report& report, const Recipe& recipe, const LoadedModel& student) {
   const losses::PreferenceOptions options = recipe.dpo->preference();
   auto dataset = std::make_shared<data::PreferenceDataset>(recipe.data.train, recipe.data, student.tokenizer, student.chat, "");
   data::PairBatchStream stream(
       dataset, {.seed = static_cast<uint64_t>(recipe.seed), .rows_per_micro_batch = 1, .shuffle = recipe.data.shuffle});
-  const data::PairMicroBatch batch = stream.next().micro_batches.at(0);
+  data::PairMicroBatch batch = stream.next().micro_batches.at(0);
+  for (int tries = 0; batch.pairs[0].identical && tries < 100; ++tries) batch = stream.next().micro_batches.at(0);
   const data::PairShape& shape = batch.shapes.at(0);
   report.check("pair", !batch.pairs[0].identical,
                batch.pairs[0].origin + ": " + std::to_string(shape.chosen_tokens) + " tokens of the chosen completion, " +

@@ -45,11 +45,16 @@ BucketLayout lay_out_buckets(const std::vector<NamedParameter>& parameters, cons
   BucketLayout layout;
   layout.places.resize(parameters.size());
   Filler filler(layout, bucket_bytes, parts);
+  // What several ranks hold alike lies in buckets that are laid out alike on all of them: the order in which dp's sum of an element is
+  // formed may depend on its place, and copies must not drift apart.
+  const auto shared = [&](size_t i) { return late[i] ? parameters[i].shard.tied_stages : parameters[i].shard.copies > 1; };
   for (const bool late_ones : {false, true}) {
-    // Backward reaches the last parameter first.
-    for (size_t i = parameters.size(); i-- > 0;)
-      if ((late[i] != 0) == late_ones) filler.add(parameters[i], layout.places[i]);
-    filler.close();
+    for (const bool shared_ones : {false, true}) {
+      // Backward reaches the last parameter first.
+      for (size_t i = parameters.size(); i-- > 0;)
+        if ((late[i] != 0) == late_ones && shared(i) == shared_ones) filler.add(parameters[i], layout.places[i]);
+      filler.close();
+    }
     if (!late_ones) layout.num_early = layout.buckets.size();
   }
   return layout;

@@ -21,7 +21,8 @@ struct BucketLayout {
   int64_t numel = 0;                       // of the buffer
 };
 
-// From the last parameter to the first, those that are late (one flag each) after all others. A bucket ends before it exceeds
+// From the last parameter to the first, those that are late (one flag each) after all others, and in both those that other ranks of the
+// model hold too (copies, tied embeddings) after the rest, in buckets of their own. A bucket ends before it exceeds
 // `bucket_bytes` of fp32; with parts > 1 also where the dtype changes, and it is padded to a multiple of parts.
 BucketLayout lay_out_buckets(const std::vector<NamedParameter>& parameters, const std::vector<char>& late, int64_t bucket_bytes,
                              int64_t parts);

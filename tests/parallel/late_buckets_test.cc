@@ -68,7 +68,7 @@ void partial_copies_scenario() {
     const auto rank_of = [&](size_t i) { return i == 3 ? int64_t{0} : rank; };
     GradBuckets buckets(parameters, world.dp(), {.bucket_bytes = 40, .overlap = overlap, .tp = &world.tp(), .mp = &world.mp()});
     require(buckets.num_buckets() == 5 && buckets.num_late_buckets() == 3, "partial gradients have buckets of their own");
-    require(buckets.place(3).bucket == 0 && buckets.place(1).bucket == 1 && buckets.place(0).bucket == 4, "and they come last");
+    require(buckets.place(1).bucket == 0 && buckets.place(3).bucket == 1 && buckets.place(0).bucket == 4, "and they come last");
     for (int step = 0; step < 2; ++step) {
       run_step(parameters, buckets, rank_of);
       double squares = 0;
