@@ -8,6 +8,8 @@
 import argparse
 import pathlib
 
+import picture
+
 
 def read_rows(path):
     """{"overlapped": [(MiB, added, fastest, processor)], "at end": [...]}, in percent."""
@@ -53,15 +55,7 @@ def main():
     axes.set_ylim(top=max(axes.get_ylim()[1], 14.5))
     axes.legend(fontsize=7, frameon=False, ncols=2, loc="upper right")
     figure.tight_layout()
-    output = pathlib.Path(args.output)
-    figure.savefig(output, dpi=130, metadata={"Software": None})
-    try:
-        from PIL import Image
-
-        Image.open(output).convert("RGB").quantize(64).save(output, optimize=True)
-    except ImportError:
-        pass
-    print(f"{output}: {output.stat().st_size / 1024:.0f} KiB")
+    picture.save(figure, args.output)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ Each PP,VIRTUAL_PP,MICRO_BATCHES is a panel; the steps come from pipeline_bench,
 """
 
 import argparse
-import pathlib
 import subprocess
+
+import picture
 
 # Light to dark: chunk 0, 1, ...
 COLORS = {"forward": ["#bcd7ee", "#6fa8d6", "#2f6fa8", "#1d4568"], "backward": ["#f7d3b8", "#eda36e", "#c8641e", "#8a4312"]}
@@ -64,15 +65,7 @@ def main():
     figure.legend(handles=legend + [patches.Patch(color="#efefef", label="idle")], ncols=len(legend) + 1, loc="lower center",
                   fontsize=7.5, frameon=False)
     figure.tight_layout(rect=(0, 0.06, 1, 1))
-    output = pathlib.Path(args.output)
-    figure.savefig(output, dpi=130, metadata={"Software": None})
-    try:
-        from PIL import Image
-
-        Image.open(output).convert("RGB").quantize(64).save(output, optimize=True)
-    except ImportError:
-        pass
-    print(f"{output}: {output.stat().st_size / 1024:.0f} KiB")
+    picture.save(figure, args.output)
 
 
 if __name__ == "__main__":

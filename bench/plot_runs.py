@@ -16,6 +16,8 @@ import math
 import pathlib
 import sys
 
+import picture
+
 LINE_STYLES = ["-", "--", ":", "-."]
 COLORS = ["#2563a8", "#c8501e", "#2f8f5b", "#8a4fa3", "#8c6d1f", "#555555"]
 
@@ -127,17 +129,7 @@ def main():
     if args.title:
         figure.suptitle(args.title, fontsize=10, x=0.01, ha="left")
     figure.tight_layout()
-    output = pathlib.Path(args.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    # Few colours are enough for lines: an indexed PNG is a third of the size. Without Pillow the file is as matplotlib writes it.
-    figure.savefig(output, dpi=130, metadata={"Software": None})
-    try:
-        from PIL import Image
-
-        Image.open(output).convert("RGB").quantize(64).save(output, optimize=True)
-    except ImportError:
-        pass
-    print(f"{output}: {output.stat().st_size / 1024:.0f} KiB")
+    picture.save(figure, args.output)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,14 @@
 // Teachers of every layout teach students of every layout the same: loss, gradient norm and parameters of one process.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "models/safetensors.h"
+#include <cmath>
+
 #include "tests/recipes/run_support.h"
 
 namespace retort::test {
 namespace {
 
 constexpr double kTolerance = 1e-5;
-
-double relative_difference(const fs::path& a, const fs::path& b) {
-  const models::SafetensorsReader left(a), right(b);
-  EXPECT_EQ(left.names(), right.names());
-  double difference = 0, norm = 0;
-  for (const auto& name : right.names()) {
-    const at::Tensor x = left.get(name).to(at::kDouble), y = right.get(name).to(at::kDouble);
-    difference += (x - y).square().sum().item<double>();
-    norm += y.square().sum().item<double>();
-  }
-  return std::sqrt(difference / norm);
-}
 
 // What one process gives, and what a layout gives; both of 5 steps of 4 rows.
 class Runs {

@@ -1,23 +1,10 @@
 // The same global batch by one process, by two data-parallel processes and by accumulation gives the same run.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "models/safetensors.h"
 #include "tests/recipes/run_support.h"
 
 namespace retort::test {
 namespace {
-
-double relative_difference(const fs::path& a, const fs::path& b) {
-  const models::SafetensorsReader left(a), right(b);
-  double difference = 0, norm = 0;
-  for (const auto& name : right.names()) {
-    const at::Tensor x = left.get(name).to(at::kDouble), y = right.get(name).to(at::kDouble);
-    difference += (x - y).square().sum().item<double>();
-    norm += y.square().sum().item<double>();
-  }
-  return std::sqrt(difference / norm);
-}
 
 class Layouts : public testing::TestWithParam<bool> {};
 

@@ -1,8 +1,6 @@
 // Whole runs with the student split over processes: they are the run of one process, and go on in another layout.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "models/safetensors.h"
 #include "tests/recipes/golden_support.h"
 
 namespace retort::test {
@@ -22,18 +20,6 @@ std::vector<std::string> launch(const fs::path& recipe, const World& world, std:
   for (const std::string& setting : settings(world)) args.push_back(setting);
   args.insert(args.end(), more.begin(), more.end());
   return args;
-}
-
-double relative_difference(const fs::path& a, const fs::path& b) {
-  const models::SafetensorsReader left(a), right(b);
-  EXPECT_EQ(left.names(), right.names());
-  double difference = 0, norm = 0;
-  for (const auto& name : right.names()) {
-    const at::Tensor x = left.get(name).to(at::kDouble), y = right.get(name).to(at::kDouble);
-    difference += (x - y).square().sum().item<double>();
-    norm += y.square().sum().item<double>();
-  }
-  return std::sqrt(difference / norm);
 }
 
 void expect_same_run(const fs::path& got, const fs::path& want, const std::string& what) {

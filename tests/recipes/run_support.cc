@@ -1,5 +1,6 @@
 #include "tests/recipes/run_support.h"
 
+#include <ATen/ATen.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -15,6 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "models/safetensors.h"
 
 extern char** environ;
 
@@ -116,6 +119,18 @@ std::vector<double> column(const fs::path& run, const std::string& key) {
   for (const auto& row : read_metrics(run))
     if (row.contains(key)) values.push_back(row.at(key).get<double>());
   return values;
+}
+
+double relative_difference(const fs::path& a, const fs::path& b) {
+  const models::SafetensorsReader left(a), right(b);
+  EXPECT_EQ(left.names(), right.names());
+  double difference = 0, norm = 0;
+  for (const auto& name : right.names()) {
+    const at::Tensor x = left.get(name).to(at::kDouble), y = right.get(name).to(at::kDouble);
+    difference += (x - y).square().sum().item<double>();
+    norm += y.square().sum().item<double>();
+  }
+  return std::sqrt(difference / norm);
 }
 
 std::string timeless_metrics(const fs::path& run) {

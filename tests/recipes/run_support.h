@@ -59,6 +59,9 @@ fs::path goldens();
 std::vector<nlohmann::json> read_metrics(const fs::path& run);
 // The rows that have this key, in order.
 std::vector<double> column(const fs::path& run, const std::string& key);
+// Of all tensors of two checkpoints as one vector each: the 2-norm of the difference by that of `b`. A failure of the test if their names
+// differ.
+double relative_difference(const fs::path& a, const fs::path& b);
 // metrics.jsonl without what depends on the clock (times, rates, latencies, bytes): what must repeat bit for bit.
 std::string timeless_metrics(const fs::path& run);
 
