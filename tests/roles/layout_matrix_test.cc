@@ -206,6 +206,29 @@ void matrix_scenario() {
   }
 }
 
+// A gradient that is not finite is named on every rank, also where its parameter is not.
+void not_finite_scenario() {
+  World world(parallel::testing::child_world_options());
+  Trainer trainer(models::Decoder::random(nano(false, models::Family::kQwen3), 7, at::kFloat, models::Placement::of(world)),
+                  world, trainer_options(world.options().layout));
+  const models::PackedTokens tokens = tokens_of(0, 1);
+  trainer.begin_step();
+  trainer.run_pipeline(
+      1, [&](size_t) -> const models::PackedTokens& { return tokens; },
+      [&](size_t, const at::Tensor& hidden) { return loss_of(trainer.decoder().head(), hidden, tokens); });
+  for (size_t i = 0; i < trainer.buckets().size(); ++i)
+    if (trainer.buckets().parameter(i).name == "model.norm.weight") trainer.buckets().main_grad(i).fill_(INFINITY);
+  const Error error = parallel::testing::error_of([&] { trainer.finish_step(1); });
+  require(error.code() == ErrorCode::kInvalidArgument, error.what());
+  require(std::string(error.what()).find("model.norm.weight") != std::string::npos, error.what());
+}
+
+TEST(Layouts, NameWhatIsNotFiniteOnEveryRank) {
+  const parallel::StoreServer store("127.0.0.1");
+  auto ranks = parallel::testing::spawn_ranks(store, {.scenario = "not_finite", .layout = {.pp = 2}}, 2);
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(60))), 0);
+}
+
 TEST(Layouts, TrainLikeOneProcess) {
   const parallel::StoreServer store("127.0.0.1");
   auto ranks = parallel::testing::spawn_ranks(store, {.scenario = "matrix", .layout = {.dp = kProcesses}}, kProcesses);
@@ -215,5 +238,6 @@ TEST(Layouts, TrainLikeOneProcess) {
 }  // namespace retort::roles
 
 int main(int argc, char** argv) {
-  return retort::parallel::testing::ranks_or_tests(argc, argv, {{"matrix", retort::roles::matrix_scenario}});
+  return retort::parallel::testing::ranks_or_tests(
+      argc, argv, {{"matrix", retort::roles::matrix_scenario}, {"not_finite", retort::roles::not_finite_scenario}});
 }
