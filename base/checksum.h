@@ -7,8 +7,7 @@
 
 namespace retort {
 
-// Eight lanes of multiply and rotate over 8-byte words, mixed with `seed` and the length. The same on every machine
-// (little-endian).
+// XXH3 of 64 bits (xxHash 0.8): the same on every machine.
 uint64_t checksum64(std::span<const std::byte> bytes, uint64_t seed = 0);
 
 }  // namespace retort

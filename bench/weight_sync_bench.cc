@@ -1,5 +1,5 @@
 // Weights of a 100M-parameter model pushed from a trainer to a generator in another process, beside 64 MiB messages between the same two.
-//   weight_sync_bench [tokenizer folder, default tests/recipes/goldens/qwen3] [pushes, default 7]
+//   weight_sync_bench [tokenizer folder, default tests/recipes/goldens/qwen3] [pushes, default 15]
 // A push is everything that a training step waits for: checksums, buckets of 64 MiB, the generator's check and copy, the commit's reply.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -148,5 +148,5 @@ int run(const std::string& folder, int pushes, const char* program) {
 int main(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "tests/recipes/goldens/qwen3";
   if (first == "--serve") return retort::serve(argv[2]);
-  return retort::run(first, argc > 2 ? std::atoi(argv[2]) : 7, argv[0]);
+  return retort::run(first, argc > 2 ? std::atoi(argv[2]) : 15, argv[0]);
 }
