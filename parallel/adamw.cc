@@ -10,17 +10,18 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
+#include "parallel/detail/one_device.h"
+
 namespace retort::parallel {
 namespace {
 
 bool needs_master(const at::Tensor& parameter) { return parameter.scalar_type() != at::kFloat; }
 
-void check_parameter(const NamedParameter& p) {
+void check_parameter(const NamedParameter& p, const NamedParameter& first) {
+  detail::check_device(p, first);
   const at::Tensor& v = p.value;
   const char* problem = nullptr;
-  if (!v.defined() || !v.device().is_cpu())
-    problem = "is not a tensor on the CPU";
-  else if (!v.is_contiguous())
+  if (!v.is_contiguous())
     problem = "is not contiguous";
   else if (v.scalar_type() != at::kFloat && v.scalar_type() != at::kBFloat16 && v.scalar_type() != at::kHalf)
     problem = "has an unsupported dtype, expected float32, bfloat16 or float16";
@@ -63,9 +64,10 @@ void AdamW::allocate() {
   check_options(options_);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    check_parameter(parameters_[i]);
-    exp_avg_.push_back(at::zeros({parts_[i].size()}, at::kFloat));
-    exp_avg_sq_.push_back(at::zeros({parts_[i].size()}, at::kFloat));
+    check_parameter(parameters_[i], parameters_.front());
+    const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(parameters_[i].value.device());
+    exp_avg_.push_back(at::zeros({parts_[i].size()}, fp32));
+    exp_avg_sq_.push_back(at::zeros({parts_[i].size()}, fp32));
     master_.push_back(needs_master(parameters_[i].value) ? value_part(i).to(at::kFloat) : at::Tensor());
   }
 }
@@ -89,9 +91,10 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
     throw Error(ErrorCode::kInvalidArgument, "the gradients belong to other parameters than the optimizer's")
         .with("gradients", grads.size())
         .with("parameters", parameters_.size());
-  const at::NoGradGuard no_grad;
   ++step_;
-  const at::Tensor step_tensor = at::full({}, static_cast<double>(step_), at::kFloat);
+  if (parameters_.empty()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor step_tensor = at::full({}, static_cast<double>(step_), exp_avg_.front().options());
   UpdateGroup groups[2];  // without and with weight decay
   for (size_t i = 0; i < parameters_.size(); ++i) {
     RETORT_CHECK(grads.parameter(i).value.is_same(parameters_[i].value))

@@ -15,6 +15,8 @@ namespace retort::parallel {
 // State per parameter element: m and v fp32 (8 bytes), and an fp32 master copy (4 bytes) when the parameter is not fp32.
 // Everything is allocated in the constructor, not lazily. With sharded gradients the state is that of GradBuckets::part() only,
 // and step() updates only that part of each parameter: ParameterGather makes them whole.
+// Devices: the CPU or one CUDA device, the same for all parameters; the state lies there too. On a device step() only queues work.
+// Errors: kInvalidArgument naming the parameter that is on another device, not contiguous or of another dtype than fp32, bf16, fp16.
 // Threads: compute. No collectives.
 class AdamW {
  public:
@@ -32,12 +34,13 @@ class AdamW {
   int64_t state_bytes() const;  // allocated
 
   // Layout-independent state: pieces of tensors "<name>.exp_avg", "<name>.exp_avg_sq" and "<name>.master" that have the whole
-  // parameter's shape, in the order of the parameters. `values` are the live tensors (fp32, one dimension), not copies.
+  // parameter's shape, in the order of the parameters. `values` are the live tensors (fp32, one dimension, on the
+  // parameters' device), not copies.
   // counted_only: the pieces that this rank writes. Over tp, pp and sharded dp these cover every element exactly once; without
   // sharding every dp rank has the same ones, and one of them writes.
   std::vector<TensorPiece> state(bool counted_only = false) const;
-  // Gives the values of a wanted piece: fp32, one dimension, wanted.values.numel() elements, on the CPU; a view of a mapped file
-  // will do. It throws kMismatch for what it does not have.
+  // Gives the values of a wanted piece: fp32, one dimension, wanted.values.numel() elements, on any device; a view of a mapped
+  // file will do. It throws kMismatch for what it does not have.
   using ReadPiece = std::function<at::Tensor(const TensorPiece& wanted)>;
   // Sets the step and copies every piece of state(). All pieces are read before the first is written; kMismatch naming the
   // first misshaped one. A loaded master also sets its part of the parameter.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 #include <sstream>
 #include <utility>
 
@@ -12,29 +11,12 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "parallel/detail/bucket_layout.h"
+#include "parallel/detail/gradient_squares.h"
+#include "parallel/detail/one_device.h"
 #include "parallel/detail/partial_gradients.h"
 
 namespace retort::parallel {
 namespace {
-
-// Sum of squares in fp64, in eight lanes that are added in order: the same bits for every number of threads.
-double sum_of_squares(std::span<const float> values) {
-  double lanes[8] = {};
-  size_t i = 0;
-  for (; i + 8 <= values.size(); i += 8)
-    for (size_t lane = 0; lane < 8; ++lane) {
-      const double x = values[i + lane];
-      lanes[lane] += x * x;
-    }
-  for (; i < values.size(); ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
-  double sum = 0;
-  for (double lane : lanes) sum += lane;
-  return sum;
-}
-
-std::span<const float> elements(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<float>(), static_cast<size_t>(tensor.numel())};
-}
 
 // Reduce-scatters in flight at once: each holds what arrives until it is summed.
 constexpr size_t kMaxScatters = 4;
@@ -97,13 +79,10 @@ void GradBuckets::Impl::check_parameters() const {
   if (options.bucket_bytes < 4)
     throw Error(ErrorCode::kInvalidArgument, "bucket_bytes must be at least one fp32 element (4 bytes)");
   for (const NamedParameter& p : parameters) {
+    detail::check_device(p, parameters.front());
     const at::Tensor& v = p.value;
     const char* problem = nullptr;
-    if (!v.defined())
-      problem = "is not defined";
-    else if (!v.device().is_cpu())
-      problem = "is not on the CPU";
-    else if (!v.is_floating_point())
+    if (!v.is_floating_point())
       problem = "is not a floating-point tensor";
     else if (!v.is_leaf() || !v.requires_grad())
       problem = "is not a leaf that requires a gradient";
@@ -119,7 +98,8 @@ void GradBuckets::Impl::lay_out() {
   for (const NamedParameter& p : parameters) late.push_back(detail::is_partial(p, options) ? 1 : 0);
   const int64_t num_parts = sharded() ? dp.size() : 1, my_part = sharded() ? dp.rank() : 0;
   detail::BucketLayout layout = detail::lay_out_buckets(parameters, late, options.bucket_bytes, num_parts);
-  buffer = at::zeros({layout.numel}, at::kFloat);
+  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().value.device();
+  buffer = at::zeros({layout.numel}, at::TensorOptions(at::kFloat).device(device));
   num_early = layout.num_early;
   places = std::move(layout.places);
   ready.resize(parameters.size());
@@ -236,19 +216,23 @@ void GradBuckets::scale(double factor) {
 }
 
 double GradBuckets::norm() const {
-  double sum = 0;
+  std::vector<at::Tensor> counted;
   for (size_t i = 0; i < size(); ++i)
-    if (parameter(i).shard.counted) sum += sum_of_squares(elements(impl_->part_of_grad(i)));
+    if (parameter(i).shard.counted) counted.push_back(impl_->part_of_grad(i));
+  double sum = 0;
+  for (const double squares : detail::sums_of_squares(counted)) sum += squares;
   if (impl_->sharded()) sum = impl_->dp.all_reduce(sum);
   if (impl_->options.mp != nullptr) sum = impl_->options.mp->all_reduce(sum);
   return std::sqrt(sum);
 }
 
 std::vector<std::string> GradBuckets::non_finite() const {
+  std::vector<at::Tensor> all;
+  for (size_t i = 0; i < size(); ++i) all.push_back(impl_->part_of_grad(i));
+  const std::vector<double> squares = detail::sums_of_squares(all);
   std::vector<std::string> found;
   for (size_t i = 0; i < size(); ++i) {
-    // Squares of finite fp32 values never overflow fp64.
-    const double norm = std::sqrt(sum_of_squares(elements(impl_->part_of_grad(i))));
+    const double norm = std::sqrt(squares[i]);
     if (std::isfinite(norm)) continue;
     std::ostringstream text;
     text << impl_->parameters[i].name << " (norm " << norm << ")";

@@ -35,10 +35,12 @@ namespace retort::parallel {
 // number of copies that a partial gradient has, and one on `embedding` for each tied parameter. Every dp rank must run the same
 // number of steps; all tp ranks must hold their partial gradients in the same order and sizes, the embedding ranks their tied ones.
 // Memory beside the buffer: with `shard` what arrives, at most that of 4 buckets; in finish() the copies' sum.
-// Errors: kInvalidArgument for a parameter that is no CPU leaf with requires_grad or has a hook already, for one that needs a group
-// that is not there, for calls out of order, and for a gradient that arrives after its bucket was sent; finish() and backward()
-// rethrow the groups' errors.
-// Threads: compute; hooks run on the autograd thread of the same backward call.
+// Errors: kInvalidArgument for a parameter that is no leaf with requires_grad, has a hook already or is on another device than the
+// first, for one that needs a group that is not there, for calls out of order, and for a gradient that arrives after its bucket was
+// sent; finish() and backward() rethrow the groups' errors.
+// Devices: the CPU or one CUDA device, the same for all parameters; the buffer lies there too. There only norm() and non_finite()
+// wait for the device, once each, and what dp sums need not have the same bits in a repeated run.
+// Threads: compute; hooks run on the autograd thread of the same backward call (on a device: that device's, while the caller waits).
 class GradBuckets {
  public:
   struct Options {
@@ -68,7 +70,8 @@ class GradBuckets {
   void set_last_micro_batch(bool last);
   void finish();
   void scale(double factor);  // what this rank has the sums of
-  // 2-norm over all elements of the model, computed per parameter in parameter order then combined in fp64 (deterministic).
+  // 2-norm over all elements of the model, computed per parameter in parameter order then combined in fp64 (deterministic; a
+  // device adds the squares of a parameter in another order than the CPU).
   // Slices that are not counted, or that another dp rank has the sums of, are left to the ranks that do count them.
   // Collectives: an all-reduce of one double on `mp`, with `shard` one on `dp` before it: every rank must call.
   double norm() const;

@@ -18,6 +18,7 @@ namespace retort::parallel {
 // them (checkpoints, pushes of weights, evaluation). Without sharding it moves nothing and every call returns at once.
 // Collectives: launch() is one all-gather on dp for each bucket, those that forward needs first before the others; every rank must
 // call. Bytes sent by a rank: (dp - 1) / dp of the parameters' bytes.
+// Devices: that of the buckets; on a CUDA device wait() makes the current stream wait, not the thread.
 // Threads: compute. Errors: wait() rethrows the group's; launch() waits for what an earlier one left.
 class ParameterGather {
  public:

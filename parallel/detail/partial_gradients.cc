@@ -17,7 +17,7 @@ bool is_tied(const NamedParameter& p, const GradBuckets::Options& options) {
 void sum_copies(const std::vector<at::Tensor>& gradients, int64_t copies, Group& tp) {
   int64_t total = 0;
   for (const at::Tensor& g : gradients) total += g.numel();
-  at::Tensor slots = at::zeros({tp.size() / copies, total}, at::kFloat);
+  at::Tensor slots = at::zeros({tp.size() / copies, total}, gradients.front().options());
   const at::Tensor own = slots.select(0, tp.rank() / copies);
   int64_t offset = 0;
   for (const at::Tensor& g : gradients) {

@@ -174,6 +174,15 @@ TEST_F(AdamWTest, LoadingNamesWhatDoesNotFitAndWritesNothing) {
 TEST_F(AdamWTest, RefusesWhatItCannotUpdate) {
   EXPECT_THROW(AdamW({{"w", at::zeros({2}, at::kDouble)}}, {}), Error);
   EXPECT_THROW(AdamW({{"w", at::zeros({2, 3}).t()}}, {}), Error);
+  EXPECT_THROW(AdamW({{"w", {}}}, {}), Error);
+  EXPECT_THROW(AdamW({{"w", at::zeros({2}, at::kMeta)}}, {}), Error);
+  try {
+    AdamW({{"here", at::zeros({2})}, {"there", at::zeros({2}, at::kMeta)}}, {});
+    FAIL() << "accepted two devices";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(e.message().find("'there' is on meta and 'here' on cpu"), std::string::npos) << e.what();
+  }
   EXPECT_THROW(AdamW(make_parameters(), {.beta1 = 1.0}), Error);
   EXPECT_THROW(AdamW(make_parameters(), {.weight_decay = -0.1}), Error);
 }

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "parallel/detail/gradient_squares.h"
 #include "parallel/world.h"
 
 namespace retort::parallel {
@@ -134,6 +135,26 @@ TEST_F(GradBucketsTest, NamesParametersThatAreNotFinite) {
   EXPECT_EQ(buckets.non_finite(), (std::vector<std::string>{"b (norm nan)", "c (norm inf)"}));
 }
 
+// What devices run, on the CPU: the same sums, with infinities, NaNs and tensors without elements in their places.
+TEST_F(GradBucketsTest, OperatorsGiveTheSumsOfDevices) {
+  const float inf = std::numeric_limits<float>::infinity(), max = std::numeric_limits<float>::max();
+  at::manual_seed(3);
+  const at::Tensor flat = at::randn({100'003});
+  const std::vector<at::Tensor> tensors{at::empty({0}),       flat,
+                                        flat.narrow(0, 3, 7), at::tensor({1.0f, -inf}),
+                                        at::empty({0}),       at::tensor({max, max}),
+                                        at::zeros({3}),       at::tensor({std::numeric_limits<float>::quiet_NaN(), inf}),
+                                        at::empty({0})};
+  const std::vector<double> host = detail::sums_of_squares(tensors), got = detail::operator_sums_of_squares(tensors);
+  ASSERT_EQ(got.size(), tensors.size());
+  for (const size_t i : {1u, 2u, 5u}) EXPECT_NEAR(got[i] / host[i], 1.0, 1e-12) << i;
+  for (const size_t i : {0u, 4u, 6u, 8u}) EXPECT_EQ(got[i], 0.0) << i;
+  EXPECT_EQ(got[3], std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(got[7]));
+  EXPECT_TRUE(detail::operator_sums_of_squares({}).empty());
+  EXPECT_EQ(detail::operator_sums_of_squares({at::empty({0})}), std::vector<double>{0.0});
+}
+
 template <class F>
 std::string refusal(F&& body) {
   try {
@@ -153,6 +174,16 @@ TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
               GradBuckets({{"w", w}, {"again", w}}, world_.dp(), {});
             }).find("'again' is listed twice"),
             std::string::npos);
+  const at::Tensor nowhere = at::zeros({2}, at::kMeta).requires_grad_(true);
+  EXPECT_NE(refusal([&] {
+              GradBuckets({{"m", nowhere}}, world_.dp(), {});
+            }).find("'m' is on meta, expected the CPU or"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              GradBuckets({{"w", w}, {"m", nowhere}}, world_.dp(), {});
+            }).find("'m' is on meta and 'w' on cpu"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { GradBuckets({{"none", {}}}, world_.dp(), {}); }).find("'none' is not defined"), std::string::npos);
   // Groups that the shards need.
   NamedParameter partial{"partial", w, {.copies = 2, .partial_gradient = true}}, tied{"tied", w, {.tied_stages = true}};
   EXPECT_NE(refusal([&] { GradBuckets({partial}, world_.dp(), {}); }).find("expected Options::tp"), std::string::npos);

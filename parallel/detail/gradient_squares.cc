@@ -1,0 +1,55 @@
+#include "parallel/detail/gradient_squares.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/stack.h>
+
+namespace retort::parallel::detail {
+namespace {
+
+// In eight lanes that are added in order.
+double sum_of_squares(std::span<const float> values) {
+  double lanes[8] = {};
+  size_t i = 0;
+  for (; i + 8 <= values.size(); i += 8)
+    for (size_t lane = 0; lane < 8; ++lane) {
+      const double x = values[i + lane];
+      lanes[lane] += x * x;
+    }
+  for (; i < values.size(); ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
+  double sum = 0;
+  for (double lane : lanes) sum += lane;
+  return sum;
+}
+
+}  // namespace
+
+std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors) {
+  if (!tensors.empty() && !tensors.front().is_cpu()) return operator_sums_of_squares(tensors);
+  std::vector<double> sums;
+  for (const at::Tensor& t : tensors) sums.push_back(sum_of_squares({t.const_data_ptr<float>(), static_cast<size_t>(t.numel())}));
+  return sums;
+}
+
+std::vector<double> operator_sums_of_squares(const std::vector<at::Tensor>& tensors) {
+  std::vector<double> sums(tensors.size(), 0.0);
+  std::vector<at::Tensor> filled;
+  for (const at::Tensor& t : tensors)
+    if (t.numel() > 0) filled.push_back(t);
+  if (filled.empty()) return sums;
+  const at::NoGradGuard no_grad;
+  const at::Tensor norms = at::stack(at::_foreach_norm(filled, 2, at::kDouble)).cpu();
+  const double* norm = norms.const_data_ptr<double>();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].numel() == 0) continue;
+    sums[i] = *norm * *norm;
+    ++norm;
+  }
+  return sums;
+}
+
+}  // namespace retort::parallel::detail
