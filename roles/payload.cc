@@ -17,7 +17,7 @@ namespace {
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 void hash_tensor(Sha256& hash, const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kLong).contiguous();
+  const at::Tensor flat = tensor.to(at::kCPU, at::kLong).contiguous();
   const int64_t count = flat.numel();
   hash.update(std::string_view(reinterpret_cast<const char*>(&count), sizeof count));
   hash.update(std::string_view(static_cast<const char*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())));
@@ -58,14 +58,14 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
   payload.label.spec = spec;
   payload.label.num_rows = hidden_rows.size(0);
   if (spec.kind == PayloadKind::kHiddenStates) {
-    payload.hidden = hidden_rows.contiguous();
+    payload.hidden = hidden_rows.to(at::kCPU).contiguous();
     return payload;
   }
   if (!shard.whole()) return make_sharded_payload(hidden_rows, weight, spec, targets, shard);
   const int64_t rows = hidden_rows.size(0), vocab_rows = weight.size(0), vocab = payload_vocab(spec, vocab_rows);
   const int64_t k = std::min(spec.top_k, vocab);
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
-  const auto floats = hidden_rows.options().dtype(at::kFloat);
+  const auto floats = at::TensorOptions().dtype(at::kFloat);  // on the host
   if (spec.kind == PayloadKind::kTopK) {
     payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
     payload.logps = at::empty({rows, k}, floats.dtype(wire));
@@ -73,7 +73,11 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
   } else {
     payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, vocab}, floats) : at::empty({rows}, floats);
   }
-  if (spec.kind == PayloadKind::kTargetLogProbs) check_targets(targets, rows, vocab);
+  at::Tensor target_ids;
+  if (spec.kind == PayloadKind::kTargetLogProbs) {
+    check_targets(targets, rows, vocab);
+    target_ids = targets.to(hidden_rows.device());
+  }
   const at::Tensor head = weight.to(at::kFloat).t();
   const int64_t chunk = rows_per_chunk(vocab_rows);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -91,15 +95,15 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, co
     }
     const at::Tensor log_total = at::logsumexp(logits, 1);
     if (spec.kind == PayloadKind::kTargetLogProbs) {
-      const at::Tensor at_targets = logits.gather(1, targets.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
+      const at::Tensor at_targets = logits.gather(1, target_ids.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
       payload.logps.narrow(0, begin, count).copy_(at_targets - log_total);
       continue;
     }
     const auto [values, ids] = top_k(logits, k);
     payload.ids.narrow(0, begin, count).copy_(ids);
-    payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
+    payload.logps.narrow(0, begin, count).copy_(values - log_total.to(at::kCPU).unsqueeze(1));
     // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is small.
-    const at::Tensor complement = logits.scatter(1, ids, kNegInf);
+    const at::Tensor complement = logits.scatter(1, ids.to(logits.device()), kNegInf);
     payload.log_tail.narrow(0, begin, count)
         .copy_(k == vocab ? at::full({count}, kNegInf, floats) : at::logsumexp(complement, 1) - log_total);
   }

@@ -65,9 +65,12 @@ struct Payload {
 // row. kInvalidArgument for a target outside the (common) vocabulary. Of equal log-probabilities kTopK takes the lowest ids. No autograd.
 // Of a split vocabulary `weight` is this rank's rows and kFull gives this rank's columns, all else is the same on every rank.
 // Collectives: none for a whole vocabulary or kHiddenStates; else two all-gathers a chunk on vocab.group.
+// Devices: it is computed where hidden_rows and weight are; targets there or on the host. The payload's tensors are on the host, each
+// chunk copied as it is done.
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
                      const at::Tensor& targets = {}, const parallel::VocabShard& vocab = {});
 
+// Of tensors on any device.
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens, const at::Tensor& positions);
 
 // kMismatch naming every field of the label that differs, when `payload` is not the answer to `expected`.

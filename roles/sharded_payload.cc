@@ -16,7 +16,8 @@ namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
-// One chunk of rows: this rank's logits of the ids that count, and what all ranks know of the chunk.
+// One chunk of rows: this rank's logits of the ids that count, which may be on a device, and what all ranks know of the chunk, in host
+// memory.
 class Chunk {
  public:
   // `logits` [count, rows of this rank]; the first `common` of them are ids below the common vocabulary.
@@ -32,7 +33,7 @@ class Chunk {
 
   // The all-gather of what each rank has. `targets` [count] may be undefined.
   void exchange(const at::Tensor& targets, int64_t k) {
-    const at::Tensor mine = at::full({count(), 3 + 2 * k}, kNegInf, counted_.options());
+    const at::Tensor mine = at::full({count(), 3 + 2 * k}, kNegInf, at::kFloat);
     mine.select(1, 0).copy_(log_sum(counted_));
     mine.select(1, 1).copy_(log_sum(masked_));
     if (targets.defined()) mine.select(1, 2).copy_(own_at(targets));
@@ -51,13 +52,17 @@ class Chunk {
 
   // The log of what the chosen ids leave: summed over the complement. Destroys the logits. One all-gather.
   at::Tensor log_tail() {
-    float* logits = counted_.mutable_data_ptr<float>();
     const int32_t* id = ids_.const_data_ptr<int32_t>();
+    std::vector<int64_t> rows, columns;
     for (int64_t i = 0; i < ids_.numel(); ++i) {
       const int64_t column = id[i] - vocab_.begin;
-      if (column >= 0 && column < counted_.size(1)) logits[i / ids_.size(1) * counted_.stride(0) + column] = kNegInf;
+      if (column < 0 || column >= counted_.size(1)) continue;
+      rows.push_back(i / ids_.size(1));
+      columns.push_back(column);
     }
-    return at::logsumexp(vocab_.group->all_gather(log_sum(counted_)), 0) - log_total_;
+    const auto there = [&](const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong).to(counted_.device()); };
+    if (!rows.empty()) counted_.index_put_({there(rows), there(columns)}, at::full({}, kNegInf, counted_.options()));
+    return at::logsumexp(vocab_.group->all_gather(log_sum(counted_).to(at::kCPU)), 0) - log_total_;
   }
 
  private:
@@ -76,7 +81,7 @@ class Chunk {
   void put_candidates(const at::Tensor& mine, int64_t k) const {
     const int64_t own = std::min(k, counted_.size(1));
     const auto [values, columns] = top_k(counted_, own);
-    const at::Tensor ids = at::full({count(), k}, std::numeric_limits<int32_t>::max(), counted_.options().dtype(at::kInt));
+    const at::Tensor ids = at::full({count(), k}, std::numeric_limits<int32_t>::max(), at::kInt);
     ids.narrow(1, 0, own).copy_(columns + vocab_.begin);
     mine.narrow(1, 3, own).copy_(values);
     mine.narrow(1, 3 + k, k).copy_(ids.view(at::kFloat));
@@ -121,7 +126,7 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
   const bool masks = common < vocab.total;
   const int64_t k = spec.kind == PayloadKind::kTopK ? std::min(spec.top_k, common) : 0;
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
-  const auto floats = hidden_rows.options().dtype(at::kFloat);
+  const auto floats = at::TensorOptions().dtype(at::kFloat);  // on the host
   if (spec.kind == PayloadKind::kTopK) {
     payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
     payload.logps = at::empty({rows, k}, floats.dtype(wire));
@@ -129,7 +134,11 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
   } else {
     payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, own}, floats) : at::empty({rows}, floats);
   }
-  if (spec.kind == PayloadKind::kTargetLogProbs) check_targets(targets, rows, common);
+  at::Tensor target_ids;
+  if (spec.kind == PayloadKind::kTargetLogProbs) {
+    check_targets(targets, rows, common);
+    target_ids = targets.to(hidden_rows.device());
+  }
   const at::Tensor head = weight.to(at::kFloat).t();
   const int64_t rows_at_once = rows_per_chunk(vocab.total);
   for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
@@ -137,7 +146,7 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     at::Tensor logits = at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
     Chunk chunk(logits, own, vocab);
-    chunk.exchange(spec.kind == PayloadKind::kTargetLogProbs ? targets.narrow(0, begin, count) : at::Tensor(), k);
+    chunk.exchange(target_ids.defined() ? target_ids.narrow(0, begin, count) : at::Tensor(), k);
     at::Tensor out = payload.logps.narrow(0, begin, count);
     if (spec.kind == PayloadKind::kTargetLogProbs) {
       out.copy_(chunk.at_targets() - chunk.log_total());
@@ -145,7 +154,7 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     }
     if (masks) payload.masked_mass_sum += chunk.masked_mass();
     if (spec.kind == PayloadKind::kFull) {
-      at::sub_out(out, chunk.logits(), chunk.log_total().unsqueeze(1));
+      out.copy_(chunk.logits().sub_(chunk.log_total().to(logits.device()).unsqueeze(1)));
       continue;
     }
     payload.ids.narrow(0, begin, count).copy_(chunk.ids());

@@ -13,7 +13,8 @@ namespace retort::roles {
 
 // make_payload of topk, full and target_logps by the ranks of vocab.group, each with its rows of the head [rows, Ht]: the same numbers
 // on every rank (full: this rank's columns), within rounding those of one rank. Collectives: for each chunk of rows one all-gather
-// of [chunk, 3] floats, topk [chunk, 3 + 2 k] and one of [chunk]; every rank calls with the same hidden_rows, spec and targets.
+// of [chunk, 3] floats, topk [chunk, 3 + 2 k] and one of [chunk]; every rank calls with the same hidden_rows, spec and targets. The
+// gathers move host memory; devices as make_payload.
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
                              const at::Tensor& targets, const parallel::VocabShard& vocab);
 

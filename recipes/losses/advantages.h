@@ -24,8 +24,8 @@ struct Advantages {
 // Common to all: rewards [S] float32 or float64 of the GLOBAL batch, S = G * num_generations, the samples of a prompt adjacent; NaN
 // marks an unscorable sample, which is left out of every mean and deviation (TRL 1.4 counts it as reward 0). Deviations have
 // Bessel's correction and are 0 for a single value. Computed in float64. Every rank computes the same from the same rewards and
-// takes its slice: nothing here is correct on a part of the batch. kInvalidArgument: shape, dtype, an infinite reward,
-// S not a multiple of num_generations.
+// takes its slice: nothing here is correct on a part of the batch. Rewards may be on any device. kInvalidArgument: shape, dtype,
+// an infinite reward, S not a multiple of num_generations.
 
 // GRPO: (r - mean of the group) / (std + 1e-4), std by `scale`; kNone: r - mean. A group with one scorable sample gets 0.
 Advantages group_advantages(const at::Tensor& rewards, int64_t num_generations, ScaleRewards scale);

@@ -39,7 +39,10 @@ struct DistillResult {
 // ranks is the whole), dW theirs alone. Collectives, all in the forward pass, every rank must call: none for a whole vocabulary;
 // else a vote on the arguments, one all-gather of 8 bytes for TeacherHidden, then two all-reduces a chunk (three for TeacherHidden
 // and TeacherFull with jsd, skewed and tvd). What one rank finds wrong is thrown on all of them.
-// Devices: row kernels for a whole vocabulary on the CPU, else ATen operators (about 10 * chunk*V*4 bytes) on any.
+// Devices: row kernels for a whole vocabulary on the CPU, else ATen operators (about 10 * chunk*V*4 bytes) on any. It is computed
+// where hidden is; weight and bias must be there too. Targets and each tensor of the signal may be there or on the host, as they
+// came: what is on the host is copied once in each call, so keep a teacher's head on the device. All else is refused
+// (kInvalidArgument). The call waits for the device.
 DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                              const at::Tensor& targets, const TeacherSignal& signal, const DivergenceOptions& options,
                              const parallel::VocabShard& vocab = {});

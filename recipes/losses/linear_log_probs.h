@@ -28,7 +28,7 @@ struct LogProbs {
 // checks it). Differentiable once: create_graph is refused. R = 0 reaches hidden, weight and bias in backward, with zeros.
 // kInvalidArgument: shapes, dtypes, a target outside [0, V) (with its row), temperature, chunk_tokens.
 // A split vocabulary, collectives and devices as linear_cross_entropy; 12 bytes a row more are kept, so that backward needs no
-// collective.
+// collective. The results are where hidden is, and the call does not wait for them: pinned targets must stay as they are until then.
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
                           const LogProbsOptions& options = {}, const parallel::VocabShard& vocab = {});
 

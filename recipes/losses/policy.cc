@@ -54,7 +54,7 @@ struct Rows {
     reference = detail::FloatVector(in.reference_logps);
     generator = detail::FloatVector(in.generator_logps);
     advantages = detail::FloatVector(by_token ? in.token_advantages : in.advantages);
-    const at::Tensor flat = in.sequence_of_row.contiguous();
+    const at::Tensor flat = in.sequence_of_row.to(at::kCPU).contiguous();
     sequence.assign(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + count);
     tokens.assign(sequences, 0);
     for (int64_t r = 0; r < count; ++r) {

@@ -80,10 +80,12 @@ double policy_divisor(PolicyLossType type, const PolicyCounts& global);
 // that overflows leaves no NaN in tokens that are clipped. Differentiable once. R = 0 gives a zero that still reaches policy_logps.
 // kInvalidArgument: options.validate(), shapes, dtypes, a row's sequence outside [0, S) (with the row), inputs that are missing
 // or would not be used. Any thread; collectives: none.
+// Devices: every vector on any; each is read with a copy to the host, where it is computed. loss_sum is on policy_logps's.
 PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& options);
 
 // On-policy distillation on the sampled tokens: A_t = log q_teacher(a_t) - log p_student(a_t), the negative k1 estimate of reverse
-// KL as a reward of its token. [R] float32 both, at the same temperature; the result [R] is detached: pass it as token_advantages.
+// KL as a reward of its token. [R] float32 both, at the same temperature; the result [R] is detached and
+// on the CPU, wherever these are: pass it as token_advantages.
 at::Tensor distillation_advantages(const at::Tensor& student_logps, const at::Tensor& teacher_logps);
 
 // Estimates of KL(student, teacher) from a token sampled by the student, d = log q - log p: k1 = -d, k2 = d^2 / 2,

@@ -72,6 +72,7 @@ struct PreferenceResult {
 // one token, as TRL does; simpo and orpo refuse it (TRL: NaN). Differentiable once. P = 0 gives zeros that still reach the
 // policy's sums. NaN in gives NaN out: the trainer reports it. kInvalidArgument: options.validate(), shapes and dtypes, a
 // reference that is missing or not used. Any thread; collectives: none.
+// Devices: every vector on any; each is read with a copy to the host, where it is computed. The scalars are on policy_chosen's.
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options);
 
 }  // namespace retort::losses

@@ -1,5 +1,5 @@
 // What a loss knows of the teacher at R target positions. Shapes: R rows (positions with targets), Ht the teacher's hidden
-// size, Vt its vocabulary, K the top-k size.
+// size, Vt its vocabulary, K the top-k size. Devices: linear_distill.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

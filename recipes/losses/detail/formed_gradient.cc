@@ -15,8 +15,10 @@ class FormedFunction : public torch::autograd::Function<FormedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& /*first*/,
                             const std::optional<at::Tensor>& /*second*/, double value,
                             const std::vector<FormedGradient>* inputs) {
-    ctx->save_for_backward({inputs->front().gradient, inputs->size() > 1 ? inputs->back().gradient : at::Tensor()});
-    return at::scalar_tensor(value, inputs->front().gradient.options());
+    const auto there = [](const FormedGradient& one) { return one.gradient.to(one.input.device()); };
+    const at::Tensor first = there(inputs->front());
+    ctx->save_for_backward({first, inputs->size() > 1 ? there(inputs->back()) : at::Tensor()});
+    return at::scalar_tensor(value, first.options());
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -25,7 +27,10 @@ class FormedFunction : public torch::autograd::Function<FormedFunction> {
       throw Error(ErrorCode::kInvalidArgument,
                   "this loss is differentiable once: its gradient was formed with its value; call backward without create_graph");
     const auto saved = ctx->get_saved_variables();
-    return {saved[0].mul(incoming[0]), saved[1].defined() ? saved[1].mul(incoming[0]) : at::Tensor(), at::Tensor(), at::Tensor()};
+    const auto scaled = [&](const at::Tensor& gradient) {
+      return gradient.defined() ? gradient.mul(incoming[0].to(gradient.device())) : at::Tensor();
+    };
+    return {scaled(saved[0]), scaled(saved[1]), at::Tensor(), at::Tensor()};
   }
 };
 

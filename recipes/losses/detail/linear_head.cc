@@ -93,6 +93,10 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
 
 }  // namespace
 
+at::Tensor moved_to(const at::Device& device, const at::Tensor& rows) {
+  return rows.defined() ? rows.detach().to(device, rows.scalar_type(), /*non_blocking=*/true) : rows;
+}
+
 void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab) {
   const auto& [hidden, weight, bias] = head;
   require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()),
@@ -105,11 +109,15 @@ void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab
             "bias must be [V] of a float dtype, with the V of weight", "bias", bias);
   require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong && targets.size(0) == hidden.size(0),
           "targets must be [R] int64, one for each row of hidden", "targets", targets);
-  for (const at::Tensor& tensor : {weight, bias, targets})
+  for (const at::Tensor& tensor : {weight, bias})
     if (tensor.defined() && tensor.device() != hidden.device())
-      throw Error(ErrorCode::kInvalidArgument, "hidden, weight, bias and targets must be on one device")
+      throw Error(ErrorCode::kInvalidArgument, "hidden, weight and bias must be on one device")
           .with("device", tensor.device().str())
           .with("hidden_device", hidden.device().str());
+  if (!may_move_to(hidden.device(), targets))
+    throw Error(ErrorCode::kInvalidArgument, "targets must be on the device of hidden, or on the host")
+        .with("device", targets.device().str())
+        .with("hidden_device", hidden.device().str());
   const at::Tensor flat = targets.to(at::kCPU).contiguous();
   const int64_t* ids = flat.data_ptr<int64_t>();
   for (int64_t row = 0; row < flat.size(0); ++row)

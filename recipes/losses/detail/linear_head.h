@@ -27,8 +27,13 @@ class ChunkLoss {
   virtual double loss_sum() const = 0;
 };
 
-// kInvalidArgument unless shapes, dtypes (any float; computed in fp32), devices (all one) and target ids in [0, vocab) fit, the
-// weight having at most `vocab` rows.
+// Whether what has a row for each position may be used where `device` is: there already, or on the host.
+inline bool may_move_to(const at::Device& device, const at::Tensor& rows) { return rows.device() == device || rows.is_cpu(); }
+// `rows` there, detached: itself, or a copy of a host tensor that the calling thread does not wait for. Undefined stays so.
+at::Tensor moved_to(const at::Device& device, const at::Tensor& rows);
+
+// kInvalidArgument unless shapes, dtypes (any float; computed in fp32), devices (hidden, weight, bias on one; targets there or on
+// the host) and target ids in [0, vocab) fit, the weight having at most `vocab` rows.
 void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab);
 
 // kInvalidArgument if negative.

@@ -45,7 +45,7 @@ CrossEntropyResult sharded_cross_entropy(const at::Tensor& hidden, const at::Ten
     check_chunk_tokens(chunk_tokens);
     vocab.emplace(shard, head.vocab());
   });
-  CrossEntropyChunks chunks(*vocab, targets);
+  CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets));
   const int64_t rows_at_once = sharded_chunk_rows(chunk_tokens, vocab->rows_per_rank(), hidden.device());
   CrossEntropyResult result;
   result.loss_sum = run_linear_head(head, rows_at_once, chunks);

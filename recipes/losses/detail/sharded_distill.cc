@@ -72,16 +72,18 @@ DistillResult sharded_distill(const at::Tensor& hidden, const at::Tensor& weight
   const LinearHead head{hidden, weight, bias};
   std::optional<VocabGroup> vocab;
   int64_t common = 0;
+  TeacherSignal there;
   check_together(shard, [&] {
     options.validate();
     check_head(head, targets, vocab_total(shard, weight));
     vocab.emplace(shard, head.vocab());
     common = common_ids(options, vocab->total());
     check_signal(signal, {head.rows(), common, vocab->own_below(common), hidden.device()});
-    if (const auto* top_k = std::get_if<TeacherTopK>(&signal)) check_top_k_rows(*top_k, common);
+    there = moved_to(hidden.device(), signal);
+    if (const auto* top_k = std::get_if<TeacherTopK>(&there)) check_top_k_rows(*top_k, common);
   });
-  const auto teacher = make_teacher(signal, *vocab, common, options);
-  DistillChunks chunks(*vocab, targets, *teacher, options);
+  const auto teacher = make_teacher(there, *vocab, common, options);
+  DistillChunks chunks(*vocab, moved_to(hidden.device(), targets), *teacher, options);
   const int64_t rows_at_once =
       sharded_chunk_rows(options.chunk_tokens, vocab->rows_per_rank() + teacher->floats_per_row(), hidden.device());
   const at::Tensor loss_sum = run_linear_head(head, rows_at_once, chunks);

@@ -116,14 +116,15 @@ LogProbs sharded_log_probs(const at::Tensor& hidden, const at::Tensor& weight, c
   const auto row_values = [&](const at::TensorOptions& dtype) { return at::empty({head.rows()}, dtype); };
   Rows rows{row_values(f32), options.entropy ? row_values(f32) : at::Tensor(), row_values(f32),
             row_values(f32.dtype(at::kDouble))};
-  ForwardChunks chunks(*vocab, targets, options.temperature, rows);
+  const at::Tensor ids = moved_to(hidden.device(), targets);
+  ForwardChunks chunks(*vocab, ids, options.temperature, rows);
   const int64_t rows_at_once = sharded_chunk_rows(options.chunk_tokens, vocab->rows_per_rank(), hidden.device());
   run_linear_head_forward(head, rows_at_once, chunks);
   LogProbs result{rows.log_probs, rows.entropy};
   if (wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
     result.log_probs =
-        ShardedLogProbs::apply(hidden, weight, optional_bias, targets, &rows, vocab->begin(), options.temperature, rows_at_once);
+        ShardedLogProbs::apply(hidden, weight, optional_bias, ids, &rows, vocab->begin(), options.temperature, rows_at_once);
   }
   return result;
 }

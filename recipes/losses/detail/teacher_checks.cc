@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
 namespace {
@@ -24,8 +25,9 @@ bool is_float_matrix(const at::Tensor& tensor) {
 
 void require_device(const at::Device& device, std::initializer_list<at::Tensor> tensors) {
   for (const at::Tensor& tensor : tensors)
-    if (tensor.defined() && tensor.device() != device)
-      throw Error(ErrorCode::kInvalidArgument, "the teacher's signal must be on the device of the student's hidden states")
+    if (tensor.defined() && !may_move_to(device, tensor))
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the teacher's signal must be on the device of the student's hidden states, or on the host")
           .with("device", tensor.device().str())
           .with("hidden_device", device.str());
 }
@@ -80,6 +82,15 @@ void check_top_k(const TeacherTopK& signal, const SignalSizes& sizes) {
 }  // namespace
 
 double log_mass_tolerance(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kDouble ? 1e-3 : 0.1; }
+
+TeacherSignal moved_to(const at::Device& device, const TeacherSignal& signal) {
+  const auto moved = [&](const at::Tensor& tensor) { return moved_to(device, tensor); };
+  if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
+    return TeacherTopK{moved(top_k->ids), moved(top_k->logps), moved(top_k->log_tail)};
+  if (const auto* full = std::get_if<TeacherFull>(&signal)) return TeacherFull{moved(full->logps)};
+  const auto& hidden = std::get<TeacherHidden>(signal);
+  return TeacherHidden{moved(hidden.hidden), moved(hidden.weight), moved(hidden.bias)};
+}
 
 int64_t common_ids(const DivergenceOptions& options, int64_t vocab) {
   const int64_t common = options.common_vocab > 0 ? options.common_vocab : vocab;

@@ -17,8 +17,6 @@ void require_vector(const at::Tensor& tensor, const char* name, int64_t size, at
                 std::string(name) + " must be a vector of " + std::to_string(size) + " " + at::toString(dtype) + " values")
         .with(name, got.str());
   }
-  if (!tensor.device().is_cpu())
-    throw Error(ErrorCode::kUnavailable, std::string(name) + " must be on the CPU").with("device", tensor.device().str());
 }
 
 }  // namespace retort::losses::detail
