@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,8 +63,9 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// The environment of a role process: ours without RETORT_* (RETORT_LOG stays) and with the thread counts of OpenMP and MKL.
-std::vector<std::string> child_environment(int64_t threads);
+// The environment of a role process: ours without RETORT_* (RETORT_LOG and RETORT_CUDA_MODULE stay), with the thread counts of OpenMP
+// and MKL, and with `role_env` (NAME: value) in place of what has those names.
+std::vector<std::string> child_environment(int64_t threads, const std::map<std::string, std::string>& role_env = {});
 
 // `wanted` OpenMP threads, or for 0 an equal share of the cores that this process may use; at least 1.
 int64_t threads_per_process(int64_t wanted, int64_t num_processes);

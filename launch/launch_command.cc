@@ -16,6 +16,7 @@
 #include "launch/run_folder.h"
 #include "launch/supervisor.h"
 #include "models/text/tokenizer.h"
+#include "parallel/device_module.h"
 #include "parallel/world.h"
 
 namespace retort::launch {
@@ -60,6 +61,7 @@ std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& fo
       spec.driving = name == Recipe::kDrivingRole;
       spec.arguments = {
           "role", "--run", run, "--role", name, "--rank", std::to_string(rank), "--run-folder", folder.path().string()};
+      spec.env = role.env;
       specs.push_back(std::move(spec));
     }
   }
@@ -100,7 +102,7 @@ void keep_inputs(const Recipe& recipe) {
 
 int run_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
-  const Recipe recipe = load_recipe(command.recipe, command.overrides, {}, &warnings);
+  const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
   for (const std::string& warning : warnings) std::cerr << "warning: " << warning << "\n";
   if (command.overwrite) keep_inputs(recipe);
   check_tokenizers(recipe);

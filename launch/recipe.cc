@@ -89,6 +89,8 @@ class CrossCheck {
              recipe_.distill ? "has no effect with distill.lmbda: 0" : "this recipe draws no samples; remove the block");
     if (!recipe_.generation && generates)
       refuse({}, "`generation` is missing; this recipe draws samples and needs at least generation: {role: generator}");
+    if (!recipe_.rpc.device_maps.empty())
+      refuse({"rpc", "device_maps"}, "has no effect: what roles exchange travels through host memory; remove it");
     if (recipe_.weight_sync && !generates) refuse({"weight_sync"}, "has no effect without a generator; remove the block");
   }
 
@@ -122,15 +124,33 @@ class CrossCheck {
     check_world(name, role.world, driving);
     if (role.world.device == parallel::Device::kCuda && !options_.cuda)
       refuse({"roles", name, "world", "device"},
-             "no role runs on a device yet: optimizer and losses are on the CPU only (docs/gpu.md says what is there); use "
+             "this build has no CUDA module (libretort_cuda.so beside the program); make it with ./dev build --cuda, or use "
              "device: cpu",
              ErrorCode::kUnavailable);
+    if (role.world.device == parallel::Device::kCuda && recipe_.is_generator(name))
+      refuse({"roles", name, "world", "device"}, "generation computes on the CPU; use device: cpu", ErrorCode::kUnavailable);
+    check_env(name, role);
     if (driving && role.batching != Batching::kAsSent)
       refuse({"roles", name, "batching"}, "has no effect on the driving role, which serves no requests");
     if (driving) return;
     const auto used = recipe_.serving_roles();
     if (std::find(used.begin(), used.end(), name) == used.end())
       refuse({"roles", name}, "no part of this recipe uses the role; remove it" + nearest_role(name));
+  }
+
+  void check_env(const std::string& name, const RoleOptions& role) const {
+    for (const auto& [variable, value] : role.env) {
+      const std::vector<std::string> place{"roles", name, "env", variable};
+      if (variable.empty() || variable.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != std::string::npos)
+        refuse(place, "the name of an environment variable has capital letters, digits and _");
+      if (variable.starts_with("RETORT_") || variable == "OMP_NUM_THREADS" || variable == "MKL_NUM_THREADS" ||
+          variable == "OMP_WAIT_POLICY")
+        refuse(place, "the launcher sets this variable itself; threads are roles." + name + ".world.threads");
+      const bool of_devices =
+          variable.starts_with("NCCL_") || variable.starts_with("TORCH_NCCL_") || variable.starts_with("CUDA_");
+      if (of_devices && role.world.device != parallel::Device::kCuda)
+        refuse(place, "has no effect with world.device: cpu; remove it, or use device: cuda");
+    }
   }
 
   void check_world(const std::string& name, const parallel::Layout& world, bool driving) const {

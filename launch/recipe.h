@@ -35,6 +35,7 @@ struct RoleOptions {
   parallel::Layout world;
   recipes::FloatType dtype = recipes::FloatType::kFloat32;
   Batching batching = Batching::kAsSent;
+  std::map<std::string, std::string> env;
 
   template <class V>
   void fields(V& visit) {
@@ -44,6 +45,9 @@ struct RoleOptions {
     visit("batching", batching,
           "serving roles: requests are computed as sent, or those that wait together in one forward (equal numbers but for "
           "their last bits)");
+    visit("env", env,
+          "environment variables of this role's processes, before the launcher's own: NCCL_*, GLOO_*, CUDA_VISIBLE_DEVICES where "
+          "roles share a machine's devices");
   }
 };
 
@@ -112,7 +116,7 @@ struct Recipe {
 };
 
 struct LoadOptions {
-  bool cuda = false;        // the CUDA module is there
+  bool cuda = false;        // the CUDA module is there, or nothing is to be computed
   bool check_files = true;  // models and data must exist
 };
 

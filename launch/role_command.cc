@@ -24,7 +24,7 @@ RoleContext make_context(const RoleCommand& command, const ChildContext& child) 
     throw Error(ErrorCode::kInvalidArgument, "the command line and the launcher's pipe name different roles");
   RoleContext context;
   context.run_folder = command.run_folder;
-  context.recipe = load_recipe(context.run_folder / kResolvedRecipe, {});
+  context.recipe = load_recipe(context.run_folder / kResolvedRecipe, {}, {.cuda = true});
   context.run = child.run;
   context.role = child.role;
   context.rank = child.rank;
@@ -35,6 +35,14 @@ RoleContext make_context(const RoleCommand& command, const ChildContext& child) 
   context.resume = child.resume;
   context.threads = child.threads;
   return context;
+}
+
+void log_environment(const RoleOptions& role) {
+  std::string settings;
+  for (const auto& [name, value] : role.env) settings += " " + name + "=" + value;
+  if (!settings.empty()) {
+    RETORT_LOG(kInfo) << "the role's environment:" << settings;
+  }
 }
 
 }  // namespace
@@ -49,6 +57,10 @@ int run_role(const RoleCommand& command) {
   StatusPipe status(channels.status_fd);
   try {
     RoleContext context = make_context(command, channels.context);
+    const RoleOptions& role = context.recipe.roles.at(context.role);
+    log_environment(role);
+    // Before LibTorch is used, which looks once whether there is CUDA.
+    if (role.world.device == parallel::Device::kCuda) context.device_module = parallel::DeviceModule::load();
     at::set_num_threads(static_cast<int>(context.threads));
     context.stop_requested = [&] { return launcher_gone.load() || signals.any(); };
     context.report = [&](const std::string& state, int64_t step, const std::string& message) {

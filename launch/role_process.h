@@ -8,6 +8,7 @@
 #include <string>
 
 #include "launch/recipe.h"
+#include "parallel/device_module.h"
 #include "parallel/world.h"
 #include "recipes/train_loop.h"
 
@@ -26,6 +27,7 @@ struct RoleContext {
   std::string secret;
   bool resume = false;
   int64_t threads = 1;
+  std::shared_ptr<parallel::DeviceModule> device_module;  // of a role with world.device: cuda
   std::function<bool()> stop_requested;
   // state: loading | waiting | training | serving | done
   std::function<void(const std::string& state, int64_t step, const std::string& message)> report;

@@ -91,7 +91,8 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
                          .store_host = context.store_host,
                          .store_port = context.store_port,
                          .store_prefix = context.store_prefix(context.role) + "world/",
-                         .timeout = collective_timeout(recipe)});
+                         .timeout = collective_timeout(recipe),
+                         .device_module = context.device_module});
   recipes::CheckpointStore checkpoints(context.run_folder, role.model,
                                        {.save_total_limit = recipe.train.save_total_limit, .async = recipe.train.async_save});
   std::filesystem::path checkpoint;
@@ -99,9 +100,9 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
     if (const auto latest = recipes::latest_checkpoint(context.run_folder)) checkpoint = latest->path;
   const std::string model = checkpoint.empty() ? role.model : checkpoint.string();
   context.report("loading", 0, model);
-  models::Decoder decoder =
-      models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))), models::Placement::of(world));
-  decoder.set_gradient_checkpointing(recipe.train.gradient_checkpointing);
+  models::Decoder decoder = models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                                                 models::Placement::of(world), world.device());
+  decoder.set_gradient_checkpointing(recipe.train.gradient_checkpointing, recipe.train.gradient_checkpointing_every);
 
   rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
   StudentContext student{.role = context,

@@ -144,7 +144,7 @@ void Supervisor::Impl::start(Watched& child) {
   const OwnedFd told = pipe_with(encode_context(context));
   child.process.emplace(SpawnOptions{.program = options.program,
                                      .arguments = child.spec->arguments,
-                                     .environment = child_environment(context.threads),
+                                     .environment = child_environment(context.threads, child.spec->env),
                                      .log = child.log,
                                      .life_fd = life[0].get(),
                                      .status_fd = theirs.get(),

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,7 +22,8 @@ namespace retort::launch {
 struct ProcessSpec {
   ChildContext context;  // role, rank, threads and all else the process is told
   bool driving = false;
-  std::vector<std::string> arguments;  // without argv[0]
+  std::vector<std::string> arguments;      // without argv[0]
+  std::map<std::string, std::string> env;  // besides the launcher's own environment
 };
 
 struct SupervisorOptions {

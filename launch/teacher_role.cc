@@ -7,16 +7,19 @@
 namespace retort::launch {
 namespace {
 
-// The ranks of the role, if several of them hold one model.
+// The ranks of the role, if several of them hold one model or are to share out devices.
 std::unique_ptr<parallel::World> make_world(const RoleContext& context, const parallel::Layout& layout) {
-  if (layout.tp * layout.pp == 1) return nullptr;
+  if (layout.tp * layout.pp == 1 && layout.device == parallel::Device::kCpu) return nullptr;
   return std::make_unique<parallel::World>(parallel::World::Options{.role = context.role,
                                                                     .layout = layout,
                                                                     .rank = context.rank,
                                                                     .store_host = context.store_host,
                                                                     .store_port = context.store_port,
                                                                     .store_prefix = context.store_prefix(context.role) + "world/",
-                                                                    .timeout = context.recipe.launch.collective_timeout});
+                                                                    .timeout = context.recipe.launch.collective_timeout,
+                                                                    .device_module = context.device_module,
+                                                                    // Replicas of one rank each exchange nothing.
+                                                                    .device_groups = layout.tp * layout.pp > 1});
 }
 
 std::string leader_name(const RoleContext& context, parallel::World* world) {
@@ -29,17 +32,19 @@ void run_teacher_role(const RoleContext& context) {
   const RoleOptions& role = context.recipe.roles.at(context.role);
   const auto world = make_world(context, role.world);
   context.report("loading", 0, role.model);
+  parallel::World* shared = role.world.tp * role.world.pp == 1 ? nullptr : world.get();  // by the ranks that hold one model
   models::Decoder decoder = models::load_decoder(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
-                                                 world ? models::Placement::of(*world) : models::Placement{});
+                                                 shared ? models::Placement::of(*shared) : models::Placement{},
+                                                 world ? world->device() : at::Device(at::kCPU));
   roles::Teacher teacher(
-      leader_name(context, world.get()), std::move(decoder), models::Tokenizer::load(role.model),
-      {.world = world.get(), .folder = role.model, .held = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}});
+      leader_name(context, shared), std::move(decoder), models::Tokenizer::load(role.model),
+      {.world = shared, .folder = role.model, .held = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}});
   auto queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = context.recipe.rpc});
   teacher.serve(agent, queue,
                 role.batching == Batching::kDynamic ? roles::Teacher::Batching::kDynamic : roles::Teacher::Batching::kAsSent);
   // Only now: whoever finds the address finds a teacher that answers.
-  if (world) world->mp().barrier();
+  if (shared) shared->mp().barrier();
   if (teacher.answers()) {
     parallel::StoreClient store(context.store_host, context.store_port, context.store_prefix(context.role),
                                 context.recipe.launch.collective_timeout);

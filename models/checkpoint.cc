@@ -65,7 +65,7 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement) {
+Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement, at::Device device) {
   ModelConfig config = read_model_config(folder);
   if (!config.unknown_keys.empty()) {
     RETORT_LOG(kWarning) << (folder / "config.json").string()
@@ -82,7 +82,7 @@ Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placeme
                                             c10::toString(mapped.scalar_type()) + ", expected floating-point numbers")
           .with("tensor", spec.name);
     }
-    at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype));
+    at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
     tensors.emplace_back(spec.name, copy.copy_(mapped));
   }
   Decoder decoder(std::move(config), std::move(tensors), placement);

@@ -16,8 +16,9 @@
 namespace retort::models {
 
 // Loads config and weights; each slice that the placement holds is read by mmap and converted to `dtype` one by one (peak: this
-// rank's part plus one slice). Unknown config keys are logged once. kInvalidArgument / kCorrupt / kMismatch naming file and tensor.
-Decoder load_decoder(const std::filesystem::path& folder, at::ScalarType dtype, const Placement& placement = {});
+// rank's part plus one slice), into the memory of `device`. Unknown config keys are logged once. kInvalidArgument / kCorrupt / kMismatch naming file and tensor.
+Decoder load_decoder(const std::filesystem::path& folder, at::ScalarType dtype, const Placement& placement = {},
+                     at::Device device = at::kCPU);
 
 // What one process writes of a checkpoint that several write together: some of the elements of some files.
 struct CheckpointPart {

@@ -75,6 +75,7 @@ struct Decoder::Impl {
   struct Layer {
     LayerWeights weights;
     size_t begin = 0, end = 0;
+    int64_t index = 0;  // in the whole model
     int64_t window = 0;
   };
 
@@ -86,9 +87,10 @@ struct Decoder::Impl {
   std::vector<std::vector<Layer>> chunks;
   Tensor inverse_frequencies;
   ParameterGate gate;
-  bool checkpointing = false;
+  int64_t checkpointing_every = 0;  // 0: never
   uint64_t shard_bytes = 0;
 
+  at::Device device() const { return parameters.front().value.device(); }
   void bind();
   void bind_layer(int64_t layer, size_t& next, Layer& out) const;
   parallel::VocabShard vocab() const;
@@ -108,6 +110,7 @@ void Decoder::Impl::bind_layer(int64_t layer, size_t& next, Layer& out) const {
         out.weights[static_cast<LayerTensor>(t)] = parameters[next].value;
   }
   out.end = next;
+  out.index = layer;
   out.window = config.sliding_window[static_cast<size_t>(layer)];
 }
 
@@ -125,7 +128,7 @@ void Decoder::Impl::bind() {
     final_norm = parameters[next++].value;
     head = next < parameters.size() ? parameters[next].value : embedding;
   }
-  inverse_frequencies = rope_inverse_frequencies(config.rope, config.head_dim).to(parameters.front().value.device());
+  inverse_frequencies = rope_inverse_frequencies(config.rope, config.head_dim).to(device());
 }
 
 parallel::VocabShard Decoder::Impl::vocab() const {
@@ -154,7 +157,8 @@ Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
   return leave_block(pad(found.masked_fill(elsewhere.unsqueeze(1), 0)), tp);
 }
 
-Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const {
+Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Tensor& input) const {
+  const PackedTokens tokens{given.input_ids.to(device()), given.positions.to(device()), given.cu_seqlens, given.forks};
   const int64_t count = tokens.num_tokens(), padding = padded_tokens(tokens) - count;
   const auto use = [&](size_t begin, size_t end) {
     if (gate) gate(begin, end);
@@ -174,8 +178,8 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& tokens, const T
     }
     inputs.plan = plan;
     use(layer.begin, layer.end);
-    if (checkpointing && c10::GradMode::is_enabled()) {
-      x = {layer_forward_checkpointed(layer.weights, inputs, x.sum), {}};
+    if (checkpointing_every > 0 && layer.index % checkpointing_every == 0 && c10::GradMode::is_enabled()) {
+      x = {layer_forward_checkpointed(layer.weights, inputs, x.delta.defined() ? x.sum + x.delta : x.sum), {}};
     } else {
       x = layer_forward(layer.weights, inputs, x);
     }
@@ -224,7 +228,7 @@ Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
-Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype, Placement placement) {
+Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype, Placement placement, at::Device device) {
   const c10::InferenceMode ordinary(false);
   std::map<std::string, uint64_t> index;  // of each tensor in the whole model
   for (const ParameterSpec& spec : parameter_specs(config)) index.emplace(spec.name, index.size());
@@ -243,7 +247,7 @@ Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype,
       case ParameterKind::kNorm: value = at::ones(spec.shape, options); break;
       case ParameterKind::kBias: value = at::zeros(spec.shape, options); break;
     }
-    tensors.emplace_back(spec.name, value.to(dtype));
+    tensors.emplace_back(spec.name, value.to(device, dtype));
   }
   return Decoder(std::move(config), std::move(tensors), placement);
 }
@@ -295,9 +299,13 @@ void Decoder::set_requires_grad(bool value) {
   for (parallel::NamedParameter& parameter : impl_->parameters) parameter.value.set_requires_grad(value);
 }
 
+at::Device Decoder::device() const { return impl_->device(); }
 at::ScalarType Decoder::dtype() const { return impl_->parameters.front().value.scalar_type(); }
 void Decoder::set_parameter_gate(ParameterGate gate) { impl_->gate = std::move(gate); }
-void Decoder::set_gradient_checkpointing(bool value) { impl_->checkpointing = value; }
+void Decoder::set_gradient_checkpointing(bool value, int64_t every) {
+  if (every < 1) throw Error(ErrorCode::kInvalidArgument, "every how many layers must be at least 1").with("every", every);
+  impl_->checkpointing_every = value ? every : 0;
+}
 uint64_t Decoder::shard_bytes() const { return impl_->shard_bytes; }
 void Decoder::set_shard_bytes(uint64_t bytes) { impl_->shard_bytes = bytes; }
 

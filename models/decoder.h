@@ -42,7 +42,8 @@ class Decoder {
 
   // Random initialisation: N(0, initializer_range) for matrices, ones for norms, zeros for biases; a pure function of
   // (config, seed), the same in every process and for every placement.
-  static Decoder random(ModelConfig config, uint64_t seed, at::ScalarType dtype, Placement placement = {});
+  static Decoder random(ModelConfig config, uint64_t seed, at::ScalarType dtype, Placement placement = {},
+                        at::Device device = at::kCPU);
 
   const ModelConfig& config() const;  // of the whole model
   const Placement& placement() const;
@@ -64,9 +65,11 @@ class Decoder {
   // In a fixed order (embedding first, head last); tied head not repeated.
   std::vector<parallel::NamedParameter> parameters() const;
   at::ScalarType dtype() const;
+  at::Device device() const;  // of the parameters; what forward passes take on another device is copied there
   void set_requires_grad(bool value);
-  // Recompute each layer in backward instead of keeping its activations (Chen et al. 2016).
-  void set_gradient_checkpointing(bool value);
+  // Recompute layers in backward instead of keeping their activations (Chen et al. 2016): every layer, or those of the whole model
+  // whose number `every` divides. The same bits either way.
+  void set_gradient_checkpointing(bool value, int64_t every = 1);
   // Called before parameters [begin, end) of parameters() are read, so that they may arrive late. Empty: they are there.
   using ParameterGate = std::function<void(size_t begin, size_t end)>;
   void set_parameter_gate(ParameterGate gate);

@@ -1,6 +1,8 @@
 #include "models/memory_estimate.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "base/error.h"
 #include "models/gemm.h"
@@ -70,8 +72,10 @@ class Estimate {
     const Placement placement{.pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
     for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
       const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
-      layers_ += end - begin;
+      for (int64_t i = begin; i < end; ++i)
+        again_.push_back(sizes.gradient_checkpointing && i % sizes.gradient_checkpointing_every == 0 ? 1 : 0);
     }
+    layers_ = static_cast<int64_t>(again_.size());
     first_ = sizes.stage == 0;
     last_ = sizes.stage == sizes.layout.pp - 1;
     layer_parameters_ = slice_.layer_parameters(config);
@@ -88,17 +92,20 @@ class Estimate {
   int64_t residual() const { return bytes(rows_.residual * slice_.hidden); }
   int64_t parameters() const { return before_layers_ + layers_ * layer_parameters_ + after_layers_; }
   int64_t layer() const { return bytes(layer_elements(config_, slice_, rows_)); }
-  int64_t kept_of_layer() const { return sizes_.gradient_checkpointing ? residual() : layer(); }
-  // Of one micro-batch, with `layers` of them not yet through backward.
-  int64_t kept(int64_t layers) const { return layers * kept_of_layer() + rows_.all * slice_.head_dim * kFloatBytes + residual(); }
+  // Of one micro-batch, with the first `layers` not yet through backward.
+  int64_t kept(int64_t layers) const {
+    const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
+    return again * residual() + (layers - again) * layer() + rows_.all * slice_.head_dim * kFloatBytes + residual();
+  }
   int64_t arrivals(int64_t gradient_elements) const;
   int64_t in_loss() const;
-  int64_t in_layer_backward() const;
+  int64_t in_layer_backward(int64_t layer) const;
 
   const ModelConfig& config_;
   const TrainingSizes& sizes_;
   Slice slice_;
   Rows rows_;
+  std::vector<char> again_;  // of this stage's layers: 1 if it is computed again
   int64_t layers_ = 0, layer_parameters_ = 0, before_layers_ = 0, after_layers_ = 0;
   bool first_ = false, last_ = false;
 };
@@ -120,9 +127,9 @@ int64_t Estimate::in_loss() const {
 
 // Behind the swiglu: the gradients of the residual stream, of gate and up. Of a layer computed again also all that it keeps and the
 // gradients of its parameters, which come out together: those of down_proj then, all at its end.
-int64_t Estimate::in_layer_backward() const {
+int64_t Estimate::in_layer_backward(int64_t index) const {
   const int64_t mlp = residual() + bytes(2 * rows_.all * slice_.inner);
-  if (!sizes_.gradient_checkpointing) return mlp;
+  if (again_[static_cast<size_t>(index)] == 0) return mlp;
   const int64_t again = layer() + mlp + bytes(slice_.hidden * slice_.inner);
   const int64_t at_end = 3 * residual() + bytes(rows_.all * (slice_.q + 2 * slice_.kv + 2 * slice_.hidden) + layer_parameters_);
   return std::max(again, at_end);
@@ -140,10 +147,11 @@ TrainingMemory Estimate::result() const {
   memory.activations = kept(layers_) * chunks / l.virtual_pp;
 
   int64_t most = memory.activations + (last_ ? in_loss() : 0);
-  if (layers_ > 0) most = std::max(most, memory.activations + in_layer_backward());
+  if (layers_ > 0) most = std::max(most, memory.activations + in_layer_backward(layers_ - 1));
   // The last micro-batch, whose backward sends gradients while activations go.
   for (int64_t done = 0; done < layers_; ++done)
-    most = std::max(most, kept(layers_ - done) + in_layer_backward() + arrivals(after_layers_ + done * layer_parameters_));
+    most = std::max(
+        most, kept(layers_ - done) + in_layer_backward(layers_ - done - 1) + arrivals(after_layers_ + done * layer_parameters_));
   most = std::max(most, arrivals(count));
   memory.temporary = most - memory.activations;
   return memory;
@@ -157,6 +165,8 @@ TrainingMemory estimate_training_memory(const ModelConfig& config, const Trainin
     throw Error(ErrorCode::kInvalidArgument, "there is no such pipeline stage")
         .with("stage", sizes.stage)
         .with("pp", sizes.layout.pp);
+  if (sizes.gradient_checkpointing_every < 1)
+    throw Error(ErrorCode::kInvalidArgument, "gradient_checkpointing_every must be at least 1");
   return Estimate(config, sizes).result();
 }
 

@@ -15,8 +15,9 @@ struct TrainingSizes {
   int64_t micro_batches = 1;  // of a step
   int64_t dtype_bytes = 4;    // of weights and activations
   bool gradient_checkpointing = false;
-  int64_t bucket_bytes = 40 << 20;  // of gradients, as Trainer::Options
-  int64_t logits_bytes = 16 << 20;  // of the chunk of logits that a loss forms at once, at most
+  int64_t gradient_checkpointing_every = 1;  // Decoder::set_gradient_checkpointing
+  int64_t bucket_bytes = 40 << 20;           // of gradients, as Trainer::Options
+  int64_t logits_bytes = 16 << 20;           // of the chunk of logits that a loss forms at once, at most
 };
 
 // Bytes of tensors on a rank of the stage: that with tp coordinate 0, which holds the largest part of the vocabulary.
@@ -25,8 +26,8 @@ struct TrainingMemory {
   int64_t parameters = 0;  // P * dtype_bytes
   int64_t gradients = 0;   // P * 4: the accumulated sums
   int64_t optimizer = 0;   // P * 8, 4 more beside parameters of 2 bytes; with the distributed optimizer the dp'th part
-  // Between forward and backward: layer_bytes * layers for each micro-batch that is in flight, or with gradient checkpointing the
-  // layers' inputs.
+  // Between forward and backward: layer_bytes * layers for each micro-batch that is in flight, or the inputs of
+  // layers that are computed again.
   int64_t activations = 0;
   // The most that stands beside these at one time: the loss with its chunk of logits, dH and dW; the backward pass of a layer (and
   // its activations, computed again); what arrives in sharded reductions.

@@ -31,6 +31,10 @@ PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows) {
   return packed;
 }
 
+at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions) {
+  return values.index_select(0, positions.to(values.device(), at::kLong));
+}
+
 PackedTokens pack_padded(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
   if (input_ids.dim() != 2 || attention_mask.sizes() != input_ids.sizes()) {
     throw Error(ErrorCode::kInvalidArgument, "pack_padded: input_ids and attention_mask must both be [batch, length]");

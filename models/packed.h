@@ -26,6 +26,9 @@ struct PackedTokens {
   int64_t num_sequences() const { return cu_seqlens.empty() ? 0 : static_cast<int64_t>(cu_seqlens.size()) - 1; }
 };
 
+// Rows `positions` [R] int64 of `values` [N, ...]: [R, ...], with autograd. The positions may lie in host memory.
+at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions);
+
 // From rows of different lengths.
 PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows);
 // From a padded batch: input_ids [B, T] and attention_mask [B, T] (1 = token); padding may be on either side. The order

@@ -1,6 +1,7 @@
 #include "parallel/device_module.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -8,9 +9,16 @@
 #include "parallel/detail/device_backends.h"
 
 namespace retort::parallel {
+namespace {
+
+std::string default_path() { return module_beside_program("libretort_cuda.so", "RETORT_CUDA_MODULE"); }
+
+}  // namespace
+
+bool DeviceModule::present() { return std::filesystem::exists(default_path()); }
 
 std::shared_ptr<DeviceModule> DeviceModule::load(const std::string& path) {
-  const SharedModule module(path.empty() ? module_beside_program("libretort_cuda.so", "RETORT_CUDA_MODULE") : path);
+  const SharedModule module(path.empty() ? default_path() : path);
   auto* make = module.function<detail::MakeDeviceBackends>(detail::kDeviceBackendsFunction);
   return std::make_shared<DeviceModule>(std::unique_ptr<detail::DeviceBackends>(make()));
 }

@@ -20,6 +20,7 @@ class DeviceModule {
   // first use of LibTorch in the process, which settles once whether there is CUDA. Never in a process that forks later, nor in
   // the launcher. kUnavailable: no such file, or a library that it needs is missing (docs/gpu.md says which wheels).
   static std::shared_ptr<DeviceModule> load(const std::string& path = "");
+  static bool present();  // whether there is such a file; opens nothing
   // With an implementation of one's own: tests.
   explicit DeviceModule(std::unique_ptr<detail::DeviceBackends> backends);
   ~DeviceModule();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -138,6 +139,7 @@ struct World::Impl {
   std::shared_ptr<detail::DeviceWatch> watch;
   std::vector<c10::intrusive_ptr<c10d::Backend>> device_backends;
   std::vector<Group> groups;  // as kGroups
+  int exceptions = std::uncaught_exceptions();
 };
 
 World::World(Options options) : impl_(std::make_unique<Impl>()) {
@@ -155,7 +157,7 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
   if (o.layout.device != Device::kCpu)
     impl_->device = detail::take_device(*o.device_module, store ? &*store : nullptr, o.rank, o.layout.world_size(),
                                         o.share_devices, Deadline::after(o.timeout));
-  const bool device_groups = impl_->device && !impl_->device->shared && o.layout.world_size() > 1;
+  const bool device_groups = impl_->device && o.device_groups && !impl_->device->shared && o.layout.world_size() > 1;
   if (device_groups) impl_->watch = std::make_shared<detail::DeviceWatch>();
   for (const auto& [name, axes] : kGroups) {
     std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
@@ -169,8 +171,9 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
 }
 
 World::~World() {
+  // An orderly end waits for the other ranks, which a rank that leaves by an exception must not.
+  const bool failed = std::uncaught_exceptions() > impl_->exceptions || (impl_->watch && impl_->watch->failure());
   if (impl_->watch) impl_->watch->stop();
-  const bool failed = impl_->watch && impl_->watch->failure();
   for (const auto& backend : impl_->device_backends) {
     try {
       failed ? backend->abort() : backend->shutdown();

@@ -57,6 +57,7 @@ class World {
     // With layout.device kCuda. The module: needed, or kUnavailable.
     std::shared_ptr<DeviceModule> device_module;
     bool share_devices = false;         // several ranks may have one device: slow, for tests and demonstrations
+    bool device_groups = true;          // false: ranks choose their devices only; collectives go through host memory
     bool high_priority_streams = true;  // collectives' kernels go before those of the computation
   };
 

@@ -34,6 +34,7 @@ std::string write_loop_state(const LoopState& state) {
                                        {"sequence_parallel", layout.sequence_parallel},
                                        {"virtual_pp", layout.virtual_pp},
                                        {"distributed_optimizer", layout.distributed_optimizer},
+                                       {"device", std::string(enum_name(layout.device))},
                                        {"threads", layout.threads},
                                        {"data_fingerprint", state.data_fingerprint}};
   return json.dump(2) + "\n";
@@ -124,6 +125,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
     state.layout.sequence_parallel = json.value("sequence_parallel", false);
     state.layout.virtual_pp = json.value("virtual_pp", state.layout.virtual_pp);
     state.layout.distributed_optimizer = json.value("distributed_optimizer", false);
+    if (json.value("device", "cpu") == "cuda") state.layout.device = parallel::Device::kCuda;
     state.data_fingerprint = json.at("data_fingerprint");
     return state;
   } catch (const nlohmann::json::exception& e) {
@@ -136,6 +138,7 @@ std::string layout_text(const parallel::Layout& layout) {
                      std::to_string(layout.pp);
   if (layout.virtual_pp != 1) text += " with virtual_pp " + std::to_string(layout.virtual_pp);
   text += ", dp " + std::to_string(layout.dp) + (layout.distributed_optimizer ? " with distributed_optimizer" : "");
+  if (layout.device == parallel::Device::kCuda) text += ", on cuda";
   return text + ", " + std::to_string(layout.threads) + (layout.threads == 1 ? " thread" : " threads");
 }
 

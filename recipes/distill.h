@@ -20,6 +20,7 @@ struct TeacherRoute {
   std::unique_ptr<roles::TeacherClient> client;
   double weight = 1.0;
   std::map<std::string, std::string> when;
+  at::Tensor head;  // the teacher's, where the student computes; filled at the first use
 };
 
 // For each step the requests of the next `prefetch` steps are already in flight. A sample is answered by all teachers whose `when`

@@ -120,8 +120,10 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
                                    StepSums& sums) {
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
-  const at::Tensor rows = hidden.index_select(0, drawn.shared.predict_positions);
-  const at::Tensor log_probs = losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs;
+  const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
+  const at::Tensor targets = batch.targets.to(rows.device());
+  // One number a token: from here on in host memory.
+  const at::Tensor log_probs = losses::linear_log_probs(rows, head.weight, {}, targets, {}, head.vocab).log_probs.cpu();
   const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
@@ -140,7 +142,7 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
   const c10::NoGradGuard no_grad;
   // The mean over the vocabulary of the logits at a row is the row times the mean of the head's rows.
-  const at::Tensor mean_logits = at::mv(rows.detach().to(at::kFloat), mean_row(head));
+  const at::Tensor mean_logits = at::mv(rows.detach().to(at::kFloat), mean_row(head)).cpu();
   const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
   sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
   sums.values[kLogitsRejected] += rejected_of(logits).sum().item<double>();

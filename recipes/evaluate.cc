@@ -17,8 +17,8 @@ Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::Micro
     const at::Tensor hidden = trainer.hidden(batch.tokens);
     if (!hidden.defined()) continue;  // the pipeline ends elsewhere
     const models::Head head = trainer.decoder().head();
-    const at::Tensor rows = hidden.index_select(0, batch.predict_positions);
-    const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+    const at::Tensor rows = models::rows_at(hidden, batch.predict_positions);
+    const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets.to(rows.device()), 0, head.vocab);
     sum[0] += result.loss_sum.item<double>();
     sum[1] += static_cast<double>(result.num_correct);
     sum[2] += result.entropy_sum;

@@ -232,11 +232,13 @@ void GrpoObjective::receive_reference(Batch& batch) {
 
 at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) {
   Batch& batch = batches_.at(index);
+  const at::Tensor targets = batch.batch.targets.to(hidden.device());
   const auto logps =
-      losses::linear_log_probs(hidden.index_select(0, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
+      losses::linear_log_probs(models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, targets,
                                {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
   if (options_.grpo.beta > 0 && !batch.reference_logps.defined()) receive_reference(batch);
-  losses::PolicyInputs inputs{.policy_logps = logps.log_probs,
+  const at::Tensor log_probs = logps.log_probs.cpu();  // one number a token: from here on in host memory
+  losses::PolicyInputs inputs{.policy_logps = log_probs,
                               .old_logps = batch.old_logps,
                               .reference_logps = {},
                               .generator_logps = {},
@@ -250,7 +252,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
   if (!corrected && options_.grpo.max_staleness > 0) inputs.old_logps = batch.generator_logps;
   if (corrected) inputs.generator_logps = batch.generator_logps;
   const losses::PolicyResult result = losses::policy_loss(inputs, options_.grpo.policy());
-  if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1) batch.old_logps = logps.log_probs.detach();
+  if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1) batch.old_logps = log_probs.detach();
   sums.count += static_cast<double>(result.num_tokens);
   sums.num_tokens += static_cast<double>(batch.batch.tokens.num_tokens());
   sums.values[kSequences] += static_cast<double>(result.num_sequences);

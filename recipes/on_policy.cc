@@ -89,12 +89,13 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
                                              StepSums& sums) {
   std::optional<roles::PendingPayload> pending = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const auto logps = losses::linear_log_probs(rows, head.weight, {}, batch.targets,
+  const auto logps = losses::linear_log_probs(rows, head.weight, {}, batch.targets.to(rows.device()),
                                               {.temperature = options_.temperature, .entropy = true}, head.vocab);
   const at::Tensor teacher = pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps : at::empty({0});
-  losses::PolicyInputs inputs{.policy_logps = logps.log_probs,
+  const at::Tensor log_probs = logps.log_probs.cpu();  // one number a token: from here on in host memory
+  losses::PolicyInputs inputs{.policy_logps = log_probs,
                               .sequence_of_row = at::zeros({batch.num_targets()}, at::kLong),
-                              .token_advantages = losses::distillation_advantages(logps.log_probs.detach(), teacher),
+                              .token_advantages = losses::distillation_advantages(log_probs.detach(), teacher),
                               .num_sequences = 1};
   sums.count += static_cast<double>(batch.num_targets());
   sums.values[kReverseKl] -= inputs.token_advantages.to(at::kDouble).sum().item<double>();

@@ -52,6 +52,9 @@ void TrainOptions::validate() const {
   at_least("batch_size_rampup_steps", batch_size_rampup_steps, 0);
   if (batch_size_rampup_steps > 0 && gradient_accumulation_steps == 1)
     refuse("batch_size_rampup_steps has no effect with gradient_accumulation_steps: 1, which is where a ramp begins");
+  at_least("gradient_checkpointing_every", gradient_checkpointing_every, 1);
+  if (gradient_checkpointing_every > 1 && !gradient_checkpointing)
+    refuse("gradient_checkpointing_every has no effect without gradient_checkpointing: true");
   if (grad_bucket_bytes.bytes < 4096) refuse("grad_bucket_bytes must be at least 4096");
   if (max_time && max_time->count() <= 0) refuse("max_time must be longer than 0s");
   if (async_save && save_steps == 0) refuse("async_save has no effect with save_steps 0, which saves only at the end");

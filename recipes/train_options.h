@@ -31,6 +31,7 @@ struct TrainOptions {
   double weight_decay = 0.0;
   double max_grad_norm = 1.0;  // 0: gradients are not clipped
   bool gradient_checkpointing = false;
+  int64_t gradient_checkpointing_every = 1;
   int64_t logging_steps = 1;
   int64_t eval_steps = 50;       // 0: only at the end
   int64_t save_steps = 100;      // 0: only at the end
@@ -61,6 +62,8 @@ struct TrainOptions {
     visit("weight_decay", weight_decay, "decoupled weight decay");
     visit("max_grad_norm", max_grad_norm, "global gradient norm above which gradients are scaled down; 0: never");
     visit("gradient_checkpointing", gradient_checkpointing, "recompute activations in the backward pass to save memory");
+    visit("gradient_checkpointing_every", gradient_checkpointing_every,
+          "recompute every n-th layer only and keep the others' activations; with gradient_checkpointing");
     visit("logging_steps", logging_steps, "steps between lines of metrics.jsonl");
     visit("eval_steps", eval_steps, "steps between evaluations on data.eval; 0: only at the end");
     visit("save_steps", save_steps, "steps between checkpoints; 0: only at the end");

@@ -43,7 +43,7 @@ at::Tensor Pipeline::hidden(const models::PackedTokens& tokens) {
            {.pp = place.pp, .stage = place.stage, .virtual_pp = place.virtual_pp, .micro_batches = 1, .forward_only = true})) {
     at::Tensor input;
     if (const auto from = parallel::pipeline_input(action, place.stage, place.pp, place.virtual_pp))
-      input = channel_->recv(from->stage, from->label, residual_sizes(decoder_, tokens));
+      input = channel_->recv(from->stage, from->label, residual_sizes(decoder_, tokens)).to(decoder_.device());
     const at::Tensor output = decoder_.forward(action.chunk, tokens, input);
     if (const auto to = parallel::pipeline_output(action, place.stage, place.pp, place.virtual_pp))
       channel_->send(output, to->stage, to->label);
@@ -65,7 +65,7 @@ void Pipeline::run(const Step& step) {
     const auto index = static_cast<size_t>(action.micro_batch);
     at::Tensor received, result;
     if (const auto from = parallel::pipeline_input(action, place.stage, place.pp, place.virtual_pp))
-      received = channel_->recv(from->stage, from->label, residual_sizes(decoder_, step.tokens(index)));
+      received = channel_->recv(from->stage, from->label, residual_sizes(decoder_, step.tokens(index))).to(decoder_.device());
     if (action.kind == PipelineAction::Kind::kForward) {
       if (received.defined()) received.set_requires_grad(true);
       result = decoder_.forward(action.chunk, step.tokens(index), received);

@@ -59,14 +59,15 @@ HeadReply Teacher::head(const HeadRequest& request) const {
         .with("own_begin", own.begin)
         .with("own_end", own.end);
   const at::Tensor weight = decoder_.head_weight().detach();
-  return {.weight_version = weight_version_, .weight = weight.narrow(0, request.begin - own.begin, request.end - request.begin)};
+  return {.weight_version = weight_version_,
+          .weight = weight.narrow(0, request.begin - own.begin, request.end - request.begin).cpu()};
 }
 
 Payload Teacher::forward(const ForwardRequest& request) const {
   const models::PackedTokens packed = unpack_request(request, decoder_.config().vocab_size);
   c10::InferenceMode inference;
   ++forwards_;
-  return answer(request, decoder_.hidden(packed).index_select(0, request.positions.to(at::kLong)));
+  return answer(request, models::rows_at(decoder_.hidden(packed), request.positions));
 }
 
 void Teacher::label(Payload& payload, const ForwardRequest& request) const {
@@ -126,7 +127,7 @@ void Teacher::compute_together(std::vector<Waiting> batch) const {
     const at::Tensor hidden = decoder_.hidden(merged.tokens);
     ++forwards_;
     for (size_t i = 0; i < batch.size(); ++i)
-      batch[i].reply.set_value(answer(batch[i].request, hidden.index_select(0, merged.rows[i])));
+      batch[i].reply.set_value(answer(batch[i].request, models::rows_at(hidden, merged.rows[i])));
   } catch (...) {
     for (Waiting& one : batch) one.reply.set_error(std::current_exception());  // those answered already keep their answer
   }

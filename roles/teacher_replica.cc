@@ -70,7 +70,7 @@ void Teacher::compute_shared(const std::vector<ForwardRequest>& requests) {
   const PieceMap map = pieces();
   const int64_t rank = decoder_.placement().tp_rank();
   for (size_t i = 0; i < requests.size(); ++i) {
-    const Payload whole = answer(requests[i], hidden.index_select(0, merged.rows[i]));
+    const Payload whole = answer(requests[i], models::rows_at(hidden, merged.rows[i]));
     const std::string key = result_key(requests[i]);
     for (int64_t part = 0; part < requests[i].parts; ++part)
       if (map.has(requests[i], part, rank)) held_.put(key, part, cut_piece(whole, requests[i], part, map, rank));

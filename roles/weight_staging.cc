@@ -109,7 +109,7 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder, co
 
 uint64_t seal(WeightBucket& bucket, uint64_t running) {
   for (WeightPart& part : bucket.parts) {
-    part.values = part.values.contiguous();
+    part.values = part.values.contiguous().cpu();
     part.checksum = checksum_of(part.values, part);
     running = combined(running, part.checksum);
   }

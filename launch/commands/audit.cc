@@ -103,7 +103,7 @@ int audit_pairs(const Recipe& recipe, int64_t to_show) {
 }  // namespace
 
 int run_audit(const RecipeCommand& command) {
-  const Recipe recipe = load_recipe(command.recipe, command.overrides);
+  const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   if (recipe.recipe == RecipeKind::kDpo) return audit_pairs(recipe, command.samples);
   const RoleOptions& student = recipe.roles.at("student");
   const models::Tokenizer tokenizer = models::Tokenizer::load(student.model);

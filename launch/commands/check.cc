@@ -212,7 +212,7 @@ void check_pair(Report& report, const Recipe& recipe, const LoadedModel& student
 }  // namespace
 
 int run_check(const RecipeCommand& command) {
-  const Recipe recipe = load_recipe(command.recipe, command.overrides);
+  const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   Report report;
   const LoadedModel student = load_model(recipe.roles.at("student").model, "float32");
   if (recipe.recipe == RecipeKind::kDpo) {

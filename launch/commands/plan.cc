@@ -40,7 +40,8 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                                                   .tokens = micro_batch_tokens(recipe),
                                                   .micro_batches = recipe.train.gradient_accumulation_steps,
                                                   .dtype_bytes = role.dtype == recipes::FloatType::kFloat32 ? 4 : 2,
-                                                  .gradient_checkpointing = recipe.train.gradient_checkpointing});
+                                                  .gradient_checkpointing = recipe.train.gradient_checkpointing,
+                                                  .gradient_checkpointing_every = recipe.train.gradient_checkpointing_every});
     const auto most = [&](const models::TrainingMemory& m) { return plan.trains ? m.peak() : m.parameters; };
     if (most(memory) > most(plan.memory)) plan.memory = memory;
   }
@@ -147,7 +148,7 @@ std::string plan_json(const Recipe& recipe) {
 }
 
 int run_plan(const RecipeCommand& command) {
-  const Recipe recipe = load_recipe(command.recipe, command.overrides);
+  const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   if (command.json)
     std::printf("%s\n", plan_json(recipe).c_str());
   else

@@ -90,6 +90,10 @@ TEST(ChildEnvironmentTest, OursIsTakenOutAndThreadsAreSet) {
   EXPECT_EQ(count("RETORT_SOMETHING=1"), 0);
   EXPECT_EQ(count("RETORT_LOG=debug"), 1);
   EXPECT_EQ(count("KEEP_ME=a=b"), 1);
+  const auto of_role = launch::child_environment(3, {{"KEEP_ME", "c"}, {"NCCL_DEBUG", "INFO"}});
+  EXPECT_EQ(std::count(of_role.begin(), of_role.end(), "KEEP_ME=a=b"), 0);
+  EXPECT_EQ(std::count(of_role.begin(), of_role.end(), "KEEP_ME=c"), 1);
+  EXPECT_EQ(std::count(of_role.begin(), of_role.end(), "NCCL_DEBUG=INFO"), 1);
   ::unsetenv("RETORT_LOG");
   ::unsetenv("RETORT_SOMETHING");
 }

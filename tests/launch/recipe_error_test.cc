@@ -465,6 +465,22 @@ TEST_F(RecipeTest, CudaWithoutTheModuleIsUnavailable) {
   EXPECT_EQ(load(text, {}, {.cuda = true}).roles.at("teacher").world.device, parallel::Device::kCuda);
 }
 
+TEST_F(RecipeTest, VariablesOfARole) {
+  const auto with = [](const std::string& env) {
+    return replaced(kDistill, "world: {dp: 2}", "world: {dp: 2}\n    env: {" + env + "}");
+  };
+  EXPECT_EQ(load(with("GLOO_SOCKET_IFNAME: lo")).roles.at("teacher").env.at("GLOO_SOCKET_IFNAME"), "lo");
+  for (const auto& [env, message] : std::vector<std::pair<std::string, std::string>>{
+           {"OMP_NUM_THREADS: 2", "the launcher sets this variable itself; threads are roles.teacher.world.threads"},
+           {"RETORT_RUN: x", "the launcher sets this variable itself; threads are roles.teacher.world.threads"},
+           {"NCCL_DEBUG: INFO", "has no effect with world.device: cpu; remove it, or use device: cuda"},
+           {"nccl: INFO", "the name of an environment variable has capital letters, digits and _"}})
+    EXPECT_NE(error_of(with(env)).find(message), std::string::npos) << error_of(with(env));
+  EXPECT_NO_THROW(
+      load(replaced(kDistill, "world: {dp: 2}", "world: {device: cuda}\n    env: {NCCL_DEBUG: INFO, CUDA_VISIBLE_DEVICES: '1'}"),
+           {}, {.cuda = true}));
+}
+
 TEST_F(RecipeTest, MissingFileAndFolderAreTheUsersInput) {
   for (const auto& path : {folder_ / "none.yaml", folder_}) {
     try {

@@ -127,7 +127,7 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
                              "  eval: [{path: FOLDER/train.jsonl, format: text}]"),
                     "[{role: teacher}]",
                     "[{role: teacher, when: {domain: 'null', level: 3}}]\n  loss_type: skewed_kl\n  skew_lambda: 1.0e-7"),
-           {"rpc.device_maps={teacher: {0: 1}}", "train.learning_rate=3e-5", "rpc.max_message_bytes=1234567",
+           {"roles.teacher.env={GLOO_SOCKET_IFNAME: lo}", "train.learning_rate=3e-5", "rpc.max_message_bytes=1234567",
             "launch.stop_timeout=1500ms"});
   EXPECT_EQ(recipe.data.train[0].path, odd);
   const std::string text = launch::resolved_yaml(recipe);
@@ -140,7 +140,7 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
   EXPECT_EQ(again.distill->teachers[0].when, (std::map<std::string, std::string>{{"domain", "null"}, {"level", "3"}}));
   EXPECT_EQ(again.distill->skew_lambda, 1e-7);
   EXPECT_EQ(again.train.learning_rate, 3e-5);
-  EXPECT_EQ(again.rpc.device_maps.at("teacher").at("0"), 1);
+  EXPECT_EQ(again.roles.at("teacher").env.at("GLOO_SOCKET_IFNAME"), "lo");
   EXPECT_EQ(again.launch.stop_timeout, std::chrono::milliseconds(1500));
   EXPECT_NE(text.find("num_train_epochs: null"), std::string::npos) << "every field stands in it:\n" << text;
 }

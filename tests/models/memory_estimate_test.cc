@@ -46,17 +46,20 @@ TEST(MemoryEstimate, StagesHoldTheModelsParameters) {
 
 TEST(MemoryEstimate, ActivationsAreWhatForwardLeaves) {
   for (const Family family : kFamilies)
-    for (const bool checkpointing : {false, true}) {
+    for (const int64_t every : {0, 1, 2}) {
       const ModelConfig config = config_of(family, false);
       Decoder decoder = Decoder::random(config, 1, at::kFloat);
       decoder.set_requires_grad(true);
-      decoder.set_gradient_checkpointing(checkpointing);
+      decoder.set_gradient_checkpointing(every > 0, std::max<int64_t>(every, 1));
       const std::vector<int32_t> row(250, 7);
       const PackedTokens tokens = pack_rows({row, row});
       const testing_support::PeakMemory memory;
       const at::Tensor hidden = decoder.hidden(tokens);
       const TrainingMemory estimate =
-          estimate_training_memory(config, {.layout = {}, .tokens = 500, .gradient_checkpointing = checkpointing});
+          estimate_training_memory(config, {.layout = {},
+                                            .tokens = 500,
+                                            .gradient_checkpointing = every > 0,
+                                            .gradient_checkpointing_every = std::max<int64_t>(every, 1)});
       const auto measured = static_cast<double>(memory.live_bytes());
       EXPECT_NEAR(static_cast<double>(estimate.activations + 512 * 96 * 4), measured, 0.02 * measured);
     }

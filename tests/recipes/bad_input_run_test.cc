@@ -122,6 +122,21 @@ int find_process(const std::string& a, const std::string& b) {
   return -1;
 }
 
+TEST(DeviceModule, ThatCannotBeOpenedIsNamed) {
+  TemporaryFolder folder;
+  const fs::path module = folder / "libretort_cuda.so";
+  const std::string recipe = write_recipe(folder.path(), {}).string();
+  ::setenv("RETORT_CUDA_MODULE", module.c_str(), 1);  // one may lie beside the program
+  const auto missing = retort({"launch", recipe, "roles.student.world.device=cuda"}, kDeadline);
+  EXPECT_EQ(missing.exit_code, 3) << missing.output;
+  EXPECT_NE(missing.output.find("./dev build --cuda"), std::string::npos) << missing.output;
+  append(module, "not a library");
+  const auto broken = retort({"launch", recipe, "roles.student.world.device=cuda"}, kDeadline);
+  ::unsetenv("RETORT_CUDA_MODULE");
+  EXPECT_EQ(broken.exit_code, 3) << broken.output;
+  EXPECT_NE(broken.output.find(module.string()), std::string::npos) << broken.output;
+}
+
 TEST(TeacherKilled, EndsTheRunWithItsName) {
   TemporaryFolder folder;
   GoldenRecipe recipe{.teacher = "teacher", .steps = 100000, .distill = {{"payload", "hidden_states"}}};

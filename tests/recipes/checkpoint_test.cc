@@ -214,6 +214,7 @@ TEST_F(Checkpoints, OfAnotherModelAreRefusedByTensor) {
 
 TEST_F(Checkpoints, TheLayoutIsToldInWords) {
   EXPECT_EQ(layout_text({.threads = 1}), "tp 1, pp 1, dp 1, 1 thread");
+  EXPECT_EQ(layout_text({.device = parallel::Device::kCuda, .threads = 1}), "tp 1, pp 1, dp 1, on cuda, 1 thread");
   EXPECT_EQ(
       layout_text(
           {.tp = 2, .pp = 2, .dp = 4, .sequence_parallel = true, .virtual_pp = 3, .distributed_optimizer = true, .threads = 8}),
