@@ -54,7 +54,8 @@ class PreferenceRecipe : public StudentRecipe {
             .dp_size = options.dp_size};
   }
   recipes::Reference connect_reference(const recipes::DpoOptions& dpo) {
-    auto client = connect_frozen(context_, dpo.reference, {.kind = roles::PayloadKind::kTargetLogProbs}, {.weights_fingerprint = true});
+    auto client =
+        connect_frozen(context_, dpo.reference, {.kind = roles::PayloadKind::kTargetLogProbs}, {.weights_fingerprint = true});
     const roles::TeacherInfo& info = client->info();
     const std::string fingerprint = sha256_hex(info.weights_fingerprint + info.dtype + info.vocabulary_fingerprint);
     const auto root = dpo.reference_cache.empty() ? context_.cache() : std::filesystem::path(dpo.reference_cache);

@@ -6,7 +6,7 @@
 
 namespace retort::parallel::detail {
 
-// kInvalidArgument unless the parameter is on the CPU or a CUDA device, and on the same one as `first`, the first of the list.
+// kInvalidArgument unless the parameter has memory on the CPU or a device, the same one as `first`, the first of the list has.
 inline void check_device(const NamedParameter& p, const NamedParameter& first) {
   const auto refuse = [&](const std::string& problem) {
     throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
@@ -16,7 +16,7 @@ inline void check_device(const NamedParameter& p, const NamedParameter& first) {
   if (device != first.value.device())
     refuse("is on " + device.str() + " and '" + first.name + "' on " + first.value.device().str() +
            ", expected all on one device");
-  if (!device.is_cpu() && !device.is_cuda()) refuse("is on " + device.str() + ", expected the CPU or a CUDA device");
+  if (device.is_meta()) refuse("is on " + device.str() + ", expected a device with memory");
 }
 
 }  // namespace retort::parallel::detail

@@ -26,7 +26,8 @@ void BatchOptions::validate() const {
   positive("per_device_train_batch_size", rows_per_micro_batch);
   positive("gradient_accumulation_steps", micro_batches);
   if (rampup_steps < 0)
-    throw Error(ErrorCode::kInvalidArgument, "batch_size_rampup_steps is " + std::to_string(rampup_steps) + "; expected 0 or more");
+    throw Error(ErrorCode::kInvalidArgument,
+                "batch_size_rampup_steps is " + std::to_string(rampup_steps) + "; expected 0 or more");
   positive("data.max_length", max_length);
   positive("dp", dp_size);
   if (dp_rank < 0 || dp_rank >= dp_size)

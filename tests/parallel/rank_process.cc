@@ -36,7 +36,7 @@ World::Options child_world_options() {
 int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>& scenarios) {
   if (const auto role = testing_support::spawned_role()) {
     try {
-      scenarios.at(*role)();
+      scenarios.at (*role)();
       return 0;
     } catch (const std::exception& e) {
       std::fprintf(stderr, "%s: %s\n", role->c_str(), e.what());
