@@ -22,7 +22,8 @@ class PreferenceRecipe : public StudentRecipe {
     stream_ = std::make_unique<data::PairBatchStream>(train_, pair_options(), state.cursor);
     const recipes::DpoOptions& dpo = *context_.recipe().dpo;
     std::optional<recipes::Reference> reference;
-    if (losses::needs_reference(dpo.preference())) reference = connect_reference(dpo);
+    const bool asks = ends_pipeline(context_.world) && context_.world.tp().rank() == 0;
+    if (losses::needs_reference(dpo.preference())) reference = asks ? connect_reference(dpo) : recipes::Reference{};
     objective_ = std::make_unique<recipes::DpoObjective>(
         [this](int64_t) { return stream_->next(); }, std::move(reference),
         recipes::DpoObjective::Options{.loss = dpo.preference(),

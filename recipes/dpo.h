@@ -18,7 +18,8 @@
 
 namespace retort::recipes {
 
-// The frozen model of the comparison: asked for each completion once, then remembered.
+// The frozen model of the comparison: asked for each completion once, then remembered. Both null on a rank that does not ask: all but
+// the first of the tp ranks where the pipeline ends.
 struct Reference {
   std::unique_ptr<roles::TeacherClient> client;  // payload: target_logps
   std::unique_ptr<ReferenceCache> cache;
