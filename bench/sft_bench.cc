@@ -101,7 +101,7 @@ double seconds_of_step(roles::Trainer& trainer, const std::vector<models::Packed
   trainer.begin_step();
   for (size_t i = 0; i < batches.size(); ++i) {
     const at::Tensor hidden = trainer.hidden(batches[i]);
-    const at::Tensor targets = batches[i].input_ids.roll({-1}).to(hidden.device());
+    const at::Tensor targets = batches[i].input_ids.roll({-1});
     const models::Head head = trainer.decoder().head();
     const at::Tensor loss = losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
     count += static_cast<double>(targets.numel());

@@ -23,13 +23,11 @@ struct DistillObjective::Part {
 
 namespace {
 
-// Where the student computes.
-losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor& head, at::Device device) {
-  const auto here = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
+losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor& head) {
   switch (payload.label.spec.kind) {
-    case roles::PayloadKind::kHiddenStates: return losses::TeacherHidden{here(payload.hidden), head, {}};
-    case roles::PayloadKind::kTopK: return losses::TeacherTopK{here(payload.ids), here(payload.logps), here(payload.log_tail)};
-    case roles::PayloadKind::kFull: return losses::TeacherFull{here(payload.logps)};
+    case roles::PayloadKind::kHiddenStates: return losses::TeacherHidden{payload.hidden, head, {}};
+    case roles::PayloadKind::kTopK: return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
+    case roles::PayloadKind::kFull: return losses::TeacherFull{payload.logps};
     case roles::PayloadKind::kTargetLogProbs: break;
   }
   RETORT_CHECK(false) << "a payload without a distribution";
@@ -131,8 +129,8 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   options.common_vocab = client.spec().common_vocab;
   if (!only_teacher) options.kd_ratio = 1.0;
   const auto chosen = [&](const at::Tensor& all) { return part.rows.defined() ? models::rows_at(all, part.rows) : all; };
-  const auto result = losses::linear_distill(chosen(rows), head.weight, {}, chosen(targets),
-                                             to_signal(payload, route.head, rows.device()), options, head.vocab);
+  const auto result =
+      losses::linear_distill(chosen(rows), head.weight, {}, chosen(targets), to_signal(payload, route.head), options, head.vocab);
   sums.values[kKd] += part.weight * result.kd_sum;
   sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
   sums.values[kStudentMass] += part.weight * result.student_mass_sum;
@@ -153,17 +151,17 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   sums.count += static_cast<double>(batch.num_targets());
   // The tp ranks' sums are one rank's, and each of them asks for its part.
   sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
-  const at::Tensor targets = batch.targets.to(rows.device());
-  if (batch.num_targets() == 0) return losses::linear_cross_entropy(rows, head.weight, {}, targets, 0, head.vocab).loss_sum;
-  if (parts.size() == 1 && !parts[0].rows.defined()) return part_loss(parts[0], rows, head, targets, /*only_teacher=*/true, sums);
+  if (batch.num_targets() == 0) return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab).loss_sum;
+  if (parts.size() == 1 && !parts[0].rows.defined())
+    return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
   const double ratio = options_.divergence.kd_ratio;
-  const auto ce = losses::linear_cross_entropy(rows, head.weight, {}, targets, 0, head.vocab);
+  const auto ce = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
   sums.values[kCe] += ce.loss_sum.item<double>();
   sums.values[kEntropy] += ce.entropy_sum;
   sums.values[kCorrect] += static_cast<double>(ce.num_correct);
   at::Tensor total = ce.loss_sum * (1.0 - ratio);
   for (Part& part : parts)
-    if (part.num_rows > 0) total = total + part_loss(part, rows, head, targets, false, sums) * (ratio * part.weight);
+    if (part.num_rows > 0) total = total + part_loss(part, rows, head, batch.targets, false, sums) * (ratio * part.weight);
   return total;
 }
 

@@ -121,9 +121,8 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
   const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
-  const at::Tensor targets = batch.targets.to(rows.device());
   // One number a token: from here on in host memory.
-  const at::Tensor log_probs = losses::linear_log_probs(rows, head.weight, {}, targets, {}, head.vocab).log_probs.cpu();
+  const at::Tensor log_probs = losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs.cpu();
   const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),

@@ -18,7 +18,7 @@ Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::Micro
     if (!hidden.defined()) continue;  // the pipeline ends elsewhere
     const models::Head head = trainer.decoder().head();
     const at::Tensor rows = models::rows_at(hidden, batch.predict_positions);
-    const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets.to(rows.device()), 0, head.vocab);
+    const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
     sum[0] += result.loss_sum.item<double>();
     sum[1] += static_cast<double>(result.num_correct);
     sum[2] += result.entropy_sum;

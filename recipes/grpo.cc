@@ -232,9 +232,8 @@ void GrpoObjective::receive_reference(Batch& batch) {
 
 at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) {
   Batch& batch = batches_.at(index);
-  const at::Tensor targets = batch.batch.targets.to(hidden.device());
   const auto logps =
-      losses::linear_log_probs(models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, targets,
+      losses::linear_log_probs(models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
                                {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
   if (options_.grpo.beta > 0 && !batch.reference_logps.defined()) receive_reference(batch);
   const at::Tensor log_probs = logps.log_probs.cpu();  // one number a token: from here on in host memory

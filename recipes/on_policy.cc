@@ -89,7 +89,7 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
                                              StepSums& sums) {
   std::optional<roles::PendingPayload> pending = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const auto logps = losses::linear_log_probs(rows, head.weight, {}, batch.targets.to(rows.device()),
+  const auto logps = losses::linear_log_probs(rows, head.weight, {}, batch.targets,
                                               {.temperature = options_.temperature, .entropy = true}, head.vocab);
   const at::Tensor teacher = pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps : at::empty({0});
   const at::Tensor log_probs = logps.log_probs.cpu();  // one number a token: from here on in host memory

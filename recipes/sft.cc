@@ -8,7 +8,7 @@ namespace retort::recipes {
 
 at::Tensor SftObjective::batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch,
                                     StepSums& sums) {
-  const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets.to(rows.device()), 0, head.vocab);
+  const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
   sums.count += static_cast<double>(result.count);
   sums.values[kEntropy] += result.entropy_sum;
   sums.values[kCorrect] += static_cast<double>(result.num_correct);
