@@ -170,13 +170,16 @@ std::optional<int> ChildProcess::try_reap() {
   return status_;
 }
 
+bool is_launchers_variable(std::string_view name) {
+  return name.starts_with("RETORT_") || name == "OMP_NUM_THREADS" || name == "MKL_NUM_THREADS" || name == "OMP_WAIT_POLICY";
+}
+
 std::vector<std::string> child_environment(int64_t threads, const std::map<std::string, std::string>& role_env) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
-    if (name.starts_with("RETORT_") && name != "RETORT_LOG" && name != "RETORT_CUDA_MODULE") continue;
-    if (name == "OMP_NUM_THREADS" || name == "MKL_NUM_THREADS" || name == "OMP_WAIT_POLICY") continue;
+    if (is_launchers_variable(name) && name != "RETORT_LOG" && name != "RETORT_CUDA_MODULE") continue;
     if (role_env.contains(std::string(name))) continue;
     result.emplace_back(text);
   }

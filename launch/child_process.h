@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace retort::launch {
@@ -63,6 +64,8 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
+// Whether a role's process gets this variable from the launcher or not at all: RETORT_*, thread counts.
+bool is_launchers_variable(std::string_view name);
 // The environment of a role process: ours without RETORT_* (RETORT_LOG and RETORT_CUDA_MODULE stay), with the thread counts of OpenMP
 // and MKL, and with `role_env` (NAME: value) in place of what has those names.
 std::vector<std::string> child_environment(int64_t threads, const std::map<std::string, std::string>& role_env = {});

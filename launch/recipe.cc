@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "launch/child_process.h"
 #include "launch/later_names.h"
 #include "launch/yaml_reader.h"
 #include "launch/yaml_tree.h"
@@ -143,8 +144,7 @@ class CrossCheck {
       const std::vector<std::string> place{"roles", name, "env", variable};
       if (variable.empty() || variable.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != std::string::npos)
         refuse(place, "the name of an environment variable has capital letters, digits and _");
-      if (variable.starts_with("RETORT_") || variable == "OMP_NUM_THREADS" || variable == "MKL_NUM_THREADS" ||
-          variable == "OMP_WAIT_POLICY")
+      if (is_launchers_variable(variable))
         refuse(place, "the launcher sets this variable itself; threads are roles." + name + ".world.threads");
       const bool of_devices =
           variable.starts_with("NCCL_") || variable.starts_with("TORCH_NCCL_") || variable.starts_with("CUDA_");
