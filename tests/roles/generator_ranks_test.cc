@@ -8,6 +8,7 @@
 #include "roles/host.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/roles/generator_fixture.h"
+#include "tests/roles/nano_model.h"
 
 namespace retort::roles {
 namespace {
@@ -19,22 +20,10 @@ using parallel::testing::require;
 using testing_support::ChildProcess;
 
 models::ModelConfig nano(models::Family family) {
-  models::ModelConfig config;
-  config.family = family;
-  config.vocab_size = 67;  // nothing divides it
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;  // two copies each with tp 4
-  config.head_dim = 8;
+  models::ModelConfig config = nano_model(family, family == models::Family::kQwen2, 3);
   config.max_position_embeddings = 256;
   config.initializer_range = 0.3;
   config.sliding_window = {0, 6, 0};
-  config.tie_word_embeddings = family == models::Family::kQwen2;
-  config.attention_bias = family == models::Family::kQwen2;
-  config.attention_out_bias = config.mlp_bias = family == models::Family::kLlama;
-  config.qk_norm = family == models::Family::kQwen3;
   return config;
 }
 

@@ -14,6 +14,7 @@
 #include "recipes/losses/linear_cross_entropy.h"
 #include "roles/trainer.h"
 #include "tests/parallel/rank_process.h"
+#include "tests/roles/nano_model.h"
 
 namespace retort::roles {
 namespace {
@@ -26,24 +27,10 @@ using testing_support::ChildProcess;
 constexpr int kSteps = 5, kMicroBatches = 4, kProcesses = 4;
 constexpr double kTolerance = 1e-5;
 
-// Fewer key/value heads than some tp, a vocabulary and row counts that nothing divides, biases, head norms.
+// With windows on some layers.
 models::ModelConfig nano(bool tied, models::Family family) {
-  models::ModelConfig config;
-  config.family = family;
-  config.vocab_size = 67;
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_hidden_layers = 5;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.max_position_embeddings = 64;
-  config.initializer_range = 0.2;
+  models::ModelConfig config = nano_model(family, tied, 5);
   config.sliding_window = {0, 6, 0, 6, 0};
-  config.tie_word_embeddings = tied;
-  config.attention_bias = family == models::Family::kQwen2;
-  config.attention_out_bias = config.mlp_bias = family == models::Family::kLlama;
-  config.qk_norm = family == models::Family::kQwen3;
   return config;
 }
 

@@ -12,6 +12,7 @@
 #include "roles/trainer.h"
 #include "roles/weight_staging.h"
 #include "tests/losses/stand_in_device.h"
+#include "tests/roles/nano_model.h"
 
 namespace retort::roles {
 namespace {
@@ -22,21 +23,8 @@ using testing_support::stand_in_device;
 constexpr int kSteps = 3, kVocab = 67;
 
 models::ModelConfig nano(models::Family family, bool tied) {
-  models::ModelConfig config;
-  config.family = family;
-  config.vocab_size = kVocab;
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.max_position_embeddings = 64;
-  config.initializer_range = 0.2;
+  models::ModelConfig config = nano_model(family, tied, 3);
   config.sliding_window = {0, 6, 0};
-  config.tie_word_embeddings = tied;
-  config.attention_bias = family == models::Family::kQwen2;
-  config.qk_norm = family == models::Family::kQwen3;
   return config;
 }
 
@@ -80,7 +68,7 @@ Training train(const Case& c, at::Device device) {
     EXPECT_EQ(hidden.device(), device);
     const models::Head head = trainer.decoder().head();
     const at::Tensor rows = models::rows_at(hidden, at::arange(1, tokens.num_tokens(), 2));
-    const at::Tensor targets = at::arange(rows.size(0)).to(device);
+    const at::Tensor targets = at::arange(rows.size(0));  // on the host, as batches are
     const at::Tensor loss = losses::linear_cross_entropy(rows, head.weight, {}, targets, 0, head.vocab).loss_sum;
     run.numbers.push_back(loss.item<double>());
     trainer.backward(loss, true);

@@ -15,6 +15,7 @@
 #include "roles/weight_staging.h"
 #include "rpc/archive.h"
 #include "tests/parallel/rank_process.h"
+#include "tests/roles/nano_model.h"
 
 namespace retort::roles {
 namespace {
@@ -27,23 +28,7 @@ using testing_support::ChildProcess;
 
 constexpr int kProcesses = 4;
 
-models::ModelConfig nano(bool tied) {
-  models::ModelConfig config;
-  config.family = models::Family::kQwen3;
-  config.vocab_size = 67;  // nothing divides it
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.max_position_embeddings = 64;
-  config.initializer_range = 0.2;
-  config.sliding_window = {0, 0, 0};
-  config.tie_word_embeddings = tied;
-  config.qk_norm = true;
-  return config;
-}
+models::ModelConfig nano(bool tied) { return nano_model(models::Family::kQwen3, tied, 3); }
 
 struct Case {
   Layout trainer;
