@@ -1,4 +1,5 @@
-// Hand-over between threads: a bounded multi-producer multi-consumer queue. Full = backpressure, never drop.
+// Hand-over between threads: a bounded multi-producer multi-consumer queue. Full = backpressure,
+// never drop.
 #pragma once
 
 #include <condition_variable>
@@ -21,8 +22,10 @@ class BoundedQueue {
   // Waits for room. Throws kTimeout at the deadline, kClosed once closed.
   void push(T value, Deadline deadline) {
     std::unique_lock lock(mutex_);
-    if (!room_.wait_until(lock, deadline.time(), [&] { return closed_ || items_.size() < capacity_; }))
-      throw Error(ErrorCode::kTimeout, "queue stayed full until the deadline").with("capacity", capacity_);
+    if (!room_.wait_until(lock, deadline.time(),
+                          [&] { return closed_ || items_.size() < capacity_; }))
+      throw Error(ErrorCode::kTimeout, "queue stayed full until the deadline")
+          .with("capacity", capacity_);
     if (closed_) throw Error(ErrorCode::kClosed, "queue is closed");
     items_.push_back(std::move(value));
     lock.unlock();

@@ -1,4 +1,5 @@
-// A fast 64-bit checksum for bytes in transit: finds damage, mixed-up and missing parts; not a defence against an attacker.
+// A fast 64-bit checksum for bytes in transit: finds damage, mixed-up and missing parts; not a
+// defence against an attacker.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,9 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline after(std::chrono::milliseconds timeout) { return Deadline(Clock::now() + timeout); }
+  static Deadline after(std::chrono::milliseconds timeout) {
+    return Deadline(Clock::now() + timeout);
+  }
   explicit Deadline(Clock::time_point at) : at_(at) {}
 
   Clock::time_point time() const { return at_; }

@@ -11,7 +11,8 @@ std::string compose(ErrorCode code, const std::string& message, const Error::Con
   std::string text = message;
   text += " [";
   text += to_string(code);
-  for (const auto& [key, value] : context) text += " " + key + "=" + value;
+  for (const auto& [key, value] : context)
+    text += " " + key + "=" + value;
   return text + "]";
 }
 
@@ -44,7 +45,8 @@ std::string_view to_string(ErrorCode code) {
 }
 
 Error::Error(ErrorCode code, std::string message, std::source_location origin)
-    : Error(code, std::move(message), short_path(origin.file_name()) + ":" + std::to_string(origin.line()), {}) {}
+    : Error(code, std::move(message),
+            short_path(origin.file_name()) + ":" + std::to_string(origin.line()), {}) {}
 
 Error::Error(ErrorCode code, std::string message, std::string origin, Context context)
     : std::runtime_error(compose(code, message, context)),

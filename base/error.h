@@ -1,7 +1,8 @@
 // The one exception type of the project and the check for bugs.
 //
-// Two kinds of failure. A *bug* (a broken invariant of ours): RETORT_CHECK logs and aborts the process. *Everything
-// else* (peers, files, users, time): throw Error with the code that tells the caller what to do.
+// Two kinds of failure. A *bug* (a broken invariant of ours): RETORT_CHECK logs and aborts the
+// process. *Everything else* (peers, files, users, time): throw Error with the code that tells the
+// caller what to do.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +18,18 @@ namespace retort {
 
 // What happened; each comment says what the caller should do.
 enum class ErrorCode : uint8_t {
-  kInvalidArgument,    // the user's input is wrong: show it and exit 2, do not retry
-  kTimeout,            // a deadline passed: retry if idempotent, else give up
-  kPeerLost,           // the other process is gone: wait for its next incarnation or give up
-  kClosed,             // the object was closed on this side: stop using it
-  kCancelled,          // somebody asked for it: unwind quietly
-  kCollective,         // a collective failed: the group is unusable, leave it
-  kRemote,             // the remote handler threw something untyped: report it
-  kCorrupt,            // bytes that cannot be what they claim: drop the connection or the file
-  kUnauthenticated,    // wrong secret or name: give up
-  kMismatch,           // two sides disagree (versions, vocabularies, shapes): give up, show both
-  kUnavailable,        // this build or machine cannot do it (missing device, map, backend, port): exit 3
+  kInvalidArgument,  // the user's input is wrong: show it and exit 2, do not retry
+  kTimeout,          // a deadline passed: retry if idempotent, else give up
+  kPeerLost,         // the other process is gone: wait for its next incarnation or give up
+  kClosed,           // the object was closed on this side: stop using it
+  kCancelled,        // somebody asked for it: unwind quietly
+  kCollective,       // a collective failed: the group is unusable, leave it
+  kRemote,           // the remote handler threw something untyped: report it
+  kCorrupt,          // bytes that cannot be what they claim: drop the connection or the file
+  kUnauthenticated,  // wrong secret or name: give up
+  kMismatch,         // two sides disagree (versions, vocabularies, shapes): give up, show both
+  // this build or machine cannot do it (missing device, map, backend, port): exit 3
+  kUnavailable,
   kResourceExhausted,  // disk, memory or queue is full: free some and retry; exit 3
 };
 std::string_view to_string(ErrorCode code);
@@ -37,7 +39,8 @@ class Error : public std::runtime_error {
  public:
   using Context = std::vector<std::pair<std::string, std::string>>;
 
-  Error(ErrorCode code, std::string message, std::source_location origin = std::source_location::current());
+  Error(ErrorCode code, std::string message,
+        std::source_location origin = std::source_location::current());
   // As received from another process: origin is its "file:line".
   Error(ErrorCode code, std::string message, std::string origin, Context context);
 
@@ -64,7 +67,8 @@ class Error : public std::runtime_error {
   Context context_;
 };
 
-// The process exit code a failure maps to: 2 the user's input, 3 the environment, 1 everything else.
+// The process exit code a failure maps to: 2 the user's input, 3 the environment, 1 everything
+// else.
 int exit_code_for(ErrorCode code);
 
 namespace detail {
@@ -82,7 +86,8 @@ class CheckFailure {
 
 }  // namespace retort
 
-// A bug of ours if it fails: logs file, line, condition and message, then aborts (the supervisor reports it).
+// A bug of ours if it fails: logs file, line, condition and message, then aborts (the supervisor
+// reports it).
 #define RETORT_CHECK(condition) \
   if (condition) [[likely]] {   \
   } else                        \

@@ -18,7 +18,8 @@ namespace {
 [[noreturn]] void fail(const std::string& what, const fs::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
-              what + " " + path.string() + ": " + std::strerror(error) + (full ? " (free space on this disk)" : ""));
+              what + " " + path.string() + ": " + std::strerror(error) +
+                  (full ? " (free space on this disk)" : ""));
 }
 
 void sync_path(const fs::path& path, int flags) {
@@ -34,7 +35,8 @@ void sync_path(const fs::path& path, int flags) {
 int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t wrote = ::pwrite(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    const ssize_t wrote =
+        ::pwrite(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) return errno;
     done += static_cast<size_t>(wrote);
@@ -42,13 +44,17 @@ int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
   return 0;
 }
 
-fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
 
 }  // namespace
 
 std::string read_file(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw Error(ErrorCode::kInvalidArgument, "cannot open " + path.string() + ": " + std::strerror(errno));
+  if (fd < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "cannot open " + path.string() + ": " + std::strerror(errno));
   std::string content;
   char buffer[1 << 16];
   for (;;) {
@@ -57,7 +63,8 @@ std::string read_file(const fs::path& path) {
     if (got < 0) {
       const int error = errno;
       ::close(fd);
-      throw Error(ErrorCode::kInvalidArgument, "cannot read " + path.string() + ": " + std::strerror(error));
+      throw Error(ErrorCode::kInvalidArgument,
+                  "cannot read " + path.string() + ": " + std::strerror(error));
     }
     if (got == 0) break;
     content.append(buffer, static_cast<size_t>(got));
@@ -143,7 +150,8 @@ void AtomicFolder::commit() {
   }
 }
 
-void write_folder_atomically(const fs::path& path, const std::function<void(const fs::path&)>& fill) {
+void write_folder_atomically(const fs::path& path,
+                             const std::function<void(const fs::path&)>& fill) {
   AtomicFolder folder(path);
   try {
     fill(folder.temporary());
@@ -163,9 +171,11 @@ void reserve_file(const fs::path& path, std::string_view head, uint64_t size_byt
     fail(what, path, error);
   };
   int failed = size_bytes == 0 ? 0 : EINTR;
-  while (failed == EINTR) failed = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  while (failed == EINTR)
+    failed = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
   if (failed != 0) drop("cannot reserve " + std::to_string(size_bytes) + " bytes for", failed);
-  if (const int error = write_at(fd, 0, std::as_bytes(std::span(head)))) drop("cannot write", error);
+  if (const int error = write_at(fd, 0, std::as_bytes(std::span(head))))
+    drop("cannot write", error);
   if (::close(fd) != 0) fail("cannot finish", path, errno);
 }
 
@@ -174,7 +184,8 @@ SharedFile::SharedFile(fs::path path) : path_(std::move(path)) {
   if (fd_ < 0) fail("cannot open for writing", path_, errno);
 }
 
-SharedFile::SharedFile(SharedFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+SharedFile::SharedFile(SharedFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 
 SharedFile::~SharedFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -195,7 +206,9 @@ void rename_file(const fs::path& from, const fs::path& to) {
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw Error(ErrorCode::kInvalidArgument, "cannot open " + path.string() + ": " + std::strerror(errno));
+  if (fd < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "cannot open " + path.string() + ": " + std::strerror(errno));
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
@@ -215,7 +228,9 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);

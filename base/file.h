@@ -1,4 +1,5 @@
-// Files that are never half there: write to a temporary name, sync, rename. And read-only memory maps.
+// Files that are never half there: write to a temporary name, sync, rename. And read-only memory
+// maps.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +16,13 @@ namespace retort {
 // The whole file. kInvalidArgument if it cannot be opened, naming the path.
 std::string read_file(const std::filesystem::path& path);
 
-// Writes `path` so that after a crash either the old or the new content is there. kResourceExhausted when the disk is
-// full, kUnavailable on any other failure; the temporary file is removed.
+// Writes `path` so that after a crash either the old or the new content is there.
+// kResourceExhausted when the disk is full, kUnavailable on any other failure; the temporary file
+// is removed.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// A new file written in pieces under a temporary name in the same folder; commit() syncs and renames it to `path`,
-// destruction without commit() removes it. Errors as write_file_atomically.
+// A new file written in pieces under a temporary name in the same folder; commit() syncs and
+// renames it to `path`, destruction without commit() removes it. Errors as write_file_atomically.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -38,9 +40,10 @@ class AtomicFile {
   uint64_t size_ = 0;
 };
 
-// A new folder under a temporary name beside `path`, `<path>.tmp-<pid>`, which any process may fill; commit() syncs every file and
-// folder in it and renames it to `path` (an existing `path` is replaced), destruction without commit() removes it. The old `path` is
-// untouched until then. Errors as write_file_atomically.
+// A new folder under a temporary name beside `path`, `<path>.tmp-<pid>`, which any process may
+// fill; commit() syncs every file and folder in it and renames it to `path` (an existing `path` is
+// replaced), destruction without commit() removes it. The old `path` is untouched until then.
+// Errors as write_file_atomically.
 class AtomicFolder {
  public:
   explicit AtomicFolder(std::filesystem::path path);
@@ -55,15 +58,18 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
-// The same in one call: `fill(temporary)` writes into the temporary folder. On any error it is removed.
-void write_folder_atomically(const std::filesystem::path& path, const std::function<void(const std::filesystem::path&)>& fill);
+// The same in one call: `fill(temporary)` writes into the temporary folder. On any error it is
+// removed.
+void write_folder_atomically(const std::filesystem::path& path,
+                             const std::function<void(const std::filesystem::path&)>& fill);
 
-// A new file of `size_bytes` bytes that begins with `head`; the rest is reserved on the disk and reads as zeros until SharedFile writes
-// it. kResourceExhausted when there is no room for all of it, kUnavailable on any other failure; then no file is left.
+// A new file of `size_bytes` bytes that begins with `head`; the rest is reserved on the disk and
+// reads as zeros until SharedFile writes it. kResourceExhausted when there is no room for all of
+// it, kUnavailable on any other failure; then no file is left.
 void reserve_file(const std::filesystem::path& path, std::string_view head, uint64_t size_bytes);
 
-// One of several writers, in any processes, of an existing file: each at places of its own. Errors as write_file_atomically, but what
-// was written stays.
+// One of several writers, in any processes, of an existing file: each at places of its own. Errors
+// as write_file_atomically, but what was written stays.
 class SharedFile {
  public:
   explicit SharedFile(std::filesystem::path path);
@@ -78,7 +84,8 @@ class SharedFile {
   int fd_ = -1;
 };
 
-// Renames a file and makes that durable; an existing `to` is replaced. Errors as write_file_atomically.
+// Renames a file and makes that durable; an existing `to` is replaced. Errors as
+// write_file_atomically.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // A file mapped read-only for as long as the object lives.

@@ -35,7 +35,9 @@ Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
-void Sha256::update(std::string_view bytes) { RETORT_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1); }
+void Sha256::update(std::string_view bytes) {
+  RETORT_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1);
+}
 void Sha256::update(std::span<const std::byte> bytes) {
   RETORT_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1);
 }
@@ -57,7 +59,8 @@ std::string hmac_sha256(std::string_view key, std::string_view message) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned length = 0;
   RETORT_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                    reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest, &length));
+                    reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest,
+                    &length));
   return {reinterpret_cast<const char*>(digest), length};
 }
 
@@ -67,7 +70,8 @@ bool constant_time_equal(std::string_view a, std::string_view b) {
 
 std::string random_hex(size_t size) {
   std::string bytes(size, '\0');
-  RETORT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(size)) == 1);
+  RETORT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(size)) ==
+               1);
   return to_hex(bytes);
 }
 

@@ -19,7 +19,9 @@ class JsonLine {
   JsonLine& add(std::string_view key, int64_t value) { return raw(key, std::to_string(value)); }
   JsonLine& add(std::string_view key, int value) { return raw(key, std::to_string(value)); }
   JsonLine& add(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
-  JsonLine& add(std::string_view key, std::string_view value) { return raw(key, json_quote(value)); }
+  JsonLine& add(std::string_view key, std::string_view value) {
+    return raw(key, json_quote(value));
+  }
   JsonLine& add(std::string_view key, const char* value) { return raw(key, json_quote(value)); }
   // `json` is already JSON.
   JsonLine& raw(std::string_view key, std::string_view json);

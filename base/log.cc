@@ -37,12 +37,15 @@ bool log_enabled(LogLevel level) { return level >= threshold(); }
 
 void write_log_line(LogLevel level, std::string_view text) {
   const auto now = std::chrono::system_clock::now();
-  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() %
+      1000000;
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   std::tm local{};
   localtime_r(&seconds, &local);
   char stamp[32];
-  std::snprintf(stamp, sizeof stamp, "%02d:%02d:%02d.%06d", local.tm_hour, local.tm_min, local.tm_sec, static_cast<int>(micros));
+  std::snprintf(stamp, sizeof stamp, "%02d:%02d:%02d.%06d", local.tm_hour, local.tm_min,
+                local.tm_sec, static_cast<int>(micros));
   std::string line;
   line.reserve(text.size() + 64);
   line += "DIWEF"[static_cast<int>(level)];
@@ -63,7 +66,8 @@ LogLine::LogLine(LogLevel level, const char* file, int line) : level_(level) {
   const char* start = file;
   if (slash) {
     const char* p = slash;
-    while (p > file && p[-1] != '/') --p;
+    while (p > file && p[-1] != '/')
+      --p;
     start = p;
   }
   text_ << start << ":" << line << "] ";

@@ -1,6 +1,7 @@
 // Log lines: one line, one write(2) to stderr, safe from any thread.
 //   I 14:03:07.123456 teacher/1 rpc/agent.cc:88] call done id=7 peer=student/0
-// The level comes from the environment variable RETORT_LOG (debug, info, warning, error; default info).
+// The level comes from the environment variable RETORT_LOG (debug, info, warning, error; default
+// info).
 #pragma once
 
 #include <sstream>

@@ -5,9 +5,10 @@
 //       visit("learning_rate", learning_rate, "peak learning rate");
 //       visit("loss_type", loss_type, "divergence between teacher and student");
 //     }
-// One visitor reads YAML into it, another writes the resolved recipe, a third the recipe reference in docs/. Field types:
-// bool, int64_t, double, std::string, Duration, ByteSize, any enum with EnumNames, std::optional, std::vector,
-// std::map<std::string, T>, and other option structs. `void validate() const` throws kInvalidArgument naming the field.
+// One visitor reads YAML into it, another writes the resolved recipe, a third the recipe reference
+// in docs/. Field types: bool, int64_t, double, std::string, Duration, ByteSize, any enum with
+// EnumNames, std::optional, std::vector, std::map<std::string, T>, and other option structs. `void
+// validate() const` throws kInvalidArgument naming the field.
 #pragma once
 
 #include <algorithm>
@@ -37,11 +38,13 @@ std::string_view enum_name(E value) {
 template <class E>
 std::string enum_choices() {
   std::string text;
-  for (const auto& [name, value] : EnumNames<E>::values) text += (text.empty() ? "" : " | ") + std::string(name);
+  for (const auto& [name, value] : EnumNames<E>::values)
+    text += (text.empty() ? "" : " | ") + std::string(name);
   return text;
 }
 
-// The candidate with the smallest edit distance to `word`, or "" if none is close (more than a third of its length).
+// The candidate with the smallest edit distance to `word`, or "" if none is close (more than a
+// third of its length).
 std::string nearest_name(std::string_view word, std::span<const std::string_view> candidates);
 
 // kInvalidArgument listing the choices and the nearest one.
@@ -53,8 +56,9 @@ E parse_enum(std::string_view text) {
     names.push_back(name);
   }
   const std::string nearest = nearest_name(text, names);
-  throw Error(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not one of " + enum_choices<E>() +
-                                               (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
+  throw Error(ErrorCode::kInvalidArgument,
+              "'" + std::string(text) + "' is not one of " + enum_choices<E>() +
+                  (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
 }
 
 }  // namespace retort

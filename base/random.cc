@@ -17,7 +17,9 @@ uint64_t mix(uint64_t z) {
 
 }  // namespace
 
-uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) { return mix(mix(mix(mix(seed) ^ a) ^ b) ^ c); }
+uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
+  return mix(mix(mix(mix(seed) ^ a) ^ b) ^ c);
+}
 
 double random_uniform(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
   return (static_cast<double>(random_bits(seed, a, b, c) >> 11) + 0.5) * 0x1.0p-53;
@@ -27,7 +29,8 @@ double random_gumbel(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
   return -std::log(-std::log(random_uniform(seed, a, b, c)));
 }
 
-Permutation::Permutation(uint64_t size, uint64_t seed, uint64_t epoch) : size_(size), seed_(seed), epoch_(epoch) {
+Permutation::Permutation(uint64_t size, uint64_t seed, uint64_t epoch)
+    : size_(size), seed_(seed), epoch_(epoch) {
   const unsigned bits = size > 1 ? static_cast<unsigned>(std::bit_width(size - 1)) : 2;
   half_bits_ = (bits + 1) / 2;
 }

@@ -1,12 +1,13 @@
-// Counter-based randomness: every draw is a pure function of (seed, counters), so nothing depends on the order of
-// calls, the batch or the layout, and nothing has to be stored to resume.
+// Counter-based randomness: every draw is a pure function of (seed, counters), so nothing depends
+// on the order of calls, the batch or the layout, and nothing has to be stored to resume.
 #pragma once
 
 #include <cstdint>
 
 namespace retort {
 
-// 64 well-mixed bits from a key and up to three counters (SplitMix64 finaliser chained over the words).
+// 64 well-mixed bits from a key and up to three counters (SplitMix64 finaliser chained over the
+// words).
 uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);
 
 // Uniform in the open interval (0, 1), 53 bits.
@@ -15,8 +16,9 @@ double random_uniform(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0)
 // Standard Gumbel noise, -log(-log(u)).
 double random_gumbel(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);
 
-// A pseudo-random permutation of [0, size) evaluated at one index, in O(1) memory: a eight-round Feistel network on
-// the next power of four, with cycle walking. (seed, epoch) select the permutation. Same on every rank.
+// A pseudo-random permutation of [0, size) evaluated at one index, in O(1) memory: a eight-round
+// Feistel network on the next power of four, with cycle walking. (seed, epoch) select the
+// permutation. Same on every rank.
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t seed, uint64_t epoch);

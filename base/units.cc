@@ -31,7 +31,8 @@ std::pair<double, std::string_view> split(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || value < 0 || !std::isfinite(value)) return {-1, {}};
   std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
-  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  while (!unit.empty() && unit.front() == ' ')
+    unit.remove_prefix(1);
   return {value, unit};
 }
 
@@ -43,7 +44,8 @@ Duration parse_duration(std::string_view text) {
     for (const auto& [name, factor] : kTimeUnits)
       if (unit == name) return Duration(static_cast<int64_t>(std::llround(value * factor)));
   throw Error(ErrorCode::kInvalidArgument,
-              "'" + std::string(text) + "' is not a duration; write a number and a unit: 250ms, 120s, 5m, 2h");
+              "'" + std::string(text) +
+                  "' is not a duration; write a number and a unit: 250ms, 120s, 5m, 2h");
 }
 
 ByteSize parse_byte_size(std::string_view text) {
@@ -53,8 +55,9 @@ ByteSize parse_byte_size(std::string_view text) {
     for (const auto& [name, factor] : kSizeUnits)
       if (unit == name) return {static_cast<uint64_t>(value * factor)};
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              "'" + std::string(text) + "' is not a size; write a number and a unit: 512KiB, 64MiB, 2GiB");
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "'" + std::string(text) + "' is not a size; write a number and a unit: 512KiB, 64MiB, 2GiB");
 }
 
 std::string format_duration(Duration duration) {
@@ -68,7 +71,8 @@ std::string format_duration(Duration duration) {
 std::string format_byte_size(ByteSize size) {
   for (size_t i = 0; i < 4; ++i) {
     const auto factor = static_cast<uint64_t>(kSizeUnits[i].factor);
-    if (size.bytes != 0 && size.bytes % factor == 0) return std::to_string(size.bytes / factor) + std::string(kSizeUnits[i].name);
+    if (size.bytes != 0 && size.bytes % factor == 0)
+      return std::to_string(size.bytes / factor) + std::string(kSizeUnits[i].name);
   }
   return std::to_string(size.bytes) + "B";
 }

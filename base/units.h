@@ -1,4 +1,5 @@
-// Durations and sizes as people write them in recipes: "120s", "5m", "250ms", "2GiB", "64MiB", "1000000".
+// Durations and sizes as people write them in recipes: "120s", "5m", "250ms", "2GiB", "64MiB",
+// "1000000".
 #pragma once
 
 #include <chrono>

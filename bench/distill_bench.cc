@@ -1,9 +1,10 @@
-// Does prefetch hide the teacher? For each payload, in one run, one thread and one core for each of two processes:
+// Does prefetch hide the teacher? For each payload, in one run, one thread and one core for each of
+// two processes:
 //   teacher alone   the teacher process answers the same requests, nobody computes meanwhile
 //   student alone   the same optimizer step fed from payloads that are already in memory
 //   together        the distillation step with two requests in flight
-// The teacher's depth is chosen so that the first two are close. Prints medians of 30 steps and the ratio
-// together / max(teacher alone, student alone).
+// The teacher's depth is chosen so that the first two are close. Prints medians of 30 steps and the
+// ratio together / max(teacher alone, student alone).
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fcntl.h>
@@ -48,15 +49,18 @@ void pin_to(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
-  if (sched_setaffinity(0, sizeof set, &set) != 0) std::fprintf(stderr, "cannot pin to cpu %d\n", cpu);
+  if (sched_setaffinity(0, sizeof set, &set) != 0)
+    std::fprintf(stderr, "cannot pin to cpu %d\n", cpu);
   at::set_num_threads(1);
 }
 
 models::Decoder make_model(int64_t hidden, int64_t layers) {
   models::ModelConfig config = models::parse_model_config(
-      "{\"model_type\": \"llama\", \"vocab_size\": " + std::to_string(kVocab) + ", \"hidden_size\": " + std::to_string(hidden) +
-          ", \"intermediate_size\": " + std::to_string(hidden * 3) + ", \"num_hidden_layers\": " + std::to_string(layers) +
-          ", \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"max_position_embeddings\": 512, \"hidden_act\": \"silu\","
+      "{\"model_type\": \"llama\", \"vocab_size\": " + std::to_string(kVocab) +
+          ", \"hidden_size\": " + std::to_string(hidden) + ", \"intermediate_size\": " +
+          std::to_string(hidden * 3) + ", \"num_hidden_layers\": " + std::to_string(layers) +
+          ", \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"max_position_embeddings\": "
+          "512, \"hidden_act\": \"silu\","
           " \"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": true}",
       "bench");
   return models::Decoder::random(config, 1, at::kFloat);
@@ -65,10 +69,12 @@ models::Decoder make_model(int64_t hidden, int64_t layers) {
 // A word-level tokenizer of kVocab entries: only its fingerprint is used.
 void write_tokenizer(const fs::path& folder) {
   std::ofstream file(folder / "tokenizer.json");
-  file << R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
-       << R"("pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":null,"decoder":null,)"
-       << R"("model":{"type":"WordLevel","vocab":{)";
-  for (int64_t i = 0; i < kVocab; ++i) file << (i ? "," : "") << "\"w" << i << "\":" << i;
+  file
+      << R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+      << R"("pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":null,"decoder":null,)"
+      << R"("model":{"type":"WordLevel","vocab":{)";
+  for (int64_t i = 0; i < kVocab; ++i)
+    file << (i ? "," : "") << "\"w" << i << "\":" << i;
   file << R"(},"unk_token":"w0"}})";
 }
 
@@ -95,7 +101,8 @@ class TeacherProcess {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-    std::string self = "/proc/self/exe", mode = "--teacher", path = folder.string(), depth = std::to_string(layers);
+    std::string self = "/proc/self/exe", mode = "--teacher", path = folder.string(),
+                depth = std::to_string(layers);
     char* args[] = {self.data(), mode.data(), path.data(), depth.data(), nullptr};
     RETORT_CHECK(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, args, environ) == 0);
     posix_spawn_file_actions_destroy(&actions);
@@ -109,10 +116,11 @@ class TeacherProcess {
     agent_.connect("teacher/0", address, Deadline::after(seconds(30)));
     client_ = std::make_unique<roles::TeacherClient>(
         agent_,
-        roles::TeacherClient::Options{.role = "teacher",
-                                      .replicas = {roles::TeacherReplica{.leader = "teacher/0", .holders = {}}},
-                                      .spec = spec,
-                                      .student_vocab_rows = kVocab},
+        roles::TeacherClient::Options{
+            .role = "teacher",
+            .replicas = {roles::TeacherReplica{.leader = "teacher/0", .holders = {}}},
+            .spec = spec,
+            .student_vocab_rows = kVocab},
         models::Tokenizer::load(folder));
   }
   ~TeacherProcess() {
@@ -150,21 +158,25 @@ Batch make_batch(int step) {
       }
     }
   }
-  return {models::pack_rows(rows), at::tensor(positions, at::kLong), at::tensor(targets, at::kLong)};
+  return {models::pack_rows(rows), at::tensor(positions, at::kLong),
+          at::tensor(targets, at::kLong)};
 }
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
 class Bench {
  public:
   Bench(fs::path folder, roles::PayloadSpec spec) : folder_(std::move(folder)), spec_(spec) {
-    for (int i = 0; i < kSteps + kWarmup; ++i) batches_.push_back(make_batch(i));
+    for (int i = 0; i < kSteps + kWarmup; ++i)
+      batches_.push_back(make_batch(i));
     world_ = std::make_unique<parallel::World>(parallel::World::Options{.role = "student"});
     trainer_ = std::make_unique<roles::Trainer>(
-        make_model(192, 4), *world_, roles::Trainer::Options{.schedule = {.learning_rate = 1e-4, .max_steps = 1000000}});
+        make_model(192, 4), *world_,
+        roles::Trainer::Options{.schedule = {.learning_rate = 1e-4, .max_steps = 1000000}});
   }
 
   // Seconds between answers with two requests in flight; keeps the payloads when asked.
@@ -174,7 +186,8 @@ class Bench {
     int sent = 0;
     auto last = Clock::now();
     for (int i = 0; i < steps; ++i) {
-      while (sent < steps && sent <= i + 2) flight.push_back(send(teacher, sent++));
+      while (sent < steps && sent <= i + 2)
+        flight.push_back(send(teacher, sent++));
       roles::Payload payload = teacher.client().receive(std::move(flight.front()));
       flight.pop_front();
       const auto now = Clock::now();
@@ -190,7 +203,8 @@ class Bench {
     for (int i = 0; i < kSteps + kWarmup; ++i) {
       const auto start = Clock::now();
       student_step(i, teacher, [&] { return payloads[static_cast<size_t>(i)]; });
-      if (i >= kWarmup) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      if (i >= kWarmup)
+        times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     }
     return median(times);
   }
@@ -201,13 +215,15 @@ class Bench {
     int sent = 0;
     for (int i = 0; i < kSteps + kWarmup; ++i) {
       const auto start = Clock::now();
-      while (sent < kSteps + kWarmup && sent <= i + 2) flight.push_back(send(teacher, sent++));
+      while (sent < kSteps + kWarmup && sent <= i + 2)
+        flight.push_back(send(teacher, sent++));
       student_step(i, teacher, [&] {
         roles::Payload payload = teacher.client().receive(std::move(flight.front()));
         flight.pop_front();
         return payload;
       });
-      if (i >= kWarmup) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      if (i >= kWarmup)
+        times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     }
     return median(times);
   }
@@ -226,7 +242,8 @@ class Bench {
       deep = teacher_alone(teacher, kWarmup + 10, nullptr);
     }
     const double layer = (deep - shallow) / 6;
-    return std::clamp<int64_t>(static_cast<int64_t>(std::llround(2 + (student - shallow) / layer)), 1, 64);
+    return std::clamp<int64_t>(static_cast<int64_t>(std::llround(2 + (student - shallow) / layer)),
+                               1, 64);
   }
 
   void report(const char* name) {
@@ -240,8 +257,9 @@ class Bench {
     const double s = student_alone(teacher, payloads);
     const double both = together(teacher);
     const int64_t formula = roles::payload_bytes_per_row(teacher.client().spec(), 256, kVocab, 4);
-    std::printf("%-14s %6lld %12.2f %12.2f %9.2f %12.2f %9.3f %12lld %12.2f\n", name, static_cast<long long>(layers), t * 1e3,
-                s * 1e3, std::max(t, s) / std::min(t, s), both * 1e3, both / std::max(t, s), static_cast<long long>(formula),
+    std::printf("%-14s %6lld %12.2f %12.2f %9.2f %12.2f %9.3f %12lld %12.2f\n", name,
+                static_cast<long long>(layers), t * 1e3, s * 1e3, std::max(t, s) / std::min(t, s),
+                both * 1e3, both / std::max(t, s), static_cast<long long>(formula),
                 (bytes - rows * static_cast<double>(formula)) / (kSteps + kWarmup));
     std::fflush(stdout);
   }
@@ -256,14 +274,18 @@ class Bench {
   void student_step(int step, TeacherProcess& teacher, Receive receive) {
     const Batch& batch = batches_[static_cast<size_t>(step)];
     trainer_->begin_step();
-    const at::Tensor rows = trainer_->decoder().hidden(batch.tokens).index_select(0, batch.positions);
+    const at::Tensor rows =
+        trainer_->decoder().hidden(batch.tokens).index_select(0, batch.positions);
     const roles::Payload payload = receive();
-    losses::TeacherSignal signal = losses::TeacherHidden{payload.hidden, teacher.client().head_weight(), {}};
-    if (spec_.kind == roles::PayloadKind::kTopK) signal = losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
+    losses::TeacherSignal signal =
+        losses::TeacherHidden{payload.hidden, teacher.client().head_weight(), {}};
+    if (spec_.kind == roles::PayloadKind::kTopK)
+      signal = losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
     if (spec_.kind == roles::PayloadKind::kFull) signal = losses::TeacherFull{payload.logps};
     losses::DivergenceOptions options;
     options.common_vocab = teacher.client().spec().common_vocab;
-    const auto loss = losses::linear_distill(rows, trainer_->decoder().head_weight(), {}, batch.targets, signal, options);
+    const auto loss = losses::linear_distill(rows, trainer_->decoder().head_weight(), {},
+                                             batch.targets, signal, options);
     trainer_->backward(loss.loss_sum, true);
     trainer_->finish_step(static_cast<double>(loss.count));
   }
@@ -278,19 +300,23 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "--teacher") return run_teacher(argv[2], std::atoll(argv[3]));
+  if (argc == 4 && std::string(argv[1]) == "--teacher")
+    return run_teacher(argv[2], std::atoll(argv[3]));
   pin_to(0);
-  const fs::path folder = fs::temp_directory_path() / ("retort-bench-" + std::to_string(::getpid()));
+  const fs::path folder =
+      fs::temp_directory_path() / ("retort-bench-" + std::to_string(::getpid()));
   fs::create_directories(folder);
   write_tokenizer(folder);
   std::printf(
-      "distillation step, one thread and one core for each process, %lld tokens a step, vocabulary %lld, median of %d steps\n",
+      "distillation step, one thread and one core for each process, %lld tokens a step, vocabulary "
+      "%lld, median of %d steps\n",
       static_cast<long long>(kSequences * kLength), static_cast<long long>(kVocab), kSteps);
-  std::printf("%-14s %6s %12s %12s %9s %12s %9s %12s %12s\n", "payload", "layers", "teacher ms", "student ms", "balance",
-              "together ms", "ratio", "bytes/row", "header B/msg");
+  std::printf("%-14s %6s %12s %12s %9s %12s %9s %12s %12s\n", "payload", "layers", "teacher ms",
+              "student ms", "balance", "together ms", "ratio", "bytes/row", "header B/msg");
   Bench(folder, {.kind = roles::PayloadKind::kHiddenStates}).report("hidden_states");
   Bench(folder, {.kind = roles::PayloadKind::kTopK, .top_k = 64}).report("topk 64");
-  Bench(folder, {.kind = roles::PayloadKind::kTopK, .top_k = 64, .bfloat16 = true}).report("topk 64 bf16");
+  Bench(folder, {.kind = roles::PayloadKind::kTopK, .top_k = 64, .bfloat16 = true})
+      .report("topk 64 bf16");
   Bench(folder, {.kind = roles::PayloadKind::kFull}).report("full");
   fs::remove_all(folder);
   return 0;

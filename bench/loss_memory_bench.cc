@@ -1,7 +1,9 @@
-// Memory and time of linear_distill and linear_cross_entropy against the textbook ATen expressions (both logits whole, one
-// autograd graph), forward and backward, float32. Peak bytes are LibTorch's CPU allocator's; times are CPU seconds of the
-// process, the minimum of the repetitions. The two sides alternate, so that a busy machine disturbs both.
-//   loss_memory_bench [tokens=4096] [vocab=32000] [student_width=256] [teacher_width=512] [repetitions=3] [chunk_tokens=0]
+// Memory and time of linear_distill and linear_cross_entropy against the textbook ATen expressions
+// (both logits whole, one autograd graph), forward and backward, float32. Peak bytes are LibTorch's
+// CPU allocator's; times are CPU seconds of the process, the minimum of the repetitions. The two
+// sides alternate, so that a busy machine disturbs both.
+//   loss_memory_bench [tokens=4096] [vocab=32000] [student_width=256] [teacher_width=512]
+//       [repetitions=3] [chunk_tokens=0]
 // OMP_NUM_THREADS sets the threads. Exits 1 if a peak is above 15 % or the losses disagree.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -59,7 +61,9 @@ at::Tensor textbook(const Inputs& x, DivergenceType type, double kd_ratio) {
   const at::Tensor logits = at::mm(x.hidden, x.weight.t());
   const at::Tensor lp = at::log_softmax(logits, -1);
   const at::Tensor lq = at::log_softmax(at::mm(x.teacher_hidden, x.teacher_weight.t()), -1);
-  const auto kl = [](const at::Tensor& a, const at::Tensor& b) { return (a.exp() * (a - b)).sum(); };
+  const auto kl = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a.exp() * (a - b)).sum();
+  };
   at::Tensor kd;
   if (type == DivergenceType::kForwardKl) {
     kd = kl(lq, lp);
@@ -78,13 +82,16 @@ TeacherTopK top_k_of(const Inputs& x, int64_t k) {
 
 // The K + 1 categories from the student's whole log-softmax.
 at::Tensor textbook_top_k(const Inputs& x, const TeacherTopK& top) {
-  const at::Tensor lp = at::log_softmax(at::mm(x.hidden, x.weight.t()), -1), ids = top.ids.to(at::kLong);
-  const at::Tensor coarse_p = at::cat({lp.gather(1, ids), lp.scatter(1, ids, -INFINITY).logsumexp(-1, true)}, 1);
+  const at::Tensor lp = at::log_softmax(at::mm(x.hidden, x.weight.t()), -1),
+                   ids = top.ids.to(at::kLong);
+  const at::Tensor coarse_p =
+      at::cat({lp.gather(1, ids), lp.scatter(1, ids, -INFINITY).logsumexp(-1, true)}, 1);
   const at::Tensor coarse_q = at::cat({top.logps, top.log_tail.unsqueeze(1)}, 1);
   return (coarse_q.exp() * (coarse_q - coarse_p)).sum();
 }
 
-bool compare(const char* name, const Inputs& inputs, const Loss& ours, const Loss& theirs, int repetitions) {
+bool compare(const char* name, const Inputs& inputs, const Loss& ours, const Loss& theirs,
+             int repetitions) {
   Measured a, b;
   for (int i = 0; i < repetitions; ++i) {
     measure(inputs, ours, a);
@@ -93,8 +100,9 @@ bool compare(const char* name, const Inputs& inputs, const Loss& ours, const Los
   const double memory = static_cast<double>(a.peak_bytes) / static_cast<double>(b.peak_bytes);
   const double off = std::abs(a.loss - b.loss) / std::abs(b.loss);
   const double gradient_off = std::abs(a.gradient_norm - b.gradient_norm) / b.gradient_norm;
-  std::printf("%-28s %9.1f %11.1f %7.3f %9.3f %11.3f %7.2f   %.1e %.1e\n", name, a.peak_bytes / 1048576.0,
-              b.peak_bytes / 1048576.0, memory, a.seconds, b.seconds, a.seconds / b.seconds, off, gradient_off);
+  std::printf("%-28s %9.1f %11.1f %7.3f %9.3f %11.3f %7.2f   %.1e %.1e\n", name,
+              a.peak_bytes / 1048576.0, b.peak_bytes / 1048576.0, memory, a.seconds, b.seconds,
+              a.seconds / b.seconds, off, gradient_off);
   std::fflush(stdout);
   return memory <= 0.15 && off < 1e-4 && gradient_off < 1e-4;
 }
@@ -102,23 +110,27 @@ bool compare(const char* name, const Inputs& inputs, const Loss& ours, const Los
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto argument = [&](int i, int64_t value) { return i < argc ? std::atoll(argv[i]) : value; };
+  const auto argument = [&](int i, int64_t value) {
+    return i < argc ? std::atoll(argv[i]) : value;
+  };
   const int64_t tokens = argument(1, 4096), vocab = argument(2, 32000), width = argument(3, 256),
                 teacher_width = argument(4, 512);
   const int repetitions = static_cast<int>(argument(5, 3));
   const int64_t chunk = argument(6, 0);
   at::manual_seed(1);
-  Inputs x{at::randn({tokens, width}), at::randn({vocab, width}) * (2 / std::sqrt(static_cast<double>(width))),
+  Inputs x{at::randn({tokens, width}),
+           at::randn({vocab, width}) * (2 / std::sqrt(static_cast<double>(width))),
            at::randint(vocab, {tokens}, at::kLong), at::randn({tokens, teacher_width}),
            at::randn({vocab, teacher_width}) * (2 / std::sqrt(static_cast<double>(teacher_width)))};
-  std::printf("tokens %ld, vocab %ld, widths %ld / %ld, %d threads\n", tokens, vocab, width, teacher_width,
-              at::get_num_threads());
-  std::printf("%-28s %9s %11s %7s %9s %11s %7s   %s\n", "", "MiB", "textbook", "ratio", "seconds", "textbook", "ratio",
-              "loss, |dW| off");
+  std::printf("tokens %ld, vocab %ld, widths %ld / %ld, %d threads\n", tokens, vocab, width,
+              teacher_width, at::get_num_threads());
+  std::printf("%-28s %9s %11s %7s %9s %11s %7s   %s\n", "", "MiB", "textbook", "ratio", "seconds",
+              "textbook", "ratio", "loss, |dW| off");
 
   const auto distill = [chunk](double kd_ratio, DivergenceType type) -> Loss {
     return [=](const Inputs& in) {
-      return linear_distill(in.hidden, in.weight, {}, in.targets, TeacherHidden{in.teacher_hidden, in.teacher_weight, {}},
+      return linear_distill(in.hidden, in.weight, {}, in.targets,
+                            TeacherHidden{in.teacher_hidden, in.teacher_weight, {}},
                             {.type = type, .kd_ratio = kd_ratio, .chunk_tokens = chunk})
           .loss_sum;
     };
@@ -127,19 +139,25 @@ int main(int argc, char** argv) {
     return [=](const Inputs& in) { return textbook(in, type, kd_ratio); };
   };
   using T = DivergenceType;
-  bool ok = compare("forward_kl, hidden", x, distill(1, T::kForwardKl), book(1, T::kForwardKl), repetitions);
-  ok &= compare("forward_kl + ce, hidden", x, distill(0.5, T::kForwardKl), book(0.5, T::kForwardKl), repetitions);
+  bool ok = compare("forward_kl, hidden", x, distill(1, T::kForwardKl), book(1, T::kForwardKl),
+                    repetitions);
+  ok &= compare("forward_kl + ce, hidden", x, distill(0.5, T::kForwardKl), book(0.5, T::kForwardKl),
+                repetitions);
   ok &= compare("jsd, hidden", x, distill(1, T::kJsd), book(1, T::kJsd), repetitions);
   const TeacherTopK top = top_k_of(x, 64);
   ok &= compare(
       "forward_kl, top-64 bucket", x,
       [&](const Inputs& in) {
-        return linear_distill(in.hidden, in.weight, {}, in.targets, top, {.chunk_tokens = chunk}).loss_sum;
+        return linear_distill(in.hidden, in.weight, {}, in.targets, top, {.chunk_tokens = chunk})
+            .loss_sum;
       },
       [&](const Inputs& in) { return textbook_top_k(in, top); }, repetitions);
   ok &= compare(
       "cross-entropy", x,
-      [&](const Inputs& in) { return linear_cross_entropy(in.hidden, in.weight, {}, in.targets, chunk).loss_sum; },
-      [](const Inputs& in) { return nll(at::mm(in.hidden, in.weight.t()), in.targets); }, repetitions);
+      [&](const Inputs& in) {
+        return linear_cross_entropy(in.hidden, in.weight, {}, in.targets, chunk).loss_sum;
+      },
+      [](const Inputs& in) { return nll(at::mm(in.hidden, in.weight.t()), in.targets); },
+      repetitions);
   return ok ? 0 : 1;
 }

@@ -1,8 +1,11 @@
 // What training in a layout costs: child processes of one thread each, over Gloo.
-//   parallel_bench bytes            bytes that the kernel has sent for each step and rank, against the count by formula (within 1 %)
+//   parallel_bench bytes            bytes that the kernel has sent for each step and rank, against
+//       the count by formula (within 1 %)
 //   parallel_bench reduce_scatter   our reduce-scatter beside c10d's all-reduce of the same bytes
-//   parallel_bench memory           peak bytes of LibTorch's allocator against models::estimate_training_memory (within 10 %), and RSS
-//   parallel_bench overlap          what reducing gradients adds to the backward pass, by bucket size
+//   parallel_bench memory           peak bytes of LibTorch's allocator against
+//       models::estimate_training_memory (within 10 %), and RSS
+//   parallel_bench overlap          what reducing gradients adds to the backward pass, by bucket
+//       size
 // Without an argument all of them. Exits with 1 when a measurement is not what was predicted.
 #include "bench/parallel_bench.h"
 
@@ -59,14 +62,16 @@ std::string name_of(const parallel::Layout& layout) {
   return name.empty() ? "one process" : name;
 }
 
-std::vector<std::string> run_ranks(const std::string& role, const parallel::Layout& layout, const std::string& argument) {
+std::vector<std::string> run_ranks(const std::string& role, const parallel::Layout& layout,
+                                   const std::string& argument) {
   const parallel::StoreServer store("127.0.0.1");
   std::vector<ChildProcess> ranks;
   for (int64_t rank = 0; rank < layout.world_size(); ++rank)
-    ranks.push_back(ChildProcess::spawn({.role = role,
-                                         .args = {std::to_string(rank), std::to_string(store.port()), argument},
-                                         .env = {{"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}},
-                                         .program = {}}));
+    ranks.push_back(
+        ChildProcess::spawn({.role = role,
+                             .args = {std::to_string(rank), std::to_string(store.port()), argument},
+                             .env = {{"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}},
+                             .program = {}}));
   const Deadline deadline = Deadline::after(std::chrono::minutes(10));
   std::vector<std::string> last;
   for (ChildProcess& rank : ranks) {
@@ -96,16 +101,21 @@ parallel::World::Options child_world(const parallel::Layout& layout) {
 }
 
 roles::Trainer::Options trainer_options(int64_t bucket_bytes) {
-  return {.adamw = {}, .schedule = {.learning_rate = 1e-4, .max_steps = 1'000'000}, .bucket_bytes = bucket_bytes};
+  return {.adamw = {},
+          .schedule = {.learning_rate = 1e-4, .max_steps = 1'000'000},
+          .bucket_bytes = bucket_bytes};
 }
 
-void train_step(roles::Trainer& trainer, parallel::World& world, const std::vector<models::PackedTokens>& batches) {
+void train_step(roles::Trainer& trainer, parallel::World& world,
+                const std::vector<models::PackedTokens>& batches) {
   double sum = 0, count = 0;
-  for (const models::PackedTokens& tokens : batches) count += static_cast<double>(tokens.num_tokens());
+  for (const models::PackedTokens& tokens : batches)
+    count += static_cast<double>(tokens.num_tokens());
   const auto loss = [&](size_t i, const at::Tensor& hidden) {
     const models::Head head = trainer.decoder().head();
     const at::Tensor targets = batches[i].input_ids.roll({-1});
-    at::Tensor value = losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
+    at::Tensor value =
+        losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
     sum += value.item<double>();
     return value;
   };
@@ -133,10 +143,11 @@ int main(int argc, char** argv) {
     int (*parent)();
     void (*child)();
   };
-  const std::map<std::string, Part> parts{{"bytes", {measure_bytes, bytes_rank}},
-                                          {"reduce_scatter", {measure_reduce_scatter, reduce_scatter_rank}},
-                                          {"memory", {measure_memory, memory_rank}},
-                                          {"overlap", {measure_overlap, overlap_rank}}};
+  const std::map<std::string, Part> parts{
+      {"bytes", {measure_bytes, bytes_rank}},
+      {"reduce_scatter", {measure_reduce_scatter, reduce_scatter_rank}},
+      {"memory", {measure_memory, memory_rank}},
+      {"overlap", {measure_overlap, overlap_rank}}};
   try {
     if (const auto role = testing_support::spawned_role()) {
       at::set_num_threads(1);

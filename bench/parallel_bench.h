@@ -1,4 +1,5 @@
-// What the parts of parallel_bench share: models, batches, child processes that are the ranks of a world, and one training step.
+// What the parts of parallel_bench share: models, batches, child processes that are the ranks of a
+// world, and one training step.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +23,19 @@ models::PackedTokens batch_of(uint64_t seed, int64_t sequences, int64_t length, 
 // "tp2 sp dp2 zero"
 std::string name_of(const parallel::Layout& layout);
 
-// In the parent: starts every rank of the layout as a child in `role` with `argument`, and returns the last line that each printed; the
-// other lines are printed here. Throws when one fails or takes more than ten minutes.
-std::vector<std::string> run_ranks(const std::string& role, const parallel::Layout& layout, const std::string& argument);
+// In the parent: starts every rank of the layout as a child in `role` with `argument`, and returns
+// the last line that each printed; the other lines are printed here. Throws when one fails or takes
+// more than ten minutes.
+std::vector<std::string> run_ranks(const std::string& role, const parallel::Layout& layout,
+                                   const std::string& argument);
 
 // In a child.
 std::string child_argument();
 parallel::World::Options child_world(const parallel::Layout& layout);
 
 // One optimizer step of cross-entropy over these micro-batches, and all that it sends.
-void train_step(roles::Trainer& trainer, parallel::World& world, const std::vector<models::PackedTokens>& batches);
+void train_step(roles::Trainer& trainer, parallel::World& world,
+                const std::vector<models::PackedTokens>& batches);
 roles::Trainer::Options trainer_options(int64_t bucket_bytes);
 
 // The measurements: what the parent does (the exit code), and the child.

@@ -24,7 +24,8 @@ namespace {
 using parallel::Layout;
 using parallel::World;
 
-constexpr Sizes kModel{.hidden = 256, .inner = 704, .layers = 4, .heads = 8, .kv_heads = 2, .vocab = 1024};
+constexpr Sizes kModel{
+    .hidden = 256, .inner = 704, .layers = 4, .heads = 8, .kv_heads = 2, .vocab = 1024};
 constexpr int64_t kSequences = 4, kLength = 64, kSteps = 4;
 constexpr double kTolerance = 0.01;
 
@@ -33,26 +34,30 @@ struct Case {
   int64_t micro_batches = 2;
 };
 const std::vector<Case>& cases() {
-  static const std::vector<Case> all{{.layout = {.tp = 2}},
-                                     {.layout = {.tp = 4}},
-                                     {.layout = {.tp = 2, .sequence_parallel = true}},
-                                     {.layout = {.tp = 4, .sequence_parallel = true}},
-                                     {.layout = {.pp = 2}, .micro_batches = 4},
-                                     {.layout = {.dp = 2}},
-                                     {.layout = {.dp = 2, .distributed_optimizer = true}},
-                                     {.layout = {.dp = 4, .distributed_optimizer = true}},
-                                     {.layout = {.tp = 2, .dp = 2}},
-                                     {.layout = {.tp = 2, .pp = 2, .sequence_parallel = true}, .micro_batches = 4}};
+  static const std::vector<Case> all{
+      {.layout = {.tp = 2}},
+      {.layout = {.tp = 4}},
+      {.layout = {.tp = 2, .sequence_parallel = true}},
+      {.layout = {.tp = 4, .sequence_parallel = true}},
+      {.layout = {.pp = 2}, .micro_batches = 4},
+      {.layout = {.dp = 2}},
+      {.layout = {.dp = 2, .distributed_optimizer = true}},
+      {.layout = {.dp = 4, .distributed_optimizer = true}},
+      {.layout = {.tp = 2, .dp = 2}},
+      {.layout = {.tp = 2, .pp = 2, .sequence_parallel = true}, .micro_batches = 4}};
   return all;
 }
 
 uint16_t port_of(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
-  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  if (address.ss_family == AF_INET)
+    return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  if (address.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
   return 0;
 }
 
-// What the kernel has sent on this process's connections, sent again not counted, but for those to the store.
+// What the kernel has sent on this process's connections, sent again not counted, but for those to
+// the store.
 int64_t tcp_bytes_sent(uint16_t store_port) {
   constexpr uint8_t kEstablished = 1;
   int64_t sum = 0;
@@ -65,8 +70,11 @@ int64_t tcp_bytes_sent(uint16_t store_port) {
     if (fd == 0 || ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
     sockaddr_storage peer{};
     socklen_t length = sizeof peer;
-    if (info.tcpi_state != kEstablished || ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    if (port_of(peer) != store_port) sum += static_cast<int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
+    if (info.tcpi_state != kEstablished ||
+        ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0)
+      continue;
+    if (port_of(peer) != store_port)
+      sum += static_cast<int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
   }
   ::closedir(folder);
   return sum;
@@ -82,14 +90,17 @@ int64_t settled_bytes(World& world) {
 }
 
 StepSizes sizes_of(roles::Trainer& trainer, World& world, int64_t micro_batches) {
-  StepSizes sizes{
-      .layout = world.options().layout, .at = world.coordinate(), .tokens = kSequences * kLength, .micro_batches = micro_batches};
+  StepSizes sizes{.layout = world.options().layout,
+                  .at = world.coordinate(),
+                  .tokens = kSequences * kLength,
+                  .micro_batches = micro_batches};
   for (int64_t b = 0; b < trainer.buckets().num_buckets(); ++b)
     sizes.parameters += static_cast<double>(trainer.buckets().bucket_numel(static_cast<size_t>(b)));
   // One tensor with a slot for each set of copies.
   for (const parallel::NamedParameter& p : trainer.decoder().parameters())
     if (p.shard.partial_gradient && p.shard.copies > 1)
-      sizes.partial_copies += static_cast<double>(p.value.numel() * (sizes.layout.tp / p.shard.copies));
+      sizes.partial_copies +=
+          static_cast<double>(p.value.numel() * (sizes.layout.tp / p.shard.copies));
   return sizes;
 }
 
@@ -107,9 +118,10 @@ void say_terms(const std::vector<Traffic>& traffic) {
   for (const Traffic& item : traffic) {
     if (item.ranks == 1 || item.count == 0) continue;
     char line[256];
-    std::snprintf(line, sizeof line, "    %-46s %-14s %-6s %5.0f x %10.0f bytes over %lld: %11.0f sent", item.what.c_str(),
-                  name_of(item.operation), item.group.c_str(), item.count, item.bytes, static_cast<long long>(item.ranks),
-                  item.sent(Backend::kGloo));
+    std::snprintf(line, sizeof line,
+                  "    %-46s %-14s %-6s %5.0f x %10.0f bytes over %lld: %11.0f sent",
+                  item.what.c_str(), name_of(item.operation), item.group.c_str(), item.count,
+                  item.bytes, static_cast<long long>(item.ranks), item.sent(Backend::kGloo));
     testing_support::say(line);
   }
 }
@@ -119,45 +131,55 @@ void say_terms(const std::vector<Traffic>& traffic) {
 void bytes_rank() {
   const Case& c = cases().at(std::stoul(child_argument()));
   World world(child_world(c.layout));
-  roles::Trainer trainer(models::Decoder::random(llama(kModel), 1, at::kFloat, models::Placement::of(world)), world,
-                         trainer_options(1 << 20));
+  roles::Trainer trainer(
+      models::Decoder::random(llama(kModel), 1, at::kFloat, models::Placement::of(world)), world,
+      trainer_options(1 << 20));
   std::vector<models::PackedTokens> batches;
   for (int64_t i = 0; i < c.micro_batches; ++i)
-    batches.push_back(
-        batch_of(static_cast<uint64_t>(i * c.layout.dp + world.coordinate().dp), kSequences, kLength, kModel.vocab));
+    batches.push_back(batch_of(static_cast<uint64_t>(i * c.layout.dp + world.coordinate().dp),
+                               kSequences, kLength, kModel.vocab));
   train_step(trainer, world, batches);
   const int64_t before = settled_bytes(world);
-  for (int64_t step = 0; step < kSteps; ++step) train_step(trainer, world, batches);
-  const double sent = static_cast<double>(settled_bytes(world) - before) / static_cast<double>(kSteps);
-  const std::vector<Traffic> traffic = step_traffic(llama(kModel), sizes_of(trainer, world, c.micro_batches));
+  for (int64_t step = 0; step < kSteps; ++step)
+    train_step(trainer, world, batches);
+  const double sent =
+      static_cast<double>(settled_bytes(world) - before) / static_cast<double>(kSteps);
+  const std::vector<Traffic> traffic =
+      step_traffic(llama(kModel), sizes_of(trainer, world, c.micro_batches));
   if (world.rank() == 0) say_terms(traffic);
   std::ostringstream line;
   line << std::fixed << sent;
-  for (const Backend backend : {Backend::kGloo, Backend::kC10dGloo, Backend::kNccl}) line << ' ' << total_sent(traffic, backend);
+  for (const Backend backend : {Backend::kGloo, Backend::kC10dGloo, Backend::kNccl})
+    line << ' ' << total_sent(traffic, backend);
   testing_support::say(line.str());
 }
 
 int measure_bytes() {
   std::printf(
-      "bytes sent by each rank in a step; Llama, hidden %lld, inner %lld, %lld layers, %lld of %lld heads for keys, vocabulary "
+      "bytes sent by each rank in a step; Llama, hidden %lld, inner %lld, %lld layers, %lld of "
+      "%lld heads for keys, vocabulary "
       "%lld; "
       "micro-batches of %lld tokens\n",
-      static_cast<long long>(kModel.hidden), static_cast<long long>(kModel.inner), static_cast<long long>(kModel.layers),
-      static_cast<long long>(kModel.kv_heads), static_cast<long long>(kModel.heads), static_cast<long long>(kModel.vocab),
+      static_cast<long long>(kModel.hidden), static_cast<long long>(kModel.inner),
+      static_cast<long long>(kModel.layers), static_cast<long long>(kModel.kv_heads),
+      static_cast<long long>(kModel.heads), static_cast<long long>(kModel.vocab),
       static_cast<long long>(kSequences * kLength));
   bool ok = true;
   for (size_t i = 0; i < cases().size(); ++i) {
     const Case& c = cases()[i];
-    std::printf("%s, %lld micro-batches; terms of rank 0:\n", name_of(c.layout).c_str(), static_cast<long long>(c.micro_batches));
+    std::printf("%s, %lld micro-batches; terms of rank 0:\n", name_of(c.layout).c_str(),
+                static_cast<long long>(c.micro_batches));
     const std::vector<std::string> lines = run_ranks("bytes", c.layout, std::to_string(i));
-    std::printf("  %-5s %14s %14s %8s %16s %14s\n", "rank", "kernel", "formula", "off", "c10d's Gloo", "NCCL");
+    std::printf("  %-5s %14s %14s %8s %16s %14s\n", "rank", "kernel", "formula", "off",
+                "c10d's Gloo", "NCCL");
     for (size_t rank = 0; rank < lines.size(); ++rank) {
       std::istringstream text(lines[rank]);
       double sent = 0, ours = 0, c10d = 0, nccl = 0;
       text >> sent >> ours >> c10d >> nccl;
       const double off = sent / ours - 1;
       ok = ok && off > -kTolerance && off < kTolerance;
-      std::printf("  %-5zu %14.0f %14.0f %7.2f%% %16.0f %14.0f\n", rank, sent, ours, 100 * off, c10d, nccl);
+      std::printf("  %-5zu %14.0f %14.0f %7.2f%% %16.0f %14.0f\n", rank, sent, ours, 100 * off,
+                  c10d, nccl);
     }
     std::fflush(stdout);
   }
@@ -172,7 +194,8 @@ void reduce_scatter_rank() {
   parallel::Group& group = world.all();
   for (const int64_t mib : {1, 16, 64}) {
     const int64_t count = mib << 18;
-    at::Tensor in = at::full({count}, 1e-3, at::kFloat), out = in.narrow(0, group.rank() * (count / ranks), count / ranks);
+    at::Tensor in = at::full({count}, 1e-3, at::kFloat),
+               out = in.narrow(0, group.rank() * (count / ranks), count / ranks);
     std::vector<double> ours, all_reduce;
     const int repetitions = mib == 1 ? 41 : 11;
     const auto time = [&](std::vector<double>& times, auto&& operation) {
@@ -180,7 +203,8 @@ void reduce_scatter_rank() {
       const auto start = Clock::now();
       operation();
       times.push_back(
-          group.all_reduce(std::chrono::duration<double, std::milli>(Clock::now() - start).count(), parallel::ReduceOp::kMax));
+          group.all_reduce(std::chrono::duration<double, std::milli>(Clock::now() - start).count(),
+                           parallel::ReduceOp::kMax));
     };
     for (int i = 0; i < repetitions; ++i) {
       time(ours, [&] { group.reduce_scatter(out, in); });
@@ -191,18 +215,21 @@ void reduce_scatter_rank() {
     std::ranges::sort(all_reduce);
     const auto median = [](const std::vector<double>& times) { return times[times.size() / 2]; };
     char line[160];
-    std::snprintf(line, sizeof line, "%6lld %6lld %14.2f %14.2f %8.2f %14.2f %14.2f %8.2f", static_cast<long long>(ranks),
-                  static_cast<long long>(mib), median(ours), median(all_reduce), median(all_reduce) / median(ours), ours.front(),
+    std::snprintf(line, sizeof line, "%6lld %6lld %14.2f %14.2f %8.2f %14.2f %14.2f %8.2f",
+                  static_cast<long long>(ranks), static_cast<long long>(mib), median(ours),
+                  median(all_reduce), median(all_reduce) / median(ours), ours.front(),
                   all_reduce.front(), all_reduce.front() / ours.front());
     if (group.rank() == 0) testing_support::say(line);
   }
 }
 
 int measure_reduce_scatter() {
-  std::printf("milliseconds of the slowest rank, in turn\n%6s %6s %14s %14s %8s %14s %14s %8s\n", "ranks", "MiB",
-              "reduce-scatter", "all-reduce", "ratio", "fastest", "fastest", "ratio");
+  std::printf("milliseconds of the slowest rank, in turn\n%6s %6s %14s %14s %8s %14s %14s %8s\n",
+              "ranks", "MiB", "reduce-scatter", "all-reduce", "ratio", "fastest", "fastest",
+              "ratio");
   for (const int64_t ranks : {2, 4})
-    std::printf("%s\n", run_ranks("reduce_scatter", {.dp = ranks}, std::to_string(ranks))[0].c_str());
+    std::printf("%s\n",
+                run_ranks("reduce_scatter", {.dp = ranks}, std::to_string(ranks))[0].c_str());
   return 0;
 }
 

@@ -19,7 +19,8 @@ namespace {
 using parallel::Layout;
 using parallel::World;
 
-constexpr Sizes kModel{.hidden = 512, .inner = 1408, .layers = 6, .heads = 8, .kv_heads = 4, .vocab = 8192};
+constexpr Sizes kModel{
+    .hidden = 512, .inner = 1408, .layers = 6, .heads = 8, .kv_heads = 4, .vocab = 8192};
 constexpr int64_t kSequences = 4, kLength = 384, kSteps = 2;
 constexpr double kTolerance = 0.1, kMiB = 1048576;
 
@@ -54,10 +55,12 @@ double status_bytes(const std::string& key) {
   throw Error(ErrorCode::kUnavailable, "/proc/self/status has no such line").with("key", key);
 }
 
-// As when they were read from a checkpoint: each with memory of its own. Random ones are views of whole tensors.
+// As when they were read from a checkpoint: each with memory of its own. Random ones are views of
+// whole tensors.
 models::Decoder own_tensors(const models::Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const parallel::NamedParameter& p : decoder.parameters()) tensors.emplace_back(p.name, p.value.clone());
+  for (const parallel::NamedParameter& p : decoder.parameters())
+    tensors.emplace_back(p.name, p.value.clone());
   return models::Decoder(decoder.config(), std::move(tensors), decoder.placement());
 }
 
@@ -72,38 +75,44 @@ void memory_rank() {
   World world(child_world(c.layout));
   const double idle = status_bytes("VmRSS");
   const testing_support::PeakMemory memory;
-  models::Decoder decoder = own_tensors(models::Decoder::random(llama(kModel), 1, at::kFloat, models::Placement::of(world)));
+  models::Decoder decoder = own_tensors(
+      models::Decoder::random(llama(kModel), 1, at::kFloat, models::Placement::of(world)));
   decoder.set_gradient_checkpointing(checkpointing);
   roles::Trainer trainer(std::move(decoder), world, trainer_options(40 << 20));
   std::vector<models::PackedTokens> batches;
   for (int64_t i = 0; i < c.micro_batches; ++i)
-    batches.push_back(
-        batch_of(static_cast<uint64_t>(i * c.layout.dp + world.coordinate().dp), kSequences, kLength, kModel.vocab));
-  for (int64_t step = 0; step < kSteps; ++step) train_step(trainer, world, batches);
-  const models::TrainingMemory plan =
-      models::estimate_training_memory(llama(kModel), sizes_of(c, world.coordinate().pp, checkpointing));
+    batches.push_back(batch_of(static_cast<uint64_t>(i * c.layout.dp + world.coordinate().dp),
+                               kSequences, kLength, kModel.vocab));
+  for (int64_t step = 0; step < kSteps; ++step)
+    train_step(trainer, world, batches);
+  const models::TrainingMemory plan = models::estimate_training_memory(
+      llama(kModel), sizes_of(c, world.coordinate().pp, checkpointing));
   std::ostringstream line;
-  line << std::fixed << memory.peak_bytes() << ' ' << memory.live_bytes() << ' ' << status_bytes("VmHWM") - idle << ' '
-       << plan.peak() << ' ' << plan.always() << ' ' << plan.activations << ' ' << plan.temporary;
+  line << std::fixed << memory.peak_bytes() << ' ' << memory.live_bytes() << ' '
+       << status_bytes("VmHWM") - idle << ' ' << plan.peak() << ' ' << plan.always() << ' '
+       << plan.activations << ' ' << plan.temporary;
   testing_support::say(line.str());
 }
 
 int measure_memory() {
   std::printf(
-      "MiB of a rank; Llama, hidden %lld, inner %lld, %lld layers, %lld of %lld heads for keys, vocabulary %lld, fp32; "
+      "MiB of a rank; Llama, hidden %lld, inner %lld, %lld layers, %lld of %lld heads for keys, "
+      "vocabulary %lld, fp32; "
       "micro-batches of "
       "%lld tokens\n",
-      static_cast<long long>(kModel.hidden), static_cast<long long>(kModel.inner), static_cast<long long>(kModel.layers),
-      static_cast<long long>(kModel.kv_heads), static_cast<long long>(kModel.heads), static_cast<long long>(kModel.vocab),
+      static_cast<long long>(kModel.hidden), static_cast<long long>(kModel.inner),
+      static_cast<long long>(kModel.layers), static_cast<long long>(kModel.kv_heads),
+      static_cast<long long>(kModel.heads), static_cast<long long>(kModel.vocab),
       static_cast<long long>(kSequences * kLength));
-  std::printf("%-26s %4s %9s %9s %8s %9s %9s %9s %9s %12s\n", "layout", "rank", "peak", "plan", "off", "after", "always", "kept",
-              "beside", "RSS - idle");
+  std::printf("%-26s %4s %9s %9s %8s %9s %9s %9s %9s %12s\n", "layout", "rank", "peak", "plan",
+              "off", "after", "always", "kept", "beside", "RSS - idle");
   bool ok = true;
   for (const bool checkpointing : {false, true})
     for (size_t i = 0; i < cases().size(); ++i) {
       const Case& c = cases()[i];
       const std::vector<std::string> lines =
-          run_ranks("memory", c.layout, std::to_string(i) + " " + std::to_string(static_cast<int>(checkpointing)));
+          run_ranks("memory", c.layout,
+                    std::to_string(i) + " " + std::to_string(static_cast<int>(checkpointing)));
       for (size_t rank = 0; rank < lines.size(); ++rank) {
         std::istringstream text(lines[rank]);
         double peak = 0, live = 0, rss = 0, plan = 0, always = 0, activations = 0, temporary = 0;
@@ -111,8 +120,9 @@ int measure_memory() {
         const double off = plan / peak - 1;
         ok = ok && off > -kTolerance && off < kTolerance && peak >= 100e6;
         std::printf("%-26s %4zu %9.1f %9.1f %7.1f%% %9.1f %9.1f %9.1f %9.1f %12.1f\n",
-                    (name_of(c.layout) + (checkpointing ? ", checkpointing" : "")).c_str(), rank, peak / kMiB, plan / kMiB,
-                    100 * off, live / kMiB, always / kMiB, activations / kMiB, temporary / kMiB, rss / kMiB);
+                    (name_of(c.layout) + (checkpointing ? ", checkpointing" : "")).c_str(), rank,
+                    peak / kMiB, plan / kMiB, 100 * off, live / kMiB, always / kMiB,
+                    activations / kMiB, temporary / kMiB, rss / kMiB);
       }
       std::fflush(stdout);
     }

@@ -17,7 +17,8 @@ namespace {
 using parallel::GradBuckets;
 using parallel::World;
 
-constexpr Sizes kModel{.hidden = 320, .inner = 896, .layers = 5, .heads = 5, .kv_heads = 5, .vocab = 1024};
+constexpr Sizes kModel{
+    .hidden = 320, .inner = 896, .layers = 5, .heads = 5, .kv_heads = 5, .vocab = 1024};
 constexpr int64_t kSequences = 8, kLength = 512;
 constexpr int kRounds = 7;
 constexpr double kMiB = 1048576, kTarget = 0.1;
@@ -40,17 +41,23 @@ double seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// One backward pass of one rank, from the barrier behind the forward pass until all gradients are there.
-Times backward_times(const models::Decoder& decoder, World& world, parallel::Group& alone, const Variant& variant) {
+// One backward pass of one rank, from the barrier behind the forward pass until all gradients are
+// there.
+Times backward_times(const models::Decoder& decoder, World& world, parallel::Group& alone,
+                     const Variant& variant) {
   const bool reduced = variant.bucket_mib > 0;
   GradBuckets buckets(
       decoder.parameters(), reduced ? world.dp() : alone,
-      {.bucket_bytes = static_cast<int64_t>((reduced ? variant.bucket_mib : 40) * kMiB), .overlap = variant.overlap});
+      {.bucket_bytes = static_cast<int64_t>((reduced ? variant.bucket_mib : 40) * kMiB),
+       .overlap = variant.overlap});
   buckets.begin_step();
   buckets.set_last_micro_batch(true);
-  const models::PackedTokens tokens = batch_of(static_cast<uint64_t>(world.rank()), kSequences, kLength, kModel.vocab);
+  const models::PackedTokens tokens =
+      batch_of(static_cast<uint64_t>(world.rank()), kSequences, kLength, kModel.vocab);
   const at::Tensor loss =
-      losses::linear_cross_entropy(decoder.hidden(tokens), decoder.head_weight(), {}, tokens.input_ids.roll({-1})).loss_sum;
+      losses::linear_cross_entropy(decoder.hidden(tokens), decoder.head_weight(), {},
+                                   tokens.input_ids.roll({-1}))
+          .loss_sum;
   world.all().barrier();
   const Times start{seconds(CLOCK_MONOTONIC), seconds(CLOCK_PROCESS_CPUTIME_ID)};
   loss.backward();
@@ -69,7 +76,8 @@ Summary summary(std::vector<double> values) {
 // Relative to the run of the same round that reduces nothing.
 double median_ratio(const std::vector<double>& values, const std::vector<double>& base) {
   std::vector<double> ratios;
-  for (size_t i = 0; i < values.size(); ++i) ratios.push_back(values[i] / base[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    ratios.push_back(values[i] / base[i]);
   return summary(ratios).median;
 }
 
@@ -95,12 +103,13 @@ void overlap_rank() {
                  added_fastest = summary(wall[v]).fastest / summary(wall[0]).fastest - 1;
     if (v > 0 && variant.overlap) best = std::min(best, added);
     char line[160];
-    std::snprintf(line, sizeof line, "%8.2f %10s %12.1f %12.1f %11.2f%% %11.2f%% %11.2f%%", variant.bucket_mib,
+    std::snprintf(line, sizeof line, "%8.2f %10s %12.1f %12.1f %11.2f%% %11.2f%% %11.2f%%",
+                  variant.bucket_mib,
                   v == 0            ? "none"
                   : variant.overlap ? "overlapped"
                                     : "at end",
-                  1e3 * summary(wall[v]).median, 1e3 * summary(wall[v]).fastest, 100 * added, 100 * added_fastest,
-                  100 * (median_ratio(cpu[v], cpu[0]) - 1));
+                  1e3 * summary(wall[v]).median, 1e3 * summary(wall[v]).fastest, 100 * added,
+                  100 * added_fastest, 100 * (median_ratio(cpu[v], cpu[0]) - 1));
     testing_support::say(line);
   }
   testing_support::say(std::to_string(best));
@@ -108,12 +117,13 @@ void overlap_rank() {
 
 int measure_overlap() {
   std::printf(
-      "backward of two data-parallel ranks, %lld tokens a rank, mean of the ranks, %d rounds; added: median of a round's ratio "
+      "backward of two data-parallel ranks, %lld tokens a rank, mean of the ranks, %d rounds; "
+      "added: median of a round's ratio "
       "to its run "
       "without reduction, ratio of the fastest, median for processor time\n",
       static_cast<long long>(kSequences * kLength), kRounds);
-  std::printf("%8s %10s %12s %12s %12s %12s %12s\n", "MiB", "reduction", "median ms", "fastest ms", "added", "fastest",
-              "processor");
+  std::printf("%8s %10s %12s %12s %12s %12s %12s\n", "MiB", "reduction", "median ms", "fastest ms",
+              "added", "fastest", "processor");
   const double best = std::stod(run_ranks("overlap", {.dp = 2}, "-")[0]);
   std::printf("best bucket size: %.2f %% added\n", 100 * best);
   return best < kTarget ? 0 : 1;

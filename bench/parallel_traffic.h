@@ -17,14 +17,16 @@ enum class Backend {
   kNccl,      // rings
 };
 
-// `count` operations in a step, of a tensor of `bytes` (whole: what is reduced, what is gathered) each.
+// `count` operations in a step, of a tensor of `bytes` (whole: what is reduced, what is gathered)
+// each.
 struct Traffic {
   std::string what, group;
   Operation operation;
   int64_t ranks = 1;
   double bytes = 0, count = 0;
 
-  // By this rank. n ranks: all-reduce 2 (n-1)/n, reduce-scatter and all-gather (n-1)/n of the bytes; a message all of them.
+  // By this rank. n ranks: all-reduce 2 (n-1)/n, reduce-scatter and all-gather (n-1)/n of the
+  // bytes; a message all of them.
   double sent(Backend backend) const;
 };
 
@@ -32,8 +34,10 @@ struct StepSizes {
   parallel::Layout layout;  // virtual_pp 1
   parallel::Coordinate at;
   int64_t tokens = 0, micro_batches = 1;  // of a step on one dp rank
-  double parameters = 0;                  // elements that this rank holds, with the padding of its buckets
-  double partial_copies = 0;              // of them those that have a part of the gradient on each tp rank (copies = tp)
+  // elements that this rank holds, with the padding of its buckets
+  double parameters = 0;
+  // of them those that have a part of the gradient on each tp rank (copies = tp)
+  double partial_copies = 0;
 };
 
 // float32, untied, no gradient checkpointing. In order of the step.

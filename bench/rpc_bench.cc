@@ -1,8 +1,10 @@
-// Latency and throughput of rpc::Agent beside TensorPipe alone, in the same run, between the same two processes.
+// Latency and throughput of rpc::Agent beside TensorPipe alone, in the same run, between the same
+// two processes.
 //   rpc_bench [uv|shm] [seconds per row]
-// A row is a round trip: a request that carries a tensor of that size, and an empty reply (small: no tensor at all).
-// Beside it the same over one bare pipe: descriptor, allocation, read, an 8-byte answer, everything in TensorPipe's own
-// callbacks. The ratio says what names, deadlines, typed errors, flow control and two thread hand-overs cost.
+// A row is a round trip: a request that carries a tensor of that size, and an empty reply (small:
+// no tensor at all). Beside it the same over one bare pipe: descriptor, allocation, read, an 8-byte
+// answer, everything in TensorPipe's own callbacks. The ratio says what names, deadlines, typed
+// errors, flow control and two thread hand-overs cost.
 #include <ATen/ops/ones.h>
 #include <signal.h>
 #include <spawn.h>
@@ -51,40 +53,46 @@ rpc::Agent::Options options(const std::string& name, const std::string& transpor
 // The side of the bare pipe that receives. One buffer for all messages, as large as the largest.
 class BareEcho {
  public:
-  explicit BareEcho(const std::string& transport) : transport_(transport), buffer_(at::ones({64 << 20}, at::kByte)) {
+  explicit BareEcho(const std::string& transport)
+      : transport_(transport), buffer_(at::ones({64 << 20}, at::kByte)) {
     setup(context_, transport);
-    listener_ = context_.listen({transport == "uv" ? "uv://127.0.0.1:0" : "shm://rpc-bench-" + std::to_string(getpid())});
-    listener_->accept([this](const tensorpipe::Error& error, std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
-      if (error) return;
-      pipe_ = std::move(pipe);
-      receive();
-    });
+    listener_ = context_.listen(
+        {transport == "uv" ? "uv://127.0.0.1:0" : "shm://rpc-bench-" + std::to_string(getpid())});
+    listener_->accept(
+        [this](const tensorpipe::Error& error, std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
+          if (error) return;
+          pipe_ = std::move(pipe);
+          receive();
+        });
   }
   std::string url() const { return listener_->url(transport_); }
 
   static void setup(tensorpipe::Context& context, const std::string& transport) {
     context.registerTransport(1, transport,
-                              transport == "uv" ? tensorpipe::transport::uv::create() : tensorpipe::transport::shm::create());
+                              transport == "uv" ? tensorpipe::transport::uv::create()
+                                                : tensorpipe::transport::shm::create());
     context.registerChannel(2, "cma", tensorpipe::channel::cma::create());
     context.registerChannel(1, "basic", tensorpipe::channel::basic::create());
   }
 
  private:
   void receive() {
-    pipe_->readDescriptor([this](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
-      if (error) return;
-      tensorpipe::Allocation allocation;
-      allocation.payloads.resize(1);
-      allocation.payloads[0].data = payload_;
-      if (!descriptor.tensors.empty()) allocation.tensors.push_back({tensorpipe::CpuBuffer{buffer_.mutable_data_ptr()}});
-      pipe_->read(std::move(allocation), [this](const tensorpipe::Error& failed) noexcept {
-        if (failed) return;
-        tensorpipe::Message answer;
-        answer.payloads.push_back({payload_, 8, ""});
-        pipe_->write(std::move(answer), [](const tensorpipe::Error&) noexcept {});
-        receive();
-      });
-    });
+    pipe_->readDescriptor(
+        [this](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
+          if (error) return;
+          tensorpipe::Allocation allocation;
+          allocation.payloads.resize(1);
+          allocation.payloads[0].data = payload_;
+          if (!descriptor.tensors.empty())
+            allocation.tensors.push_back({tensorpipe::CpuBuffer{buffer_.mutable_data_ptr()}});
+          pipe_->read(std::move(allocation), [this](const tensorpipe::Error& failed) noexcept {
+            if (failed) return;
+            tensorpipe::Message answer;
+            answer.payloads.push_back({payload_, 8, ""});
+            pipe_->write(std::move(answer), [](const tensorpipe::Error&) noexcept {});
+            receive();
+          });
+        });
   }
 
   std::string transport_;
@@ -134,7 +142,8 @@ class BarePing {
       if (error) std::abort();
       tensorpipe::Allocation allocation;
       allocation.payloads.push_back({payload_});
-      pipe_->read(std::move(allocation), [&](const tensorpipe::Error&) noexcept { done.set_value(); });
+      pipe_->read(std::move(allocation),
+                  [&](const tensorpipe::Error&) noexcept { done.set_value(); });
     });
     if (done.get_future().wait_for(kWait) != std::future_status::ready) std::abort();
   }
@@ -164,7 +173,8 @@ double microseconds(Fn fn) {
 Figures measure(rpc::Agent& agent, BarePing& bare, const at::Tensor& tensor, double seconds) {
   Figures figures;
   const auto call = [&] { agent.call("server/0", kPush, {tensor}).get(Deadline::after(kWait)); };
-  for (int i = 0; i < 5; ++i) call(), bare.round_trip(tensor);
+  for (int i = 0; i < 5; ++i)
+    call(), bare.round_trip(tensor);
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   while (Clock::now() < end || figures.agent_us.size() < 10) {
     figures.agent_us.push_back(microseconds(call));
@@ -196,14 +206,18 @@ int run(const std::string& transport, double seconds, const char* program) {
     rpc::Agent agent(options("client/0", transport));
     agent.connect("server/0", address, Deadline::after(kWait));
     BarePing bare(transport, url);
-    std::printf("transport %s, channels cma, basic; two processes; ratio = agent / bare\n", transport.c_str());
-    std::printf("%-10s %14s %14s %8s %14s %14s %8s\n", "size", "agent p50 us", "bare p50 us", "ratio", "agent GiB/s",
-                "bare GiB/s", "ratio");
-    for (const int64_t bytes : {int64_t{0}, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20}) {
+    std::printf("transport %s, channels cma, basic; two processes; ratio = agent / bare\n",
+                transport.c_str());
+    std::printf("%-10s %14s %14s %8s %14s %14s %8s\n", "size", "agent p50 us", "bare p50 us",
+                "ratio", "agent GiB/s", "bare GiB/s", "ratio");
+    for (const int64_t bytes :
+         {int64_t{0}, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20}) {
       const at::Tensor tensor = bytes ? at::ones({bytes}, at::kByte) : at::Tensor();
       auto figures = measure(agent, bare, tensor, seconds);
-      const double ours = Figures::quantile(figures.agent_us, 0.5), theirs = Figures::quantile(figures.bare_us, 0.5);
-      std::printf("%-10s %14.1f %14.1f %8.2f", bytes ? (std::to_string(bytes >> 20) + " MiB").c_str() : "small", ours, theirs,
+      const double ours = Figures::quantile(figures.agent_us, 0.5),
+                   theirs = Figures::quantile(figures.bare_us, 0.5);
+      std::printf("%-10s %14.1f %14.1f %8.2f",
+                  bytes ? (std::to_string(bytes >> 20) + " MiB").c_str() : "small", ours, theirs,
                   ours / theirs);
       const double gib = static_cast<double>(bytes) / (1 << 30) * 1e6;
       if (bytes) std::printf(" %14.2f %14.2f %8.2f", gib / ours, gib / theirs, theirs / ours);

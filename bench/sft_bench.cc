@@ -1,7 +1,11 @@
-// Supervised training steps of a random Qwen3 in one process: tokens/s, model FLOPs utilisation, peak memory beside the plan.
-//   sft_bench --device cuda --dtype bfloat16                    about 1.1 billion parameters, 2 sequences of 4,096 tokens a step
-//   sft_bench --hidden 256 --inner 768 --layers 4 --heads 4 --kv_heads 2 --vocab 8192 --length 512    something for a CPU
-// On a CPU the peak rate is that of its own matrix product, measured first; on a device it is the data sheet's: --peak_tflops.
+// Supervised training steps of a random Qwen3 in one process: tokens/s, model FLOPs utilisation,
+// peak memory beside the plan.
+//   sft_bench --device cuda --dtype bfloat16                    about 1.1 billion parameters, 2
+//       sequences of 4,096 tokens a step
+//   sft_bench --hidden 256 --inner 768 --layers 4 --heads 4 --kv_heads 2 --vocab 8192 --length 512
+//       something for a CPU
+// On a CPU the peak rate is that of its own matrix product, measured first; on a device it is the
+// data sheet's: --peak_tflops.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -28,7 +32,8 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::string device = "cpu", dtype = "float32";
-  int64_t hidden = 2048, inner = 6144, layers = 16, heads = 16, kv_heads = 8, head_dim = 128, vocab = 151936;
+  int64_t hidden = 2048, inner = 6144, layers = 16, heads = 16, kv_heads = 8, head_dim = 128,
+          vocab = 151936;
   int64_t length = 4096, sequences = 2, micro_batches = 1, steps = 10, warmup = 3, threads = 1;
   int64_t checkpointing_every = 0;
   double peak_tflops = 989;  // dense bf16 of one H200 (its data sheet)
@@ -38,20 +43,22 @@ void read(CLI::App& app, Options& o) {
   app.add_option("--device", o.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--dtype", o.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--peak_tflops", o.peak_tflops, "of the device in this dtype; not used on a CPU");
-  app.add_option("--checkpointing_every", o.checkpointing_every, "recompute every n-th layer; 0: none");
-  for (const auto& [name, value] : std::vector<std::pair<const char*, int64_t*>>{{"--hidden", &o.hidden},
-                                                                                 {"--inner", &o.inner},
-                                                                                 {"--layers", &o.layers},
-                                                                                 {"--heads", &o.heads},
-                                                                                 {"--kv_heads", &o.kv_heads},
-                                                                                 {"--head_dim", &o.head_dim},
-                                                                                 {"--vocab", &o.vocab},
-                                                                                 {"--length", &o.length},
-                                                                                 {"--sequences", &o.sequences},
-                                                                                 {"--micro_batches", &o.micro_batches},
-                                                                                 {"--steps", &o.steps},
-                                                                                 {"--warmup", &o.warmup},
-                                                                                 {"--threads", &o.threads}})
+  app.add_option("--checkpointing_every", o.checkpointing_every,
+                 "recompute every n-th layer; 0: none");
+  for (const auto& [name, value] :
+       std::vector<std::pair<const char*, int64_t*>>{{"--hidden", &o.hidden},
+                                                     {"--inner", &o.inner},
+                                                     {"--layers", &o.layers},
+                                                     {"--heads", &o.heads},
+                                                     {"--kv_heads", &o.kv_heads},
+                                                     {"--head_dim", &o.head_dim},
+                                                     {"--vocab", &o.vocab},
+                                                     {"--length", &o.length},
+                                                     {"--sequences", &o.sequences},
+                                                     {"--micro_batches", &o.micro_batches},
+                                                     {"--steps", &o.steps},
+                                                     {"--warmup", &o.warmup},
+                                                     {"--threads", &o.threads}})
     app.add_option(name, *value)->check(CLI::PositiveNumber)->capture_default_str();
 }
 
@@ -103,7 +110,8 @@ double seconds_of_step(roles::Trainer& trainer, const std::vector<models::Packed
     const at::Tensor hidden = trainer.hidden(batches[i]);
     const at::Tensor targets = batches[i].input_ids.roll({-1});
     const models::Head head = trainer.decoder().head();
-    const at::Tensor loss = losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
+    const at::Tensor loss =
+        losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
     count += static_cast<double>(targets.numel());
     trainer.backward(loss, i + 1 == batches.size());
   }
@@ -115,7 +123,8 @@ double seconds_of_step(roles::Trainer& trainer, const std::vector<models::Packed
 
 int run(const Options& o) {
   const bool cuda = o.device == "cuda";
-  const std::shared_ptr<parallel::DeviceModule> module = cuda ? parallel::DeviceModule::load() : nullptr;
+  const std::shared_ptr<parallel::DeviceModule> module =
+      cuda ? parallel::DeviceModule::load() : nullptr;
   at::set_num_threads(static_cast<int>(o.threads));
   const at::ScalarType dtype = models::parse_dtype(o.dtype);
   parallel::Layout layout;
@@ -126,10 +135,13 @@ int run(const Options& o) {
   const testing_support::PeakMemory host;
   models::Decoder decoder = models::Decoder::random(config, 1, dtype, {}, world.device());
   decoder.set_requires_grad(true);
-  decoder.set_gradient_checkpointing(o.checkpointing_every > 0, std::max<int64_t>(1, o.checkpointing_every));
-  roles::Trainer trainer(std::move(decoder), world, {.schedule = {.learning_rate = 1e-4, .max_steps = 1'000'000}});
+  decoder.set_gradient_checkpointing(o.checkpointing_every > 0,
+                                     std::max<int64_t>(1, o.checkpointing_every));
+  roles::Trainer trainer(std::move(decoder), world,
+                         {.schedule = {.learning_rate = 1e-4, .max_steps = 1'000'000}});
   std::vector<models::PackedTokens> batches;
-  for (int64_t i = 0; i < o.micro_batches; ++i) batches.push_back(batch(o, i));
+  for (int64_t i = 0; i < o.micro_batches; ++i)
+    batches.push_back(batch(o, i));
   std::vector<double> seconds;
   for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
     const double step = seconds_of_step(trainer, batches);
@@ -138,31 +150,40 @@ int run(const Options& o) {
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
 
-  const int64_t peak = cuda ? c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(world.device().index()).allocated_bytes[0].peak
+  const int64_t peak = cuda ? c10::getDeviceAllocator(c10::kCUDA)
+                                  ->getDeviceStats(world.device().index())
+                                  .allocated_bytes[0]
+                                  .peak
                             : host.peak_bytes();
   const int64_t plan =
-      models::estimate_training_memory(config, {.layout = layout,
-                                                .tokens = o.sequences * o.length,
-                                                .micro_batches = o.micro_batches,
-                                                .dtype_bytes = static_cast<int64_t>(c10::elementSize(dtype)),
-                                                .gradient_checkpointing = o.checkpointing_every > 0,
-                                                .gradient_checkpointing_every = std::max<int64_t>(1, o.checkpointing_every)})
+      models::estimate_training_memory(
+          config, {.layout = layout,
+                   .tokens = o.sequences * o.length,
+                   .micro_batches = o.micro_batches,
+                   .dtype_bytes = static_cast<int64_t>(c10::elementSize(dtype)),
+                   .gradient_checkpointing = o.checkpointing_every > 0,
+                   .gradient_checkpointing_every = std::max<int64_t>(1, o.checkpointing_every)})
           .peak();
   const double tokens = static_cast<double>(o.micro_batches * o.sequences * o.length) / median;
   // The tied table is counted once: as the head.
   const auto matrices = static_cast<double>(config.num_parameters());
   const double attention = static_cast<double>(12 * o.layers * o.heads * o.head_dim * o.length);
-  std::printf("Qwen3, %.3f G parameters, %s on %s, %lld x %lld x %lld tokens a step\n", matrices / 1e9, o.dtype.c_str(),
-              world.device().str().c_str(), static_cast<long long>(o.micro_batches), static_cast<long long>(o.sequences),
+  std::printf("Qwen3, %.3f G parameters, %s on %s, %lld x %lld x %lld tokens a step\n",
+              matrices / 1e9, o.dtype.c_str(), world.device().str().c_str(),
+              static_cast<long long>(o.micro_batches), static_cast<long long>(o.sequences),
               static_cast<long long>(o.length));
-  std::printf("%.3f s a step (median of %zu; %.3f to %.3f), %.0f tokens/s\n", median, seconds.size(), seconds.front(),
-              seconds.back(), tokens);
-  std::printf("MFU = tokens/s * (6 P + 12 L heads head_dim T) / peak FLOP/s = %.0f * (%.3g + %.3g) / %.3g = %.1f %%\n", tokens,
-              6 * matrices, attention, peak_rate, 100 * tokens * (6 * matrices + attention) / peak_rate);
+  std::printf("%.3f s a step (median of %zu; %.3f to %.3f), %.0f tokens/s\n", median,
+              seconds.size(), seconds.front(), seconds.back(), tokens);
+  std::printf(
+      "MFU = tokens/s * (6 P + 12 L heads head_dim T) / peak FLOP/s = %.0f * (%.3g + %.3g) / %.3g "
+      "= %.1f %%\n",
+      tokens, 6 * matrices, attention, peak_rate,
+      100 * tokens * (6 * matrices + attention) / peak_rate);
   std::printf("  counting causal attention, half of that term: %.1f %%\n",
               100 * tokens * (6 * matrices + attention / 2) / peak_rate);
-  std::printf("peak memory of tensors %.1f MiB, plan %.1f MiB (%+.1f %%)\n", static_cast<double>(peak) / 1048576,
-              static_cast<double>(plan) / 1048576, 100.0 * static_cast<double>(peak - plan) / static_cast<double>(plan));
+  std::printf("peak memory of tensors %.1f MiB, plan %.1f MiB (%+.1f %%)\n",
+              static_cast<double>(peak) / 1048576, static_cast<double>(plan) / 1048576,
+              100.0 * static_cast<double>(peak - plan) / static_cast<double>(plan));
   return 0;
 }
 

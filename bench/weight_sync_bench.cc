@@ -1,6 +1,8 @@
-// Weights of a 100M-parameter model pushed from a trainer to a generator in another process, beside 64 MiB messages between the same two.
+// Weights of a 100M-parameter model pushed from a trainer to a generator in another process, beside
+// 64 MiB messages between the same two.
 //   weight_sync_bench [tokenizer folder, default tests/recipes/goldens/qwen3] [pushes, default 15]
-// A push is everything that a training step waits for: checksums, buckets of 64 MiB, the generator's check and copy, the commit's reply.
+// A push is everything that a training step waits for: checksums, buckets of 64 MiB, the
+// generator's check and copy, the commit's reply.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <signal.h>
@@ -54,12 +56,15 @@ models::Decoder model(const std::string& folder, uint64_t seed) {
   return models::Decoder::random(config, seed, at::kFloat);
 }
 
-rpc::Agent::Options options(const std::string& name) { return {.name = name, .secret = "benchmark"}; }
+rpc::Agent::Options options(const std::string& name) {
+  return {.name = name, .secret = "benchmark"};
+}
 
 int serve(const std::string& folder) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   at::set_num_threads(1);
-  roles::Generator generator("generator/0", model(folder, 1), models::Tokenizer::load(folder), {.kv_cache_bytes = 16 << 20});
+  roles::Generator generator("generator/0", model(folder, 1), models::Tokenizer::load(folder),
+                             {.kv_cache_bytes = 16 << 20});
   auto queue = std::make_shared<rpc::HandlerQueue>(256);
   rpc::Agent agent(options("generator/0"));
   generator.serve(agent, queue);
@@ -112,28 +117,33 @@ int run(const std::string& folder, int pushes, const char* program) {
   {
     rpc::Agent agent(options("student/0"));
     agent.connect("generator/0", address, Deadline::after(60s));
-    roles::GeneratorClient client(agent, {.role = "generator", .peers = {"generator/0"}}, models::Tokenizer::load(folder),
-                                  student);
+    roles::GeneratorClient client(agent, {.role = "generator", .peers = {"generator/0"}},
+                                  models::Tokenizer::load(folder), student);
     const at::Tensor message = at::ones({int64_t{64} << 20}, at::kByte);
     std::vector<double> push_seconds, transfer_seconds, message_seconds;
     uint64_t bytes = 0;
     for (int i = 0; i < pushes; ++i) {  // alternates, so that both see the same machine
       push_seconds.push_back(seconds([&] {
-        roles::PendingPush push = client.push(student, static_cast<uint64_t>(i) + 1, int64_t{64} << 20, false);
+        roles::PendingPush push =
+            client.push(student, static_cast<uint64_t>(i) + 1, int64_t{64} << 20, false);
         bytes = push.bytes;
         transfer_seconds.push_back(push.seconds);
         client.wait_pushed(std::move(push));
       }));
       for (int j = 0; j < 6; ++j)
-        message_seconds.push_back(seconds([&] { agent.call("generator/0", kPush, {message}).get(Deadline::after(60s)); }));
+        message_seconds.push_back(seconds(
+            [&] { agent.call("generator/0", kPush, {message}).get(Deadline::after(60s)); }));
     }
     const double size = static_cast<double>(bytes) / (1 << 30);
-    const double push_rate = size / median(push_seconds), transfer = size / median(transfer_seconds);
+    const double push_rate = size / median(push_seconds),
+                 transfer = size / median(transfer_seconds);
     const double message_rate = 64.0 / 1024 / median(message_seconds);
     std::printf("%.1f M parameters, %.3f GiB\n", static_cast<double>(bytes) / 4e6, size);
     std::printf("%-34s %8.2f GiB/s\n", "64 MiB messages, one at a time", message_rate);
-    std::printf("%-34s %8.2f GiB/s   ratio %.2f\n", "push: checksums and transfer", transfer, transfer / message_rate);
-    std::printf("%-34s %8.2f GiB/s   ratio %.2f\n", "push until the weights are in use", push_rate, push_rate / message_rate);
+    std::printf("%-34s %8.2f GiB/s   ratio %.2f\n", "push: checksums and transfer", transfer,
+                transfer / message_rate);
+    std::printf("%-34s %8.2f GiB/s   ratio %.2f\n", "push until the weights are in use", push_rate,
+                push_rate / message_rate);
   }
   close(in[1]);
   int status = 0;

@@ -1,13 +1,17 @@
 # retort_module(name SOURCES ... HEADERS ... USES ... PRIVATE ...)
-#   A static library retort_<name> (alias retort::<name>). HEADERS are its public headers, compiled alone by
-#   VERIFY_INTERFACE_HEADER_SETS; USES are the retort modules it may include, PRIVATE the packages its .cc files need.
+#   A static library retort_<name> (alias retort::<name>). HEADERS are its public headers, compiled
+#   alone by VERIFY_INTERFACE_HEADER_SETS; USES are the retort modules it may include, PRIVATE the
+#   packages its .cc files need.
 function(retort_module name)
   cmake_parse_arguments(M "" "" "SOURCES;HEADERS;USES;PRIVATE" ${ARGN})
   set(target retort_${name})
   add_library(${target} STATIC ${M_SOURCES})
   add_library(retort::${name} ALIAS ${target})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${M_HEADERS})
-  set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(
+    ${target}
+    PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON UNITY_BUILD_BATCH_SIZE 8
+  )
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   foreach(use ${M_USES})
     target_link_libraries(${target} PUBLIC retort::${use})
@@ -26,17 +30,36 @@ function(retort_test name)
   foreach(use ${T_USES})
     target_link_libraries(${name} PRIVATE retort::${use})
   endforeach()
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF)
+  set_target_properties(
+    ${name}
+    PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF
+  )
   add_test(NAME ${name} COMMAND ${name})
   set(processors 1)
   if(T_LABEL MATCHES "multiproc|fault")
-    set(processors 2)  # several processes: not beside another test on a small machine
+    set(processors 2) # several processes: not beside another test on a small machine
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${T_LABEL}" TIMEOUT ${T_TIMEOUT} PROCESSORS ${processors}
-    ENVIRONMENT "OMP_NUM_THREADS=1;MKL_NUM_THREADS=1;OMP_WAIT_POLICY=passive;RETORT_BIN=${CMAKE_BINARY_DIR}/bin/retort;RETORT_SOURCE_DIR=${CMAKE_SOURCE_DIR}")
+  set(
+    environment
+    OMP_NUM_THREADS=1
+    MKL_NUM_THREADS=1
+    OMP_WAIT_POLICY=passive
+    RETORT_BIN=${CMAKE_BINARY_DIR}/bin/retort
+    RETORT_SOURCE_DIR=${CMAKE_SOURCE_DIR}
+  )
+  set_tests_properties(
+    ${name}
+    PROPERTIES
+      LABELS "${T_LABEL}"
+      TIMEOUT ${T_TIMEOUT}
+      PROCESSORS ${processors}
+      ENVIRONMENT
+        "${environment}"
+  )
 endfunction()
 
-# retort_bench(name SOURCES ... USES ...): an executable in <build>/bench; `./dev bench` builds and runs them.
+# retort_bench(name SOURCES ... USES ...): an executable in <build>/bench; `./dev bench` builds and
+# runs them.
 function(retort_bench name)
   cmake_parse_arguments(B "" "" "SOURCES;USES" ${ARGN})
   add_executable(${name} ${B_SOURCES})
@@ -44,5 +67,8 @@ function(retort_bench name)
   foreach(use ${B_USES})
     target_link_libraries(${name} PRIVATE retort::${use})
   endforeach()
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench UNITY_BUILD OFF)
+  set_target_properties(
+    ${name}
+    PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench UNITY_BUILD OFF
+  )
 endfunction()

@@ -41,13 +41,16 @@ ChildContext decode_context(std::string_view text) {
     context.threads = json.at("threads").get<int64_t>();
     return context;
   } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorCode::kCorrupt, std::string("what the launcher passed to this process cannot be read: ") + e.what());
+    throw Error(
+        ErrorCode::kCorrupt,
+        std::string("what the launcher passed to this process cannot be read: ") + e.what());
   }
 }
 
 ChildChannels open_child_channels() {
   if (!std::getenv(kChannelsVariable))
-    throw Error(ErrorCode::kInvalidArgument, "role processes are started by `retort launch`, not by hand");
+    throw Error(ErrorCode::kInvalidArgument,
+                "role processes are started by `retort launch`, not by hand");
   ::unsetenv(kChannelsVariable);
   std::string text;
   char buffer[4096];

@@ -1,5 +1,5 @@
-// What a launcher hands to each role process besides its command line: through an inherited pipe, so that the run's secret is neither
-// in an argument, in the environment nor in a file.
+// What a launcher hands to each role process besides its command line: through an inherited pipe,
+// so that the run's secret is neither in an argument, in the environment nor in a file.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ struct ChildChannels {
   int status_fd = -1;  // for StatusPipe
 };
 
-// Reads what the supervisor passed to this process, once, at its start. kInvalidArgument when it was not started by a supervisor.
+// Reads what the supervisor passed to this process, once, at its start. kInvalidArgument when it
+// was not started by a supervisor.
 ChildChannels open_child_channels();
 
 // Numbers of the descriptors in the child and the environment variable that announces them.

@@ -22,7 +22,8 @@ namespace retort::launch {
 namespace {
 
 void check_spawn(int error, const char* what) {
-  if (error != 0) throw Error(ErrorCode::kResourceExhausted, std::string(what) + ": " + std::strerror(error));
+  if (error != 0)
+    throw Error(ErrorCode::kResourceExhausted, std::string(what) + ": " + std::strerror(error));
 }
 
 // posix_spawn's two option objects.
@@ -40,22 +41,27 @@ class SpawnSetup {
   SpawnSetup& operator=(const SpawnSetup&) = delete;
 
   void redirect_output(const std::string& log) {
-    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 0, "/dev/null", O_RDONLY, 0), "redirecting stdin");
-    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644),
+    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 0, "/dev/null", O_RDONLY, 0),
+                "redirecting stdin");
+    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 1, log.c_str(),
+                                                   O_WRONLY | O_CREAT | O_APPEND, 0644),
                 "redirecting stdout");
     check_spawn(::posix_spawn_file_actions_adddup2(&actions_, 1, 2), "redirecting stderr");
   }
 
-  // `from` becomes `to` in the child. The copies made here are above every target, so that no dup2 overwrites a later source.
+  // `from` becomes `to` in the child. The copies made here are above every target, so that no dup2
+  // overwrites a later source.
   void pass(int from, int to) {
     const int copy = ::fcntl(from, F_DUPFD_CLOEXEC, 64);
     if (copy < 0) check_spawn(errno, "passing a file descriptor");
     copies_.emplace_back(copy);
-    check_spawn(::posix_spawn_file_actions_adddup2(&actions_, copy, to), "passing a file descriptor");
+    check_spawn(::posix_spawn_file_actions_adddup2(&actions_, copy, to),
+                "passing a file descriptor");
   }
 
   void close_from(int first) {
-    check_spawn(::posix_spawn_file_actions_addclosefrom_np(&actions_, first), "closing file descriptors");
+    check_spawn(::posix_spawn_file_actions_addclosefrom_np(&actions_, first),
+                "closing file descriptors");
   }
 
   void isolate() {
@@ -67,8 +73,10 @@ class SpawnSetup {
     check_spawn(::posix_spawnattr_setpgroup(&attributes_, 0), "setting the process group");
     check_spawn(::posix_spawnattr_setsigmask(&attributes_, &none), "setting the signal mask");
     check_spawn(::posix_spawnattr_setsigdefault(&attributes_, &all), "setting the signal handlers");
-    check_spawn(::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
-                "setting spawn flags");
+    check_spawn(
+        ::posix_spawnattr_setflags(
+            &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
+        "setting spawn flags");
   }
 
   const posix_spawn_file_actions_t* actions() const { return &actions_; }
@@ -82,7 +90,8 @@ class SpawnSetup {
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
-  for (const auto& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  for (const auto& text : texts)
+    result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);
   return result;
 }
@@ -114,32 +123,37 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
   setup.isolate();
   std::vector<std::string> arguments{options.program.string()};
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
-  const int error = ::posix_spawn(&pid_, options.program.c_str(), setup.actions(), setup.attributes(), pointers(arguments).data(),
-                                  pointers(options.environment).data());
+  const int error =
+      ::posix_spawn(&pid_, options.program.c_str(), setup.actions(), setup.attributes(),
+                    pointers(arguments).data(), pointers(options.environment).data());
   if (error != 0) {
     pid_ = -1;
     const bool room = error == EAGAIN || error == ENOMEM;
-    throw Error(
-        room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
-        "cannot start " + options.program.string() + " with its log in " + options.log.string() + ": " + std::strerror(error));
+    throw Error(room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
+                "cannot start " + options.program.string() + " with its log in " +
+                    options.log.string() + ": " + std::strerror(error));
   }
   pidfd_ = OwnedFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (pidfd_.get() < 0) {
     const int failed = errno;
     ::kill(-pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
-    throw Error(ErrorCode::kResourceExhausted, std::string("cannot watch a process: ") + std::strerror(failed));
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot watch a process: ") + std::strerror(failed));
   }
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), pidfd_(std::move(other.pidfd_)), status_(other.status_) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      status_(other.status_) {}
 
 ChildProcess::~ChildProcess() {
   if (!running()) return;
   signal_group(SIGKILL);
   pollfd entry{pidfd_.get(), POLLIN, 0};
-  // A process in the middle of a system call that cannot be interrupted is left to init after a while.
+  // A process in the middle of a system call that cannot be interrupted is left to init after a
+  // while.
   ::poll(&entry, 1, 5000);
   try_reap();
 }
@@ -154,13 +168,17 @@ void ChildProcess::signal_group(int number) const {
 
 bool ChildProcess::stopped() const {
   siginfo_t info{};
-  return running() && ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  return running() &&
+         ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid != 0;
 }
 
 std::optional<int> ChildProcess::try_reap() {
   if (status_ || pid_ <= 0) return status_;
   siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return std::nullopt;
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0)
+    return std::nullopt;
   // Before the pid is given back: afterwards the number may belong to another process.
   ::kill(-pid_, SIGKILL);
   int status = 0;
@@ -171,19 +189,23 @@ std::optional<int> ChildProcess::try_reap() {
 }
 
 bool is_launchers_variable(std::string_view name) {
-  return name.starts_with("RETORT_") || name == "OMP_NUM_THREADS" || name == "MKL_NUM_THREADS" || name == "OMP_WAIT_POLICY";
+  return name.starts_with("RETORT_") || name == "OMP_NUM_THREADS" || name == "MKL_NUM_THREADS" ||
+         name == "OMP_WAIT_POLICY";
 }
 
-std::vector<std::string> child_environment(int64_t threads, const std::map<std::string, std::string>& role_env) {
+std::vector<std::string> child_environment(int64_t threads,
+                                           const std::map<std::string, std::string>& role_env) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
-    if (is_launchers_variable(name) && name != "RETORT_LOG" && name != "RETORT_CUDA_MODULE") continue;
+    if (is_launchers_variable(name) && name != "RETORT_LOG" && name != "RETORT_CUDA_MODULE")
+      continue;
     if (role_env.contains(std::string(name))) continue;
     result.emplace_back(text);
   }
-  for (const auto& [name, value] : role_env) result.push_back(name + "=" + value);
+  for (const auto& [name, value] : role_env)
+    result.push_back(name + "=" + value);
   result.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
   result.push_back("MKL_NUM_THREADS=" + std::to_string(threads));
   result.push_back("OMP_WAIT_POLICY=passive");
@@ -195,7 +217,8 @@ int64_t threads_per_process(int64_t wanted, int64_t num_processes) {
   if (wanted > 0) return wanted;
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  const int64_t available = ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  const int64_t available =
+      ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
   return std::max<int64_t>(1, available / std::max<int64_t>(1, num_processes));
 }
 

@@ -1,4 +1,5 @@
-// One started process: spawned without fork, in a process group of its own, watched through a pidfd.
+// One started process: spawned without fork, in a process group of its own, watched through a
+// pidfd.
 #pragma once
 
 #include <sys/types.h>
@@ -33,14 +34,16 @@ struct SpawnOptions {
   std::vector<std::string> arguments;    // without argv[0]
   std::vector<std::string> environment;  // the whole environment, "NAME=value"
   std::filesystem::path log;             // stdout and stderr are appended to it
-  // Inherited as kLifeFd, kStatusFd, kContextFd, kHoldFd; every other descriptor is closed. hold_fd -1: none.
+  // Inherited as kLifeFd, kStatusFd, kContextFd, kHoldFd; every other descriptor is closed. hold_fd
+  // -1: none.
   int life_fd = -1, status_fd = -1, context_fd = -1, hold_fd = -1;
 };
 
 class ChildProcess {
  public:
-  // posix_spawn into a new process group, with stdin from /dev/null, no signal blocked and default handlers. kInvalidArgument when
-  // the program or the log cannot be opened, kResourceExhausted when the system has no room for another process.
+  // posix_spawn into a new process group, with stdin from /dev/null, no signal blocked and default
+  // handlers. kInvalidArgument when the program or the log cannot be opened, kResourceExhausted
+  // when the system has no room for another process.
   explicit ChildProcess(const SpawnOptions& options);
   // Kills the group and waits for the process if it still runs.
   ~ChildProcess();
@@ -55,7 +58,8 @@ class ChildProcess {
   // To the process alone, or to all that it started too. Nothing once it has ended.
   void signal(int number) const;
   void signal_group(int number) const;
-  // If the process has ended: kills what is left of its group and returns the status for WIFEXITED and so on. Never waits.
+  // If the process has ended: kills what is left of its group and returns the status for WIFEXITED
+  // and so on. Never waits.
   std::optional<int> try_reap();
 
  private:
@@ -64,13 +68,17 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// Whether a role's process gets this variable from the launcher or not at all: RETORT_*, thread counts.
+// Whether a role's process gets this variable from the launcher or not at all: RETORT_*, thread
+// counts.
 bool is_launchers_variable(std::string_view name);
-// The environment of a role process: ours without RETORT_* (RETORT_LOG and RETORT_CUDA_MODULE stay), with the thread counts of OpenMP
-// and MKL, and with `role_env` (NAME: value) in place of what has those names.
-std::vector<std::string> child_environment(int64_t threads, const std::map<std::string, std::string>& role_env = {});
+// The environment of a role process: ours without RETORT_* (RETORT_LOG and RETORT_CUDA_MODULE
+// stay), with the thread counts of OpenMP and MKL, and with `role_env` (NAME: value) in place of
+// what has those names.
+std::vector<std::string> child_environment(int64_t threads,
+                                           const std::map<std::string, std::string>& role_env = {});
 
-// `wanted` OpenMP threads, or for 0 an equal share of the cores that this process may use; at least 1.
+// `wanted` OpenMP threads, or for 0 an equal share of the cores that this process may use; at least
+// 1.
 int64_t threads_per_process(int64_t wanted, int64_t num_processes);
 
 }  // namespace retort::launch

@@ -1,4 +1,5 @@
-// Names of the recipe language that this version does not have yet, so that using one says so instead of "unknown key".
+// Names of the recipe language that this version does not have yet, so that using one says so
+// instead of "unknown key".
 #pragma once
 
 #include <string>
@@ -6,7 +7,8 @@
 
 namespace retort::launch {
 
-// `name`: "path" of a key or "path=value" of a choice. "" when it is no known name of a later version.
+// `name`: "path" of a key or "path=value" of a choice. "" when it is no known name of a later
+// version.
 std::string later_name(std::string_view name);
 
 }  // namespace retort::launch

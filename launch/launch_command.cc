@@ -27,21 +27,27 @@ namespace {
 void check_tokenizers(const Recipe& recipe) {
   const auto others = recipe.serving_roles();
   if (others.empty()) return;
-  const models::Tokenizer student = models::Tokenizer::load(recipe.roles.at(Recipe::kDrivingRole).model);
+  const models::Tokenizer student =
+      models::Tokenizer::load(recipe.roles.at(Recipe::kDrivingRole).model);
   for (const std::string& role : others) {
     const std::string& folder = recipe.roles.at(role).model;
     const models::Tokenizer other = models::Tokenizer::load(folder);
     const int64_t known = std::min(student.vocab_size(), other.vocab_size());
-    const std::string mine = student.vocabulary_fingerprint(known), theirs = other.vocabulary_fingerprint(known);
+    const std::string mine = student.vocabulary_fingerprint(known),
+                      theirs = other.vocabulary_fingerprint(known);
     if (mine != theirs)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "role '" + role + "': the tokenizer of " + folder + " differs from the student's in the " +
-                      std::to_string(known) + " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
-                      mine.substr(0, 16) + "); distributions are compared id by id: use a model with the student's tokenizer");
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "role '" + role + "': the tokenizer of " + folder +
+              " differs from the student's in the " + std::to_string(known) +
+              " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
+              mine.substr(0, 16) +
+              "); distributions are compared id by id: use a model with the student's tokenizer");
   }
 }
 
-std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& folder, const std::string& run, int64_t incarnation,
+std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& folder,
+                                       const std::string& run, int64_t incarnation,
                                        const parallel::StoreServer& store, bool resume) {
   const std::string secret = random_hex(32);
   const int64_t processes = recipe.num_processes();
@@ -59,8 +65,15 @@ std::vector<ProcessSpec> process_specs(const Recipe& recipe, const RunFolder& fo
                       .resume = resume,
                       .threads = threads_per_process(role.world.threads, processes)};
       spec.driving = name == Recipe::kDrivingRole;
-      spec.arguments = {
-          "role", "--run", run, "--role", name, "--rank", std::to_string(rank), "--run-folder", folder.path().string()};
+      spec.arguments = {"role",
+                        "--run",
+                        run,
+                        "--role",
+                        name,
+                        "--rank",
+                        std::to_string(rank),
+                        "--run-folder",
+                        folder.path().string()};
       spec.env = role.env;
       specs.push_back(std::move(spec));
     }
@@ -81,20 +94,25 @@ RunFolderMode mode_of(const LaunchCommand& command) {
   return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
-// --overwrite removes what a run left in its folder; nothing that this run is about to read may lie there.
+// --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
+// there.
 void keep_inputs(const Recipe& recipe) {
   const fs::path folder = fs::weakly_canonical(fs::absolute(recipe.output_dir));
   const auto check = [&](const std::string& what, const std::string& path) {
     if (path.empty()) return;
     const fs::path inside = fs::weakly_canonical(fs::absolute(path)).lexically_relative(folder);
     if (!inside.empty() && *inside.begin() != "..")
-      throw Error(ErrorCode::kInvalidArgument,
-                  what + ": '" + path + "' lies in output_dir '" + recipe.output_dir +
-                      "', which --overwrite would empty; choose another output_dir, or move it away");
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          what + ": '" + path + "' lies in output_dir '" + recipe.output_dir +
+              "', which --overwrite would empty; choose another output_dir, or move it away");
   };
-  for (const auto& [name, role] : recipe.roles) check("roles." + name + ".model", role.model);
-  for (const auto& source : recipe.data.train) check("data.train", source.path);
-  for (const auto& source : recipe.data.eval) check("data.eval", source.path);
+  for (const auto& [name, role] : recipe.roles)
+    check("roles." + name + ".model", role.model);
+  for (const auto& source : recipe.data.train)
+    check("data.train", source.path);
+  for (const auto& source : recipe.data.eval)
+    check("data.eval", source.path);
   if (recipe.dpo) check("dpo.reference_cache", recipe.dpo->reference_cache);
 }
 
@@ -102,8 +120,10 @@ void keep_inputs(const Recipe& recipe) {
 
 int run_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
-  const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
-  for (const std::string& warning : warnings) std::cerr << "warning: " << warning << "\n";
+  const Recipe recipe = load_recipe(command.recipe, command.overrides,
+                                    {.cuda = parallel::DeviceModule::present()}, &warnings);
+  for (const std::string& warning : warnings)
+    std::cerr << "warning: " << warning << "\n";
   if (command.overwrite) keep_inputs(recipe);
   check_tokenizers(recipe);
   // From here a signal means: stop cleanly.
@@ -114,7 +134,9 @@ int run_launch(const LaunchCommand& command) {
   const parallel::StoreServer store("127.0.0.1");
   const std::string run = folder.path().filename().string();
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
-  if (command.resume) std::printf("resuming %s at step %lld\n", folder.path().c_str(), static_cast<long long>(start_step));
+  if (command.resume)
+    std::printf("resuming %s at step %lld\n", folder.path().c_str(),
+                static_cast<long long>(start_step));
   std::fflush(stdout);
   Progress progress({.fd = STDOUT_FILENO,
                      .live = ::isatty(STDOUT_FILENO) != 0,
@@ -123,15 +145,18 @@ int run_launch(const LaunchCommand& command) {
                      .start_step = start_step,
                      .max_steps = recipe.train.max_steps,
                      .num_epochs = recipe.train.num_train_epochs});
-  Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
-                         .log_folder = folder.logs(),
-                         .processes = process_specs(recipe, folder, run, next_incarnation(folder.path()), store, command.resume),
-                         .stop_timeout = recipe.launch.stop_timeout,
-                         .hold_fd = folder.lock_fd()},
-                        &progress);
+  Supervisor supervisor(
+      {.program = fs::read_symlink("/proc/self/exe"),
+       .log_folder = folder.logs(),
+       .processes = process_specs(recipe, folder, run, next_incarnation(folder.path()), store,
+                                  command.resume),
+       .stop_timeout = recipe.launch.stop_timeout,
+       .hold_fd = folder.lock_fd()},
+      &progress);
   const SupervisorResult result = supervisor.run(signals);
   progress.finish();
-  for (const std::string& remark : result.remarks) std::cerr << "note: " << remark << "\n";
+  for (const std::string& remark : result.remarks)
+    std::cerr << "note: " << remark << "\n";
   if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
   if (result.exit_code == 0 && !result.stopped_early)
     std::printf("done: %s\n", (folder.path() / "final").c_str());

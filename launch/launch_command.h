@@ -12,8 +12,8 @@ struct LaunchCommand {
   bool resume = false, overwrite = false;
 };
 
-// Validates before anything starts, prepares the run folder, owns the rendezvous store, starts every role's processes, shows progress,
-// and supervises until all are gone.
+// Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
+// every role's processes, shows progress, and supervises until all are gone.
 int run_launch(const LaunchCommand& command);
 
 }  // namespace retort::launch

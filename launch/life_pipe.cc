@@ -30,7 +30,8 @@ bool wait_readable(int fd, Deadline deadline) {
 LifePipe::LifePipe(int fd, std::function<void()> on_lost, Duration grace)
     : fd_(fd), wake_fd_(::eventfd(0, EFD_CLOEXEC)), on_lost_(std::move(on_lost)), grace_(grace) {
   if (wake_fd_ < 0 || ::fcntl(fd_, F_SETFD, FD_CLOEXEC) != 0)
-    throw Error(ErrorCode::kUnavailable, "the pipe from the launcher is not there; roles are started by `retort launch`");
+    throw Error(ErrorCode::kUnavailable,
+                "the pipe from the launcher is not there; roles are started by `retort launch`");
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -44,14 +45,16 @@ LifePipe::~LifePipe() {
 
 void LifePipe::watch() {
   for (;;) {
-    // Nothing is ever written into the pipe: a byte, an error and the end all mean that it is not our launcher any more.
+    // Nothing is ever written into the pipe: a byte, an error and the end all mean that it is not
+    // our launcher any more.
     pollfd entries[2] = {{fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
     const int ready = ::poll(entries, 2, -1);
     if (ready < 0 && errno == EINTR) continue;
     if (entries[1].revents != 0) return;
     break;
   }
-  RETORT_LOG(kError) << "the launcher is gone; stopping, at the latest in " << format_duration(grace_);
+  RETORT_LOG(kError) << "the launcher is gone; stopping, at the latest in "
+                     << format_duration(grace_);
   on_lost_();
   if (!wait_readable(wake_fd_, Deadline::after(grace_))) ::_exit(1);
 }

@@ -8,9 +8,10 @@
 
 namespace retort::launch {
 
-// Owns `fd`, the read end of a pipe whose only write end is the launcher's. A thread waits for its end: then it calls `on_lost` once
-// (set a stop flag; must not block) and, unless this object is destroyed within `grace`, ends the process with _exit(1) whatever
-// its other threads do. The destructor stops the thread.
+// Owns `fd`, the read end of a pipe whose only write end is the launcher's. A thread waits for its
+// end: then it calls `on_lost` once (set a stop flag; must not block) and, unless this object is
+// destroyed within `grace`, ends the process with _exit(1) whatever its other threads do. The
+// destructor stops the thread.
 class LifePipe {
  public:
   LifePipe(int fd, std::function<void()> on_lost, Duration grace = Duration(10'000));

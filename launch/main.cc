@@ -1,4 +1,5 @@
-// The program `retort`: commands, flags and exit codes. Everything it does lives in the files it calls.
+// The program `retort`: commands, flags and exit codes. Everything it does lives in the files it
+// calls.
 #include <CLI/CLI.hpp>
 
 #include <csignal>
@@ -22,7 +23,8 @@ std::map<std::string, std::string> parse_columns(const Columns& pairs) {
   for (const std::string& pair : pairs) {
     const auto equals = pair.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorCode::kInvalidArgument, "--columns '" + pair + "': write canonical=column, e.g. prompt=question");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--columns '" + pair + "': write canonical=column, e.g. prompt=question");
     columns[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
   return columns;
@@ -31,7 +33,8 @@ std::map<std::string, std::string> parse_columns(const Columns& pairs) {
 // One subcommand: its flags are bound to values that live as long as the parser.
 class Program {
  public:
-  Program() : app_("Train a language model against models that live in other processes.", "retort") {
+  Program()
+      : app_("Train a language model against models that live in other processes.", "retort") {
     app_.set_version_flag("--version", version_text());
     app_.require_subcommand(1);
     add_launch();
@@ -62,26 +65,34 @@ class Program {
   }
 
   void add_launch() {
-    auto* c = app_.add_subcommand("launch", "run a recipe: start all role processes, show progress, exit when it is done");
+    auto* c = app_.add_subcommand(
+        "launch", "run a recipe: start all role processes, show progress, exit when it is done");
     c->add_option("recipe", launch_.recipe, "recipe file (YAML)")->required();
     c->add_option("overrides", launch_.overrides, "key.path=value ...");
-    auto* resume = c->add_flag("--resume", launch_.resume, "continue the run in output_dir from its newest checkpoint");
-    c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")->excludes(resume);
+    auto* resume = c->add_flag("--resume", launch_.resume,
+                               "continue the run in output_dir from its newest checkpoint");
+    c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")
+        ->excludes(resume);
     on(c, [this] { return run_launch(launch_); });
   }
 
   void add_eval() {
-    auto* c = app_.add_subcommand("eval", "loss and accuracy of a checkpoint on a data file, as one JSON line");
+    auto* c = app_.add_subcommand(
+        "eval", "loss and accuracy of a checkpoint on a data file, as one JSON line");
     c->add_option("--model", eval_.model, "Hugging Face folder")->required();
     c->add_option("--data", eval_.data, "JSONL file")->required();
     c->add_option("--output", eval_.output, "write per-sample token_ids, logps and targets here");
     c->add_option("--format", eval_.format, "how rows are read (default: by their keys)");
-    c->add_option("--columns", columns_, "canonical=column pairs, e.g. prompt=question completion=answer");
+    c->add_option("--columns", columns_,
+                  "canonical=column pairs, e.g. prompt=question completion=answer");
     c->add_option("--dtype", eval_.dtype, "float32 | bfloat16 (default: as the file)");
     c->add_option("--max-length", eval_.max_length, "tokens of a row")->capture_default_str();
-    c->add_option("--batch-size", eval_.batch_size, "samples computed together")->capture_default_str();
-    c->add_flag("--exact-match", eval_.exact_match, "also generate greedily and compare the numeric answers");
-    c->add_option("--max-new-tokens", eval_.max_new_tokens, "of a generated answer")->capture_default_str();
+    c->add_option("--batch-size", eval_.batch_size, "samples computed together")
+        ->capture_default_str();
+    c->add_flag("--exact-match", eval_.exact_match,
+                "also generate greedily and compare the numeric answers");
+    c->add_option("--max-new-tokens", eval_.max_new_tokens, "of a generated answer")
+        ->capture_default_str();
     on(c, [this] {
       eval_.columns = parse_columns(columns_);
       return run_eval(eval_);
@@ -99,13 +110,20 @@ class Program {
     c->add_option("--temperature", generate_.temperature, "0: greedy")->capture_default_str();
     c->add_option("--top-p", generate_.top_p)->capture_default_str();
     c->add_option("--top-k", generate_.top_k, "0: off")->capture_default_str();
-    c->add_option("--min-p", generate_.min_p, "least share of the largest probability; 0: off")->capture_default_str();
-    c->add_option("--repetition-penalty", generate_.repetition_penalty, "1: off")->capture_default_str();
-    c->add_option("--stop", generate_.stop, "text that ends a completion; may be given several times")->allow_extra_args(false);
+    c->add_option("--min-p", generate_.min_p, "least share of the largest probability; 0: off")
+        ->capture_default_str();
+    c->add_option("--repetition-penalty", generate_.repetition_penalty, "1: off")
+        ->capture_default_str();
+    c->add_option("--stop", generate_.stop,
+                  "text that ends a completion; may be given several times")
+        ->allow_extra_args(false);
     c->add_flag("--ignore-eos", generate_.ignore_eos, "end tokens do not end a completion");
-    c->add_option("--max-new-tokens-column", generate_.max_new_tokens_column, "column with each prompt's own --max-new-tokens");
-    c->add_option("--num-generations", generate_.num_generations, "completions of each prompt")->capture_default_str();
-    c->add_option("--batch-size", generate_.batch_size, "sequences computed together")->capture_default_str();
+    c->add_option("--max-new-tokens-column", generate_.max_new_tokens_column,
+                  "column with each prompt's own --max-new-tokens");
+    c->add_option("--num-generations", generate_.num_generations, "completions of each prompt")
+        ->capture_default_str();
+    c->add_option("--batch-size", generate_.batch_size, "sequences computed together")
+        ->capture_default_str();
     c->add_option("--seed", generate_.seed)->capture_default_str();
     on(c, [this] {
       generate_.columns = parse_columns(columns_);
@@ -132,11 +150,13 @@ class Program {
       on(c, [this, run] { return run(recipe_); });
       return c;
     };
-    add("audit", "show samples as the trainer sees them: coloured target mask, packing, counts", run_audit)
+    add("audit", "show samples as the trainer sees them: coloured target mask, packing, counts",
+        run_audit)
         ->add_option("--samples", recipe_.samples, "samples to print")
         ->capture_default_str();
     add("check", "self-checks before money is spent; non-zero on the first that fails", run_check);
-    add("plan", "roles, ranks, memory and bytes per step; starts nothing", run_plan)->add_flag("--json", recipe_.json);
+    add("plan", "roles, ranks, memory and bytes per step; starts nothing", run_plan)
+        ->add_flag("--json", recipe_.json);
   }
 
   void add_model() {
@@ -146,16 +166,20 @@ class Program {
     c->add_option("--tokenizer", init_.tokenizer, "folder with a tokenizer")->required();
     c->add_option("--output", init_.output, "folder to write")->required();
     c->add_option("--hidden-size", init_.hidden_size)->capture_default_str();
-    c->add_option("--intermediate-size", init_.intermediate_size, "0: about 8/3 of the hidden size");
+    c->add_option("--intermediate-size", init_.intermediate_size,
+                  "0: about 8/3 of the hidden size");
     c->add_option("--num-hidden-layers", init_.num_hidden_layers)->capture_default_str();
     c->add_option("--num-attention-heads", init_.num_attention_heads)->capture_default_str();
-    c->add_option("--num-key-value-heads", init_.num_key_value_heads, "0: as many as attention heads");
+    c->add_option("--num-key-value-heads", init_.num_key_value_heads,
+                  "0: as many as attention heads");
     c->add_option("--head-dim", init_.head_dim, "0: hidden size / heads");
-    c->add_option("--max-position-embeddings", init_.max_position_embeddings)->capture_default_str();
+    c->add_option("--max-position-embeddings", init_.max_position_embeddings)
+        ->capture_default_str();
     c->add_option("--vocab-size", init_.vocab_size, "rows of the embedding; 0: as the tokenizer");
     c->add_option("--initializer-range", init_.initializer_range)->capture_default_str();
     c->add_option("--rope-theta", init_.rope_theta)->capture_default_str();
-    c->add_option("--tie-word-embeddings", init_.tie_word_embeddings, "true | false")->capture_default_str();
+    c->add_option("--tie-word-embeddings", init_.tie_word_embeddings, "true | false")
+        ->capture_default_str();
     c->add_option("--dtype", init_.dtype)->capture_default_str();
     c->add_option("--seed", init_.seed)->capture_default_str();
     on(c, [this] { return run_model_init(init_); });
@@ -171,10 +195,12 @@ class Program {
   }
 
   void add_data() {
-    auto* data = app_.add_subcommand("data", "generated data for trying things out")->require_subcommand(1);
+    auto* data =
+        app_.add_subcommand("data", "generated data for trying things out")->require_subcommand(1);
     auto* c = data->add_subcommand("arithmetic", "small word problems with a checkable answer");
     c->add_option("--output", arithmetic_.output, "JSONL file to write")->required();
-    c->add_option("--first", arithmetic_.first, "number of the first problem")->capture_default_str();
+    c->add_option("--first", arithmetic_.first, "number of the first problem")
+        ->capture_default_str();
     c->add_option("--count", arithmetic_.count)->capture_default_str();
     c->add_option("--seed", arithmetic_.seed)->capture_default_str();
     c->add_flag("--preferences", arithmetic_.preferences,
@@ -210,7 +236,8 @@ class Program {
 }  // namespace retort::launch
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe and a file-size limit are errors of write(2), reported like any other
+  // a closed pipe and a file-size limit are errors of write(2), reported like any other
+  std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     return retort::launch::Program().run(argc, argv);

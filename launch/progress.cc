@@ -20,7 +20,8 @@ std::string format(const char* pattern, double value) {
   return buffer.data();
 }
 
-// The part of UTF-8 text that fits, counted in characters; control characters, which would move the cursor, become '?'.
+// The part of UTF-8 text that fits, counted in characters; control characters, which would move the
+// cursor, become '?'.
 std::string cut(std::string text, int columns) {
   int characters = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -35,24 +36,29 @@ std::string cut(std::string text, int columns) {
 std::string bar(double fraction, int width) {
   const int full = std::clamp(static_cast<int>(std::lround(fraction * width)), 0, width);
   std::string text = "[";
-  for (int i = 0; i < width; ++i) text += i < full ? "=" : i == full ? ">" : " ";
+  for (int i = 0; i < width; ++i)
+    text += i < full ? "=" : i == full ? ">" : " ";
   return text + "]";
 }
 
 bool is_eval(const LoggedStep& row) {
-  return std::any_of(row.values.begin(), row.values.end(), [](const auto& v) { return v.first.starts_with("eval_"); });
+  return std::any_of(row.values.begin(), row.values.end(),
+                     [](const auto& v) { return v.first.starts_with("eval_"); });
 }
 
 // "  loss 2.3456" if the row has it.
-std::string number(const LoggedStep& row, const std::string& key, const char* label, const char* pattern) {
+std::string number(const LoggedStep& row, const std::string& key, const char* label,
+                   const char* pattern) {
   const auto at = row.values.find(key);
-  return at == row.values.end() ? "" : std::string("  ") + label + " " + format(pattern, at->second);
+  return at == row.values.end() ? ""
+                                : std::string("  ") + label + " " + format(pattern, at->second);
 }
 
 std::string numbers(const LoggedStep& row) {
   if (!is_eval(row))
     return number(row, "loss", "loss", "%.4f") + number(row, "grad_norm", "grad_norm", "%.3f") +
-           number(row, "tokens_per_second", "tokens/s", "%.0f") + number(row, "learning_rate", "lr", "%.2e");
+           number(row, "tokens_per_second", "tokens/s", "%.0f") +
+           number(row, "learning_rate", "lr", "%.2e");
   std::string text;
   for (const auto& [key, value] : row.values)
     if (key.starts_with("eval_")) text += "  " + key + " " + format("%.4f", value);
@@ -61,8 +67,8 @@ std::string numbers(const LoggedStep& row) {
 
 std::string process_line(const ProgressState::Process& process) {
   std::array<char, 96> head;
-  std::snprintf(head.data(), head.size(), "  %-14s %-9s pid %-8d", process.name.c_str(), process.state.c_str(),
-                static_cast<int>(process.pid));
+  std::snprintf(head.data(), head.size(), "  %-14s %-9s pid %-8d", process.name.c_str(),
+                process.state.c_str(), static_cast<int>(process.pid));
   return std::string(head.data()) + process.message;
 }
 
@@ -72,15 +78,18 @@ std::string short_time(std::chrono::seconds time) {
   const auto s = std::max<int64_t>(0, time.count());
   std::array<char, 48> buffer;
   if (s >= 3600)
-    std::snprintf(buffer.data(), buffer.size(), "%dh%02dm", static_cast<int>(s / 3600), static_cast<int>(s / 60 % 60));
+    std::snprintf(buffer.data(), buffer.size(), "%dh%02dm", static_cast<int>(s / 3600),
+                  static_cast<int>(s / 60 % 60));
   else if (s >= 60)
-    std::snprintf(buffer.data(), buffer.size(), "%dm%02ds", static_cast<int>(s / 60), static_cast<int>(s % 60));
+    std::snprintf(buffer.data(), buffer.size(), "%dm%02ds", static_cast<int>(s / 60),
+                  static_cast<int>(s % 60));
   else
     std::snprintf(buffer.data(), buffer.size(), "%ds", static_cast<int>(s));
   return buffer.data();
 }
 
-std::string plain_step(const LoggedStep& row, const std::string& position, const std::optional<std::chrono::seconds>& eta) {
+std::string plain_step(const LoggedStep& row, const std::string& position,
+                       const std::optional<std::chrono::seconds>& eta) {
   if (is_eval(row)) return "eval at step " + std::to_string(row.step) + numbers(row);
   return "step " + position + numbers(row) + (eta ? "  eta " + short_time(*eta) : "");
 }
@@ -91,18 +100,25 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
   if (state.last) head += numbers(*state.last);
   if (state.eta) head += "  eta " + short_time(*state.eta);
   lines.push_back(head);
-  if (state.last_eval) lines.push_back("  eval at step " + std::to_string(state.last_eval->step) + numbers(*state.last_eval));
-  for (const auto& process : state.processes) lines.push_back(process_line(process));
+  if (state.last_eval)
+    lines.push_back("  eval at step " + std::to_string(state.last_eval->step) +
+                    numbers(*state.last_eval));
+  for (const auto& process : state.processes)
+    lines.push_back(process_line(process));
   if (!state.notice.empty()) lines.push_back(state.notice);
-  for (auto& line : lines) line = cut(line, columns);
+  for (auto& line : lines)
+    line = cut(line, columns);
   return lines;
 }
 
 Progress::Progress(Options options) : options_(std::move(options)), tail_(options_.metrics) {
   state_.title = options_.title;
-  state_.position = options_.max_steps ? std::to_string(options_.start_step) + "/" + std::to_string(*options_.max_steps)
+  state_.position = options_.max_steps ? std::to_string(options_.start_step) + "/" +
+                                             std::to_string(*options_.max_steps)
                                        : std::to_string(options_.start_step);
-  if (options_.max_steps) state_.fraction = static_cast<double>(options_.start_step) / static_cast<double>(*options_.max_steps);
+  if (options_.max_steps)
+    state_.fraction =
+        static_cast<double>(options_.start_step) / static_cast<double>(*options_.max_steps);
   if (!options_.live && !options_.title.empty()) print(options_.title + "\n");
 }
 
@@ -124,9 +140,12 @@ void Progress::on_status(const ProcessSpec& spec, const ProcessStatus& status) {
   auto& shown = process(spec);
   const bool news = shown.state != status.state;
   shown.state = status.state;
-  shown.message = status.step > 0 && status.state == "training" ? "step " + std::to_string(status.step) + " " + status.message
-                                                                : status.message;
-  if (news && !options_.live) print(shown.name + " " + shown.state + (shown.message.empty() ? "" : ": " + shown.message) + "\n");
+  shown.message = status.step > 0 && status.state == "training"
+                      ? "step " + std::to_string(status.step) + " " + status.message
+                      : status.message;
+  if (news && !options_.live)
+    print(shown.name + " " + shown.state + (shown.message.empty() ? "" : ": " + shown.message) +
+          "\n");
 }
 
 void Progress::on_exit(const ProcessSpec& spec, const std::string& what) {
@@ -155,7 +174,8 @@ void Progress::finish() {
 }
 
 void Progress::take_rows() {
-  for (const auto& row : tail_.poll()) take_row(row);
+  for (const auto& row : tail_.poll())
+    take_row(row);
 }
 
 void Progress::take_row(const LoggedStep& row) {
@@ -169,14 +189,15 @@ void Progress::take_row(const LoggedStep& row) {
       state_.position = std::to_string(row.step) + "/" + std::to_string(*options_.max_steps);
     } else if (options_.num_epochs && epoch != row.values.end()) {
       state_.fraction = epoch->second / *options_.num_epochs;
-      state_.position =
-          std::to_string(row.step) + " (epoch " + format("%.2f", epoch->second) + "/" + format("%g", *options_.num_epochs) + ")";
+      state_.position = std::to_string(row.step) + " (epoch " + format("%.2f", epoch->second) +
+                        "/" + format("%g", *options_.num_epochs) + ")";
     }
     const auto now = Clock::now();
     if (!first_) first_ = {now, state_.fraction};
     if (state_.fraction > first_->second) {
       const double elapsed = std::chrono::duration<double>(now - first_->first).count();
-      const double left = elapsed * std::max(0.0, 1 - state_.fraction) / (state_.fraction - first_->second);
+      const double left =
+          elapsed * std::max(0.0, 1 - state_.fraction) / (state_.fraction - first_->second);
       state_.eta = std::chrono::seconds(static_cast<int64_t>(std::min(left, 1e9)));
     }
   }
@@ -190,11 +211,13 @@ void Progress::draw() {
     winsize size{};
     columns = ::ioctl(options_.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   }
-  // Up to the first line of the last drawing, then line by line: clear to the end of each, and what is below at the end.
+  // Up to the first line of the last drawing, then line by line: clear to the end of each, and what
+  // is below at the end.
   std::string text;
   if (drawn_lines_ > 0) text += "\x1b[" + std::to_string(drawn_lines_) + "A\r";
   const auto lines = render_progress(state_, columns);
-  for (const auto& line : lines) text += line + "\x1b[K\n";
+  for (const auto& line : lines)
+    text += line + "\x1b[K\n";
   text += "\x1b[J";
   drawn_lines_ = lines.size();
   print(text);

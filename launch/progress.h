@@ -1,4 +1,5 @@
-// What a person sees while a run goes on: a live display on a terminal, one plain line per logged step elsewhere.
+// What a person sees while a run goes on: a live display on a terminal, one plain line per logged
+// step elsewhere.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +35,10 @@ struct ProgressState {
 
 // The lines of the live display, none wider than `columns`.
 std::vector<std::string> render_progress(const ProgressState& state, int columns);
-// "step 10/200  loss 2.3456  tokens/s 1234  lr 1.0e-04  eta 1m05s"; rows of an evaluation: "eval at step 50  eval_loss ...".
-std::string plain_step(const LoggedStep& row, const std::string& position, const std::optional<std::chrono::seconds>& eta);
+// "step 10/200  loss 2.3456  tokens/s 1234  lr 1.0e-04  eta 1m05s"; rows of an evaluation: "eval at
+// step 50  eval_loss ...".
+std::string plain_step(const LoggedStep& row, const std::string& position,
+                       const std::optional<std::chrono::seconds>& eta);
 // "1h02m", "1m05s", "12s".
 std::string short_time(std::chrono::seconds time);
 
@@ -43,8 +46,10 @@ class Progress : public SupervisorObserver {
  public:
   struct Options {
     int fd = 1;
-    bool live = false;                 // redraw in place, at most five times a second; else plain lines
-    int columns = 0;                   // width of a live display; 0: the terminal's, asked at every redraw
+    // redraw in place, at most five times a second; else plain lines
+    bool live = false;
+    // width of a live display; 0: the terminal's, asked at every redraw
+    int columns = 0;
     std::string title;                 // "distill -> runs/gsm8k"
     std::filesystem::path metrics;     // followed for new rows
     int64_t start_step = 0;            // where a resumed run continues
@@ -75,7 +80,8 @@ class Progress : public SupervisorObserver {
   ProgressState state_;
   size_t drawn_lines_ = 0;
   Clock::time_point last_draw_{};
-  std::optional<std::pair<Clock::time_point, double>> first_;  // time and fraction of the first row seen
+  // time and fraction of the first row seen
+  std::optional<std::pair<Clock::time_point, double>> first_;
   bool finished_ = false;
 };
 

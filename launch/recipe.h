@@ -1,4 +1,5 @@
-// A recipe: the whole of what `retort launch` is asked to do, composed of the option structs of the modules.
+// A recipe: the whole of what `retort launch` is asked to do, composed of the option structs of the
+// modules.
 #pragma once
 
 #include <cstdint>
@@ -43,10 +44,12 @@ struct RoleOptions {
     visit("world", world, "processes of this role: tp * pp * dp");
     visit("dtype", dtype, "of weights and activations");
     visit("batching", batching,
-          "serving roles: requests are computed as sent, or those that wait together in one forward (equal numbers but for "
+          "serving roles: requests are computed as sent, or those that wait together in one "
+          "forward (equal numbers but for "
           "their last bits)");
     visit("env", env,
-          "environment variables of this role's processes, before the launcher's own: NCCL_*, GLOO_*, CUDA_VISIBLE_DEVICES where "
+          "environment variables of this role's processes, before the launcher's own: NCCL_*, "
+          "GLOO_*, CUDA_VISIBLE_DEVICES where "
           "roles share a machine's devices");
   }
 };
@@ -61,7 +64,8 @@ struct LaunchOptions {
   void fields(V& visit) {
     visit("backend", backend, "where processes are started");
     visit("collective_timeout", collective_timeout, "a collective that takes longer fails");
-    visit("stop_timeout", stop_timeout, "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
+    visit("stop_timeout", stop_timeout,
+          "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
   }
   void validate() const;
 };
@@ -96,7 +100,8 @@ struct Recipe {
     visit("distill", distill, "recipe: distill and on_policy_distill");
     visit("dpo", dpo, "recipe: dpo");
     visit("generation", generation,
-          "how samples are drawn; recipe: rejection_sampling, on_policy_distill, grpo, and distill with lmbda");
+          "how samples are drawn; recipe: rejection_sampling, on_policy_distill, grpo, and distill "
+          "with lmbda");
     visit("rewards", rewards, "what samples are scored by; recipe: rejection_sampling and grpo");
     visit("rejection_sampling", rejection_sampling, "recipe: rejection_sampling");
     visit("grpo", grpo, "recipe: grpo");
@@ -107,9 +112,12 @@ struct Recipe {
 
   // The role whose processes run the recipe.
   static constexpr const char* kDrivingRole = "student";
-  // Roles that hold a frozen model, in the order in which the recipe names them: teachers and references.
+  // Roles that hold a frozen model, in the order in which the recipe names them: teachers and
+  // references.
   std::vector<std::string> frozen_roles() const;
-  bool is_generator(const std::string& role) const { return generation && generation->role == role; }
+  bool is_generator(const std::string& role) const {
+    return generation && generation->role == role;
+  }
   // The frozen roles and the generator: all whose tokenizer must be the student's.
   std::vector<std::string> serving_roles() const;
   int64_t num_processes() const;
@@ -120,11 +128,12 @@ struct LoadOptions {
   bool check_files = true;  // models and data must exist
 };
 
-// Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no device, nothing written.
-// kInvalidArgument "file:line: ..." for anything wrong in it, kUnavailable for a device that this build or machine lacks.
-// `warnings` gets what is allowed but probably not meant, each with its place.
-Recipe load_recipe(const std::filesystem::path& path, std::span<const std::string> overrides, const LoadOptions& options = {},
-                   std::vector<std::string>* warnings = nullptr);
+// Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no
+// device, nothing written. kInvalidArgument "file:line: ..." for anything wrong in it, kUnavailable
+// for a device that this build or machine lacks. `warnings` gets what is allowed but probably not
+// meant, each with its place.
+Recipe load_recipe(const std::filesystem::path& path, std::span<const std::string> overrides,
+                   const LoadOptions& options = {}, std::vector<std::string>* warnings = nullptr);
 
 // Every field of the recipe as YAML; load_recipe of this text gives the same recipe.
 std::string resolved_yaml(const Recipe& recipe);
@@ -134,17 +143,19 @@ std::string resolved_yaml(const Recipe& recipe);
 template <>
 struct retort::EnumNames<retort::launch::RecipeKind> {
   using E = retort::launch::RecipeKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 6> values{{{"sft", E::kSft},
-                                                                         {"dpo", E::kDpo},
-                                                                         {"distill", E::kDistill},
-                                                                         {"rejection_sampling", E::kRejectionSampling},
-                                                                         {"on_policy_distill", E::kOnPolicyDistill},
-                                                                         {"grpo", E::kGrpo}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 6> values{
+      {{"sft", E::kSft},
+       {"dpo", E::kDpo},
+       {"distill", E::kDistill},
+       {"rejection_sampling", E::kRejectionSampling},
+       {"on_policy_distill", E::kOnPolicyDistill},
+       {"grpo", E::kGrpo}}};
 };
 template <>
 struct retort::EnumNames<retort::launch::Batching> {
   using E = retort::launch::Batching;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"as_sent", E::kAsSent}, {"dynamic", E::kDynamic}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"as_sent", E::kAsSent}, {"dynamic", E::kDynamic}}};
 };
 template <>
 struct retort::EnumNames<retort::launch::Backend> {

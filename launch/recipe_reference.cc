@@ -43,7 +43,8 @@ std::string type_text() {
 }
 
 std::string escape_cell(std::string text) {
-  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) text.insert(at, 1, '\\');
+  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2))
+    text.insert(at, 1, '\\');
   return text;
 }
 
@@ -56,19 +57,23 @@ class Reference {
       text_ += "\n## " + (path.empty() ? "The recipe" : "`" + path + "`") +
                "\n\n| key | value | default | meaning |\n|---|---|---|---|\n";
       T defaults{};
-      auto visit = [&](const char* name, auto& value, const char* meaning) { row(path, name, value, meaning); };
+      auto visit = [&](const char* name, auto& value, const char* meaning) {
+        row(path, name, value, meaning);
+      };
       defaults.fields(visit);
     });
   }
 
   std::string finish() {
-    for (; !pending_.empty(); pending_.pop_front()) pending_.front()();
+    for (; !pending_.empty(); pending_.pop_front())
+      pending_.front()();
     return text_;
   }
 
  private:
   template <class T>
-  void row(const std::string& parent, const std::string& name, const T& value, const std::string& meaning) {
+  void row(const std::string& parent, const std::string& name, const T& value,
+           const std::string& meaning) {
     const std::string path = parent.empty() ? name : parent + "." + name;
     std::string standard = "`" + yaml_flow(value) + "`";
     if constexpr (detail::OptionStruct<T>) standard = "";
@@ -76,7 +81,8 @@ class Reference {
       if (value.empty()) standard = "required";
     if constexpr (detail::kIsOptional<T>) standard = "";
     if (path == "recipe") standard = "required";
-    text_ += "| `" + name + "` | " + type_text<T>() + " | " + standard + " | " + escape_cell(meaning) + " |\n";
+    text_ += "| `" + name + "` | " + type_text<T>() + " | " + standard + " | " +
+             escape_cell(meaning) + " |\n";
     queue<T>(path);
   }
 
@@ -99,18 +105,22 @@ class Reference {
 
 constexpr const char* kIntroduction = R"(# The recipe
 
-Generated from the option structs by `recipe_reference_markdown()`; a test compares this file with the program. To write it
-anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
+Generated from the option structs by `recipe_reference_markdown()`; a test compares this file with
+the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
 
-- A recipe is one YAML document, in block or flow style. Unknown keys, keys that stand twice, wrong types and contradictions
-  are errors that name file and line, before any process starts.
-- Durations carry a unit (`250ms`, `120s`, `5m`, `2h`), sizes too (`512KiB`, `64MiB`, `2GiB`; a bare number is bytes).
-- `${NAME}` in a value is the environment variable NAME, which must be set; `$${` is a literal `${`. In flow style it must
-  stand in quotes.
-- `key.path=value` after the recipe on the command line overrides; the value is YAML, items of lists are counted from 0:
-  `retort launch recipe.yaml train.max_steps=20 data.train.0.path=small.jsonl`. `null` takes an optional value away.
-- A field that the rest of the recipe makes pointless must keep its default: anything else is refused, not ignored.
-- The resolved recipe, with every field, is written into the run's folder as `recipe.resolved.yaml`.
+- A recipe is one YAML document, in block or flow style. Unknown keys, keys that stand twice,
+  wrong types and contradictions are errors that name file and line, before any process starts.
+- Durations carry a unit (`250ms`, `120s`, `5m`, `2h`), sizes too (`512KiB`, `64MiB`, `2GiB`; a
+  bare number is bytes).
+- `${NAME}` in a value is the environment variable NAME, which must be set; `$${` is a literal
+  `${`. In flow style it must stand in quotes.
+- `key.path=value` after the recipe on the command line overrides; the value is YAML, items of
+  lists are counted from 0: `retort launch recipe.yaml train.max_steps=20
+  data.train.0.path=small.jsonl`. `null` takes an optional value away.
+- A field that the rest of the recipe makes pointless must keep its default: anything else is
+  refused, not ignored.
+- The resolved recipe, with every field, is written into the run's folder as
+  `recipe.resolved.yaml`.
 )";
 
 }  // namespace

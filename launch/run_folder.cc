@@ -56,29 +56,37 @@ std::vector<std::string> entries_of(const fs::path& path) {
   return names;
 }
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::kInvalidArgument, message); }
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
 
 void refuse_foreign(const fs::path& path, const std::vector<std::string>& names) {
   for (const auto& name : names)
     if (!written_by_a_run(name))
-      refuse("--overwrite: " + path.string() + " also holds '" + name + "', which no run wrote; nothing was removed");
+      refuse("--overwrite: " + path.string() + " also holds '" + name +
+             "', which no run wrote; nothing was removed");
 }
 
 }  // namespace
 
-RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout) : path_(std::move(path)) {
-  if (fs::exists(path_) && !fs::is_directory(path_)) refuse("output_dir " + path_.string() + " is a file; expected a folder");
+RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
+    : path_(std::move(path)) {
+  if (fs::exists(path_) && !fs::is_directory(path_))
+    refuse("output_dir " + path_.string() + " is a file; expected a folder");
   const bool missing = !fs::exists(path_);
   const auto entries = missing ? std::vector<std::string>{} : entries_of(path_);
   if (mode == RunFolderMode::kFresh && !entries.empty())
     refuse("output_dir " + path_.string() + " is not empty (" + entries.front() +
            "...); --resume continues the run in it, --overwrite replaces it");
   if (mode == RunFolderMode::kResume && !fs::is_regular_file(resolved_recipe()))
-    refuse("--resume: " + path_.string() + " holds no run (no " + kResolvedRecipe + "); start it without --resume");
+    refuse("--resume: " + path_.string() + " holds no run (no " + kResolvedRecipe +
+           "); start it without --resume");
   if (mode == RunFolderMode::kOverwrite) refuse_foreign(path_, entries);
   std::error_code failed;
   fs::create_directories(path_, failed);
-  if (failed) throw Error(ErrorCode::kUnavailable, "cannot create folder " + path_.string() + ": " + failed.message());
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot create folder " + path_.string() + ": " + failed.message());
   lock(lock_timeout);
   if (mode == RunFolderMode::kOverwrite) remove_run();
   if (mode == RunFolderMode::kResume) {
@@ -90,13 +98,18 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout) :
 void RunFolder::lock(Duration timeout) {
   const fs::path file = path_ / kLock;
   lock_ = OwnedFd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (lock_.get() < 0) throw Error(ErrorCode::kUnavailable, "cannot open " + file.string() + ": " + std::strerror(errno));
+  if (lock_.get() < 0)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot open " + file.string() + ": " + std::strerror(errno));
   const Deadline deadline = Deadline::after(timeout);
   while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) throw Error(ErrorCode::kUnavailable, "cannot lock " + file.string() + ": " + std::strerror(errno));
+    if (errno != EWOULDBLOCK)
+      throw Error(ErrorCode::kUnavailable,
+                  "cannot lock " + file.string() + ": " + std::strerror(errno));
     if (deadline.expired())
-      throw Error(ErrorCode::kUnavailable, "another run uses " + path_.string() + "; wait for it to end, or stop it");
+      throw Error(ErrorCode::kUnavailable,
+                  "another run uses " + path_.string() + "; wait for it to end, or stop it");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -107,10 +120,14 @@ void RunFolder::remove_run() const {
   for (const auto& name : names) {
     std::error_code failed;
     fs::remove_all(path_ / name, failed);
-    if (failed) throw Error(ErrorCode::kUnavailable, "cannot remove " + (path_ / name).string() + ": " + failed.message());
+    if (failed)
+      throw Error(ErrorCode::kUnavailable,
+                  "cannot remove " + (path_ / name).string() + ": " + failed.message());
   }
 }
 
-void RunFolder::write_resolved_recipe(const std::string& yaml) const { write_file_atomically(resolved_recipe(), yaml); }
+void RunFolder::write_resolved_recipe(const std::string& yaml) const {
+  write_file_atomically(resolved_recipe(), yaml);
+}
 
 }  // namespace retort::launch

@@ -1,4 +1,5 @@
-// The folder of a run: made, continued or replaced by the launcher, and locked for as long as anything of the run lives.
+// The folder of a run: made, continued or replaced by the launcher, and locked for as long as
+// anything of the run lives.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,17 @@ enum class RunFolderMode {
   kOverwrite,  // what a run left there is removed first
 };
 
-// Thread: one. The lock (flock on <folder>/.lock) is shared with every process that inherits lock_fd(): it is free again when the last
-// of them has ended, so that a resumed run never meets processes of the one before.
+// Thread: one. The lock (flock on <folder>/.lock) is shared with every process that inherits
+// lock_fd(): it is free again when the last of them has ended, so that a resumed run never meets
+// processes of the one before.
 class RunFolder {
  public:
-  // kInvalidArgument: the folder is not empty (kFresh), holds no run (kResume), or holds something that no run wrote (kOverwrite, which
-  // removes nothing then). kUnavailable: it cannot be made, or another run holds its lock for longer than `lock_timeout`.
-  // kResume also cuts metrics and TensorBoard back to the checkpoint's step, all of them if there is no checkpoint yet.
-  RunFolder(std::filesystem::path path, RunFolderMode mode, Duration lock_timeout = Duration(15'000));
+  // kInvalidArgument: the folder is not empty (kFresh), holds no run (kResume), or holds something
+  // that no run wrote (kOverwrite, which removes nothing then). kUnavailable: it cannot be made, or
+  // another run holds its lock for longer than `lock_timeout`. kResume also cuts metrics and
+  // TensorBoard back to the checkpoint's step, all of them if there is no checkpoint yet.
+  RunFolder(std::filesystem::path path, RunFolderMode mode,
+            Duration lock_timeout = Duration(15'000));
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path resolved_recipe() const { return path_ / kResolvedRecipe; }

@@ -31,9 +31,11 @@ extern "C" void retort_on_signal(int signal) {
 
 SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
   if (::pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0 || ::pipe2(stop_, O_CLOEXEC) != 0)
-    throw Error(ErrorCode::kResourceExhausted, std::string("cannot make a pipe: ") + std::strerror(errno));
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot make a pipe: ") + std::strerror(errno));
   int none = -1;
-  RETORT_CHECK(handler_fd.compare_exchange_strong(none, pipe_[1])) << "two SignalCatchers in one process";
+  RETORT_CHECK(handler_fd.compare_exchange_strong(none, pipe_[1]))
+      << "two SignalCatchers in one process";
   handler_ran.store(false);
   sigset_t caught;
   ::sigemptyset(&caught);
@@ -51,7 +53,8 @@ SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
   thread_ = std::thread([this, caught] { serve(caught); });
 }
 
-// Unblocks the signals here and sleeps until the destructor: their handlers interrupt nothing but this sleep.
+// Unblocks the signals here and sleeps until the destructor: their handlers interrupt nothing but
+// this sleep.
 void SignalCatcher::serve(sigset_t signals) {
   ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   char byte;
@@ -63,7 +66,8 @@ SignalCatcher::~SignalCatcher() {
   ::close(stop_[1]);
   thread_.join();
   ::close(stop_[0]);
-  for (const auto& [signal, old] : before_) ::sigaction(signal, &old, nullptr);
+  for (const auto& [signal, old] : before_)
+    ::sigaction(signal, &old, nullptr);
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   handler_fd.store(-1);
   ::close(pipe_[0]);

@@ -11,11 +11,12 @@
 
 namespace retort::launch {
 
-// While it lives, the given signals do not end the process: they are queued here (up to a pipe's worth). One at a time in a process.
-// Any thread may ask; next() is for one thread.
-// Handlers run on a thread of its own: the calling thread, and those it starts from now on, block the signals. (A handler's frame on
-// the stack of a thread inside a oneDNN matrix product overwrites that product's workspace: measured with LibTorch 2.11.) So
-// make it before any other thread, and send signals to the process, not to a thread.
+// While it lives, the given signals do not end the process: they are queued here (up to a pipe's
+// worth). One at a time in a process. Any thread may ask; next() is for one thread. Handlers run on
+// a thread of its own: the calling thread, and those it starts from now on, block the signals. (A
+// handler's frame on the stack of a thread inside a oneDNN matrix product overwrites that product's
+// workspace: measured with LibTorch 2.11.) So make it before any other thread, and send signals to
+// the process, not to a thread.
 class SignalCatcher {
  public:
   explicit SignalCatcher(std::initializer_list<int> signals);

@@ -18,7 +18,9 @@ std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   if (text.size() > kMaxMessage) {
     size_t end = kMaxMessage;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // whole UTF-8 characters
+    // whole UTF-8 characters
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+      --end;
     text = text.substr(0, end) + "...";
   }
   return text;
@@ -39,7 +41,9 @@ std::optional<ProcessStatus> decode_status(std::string_view text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   ProcessStatus status;
-  for (const auto& [key, field] : {std::pair{"state", &status.state}, {"message", &status.message}, {"error", &status.error}}) {
+  for (const auto& [key, field] : {std::pair{"state", &status.state},
+                                   {"message", &status.message},
+                                   {"error", &status.error}}) {
     const auto at = json.find(key);
     if (at == json.end() || !at->is_string()) return std::nullopt;
     *field = at->get<std::string>();
@@ -61,7 +65,8 @@ StatusPipe::~StatusPipe() {
 void StatusPipe::report(const ProcessStatus& status) {
   if (fd_ < 0) return;
   const std::string text = encode_status(status);
-  [[maybe_unused]] const auto sent = ::send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  [[maybe_unused]] const auto sent =
+      ::send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 }  // namespace retort::launch

@@ -9,7 +9,8 @@
 namespace retort::launch {
 
 struct ProcessStatus {
-  std::string state;  // loading | waiting | training | serving | done | stopped | interrupted | failed
+  // loading | waiting | training | serving | done | stopped | interrupted | failed
+  std::string state;
   int64_t step = 0;
   std::string message;  // one line for people; cut at 1000 bytes
   std::string error;    // state failed: the name of the ErrorCode
@@ -21,8 +22,9 @@ std::string encode_status(const ProcessStatus& status);
 // nullopt if the text is not a status.
 std::optional<ProcessStatus> decode_status(std::string_view text);
 
-// The child's end; owns `fd` (SOCK_SEQPACKET; -1: nobody listens and nothing is sent). report() never waits: a launcher that does not
-// read loses messages, the newest state comes with the next one. Used by one thread at a time.
+// The child's end; owns `fd` (SOCK_SEQPACKET; -1: nobody listens and nothing is sent). report()
+// never waits: a launcher that does not read loses messages, the newest state comes with the next
+// one. Used by one thread at a time.
 class StatusPipe {
  public:
   explicit StatusPipe(int fd);

@@ -1,4 +1,5 @@
-// What the student's process runs of a recipe: its rows, its objective, its evaluation. One class for each kind of data.
+// What the student's process runs of a recipe: its rows, its objective, its evaluation. One class
+// for each kind of data.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct StudentContext {
   data::BatchOptions batch_options() const;
 };
 
-// The calls come in this order: rows, steps_per_epoch (if epochs are asked for), start, objective and evaluator.
+// The calls come in this order: rows, steps_per_epoch (if epochs are asked for), start, objective
+// and evaluator.
 class StudentRecipe {
  public:
   virtual ~StudentRecipe() = default;
@@ -53,9 +55,11 @@ std::unique_ptr<StudentRecipe> make_grpo_recipe(StudentContext& context);
 std::unique_ptr<StudentRecipe> make_rejection_recipe(StudentContext& context);
 
 // The student's hands on the role that generation.role names.
-std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& context, const models::Decoder& student);
+std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& context,
+                                                            const models::Decoder& student);
 // What ends a completion: the config's end tokens and the tokenizer's.
-std::vector<int64_t> end_token_ids(const models::ModelConfig& config, const models::Tokenizer& tokenizer);
+std::vector<int64_t> end_token_ids(const models::ModelConfig& config,
+                                   const models::Tokenizer& tokenizer);
 
 // Whether this rank is one of those where the loss is formed.
 bool ends_pipeline(parallel::World& world);
@@ -65,10 +69,13 @@ std::vector<std::string> connect_role(StudentContext& context, const std::string
 
 struct FrozenClient {
   bool weights_fingerprint = false;
-  parallel::Group* tp = nullptr;  // the ranks that need every answer together; null: this rank asks alone
+  // the ranks that need every answer together; null: this rank asks alone
+  parallel::Group* tp = nullptr;
 };
 // A client of a frozen role: handshake with all its replicas.
-std::unique_ptr<roles::TeacherClient> connect_frozen(StudentContext& context, const std::string& role,
-                                                     const roles::PayloadSpec& spec, const FrozenClient& options = {});
+std::unique_ptr<roles::TeacherClient> connect_frozen(StudentContext& context,
+                                                     const std::string& role,
+                                                     const roles::PayloadSpec& spec,
+                                                     const FrozenClient& options = {});
 
 }  // namespace retort::launch

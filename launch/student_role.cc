@@ -16,9 +16,10 @@ namespace retort::launch {
 namespace {
 
 roles::Trainer::Options trainer_options(const recipes::TrainOptions& train, int64_t max_steps) {
-  const int64_t warmup = train.warmup_ratio > 0
-                             ? static_cast<int64_t>(std::ceil(train.warmup_ratio * static_cast<double>(max_steps)))
-                             : train.warmup_steps;
+  const int64_t warmup =
+      train.warmup_ratio > 0
+          ? static_cast<int64_t>(std::ceil(train.warmup_ratio * static_cast<double>(max_steps)))
+          : train.warmup_steps;
   return {.adamw = {.beta1 = train.adam_beta1,
                     .beta2 = train.adam_beta2,
                     .eps = train.adam_epsilon,
@@ -33,18 +34,22 @@ roles::Trainer::Options trainer_options(const recipes::TrainOptions& train, int6
           .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes)};
 }
 
-recipes::LoopState starting_state(const RoleContext& context, const std::filesystem::path& checkpoint,
+recipes::LoopState starting_state(const RoleContext& context,
+                                  const std::filesystem::path& checkpoint,
                                   const std::string& data_fingerprint, parallel::Layout layout) {
   const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
   layout.threads = context.threads;
-  if (checkpoint.empty()) return {.seed = seed, .layout = layout, .data_fingerprint = data_fingerprint};
+  if (checkpoint.empty())
+    return {.seed = seed, .layout = layout, .data_fingerprint = data_fingerprint};
   recipes::LoopState state = recipes::read_loop_state(checkpoint);
   if (state.seed != seed)
-    throw Error(ErrorCode::kInvalidArgument,
-                "the run was started with seed " + std::to_string(state.seed) + "; a resumed run must keep it");
+    throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +
+                                                 std::to_string(state.seed) +
+                                                 "; a resumed run must keep it");
   if (state.data_fingerprint != data_fingerprint)
-    throw Error(ErrorCode::kInvalidArgument, "the training data, its columns or the tokenizer changed since " +
-                                                 checkpoint.string() + "; restore them, or start a new run");
+    throw Error(ErrorCode::kInvalidArgument,
+                "the training data, its columns or the tokenizer changed since " +
+                    checkpoint.string() + "; restore them, or start a new run");
   const std::string now = recipes::layout_text(layout), then = recipes::layout_text(state.layout);
   if (now != then) {
     RETORT_LOG(kWarning) << "resuming with " << now << " a run that had " << then
@@ -68,12 +73,15 @@ std::unique_ptr<StudentRecipe> make_student_recipe(StudentContext& context) {
 
 int64_t total_steps(const recipes::TrainOptions& train, StudentRecipe& work) {
   if (train.max_steps) return *train.max_steps;
-  return static_cast<int64_t>(std::ceil(train.num_train_epochs.value() * static_cast<double>(work.steps_per_epoch())));
+  return static_cast<int64_t>(
+      std::ceil(train.num_train_epochs.value() * static_cast<double>(work.steps_per_epoch())));
 }
 
-// A rank that has its samples, or needs no answer of a teacher, waits in a collective for those that have not or do.
+// A rank that has its samples, or needs no answer of a teacher, waits in a collective for those
+// that have not or do.
 Duration collective_timeout(const Recipe& recipe) {
-  constexpr Duration kSlack = std::chrono::seconds(10);  // so that the call that is waited for is the one that says why
+  // so that the call that is waited for is the one that says why
+  constexpr Duration kSlack = std::chrono::seconds(10);
   Duration longest = recipe.launch.collective_timeout;
   if (recipe.generation) longest = std::max(longest, recipe.generation->timeout);
   if (!recipe.frozen_roles().empty()) longest = std::max(longest, recipe.rpc.timeout + kSlack);
@@ -93,16 +101,20 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
                          .store_prefix = context.store_prefix(context.role) + "world/",
                          .timeout = collective_timeout(recipe),
                          .device_module = context.device_module});
-  recipes::CheckpointStore checkpoints(context.run_folder, role.model,
-                                       {.save_total_limit = recipe.train.save_total_limit, .async = recipe.train.async_save});
+  recipes::CheckpointStore checkpoints(
+      context.run_folder, role.model,
+      {.save_total_limit = recipe.train.save_total_limit, .async = recipe.train.async_save});
   std::filesystem::path checkpoint;
   if (context.resume)
-    if (const auto latest = recipes::latest_checkpoint(context.run_folder)) checkpoint = latest->path;
+    if (const auto latest = recipes::latest_checkpoint(context.run_folder))
+      checkpoint = latest->path;
   const std::string model = checkpoint.empty() ? role.model : checkpoint.string();
   context.report("loading", 0, model);
-  models::Decoder decoder = models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))),
-                                                 models::Placement::of(world), world.device());
-  decoder.set_gradient_checkpointing(recipe.train.gradient_checkpointing, recipe.train.gradient_checkpointing_every);
+  models::Decoder decoder =
+      models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                           models::Placement::of(world), world.device());
+  decoder.set_gradient_checkpointing(recipe.train.gradient_checkpointing,
+                                     recipe.train.gradient_checkpointing_every);
 
   rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
   StudentContext student{.role = context,
@@ -112,38 +124,43 @@ recipes::TrainLoopResult run_student_role(const RoleContext& context) {
                          .vocab_rows = decoder.config().vocab_size,
                          .agent = agent};
   std::unique_ptr<StudentRecipe> work = make_student_recipe(student);
-  const recipes::LoopState start = starting_state(context, checkpoint, work->rows().fingerprint(), role.world);
+  const recipes::LoopState start =
+      starting_state(context, checkpoint, work->rows().fingerprint(), role.world);
   const int64_t max_steps = total_steps(recipe.train, *work);
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
   if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
-  recipes::together(world.all(), [&] { work->start(trainer, start); });  // only some ranks wait for other roles
+  // only some ranks wait for other roles
+  recipes::together(world.all(), [&] { work->start(trainer, start); });
 
   std::unique_ptr<recipes::MetricsWriter> metrics;
   if (world.rank() == 0) metrics = std::make_unique<recipes::MetricsWriter>(context.run_folder);
   context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
   const auto begin = std::chrono::steady_clock::now();
   const auto time_is_up = [&] {
-    return recipe.train.max_time && std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
+    return recipe.train.max_time &&
+           std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
   };
-  const recipes::TrainLoopResult result =
-      recipes::run_train_loop(trainer, world, work->objective(), work->evaluator(), checkpoints, start,
-                              {.max_steps = max_steps,
-                               .logging_steps = recipe.train.logging_steps,
-                               .eval_steps = recipe.train.eval_steps,
-                               .save_steps = recipe.train.save_steps},
-                              {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
-                               .on_metrics = [&](const recipes::MetricsRow& row) { metrics->write(row); },
-                               .on_step = [&](int64_t step) { context.report("training", step, ""); }});
+  const recipes::TrainLoopResult result = recipes::run_train_loop(
+      trainer, world, work->objective(), work->evaluator(), checkpoints, start,
+      {.max_steps = max_steps,
+       .logging_steps = recipe.train.logging_steps,
+       .eval_steps = recipe.train.eval_steps,
+       .save_steps = recipe.train.save_steps},
+      {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
+       .on_metrics = [&](const recipes::MetricsRow& row) { metrics->write(row); },
+       .on_step = [&](int64_t step) { context.report("training", step, ""); }});
   if (work->rows().num_skipped() > 0) {
-    RETORT_LOG(kWarning) << work->rows().num_skipped() << " bad samples were skipped (data.on_bad_sample: skip)";
+    RETORT_LOG(kWarning) << work->rows().num_skipped()
+                         << " bad samples were skipped (data.on_bad_sample: skip)";
   }
   work.reset();
   agent.close();
   agent.join();
   // Of the ranks that stop early, only the one that got a signal knows of it.
   const bool interrupted = result.stopped_early && context.stop_requested();
-  context.report(interrupted ? "interrupted" : (result.stopped_early ? "stopped" : "done"), result.step,
-                 result.stopped_early ? "checkpoint saved at step " + std::to_string(result.step) : "");
+  context.report(
+      interrupted ? "interrupted" : (result.stopped_early ? "stopped" : "done"), result.step,
+      result.stopped_early ? "checkpoint saved at step " + std::to_string(result.step) : "");
   return result;
 }
 

@@ -11,7 +11,8 @@
 namespace retort::launch {
 namespace {
 
-// What both recipes have: prompts in order, the worker, the rewards, and an evaluation by greedy completions.
+// What both recipes have: prompts in order, the worker, the rewards, and an evaluation by greedy
+// completions.
 class RolloutRecipe : public StudentRecipe {
  public:
   explicit RolloutRecipe(StudentContext& context) : context_(context) {
@@ -25,7 +26,8 @@ class RolloutRecipe : public StudentRecipe {
 
   void start(roles::Trainer& trainer, const recipes::LoopState& state) override {
     trainer_ = &trainer;
-    rewards_ = std::make_shared<rewards::RewardSet>(context_.recipe().rewards, context_.world.mp().rank() == 0);
+    rewards_ = std::make_shared<rewards::RewardSet>(context_.recipe().rewards,
+                                                    context_.world.mp().rank() == 0);
     worker_ = make_rollout_worker(context_, trainer.decoder());
     begin(state);
   }
@@ -41,7 +43,8 @@ class RolloutRecipe : public StudentRecipe {
   std::unique_ptr<data::IndexStream> order_from(const data::IndexCursor& cursor) const {
     return std::make_unique<data::IndexStream>(
         prompts_,
-        data::IndexOptions{.seed = static_cast<uint64_t>(context_.recipe().seed), .shuffle = context_.recipe().data.shuffle},
+        data::IndexOptions{.seed = static_cast<uint64_t>(context_.recipe().seed),
+                           .shuffle = context_.recipe().data.shuffle},
         cursor);
   }
 
@@ -54,8 +57,10 @@ class RolloutRecipe : public StudentRecipe {
  private:
   std::shared_ptr<data::PromptDataset> open(const std::vector<data::Source>& sources) const {
     data::DataOptions options = context_.recipe().data;
-    options.max_length = options.max_length - context_.recipe().generation->max_new_tokens + 1;  // room for the completion
-    return std::make_shared<data::PromptDataset>(sources, options, context_.tokenizer, context_.chat, context_.cache());
+    // room for the completion
+    options.max_length = options.max_length - context_.recipe().generation->max_new_tokens + 1;
+    return std::make_shared<data::PromptDataset>(sources, options, context_.tokenizer,
+                                                 context_.chat, context_.cache());
   }
   recipes::MetricsRow evaluate(int64_t step);
 };
@@ -68,8 +73,9 @@ recipes::MetricsRow RolloutRecipe::evaluate(int64_t step) {
     if (auto prompt = eval_->get(row)) mine.push_back(std::move(*prompt));
   std::vector<uint64_t> ids(mine.size(), 0);
   worker_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
-  recipes::Rollout rollout = worker_->finish(
-      worker_->begin(step, (uint64_t{1} << 41) + static_cast<uint64_t>(step), std::move(mine), std::move(ids), /*greedy=*/true));
+  recipes::Rollout rollout =
+      worker_->finish(worker_->begin(step, (uint64_t{1} << 41) + static_cast<uint64_t>(step),
+                                     std::move(mine), std::move(ids), /*greedy=*/true));
   worker_->score(rollout, *rewards_);
   double reward = 0, scored = 0, tokens = 0, count = 0;
   for (const auto& group : rollout.groups)
@@ -99,25 +105,30 @@ class GrpoRecipe : public RolloutRecipe {
     const Recipe& recipe = context_.recipe();
     const recipes::TrainOptions& train = recipe.train;
     const int64_t per_rank = *train.per_device_train_batch_size * train.gradient_accumulation_steps;
-    const data::IndexCursor cursor{
-        .epoch = state.cursor.epoch, .place = state.cursor.packs_consumed, .total_rows = state.cursor.total_steps};
+    const data::IndexCursor cursor{.epoch = state.cursor.epoch,
+                                   .place = state.cursor.packs_consumed,
+                                   .total_rows = state.cursor.total_steps};
     std::unique_ptr<roles::TeacherClient> reference;
     if (recipe.grpo->beta > 0 && recipes::GrpoObjective::asks_reference(context_.world))
       reference = connect_frozen(context_, recipe.grpo->reference,
-                                 {.kind = roles::PayloadKind::kTargetLogProbs, .temperature = recipe.generation->temperature});
+                                 {.kind = roles::PayloadKind::kTargetLogProbs,
+                                  .temperature = recipe.generation->temperature});
     objective_ = std::make_unique<recipes::GrpoObjective>(
-        context_.world, *trainer_, prompts_, order_from(cursor), worker_, rewards_, std::move(reference),
-        recipes::GrpoObjective::Options{
-            .grpo = *recipe.grpo,
-            .prompts_per_round = per_rank * context_.world.dp().size() / recipe.generation->num_generations,
-            .micro_batches = train.gradient_accumulation_steps,
-            .rows_per_micro_batch = *train.per_device_train_batch_size,
-            .save_steps = train.save_steps,
-            .max_steps = *train.max_steps,
-            .start_step = state.step,
-            .start_cursor = cursor});
+        context_.world, *trainer_, prompts_, order_from(cursor), worker_, rewards_,
+        std::move(reference),
+        recipes::GrpoObjective::Options{.grpo = *recipe.grpo,
+                                        .prompts_per_round = per_rank * context_.world.dp().size() /
+                                                             recipe.generation->num_generations,
+                                        .micro_batches = train.gradient_accumulation_steps,
+                                        .rows_per_micro_batch = *train.per_device_train_batch_size,
+                                        .save_steps = train.save_steps,
+                                        .max_steps = *train.max_steps,
+                                        .start_step = state.step,
+                                        .start_cursor = cursor});
   }
-  std::vector<recipes::RolloutWorker::Pending*> in_flight() override { return objective_->in_flight(); }
+  std::vector<recipes::RolloutWorker::Pending*> in_flight() override {
+    return objective_->in_flight();
+  }
 
  private:
   std::unique_ptr<recipes::GrpoObjective> objective_;
@@ -149,18 +160,21 @@ class RejectionRecipe : public RolloutRecipe {
     const Recipe& recipe = context_.recipe();
     const auto open = [this](const std::filesystem::path& file, data::BatchCursor cursor) {
       const data::Source source{.path = file.string(), .format = data::Format::kInputIds};
-      auto kept = std::make_shared<data::Dataset>(std::vector<data::Source>{source}, context_.recipe().data, context_.tokenizer,
-                                                  context_.chat, context_.cache());
+      auto kept =
+          std::make_shared<data::Dataset>(std::vector<data::Source>{source}, context_.recipe().data,
+                                          context_.tokenizer, context_.chat, context_.cache());
       return std::make_unique<data::BatchStream>(std::move(kept), context_.batch_options(), cursor);
     };
     sampler_ = std::make_unique<recipes::RejectionSampler>(
         context_.world, *trainer_, prompts_, order_from({}), worker_, rewards_, open,
-        recipes::RejectionSampler::Options{.rejection = *recipe.rejection_sampling,
-                                           .steps_per_round = *recipe.train.max_steps / recipe.rejection_sampling->rounds,
-                                           .seed = static_cast<uint64_t>(recipe.seed),
-                                           .run_folder = context_.role.run_folder});
-    objective_ = std::make_unique<Objective>([this, cursor = state.cursor](int64_t step) { return sampler_->step(step, cursor); },
-                                             *sampler_);
+        recipes::RejectionSampler::Options{
+            .rejection = *recipe.rejection_sampling,
+            .steps_per_round = *recipe.train.max_steps / recipe.rejection_sampling->rounds,
+            .seed = static_cast<uint64_t>(recipe.seed),
+            .run_folder = context_.role.run_folder});
+    objective_ = std::make_unique<Objective>(
+        [this, cursor = state.cursor](int64_t step) { return sampler_->step(step, cursor); },
+        *sampler_);
   }
 
  private:
@@ -170,7 +184,8 @@ class RejectionRecipe : public RolloutRecipe {
 
 }  // namespace
 
-std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& context, const models::Decoder& student) {
+std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& context,
+                                                            const models::Decoder& student) {
   const Recipe& recipe = context.recipe();
   const std::string& role = recipe.generation->role;
   std::unique_ptr<roles::GeneratorClient> client;
@@ -187,14 +202,17 @@ std::shared_ptr<recipes::RolloutWorker> make_rollout_worker(StudentContext& cont
   if (recipe.distill) generation.num_generations = 1;  // one completion for each prompt of a batch
   return std::make_shared<recipes::RolloutWorker>(
       context.world, std::move(client), context.tokenizer,
-      recipes::RolloutWorker::Options{.generation = std::move(generation),
-                                      .sync = *recipe.weight_sync,
-                                      .seed = static_cast<uint64_t>(recipe.seed),
-                                      .eos_token_ids = end_token_ids(student.config(), context.tokenizer),
-                                      .run_folder = context.role.run_folder});
+      recipes::RolloutWorker::Options{
+          .generation = std::move(generation),
+          .sync = *recipe.weight_sync,
+          .seed = static_cast<uint64_t>(recipe.seed),
+          .eos_token_ids = end_token_ids(student.config(), context.tokenizer),
+          .run_folder = context.role.run_folder});
 }
 
-std::unique_ptr<StudentRecipe> make_grpo_recipe(StudentContext& context) { return std::make_unique<GrpoRecipe>(context); }
+std::unique_ptr<StudentRecipe> make_grpo_recipe(StudentContext& context) {
+  return std::make_unique<GrpoRecipe>(context);
+}
 std::unique_ptr<StudentRecipe> make_rejection_recipe(StudentContext& context) {
   return std::make_unique<RejectionRecipe>(context);
 }

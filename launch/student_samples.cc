@@ -17,7 +17,9 @@ class SampleRecipe : public StudentRecipe {
       eval_ = data::eval_batches(*open(context.recipe().data.eval), context.batch_options());
   }
   const data::RowSet& rows() const override { return *train_; }
-  int64_t steps_per_epoch() override { return data::BatchStream(train_, context_.batch_options()).steps_per_epoch(); }
+  int64_t steps_per_epoch() override {
+    return data::BatchStream(train_, context_.batch_options()).steps_per_epoch();
+  }
 
   void start(roles::Trainer& trainer, const recipes::LoopState& state) override {
     trainer_ = &trainer;
@@ -31,27 +33,33 @@ class SampleRecipe : public StudentRecipe {
   recipes::Objective& objective() override { return *objective_; }
   recipes::Evaluator evaluator() override {
     if (eval_.empty()) return {};
-    return [this](int64_t step) { return recipes::evaluation_row(step, recipes::evaluate(*trainer_, eval_, context_.world)); };
+    return [this](int64_t step) {
+      return recipes::evaluation_row(step, recipes::evaluate(*trainer_, eval_, context_.world));
+    };
   }
 
  private:
   std::shared_ptr<data::Dataset> open(const std::vector<data::Source>& sources) const {
-    return std::make_shared<data::Dataset>(sources, context_.recipe().data, context_.tokenizer, context_.chat, context_.cache());
+    return std::make_shared<data::Dataset>(sources, context_.recipe().data, context_.tokenizer,
+                                           context_.chat, context_.cache());
   }
   recipes::StepSource on_policy(recipes::StepSource data) {
     const recipes::DistillOptions& distill = *context_.recipe().distill;
     if (distill.lmbda == 0) return data;
     worker_ = make_rollout_worker(context_, trainer_->decoder());
-    const recipes::OnPolicySource::Options options{.lmbda = distill.lmbda,
-                                                   .seed = static_cast<uint64_t>(context_.recipe().seed),
-                                                   .max_length = context_.recipe().data.max_length};
-    auto source = std::make_shared<recipes::OnPolicySource>(context_.world, *trainer_, std::move(data), worker_, options);
+    const recipes::OnPolicySource::Options options{
+        .lmbda = distill.lmbda,
+        .seed = static_cast<uint64_t>(context_.recipe().seed),
+        .max_length = context_.recipe().data.max_length};
+    auto source = std::make_shared<recipes::OnPolicySource>(context_.world, *trainer_,
+                                                            std::move(data), worker_, options);
     return [source](int64_t step) { return (*source)(step); };
   }
   // Null on a rank where no loss is formed.
   std::unique_ptr<roles::TeacherClient> connect(const recipes::TeacherOptions& teacher) {
     if (!ends_pipeline(context_.world)) return nullptr;
-    return connect_frozen(context_, teacher.role, context_.recipe().distill->payload_spec(), {.tp = &context_.world.tp()});
+    return connect_frozen(context_, teacher.role, context_.recipe().distill->payload_spec(),
+                          {.tp = &context_.world.tp()});
   }
   std::unique_ptr<recipes::Objective> make_distill(recipes::StepSource source) {
     const recipes::DistillOptions& distill = *context_.recipe().distill;
@@ -64,7 +72,8 @@ class SampleRecipe : public StudentRecipe {
                                                   .asks = ends_pipeline(context_.world)});
     std::vector<recipes::TeacherRoute> routes;
     for (const recipes::TeacherOptions& teacher : distill.teachers)
-      routes.push_back({.client = connect(teacher), .weight = teacher.weight, .when = teacher.when});
+      routes.push_back(
+          {.client = connect(teacher), .weight = teacher.weight, .when = teacher.when});
     return std::make_unique<recipes::DistillObjective>(
         std::move(source), context_.agent, std::move(routes),
         recipes::DistillObjective::Options{.divergence = distill.divergence(),
@@ -85,6 +94,8 @@ class SampleRecipe : public StudentRecipe {
 
 }  // namespace
 
-std::unique_ptr<StudentRecipe> make_sample_recipe(StudentContext& context) { return std::make_unique<SampleRecipe>(context); }
+std::unique_ptr<StudentRecipe> make_sample_recipe(StudentContext& context) {
+  return std::make_unique<SampleRecipe>(context);
+}
 
 }  // namespace retort::launch

@@ -29,14 +29,16 @@ constexpr size_t kTailLines = 15;
 std::array<OwnedFd, 2> make_pipe() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0)
-    throw Error(ErrorCode::kResourceExhausted, std::string("cannot make a pipe: ") + std::strerror(errno));
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot make a pipe: ") + std::strerror(errno));
   return {OwnedFd(fds[0]), OwnedFd(fds[1])};
 }
 
 std::array<OwnedFd, 2> make_status_channel() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
-    throw Error(ErrorCode::kResourceExhausted, std::string("cannot make a socket pair: ") + std::strerror(errno));
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot make a socket pair: ") + std::strerror(errno));
   return {OwnedFd(fds[0]), OwnedFd(fds[1])};
 }
 
@@ -45,14 +47,15 @@ OwnedFd pipe_with(const std::string& text) {
   auto [read_end, write_end] = make_pipe();
   RETORT_CHECK(text.size() < 60'000) << "more than a pipe holds";
   if (::write(write_end.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    throw Error(ErrorCode::kResourceExhausted, std::string("cannot write into a pipe: ") + std::strerror(errno));
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot write into a pipe: ") + std::strerror(errno));
   return std::move(read_end);
 }
 
 // Errors that another process's failure brings about.
 bool is_consequence(const std::string& error) {
-  for (const ErrorCode code :
-       {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed, ErrorCode::kCancelled, ErrorCode::kTimeout})
+  for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed,
+                               ErrorCode::kCancelled, ErrorCode::kTimeout})
     if (error == to_string(code)) return true;
   return false;
 }
@@ -90,7 +93,8 @@ struct Supervisor::Impl {
   std::optional<Deadline> deadline;  // of the phase
   std::optional<Deadline> settle;    // after the first failure: until then a better cause may show
 
-  Impl(SupervisorOptions o, SupervisorObserver* o2) : options(std::move(o)), observer(o2 ? o2 : &quiet) {}
+  Impl(SupervisorOptions o, SupervisorObserver* o2)
+      : options(std::move(o)), observer(o2 ? o2 : &quiet) {}
 
   void start_all();
   void start(Watched& child);
@@ -111,12 +115,14 @@ struct Supervisor::Impl {
   }
 
   bool any_running(bool driving) const {
-    return std::any_of(children.begin(), children.end(),
-                       [&](const Watched& c) { return !c.exit_status && c.spec->driving == driving; });
+    return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
+      return !c.exit_status && c.spec->driving == driving;
+    });
   }
   bool driver_succeeded() const {
     return std::all_of(children.begin(), children.end(), [](const Watched& c) {
-      return !c.spec->driving || (c.exit_status && WIFEXITED(*c.exit_status) && WEXITSTATUS(*c.exit_status) == 0);
+      return !c.spec->driving ||
+             (c.exit_status && WIFEXITED(*c.exit_status) && WEXITSTATUS(*c.exit_status) == 0);
     });
   }
 };
@@ -125,7 +131,8 @@ void Supervisor::Impl::start_all() {
   std::error_code failed;
   fs::create_directories(options.log_folder, failed);
   if (failed)
-    throw Error(ErrorCode::kUnavailable, "cannot create folder " + options.log_folder.string() + ": " + failed.message());
+    throw Error(ErrorCode::kUnavailable,
+                "cannot create folder " + options.log_folder.string() + ": " + failed.message());
   life = make_pipe();
   children.resize(options.processes.size());
   for (size_t i = 0; i < children.size(); ++i) {
@@ -142,14 +149,15 @@ void Supervisor::Impl::start(Watched& child) {
   child.log_offset = missing ? 0 : static_cast<int64_t>(size);
   auto [ours, theirs] = make_status_channel();
   const OwnedFd told = pipe_with(encode_context(context));
-  child.process.emplace(SpawnOptions{.program = options.program,
-                                     .arguments = child.spec->arguments,
-                                     .environment = child_environment(context.threads, child.spec->env),
-                                     .log = child.log,
-                                     .life_fd = life[0].get(),
-                                     .status_fd = theirs.get(),
-                                     .context_fd = told.get(),
-                                     .hold_fd = options.hold_fd});
+  child.process.emplace(
+      SpawnOptions{.program = options.program,
+                   .arguments = child.spec->arguments,
+                   .environment = child_environment(context.threads, child.spec->env),
+                   .log = child.log,
+                   .life_fd = life[0].get(),
+                   .status_fd = theirs.get(),
+                   .context_fd = told.get(),
+                   .hold_fd = options.hold_fd});
   child.status_fd = std::move(ours);
   observer->on_start(*child.spec, child.process->pid());
 }
@@ -169,7 +177,8 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
     if (limit) timeout = std::min(timeout, limit->remaining());
-  if (::poll(entries.data(), entries.size(), static_cast<int>(timeout.count())) < 0 && errno != EINTR)
+  if (::poll(entries.data(), entries.size(), static_cast<int>(timeout.count())) < 0 &&
+      errno != EINTR)
     throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
   // Status before ends: what a process said last belongs to how it ended.
   for (size_t i = 1; i < entries.size(); ++i)
@@ -181,9 +190,12 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
     if (const auto status = child.process->try_reap()) ends.emplace_back(&child, *status);
   }
   // Of those that ended within one poll, a crash is rather the cause than an exit code.
-  std::stable_partition(ends.begin(), ends.end(), [](const auto& end) { return WIFSIGNALED(end.second); });
-  for (const auto& [child, status] : ends) ended(*child, status);
-  while (const auto number = signals.next()) signalled(*number);
+  std::stable_partition(ends.begin(), ends.end(),
+                        [](const auto& end) { return WIFSIGNALED(end.second); });
+  for (const auto& [child, status] : ends)
+    ended(*child, status);
+  while (const auto number = signals.next())
+    signalled(*number);
   observer->on_tick();
 }
 
@@ -205,21 +217,25 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   if (child.status_fd.get() >= 0) read_status(child);
   child.exit_status = status;
   const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  const bool obeyed = child.asked_to_stop && WIFSIGNALED(status) && (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGKILL);
+  const bool obeyed = child.asked_to_stop && WIFSIGNALED(status) &&
+                      (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGKILL);
   const bool early = good && !child.spec->driving && !child.asked_to_stop;
-  ProcessFailure words{.exit_code = WIFEXITED(status) ? std::optional(WEXITSTATUS(status)) : std::nullopt,
-                       .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+  ProcessFailure words{
+      .exit_code = WIFEXITED(status) ? std::optional(WEXITSTATUS(status)) : std::nullopt,
+      .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
   observer->on_exit(*child.spec, good && !early ? "done" : words.what());
   if (phase == Phase::kKilled || (good && !early)) return;
   if (phase == Phase::kFinishing) {
     if (!obeyed)
-      result.remarks.push_back(child.spec->context.role + "/" + std::to_string(child.spec->context.rank) + " " + words.what() +
+      result.remarks.push_back(child.spec->context.role + "/" +
+                               std::to_string(child.spec->context.rank) + " " + words.what() +
                                " after the recipe was done; see " + child.log.string());
     return;
   }
   if (obeyed && phase == Phase::kFailing) return;
   if (obeyed && phase == Phase::kStopping) {
-    result.remarks.push_back(child.spec->context.role + "/" + std::to_string(child.spec->context.rank) +
+    result.remarks.push_back(child.spec->context.role + "/" +
+                             std::to_string(child.spec->context.rank) +
                              " ended before it could save a checkpoint");
     return;
   }
@@ -237,7 +253,8 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
                          .log_tail = log_tail(child.log, child.log_offset, kTailLines)};
   if (status && WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
   if (status && WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
-  if (status && failure.exit_code == 0) failure.message = "a serving process ended before the recipe was done";
+  if (status && failure.exit_code == 0)
+    failure.message = "a serving process ended before the recipe was done";
   failures.push_back(std::move(failure));
   if (phase == Phase::kFailing) {
     // The cause has shown: no more waiting for it.
@@ -246,7 +263,8 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
   }
   phase = Phase::kFailing;
   note_stopped();
-  observer->on_phase(failures.back().name() + " " + failures.back().what() + "; stopping the others");
+  observer->on_phase(failures.back().name() + " " + failures.back().what() +
+                     "; stopping the others");
   deadline = Deadline::after(options.failure_grace);
   // The others are asked to end at once unless the cause may still be among them.
   if (is_consequence(failures.back().error) && options.failure_grace > kSettle) {
@@ -260,7 +278,8 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
 void Supervisor::Impl::note_stopped() {
   for (const Watched& child : children)
     if (!child.exit_status && child.process->stopped())
-      result.remarks.push_back(child.spec->context.role + "/" + std::to_string(child.spec->context.rank) +
+      result.remarks.push_back(child.spec->context.role + "/" +
+                               std::to_string(child.spec->context.rank) +
                                " was held by a stop signal when " + failures.back().name() +
                                " failed: whoever waited for it timed out");
 }
@@ -276,7 +295,8 @@ void Supervisor::Impl::signalled(int number) {
   result.signal = number;
   if (phase != Phase::kRunning) return;
   phase = Phase::kStopping;
-  observer->on_phase(std::string("stopping (") + ::strsignal(number) + "): saving a checkpoint; once more to stop now");
+  observer->on_phase(std::string("stopping (") + ::strsignal(number) +
+                     "): saving a checkpoint; once more to stop now");
   deadline = Deadline::after(options.stop_timeout);
   terminate(true, false);
 }
@@ -310,8 +330,9 @@ void Supervisor::Impl::advance() {
     deadline = Deadline::after(options.serving_timeout);
     terminate(false, true);
   } else if (phase == Phase::kRunning && !deadline) {
-    const bool first_done =
-        std::any_of(children.begin(), children.end(), [](const Watched& c) { return c.spec->driving && c.exit_status; });
+    const bool first_done = std::any_of(children.begin(), children.end(), [](const Watched& c) {
+      return c.spec->driving && c.exit_status;
+    });
     if (first_done) deadline = Deadline::after(options.stop_timeout);
   }
   if (deadline && deadline->expired()) on_deadline();
@@ -324,14 +345,17 @@ void Supervisor::Impl::on_deadline() {
   } else if (phase == Phase::kFinishing) {
     for (const auto& child : children)
       if (!child.exit_status)
-        result.remarks.push_back(child.spec->context.role + "/" + std::to_string(child.spec->context.rank) +
-                                 " did not end within " + format_duration(options.serving_timeout) +
-                                 " after the recipe was done and was killed; see " + child.log.string());
+        result.remarks.push_back(
+            child.spec->context.role + "/" + std::to_string(child.spec->context.rank) +
+            " did not end within " + format_duration(options.serving_timeout) +
+            " after the recipe was done and was killed; see " + child.log.string());
   } else if (phase == Phase::kKilled) {
     for (auto& child : children) {
       if (child.exit_status) continue;
-      result.remarks.push_back("process " + std::to_string(child.process->pid()) + " (" + child.spec->context.role + "/" +
-                               std::to_string(child.spec->context.rank) + ") is stuck in the system and could not be ended");
+      result.remarks.push_back("process " + std::to_string(child.process->pid()) + " (" +
+                               child.spec->context.role + "/" +
+                               std::to_string(child.spec->context.rank) +
+                               ") is stuck in the system and could not be ended");
       child.exit_status = SIGKILL;
     }
     return;
@@ -343,7 +367,8 @@ void Supervisor::Impl::finish() {
   const bool interrupted = driver_said("interrupted");
   result.stopped_early = interrupted || driver_said("stopped");
   if (result.signal == 0 && interrupted) result.signal = SIGTERM;
-  const auto cause = std::find_if(failures.begin(), failures.end(), [](const auto& f) { return !is_consequence(f.error); });
+  const auto cause = std::find_if(failures.begin(), failures.end(),
+                                  [](const auto& f) { return !is_consequence(f.error); });
   if (!failures.empty()) {
     if (cause != failures.end()) std::rotate(failures.begin(), cause, cause + 1);
     result.cause = failures.front();
@@ -360,7 +385,9 @@ void Supervisor::Impl::finish() {
 Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer)
     : impl_(std::make_unique<Impl>(std::move(options), observer)) {
   const auto& processes = impl_->options.processes;
-  RETORT_CHECK(std::any_of(processes.begin(), processes.end(), [](const auto& p) { return p.driving; })) << "nobody drives";
+  RETORT_CHECK(std::any_of(processes.begin(), processes.end(), [](const auto& p) {
+    return p.driving;
+  })) << "nobody drives";
 }
 
 Supervisor::~Supervisor() = default;

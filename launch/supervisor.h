@@ -1,4 +1,5 @@
-// Starts the processes of a run, watches them, and makes sure that however it ends none of them stays.
+// Starts the processes of a run, watches them, and makes sure that however it ends none of them
+// stays.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +19,8 @@
 
 namespace retort::launch {
 
-// One process to start. Driving processes run the recipe; the others serve them and are stopped when all of those are done.
+// One process to start. Driving processes run the recipe; the others serve them and are stopped
+// when all of those are done.
 struct ProcessSpec {
   ChildContext context;  // role, rank, threads and all else the process is told
   bool driving = false;
@@ -30,10 +32,14 @@ struct SupervisorOptions {
   std::filesystem::path program;
   std::filesystem::path log_folder;  // <role>-<rank>.log, appended to; created
   std::vector<ProcessSpec> processes;
-  Duration stop_timeout{120'000};    // after a signal, and after the first driving process is done: for the driving ones to end
-  Duration serving_timeout{30'000};  // after the driving processes are done: for the serving ones to end
-  Duration failure_grace{10'000};    // after a failure: for all others to end before they are killed
-  int hold_fd = -1;                  // stays open in every child until it ends (the run folder's lock); -1: none
+  // after a signal, and after the first driving process is done: for the driving ones to end
+  Duration stop_timeout{120'000};
+  // after the driving processes are done: for the serving ones to end
+  Duration serving_timeout{30'000};
+  // after a failure: for all others to end before they are killed
+  Duration failure_grace{10'000};
+  // stays open in every child until it ends (the run folder's lock); -1: none
+  int hold_fd = -1;
 };
 
 // How one process failed.
@@ -48,14 +54,16 @@ struct ProcessFailure {
   std::vector<std::string> log_tail;  // last lines of its log
 
   std::string name() const { return role + "/" + std::to_string(rank); }
-  // "exited with code 1", "was killed by signal 11 (Segmentation fault)", "did not end in time and was killed".
+  // "exited with code 1", "was killed by signal 11 (Segmentation fault)", "did not end in time and
+  // was killed".
   std::string what() const;
 };
 
 struct SupervisorResult {
-  int exit_code = 0;                         // of the launcher: INTERFACE's codes
-  int signal = 0;                            // the first signal that asked to stop; 0: none
-  bool stopped_early = false;                // a driving process saved and ended before its last step
+  int exit_code = 0;  // of the launcher: INTERFACE's codes
+  int signal = 0;     // the first signal that asked to stop; 0: none
+  // a driving process saved and ended before its last step
+  bool stopped_early = false;
   bool killed = false;                       // a second signal: everything was killed at once
   std::optional<ProcessFailure> cause;       // the first failure in time
   std::vector<ProcessFailure> consequences;  // failures after it
@@ -78,11 +86,13 @@ class SupervisorObserver {
 
 // One run of a set of processes. Thread: the one that made it.
 //
-// Ends: (1) every driving process exited with 0: the serving ones get SIGTERM, exit code 0. (2) A process fails, or a serving one ends
-// before the driving ones: SIGTERM to all, SIGKILL to the process groups after failure_grace; the exit code is the cause's 2 or 3,
-// else 1. (3) A signal: SIGTERM to the driving processes, which save and exit with 0, then as (1), exit code 128 + signal; if one does
-// not exit with 0, 1. A second signal kills everything, exit code 1. A signal to one driving process, after which all of them save and
-// exit with 0, counts as SIGTERM to this one. When this process itself disappears the children see the end of their life pipe.
+// Ends: (1) every driving process exited with 0: the serving ones get SIGTERM, exit code 0. (2) A
+// process fails, or a serving one ends before the driving ones: SIGTERM to all, SIGKILL to the
+// process groups after failure_grace; the exit code is the cause's 2 or 3, else 1. (3) A signal:
+// SIGTERM to the driving processes, which save and exit with 0, then as (1), exit code 128 +
+// signal; if one does not exit with 0, 1. A second signal kills everything, exit code 1. A signal
+// to one driving process, after which all of them save and exit with 0, counts as SIGTERM to this
+// one. When this process itself disappears the children see the end of their life pipe.
 class Supervisor {
  public:
   explicit Supervisor(SupervisorOptions options, SupervisorObserver* observer = nullptr);
@@ -90,7 +100,8 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Starts all and returns when none is left. Errors of starting: kInvalidArgument, kResourceExhausted, kUnavailable.
+  // Starts all and returns when none is left. Errors of starting: kInvalidArgument,
+  // kResourceExhausted, kUnavailable.
   SupervisorResult run(SignalCatcher& signals);
 
  private:

@@ -9,20 +9,24 @@ namespace retort::launch {
 
 std::string ProcessFailure::what() const {
   if (exit_code) return "exited with code " + std::to_string(*exit_code);
-  if (signal != 0) return "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+  if (signal != 0)
+    return "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
   return "did not end in time and was killed";
 }
 
 std::string SupervisorResult::report() const {
   if (!cause) return "";
   std::string text = cause->name() + " failed first: it " + cause->what() + "\n";
-  if (!cause->message.empty()) text += "  " + cause->message + (cause->error.empty() ? "" : " [" + cause->error + "]") + "\n";
+  if (!cause->message.empty())
+    text += "  " + cause->message + (cause->error.empty() ? "" : " [" + cause->error + "]") + "\n";
   text += "  log: " + cause->log.string() + "\n";
-  for (const auto& line : cause->log_tail) text += "  | " + line + "\n";
+  for (const auto& line : cause->log_tail)
+    text += "  | " + line + "\n";
   if (!consequences.empty()) {
     text += "then:\n";
     for (const auto& failure : consequences)
-      text += "  " + failure.name() + " " + failure.what() + (failure.message.empty() ? "" : ": " + failure.message) + "\n";
+      text += "  " + failure.name() + " " + failure.what() +
+              (failure.message.empty() ? "" : ": " + failure.message) + "\n";
   }
   return text;
 }
@@ -36,8 +40,10 @@ std::vector<std::string> log_tail(const std::filesystem::path& path, int64_t off
   const int64_t begin = std::max(offset, size - kMostBytes);
   file.seekg(begin);
   std::vector<std::string> result;
-  for (std::string line; std::getline(file, line);) result.push_back(line);
-  if (result.size() > lines) result.erase(result.begin(), result.end() - static_cast<std::ptrdiff_t>(lines));
+  for (std::string line; std::getline(file, line);)
+    result.push_back(line);
+  if (result.size() > lines)
+    result.erase(result.begin(), result.end() - static_cast<std::ptrdiff_t>(lines));
   return result;
 }
 

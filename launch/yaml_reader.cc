@@ -8,14 +8,15 @@ namespace {
 
 const std::string& scalar_text(const YamlNode& node, const char* expected) {
   if (node.kind != YamlNode::Kind::kScalar)
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string("expected ") + expected + ", got " + std::string(yaml_kind_name(node.kind)));
+    throw Error(ErrorCode::kInvalidArgument, std::string("expected ") + expected + ", got " +
+                                                 std::string(yaml_kind_name(node.kind)));
   return node.scalar;
 }
 
 [[noreturn]] void refuse_text(const YamlNode& node, const char* expected) {
-  throw Error(ErrorCode::kInvalidArgument, std::string("expected ") + expected + ", got " + (node.quoted ? "the text \"" : "'") +
-                                               node.scalar + (node.quoted ? "\"" : "'"));
+  throw Error(ErrorCode::kInvalidArgument, std::string("expected ") + expected + ", got " +
+                                               (node.quoted ? "the text \"" : "'") + node.scalar +
+                                               (node.quoted ? "\"" : "'"));
 }
 
 bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
@@ -57,7 +58,8 @@ void read_scalar(const YamlNode& node, double& value) {
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(begin, last, value);
-  if (node.quoted || error != std::errc() || end != last || !std::isfinite(value)) refuse_text(node, kExpected);
+  if (node.quoted || error != std::errc() || end != last || !std::isfinite(value))
+    refuse_text(node, kExpected);
 }
 
 void read_scalar(const YamlNode& node, std::string& value) { value = scalar_text(node, "text"); }
@@ -71,7 +73,8 @@ void read_scalar(const YamlNode& node, ByteSize& value) {
 }
 
 void YamlReader::refuse(const std::string& message) const {
-  throw Error(ErrorCode::kInvalidArgument, node_.place.prefix() + (path_.empty() ? "" : path_ + ": ") + message);
+  throw Error(ErrorCode::kInvalidArgument,
+              node_.place.prefix() + (path_.empty() ? "" : path_ + ": ") + message);
 }
 
 YamlReader YamlReader::child(const std::string& key, const YamlNode& node) const {
@@ -124,13 +127,16 @@ void YamlReader::refuse_unknown(const std::vector<std::string_view>& known) cons
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
     const std::string path = path_.empty() ? entry.key : path_ + "." + entry.key;
     const std::string is_later = later("." + entry.key);
-    if (!is_later.empty()) throw Error(ErrorCode::kInvalidArgument, entry.place.prefix() + path + ": " + is_later);
+    if (!is_later.empty())
+      throw Error(ErrorCode::kInvalidArgument, entry.place.prefix() + path + ": " + is_later);
     const std::string nearest = nearest_name(entry.key, known);
     std::string all;
-    for (const auto name : known) all += (all.empty() ? "" : ", ") + std::string(name);
-    throw Error(ErrorCode::kInvalidArgument, entry.place.prefix() + path + ": unknown key" +
-                                                 (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") +
-                                                 " (known here: " + all + ")");
+    for (const auto name : known)
+      all += (all.empty() ? "" : ", ") + std::string(name);
+    throw Error(ErrorCode::kInvalidArgument,
+                entry.place.prefix() + path + ": unknown key" +
+                    (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") +
+                    " (known here: " + all + ")");
   }
 }
 

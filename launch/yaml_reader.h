@@ -1,5 +1,6 @@
-// Reads a YAML tree into option structs through their fields(): unknown keys, wrong types and values out of range are
-// kInvalidArgument "file:line: path: what, what was expected, nearest known name".
+// Reads a YAML tree into option structs through their fields(): unknown keys, wrong types and
+// values out of range are kInvalidArgument "file:line: path: what, what was expected, nearest known
+// name".
 #pragma once
 
 #include <concepts>
@@ -29,8 +30,9 @@ void read_scalar(const YamlNode& node, ByteSize& value);
 // A place in the tree and its path from the root ("train.max_steps", "data.train[0].path").
 class YamlReader {
  public:
-  // Says what a name that is not known is, when it is one of a later version: ("distill.num_samples") -> "payload: sampled is not
-  // in this version", else "". Called with "path" for keys and "path=value" for choices; list indices are left out of paths.
+  // Says what a name that is not known is, when it is one of a later version:
+  // ("distill.num_samples") -> "payload: sampled is not in this version", else "". Called with
+  // "path" for keys and "path=value" for choices; list indices are left out of paths.
   using LaterNames = std::function<std::string(std::string_view)>;
 
   YamlReader(const YamlNode& node, std::string path, const LaterNames* later)
@@ -123,7 +125,8 @@ void YamlReader::read(T& value) const {
       read(value.emplace());
     }
   } else if constexpr (detail::kIsVector<T>) {
-    if constexpr (std::is_enum_v<typename T::value_type>) {  // `loss_type: sigmoid` is a list of one choice
+    // `loss_type: sigmoid` is a list of one choice
+    if constexpr (std::is_enum_v<typename T::value_type>) {
       if (node_.kind == YamlNode::Kind::kScalar) {
         value.clear();
         return read(value.emplace_back());
@@ -131,14 +134,17 @@ void YamlReader::read(T& value) const {
     }
     expect(YamlNode::Kind::kList);
     value.clear();
-    for (size_t i = 0; i < node_.items.size(); ++i) item(i, node_.items[i]).read(value.emplace_back());
+    for (size_t i = 0; i < node_.items.size(); ++i)
+      item(i, node_.items[i]).read(value.emplace_back());
   } else if constexpr (detail::kIsMap<T>) {
     expect(YamlNode::Kind::kMap);
     value.clear();
-    for (const auto& entry : node_.entries) child(entry.key, entry.value).read(value[entry.key]);
+    for (const auto& entry : node_.entries)
+      child(entry.key, entry.value).read(value[entry.key]);
   } else if constexpr (detail::OptionStruct<T>) {
     expect(YamlNode::Kind::kMap);
-    // An unknown key is reported before the value of a known one: a misspelt key is the likelier cause.
+    // An unknown key is reported before the value of a known one: a misspelt key is the likelier
+    // cause.
     T probe{};
     std::vector<std::string_view> known;
     auto collect = [&known](const char* name, auto&, const char*) { known.push_back(name); };

@@ -1,4 +1,5 @@
-// YAML text as a plain tree that remembers where everything stood, so that every complaint can say file:line.
+// YAML text as a plain tree that remembers where everything stood, so that every complaint can say
+// file:line.
 #pragma once
 
 #include <cstdint>
@@ -37,15 +38,17 @@ struct YamlNode::Entry {
   YamlNode value;
 };
 
-std::string_view yaml_kind_name(YamlNode::Kind kind);  // "a block of key: value" and the like, for messages
+// "a block of key: value" and the like, for messages
+std::string_view yaml_kind_name(YamlNode::Kind kind);
 
-// Reads one YAML document (block or flow style, anchors). `${NAME}` in values becomes the environment variable NAME and `$${` a
-// literal `${`. kInvalidArgument with file:line: syntax, a key that stands twice, a variable that is not set, keys that are not
-// plain text, nesting over 32 levels, over 100'000 nodes.
+// Reads one YAML document (block or flow style, anchors). `${NAME}` in values becomes the
+// environment variable NAME and `$${` a literal `${`. kInvalidArgument with file:line: syntax, a
+// key that stands twice, a variable that is not set, keys that are not plain text, nesting over 32
+// levels, over 100'000 nodes.
 YamlNode parse_yaml(std::string_view text, const std::string& source);
 
-// Applies "key.path=value" (value: YAML; a list's items are counted from 0) to a tree that must be a map. Missing blocks are made.
-// kInvalidArgument prefixed "command line: ".
+// Applies "key.path=value" (value: YAML; a list's items are counted from 0) to a tree that must be
+// a map. Missing blocks are made. kInvalidArgument prefixed "command line: ".
 void apply_override(YamlNode& root, std::string_view assignment);
 
 }  // namespace retort::launch

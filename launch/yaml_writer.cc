@@ -10,11 +10,15 @@ namespace {
 
 // Text that means itself without quotes in block and in flow style.
 bool is_plain(const std::string& text) {
-  constexpr std::array<std::string_view, 10> kWords{"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"};
-  if (text.empty() || !(std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/')) return false;
+  constexpr std::array<std::string_view, 10> kWords{"null", "true", "false", "yes", "no",
+                                                    "on",   "off",  "y",     "n",   "nan"};
+  if (text.empty() || !(std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/'))
+    return false;
   std::string lower;
   for (char c : text) {
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.' && c != '/') return false;
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.' &&
+        c != '/')
+      return false;
     lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return std::find(kWords.begin(), kWords.end(), lower) == kWords.end();

@@ -1,4 +1,5 @@
-// Writes option structs as YAML through their fields(): what YamlReader reads back as the same values.
+// Writes option structs as YAML through their fields(): what YamlReader reads back as the same
+// values.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,13 @@ std::string yaml_flow(const T& value) {
     return value ? yaml_flow(*value) : "null";
   } else if constexpr (detail::kIsVector<T>) {
     std::string text;
-    for (const auto& item : value) text += (text.empty() ? "" : ", ") + yaml_flow(item);
+    for (const auto& item : value)
+      text += (text.empty() ? "" : ", ") + yaml_flow(item);
     return "[" + text + "]";
   } else if constexpr (detail::kIsMap<T>) {
     std::string text;
-    for (const auto& [key, item] : value) text += (text.empty() ? "" : ", ") + yaml_key(key) + ": " + yaml_flow(item);
+    for (const auto& [key, item] : value)
+      text += (text.empty() ? "" : ", ") + yaml_key(key) + ": " + yaml_flow(item);
     return "{" + text + "}";
   } else if constexpr (detail::OptionStruct<T>) {
     std::string text;
@@ -50,7 +53,8 @@ std::string yaml_flow(const T& value) {
   }
 }
 
-// The fields of one struct in block style, one line each, at an indentation; nested structs as blocks, the rest in flow style.
+// The fields of one struct in block style, one line each, at an indentation; nested structs as
+// blocks, the rest in flow style.
 class YamlWriter {
  public:
   explicit YamlWriter(int indent = 0) : indent_(static_cast<size_t>(indent), ' ') {}
@@ -76,7 +80,8 @@ class YamlWriter {
       if constexpr (detail::OptionStruct<typename T::mapped_type>) {
         line(key, value.empty() ? "{}" : "");
         YamlWriter inner(static_cast<int>(indent_.size()) + 2);
-        for (auto& [name, item] : value) inner.put(yaml_key(name), item);
+        for (auto& [name, item] : value)
+          inner.put(yaml_key(name), item);
         text_ += inner.str();
       } else {
         line(key, yaml_flow(value));
@@ -84,7 +89,8 @@ class YamlWriter {
     } else if constexpr (detail::kIsVector<T>) {
       if constexpr (detail::OptionStruct<typename T::value_type>) {
         line(key, value.empty() ? "[]" : "");
-        for (const auto& item : value) text_ += indent_ + "  - " + yaml_flow(item) + "\n";
+        for (const auto& item : value)
+          text_ += indent_ + "  - " + yaml_flow(item) + "\n";
       } else {
         line(key, yaml_flow(value));
       }

@@ -27,33 +27,41 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-double scale_of(const HeadShape& shape) { return 1.0 / std::sqrt(static_cast<double>(shape.head_dim)); }
+double scale_of(const HeadShape& shape) {
+  return 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+}
 
-// Runs f(s) for each sequence: sequences in parallel where there are many, else each uses all threads inside.
+// Runs f(s) for each sequence: sequences in parallel where there are many, else each uses all
+// threads inside.
 template <class F>
 void for_each_sequence(int64_t count, const F& f) {
   if (count < 2 * at::get_num_threads() || at::get_num_threads() == 1) {
-    for (int64_t s = 0; s < count; ++s) f(s);
+    for (int64_t s = 0; s < count; ++s)
+      f(s);
     return;
   }
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-    at::AutoDispatchBelowADInplaceOrView guard;  // the calling thread's guard does not reach pool threads
-    for (int64_t s = begin; s < end; ++s) f(s);
+    // the calling thread's guard does not reach pool threads
+    at::AutoDispatchBelowADInplaceOrView guard;
+    for (int64_t s = begin; s < end; ++s)
+      f(s);
   });
 }
 
-// Rows [first, first + count) of [R, kv_heads * group * head_dim] as [kv_heads, group, count, head_dim], without a copy.
+// Rows [first, first + count) of [R, kv_heads * group * head_dim] as [kv_heads, group, count,
+// head_dim], without a copy.
 Tensor query_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
   const int64_t width = shape.heads * shape.head_dim;
   return rows.as_strided({shape.kv_heads, shape.group(), count, shape.head_dim},
-                         {shape.group() * shape.head_dim, shape.head_dim, width, 1}, rows.storage_offset() + first * width);
+                         {shape.group() * shape.head_dim, shape.head_dim, width, 1},
+                         rows.storage_offset() + first * width);
 }
 
 // Keys of each kv head repeated over its group with stride 0.
 Tensor key_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
   const int64_t width = shape.kv_heads * shape.head_dim;
-  return rows.as_strided({shape.kv_heads, shape.group(), count, shape.head_dim}, {shape.head_dim, 0, width, 1},
-                         rows.storage_offset() + first * width);
+  return rows.as_strided({shape.kv_heads, shape.group(), count, shape.head_dim},
+                         {shape.head_dim, 0, width, 1}, rows.storage_offset() + first * width);
 }
 
 // The gradient counterpart of key_view: one row set for each kv head.
@@ -67,9 +75,10 @@ std::optional<Tensor> optional_mask(const AttentionBlock& block) {
   return block.mask.defined() ? std::optional<Tensor>(block.mask) : std::nullopt;
 }
 
-void rotate_in_place(const Tensor& x, const RopeTable& table, int64_t heads, int64_t head_dim, float sign) {
-  rotate_rows(static_cast<float*>(x.mutable_data_ptr()), table.cos.const_data_ptr<float>(), table.sin.const_data_ptr<float>(),
-              x.size(0), heads, head_dim, sign);
+void rotate_in_place(const Tensor& x, const RopeTable& table, int64_t heads, int64_t head_dim,
+                     float sign) {
+  rotate_rows(static_cast<float*>(x.mutable_data_ptr()), table.cos.const_data_ptr<float>(),
+              table.sin.const_data_ptr<float>(), x.size(0), heads, head_dim, sign);
 }
 
 void zero_padding(const Tensor& rows, int64_t num_tokens) {
@@ -78,25 +87,29 @@ void zero_padding(const Tensor& rows, int64_t num_tokens) {
 
 class FusedAttention : public Function<FusedAttention> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
-                        const AttentionPlanPtr& plan) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const RopeTable& table, const AttentionPlanPtr& plan) {
     const HeadShape& shape = plan->shape();
     rotate_in_place(q, table, shape.heads, shape.head_dim, 1.0f);
     rotate_in_place(k, table, shape.kv_heads, shape.head_dim, 1.0f);
     Tensor out = at::empty(q.sizes(), q.options());
     zero_padding(out, plan->num_tokens());
     std::vector<size_t> first_block{0};
-    for (int64_t s = 0; s < plan->num_sequences(); ++s) first_block.push_back(first_block.back() + plan->blocks(s).size());
+    for (int64_t s = 0; s < plan->num_sequences(); ++s)
+      first_block.push_back(first_block.back() + plan->blocks(s).size());
     variable_list saved{q, k, v, out, table.cos, table.sin};
     const size_t fixed = saved.size();
     saved.resize(fixed + first_block.back());
     for_each_sequence(plan->num_sequences(), [&](int64_t s) {
       size_t slot = fixed + first_block[static_cast<size_t>(s)];
       for (const AttentionBlock& block : plan->blocks(s)) {
-        const int64_t row = plan->begin(s) + block.query_begin, key_row = plan->begin(s) + block.key_begin;
+        const int64_t row = plan->begin(s) + block.query_begin,
+                      key_row = plan->begin(s) + block.key_begin;
         auto [result, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-            query_view(q, row, block.num_queries, shape), key_view(k, key_row, block.num_keys, shape),
-            key_view(v, key_row, block.num_keys, shape), 0.0, block.causal, optional_mask(block), scale_of(shape));
+            query_view(q, row, block.num_queries, shape),
+            key_view(k, key_row, block.num_keys, shape),
+            key_view(v, key_row, block.num_keys, shape), 0.0, block.causal, optional_mask(block),
+            scale_of(shape));
         query_view(out, row, block.num_queries, shape).copy_(result);
         saved[slot++] = log_sums;
       }
@@ -108,7 +121,8 @@ class FusedAttention : public Function<FusedAttention> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const auto plan = c10::static_intrusive_pointer_cast<AttentionPlan>(ctx->saved_data["plan"].toCapsule());
+    const auto plan =
+        c10::static_intrusive_pointer_cast<AttentionPlan>(ctx->saved_data["plan"].toCapsule());
     const HeadShape& shape = plan->shape();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
     const RopeTable table{saved[4], saved[5]};
@@ -117,19 +131,25 @@ class FusedAttention : public Function<FusedAttention> {
     zero_padding(dq, plan->num_tokens());
     Tensor dk = at::zeros(k.sizes(), k.options()), dv = at::zeros(v.sizes(), v.options());
     std::vector<size_t> first_block{6};
-    for (int64_t s = 0; s < plan->num_sequences(); ++s) first_block.push_back(first_block.back() + plan->blocks(s).size());
+    for (int64_t s = 0; s < plan->num_sequences(); ++s)
+      first_block.push_back(first_block.back() + plan->blocks(s).size());
     for_each_sequence(plan->num_sequences(), [&](int64_t s) {
       size_t slot = first_block[static_cast<size_t>(s)];
       for (const AttentionBlock& block : plan->blocks(s)) {
-        const int64_t row = plan->begin(s) + block.query_begin, key_row = plan->begin(s) + block.key_begin;
+        const int64_t row = plan->begin(s) + block.query_begin,
+                      key_row = plan->begin(s) + block.key_begin;
         auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-            query_view(dout, row, block.num_queries, shape), query_view(q, row, block.num_queries, shape),
-            key_view(k, key_row, block.num_keys, shape), key_view(v, key_row, block.num_keys, shape),
-            query_view(out, row, block.num_queries, shape), saved[slot++], 0.0, block.causal, optional_mask(block),
-            scale_of(shape));
+            query_view(dout, row, block.num_queries, shape),
+            query_view(q, row, block.num_queries, shape),
+            key_view(k, key_row, block.num_keys, shape),
+            key_view(v, key_row, block.num_keys, shape),
+            query_view(out, row, block.num_queries, shape), saved[slot++], 0.0, block.causal,
+            optional_mask(block), scale_of(shape));
         query_view(dq, row, block.num_queries, shape).copy_(gq);
-        key_grad_view(dk, key_row, block.num_keys, shape).add_(shape.group() == 1 ? gk.squeeze(1) : gk.sum(1));
-        key_grad_view(dv, key_row, block.num_keys, shape).add_(shape.group() == 1 ? gv.squeeze(1) : gv.sum(1));
+        key_grad_view(dk, key_row, block.num_keys, shape)
+            .add_(shape.group() == 1 ? gk.squeeze(1) : gk.sum(1));
+        key_grad_view(dv, key_row, block.num_keys, shape)
+            .add_(shape.group() == 1 ? gv.squeeze(1) : gv.sum(1));
       }
     });
     rotate_in_place(dq, table, shape.heads, shape.head_dim, -1.0f);
@@ -139,21 +159,25 @@ class FusedAttention : public Function<FusedAttention> {
 };
 
 // One block by ATen's own attention: q [n, heads, d], k and v [m, kv_heads, d] -> [n, heads * d].
-Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block, const HeadShape& shape) {
+Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block,
+                   const HeadShape& shape) {
   auto batch = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
   std::optional<Tensor> mask;
   if (block.mask.defined()) mask = block.mask.eq(0).to(q.device());
-  const Tensor y = at::scaled_dot_product_attention(batch(q), batch(k), batch(v), mask, 0.0, block.causal, scale_of(shape),
-                                                    shape.heads != shape.kv_heads);
+  const Tensor y =
+      at::scaled_dot_product_attention(batch(q), batch(k), batch(v), mask, 0.0, block.causal,
+                                       scale_of(shape), shape.heads != shape.kv_heads);
   return y.squeeze(0).transpose(0, 1).reshape({block.num_queries, shape.heads * shape.head_dim});
 }
 
 Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_tokens) {
-  if (num_tokens < like.size(0)) parts.push_back(at::zeros({like.size(0) - num_tokens, like.size(1)}, like.options()));
+  if (num_tokens < like.size(0))
+    parts.push_back(at::zeros({like.size(0) - num_tokens, like.size(1)}, like.options()));
   return parts.empty() ? at::zeros(like.sizes(), like.options()) : at::cat(parts, 0);
 }
 
-Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan) {
+Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
+                       const AttentionPlanPtr& plan) {
   const HeadShape& shape = plan->shape();
   const Tensor q3 = rotate(q.view({-1, shape.heads, shape.head_dim}), table);
   const Tensor k3 = rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table);
@@ -161,8 +185,10 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   std::vector<Tensor> parts;
   for (int64_t s = 0; s < plan->num_sequences(); ++s) {
     for (const AttentionBlock& block : plan->blocks(s)) {
-      const int64_t row = plan->begin(s) + block.query_begin, key_row = plan->begin(s) + block.key_begin;
-      parts.push_back(plain_block(q3.narrow(0, row, block.num_queries), k3.narrow(0, key_row, block.num_keys),
+      const int64_t row = plan->begin(s) + block.query_begin,
+                    key_row = plan->begin(s) + block.key_begin;
+      parts.push_back(plain_block(q3.narrow(0, row, block.num_queries),
+                                  k3.narrow(0, key_row, block.num_keys),
                                   v3.narrow(0, key_row, block.num_keys), block, shape));
     }
   }
@@ -171,15 +197,18 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens, const std::vector<Fork>& forks,
-                             int64_t window, const at::TensorOptions& options)
+AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens,
+                             const std::vector<Fork>& forks, int64_t window,
+                             const at::TensorOptions& options)
     : shape_(shape), cu_seqlens_(cu_seqlens), window_(window) {
-  RETORT_CHECK(forks.empty() || forks.size() + 1 == cu_seqlens.size()) << "a fork for each sequence";
+  RETORT_CHECK(forks.empty() || forks.size() + 1 == cu_seqlens.size())
+      << "a fork for each sequence";
   for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
     blocks_.emplace_back();
     const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
     const Fork fork = forks.empty() ? Fork{} : forks[s];
-    RETORT_CHECK(fork.prefix <= fork.begin && fork.begin <= length) << "a fork outside its sequence";
+    RETORT_CHECK(fork.prefix <= fork.begin && fork.begin <= length)
+        << "a fork outside its sequence";
     const int64_t trunk = fork.begin > 0 ? fork.begin : length;
     if (trunk > 0) add_blocks(trunk, options);
     if (trunk < length) add_fork(fork, length, options);
@@ -189,31 +218,40 @@ AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seq
 
 int64_t AttentionPlan::max_length() const {
   int64_t longest = 0;
-  for (int64_t s = 0; s < num_sequences(); ++s) longest = std::max(longest, length(s));
+  for (int64_t s = 0; s < num_sequences(); ++s)
+    longest = std::max(longest, length(s));
   return longest;
 }
 
 const Tensor& AttentionPlan::cu_seqlens_on(const at::Device& device) {
   if (!device_cu_seqlens_.defined() || device_cu_seqlens_.device() != device) {
-    Tensor made = at::empty({static_cast<int64_t>(cu_seqlens_.size())}, at::TensorOptions().dtype(at::kInt));
+    Tensor made =
+        at::empty({static_cast<int64_t>(cu_seqlens_.size())}, at::TensorOptions().dtype(at::kInt));
     std::copy(cu_seqlens_.begin(), cu_seqlens_.end(), made.mutable_data_ptr<int32_t>());
     device_cu_seqlens_ = made.to(device);
   }
   return device_cu_seqlens_;
 }
 
-// One block: queries [begin, length) over keys [first, length) of which those between prefix and begin are masked.
+// One block: queries [begin, length) over keys [first, length) of which those between prefix and
+// begin are masked.
 void AttentionPlan::add_fork(const Fork& fork, int64_t length, const at::TensorOptions& options) {
   const int64_t queries = length - fork.begin;
-  const int64_t first = window_ > 0 ? std::min(std::max<int64_t>(0, fork.prefix - window_ + 1), fork.begin) : 0;
-  Tensor made = at::full({queries, length - first}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
+  const int64_t first =
+      window_ > 0 ? std::min(std::max<int64_t>(0, fork.prefix - window_ + 1), fork.begin) : 0;
+  Tensor made =
+      at::full({queries, length - first}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
   auto* row = made.mutable_data_ptr<float>();
   for (int64_t i = 0; i < queries; ++i, row += length - first) {
-    const int64_t position = fork.prefix + i, oldest = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
-    for (int64_t key = std::max(first, oldest); key < fork.prefix; ++key) row[key - first] = 0.0f;
-    for (int64_t j = std::max<int64_t>(0, oldest - fork.prefix); j <= i; ++j) row[fork.begin + j - first] = 0.0f;
+    const int64_t position = fork.prefix + i,
+                  oldest = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
+    for (int64_t key = std::max(first, oldest); key < fork.prefix; ++key)
+      row[key - first] = 0.0f;
+    for (int64_t j = std::max<int64_t>(0, oldest - fork.prefix); j <= i; ++j)
+      row[fork.begin + j - first] = 0.0f;
   }
-  blocks_.back().push_back({fork.begin, queries, first, length - first, false, made.to(options.device())});
+  blocks_.back().push_back(
+      {fork.begin, queries, first, length - first, false, made.to(options.device())});
 }
 
 void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options) {
@@ -224,14 +262,17 @@ void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options)
   }
   const int64_t step = std::max<int64_t>(window_, 128);
   for (int64_t begin = 0; begin < length; begin += step) {
-    const int64_t end = std::min(begin + step, length), key_begin = std::max<int64_t>(0, begin - window_ + 1);
+    const int64_t end = std::min(begin + step, length),
+                  key_begin = std::max<int64_t>(0, begin - window_ + 1);
     AttentionBlock block{begin, end - begin, key_begin, end - key_begin, false, {}};
-    if (block.num_queries > 1) block.mask = mask(block.num_queries, block.num_keys, begin - key_begin, options);
+    if (block.num_queries > 1)
+      block.mask = mask(block.num_queries, block.num_keys, begin - key_begin, options);
     blocks.push_back(std::move(block));
   }
 }
 
-Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset, const at::TensorOptions& options) {
+Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset,
+                           const at::TensorOptions& options) {
   Tensor& cached = masks_[{num_queries, num_keys, offset}];
   if (cached.defined()) return cached;
   Tensor made = at::full({num_queries, num_keys}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
@@ -245,8 +286,10 @@ Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset
   return cached;
 }
 
-Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table, const AttentionPlanPtr& plan) {
-  if (fused_path(q) && fused_path(k) && fused_path(v)) return FusedAttention::apply(q, k, v, table, plan);
+Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
+                        const AttentionPlanPtr& plan) {
+  if (fused_path(q) && fused_path(k) && fused_path(v))
+    return FusedAttention::apply(q, k, v, table, plan);
   if (has_device_kernel(q, *plan)) return device_attention(q, k, v, table, plan);
   return plain_attention(q, k, v, table, plan);
 }

@@ -18,17 +18,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",      "tokenizer_config.json",  "special_tokens_map.json",
-                                           "chat_template.jinja", "generation_config.json", "vocab.json",
-                                           "merges.txt",          "added_tokens.json",      "tokenizer.model"};
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json",      "tokenizer_config.json",  "special_tokens_map.json",
+    "chat_template.jinja", "generation_config.json", "vocab.json",
+    "merges.txt",          "added_tokens.json",      "tokenizer.model"};
 
 // Buffers of old checkpoints and the second copy of a tied head: recomputed or shared, so not read.
 bool is_redundant(const std::string& name, const ModelConfig& config) {
-  return name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
+  return name.ends_with(".rotary_emb.inv_freq") ||
+         (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
-void check_names(const SafetensorsReader& reader, const std::vector<ParameterSpec>& specs, const ModelConfig& config,
-                 const fs::path& folder) {
+void check_names(const SafetensorsReader& reader, const std::vector<ParameterSpec>& specs,
+                 const ModelConfig& config, const fs::path& folder) {
   auto mismatch = [&](const std::string& name, const std::string& what) {
     return Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + name + "' " + what)
         .with("folder", folder.string())
@@ -40,7 +42,8 @@ void check_names(const SafetensorsReader& reader, const std::vector<ParameterSpe
     const std::vector<int64_t> shape = reader.shape(spec.name);
     if (shape != spec.shape) {
       std::ostringstream text;
-      text << "has shape " << at::IntArrayRef(shape) << ", config.json asks for " << at::IntArrayRef(spec.shape);
+      text << "has shape " << at::IntArrayRef(shape) << ", config.json asks for "
+           << at::IntArrayRef(spec.shape);
       throw mismatch(spec.name, text.str());
     }
     expected.insert(spec.name);
@@ -53,33 +56,39 @@ void check_names(const SafetensorsReader& reader, const std::vector<ParameterSpe
 
 std::string join(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  for (const std::string& word : words)
+    text += (text.empty() ? "" : ", ") + word;
   return text;
 }
 
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
   for (const char* name : kTokenizerFiles) {
-    if (fs::exists(from / name)) fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
+    if (fs::exists(from / name))
+      fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
   }
 }
 
 }  // namespace
 
-Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement, at::Device device) {
+Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement,
+                     at::Device device) {
   ModelConfig config = read_model_config(folder);
   if (!config.unknown_keys.empty()) {
     RETORT_LOG(kWarning) << (folder / "config.json").string()
-                         << ": keys without a meaning here, kept as they are: " << join(config.unknown_keys);
+                         << ": keys without a meaning here, kept as they are: "
+                         << join(config.unknown_keys);
   }
   const SafetensorsReader reader(folder);
   check_names(reader, parameter_specs(config), config, folder);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {
     const auto dim = static_cast<size_t>(spec.shard.dim);
-    const at::Tensor mapped = reader.get(spec.name).narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
+    const at::Tensor mapped =
+        reader.get(spec.name).narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
     if (!at::isFloatingType(mapped.scalar_type())) {
       throw Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + spec.name + "' holds " +
-                                            c10::toString(mapped.scalar_type()) + ", expected floating-point numbers")
+                                            c10::toString(mapped.scalar_type()) +
+                                            ", expected floating-point numbers")
           .with("tensor", spec.name);
     }
     at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
@@ -92,7 +101,8 @@ Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placeme
 
 std::vector<TensorInfo> parameter_infos(const ModelConfig& config, at::ScalarType dtype) {
   std::vector<TensorInfo> infos;
-  for (ParameterSpec& spec : parameter_specs(config)) infos.push_back({std::move(spec.name), dtype, std::move(spec.shape)});
+  for (ParameterSpec& spec : parameter_specs(config))
+    infos.push_back({std::move(spec.name), dtype, std::move(spec.shape)});
   return infos;
 }
 
@@ -102,27 +112,31 @@ CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype) {
     options.always_index = true;
     options.max_shard_bytes = std::min(options.max_shard_bytes, decoder.shard_bytes());
   }
-  CheckpointPart part{"", SafetensorsFiles::model(parameter_infos(decoder.config(), file_dtype), options), {}};
+  CheckpointPart part{
+      "", SafetensorsFiles::model(parameter_infos(decoder.config(), file_dtype), options), {}};
   for (const parallel::NamedParameter& parameter : decoder.parameters())
     if (parameter.shard.counted) part.pieces.push_back(parameter_piece(parameter));
   return part;
 }
 
-void write_decoder_description(const Decoder& decoder, at::ScalarType file_dtype, const fs::path& tokenizer_source,
-                               const fs::path& folder) {
+void write_decoder_description(const Decoder& decoder, at::ScalarType file_dtype,
+                               const fs::path& tokenizer_source, const fs::path& folder) {
   ModelConfig config = decoder.config();
   config.torch_dtype = dtype_name(file_dtype);
   copy_tokenizer(tokenizer_source, folder);
   write_file_atomically(folder / "config.json", write_model_config(config));
 }
 
-void save_decoder(const Decoder& decoder, at::ScalarType file_dtype, const fs::path& tokenizer_source, const fs::path& folder) {
+void save_decoder(const Decoder& decoder, at::ScalarType file_dtype,
+                  const fs::path& tokenizer_source, const fs::path& folder) {
   const CheckpointPart part = decoder_part(decoder, file_dtype);
   create_safetensors(folder, part.files);
   SafetensorsSliceWriter writer(folder, part.files);
-  for (const parallel::TensorPiece& piece : part.pieces) writer.write(piece);
+  for (const parallel::TensorPiece& piece : part.pieces)
+    writer.write(piece);
   writer.finish();
-  RETORT_CHECK(writer.num_elements() == part.files.num_elements()) << "a part of a model is saved as if it were the whole";
+  RETORT_CHECK(writer.num_elements() == part.files.num_elements())
+      << "a part of a model is saved as if it were the whole";
   write_decoder_description(decoder, file_dtype, tokenizer_source, folder);
 }
 
@@ -130,7 +144,9 @@ at::ScalarType parse_dtype(const std::string& name) {
   if (name == "float32") return at::kFloat;
   if (name == "bfloat16") return at::kBFloat16;
   if (name == "float16") return at::kHalf;
-  throw Error(ErrorCode::kInvalidArgument, "unknown dtype '" + name + "'; use float32, bfloat16 or float16").with("dtype", name);
+  throw Error(ErrorCode::kInvalidArgument,
+              "unknown dtype '" + name + "'; use float32, bfloat16 or float16")
+      .with("dtype", name);
 }
 
 std::string dtype_name(at::ScalarType dtype) {
@@ -159,11 +175,13 @@ void hash_parameter(Sha256& hash, const std::string& name, const at::Tensor& par
 std::string weights_fingerprint(const Decoder& decoder) {
   Sha256 hash;
   hash.update(describe_function(decoder.config()) + "\n");
-  for (const parallel::NamedParameter& parameter : decoder.parameters()) hash_parameter(hash, parameter.name, parameter.value);
+  for (const parallel::NamedParameter& parameter : decoder.parameters())
+    hash_parameter(hash, parameter.name, parameter.value);
   return hash.hex_digest();
 }
 
-std::string weights_fingerprint(const fs::path& folder, at::ScalarType dtype, const std::function<void()>& between) {
+std::string weights_fingerprint(const fs::path& folder, at::ScalarType dtype,
+                                const std::function<void()>& between) {
   const ModelConfig config = read_model_config(folder);
   const SafetensorsReader reader(folder);
   check_names(reader, parameter_specs(config), config, folder);

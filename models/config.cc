@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/config_keys.h"
 
 namespace retort::models {
 namespace {
@@ -15,49 +16,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kSupportedFamilies = "llama, mistral, qwen2, qwen3";
 
-// Keys that this parser reads, or that do not change the function of the decoder.
-const std::set<std::string>& known_keys() {
-  static const std::set<std::string> keys{"model_type",
-                                          "architectures",
-                                          "transformers_version",
-                                          "_name_or_path",
-                                          "use_cache",
-                                          "vocab_size",
-                                          "hidden_size",
-                                          "intermediate_size",
-                                          "num_hidden_layers",
-                                          "num_attention_heads",
-                                          "num_key_value_heads",
-                                          "head_dim",
-                                          "hidden_act",
-                                          "max_position_embeddings",
-                                          "initializer_range",
-                                          "rms_norm_eps",
-                                          "rope_theta",
-                                          "rope_scaling",
-                                          "rope_parameters",
-                                          "tie_word_embeddings",
-                                          "attention_bias",
-                                          "mlp_bias",
-                                          "attention_dropout",
-                                          "sliding_window",
-                                          "use_sliding_window",
-                                          "max_window_layers",
-                                          "layer_types",
-                                          "torch_dtype",
-                                          "dtype",
-                                          "bos_token_id",
-                                          "eos_token_id",
-                                          "pad_token_id",
-                                          "pretraining_tp",
-                                          "quantization_config",
-                                          "partial_rotary_factor",
-                                          "is_encoder_decoder",
-                                          "return_dict"};
-  return keys;
-}
-
-// One config.json and the name under which it appears in messages. A null value counts as an absent key.
+// One config.json and the name under which it appears in messages. A null value counts as an absent
+// key.
 class Fields {
  public:
   Fields(const Json& object, std::string prefix, const std::string& origin)
@@ -69,9 +29,10 @@ class Fields {
   }
   bool present(const char* key) const { return object_.contains(key); }  // null counts
 
-  [[noreturn]] void fail(const std::string& key, const Json& value, const std::string& expected) const {
-    throw Error(ErrorCode::kInvalidArgument,
-                origin_ + ": " + prefix_ + key + " = " + value.dump() + " is not supported; " + expected)
+  [[noreturn]] void fail(const std::string& key, const Json& value,
+                         const std::string& expected) const {
+    throw Error(ErrorCode::kInvalidArgument, origin_ + ": " + prefix_ + key + " = " + value.dump() +
+                                                 " is not supported; " + expected)
         .with("file", origin_)
         .with("key", prefix_ + key)
         .with("value", value.dump());
@@ -81,7 +42,8 @@ class Fields {
     const Json* value = find(key);
     if (value == nullptr) {
       if (fallback) return *fallback;
-      throw Error(ErrorCode::kInvalidArgument, origin_ + ": the key '" + prefix_ + key + "' is missing")
+      throw Error(ErrorCode::kInvalidArgument,
+                  origin_ + ": the key '" + prefix_ + key + "' is missing")
           .with("file", origin_)
           .with("key", prefix_ + key);
     }
@@ -93,7 +55,8 @@ class Fields {
   double number(const char* key, double fallback, double minimum) const {
     const Json* value = find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_number() || !(value->get<double>() >= minimum)) fail(key, *value, "expected a positive number");
+    if (!value->is_number() || !(value->get<double>() >= minimum))
+      fail(key, *value, "expected a positive number");
     return value->get<double>();
   }
   bool boolean(const char* key, bool fallback) const {
@@ -122,10 +85,12 @@ Json parse_object(const std::string& text, const std::string& origin) {
   try {
     json = Json::parse(text);
   } catch (const Json::exception& e) {
-    throw Error(ErrorCode::kInvalidArgument, origin + ": not valid JSON: " + e.what()).with("file", origin);
+    throw Error(ErrorCode::kInvalidArgument, origin + ": not valid JSON: " + e.what())
+        .with("file", origin);
   }
   if (!json.is_object()) {
-    throw Error(ErrorCode::kInvalidArgument, origin + ": expected a JSON object").with("file", origin);
+    throw Error(ErrorCode::kInvalidArgument, origin + ": expected a JSON object")
+        .with("file", origin);
   }
   return json;
 }
@@ -158,28 +123,29 @@ void refuse_unsupported(const Fields& fields) {
     std::vector<Json> values;
     const char* expected;
   };
-  const std::vector<Neutral> neutrals{{"pretraining_tp", {1}, "supported: 1"},
-                                      {"quantization_config", {}, "supported: none; load the unquantised checkpoint"},
-                                      {"partial_rotary_factor", {1.0}, "supported: 1.0"},
-                                      {"attention_dropout", {0.0}, "supported: 0.0"},
-                                      {"hidden_dropout", {0.0}, "supported: 0.0"},
-                                      {"is_encoder_decoder", {false}, "supported: false"},
-                                      {"is_causal", {true}, "supported: true"},
-                                      {"attn_logit_softcapping", {}, "supported: null"},
-                                      {"final_logit_softcapping", {}, "supported: null"},
-                                      {"query_pre_attn_scalar", {}, "supported: null"},
-                                      {"embedding_multiplier", {1.0}, "supported: 1.0"},
-                                      {"residual_multiplier", {1.0}, "supported: 1.0"},
-                                      {"attention_multiplier", {}, "supported: null"},
-                                      {"logits_scaling", {1.0}, "supported: 1.0"},
-                                      {"logit_scale", {1.0}, "supported: 1.0"},
-                                      {"num_experts", {0}, "mixtures of experts are not supported"},
-                                      {"num_local_experts", {0}, "mixtures of experts are not supported"}};
+  const std::vector<Neutral> neutrals{
+      {"pretraining_tp", {1}, "supported: 1"},
+      {"quantization_config", {}, "supported: none; load the unquantised checkpoint"},
+      {"partial_rotary_factor", {1.0}, "supported: 1.0"},
+      {"attention_dropout", {0.0}, "supported: 0.0"},
+      {"hidden_dropout", {0.0}, "supported: 0.0"},
+      {"is_encoder_decoder", {false}, "supported: false"},
+      {"is_causal", {true}, "supported: true"},
+      {"attn_logit_softcapping", {}, "supported: null"},
+      {"final_logit_softcapping", {}, "supported: null"},
+      {"query_pre_attn_scalar", {}, "supported: null"},
+      {"embedding_multiplier", {1.0}, "supported: 1.0"},
+      {"residual_multiplier", {1.0}, "supported: 1.0"},
+      {"attention_multiplier", {}, "supported: null"},
+      {"logits_scaling", {1.0}, "supported: 1.0"},
+      {"logit_scale", {1.0}, "supported: 1.0"},
+      {"num_experts", {0}, "mixtures of experts are not supported"},
+      {"num_local_experts", {0}, "mixtures of experts are not supported"}};
   for (const Neutral& neutral : neutrals) {
     const Json* value = fields.find(neutral.key);
     if (value == nullptr) continue;
-    const bool accepted =
-        std::any_of(neutral.values.begin(), neutral.values.end(), [&](const Json& allowed) { return *value == allowed; });
+    const bool accepted = std::any_of(neutral.values.begin(), neutral.values.end(),
+                                      [&](const Json& allowed) { return *value == allowed; });
     if (!accepted) fields.fail(neutral.key, *value, neutral.expected);
   }
 }
@@ -202,9 +168,11 @@ Rope parse_rope(const Fields& fields, int64_t max_positions) {
   }
   if (rope.type == "default") return rope;
   if (rope.type != "linear" && rope.type != "llama3") {
-    scaling.fail(scaling.find("rope_type") ? "rope_type" : "type", rope.type, "supported: default, linear, llama3");
+    scaling.fail(scaling.find("rope_type") ? "rope_type" : "type", rope.type,
+                 "supported: default, linear, llama3");
   }
-  if (!scaling.find("factor")) scaling.fail("factor", nullptr, "the rope type '" + rope.type + "' needs it");
+  if (!scaling.find("factor"))
+    scaling.fail("factor", nullptr, "the rope type '" + rope.type + "' needs it");
   rope.factor = scaling.number("factor", 1.0, 1.0);
   if (rope.type == "linear") return rope;
   for (const char* needed : {"low_freq_factor", "high_freq_factor"}) {
@@ -213,10 +181,12 @@ Rope parse_rope(const Fields& fields, int64_t max_positions) {
   rope.low_freq_factor = scaling.number("low_freq_factor", 1.0, 1e-6);
   rope.high_freq_factor = scaling.number("high_freq_factor", 4.0, 1e-6);
   if (rope.high_freq_factor <= rope.low_freq_factor) {
-    scaling.fail("high_freq_factor", rope.high_freq_factor, "it must be larger than low_freq_factor");
+    scaling.fail("high_freq_factor", rope.high_freq_factor,
+                 "it must be larger than low_freq_factor");
   }
-  rope.original_max_position_embeddings = fields.integer(
-      "original_max_position_embeddings", scaling.integer("original_max_position_embeddings", max_positions, 1), 1);
+  rope.original_max_position_embeddings =
+      fields.integer("original_max_position_embeddings",
+                     scaling.integer("original_max_position_embeddings", max_positions, 1), 1);
   return rope;
 }
 
@@ -225,21 +195,25 @@ std::vector<int64_t> parse_windows(const Fields& fields, const ModelConfig& conf
   std::vector<int64_t> windows(layers, 0);
   if (config.family == Family::kLlama) return windows;
   if (config.family == Family::kMistral) {
-    const int64_t window = fields.present("sliding_window") ? fields.integer("sliding_window", 0, 1) : 4096;
+    const int64_t window =
+        fields.present("sliding_window") ? fields.integer("sliding_window", 0, 1) : 4096;
     std::fill(windows.begin(), windows.end(), window);
     return windows;
   }
   const bool used = fields.boolean("use_sliding_window", false);
   int64_t window = 0;
-  if (used) window = fields.present("sliding_window") ? fields.integer("sliding_window", 0, 1) : 4096;
+  if (used)
+    window = fields.present("sliding_window") ? fields.integer("sliding_window", 0, 1) : 4096;
   const Json* types = fields.find("layer_types");
   if (types == nullptr) {
     const int64_t full = fields.integer("max_window_layers", 28, 0);
-    for (size_t i = 0; i < layers; ++i) windows[i] = static_cast<int64_t>(i) >= full ? window : 0;
+    for (size_t i = 0; i < layers; ++i)
+      windows[i] = static_cast<int64_t>(i) >= full ? window : 0;
     return windows;
   }
   if (!types->is_array() || types->size() != layers) {
-    fields.fail("layer_types", *types, "expected one entry for each of the " + std::to_string(layers) + " layers");
+    fields.fail("layer_types", *types,
+                "expected one entry for each of the " + std::to_string(layers) + " layers");
   }
   for (size_t i = 0; i < layers; ++i) {
     const Json& type = (*types)[i];
@@ -248,7 +222,8 @@ std::vector<int64_t> parse_windows(const Fields& fields, const ModelConfig& conf
       fields.fail("layer_types", type, "supported: full_attention, sliding_attention");
     }
     if (window == 0) {
-      fields.fail("layer_types", type, "sliding layers need use_sliding_window: true and a sliding_window");
+      fields.fail("layer_types", type,
+                  "sliding layers need use_sliding_window: true and a sliding_window");
     }
     windows[i] = window;
   }
@@ -261,7 +236,8 @@ std::vector<int64_t> parse_token_ids(const Fields& fields, const char* key) {
   const Json list = value->is_array() ? *value : Json::array({*value});
   std::vector<int64_t> ids;
   for (const Json& id : list) {
-    if (!id.is_number_integer()) fields.fail(key, *value, "expected a token id or a list of token ids");
+    if (!id.is_number_integer())
+      fields.fail(key, *value, "expected a token id or a list of token ids");
     ids.push_back(id.get<int64_t>());
   }
   return ids;
@@ -279,20 +255,28 @@ void parse_shapes(const Fields& fields, ModelConfig& config) {
   config.intermediate_size = fields.integer("intermediate_size", std::nullopt, 1);
   config.num_hidden_layers = fields.integer("num_hidden_layers", std::nullopt, 1);
   config.num_attention_heads = fields.integer("num_attention_heads", std::nullopt, 1);
-  config.num_key_value_heads = fields.integer("num_key_value_heads", default_kv_heads(fields, config), 1);
+  config.num_key_value_heads =
+      fields.integer("num_key_value_heads", default_kv_heads(fields, config), 1);
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    fields.fail("num_key_value_heads", config.num_key_value_heads,
-                "it must divide num_attention_heads = " + std::to_string(config.num_attention_heads));
+    fields.fail(
+        "num_key_value_heads", config.num_key_value_heads,
+        "it must divide num_attention_heads = " + std::to_string(config.num_attention_heads));
   }
   const int64_t derived =
-      config.family == Family::kQwen3 ? 128 : config.hidden_size / std::max<int64_t>(1, config.num_attention_heads);
+      config.family == Family::kQwen3
+          ? 128
+          : config.hidden_size / std::max<int64_t>(1, config.num_attention_heads);
   if (fields.find("head_dim") == nullptr && config.family != Family::kQwen3 &&
       config.hidden_size % config.num_attention_heads != 0) {
-    fields.fail("hidden_size", config.hidden_size, "it must be a multiple of num_attention_heads unless head_dim is set");
+    fields.fail("hidden_size", config.hidden_size,
+                "it must be a multiple of num_attention_heads unless head_dim is set");
   }
   config.head_dim = fields.integer("head_dim", derived, 1);
-  if (config.head_dim % 2 != 0) fields.fail("head_dim", config.head_dim, "rotary embeddings need an even head_dim");
-  const int64_t positions = config.family == Family::kLlama ? 2048 : config.family == Family::kMistral ? 131072 : 32768;
+  if (config.head_dim % 2 != 0)
+    fields.fail("head_dim", config.head_dim, "rotary embeddings need an even head_dim");
+  const int64_t positions = config.family == Family::kLlama     ? 2048
+                            : config.family == Family::kMistral ? 131072
+                                                                : 32768;
   config.max_position_embeddings = fields.integer("max_position_embeddings", positions, 1);
 }
 
@@ -343,12 +327,14 @@ Json rope_object(const Rope& rope, bool with_theta) {
 }
 
 bool same_rope(const Rope& a, const Rope& b) {
-  return a.type == b.type && a.theta == b.theta && a.factor == b.factor && a.low_freq_factor == b.low_freq_factor &&
-         a.high_freq_factor == b.high_freq_factor && a.original_max_position_embeddings == b.original_max_position_embeddings;
+  return a.type == b.type && a.theta == b.theta && a.factor == b.factor &&
+         a.low_freq_factor == b.low_freq_factor && a.high_freq_factor == b.high_freq_factor &&
+         a.original_max_position_embeddings == b.original_max_position_embeddings;
 }
 
 void write_rope(Json& json, const Rope& rope) {
-  if (json.contains("rope_theta") || json.contains("rope_scaling")) {  // the style of transformers 4
+  // the style of transformers 4
+  if (json.contains("rope_theta") || json.contains("rope_scaling")) {
     json["rope_theta"] = rope.theta;
     json["rope_scaling"] = rope.type == "default" ? Json(nullptr) : rope_object(rope, false);
     json.erase("rope_parameters");
@@ -365,7 +351,8 @@ void write_windows(Json& json, const ModelConfig& config) {
   if (config.family == Family::kMistral) return;
   json["use_sliding_window"] = window > 0;
   Json types = Json::array();
-  for (int64_t w : config.sliding_window) types.push_back(w > 0 ? "sliding_attention" : "full_attention");
+  for (int64_t w : config.sliding_window)
+    types.push_back(w > 0 ? "sliding_attention" : "full_attention");
   json["layer_types"] = types;
 }
 
@@ -375,7 +362,8 @@ void write_dtype(Json& json, const std::string& dtype) {
 }
 
 Json fresh_config(const ModelConfig& config) {
-  static const char* const kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+  static const char* const kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM",
+                                               "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
   Json json;
   json["architectures"] = Json::array({kArchitectures[static_cast<int>(config.family)]});
   json["model_type"] = family_name(config.family);
@@ -423,7 +411,8 @@ std::string write_model_config(const ModelConfig& config) {
   auto set = [&](const char* key, const auto& value, const auto& old) {
     if (fresh || value != old) json[key] = value;
   };
-  RETORT_CHECK(fresh || config.family == before.family) << "the family of a config cannot be changed";
+  RETORT_CHECK(fresh || config.family == before.family)
+      << "the family of a config cannot be changed";
   set("vocab_size", config.vocab_size, before.vocab_size);
   set("hidden_size", config.hidden_size, before.hidden_size);
   set("intermediate_size", config.intermediate_size, before.intermediate_size);
@@ -453,15 +442,19 @@ std::string describe_function(const ModelConfig& config) {
   std::ostringstream text;
   text.precision(17);
   const Rope& rope = config.rope;
-  for (const int64_t size : {static_cast<int64_t>(config.family), config.vocab_size, config.hidden_size, config.intermediate_size,
-                             config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, config.head_dim})
+  for (const int64_t size :
+       {static_cast<int64_t>(config.family), config.vocab_size, config.hidden_size,
+        config.intermediate_size, config.num_hidden_layers, config.num_attention_heads,
+        config.num_key_value_heads, config.head_dim})
     text << size << ' ';
-  for (const bool flag :
-       {config.tie_word_embeddings, config.attention_bias, config.attention_out_bias, config.mlp_bias, config.qk_norm})
+  for (const bool flag : {config.tie_word_embeddings, config.attention_bias,
+                          config.attention_out_bias, config.mlp_bias, config.qk_norm})
     text << flag << ' ';
-  text << config.rms_norm_eps << ' ' << rope.type << ' ' << rope.theta << ' ' << rope.factor << ' ' << rope.low_freq_factor << ' '
-       << rope.high_freq_factor << ' ' << rope.original_max_position_embeddings;
-  for (const int64_t window : config.sliding_window) text << ' ' << window;
+  text << config.rms_norm_eps << ' ' << rope.type << ' ' << rope.theta << ' ' << rope.factor << ' '
+       << rope.low_freq_factor << ' ' << rope.high_freq_factor << ' '
+       << rope.original_max_position_embeddings;
+  for (const int64_t window : config.sliding_window)
+    text << ' ' << window;
   return text.str();
 }
 

@@ -37,19 +37,26 @@ std::string shape_text(at::IntArrayRef shape) {
 
 void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
   const std::vector<int64_t>& cu = tokens.cu_seqlens;
-  auto fail = [](const std::string& what) -> Error { return Error(ErrorCode::kInvalidArgument, "packed tokens: " + what); };
+  auto fail = [](const std::string& what) -> Error {
+    return Error(ErrorCode::kInvalidArgument, "packed tokens: " + what);
+  };
   if (cu.empty() || cu.front() != 0 || !std::is_sorted(cu.begin(), cu.end())) {
     throw fail("cu_seqlens must start with 0 and not decrease");
   }
-  if (tokens.input_ids.dim() != 1 || tokens.input_ids.scalar_type() != at::kLong || tokens.input_ids.size(0) != cu.back()) {
-    throw fail("input_ids must be int64 of shape [" + std::to_string(cu.back()) + "], as cu_seqlens ends");
+  if (tokens.input_ids.dim() != 1 || tokens.input_ids.scalar_type() != at::kLong ||
+      tokens.input_ids.size(0) != cu.back()) {
+    throw fail("input_ids must be int64 of shape [" + std::to_string(cu.back()) +
+               "], as cu_seqlens ends");
   }
   if (!tokens.input_ids.is_cpu()) return;
   const Tensor ids = tokens.input_ids.contiguous();
   const int64_t* id = ids.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < ids.size(0); ++i) {
     if (id[i] < 0 || id[i] >= vocab_size) {
-      throw fail("a token id lies outside the vocabulary").with("index", i).with("id", id[i]).with("vocab_size", vocab_size);
+      throw fail("a token id lies outside the vocabulary")
+          .with("index", i)
+          .with("id", id[i])
+          .with("vocab_size", vocab_size);
     }
   }
 }
@@ -122,7 +129,8 @@ void Decoder::Impl::bind() {
   for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
     const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
     chunks.emplace_back(static_cast<size_t>(end - begin));
-    for (int64_t layer = begin; layer < end; ++layer) bind_layer(layer, next, chunks.back()[static_cast<size_t>(layer - begin)]);
+    for (int64_t layer = begin; layer < end; ++layer)
+      bind_layer(layer, next, chunks.back()[static_cast<size_t>(layer - begin)]);
   }
   if (placement.last(placement.virtual_pp - 1)) {
     final_norm = parameters[next++].value;
@@ -132,54 +140,69 @@ void Decoder::Impl::bind() {
 }
 
 parallel::VocabShard Decoder::Impl::vocab() const {
-  return {.group = placement.tp,
-          .begin = parallel::vocab_begin(config.vocab_size, placement.tp_size(), placement.tp_rank()),
-          .total = config.vocab_size};
+  return {
+      .group = placement.tp,
+      .begin = parallel::vocab_begin(config.vocab_size, placement.tp_size(), placement.tp_rank()),
+      .total = config.vocab_size};
 }
 
 int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
-  const int64_t rows = padded_rows(tokens.num_tokens()), ranks = tp.sequence ? placement.tp_size() : 1;
+  const int64_t rows = padded_rows(tokens.num_tokens()),
+                ranks = tp.sequence ? placement.tp_size() : 1;
   return (rows + ranks - 1) / ranks * ranks;
 }
 
-// Rows of the embedding, zeros for the padding: they stay apart from every sequence and are cut off at the end.
+// Rows of the embedding, zeros for the padding: they stay apart from every sequence and are cut off
+// at the end.
 Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
   const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
-  const auto pad = [&](const Tensor& x) { return padding > 0 ? at::constant_pad_nd(x, {0, 0, 0, padding}) : x; };
+  const auto pad = [&](const Tensor& x) {
+    return padding > 0 ? at::constant_pad_nd(x, {0, 0, 0, padding}) : x;
+  };
   if (!tp.active()) return pad(at::embedding(embedding, tokens.input_ids, config.pad_token_id));
   const int64_t begin = vocab().begin, rows = embedding.size(0);
   if (rows == 0)  // attached to the empty weight: every rank takes part in the backward pass
-    return leave_block(pad(at::zeros({tokens.num_tokens(), config.hidden_size}, embedding.options()) + embedding.sum()), tp);
+    return leave_block(
+        pad(at::zeros({tokens.num_tokens(), config.hidden_size}, embedding.options()) +
+            embedding.sum()),
+        tp);
   const Tensor local = tokens.input_ids - begin;
   const Tensor elsewhere = (local < 0).logical_or(local >= rows);
   const bool pads_here = config.pad_token_id >= begin && config.pad_token_id < begin + rows;
-  const Tensor found = at::embedding(embedding, local.masked_fill(elsewhere, 0), pads_here ? config.pad_token_id - begin : -1);
+  const Tensor found = at::embedding(embedding, local.masked_fill(elsewhere, 0),
+                                     pads_here ? config.pad_token_id - begin : -1);
   return leave_block(pad(found.masked_fill(elsewhere.unsqueeze(1), 0)), tp);
 }
 
 Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Tensor& input) const {
-  const PackedTokens tokens{given.input_ids.to(device()), given.positions.to(device()), given.cu_seqlens, given.forks};
+  const PackedTokens tokens{given.input_ids.to(device()), given.positions.to(device()),
+                            given.cu_seqlens, given.forks};
   const int64_t count = tokens.num_tokens(), padding = padded_tokens(tokens) - count;
   const auto use = [&](size_t begin, size_t end) {
     if (gate) gate(begin, end);
   };
   if (placement.first(chunk)) use(0, 1);
   Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
-  const Tensor positions = padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
+  const Tensor positions =
+      padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
   const int64_t ranks = placement.tp_size();
-  const HeadShape shape{config.num_attention_heads / ranks, std::max<int64_t>(1, config.num_key_value_heads / ranks),
-                        config.head_dim};
+  const HeadShape shape{config.num_attention_heads / ranks,
+                        std::max<int64_t>(1, config.num_key_value_heads / ranks), config.head_dim};
   std::map<int64_t, AttentionPlanPtr> plans;
   LayerInputs inputs{&config, rope_table(positions, inverse_frequencies), {}, tp};
   for (const Layer& layer : chunks.at(static_cast<size_t>(chunk))) {
     AttentionPlanPtr& plan = plans[layer.window];
     if (!plan) {
-      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, tokens.forks, layer.window, x.sum.options());
+      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, tokens.forks,
+                                                layer.window, x.sum.options());
     }
     inputs.plan = plan;
     use(layer.begin, layer.end);
-    if (checkpointing_every > 0 && layer.index % checkpointing_every == 0 && c10::GradMode::is_enabled()) {
-      x = {layer_forward_checkpointed(layer.weights, inputs, x.delta.defined() ? x.sum + x.delta : x.sum), {}};
+    if (checkpointing_every > 0 && layer.index % checkpointing_every == 0 &&
+        c10::GradMode::is_enabled()) {
+      x = {layer_forward_checkpointed(layer.weights, inputs,
+                                      x.delta.defined() ? x.sum + x.delta : x.sum),
+           {}};
     } else {
       x = layer_forward(layer.weights, inputs, x);
     }
@@ -190,35 +213,41 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   return padding > 0 ? out.narrow(0, 0, count) : out;
 }
 
-Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>> tensors, Placement placement)
+Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>> tensors,
+                 Placement placement)
     : impl_(std::make_unique<Impl>()) {
   impl_->config = std::move(config);
   impl_->placement = placement;
   std::map<std::string, Tensor> given;
   for (auto& [name, tensor] : tensors) {
-    if (!given.emplace(name, tensor).second) throw Error(ErrorCode::kMismatch, "a parameter is given twice").with("tensor", name);
+    if (!given.emplace(name, tensor).second)
+      throw Error(ErrorCode::kMismatch, "a parameter is given twice").with("tensor", name);
   }
   at::ScalarType dtype = at::kFloat;
   for (const ParameterSpec& spec : parameter_specs(impl_->config, placement)) {
     const auto it = given.find(spec.name);
     if (it == given.end())
-      throw Error(ErrorCode::kMismatch, "the model's tensor '" + spec.name + "' is missing").with("tensor", spec.name);
+      throw Error(ErrorCode::kMismatch, "the model's tensor '" + spec.name + "' is missing")
+          .with("tensor", spec.name);
     Tensor value = it->second;
     if (value.sizes() != at::IntArrayRef(spec.shape)) {
-      throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' has shape " + shape_text(value.sizes()) + ", expected here " +
+      throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' has shape " +
+                                            shape_text(value.sizes()) + ", expected here " +
                                             shape_text(spec.shape))
           .with("tensor", spec.name);
     }
     if (impl_->parameters.empty()) dtype = value.scalar_type();
     if (value.scalar_type() != dtype || !at::isFloatingType(dtype)) {
-      throw Error(ErrorCode::kMismatch, "the parameters must share one floating dtype").with("tensor", spec.name);
+      throw Error(ErrorCode::kMismatch, "the parameters must share one floating dtype")
+          .with("tensor", spec.name);
     }
     RETORT_CHECK(!value.is_inference()) << spec.name << " is an inference tensor";
     impl_->parameters.push_back({spec.name, value.contiguous(), spec.shard});
     given.erase(it);
   }
   if (!given.empty()) {
-    throw Error(ErrorCode::kMismatch, "tensor '" + given.begin()->first + "' does not belong to this model")
+    throw Error(ErrorCode::kMismatch,
+                "tensor '" + given.begin()->first + "' does not belong to this model")
         .with("tensor", given.begin()->first);
   }
   impl_->bind();
@@ -228,17 +257,20 @@ Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
-Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype, Placement placement, at::Device device) {
+Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype,
+                        Placement placement, at::Device device) {
   const c10::InferenceMode ordinary(false);
   std::map<std::string, uint64_t> index;  // of each tensor in the whole model
-  for (const ParameterSpec& spec : parameter_specs(config)) index.emplace(spec.name, index.size());
+  for (const ParameterSpec& spec : parameter_specs(config))
+    index.emplace(spec.name, index.size());
   std::vector<std::pair<std::string, Tensor>> tensors;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {
     Tensor value;
     const auto options = at::TensorOptions().dtype(at::kFloat);
     switch (spec.kind) {
       case ParameterKind::kMatrix:
-        value = random_normal(spec.shard.shape, config.initializer_range, seed, index.at(spec.name));
+        value =
+            random_normal(spec.shard.shape, config.initializer_range, seed, index.at(spec.name));
         if (spec.shape != spec.shard.shape) {  // a copy: a view would keep the whole matrix alive
           const int64_t size = spec.shape[static_cast<size_t>(spec.shard.dim)];
           value = value.narrow(spec.shard.dim, spec.shard.begin, size).clone();
@@ -263,9 +295,11 @@ Tensor Decoder::hidden(const PackedTokens& tokens) const {
 Tensor Decoder::forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const {
   check_tokens(tokens, impl_->config.vocab_size);
   if (tokens.positions.dim() != 1 || tokens.positions.size(0) != tokens.num_tokens()) {
-    throw Error(ErrorCode::kInvalidArgument, "packed tokens: positions must have the shape of input_ids");
+    throw Error(ErrorCode::kInvalidArgument,
+                "packed tokens: positions must have the shape of input_ids");
   }
-  RETORT_CHECK(input.defined() != impl_->placement.first(chunk)) << "the first chunk takes tokens, the others what comes before";
+  RETORT_CHECK(input.defined() != impl_->placement.first(chunk))
+      << "the first chunk takes tokens, the others what comes before";
   return impl_->forward(chunk, tokens, input);
 }
 
@@ -296,14 +330,17 @@ Tensor Decoder::logits(const Tensor& hidden) const {
 std::vector<parallel::NamedParameter> Decoder::parameters() const { return impl_->parameters; }
 
 void Decoder::set_requires_grad(bool value) {
-  for (parallel::NamedParameter& parameter : impl_->parameters) parameter.value.set_requires_grad(value);
+  for (parallel::NamedParameter& parameter : impl_->parameters)
+    parameter.value.set_requires_grad(value);
 }
 
 at::Device Decoder::device() const { return impl_->device(); }
 at::ScalarType Decoder::dtype() const { return impl_->parameters.front().value.scalar_type(); }
 void Decoder::set_parameter_gate(ParameterGate gate) { impl_->gate = std::move(gate); }
 void Decoder::set_gradient_checkpointing(bool value, int64_t every) {
-  if (every < 1) throw Error(ErrorCode::kInvalidArgument, "every how many layers must be at least 1").with("every", every);
+  if (every < 1)
+    throw Error(ErrorCode::kInvalidArgument, "every how many layers must be at least 1")
+        .with("every", every);
   impl_->checkpointing_every = value ? every : 0;
 }
 uint64_t Decoder::shard_bytes() const { return impl_->shard_bytes; }

@@ -25,8 +25,8 @@ float* out(Tensor& t) { return t.mutable_data_ptr<float>(); }
 class ColumnLinear : public Function<ColumnLinear> {
  public:
   // Lists must be at::TensorList: Function tracks no gradient through any other container.
-  static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList weights, at::TensorList biases,
-                               const TensorParallel& tp) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList weights,
+                               at::TensorList biases, const TensorParallel& tp) {
     variable_list saved{x}, outputs;
     const Tensor input = tp.active() && tp.sequence ? gather_rows(x, tp) : x;
     for (size_t i = 0; i < weights.size(); ++i) {
@@ -42,7 +42,8 @@ class ColumnLinear : public Function<ColumnLinear> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     const auto holder = ctx->saved_data.find("tp");
-    const TensorParallel tp = holder == ctx->saved_data.end() ? TensorParallel{} : from_ivalue(holder->second);
+    const TensorParallel tp =
+        holder == ctx->saved_data.end() ? TensorParallel{} : from_ivalue(holder->second);
     const size_t count = saved.size() - 1;
     const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
     const Tensor input = tp.active() && tp.sequence ? gather_rows(saved[0], tp) : saved[0];
@@ -83,19 +84,22 @@ class RmsNorm : public Function<RmsNorm> {
     const Tensor dy = grads[0].contiguous();
     Tensor dx = at::empty(x.sizes(), x.options());
     Tensor dw = at::empty(saved[1].sizes(), x.options());
-    rms_norm_backward(in(dy), in(x), in(saved[1]), in(saved[2]), nullptr, out(dx), out(dw), saved[2].size(0), x.size(-1));
+    rms_norm_backward(in(dy), in(x), in(saved[1]), in(saved[2]), nullptr, out(dx), out(dw),
+                      saved[2].size(0), x.size(-1));
     return {dx, dw, Tensor()};
   }
 };
 
 class AddRmsNorm : public Function<AddRmsNorm> {
  public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& a, const Tensor& b, const Tensor& weight, double eps) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& a, const Tensor& b,
+                               const Tensor& weight, double eps) {
     const int64_t rows = a.size(0), width = a.size(1);
     Tensor sum = at::empty(a.sizes(), a.options());
     Tensor y = at::empty(a.sizes(), a.options());
     Tensor rstd = at::empty({rows}, a.options());
-    add_rms_norm_forward(in(a), in(b), in(weight), out(sum), out(y), out(rstd), rows, width, static_cast<float>(eps));
+    add_rms_norm_forward(in(a), in(b), in(weight), out(sum), out(y), out(rstd), rows, width,
+                         static_cast<float>(eps));
     ctx->save_for_backward({sum, weight, rstd});
     ctx->set_materialize_grads(false);
     return {sum, y};
@@ -109,8 +113,9 @@ class AddRmsNorm : public Function<AddRmsNorm> {
     const Tensor dy = grads[1].contiguous();
     Tensor dx = at::empty(sum.sizes(), sum.options());
     Tensor dw = at::empty(saved[1].sizes(), sum.options());
-    rms_norm_backward(in(dy), in(sum), in(saved[1]), in(saved[2]), dsum.defined() ? in(dsum) : nullptr, out(dx), out(dw),
-                      sum.size(0), sum.size(1));
+    rms_norm_backward(in(dy), in(sum), in(saved[1]), in(saved[2]),
+                      dsum.defined() ? in(dsum) : nullptr, out(dx), out(dw), sum.size(0),
+                      sum.size(1));
     return {dx, dx, dw, Tensor()};
   }
 };
@@ -148,7 +153,8 @@ struct BodyHolder : torch::CustomClassHolder {
 
 class Checkpointed : public Function<Checkpointed> {
  public:
-  static Tensor forward(AutogradContext* ctx, const LayerBody& body, const Tensor& x, at::TensorList parameters) {
+  static Tensor forward(AutogradContext* ctx, const LayerBody& body, const Tensor& x,
+                        at::TensorList parameters) {
     variable_list saved{x};
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     ctx->save_for_backward(saved);
@@ -159,7 +165,8 @@ class Checkpointed : public Function<Checkpointed> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const auto holder = c10::static_intrusive_pointer_cast<BodyHolder>(ctx->saved_data["body"].toCapsule());
+    const auto holder =
+        c10::static_intrusive_pointer_cast<BodyHolder>(ctx->saved_data["body"].toCapsule());
     variable_list inputs, wanted;
     std::vector<size_t> position;
     for (size_t i = 0; i < saved.size(); ++i) {
@@ -173,28 +180,35 @@ class Checkpointed : public Function<Checkpointed> {
     }
     at::AutoGradMode with_grad(true);
     const Tensor y = holder->body(inputs[0], variable_list(inputs.begin() + 1, inputs.end()));
-    const variable_list found = torch::autograd::grad({y}, wanted, {grads[0]}, /*retain_graph=*/std::nullopt,
-                                                      /*create_graph=*/false, /*allow_unused=*/true);
+    const variable_list found =
+        torch::autograd::grad({y}, wanted, {grads[0]}, /*retain_graph=*/std::nullopt,
+                              /*create_graph=*/false, /*allow_unused=*/true);
     variable_list result(1 + saved.size());  // the first argument, the body, has none
-    for (size_t i = 0; i < found.size(); ++i) result[1 + position[i]] = found[i];
+    for (size_t i = 0; i < found.size(); ++i)
+      result[1 + position[i]] = found[i];
     return result;
   }
 };
 
 }  // namespace
 
-bool fused_path(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && x.is_contiguous(); }
+bool fused_path(const Tensor& x) {
+  return x.is_cpu() && x.scalar_type() == at::kFloat && x.is_contiguous();
+}
 
-std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
-                                  const TensorParallel& tp) {
-  RETORT_CHECK(biases.empty() || biases.size() == weights.size()) << "a bias for each weight or none";
+std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& weights,
+                                  const std::vector<Tensor>& biases, const TensorParallel& tp) {
+  RETORT_CHECK(biases.empty() || biases.size() == weights.size())
+      << "a bias for each weight or none";
   return ColumnLinear::apply(x, at::TensorList(weights), at::TensorList(biases), tp);
 }
 
-Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorParallel& tp) {
+Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const TensorParallel& tp) {
   std::vector<Tensor> biases;
   if (bias.defined() && !tp.active()) biases.push_back(bias);
-  const Tensor y = ColumnLinear::apply(x, at::TensorList(weight), at::TensorList(biases), TensorParallel{})[0];
+  const Tensor y =
+      ColumnLinear::apply(x, at::TensorList(weight), at::TensorList(biases), TensorParallel{})[0];
   if (!tp.active()) return y;
   const Tensor sum = leave_block(y, tp);
   return bias.defined() ? sum + bias : sum;
@@ -205,7 +219,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return plain_rms_norm(x, weight, eps);
 }
 
-std::pair<Tensor, Tensor> add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight, double eps) {
+std::pair<Tensor, Tensor> add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight,
+                                       double eps) {
   if (fused_path(a) && fused_path(b) && fused_path(weight)) {
     variable_list result = AddRmsNorm::apply(a, b, weight, eps);
     return {result[0], result[1]};

@@ -8,37 +8,46 @@
 namespace retort::models {
 namespace {
 
-using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, c10::string_view,
-                                   c10::List<std::optional<at::Scalar>>, std::optional<c10::string_view>);
+using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                   const std::optional<at::Tensor>&, c10::string_view,
+                                   c10::List<std::optional<at::Scalar>>,
+                                   std::optional<c10::string_view>);
 
 // a [M, K] times b [N, K] transposed; any strides.
 at::Tensor onednn_linear(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<LinearPointwise>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                             .typed<LinearPointwise>();
   return op.call(a, b, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, "none",
                  c10::List<std::optional<at::Scalar>>(), std::nullopt);
 }
 
-bool use_onednn(const at::Tensor& a, const at::Tensor& b, int64_t rows, int64_t columns, int64_t inner) {
+bool use_onednn(const at::Tensor& a, const at::Tensor& b, int64_t rows, int64_t columns,
+                int64_t inner) {
   constexpr int64_t kMinProducts = 1 << 20;
-  return rows >= 8 && columns >= 8 && inner >= 8 && rows * columns * inner >= kMinProducts && a.is_cpu() && b.is_cpu() &&
-         a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat && at::Context::hasMKLDNN() &&
+  return rows >= 8 && columns >= 8 && inner >= 8 && rows * columns * inner >= kMinProducts &&
+         a.is_cpu() && b.is_cpu() && a.scalar_type() == at::kFloat &&
+         b.scalar_type() == at::kFloat && at::Context::hasMKLDNN() &&
          at::globalContext().userEnabledMkldnn();
 }
 
 }  // namespace
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (use_onednn(x, weight, x.size(0), weight.size(0), x.size(1))) return onednn_linear(x, weight, bias);
+  if (use_onednn(x, weight, x.size(0), weight.size(0), x.size(1)))
+    return onednn_linear(x, weight, bias);
   return at::linear(x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
 }
 
 at::Tensor linear_grad_input(const at::Tensor& grad, const at::Tensor& weight) {
-  if (use_onednn(grad, weight, grad.size(0), weight.size(1), grad.size(1))) return onednn_linear(grad, weight.t(), {});
+  if (use_onednn(grad, weight, grad.size(0), weight.size(1), grad.size(1)))
+    return onednn_linear(grad, weight.t(), {});
   return at::mm(grad, weight);
 }
 
 at::Tensor linear_grad_weight(const at::Tensor& grad, const at::Tensor& x) {
-  if (use_onednn(grad, x, grad.size(1), x.size(1), grad.size(0))) return onednn_linear(grad.t(), x.t(), {});
+  if (use_onednn(grad, x, grad.size(1), x.size(1), grad.size(0)))
+    return onednn_linear(grad.t(), x.t(), {});
   return at::mm(grad.t(), x);
 }
 

@@ -6,27 +6,35 @@
 
 namespace retort::models {
 
-std::vector<Completion> generate(const Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
-                                 const GenerateOptions& options, const std::function<void(size_t, int32_t)>& on_token) {
+std::vector<Completion> generate(const Decoder& decoder,
+                                 const std::vector<std::vector<int32_t>>& prompts,
+                                 const GenerateOptions& options,
+                                 const std::function<void(size_t, int32_t)>& on_token) {
   if (prompts.empty()) return {};
   int64_t longest = 0;
-  for (const auto& prompt : prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  for (const auto& prompt : prompts)
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   EngineOptions engine_options;
   engine_options.max_sequences = options.max_batch;
-  engine_options.max_tokens_per_step = std::max<int64_t>(engine_options.max_tokens_per_step, options.max_batch);
+  engine_options.max_tokens_per_step =
+      std::max<int64_t>(engine_options.max_tokens_per_step, options.max_batch);
   engine_options.validate();
-  const int64_t block = engine_options.block_tokens, tokens = longest + std::max<int64_t>(0, options.max_new_tokens);
+  const int64_t block = engine_options.block_tokens,
+                tokens = longest + std::max<int64_t>(0, options.max_new_tokens);
   const int64_t sequences = std::min(options.max_batch, static_cast<int64_t>(prompts.size()));
   engine_options.num_blocks = sequences * ((tokens + block - 1) / block);
   GenerationCallbacks callbacks;
-  if (on_token) callbacks.on_token = [&](size_t sample, int32_t token, float) { on_token(sample, token); };
+  if (on_token)
+    callbacks.on_token = [&](size_t sample, int32_t token, float) { on_token(sample, token); };
   return Engine(decoder, engine_options)
-      .run(
-          {.prompts = prompts,
-           .sampling = {.temperature = options.temperature, .top_p = options.top_p, .top_k = options.top_k, .seed = options.seed},
-           .max_new_tokens = options.max_new_tokens,
-           .eos_token_ids = options.eos_token_ids},
-          std::move(callbacks));
+      .run({.prompts = prompts,
+            .sampling = {.temperature = options.temperature,
+                         .top_p = options.top_p,
+                         .top_k = options.top_k,
+                         .seed = options.seed},
+            .max_new_tokens = options.max_new_tokens,
+            .eos_token_ids = options.eos_token_ids},
+           std::move(callbacks));
 }
 
 }  // namespace retort::models

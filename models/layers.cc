@@ -26,7 +26,8 @@ Tensor head_norm(const Tensor& x, const Tensor& weight, const ModelConfig& confi
 }
 
 Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
-  const std::vector<Tensor> qkv = column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}), inputs.tp);
+  const std::vector<Tensor> qkv =
+      column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}), inputs.tp);
   const Tensor q = head_norm(qkv[0], w[kQNorm], *inputs.config);
   const Tensor k = head_norm(qkv[1], w[kKNorm], *inputs.config);
   const Tensor y = packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
@@ -34,7 +35,8 @@ Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const T
 }
 
 Tensor mlp_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
-  const std::vector<Tensor> both = column_linear(x, {w[kGate], w[kUp]}, biases(w, {kGateBias, kUpBias}), inputs.tp);
+  const std::vector<Tensor> both =
+      column_linear(x, {w[kGate], w[kUp]}, biases(w, {kGateBias, kUpBias}), inputs.tp);
   return row_linear(swiglu(both[0], both[1]), w[kDown], w[kDownBias], inputs.tp);
 }
 
@@ -79,7 +81,8 @@ LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {
   for (Tensor& tensor : weights.tensors) {
     if (tensor.defined()) tensor = list[next++];
   }
-  RETORT_CHECK(next == list.size()) << "a layer of " << next << " tensors was given " << list.size();
+  RETORT_CHECK(next == list.size())
+      << "a layer of " << next << " tensors was given " << list.size();
   return weights;
 }
 
@@ -96,8 +99,10 @@ Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, c
   return {after, mlp_block(weights, inputs, normed_after)};
 }
 
-Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs, const Tensor& x) {
-  const LayerBody body = [weights, inputs](const Tensor& input, const std::vector<Tensor>& parameters) {
+Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs,
+                                  const Tensor& x) {
+  const LayerBody body = [weights, inputs](const Tensor& input,
+                                           const std::vector<Tensor>& parameters) {
     const Residual y = layer_forward(weights.with(parameters), inputs, {input, {}});
     return y.sum + y.delta;
   };

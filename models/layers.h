@@ -13,8 +13,8 @@
 
 namespace retort::models {
 
-// The tensors of one layer by their Hugging Face name inside the layer ("self_attn.q_proj.weight"); undefined where the
-// family has none.
+// The tensors of one layer by their Hugging Face name inside the layer ("self_attn.q_proj.weight");
+// undefined where the family has none.
 enum class LayerTensor : uint8_t {
   kInputNorm,
   kQ,
@@ -55,7 +55,8 @@ struct LayerInputs {
   TensorParallel tp;
 };
 
-// The residual stream is carried as a sum not yet formed, so that the addition is fused with the norm that follows.
+// The residual stream is carried as a sum not yet formed, so that the addition is fused with the
+// norm that follows.
 struct Residual {
   at::Tensor sum;    // [R, H]
   at::Tensor delta;  // [R, H], undefined before the first layer
@@ -63,8 +64,10 @@ struct Residual {
 
 Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, const Residual& x);
 // sum + delta and its norm.
-std::pair<at::Tensor, at::Tensor> norm_residual(const Residual& x, const at::Tensor& weight, double eps);
+std::pair<at::Tensor, at::Tensor> norm_residual(const Residual& x, const at::Tensor& weight,
+                                                double eps);
 // As layer_forward without a cache, keeping only the layer's input for backward.
-at::Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs, const at::Tensor& x);
+at::Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs,
+                                      const at::Tensor& x);
 
 }  // namespace retort::models

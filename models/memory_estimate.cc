@@ -32,8 +32,9 @@ struct Slice {
   int64_t layer_parameters(const ModelConfig& c) const {
     const int64_t matrices = hidden * (2 * q + 2 * kv + 3 * inner);
     const int64_t norms = 2 * hidden + (c.qk_norm ? 2 * head_dim : 0);
-    const int64_t biases =
-        (c.attention_bias ? q + 2 * kv : 0) + (c.attention_out_bias ? hidden : 0) + (c.mlp_bias ? 2 * inner + hidden : 0);
+    const int64_t biases = (c.attention_bias ? q + 2 * kv : 0) +
+                           (c.attention_out_bias ? hidden : 0) +
+                           (c.mlp_bias ? 2 * inner + hidden : 0);
     return matrices + norms + biases;
   }
 };
@@ -49,31 +50,36 @@ struct Rows {
   }
 };
 
-// Kept by the fused layer: both norms' inputs and outputs with 1 / rms; q, k (rotated), v, the attention's output and its log-sums;
-// gate, up and their product; before head norms q and k once more.
+// Kept by the fused layer: both norms' inputs and outputs with 1 / rms; q, k (rotated), v, the
+// attention's output and its log-sums; gate, up and their product; before head norms q and k once
+// more.
 int64_t layer_elements(const ModelConfig& config, const Slice& slice, const Rows& rows) {
   int64_t each = 2 * slice.q + 2 * slice.kv + slice.heads + 3 * slice.inner;
   if (config.qk_norm) each += slice.q + slice.kv + slice.heads + slice.kv_heads;
   return rows.residual * (4 * slice.hidden + 2) + rows.all * each;
 }
 
-// Chunks of layers whose micro-batches are between forward and backward, of virtual_pp a stage: docs/parallel.md.
+// Chunks of layers whose micro-batches are between forward and backward, of virtual_pp a stage:
+// docs/parallel.md.
 int64_t chunks_in_flight(const TrainingSizes& sizes) {
   const parallel::Layout& l = sizes.layout;
   if (l.pp == 1) return 1;
   if (l.virtual_pp == 1) return std::min(l.pp - sizes.stage, sizes.micro_batches);
-  return std::min(2 * (l.pp - sizes.stage - 1) + (l.virtual_pp - 1) * l.pp + 1, sizes.micro_batches * l.virtual_pp);
+  return std::min(2 * (l.pp - sizes.stage - 1) + (l.virtual_pp - 1) * l.pp + 1,
+                  sizes.micro_batches * l.virtual_pp);
 }
 
 class Estimate {
  public:
   Estimate(const ModelConfig& config, const TrainingSizes& sizes)
       : config_(config), sizes_(sizes), slice_(config, sizes.layout.tp), rows_(sizes) {
-    const Placement placement{.pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
+    const Placement placement{
+        .pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
     for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
       const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
       for (int64_t i = begin; i < end; ++i)
-        again_.push_back(sizes.gradient_checkpointing && i % sizes.gradient_checkpointing_every == 0 ? 1 : 0);
+        again_.push_back(
+            sizes.gradient_checkpointing && i % sizes.gradient_checkpointing_every == 0 ? 1 : 0);
     }
     layers_ = static_cast<int64_t>(again_.size());
     first_ = sizes.stage == 0;
@@ -90,12 +96,15 @@ class Estimate {
  private:
   int64_t bytes(int64_t elements) const { return elements * sizes_.dtype_bytes; }
   int64_t residual() const { return bytes(rows_.residual * slice_.hidden); }
-  int64_t parameters() const { return before_layers_ + layers_ * layer_parameters_ + after_layers_; }
+  int64_t parameters() const {
+    return before_layers_ + layers_ * layer_parameters_ + after_layers_;
+  }
   int64_t layer() const { return bytes(layer_elements(config_, slice_, rows_)); }
   // Of one micro-batch, with the first `layers` not yet through backward.
   int64_t kept(int64_t layers) const {
     const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
-    return again * residual() + (layers - again) * layer() + rows_.all * slice_.head_dim * kFloatBytes + residual();
+    return again * residual() + (layers - again) * layer() +
+           rows_.all * slice_.head_dim * kFloatBytes + residual();
   }
   int64_t arrivals(int64_t gradient_elements) const;
   int64_t in_loss() const;
@@ -114,24 +123,30 @@ class Estimate {
 int64_t Estimate::arrivals(int64_t gradient_elements) const {
   const parallel::Layout& l = sizes_.layout;
   if (!l.distributed_optimizer || l.dp == 1) return 0;
-  return std::min(kMaxScatters * sizes_.bucket_bytes, gradient_elements * kFloatBytes) / l.dp * (l.dp - 1);
+  return std::min(kMaxScatters * sizes_.bucket_bytes, gradient_elements * kFloatBytes) / l.dp *
+         (l.dp - 1);
 }
 
-// Hidden states, dH, dW and the chunk of logits, which a split vocabulary needs four times (its softmax is made of operators).
+// Hidden states, dH, dW and the chunk of logits, which a split vocabulary needs four times (its
+// softmax is made of operators).
 int64_t Estimate::in_loss() const {
   const int64_t logits = std::min(sizes_.logits_bytes, sizes_.tokens * slice_.vocab * kFloatBytes);
   const int64_t table = slice_.vocab * slice_.hidden * kFloatBytes;
   const int64_t upcast = sizes_.dtype_bytes < kFloatBytes ? table : 0;
-  return bytes((rows_.all + sizes_.tokens) * slice_.hidden) + table + upcast + logits * (sizes_.layout.tp > 1 ? 4 : 1);
+  return bytes((rows_.all + sizes_.tokens) * slice_.hidden) + table + upcast +
+         logits * (sizes_.layout.tp > 1 ? 4 : 1);
 }
 
-// Behind the swiglu: the gradients of the residual stream, of gate and up. Of a layer computed again also all that it keeps and the
-// gradients of its parameters, which come out together: those of down_proj then, all at its end.
+// Behind the swiglu: the gradients of the residual stream, of gate and up. Of a layer computed
+// again also all that it keeps and the gradients of its parameters, which come out together: those
+// of down_proj then, all at its end.
 int64_t Estimate::in_layer_backward(int64_t index) const {
   const int64_t mlp = residual() + bytes(2 * rows_.all * slice_.inner);
   if (again_[static_cast<size_t>(index)] == 0) return mlp;
   const int64_t again = layer() + mlp + bytes(slice_.hidden * slice_.inner);
-  const int64_t at_end = 3 * residual() + bytes(rows_.all * (slice_.q + 2 * slice_.kv + 2 * slice_.hidden) + layer_parameters_);
+  const int64_t at_end =
+      3 * residual() +
+      bytes(rows_.all * (slice_.q + 2 * slice_.kv + 2 * slice_.hidden) + layer_parameters_);
   return std::max(again, at_end);
 }
 
@@ -141,7 +156,8 @@ TrainingMemory Estimate::result() const {
   TrainingMemory memory;
   memory.parameters = bytes(count);
   memory.gradients = count * kFloatBytes;
-  memory.optimizer = count * (sizes_.dtype_bytes < kFloatBytes ? 12 : 8) / (l.distributed_optimizer ? l.dp : 1);
+  memory.optimizer =
+      count * (sizes_.dtype_bytes < kFloatBytes ? 12 : 8) / (l.distributed_optimizer ? l.dp : 1);
   memory.layer_bytes = layer();
   const int64_t chunks = chunks_in_flight(sizes_);
   memory.activations = kept(layers_) * chunks / l.virtual_pp;
@@ -150,8 +166,8 @@ TrainingMemory Estimate::result() const {
   if (layers_ > 0) most = std::max(most, memory.activations + in_layer_backward(layers_ - 1));
   // The last micro-batch, whose backward sends gradients while activations go.
   for (int64_t done = 0; done < layers_; ++done)
-    most = std::max(
-        most, kept(layers_ - done) + in_layer_backward(layers_ - done - 1) + arrivals(after_layers_ + done * layer_parameters_));
+    most = std::max(most, kept(layers_ - done) + in_layer_backward(layers_ - done - 1) +
+                              arrivals(after_layers_ + done * layer_parameters_));
   most = std::max(most, arrivals(count));
   memory.temporary = most - memory.activations;
   return memory;

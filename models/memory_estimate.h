@@ -17,20 +17,24 @@ struct TrainingSizes {
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;  // Decoder::set_gradient_checkpointing
   int64_t bucket_bytes = 40 << 20;           // of gradients, as Trainer::Options
-  int64_t logits_bytes = 16 << 20;           // of the chunk of logits that a loss forms at once, at most
+  // of the chunk of logits that a loss forms at once, at most
+  int64_t logits_bytes = 16 << 20;
 };
 
-// Bytes of tensors on a rank of the stage: that with tp coordinate 0, which holds the largest part of the vocabulary.
+// Bytes of tensors on a rank of the stage: that with tp coordinate 0, which holds the largest part
+// of the vocabulary.
 struct TrainingMemory {
   // All the time: P local parameters.
   int64_t parameters = 0;  // P * dtype_bytes
   int64_t gradients = 0;   // P * 4: the accumulated sums
-  int64_t optimizer = 0;   // P * 8, 4 more beside parameters of 2 bytes; with the distributed optimizer the dp'th part
-  // Between forward and backward: layer_bytes * layers for each micro-batch that is in flight, or the inputs of
-  // layers that are computed again.
+  // P * 8, 4 more beside parameters of 2 bytes; with the distributed optimizer the dp'th part
+  int64_t optimizer = 0;
+  // Between forward and backward: layer_bytes * layers for each micro-batch that is in flight, or
+  // the inputs of layers that are computed again.
   int64_t activations = 0;
-  // The most that stands beside these at one time: the loss with its chunk of logits, dH and dW; the backward pass of a layer (and
-  // its activations, computed again); what arrives in sharded reductions.
+  // The most that stands beside these at one time: the loss with its chunk of logits, dH and dW;
+  // the backward pass of a layer (and its activations, computed again); what arrives in sharded
+  // reductions.
   int64_t temporary = 0;
   int64_t layer_bytes = 0;  // what one layer keeps of a micro-batch without checkpointing
 
@@ -38,8 +42,9 @@ struct TrainingMemory {
   int64_t peak() const { return always() + activations + temporary; }
 };
 
-// For cross-entropy in float32 on the CPU, where it was measured (docs/parallel.md); for other losses, dtypes and devices a lower bound,
-// as they keep more of a norm, of the rotary embedding and of a loss. kInvalidArgument as check_layout, or for a stage that is not there.
+// For cross-entropy in float32 on the CPU, where it was measured (docs/parallel.md); for other
+// losses, dtypes and devices a lower bound, as they keep more of a norm, of the rotary embedding
+// and of a loss. kInvalidArgument as check_layout, or for a stage that is not there.
 TrainingMemory estimate_training_memory(const ModelConfig& config, const TrainingSizes& sizes);
 
 }  // namespace retort::models

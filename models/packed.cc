@@ -8,7 +8,8 @@ namespace retort::models {
 namespace {
 
 at::Tensor to_tensor(const std::vector<int64_t>& values) {
-  at::Tensor out = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kLong));
+  at::Tensor out =
+      at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kLong));
   std::copy(values.begin(), values.end(), out.mutable_data_ptr<int64_t>());
   return out;
 }
@@ -37,7 +38,8 @@ at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions) {
 
 PackedTokens pack_padded(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
   if (input_ids.dim() != 2 || attention_mask.sizes() != input_ids.sizes()) {
-    throw Error(ErrorCode::kInvalidArgument, "pack_padded: input_ids and attention_mask must both be [batch, length]");
+    throw Error(ErrorCode::kInvalidArgument,
+                "pack_padded: input_ids and attention_mask must both be [batch, length]");
   }
   const at::Tensor ids = input_ids.to(at::kCPU, at::kLong).contiguous();
   const at::Tensor mask = attention_mask.to(at::kCPU, at::kLong).contiguous();
@@ -54,7 +56,9 @@ PackedTokens pack_padded(const at::Tensor& input_ids, const at::Tensor& attentio
       rows[b].push_back(static_cast<int32_t>(id[i]));
     }
     if (starts > 1) {
-      throw Error(ErrorCode::kInvalidArgument, "pack_padded: padding must stand at the ends of a row, not inside").with("row", b);
+      throw Error(ErrorCode::kInvalidArgument,
+                  "pack_padded: padding must stand at the ends of a row, not inside")
+          .with("row", b);
     }
   }
   return pack_rows(rows);

@@ -8,14 +8,15 @@
 
 namespace retort::models {
 
-// Where a sequence forks: its tokens [begin, length) continue its first `prefix` tokens, not those between. They see the prefix and
-// themselves, and their positions go on from `prefix`. begin 0: the sequence does not fork.
+// Where a sequence forks: its tokens [begin, length) continue its first `prefix` tokens, not those
+// between. They see the prefix and themselves, and their positions go on from `prefix`. begin 0:
+// the sequence does not fork.
 struct Fork {
   int64_t prefix = 0, begin = 0;
 };
 
-// N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and causal inside a block, but
-// for forks: two continuations of one beginning, which is computed once.
+// N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and
+// causal inside a block, but for forks: two continuations of one beginning, which is computed once.
 struct PackedTokens {
   at::Tensor input_ids;             // [N] int64
   at::Tensor positions;             // [N] int64, restart at 0 in every sequence
@@ -23,16 +24,19 @@ struct PackedTokens {
   std::vector<Fork> forks;          // one for each sequence, or empty: none forks
 
   int64_t num_tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
-  int64_t num_sequences() const { return cu_seqlens.empty() ? 0 : static_cast<int64_t>(cu_seqlens.size()) - 1; }
+  int64_t num_sequences() const {
+    return cu_seqlens.empty() ? 0 : static_cast<int64_t>(cu_seqlens.size()) - 1;
+  }
 };
 
-// Rows `positions` [R] int64 of `values` [N, ...]: [R, ...], with autograd. The positions may lie in host memory.
+// Rows `positions` [R] int64 of `values` [N, ...]: [R, ...], with autograd. The positions may lie
+// in host memory.
 at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions);
 
 // From rows of different lengths.
 PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows);
-// From a padded batch: input_ids [B, T] and attention_mask [B, T] (1 = token); padding may be on either side. The order
-// of the tokens is that of the rows; positions count tokens, not padding.
+// From a padded batch: input_ids [B, T] and attention_mask [B, T] (1 = token); padding may be on
+// either side. The order of the tokens is that of the rows; positions count tokens, not padding.
 PackedTokens pack_padded(const at::Tensor& input_ids, const at::Tensor& attention_mask);
 
 }  // namespace retort::models

@@ -17,7 +17,8 @@ enum class Split {
 
 class SpecList {
  public:
-  SpecList(const ModelConfig& config, const Placement& placement) : config_(config), placement_(placement) {}
+  SpecList(const ModelConfig& config, const Placement& placement)
+      : config_(config), placement_(placement) {}
 
   void add(std::string name, std::vector<int64_t> shape, ParameterKind kind, Split split) {
     ParameterSpec spec{std::move(name), shape, kind, {.shape = shape}};
@@ -77,9 +78,12 @@ void SpecList::add_layer(int64_t layer) {
   const auto norm = [&](const std::string& name, int64_t size, Split split) {
     add(prefix + name + ".weight", {size}, ParameterKind::kNorm, split);
   };
-  const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias, Split split) {
+  const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias,
+                          Split split) {
     add(prefix + name + ".weight", {out, in}, ParameterKind::kMatrix, split);
-    if (bias) add(prefix + name + ".bias", {out}, ParameterKind::kBias, split == Split::kColumns ? Split::kNone : split);
+    if (bias)
+      add(prefix + name + ".bias", {out}, ParameterKind::kBias,
+          split == Split::kColumns ? Split::kNone : split);
   };
   norm("input_layernorm", hidden, Split::kNone);
   linear("self_attn.q_proj", q_size, hidden, config_.attention_bias, Split::kRows);
@@ -110,7 +114,8 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
   }
   for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
     const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
-    for (int64_t layer = begin; layer < end; ++layer) list.add_layer(layer);
+    for (int64_t layer = begin; layer < end; ++layer)
+      list.add_layer(layer);
   }
   if (placement.last(placement.virtual_pp - 1)) {
     list.add("model.norm.weight", {config.hidden_size}, ParameterKind::kNorm, Split::kNone);
@@ -125,13 +130,16 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
   return list.take();
 }
 
-std::vector<ParameterSpec> parameter_specs(const ModelConfig& config) { return parameter_specs(config, Placement{}); }
+std::vector<ParameterSpec> parameter_specs(const ModelConfig& config) {
+  return parameter_specs(config, Placement{});
+}
 
 int64_t ModelConfig::num_parameters() const {
   int64_t total = 0;
   for (const ParameterSpec& spec : parameter_specs(*this)) {
     int64_t size = 1;
-    for (int64_t dim : spec.shape) size *= dim;
+    for (int64_t dim : spec.shape)
+      size *= dim;
     total += size;
   }
   return total;

@@ -1,4 +1,5 @@
-// Which tensors a decoder of a given config has: their Hugging Face names, shapes and roles. Private to models/.
+// Which tensors a decoder of a given config has: their Hugging Face names, shapes and roles.
+// Private to models/.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,11 @@ struct ParameterSpec {
   parallel::ParameterShard shard{};
 };
 
-// The whole model, in the order of Decoder::parameters(): embedding, layers (attention before MLP), final norm, head unless tied.
+// The whole model, in the order of Decoder::parameters(): embedding, layers (attention before MLP),
+// final norm, head unless tied.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& config);
-// What a process holds of it, in the same order; a tied head on another stage than the embedding comes last, under the embedding's
-// name. kInvalidArgument as Placement::validate.
+// What a process holds of it, in the same order; a tied head on another stage than the embedding
+// comes last, under the embedding's name. kInvalidArgument as Placement::validate.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Placement& placement);
 
 }  // namespace retort::models

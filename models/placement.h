@@ -1,4 +1,5 @@
-// Which part of a decoder this process holds: its slice of every layer (tensor parallel) and its run of layers (pipeline parallel).
+// Which part of a decoder this process holds: its slice of every layer (tensor parallel) and its
+// run of layers (pipeline parallel).
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,13 @@
 
 namespace retort::models {
 
-// kInvalidArgument naming the size of the model that a layout does not divide: attention heads, key/value heads,
-// intermediate_size; more stages than layers.
+// kInvalidArgument naming the size of the model that a layout does not divide: attention heads,
+// key/value heads, intermediate_size; more stages than layers.
 void check_layout(const parallel::Layout& layout, const ModelConfig& config);
 
-// Pipeline stages are counted from the embedding. With virtual_pp chunks a process holds the runs stage, stage + pp, stage + 2 pp, ...
-// of pp * virtual_pp runs of consecutive layers (SYSTEMS B061-B064); where they do not divide the layers, the first runs get one more.
+// Pipeline stages are counted from the embedding. With virtual_pp chunks a process holds the runs
+// stage, stage + pp, stage + 2 pp, ... of pp * virtual_pp runs of consecutive layers (SYSTEMS
+// B061-B064); where they do not divide the layers, the first runs get one more.
 struct Placement {
   parallel::Group* tp = nullptr;  // null: not split
   bool sequence_parallel = false;
@@ -24,8 +26,10 @@ struct Placement {
   static Placement of(parallel::World& world);
   int64_t tp_size() const { return tp == nullptr ? 1 : tp->size(); }
   int64_t tp_rank() const { return tp == nullptr ? 0 : tp->rank(); }
-  bool first(int64_t chunk = 0) const { return stage == 0 && chunk == 0; }                   // holds the embedding
-  bool last(int64_t chunk = 0) const { return stage == pp - 1 && chunk == virtual_pp - 1; }  // holds the final norm and the head
+  // holds the embedding
+  bool first(int64_t chunk = 0) const { return stage == 0 && chunk == 0; }
+  // holds the final norm and the head
+  bool last(int64_t chunk = 0) const { return stage == pp - 1 && chunk == virtual_pp - 1; }
   bool whole() const { return tp_size() == 1 && pp == 1; }
   // Layers [first, second) of a chunk.
   std::pair<int64_t, int64_t> layers(int64_t num_layers, int64_t chunk) const;

@@ -15,20 +15,23 @@
 namespace retort::models {
 
 at::Tensor rope_inverse_frequencies(const Rope& rope, int64_t head_dim) {
-  const at::Tensor exponents = at::arange(0, head_dim, 2, at::TensorOptions().dtype(at::kFloat)) / static_cast<double>(head_dim);
+  const at::Tensor exponents = at::arange(0, head_dim, 2, at::TensorOptions().dtype(at::kFloat)) /
+                               static_cast<double>(head_dim);
   const at::Tensor frequencies = at::reciprocal(at::pow(at::Scalar(rope.theta), exponents));
   if (rope.type == "linear") return frequencies / rope.factor;
   if (rope.type != "llama3") return frequencies;
   // Long wavelengths are slowed down by `factor`, short ones kept, those between are interpolated.
   const auto context = static_cast<double>(rope.original_max_position_embeddings);
-  const double longest_kept = context / rope.high_freq_factor, shortest_scaled = context / rope.low_freq_factor;
+  const double longest_kept = context / rope.high_freq_factor,
+               shortest_scaled = context / rope.low_freq_factor;
   const at::Tensor wavelength = at::reciprocal(frequencies) * (2.0 * std::numbers::pi);
   const at::Tensor scaled = frequencies / rope.factor;
-  const at::Tensor smooth =
-      (at::reciprocal(wavelength) * context - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor smooth = (at::reciprocal(wavelength) * context - rope.low_freq_factor) /
+                            (rope.high_freq_factor - rope.low_freq_factor);
   const at::Tensor between = (1.0 - smooth) * scaled + smooth * frequencies;
   const at::Tensor slowed = at::where(wavelength > shortest_scaled, scaled, frequencies);
-  return at::where((wavelength >= longest_kept).logical_and(wavelength <= shortest_scaled), between, slowed);
+  return at::where((wavelength >= longest_kept).logical_and(wavelength <= shortest_scaled), between,
+                   slowed);
 }
 
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies) {
@@ -38,7 +41,8 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
 
 at::Tensor rotate(const at::Tensor& x, const RopeTable& table) {
   const int64_t half = x.size(-1) / 2;
-  const at::Tensor cos = table.cos.to(x.scalar_type()).unsqueeze(1), sin = table.sin.to(x.scalar_type()).unsqueeze(1);
+  const at::Tensor cos = table.cos.to(x.scalar_type()).unsqueeze(1),
+                   sin = table.sin.to(x.scalar_type()).unsqueeze(1);
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
   return at::cat({first * cos - second * sin, second * cos + first * sin}, -1);
 }

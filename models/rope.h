@@ -16,7 +16,8 @@ struct RopeTable {
 };
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies);
 
-// x [N, heads, head_dim] rotated, by ATen operators (any dtype, any device, differentiable); the table is rounded to x's dtype.
+// x [N, heads, head_dim] rotated, by ATen operators (any dtype, any device, differentiable); the
+// table is rounded to x's dtype.
 at::Tensor rotate(const at::Tensor& x, const RopeTable& table);
 
 }  // namespace retort::models

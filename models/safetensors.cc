@@ -22,7 +22,8 @@ namespace {
 
 struct Shard {
   explicit Shard(const std::filesystem::path& path)
-      : file(std::make_shared<MappedFile>(path)), header(parse_safetensors_header(file->text(), path)) {}
+      : file(std::make_shared<MappedFile>(path)),
+        header(parse_safetensors_header(file->text(), path)) {}
   std::shared_ptr<MappedFile> file;
   SafetensorsHeader header;
 };
@@ -47,7 +48,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
     if (!file.is_string()) corrupt(path, "the shard of tensor '" + name + "' is not a file name");
     const std::string shard = file.get<std::string>();
     if (shard.empty() || std::filesystem::path(shard).filename() != shard || shard == "..") {
-      corrupt(path, "the shard of tensor '" + name + "' is '" + shard + "', expected a file in the same folder");
+      corrupt(path, "the shard of tensor '" + name + "' is '" + shard +
+                        "', expected a file in the same folder");
     }
     map.emplace(name, shard);
   }
@@ -58,13 +60,14 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 std::vector<TensorInfo> infos_of(const NamedTensors& tensors) {
   std::vector<TensorInfo> infos;
-  for (const auto& [name, tensor] : tensors) infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  for (const auto& [name, tensor] : tensors)
+    infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
   return infos;
 }
 
 // One of `files`, under a temporary name first.
-void write_atomically(const std::filesystem::path& folder, const std::string& name, const SafetensorsLayout& layout,
-                      const NamedTensors& tensors) {
+void write_atomically(const std::filesystem::path& folder, const std::string& name,
+                      const SafetensorsLayout& layout, const NamedTensors& tensors) {
   const std::string temporary = name + ".tmp-" + std::to_string(::getpid());
   const SafetensorsFiles files = SafetensorsFiles::one(temporary, layout);
   try {
@@ -91,7 +94,8 @@ struct SafetensorsReader::Impl {
 
   SliceRuns runs_of(const parallel::TensorPiece& piece) const;
 
-  void open(const std::filesystem::path& file, const std::function<bool(const std::string&)>& wanted) {
+  void open(const std::filesystem::path& file,
+            const std::function<bool(const std::string&)>& wanted) {
     auto shard = std::make_shared<Shard>(file);
     if (tensors.empty()) metadata = shard->header.metadata;
     uint64_t bytes = 0;
@@ -105,12 +109,14 @@ struct SafetensorsReader::Impl {
   const std::pair<const std::string, std::shared_ptr<Shard>>& find(const std::string& name) const {
     const auto it = tensors.find(name);
     if (it == tensors.end())
-      throw Error(ErrorCode::kMismatch, "the checkpoint has no tensor '" + name + "'").with("tensor", name);
+      throw Error(ErrorCode::kMismatch, "the checkpoint has no tensor '" + name + "'")
+          .with("tensor", name);
     return *it;
   }
 };
 
-SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : impl_(std::make_shared<Impl>()) {
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
+    : impl_(std::make_shared<Impl>()) {
   if (!std::filesystem::is_directory(path)) {
     impl_->open(path, [](const std::string&) { return true; });
     return;
@@ -121,31 +127,38 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : impl_(
   }
   const std::filesystem::path index = path / "model.safetensors.index.json";
   if (!std::filesystem::exists(index)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                path.string() + ": neither model.safetensors nor model.safetensors.index.json is there")
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        path.string() + ": neither model.safetensors nor model.safetensors.index.json is there")
         .with("folder", path.string());
   }
   impl_->sharded = true;
   const std::map<std::string, std::string> map = read_index(index);
   std::map<std::string, bool> files;
-  for (const auto& [name, file] : map) files[file] = true;
+  for (const auto& [name, file] : map)
+    files[file] = true;
   for (const auto& [file, unused] : files) {
-    if (!std::filesystem::exists(path / file)) corrupt(index, "its shard '" + file + "' is missing");
+    if (!std::filesystem::exists(path / file))
+      corrupt(index, "its shard '" + file + "' is missing");
     impl_->open(path / file, [&](const std::string& name) {
       const auto it = map.find(name);
       return it != map.end() && it->second == file;
     });
   }
   for (const auto& [name, file] : map) {
-    if (!impl_->tensors.contains(name)) corrupt(path / file, "the index says that it holds tensor '" + name + "', it does not");
+    if (!impl_->tensors.contains(name))
+      corrupt(path / file, "the index says that it holds tensor '" + name + "', it does not");
   }
 }
 
-bool SafetensorsReader::contains(const std::string& name) const { return impl_->tensors.contains(name); }
+bool SafetensorsReader::contains(const std::string& name) const {
+  return impl_->tensors.contains(name);
+}
 
 std::vector<std::string> SafetensorsReader::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, shard] : impl_->tensors) names.push_back(name);
+  for (const auto& [name, shard] : impl_->tensors)
+    names.push_back(name);
   return names;
 }
 
@@ -169,7 +182,9 @@ std::vector<int64_t> SafetensorsReader::shape(const std::string& name) const {
   return shard->header.tensors.at(key).shape;
 }
 
-const std::map<std::string, std::string>& SafetensorsReader::metadata() const { return impl_->metadata; }
+const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
+  return impl_->metadata;
+}
 bool SafetensorsReader::sharded() const { return impl_->sharded; }
 uint64_t SafetensorsReader::largest_shard_bytes() const { return impl_->largest_shard_bytes; }
 
@@ -179,8 +194,8 @@ SliceRuns SafetensorsReader::Impl::runs_of(const parallel::TensorPiece& piece) c
   const TensorEntry& entry = shard->header.tensors.at(key);
   if (entry.shape != piece.shape) {
     std::ostringstream text;
-    text << shard->file->path().string() << ": tensor '" << piece.name << "' has shape " << at::IntArrayRef(entry.shape)
-         << ", expected " << at::IntArrayRef(piece.shape);
+    text << shard->file->path().string() << ": tensor '" << piece.name << "' has shape "
+         << at::IntArrayRef(entry.shape) << ", expected " << at::IntArrayRef(piece.shape);
     throw Error(ErrorCode::kMismatch, text.str()).with("tensor", piece.name);
   }
   return slice_runs(piece);
@@ -190,7 +205,8 @@ at::Tensor SafetensorsReader::get(const parallel::TensorPiece& wanted) const {
   const SliceRuns runs = impl_->runs_of(wanted);
   const int64_t count = wanted.values.numel();
   const at::Tensor whole = get(wanted.name);
-  if (runs.together(wanted.begin, count)) return whole.reshape({-1}).narrow(0, runs.place(wanted.begin), count);
+  if (runs.together(wanted.begin, count))
+    return whole.reshape({-1}).narrow(0, runs.place(wanted.begin), count);
   parallel::TensorPiece copy = wanted;
   copy.values = at::empty({count}, whole.options());
   read_piece(copy);
@@ -221,14 +237,17 @@ void SafetensorsReader::read_piece(parallel::TensorPiece& piece) const {
 
 void write_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  write_atomically(file.parent_path(), file.filename().string(), SafetensorsLayout(infos_of(tensors), metadata), tensors);
+  write_atomically(file.parent_path(), file.filename().string(),
+                   SafetensorsLayout(infos_of(tensors), metadata), tensors);
 }
 
 void write_safetensors_folder(const std::filesystem::path& folder, const NamedTensors& tensors,
                               const SafetensorsWriteOptions& options) {
   const SafetensorsFiles files = SafetensorsFiles::model(infos_of(tensors), options);
-  for (const auto& [name, layout] : files.files) write_atomically(folder, name, layout, tensors);
-  if (!files.index.empty()) write_file_atomically(folder / "model.safetensors.index.json", files.index);
+  for (const auto& [name, layout] : files.files)
+    write_atomically(folder, name, layout, tensors);
+  if (!files.index.empty())
+    write_file_atomically(folder / "model.safetensors.index.json", files.index);
 }
 
 }  // namespace retort::models

@@ -1,4 +1,5 @@
-// Reading (mmap) and writing safetensors files, single or sharded with model.safetensors.index.json.
+// Reading (mmap) and writing safetensors files, single or sharded with
+// model.safetensors.index.json.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,20 +17,24 @@
 
 namespace retort::models {
 
-// A read-only view of a checkpoint's tensors. Tensors returned by get() alias the mapping and keep it alive; copy before
-// writing. kCorrupt naming file, tensor and expectation for a header that lies (size, offsets, dtype, overlap, bounds).
+// A read-only view of a checkpoint's tensors. Tensors returned by get() alias the mapping and keep
+// it alive; copy before writing. kCorrupt naming file, tensor and expectation for a header that
+// lies (size, offsets, dtype, overlap, bounds).
 class SafetensorsReader {
  public:
-  // `path`: a .safetensors file, or a folder (model.safetensors, or model.safetensors.index.json and its shards).
+  // `path`: a .safetensors file, or a folder (model.safetensors, or model.safetensors.index.json
+  // and its shards).
   explicit SafetensorsReader(const std::filesystem::path& path);
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;  // sorted
   at::Tensor get(const std::string& name) const;
   std::vector<int64_t> shape(const std::string& name) const;
-  // Fills piece.values, which says how many elements and in which dtype, with those elements of the whole tensor; reads no others.
-  // kMismatch naming the tensor if it is missing, or has another shape than the whole.
+  // Fills piece.values, which says how many elements and in which dtype, with those elements of the
+  // whole tensor; reads no others. kMismatch naming the tensor if it is missing, or has another
+  // shape than the whole.
   void read_piece(parallel::TensorPiece& piece) const;
-  // The same elements in the file's dtype, one dimension: a view of the mapping if they lie together, else a copy.
+  // The same elements in the file's dtype, one dimension: a view of the mapping if they lie
+  // together, else a copy.
   at::Tensor get(const parallel::TensorPiece& wanted) const;
   // The `__metadata__` of the (first) file.
   const std::map<std::string, std::string>& metadata() const;
@@ -43,10 +48,12 @@ class SafetensorsReader {
 };
 
 // One file, atomically, by one process (several: models/safetensors_writer.h).
-void write_safetensors(const std::filesystem::path& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+void write_safetensors(const std::filesystem::path& file,
+                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 // The files of SafetensorsFiles::model, each atomically.
-void write_safetensors_folder(const std::filesystem::path& folder, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+void write_safetensors_folder(const std::filesystem::path& folder,
+                              const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                               const SafetensorsWriteOptions& options = {});
 
 }  // namespace retort::models

@@ -12,11 +12,14 @@ namespace {
 
 uint64_t elements_of(const std::vector<int64_t>& shape) {
   uint64_t elements = 1;
-  for (const int64_t size : shape) elements *= static_cast<uint64_t>(size);
+  for (const int64_t size : shape)
+    elements *= static_cast<uint64_t>(size);
   return elements;
 }
 
-uint64_t bytes_of(const TensorInfo& tensor) { return elements_of(tensor.shape) * c10::elementSize(tensor.dtype); }
+uint64_t bytes_of(const TensorInfo& tensor) {
+  return elements_of(tensor.shape) * c10::elementSize(tensor.dtype);
+}
 
 void sort_for_file(std::vector<TensorInfo>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
@@ -33,22 +36,26 @@ std::string shard_name(size_t index, size_t count) {
 
 }  // namespace
 
-SafetensorsLayout::SafetensorsLayout(std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata) {
+SafetensorsLayout::SafetensorsLayout(std::vector<TensorInfo> tensors,
+                                     const std::map<std::string, std::string>& metadata) {
   sort_for_file(tensors);
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
   for (const TensorInfo& tensor : tensors) {
     const uint64_t end = offset + bytes_of(tensor);
-    header[tensor.name] = {
-        {"dtype", safetensors_dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
-    const bool added = tensors_.emplace(tensor.name, TensorEntry{tensor.dtype, tensor.shape, offset, end}).second;
+    header[tensor.name] = {{"dtype", safetensors_dtype_name(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
+    const bool added =
+        tensors_.emplace(tensor.name, TensorEntry{tensor.dtype, tensor.shape, offset, end}).second;
     RETORT_CHECK(added) << "tensor " << tensor.name << " is given twice";
     offset = end;
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
-  for (size_t i = 0; i < 8; ++i) head_ += static_cast<char>(text.size() >> (8 * i));
+  for (size_t i = 0; i < 8; ++i)
+    head_ += static_cast<char>(text.size() >> (8 * i));
   head_ += text;
   for (auto& [name, entry] : tensors_) {
     entry.begin += head_.size();
@@ -63,7 +70,8 @@ SafetensorsFiles SafetensorsFiles::one(std::string name, SafetensorsLayout layou
   return files;
 }
 
-SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors, const SafetensorsWriteOptions& options) {
+SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors,
+                                         const SafetensorsWriteOptions& options) {
   std::vector<std::vector<TensorInfo>> shards(1);
   uint64_t in_shard = 0, total = 0, elements = 0;
   for (const TensorInfo& tensor : tensors) {
@@ -83,7 +91,8 @@ SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors,
   std::map<std::string, std::string> map;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_name(i, shards.size());
-    for (const TensorInfo& tensor : shards[i]) map[tensor.name] = name;
+    for (const TensorInfo& tensor : shards[i])
+      map[tensor.name] = name;
     files.files.emplace_back(name, SafetensorsLayout(std::move(shards[i]), options.metadata));
   }
   nlohmann::ordered_json index;
@@ -95,14 +104,17 @@ SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors,
 
 const TensorEntry& SafetensorsFiles::at(const std::string& tensor) const {
   for (const auto& [name, layout] : files)
-    if (const auto found = layout.tensors().find(tensor); found != layout.tensors().end()) return found->second;
-  throw Error(ErrorCode::kMismatch, "no file is laid out for tensor '" + tensor + "'").with("tensor", tensor);
+    if (const auto found = layout.tensors().find(tensor); found != layout.tensors().end())
+      return found->second;
+  throw Error(ErrorCode::kMismatch, "no file is laid out for tensor '" + tensor + "'")
+      .with("tensor", tensor);
 }
 
 uint64_t SafetensorsFiles::num_elements() const {
   uint64_t elements = 0;
   for (const auto& [name, layout] : files)
-    for (const auto& [tensor, entry] : layout.tensors()) elements += elements_of(entry.shape);
+    for (const auto& [tensor, entry] : layout.tensors())
+      elements += elements_of(entry.shape);
   return elements;
 }
 

@@ -1,4 +1,5 @@
-// Where the tensors of safetensors files lie, from their names, dtypes and shapes alone: the same in every process.
+// Where the tensors of safetensors files lie, from their names, dtypes and shapes alone: the same
+// in every process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,14 +24,17 @@ struct TensorEntry {
   uint64_t begin = 0, end = 0;  // bytes from the start of the file
 };
 
-// One file. Its tensors stand widest elements first, then by name: every tensor is aligned, and the same tensors give the same bytes.
+// One file. Its tensors stand widest elements first, then by name: every tensor is aligned, and the
+// same tensors give the same bytes.
 class SafetensorsLayout {
  public:
   // kInvalidArgument for a dtype that the format has no name for.
   explicit SafetensorsLayout(std::vector<TensorInfo> tensors,
-                             const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+                             const std::map<std::string, std::string>& metadata = {
+                                 {"format", "pt"}});
 
-  const std::string& head() const { return head_; }  // what the file begins with: the header and its length
+  // what the file begins with: the header and its length
+  const std::string& head() const { return head_; }
   uint64_t file_bytes() const { return file_bytes_; }
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
 
@@ -49,11 +53,14 @@ struct SafetensorsWriteOptions {
 // The files of a folder that together hold some tensors.
 struct SafetensorsFiles {
   std::vector<std::pair<std::string, SafetensorsLayout>> files;  // by file name
-  std::string index;                                             // the text of model.safetensors.index.json; empty: there is none
+  // the text of model.safetensors.index.json; empty: there is none
+  std::string index;
 
   static SafetensorsFiles one(std::string name, SafetensorsLayout layout);
-  // model.safetensors, or shards with an index when they exceed max_shard_bytes: filled in the order of `tensors`.
-  static SafetensorsFiles model(const std::vector<TensorInfo>& tensors, const SafetensorsWriteOptions& options = {});
+  // model.safetensors, or shards with an index when they exceed max_shard_bytes: filled in the
+  // order of `tensors`.
+  static SafetensorsFiles model(const std::vector<TensorInfo>& tensors,
+                                const SafetensorsWriteOptions& options = {});
   // kMismatch naming the tensor if no file has it.
   const TensorEntry& at(const std::string& tensor) const;
   uint64_t num_elements() const;  // of all tensors

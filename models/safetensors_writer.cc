@@ -20,8 +20,10 @@ constexpr int64_t kBufferElements = 32 << 10;
 }  // namespace
 
 void create_safetensors(const fs::path& folder, const SafetensorsFiles& files) {
-  for (const auto& [name, layout] : files.files) reserve_file(folder / name, layout.head(), layout.file_bytes());
-  if (!files.index.empty()) write_file_atomically(folder / "model.safetensors.index.json", files.index);
+  for (const auto& [name, layout] : files.files)
+    reserve_file(folder / name, layout.head(), layout.file_bytes());
+  if (!files.index.empty())
+    write_file_atomically(folder / "model.safetensors.index.json", files.index);
 }
 
 struct SafetensorsSliceWriter::Target {
@@ -35,8 +37,10 @@ struct SafetensorsSliceWriter::Target {
   }
 };
 
-SafetensorsSliceWriter::SafetensorsSliceWriter(fs::path folder, const SafetensorsFiles& files) : folder_(std::move(folder)) {
-  for (const auto& [name, layout] : files.files) targets_.push_back(std::make_unique<Target>(Target{folder_ / name, &layout}));
+SafetensorsSliceWriter::SafetensorsSliceWriter(fs::path folder, const SafetensorsFiles& files)
+    : folder_(std::move(folder)) {
+  for (const auto& [name, layout] : files.files)
+    targets_.push_back(std::make_unique<Target>(Target{folder_ / name, &layout}));
 }
 
 SafetensorsSliceWriter::~SafetensorsSliceWriter() = default;
@@ -48,10 +52,12 @@ SafetensorsSliceWriter::Target& SafetensorsSliceWriter::find(const parallel::Ten
     if (found->second.shape == piece.shape) return *target;
     std::ostringstream text;
     text << target->path.string() << ": tensor '" << piece.name << "' is laid out with shape "
-         << at::IntArrayRef(found->second.shape) << ", a piece is of one with " << at::IntArrayRef(piece.shape);
+         << at::IntArrayRef(found->second.shape) << ", a piece is of one with "
+         << at::IntArrayRef(piece.shape);
     throw Error(ErrorCode::kMismatch, text.str()).with("tensor", piece.name);
   }
-  throw Error(ErrorCode::kMismatch, folder_.string() + ": no file is laid out for tensor '" + piece.name + "'")
+  throw Error(ErrorCode::kMismatch,
+              folder_.string() + ": no file is laid out for tensor '" + piece.name + "'")
       .with("tensor", piece.name);
 }
 
@@ -107,7 +113,8 @@ parallel::TensorPiece parameter_piece(const parallel::NamedParameter& parameter)
 
 parallel::TensorPiece snapshot(const parallel::TensorPiece& piece, at::ScalarType dtype) {
   parallel::TensorPiece copy = piece;
-  copy.values = at::empty(piece.values.sizes(), at::TensorOptions().dtype(dtype)).copy_(piece.values.detach());
+  copy.values = at::empty(piece.values.sizes(), at::TensorOptions().dtype(dtype))
+                    .copy_(piece.values.detach());
   return copy;
 }
 

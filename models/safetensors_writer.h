@@ -16,22 +16,25 @@
 
 namespace retort::models {
 
-// One process makes the files in `folder` (which must exist): headers and index are written and the room for every tensor is reserved,
-// so that a full disk shows here (kResourceExhausted naming the file).
+// One process makes the files in `folder` (which must exist): headers and index are written and the
+// room for every tensor is reserved, so that a full disk shows here (kResourceExhausted naming the
+// file).
 void create_safetensors(const std::filesystem::path& folder, const SafetensorsFiles& files);
 
 // Then any number of processes write the elements, each its own, into files that all see.
 // Threads: one at a time. Errors: kUnavailable / kResourceExhausted naming the file.
 class SafetensorsSliceWriter {
  public:
-  // `files`: as given to create_safetensors; must outlive the writer. A file is opened when its first element is written.
+  // `files`: as given to create_safetensors; must outlive the writer. A file is opened when its
+  // first element is written.
   SafetensorsSliceWriter(std::filesystem::path folder, const SafetensorsFiles& files);
   ~SafetensorsSliceWriter();
   SafetensorsSliceWriter(const SafetensorsSliceWriter&) = delete;
 
-  // Converts to the file's dtype (as Tensor::to, through a buffer of at most 256 KiB) and writes each element to its place. Values of
-  // the file's dtype on the CPU are written as they lie, without any LibTorch operation. kMismatch naming a tensor that the files do not
-  // have in that shape.
+  // Converts to the file's dtype (as Tensor::to, through a buffer of at most 256 KiB) and writes
+  // each element to its place. Values of the file's dtype on the CPU are written as they lie,
+  // without any LibTorch operation. kMismatch naming a tensor that the files do not have in that
+  // shape.
   void write(const parallel::TensorPiece& piece);
   // Every element written is on the disk.
   void finish();
@@ -47,7 +50,8 @@ class SafetensorsSliceWriter {
   uint64_t num_elements_ = 0;
 };
 
-// The whole of a tensor, and what a rank holds of a parameter. They share memory with it if it is contiguous.
+// The whole of a tensor, and what a rank holds of a parameter. They share memory with it if it is
+// contiguous.
 parallel::TensorPiece whole_piece(const std::string& name, const at::Tensor& tensor);
 parallel::TensorPiece parameter_piece(const parallel::NamedParameter& parameter);
 // A copy of its own, in `dtype`.

@@ -55,7 +55,8 @@ Tensor gather_rows(const Tensor& x, const TensorParallel& tp) {
 }
 
 Tensor sum_and_scatter_rows(const Tensor& x, const TensorParallel& tp) {
-  RETORT_CHECK(x.size(0) % tp.group->size() == 0) << x.size(0) << " rows over " << tp.group->size() << " ranks";
+  RETORT_CHECK(x.size(0) % tp.group->size() == 0)
+      << x.size(0) << " rows over " << tp.group->size() << " ranks";
   const Tensor parts = x.detach().to(at::kFloat).contiguous();
   Tensor sum = at::empty({x.size(0) / tp.group->size(), x.size(1)}, parts.options());
   Tensor flat = sum.view({-1});
@@ -70,7 +71,11 @@ Tensor sum_input_gradient(Tensor part, const TensorParallel& tp) {
   return part;
 }
 
-Tensor enter_block(const Tensor& x, const TensorParallel& tp) { return tp.active() ? EnterBlock::apply(x, tp) : x; }
-Tensor leave_block(const Tensor& y, const TensorParallel& tp) { return tp.active() ? LeaveBlock::apply(y, tp) : y; }
+Tensor enter_block(const Tensor& x, const TensorParallel& tp) {
+  return tp.active() ? EnterBlock::apply(x, tp) : x;
+}
+Tensor leave_block(const Tensor& y, const TensorParallel& tp) {
+  return tp.active() ? LeaveBlock::apply(y, tp) : y;
+}
 
 }  // namespace retort::models

@@ -9,8 +9,8 @@
 
 namespace retort::models {
 
-// n ranks hold a slice of every layer each. Between the blocks the residual stream is whole on every rank, or, with `sequence`, each
-// holds its n-th of the rows (whose number n divides).
+// n ranks hold a slice of every layer each. Between the blocks the residual stream is whole on
+// every rank, or, with `sequence`, each holds its n-th of the rows (whose number n divides).
 struct TensorParallel {
   parallel::Group* group = nullptr;
   bool sequence = false;
@@ -18,17 +18,23 @@ struct TensorParallel {
 };
 
 // Rows of the residual stream -> the input of column-parallel layers [R, H] on every rank.
-//   forward: nothing | sequence: one all-gather;  backward: one all-reduce | sequence: one reduce-scatter;  on tp, R * H elements.
+//   forward: nothing | sequence: one all-gather;  backward: one all-reduce | sequence: one
+//       reduce-scatter;  on tp, R * H elements.
 at::Tensor enter_block(const at::Tensor& x, const TensorParallel& tp);
-// The ranks' parts of the output of a row-parallel layer or of the embedding, [R, H] each, -> rows of the residual stream: their sum.
-//   forward: one all-reduce (in place: `y` must be a fresh result) | sequence: one reduce-scatter;  backward: nothing | sequence: one
+// The ranks' parts of the output of a row-parallel layer or of the embedding, [R, H] each, -> rows
+// of the residual stream: their sum.
+//   forward: one all-reduce (in place: `y` must be a fresh result) | sequence: one reduce-scatter;
+//       backward: nothing | sequence: one
 //   all-gather;  on tp, R * H elements.
 at::Tensor leave_block(const at::Tensor& y, const TensorParallel& tp);
 
 // The same without autograd.
-at::Tensor gather_rows(const at::Tensor& x, const TensorParallel& tp);           // all-gather: [R/n, H] -> [R, H]
-at::Tensor sum_and_scatter_rows(const at::Tensor& x, const TensorParallel& tp);  // reduce-scatter: [R, H] -> [R/n, H]
-// The gradient of a block's input from this rank's part of it [R, H], which may be overwritten: all-reduce, or reduce-scatter.
+// all-gather: [R/n, H] -> [R, H]
+at::Tensor gather_rows(const at::Tensor& x, const TensorParallel& tp);
+// reduce-scatter: [R, H] -> [R/n, H]
+at::Tensor sum_and_scatter_rows(const at::Tensor& x, const TensorParallel& tp);
+// The gradient of a block's input from this rank's part of it [R, H], which may be overwritten:
+// all-reduce, or reduce-scatter.
 at::Tensor sum_input_gradient(at::Tensor part, const TensorParallel& tp);
 
 // Carries a TensorParallel through an autograd context.

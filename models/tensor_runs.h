@@ -16,11 +16,17 @@ struct SliceRuns {
   int64_t first = 0;   // where the first run begins
   int64_t total = 1;   // elements of the slice
 
-  // Where element `i` of the slice lies in the whole, and whether it and the next count - 1 lie together. 0 where there is none.
-  int64_t place(int64_t i) const { return run == 0 || i == total ? 0 : first + i / run * stride + i % run; }
-  bool together(int64_t begin, int64_t count) const { return count == 0 || begin % run + count <= run; }
+  // Where element `i` of the slice lies in the whole, and whether it and the next count - 1 lie
+  // together. 0 where there is none.
+  int64_t place(int64_t i) const {
+    return run == 0 || i == total ? 0 : first + i / run * stride + i % run;
+  }
+  bool together(int64_t begin, int64_t count) const {
+    return count == 0 || begin % run + count <= run;
+  }
 
-  // Calls visit(begin in the whole, begin in the piece, count) for the runs of elements [begin, begin + count) of the slice.
+  // Calls visit(begin in the whole, begin in the piece, count) for the runs of elements [begin,
+  // begin + count) of the slice.
   template <class Visit>
   void visit(int64_t begin, int64_t count, Visit&& visit) const {
     for (int64_t done = 0; done < count;) {
@@ -31,16 +37,20 @@ struct SliceRuns {
   }
 };
 
-// Aborts if the piece does not lie in the whole tensor or its values are not what it says: whoever made it is wrong.
+// Aborts if the piece does not lie in the whole tensor or its values are not what it says: whoever
+// made it is wrong.
 inline SliceRuns slice_runs(const parallel::TensorPiece& piece) {
   const auto dims = static_cast<int64_t>(piece.shape.size());
   SliceRuns runs;
-  RETORT_CHECK(piece.slice_shape.size() == piece.shape.size() && (dims == 0 || (piece.dim >= 0 && piece.dim < dims)))
+  RETORT_CHECK(piece.slice_shape.size() == piece.shape.size() &&
+               (dims == 0 || (piece.dim >= 0 && piece.dim < dims)))
       << piece.name;
   for (int64_t d = 0; d < dims; ++d) {
-    const int64_t whole = piece.shape[static_cast<size_t>(d)], slice = piece.slice_shape[static_cast<size_t>(d)];
+    const int64_t whole = piece.shape[static_cast<size_t>(d)],
+                  slice = piece.slice_shape[static_cast<size_t>(d)];
     const int64_t offset = d == piece.dim ? piece.offset : 0;
-    RETORT_CHECK(offset >= 0 && slice >= 0 && offset + slice <= whole && (d == piece.dim || slice == whole))
+    RETORT_CHECK(offset >= 0 && slice >= 0 && offset + slice <= whole &&
+                 (d == piece.dim || slice == whole))
         << piece.name << " dimension " << d;
     runs.total *= slice;
     if (d < piece.dim) continue;

@@ -23,15 +23,18 @@ void check_parameter(const NamedParameter& p, const NamedParameter& first) {
   const char* problem = nullptr;
   if (!v.is_contiguous())
     problem = "is not contiguous";
-  else if (v.scalar_type() != at::kFloat && v.scalar_type() != at::kBFloat16 && v.scalar_type() != at::kHalf)
+  else if (v.scalar_type() != at::kFloat && v.scalar_type() != at::kBFloat16 &&
+           v.scalar_type() != at::kHalf)
     problem = "has an unsupported dtype, expected float32, bfloat16 or float16";
-  if (problem != nullptr) throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
+  if (problem != nullptr)
+    throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
 }
 
 void check_options(const AdamW::Options& o) {
   const auto require = [](bool ok, const char* field, const char* expected, double value) {
     if (ok) return;
-    throw Error(ErrorCode::kInvalidArgument, std::string(field) + " must be " + expected).with("value", value);
+    throw Error(ErrorCode::kInvalidArgument, std::string(field) + " must be " + expected)
+        .with("value", value);
   };
   require(o.beta1 >= 0 && o.beta1 < 1, "adam_beta1", "in [0, 1)", o.beta1);
   require(o.beta2 >= 0 && o.beta2 < 1, "adam_beta2", "in [0, 1)", o.beta2);
@@ -48,7 +51,8 @@ struct UpdateGroup {
 
 AdamW::AdamW(std::vector<NamedParameter> parameters, Options options)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
-  for (const NamedParameter& p : parameters_) parts_.push_back({.begin = 0, .end = p.value.defined() ? p.value.numel() : 0});
+  for (const NamedParameter& p : parameters_)
+    parts_.push_back({.begin = 0, .end = p.value.defined() ? p.value.numel() : 0});
   allocate();
 }
 
@@ -65,10 +69,12 @@ void AdamW::allocate() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     check_parameter(parameters_[i], parameters_.front());
-    const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(parameters_[i].value.device());
+    const at::TensorOptions fp32 =
+        at::TensorOptions(at::kFloat).device(parameters_[i].value.device());
     exp_avg_.push_back(at::zeros({parts_[i].size()}, fp32));
     exp_avg_sq_.push_back(at::zeros({parts_[i].size()}, fp32));
-    master_.push_back(needs_master(parameters_[i].value) ? value_part(i).to(at::kFloat) : at::Tensor());
+    master_.push_back(needs_master(parameters_[i].value) ? value_part(i).to(at::kFloat)
+                                                         : at::Tensor());
   }
 }
 
@@ -83,26 +89,30 @@ void AdamW::set_parameters_from_masters() {
 }
 
 bool AdamW::decays(const std::string& name) const {
-  return std::ranges::none_of(options_.no_decay_suffixes, [&](const std::string& suffix) { return name.ends_with(suffix); });
+  return std::ranges::none_of(options_.no_decay_suffixes,
+                              [&](const std::string& suffix) { return name.ends_with(suffix); });
 }
 
 void AdamW::step(const GradBuckets& grads, double learning_rate) {
   if (grads.size() != parameters_.size())
-    throw Error(ErrorCode::kInvalidArgument, "the gradients belong to other parameters than the optimizer's")
+    throw Error(ErrorCode::kInvalidArgument,
+                "the gradients belong to other parameters than the optimizer's")
         .with("gradients", grads.size())
         .with("parameters", parameters_.size());
   ++step_;
   if (parameters_.empty()) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor step_tensor = at::full({}, static_cast<double>(step_), exp_avg_.front().options());
+  const at::Tensor step_tensor =
+      at::full({}, static_cast<double>(step_), exp_avg_.front().options());
   UpdateGroup groups[2];  // without and with weight decay
   for (size_t i = 0; i < parameters_.size(); ++i) {
     RETORT_CHECK(grads.parameter(i).value.is_same(parameters_[i].value))
-        << "gradient " << i << " is of '" << grads.parameter(i).name << "', the optimizer's parameter is '" << parameters_[i].name
-        << "'";
+        << "gradient " << i << " is of '" << grads.parameter(i).name
+        << "', the optimizer's parameter is '" << parameters_[i].name << "'";
     const GradBuckets::Part part = grads.part(i);
     RETORT_CHECK(part.begin == parts_[i].begin && part.end == parts_[i].end)
-        << "the gradients of '" << parameters_[i].name << "' are summed for another part than the optimizer's";
+        << "the gradients of '" << parameters_[i].name
+        << "' are summed for another part than the optimizer's";
     if (part.size() == 0) continue;
     UpdateGroup& group = groups[decays(parameters_[i].name) ? 1 : 0];
     group.values.push_back(master_[i].defined() ? master_[i] : value_part(i));
@@ -114,8 +124,9 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
   for (int decay = 0; decay < 2; ++decay) {
     const UpdateGroup& g = groups[decay];
     if (g.values.empty()) continue;
-    at::_fused_adamw_(g.values, g.grads, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps, learning_rate, options_.beta1,
-                      options_.beta2, decay == 1 ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false,
+    at::_fused_adamw_(g.values, g.grads, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
+                      learning_rate, options_.beta1, options_.beta2,
+                      decay == 1 ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false,
                       /*maximize=*/false);
   }
   set_parameters_from_masters();
@@ -151,23 +162,28 @@ std::vector<TensorPiece> AdamW::state(bool counted_only) const {
 }
 
 void AdamW::load_state(int64_t step, const ReadPiece& read) {
-  if (step < 0) throw Error(ErrorCode::kMismatch, "the optimizer state's step is negative").with("step", step);
+  if (step < 0)
+    throw Error(ErrorCode::kMismatch, "the optimizer state's step is negative").with("step", step);
   const std::vector<TensorPiece> wanted = state();
   std::vector<at::Tensor> given;
   for (const TensorPiece& piece : wanted) {
     const at::Tensor& values = given.emplace_back(read(piece));
-    if (values.defined() && values.scalar_type() == at::kFloat && values.sizes() == piece.values.sizes()) continue;
+    if (values.defined() && values.scalar_type() == at::kFloat &&
+        values.sizes() == piece.values.sizes())
+      continue;
     std::ostringstream shapes;
     if (values.defined())
       shapes << c10::toString(values.scalar_type()) << values.sizes();
     else
       shapes << "missing";
-    throw Error(ErrorCode::kMismatch, "the optimizer state's '" + piece.name + "' is " + shapes.str() + ", expected Float[" +
+    throw Error(ErrorCode::kMismatch, "the optimizer state's '" + piece.name + "' is " +
+                                          shapes.str() + ", expected Float[" +
                                           std::to_string(piece.values.numel()) +
                                           "]; was it saved with other parameters or dtypes?");
   }
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < wanted.size(); ++i) at::Tensor(wanted[i].values).copy_(given[i]);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    at::Tensor(wanted[i].values).copy_(given[i]);
   set_parameters_from_masters();
   step_ = step;
 }

@@ -1,6 +1,7 @@
-// The operations of a group on tensors that are on a device. NCCL's collectives where the group has them. NCCL refuses two ranks on one
-// device, and its messages between two ranks take no tags and hang unless both sides post them in one order; those go through
-// host memory, by the operations of the CPU.
+// The operations of a group on tensors that are on a device. NCCL's collectives where the group has
+// them. NCCL refuses two ranks on one device, and its messages between two ranks take no tags and
+// hang unless both sides post them in one order; those go through host memory, by the operations of
+// the CPU.
 #include <functional>
 #include <utility>
 
@@ -17,15 +18,16 @@ using detail::flat_view;
 
 // Queues one collective of NCCL and tells the watch of it.
 template <class F>
-std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, const char* operation, const at::Tensor& tensor,
-                                  F&& start) {
+std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, const char* operation,
+                                  const at::Tensor& tensor, F&& start) {
   auto work = detail::new_work(group, operation, &tensor);
   try {
     work->parts.push_back(start(*group->device_backend));
   } catch (const std::exception& e) {
     throw work->fail(e);
   }
-  work->limit = kNoTimeout;  // with a limit wait() would hold up the thread; the watch keeps the time
+  // with a limit wait() would hold up the thread; the watch keeps the time
+  work->limit = kNoTimeout;
   group->watch->add(*group->watched, {work->parts.front(), operation, work->shape, work->sequence});
   work->then = [group] {
     if (!group->failure) group->failure = group->watch->failure();
@@ -34,7 +36,9 @@ std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, con
   return work;
 }
 
-at::Tensor host_memory_like(const at::Tensor& tensor) { return at::empty(tensor.sizes(), tensor.options().device(at::kCPU)); }
+at::Tensor host_memory_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+}
 
 // After what the operation still has to do on the host, its result goes back to the device.
 void copy_back(Work::Impl& work, const at::Tensor& host, const at::Tensor& tensor) {
@@ -53,7 +57,8 @@ Work Group::device_all_reduce(at::Tensor& tensor, ReduceOp op) {
     c10d::AllreduceOptions options;
     options.reduceOp = detail::to_c10d(op);
     options.timeout = impl_->timeout;
-    result.impl_ = queue(impl_, "all_reduce", tensor, [&](c10d::Backend& b) { return b.allreduce(tensors, options); });
+    result.impl_ = queue(impl_, "all_reduce", tensor,
+                         [&](c10d::Backend& b) { return b.allreduce(tensors, options); });
     return result;
   }
   at::Tensor host = tensor.detach().cpu().contiguous();
@@ -68,7 +73,9 @@ void Group::device_broadcast(at::Tensor& tensor, int root) {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = impl_->timeout;
-    return queue(impl_, "broadcast", tensor, [&](c10d::Backend& b) { return b.broadcast(tensors, options); })->finish();
+    return queue(impl_, "broadcast", tensor,
+                 [&](c10d::Backend& b) { return b.broadcast(tensors, options); })
+        ->finish();
   }
   at::Tensor host = rank() == root ? tensor.detach().cpu().contiguous() : host_memory_like(tensor);
   broadcast(host, root);
@@ -78,10 +85,12 @@ void Group::device_broadcast(at::Tensor& tensor, int root) {
 Work Group::device_all_gather(at::Tensor& out, const at::Tensor& in) {
   Work result;
   if (impl_->device_backend) {
-    at::Tensor to = byte_view(*impl_, "all_gather", out), from = byte_view(*impl_, "all_gather", in);
+    at::Tensor to = byte_view(*impl_, "all_gather", out),
+               from = byte_view(*impl_, "all_gather", in);
     c10d::AllgatherOptions options;
     options.timeout = impl_->timeout;
-    result.impl_ = queue(impl_, "all_gather", in, [&](c10d::Backend& b) { return b._allgather_base(to, from, options); });
+    result.impl_ = queue(impl_, "all_gather", in,
+                         [&](c10d::Backend& b) { return b._allgather_base(to, from, options); });
     return result;
   }
   at::Tensor host = host_memory_like(out);
@@ -93,11 +102,13 @@ Work Group::device_all_gather(at::Tensor& out, const at::Tensor& in) {
 Work Group::device_reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   Work result;
   if (impl_->device_backend) {
-    at::Tensor to = flat_view(*impl_, "reduce_scatter", out), from = flat_view(*impl_, "reduce_scatter", in);
+    at::Tensor to = flat_view(*impl_, "reduce_scatter", out),
+               from = flat_view(*impl_, "reduce_scatter", in);
     c10d::ReduceScatterOptions options;
     options.timeout = impl_->timeout;
-    result.impl_ =
-        queue(impl_, "reduce_scatter", in, [&](c10d::Backend& b) { return b._reduce_scatter_base(to, from, options); });
+    result.impl_ = queue(impl_, "reduce_scatter", in, [&](c10d::Backend& b) {
+      return b._reduce_scatter_base(to, from, options);
+    });
     return result;
   }
   at::Tensor host = host_memory_like(out);

@@ -1,5 +1,6 @@
-// The part of the CUDA module that worlds use: devices, and collectives on their memory. The program itself links no CUDA;
-// libretort_cuda.so is opened where a recipe asks for `world.device: cuda`, and not otherwise.
+// The part of the CUDA module that worlds use: devices, and collectives on their memory. The
+// program itself links no CUDA; libretort_cuda.so is opened where a recipe asks for `world.device:
+// cuda`, and not otherwise.
 #pragma once
 
 #include <chrono>
@@ -16,9 +17,10 @@ class DeviceBackends;
 
 class DeviceModule {
  public:
-  // Opens the module: `path`, or by default RETORT_CUDA_MODULE, or libretort_cuda.so in the program's folder. Call it before the
-  // first use of LibTorch in the process, which settles once whether there is CUDA. Never in a process that forks later, nor in
-  // the launcher. kUnavailable: no such file, or a library that it needs is missing (docs/gpu.md says which wheels).
+  // Opens the module: `path`, or by default RETORT_CUDA_MODULE, or libretort_cuda.so in the
+  // program's folder. Call it before the first use of LibTorch in the process, which settles once
+  // whether there is CUDA. Never in a process that forks later, nor in the launcher. kUnavailable:
+  // no such file, or a library that it needs is missing (docs/gpu.md says which wheels).
   static std::shared_ptr<DeviceModule> load(const std::string& path = "");
   static bool present();  // whether there is such a file; opens nothing
   // With an implementation of one's own: tests.
@@ -42,13 +44,16 @@ struct RankHost {
 
 // Where one rank computes.
 struct DeviceChoice {
-  int64_t index = 0;    // of the device in this process
-  bool shared = false;  // somewhere in the role two ranks have one device: NCCL refuses that, collectives go through host memory
+  int64_t index = 0;  // of the device in this process
+  // somewhere in the role two ranks have one device: NCCL refuses that, collectives go through host
+  // memory
+  bool shared = false;
 };
 
-// The device of rank `rank`: its number among the ranks of the role on its host, modulo the host's devices. `ranks` in rank order.
-// kUnavailable: a host without devices; or, naming both numbers, more ranks on a host than devices, unless `share` allows several
-// ranks on one. The same outcome on every rank. A pure function.
+// The device of rank `rank`: its number among the ranks of the role on its host, modulo the host's
+// devices. `ranks` in rank order. kUnavailable: a host without devices; or, naming both numbers,
+// more ranks on a host than devices, unless `share` allows several ranks on one. The same outcome
+// on every rank. A pure function.
 DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, bool share);
 
 }  // namespace retort::parallel

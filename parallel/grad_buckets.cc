@@ -26,7 +26,8 @@ constexpr size_t kMaxScatters = 4;
 struct GradBuckets::Impl {
   struct Bucket {
     at::Tensor flat;  // its part of the buffer
-    at::Tensor sums;  // what this rank has the sums of after the reduction: all of flat, or its part
+    // what this rank has the sums of after the reduction: all of flat, or its part
+    at::Tensor sums;
     int64_t num_parameters = 0;
     int64_t num_ready = 0;  // parameters whose last gradient of this step has been added
     Work work;
@@ -46,7 +47,8 @@ struct GradBuckets::Impl {
   size_t num_launched = 0;  // buckets [0, num_launched) are in flight
   Phase phase = Phase::kIdle;
 
-  Impl(std::vector<NamedParameter> p, Group& group, Options o) : parameters(std::move(p)), dp(group), options(o) {
+  Impl(std::vector<NamedParameter> p, Group& group, Options o)
+      : parameters(std::move(p)), dp(group), options(o) {
     check_parameters();
     lay_out();
     add_hooks();
@@ -77,7 +79,8 @@ struct Hook final : torch::autograd::PostAccumulateGradHook {
 
 void GradBuckets::Impl::check_parameters() const {
   if (options.bucket_bytes < 4)
-    throw Error(ErrorCode::kInvalidArgument, "bucket_bytes must be at least one fp32 element (4 bytes)");
+    throw Error(ErrorCode::kInvalidArgument,
+                "bucket_bytes must be at least one fp32 element (4 bytes)");
   for (const NamedParameter& p : parameters) {
     detail::check_device(p, parameters.front());
     const at::Tensor& v = p.value;
@@ -88,16 +91,19 @@ void GradBuckets::Impl::check_parameters() const {
       problem = "is not a leaf that requires a gradient";
     else if (torch::autograd::impl::post_acc_grad_hooks(v) != nullptr)
       problem = "already has a gradient hook (listed twice, or in other buckets?)";
-    if (problem != nullptr) throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
+    if (problem != nullptr)
+      throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
     detail::check_partial(p, options);
   }
 }
 
 void GradBuckets::Impl::lay_out() {
   std::vector<char> late;
-  for (const NamedParameter& p : parameters) late.push_back(detail::is_partial(p, options) ? 1 : 0);
+  for (const NamedParameter& p : parameters)
+    late.push_back(detail::is_partial(p, options) ? 1 : 0);
   const int64_t num_parts = sharded() ? dp.size() : 1, my_part = sharded() ? dp.rank() : 0;
-  detail::BucketLayout layout = detail::lay_out_buckets(parameters, late, options.bucket_bytes, num_parts);
+  detail::BucketLayout layout =
+      detail::lay_out_buckets(parameters, late, options.bucket_bytes, num_parts);
   const at::Device device = parameters.empty() ? at::kCPU : parameters.front().value.device();
   buffer = at::zeros({layout.numel}, at::TensorOptions(at::kFloat).device(device));
   num_early = layout.num_early;
@@ -121,26 +127,31 @@ void GradBuckets::Impl::add_hooks() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (torch::autograd::impl::post_acc_grad_hooks(parameters[i].value) != nullptr) {
       remove_hooks(i);
-      throw Error(ErrorCode::kInvalidArgument,
-                  "parameter '" + parameters[i].name + "' is listed twice; a tied weight is one parameter");
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "parameter '" + parameters[i].name + "' is listed twice; a tied weight is one parameter");
     }
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].value, std::make_unique<Hook>(this, i));
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].value,
+                                                   std::make_unique<Hook>(this, i));
   }
 }
 
 void GradBuckets::Impl::remove_hooks(size_t count) {
-  for (size_t i = 0; i < count; ++i) torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].value, nullptr);
+  for (size_t i = 0; i < count; ++i)
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].value, nullptr);
 }
 
 void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
   if (phase == Phase::kIdle)
-    throw Error(ErrorCode::kInvalidArgument, "backward reached parameter '" + parameters[index].name +
-                                                 "' outside of a step: call begin_step() before the first micro-batch");
-  if (places[index].bucket < num_launched)
     throw Error(ErrorCode::kInvalidArgument,
-                "parameter '" + parameters[index].name +
-                    "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
-                    "hold for one backward() only, and a nested backward() needs overlap = false");
+                "backward reached parameter '" + parameters[index].name +
+                    "' outside of a step: call begin_step() before the first micro-batch");
+  if (places[index].bucket < num_launched)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "parameter '" + parameters[index].name +
+            "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
+            "hold for one backward() only, and a nested backward() needs overlap = false");
   const at::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   main_grads[index].add_(grad);
@@ -160,7 +171,8 @@ void GradBuckets::Impl::launch(Bucket& bucket) {
   bucket.work = dp.reduce_scatter_async(bucket.sums, bucket.flat);
 }
 
-// Launches the next buckets before `end` in index order: those whose parameters are all ready, or all that are left.
+// Launches the next buckets before `end` in index order: those whose parameters are all ready, or
+// all that are left.
 void GradBuckets::Impl::launch_ready(size_t end, bool all) {
   while (num_launched < end) {
     Bucket& bucket = buckets[num_launched];
@@ -183,18 +195,21 @@ GradBuckets::~GradBuckets() = default;
 
 void GradBuckets::begin_step() {
   if (impl_->phase != Impl::Phase::kIdle && impl_->num_launched > 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "begin_step() while the buckets of the last step are in flight: call finish() first");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "begin_step() while the buckets of the last step are in flight: call finish() first");
   impl_->buffer.zero_();
   std::ranges::fill(impl_->ready, 0);
-  for (Impl::Bucket& bucket : impl_->buckets) bucket.num_ready = 0;
+  for (Impl::Bucket& bucket : impl_->buckets)
+    bucket.num_ready = 0;
   impl_->num_launched = 0;
   impl_->phase = Impl::Phase::kAccumulate;
 }
 
 void GradBuckets::set_last_micro_batch(bool last) {
   if (impl_->phase == Impl::Phase::kIdle)
-    throw Error(ErrorCode::kInvalidArgument, "set_last_micro_batch() outside of a step: call begin_step() first");
+    throw Error(ErrorCode::kInvalidArgument,
+                "set_last_micro_batch() outside of a step: call begin_step() first");
   impl_->phase = last ? Impl::Phase::kLastMicroBatch : Impl::Phase::kAccumulate;
 }
 
@@ -212,7 +227,8 @@ void GradBuckets::finish() {
 }
 
 void GradBuckets::scale(double factor) {
-  for (Impl::Bucket& bucket : impl_->buckets) bucket.sums.mul_(factor);
+  for (Impl::Bucket& bucket : impl_->buckets)
+    bucket.sums.mul_(factor);
 }
 
 double GradBuckets::norm() const {
@@ -220,7 +236,8 @@ double GradBuckets::norm() const {
   for (size_t i = 0; i < size(); ++i)
     if (parameter(i).shard.counted) counted.push_back(impl_->part_of_grad(i));
   double sum = 0;
-  for (const double squares : detail::sums_of_squares(counted)) sum += squares;
+  for (const double squares : detail::sums_of_squares(counted))
+    sum += squares;
   if (impl_->sharded()) sum = impl_->dp.all_reduce(sum);
   if (impl_->options.mp != nullptr) sum = impl_->options.mp->all_reduce(sum);
   return std::sqrt(sum);
@@ -228,7 +245,8 @@ double GradBuckets::norm() const {
 
 std::vector<std::string> GradBuckets::non_finite() const {
   std::vector<at::Tensor> all;
-  for (size_t i = 0; i < size(); ++i) all.push_back(impl_->part_of_grad(i));
+  for (size_t i = 0; i < size(); ++i)
+    all.push_back(impl_->part_of_grad(i));
   const std::vector<double> squares = detail::sums_of_squares(all);
   std::vector<std::string> found;
   for (size_t i = 0; i < size(); ++i) {
@@ -247,8 +265,12 @@ at::Tensor GradBuckets::main_grad(size_t i) const { return impl_->main_grads[i];
 GradBuckets::Part GradBuckets::part(size_t i) const { return impl_->parts[i]; }
 at::Tensor GradBuckets::main_grad_part(size_t i) const { return impl_->part_of_grad(i); }
 int64_t GradBuckets::num_buckets() const { return static_cast<int64_t>(impl_->buckets.size()); }
-int64_t GradBuckets::num_late_buckets() const { return static_cast<int64_t>(impl_->buckets.size() - impl_->num_early); }
-int64_t GradBuckets::bucket_numel(size_t bucket) const { return impl_->buckets[bucket].flat.numel(); }
+int64_t GradBuckets::num_late_buckets() const {
+  return static_cast<int64_t>(impl_->buckets.size() - impl_->num_early);
+}
+int64_t GradBuckets::bucket_numel(size_t bucket) const {
+  return impl_->buckets[bucket].flat.numel();
+}
 GradBuckets::Place GradBuckets::place(size_t i) const { return impl_->places[i]; }
 bool GradBuckets::sharded() const { return impl_->sharded(); }
 Group& GradBuckets::dp() const { return impl_->dp; }

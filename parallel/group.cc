@@ -35,7 +35,8 @@ Work Group::all_reduce_async(at::Tensor& tensor, ReduceOp op) {
   options.reduceOp = detail::to_c10d(op);
   options.timeout = impl_->timeout;
   Work result;
-  result.impl_ = launch(impl_, "all_reduce", &tensor, [&](c10d::Backend& b) { return b.allreduce(tensors, options); });
+  result.impl_ = launch(impl_, "all_reduce", &tensor,
+                        [&](c10d::Backend& b) { return b.allreduce(tensors, options); });
   return result;
 }
 
@@ -49,7 +50,9 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = impl_->timeout;
-  launch(impl_, "broadcast", &tensor, [&](c10d::Backend& b) { return b.broadcast(tensors, options); })->finish();
+  launch(impl_, "broadcast", &tensor, [&](c10d::Backend& b) {
+    return b.broadcast(tensors, options);
+  })->finish();
 }
 
 at::Tensor Group::all_gather(const at::Tensor& tensor) {
@@ -67,7 +70,9 @@ at::Tensor Group::all_gather(const at::Tensor& tensor) {
   at::Tensor to = byte_view(*impl_, "all_gather", result);
   c10d::AllgatherOptions options;
   options.timeout = impl_->timeout;
-  launch(impl_, "all_gather", &tensor, [&](c10d::Backend& b) { return b._allgather_base(to, from, options); })->finish();
+  launch(impl_, "all_gather", &tensor, [&](c10d::Backend& b) {
+    return b._allgather_base(to, from, options);
+  })->finish();
   return result;
 }
 
@@ -107,7 +112,8 @@ namespace {
 
 // The position of the lowest rank that is not ready, or the size of the group. One collective.
 int first_failing(Group& group, bool ready) {
-  return static_cast<int>(group.all_reduce(int64_t{ready ? group.size() : group.rank()}, ReduceOp::kMin));
+  return static_cast<int>(
+      group.all_reduce(int64_t{ready ? group.size() : group.rank()}, ReduceOp::kMin));
 }
 
 }  // namespace
@@ -123,7 +129,8 @@ void agree_or_throw(Group& group, const std::string& my_error) {
 void agree_or_throw(Group& group, const Error* my_error) {
   const int failing = first_failing(group, my_error == nullptr);
   if (failing == group.size()) return;
-  at::Tensor code = at::full({1}, my_error != nullptr ? static_cast<int64_t>(my_error->code()) : 0, at::kLong);
+  at::Tensor code =
+      at::full({1}, my_error != nullptr ? static_cast<int64_t>(my_error->code()) : 0, at::kLong);
   group.broadcast(code, failing);
   throw Error(static_cast<ErrorCode>(*code.const_data_ptr<int64_t>()),
               group.broadcast(my_error != nullptr ? std::string(my_error->what()) : "", failing))

@@ -1,13 +1,15 @@
-// A set of ranks of one role that run collectives together: a thin wrapper over a c10d process group (Gloo on the CPU).
+// A set of ranks of one role that run collectives together: a thin wrapper over a c10d process
+// group (Gloo on the CPU).
 //
-// Threads: the compute thread only, in program order; every member must make the same calls in the same order.
-// Errors: kTimeout at the group's timeout, kCollective for anything else, both naming group, rank, operation, sequence
-// number and shape. After an error the group is unusable. A group of one rank does nothing and costs nothing.
-// Shapes and dtypes must agree between the ranks: Gloo may end a process that receives more than it expects.
-// Tensors on a device (world.device: cuda): a collective is queued behind what the current stream has queued, and wait() makes that
-// stream wait for it, not the thread; it is NCCL's, so sums are not in rank order. A failure or timeout on the device is
-// thrown by the next call or wait() on any group of the world. Messages between two ranks, and all of it where ranks share a
-// device, go through host memory.
+// Threads: the compute thread only, in program order; every member must make the same calls in the
+// same order. Errors: kTimeout at the group's timeout, kCollective for anything else, both naming
+// group, rank, operation, sequence number and shape. After an error the group is unusable. A group
+// of one rank does nothing and costs nothing. Shapes and dtypes must agree between the ranks: Gloo
+// may end a process that receives more than it expects. Tensors on a device (world.device: cuda): a
+// collective is queued behind what the current stream has queued, and wait() makes that stream wait
+// for it, not the thread; it is NCCL's, so sums are not in rank order. A failure or timeout on the
+// device is thrown by the next call or wait() on any group of the world. Messages between two
+// ranks, and all of it where ranks share a device, go through host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,9 +25,10 @@ namespace retort::parallel {
 
 enum class ReduceOp { kSum, kMax, kMin };
 
-// An asynchronous operation in flight. wait() is idempotent and rethrows as above; until it returned the caller must neither read
-// nor write the tensors of the call. What is left of the operation to do on this rank (the sum of a reduce_scatter) wait() does.
-// An empty Work (one rank, no elements) is done.
+// An asynchronous operation in flight. wait() is idempotent and rethrows as above; until it
+// returned the caller must neither read nor write the tensors of the call. What is left of the
+// operation to do on this rank (the sum of a reduce_scatter) wait() does. An empty Work (one rank,
+// no elements) is done.
 class Work {
  public:
   Work() = default;
@@ -54,19 +57,22 @@ class Group {
   void broadcast(at::Tensor& tensor, int root);
   // [size, ...] stacked in group order. One all-gather.
   at::Tensor all_gather(const at::Tensor& tensor);
-  // Equal parts in group order: part r of `out` [size * k] becomes rank r's `in` [k]. Any dtype, the same for both; `in` may be this
-  // rank's own part of `out`. Every rank sends its part to every other: (size - 1) * k elements, straight into place.
+  // Equal parts in group order: part r of `out` [size * k] becomes rank r's `in` [k]. Any dtype,
+  // the same for both; `in` may be this rank's own part of `out`. Every rank sends its part to
+  // every other: (size - 1) * k elements, straight into place.
   void all_gather_into(at::Tensor& out, const at::Tensor& in);
   Work all_gather_into_async(at::Tensor& out, const at::Tensor& in);
-  // The counterpart: `out` [k] becomes the sum over the ranks of their part rank() of `in` [size * k]. fp32, one dimension each;
-  // `out` may be this rank's own part of `in`, the other parts stay as they are. Every rank sends part r to rank r,
-  // (size - 1) / size of the bytes of `in`, and sums what it gets in rank order: the same bits in every run and for every partner.
-  // Holds (size - 1) * k elements until wait().
+  // The counterpart: `out` [k] becomes the sum over the ranks of their part rank() of `in` [size *
+  // k]. fp32, one dimension each; `out` may be this rank's own part of `in`, the other parts stay
+  // as they are. Every rank sends part r to rank r, (size - 1) / size of the bytes of `in`, and
+  // sums what it gets in rank order: the same bits in every run and for every partner. Holds (size
+  // - 1) * k elements until wait().
   void reduce_scatter(at::Tensor& out, const at::Tensor& in);
   Work reduce_scatter_async(at::Tensor& out, const at::Tensor& in);
-  // One point-to-point message to / from the member at that position (shape and dtype agreed beforehand; tag in [0, 2^30)).
-  // send() returns when the receiver has taken the message, so two ranks must pair their calls in one order; the asynchronous
-  // forms only post it. The Work of a receive is done when the data is in `tensor`, that of a send when the receiver has taken it.
+  // One point-to-point message to / from the member at that position (shape and dtype agreed
+  // beforehand; tag in [0, 2^30)). send() returns when the receiver has taken the message, so two
+  // ranks must pair their calls in one order; the asynchronous forms only post it. The Work of a
+  // receive is done when the data is in `tensor`, that of a send when the receiver has taken it.
   // Messages between two ranks with one tag arrive in the order of the calls.
   void send(const at::Tensor& tensor, int to, int tag = 0);
   void recv(at::Tensor& tensor, int from, int tag = 0);
@@ -90,10 +96,10 @@ class Group {
   std::shared_ptr<Impl> impl_;
 };
 
-// The vote before collectives whose input came from outside: every rank says whether it is ready; if any is not, all
-// throw the same error (that of the lowest failing rank). One all-reduce on `group` when all are well, two or three
-// broadcasts more when not; every member must call. The group stays usable.
-// An empty `my_error` means ready; a message is thrown as kRemote everywhere.
+// The vote before collectives whose input came from outside: every rank says whether it is ready;
+// if any is not, all throw the same error (that of the lowest failing rank). One all-reduce on
+// `group` when all are well, two or three broadcasts more when not; every member must call. The
+// group stays usable. An empty `my_error` means ready; a message is thrown as kRemote everywhere.
 void agree_or_throw(Group& group, const std::string& my_error);
 // nullptr means ready; the error's own code and text are thrown everywhere.
 void agree_or_throw(Group& group, const Error* my_error);

@@ -1,4 +1,5 @@
-// The parallel layout of one role and which ranks form which groups. Pure functions: no process, no device.
+// The parallel layout of one role and which ranks form which groups. Pure functions: no process, no
+// device.
 //
 // rank = tp + TP*(dp + DP*pp): tp fastest, pp slowest (SYSTEMS B041-B045).
 #pragma once
@@ -32,13 +33,17 @@ struct Layout {
     visit("dp", dp, "data parallel size (serving roles: independent replicas)");
     visit("sequence_parallel", sequence_parallel,
           "split norms and residuals over tp by tokens: less activation memory; needs tp > 1");
-    visit("virtual_pp", virtual_pp, "layer chunks of each pipeline stage (interleaved schedule): smaller bubble; needs pp > 1");
+    visit(
+        "virtual_pp", virtual_pp,
+        "layer chunks of each pipeline stage (interleaved schedule): smaller bubble; needs pp > 1");
     visit("distributed_optimizer", distributed_optimizer,
-          "each dp rank keeps the optimizer state of its part of the parameters only (ZeRO-1); needs dp > 1");
+          "each dp rank keeps the optimizer state of its part of the parameters only (ZeRO-1); "
+          "needs dp > 1");
     visit("device", device, "cpu | cuda");
     visit("threads", threads, "OpenMP threads of each process; 0: cores / processes on the host");
   }
-  void validate() const;  // kInvalidArgument naming the field: sizes out of range, options without effect
+  // kInvalidArgument naming the field: sizes out of range, options without effect
+  void validate() const;
   int64_t world_size() const { return tp * pp * dp; }
 };
 
@@ -50,11 +55,13 @@ struct Coordinate {
 Coordinate coordinate_of(const Layout& layout, int64_t rank);
 int64_t rank_of(const Layout& layout, Coordinate coordinate);
 
-// All groups along the named axes ("tp", "dp", "pp", "tp-pp", "dp-tp", ...): each a list of global ranks in increasing
-// order, the groups ordered by their first rank. kInvalidArgument for an unknown axis.
+// All groups along the named axes ("tp", "dp", "pp", "tp-pp", "dp-tp", ...): each a list of global
+// ranks in increasing order, the groups ordered by their first rank. kInvalidArgument for an
+// unknown axis.
 std::vector<std::vector<int>> rank_groups(const Layout& layout, std::string_view axes);
 
-// First and last pipeline stage ranks of each pipeline (tied embedding group; SYSTEMS B045): {first, last}, or {only}.
+// First and last pipeline stage ranks of each pipeline (tied embedding group; SYSTEMS B045):
+// {first, last}, or {only}.
 std::vector<std::vector<int>> embedding_groups(const Layout& layout);
 
 }  // namespace retort::parallel

@@ -7,7 +7,9 @@
 namespace retort::parallel {
 namespace {
 
-double ratio(int64_t part, int64_t whole) { return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole)); }
+double ratio(int64_t part, int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
+}
 
 }  // namespace
 

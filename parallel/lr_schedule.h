@@ -1,4 +1,5 @@
-// Learning-rate schedules as pure functions of the step (the formulas of transformers' get_*_schedule_with_warmup).
+// Learning-rate schedules as pure functions of the step (the formulas of transformers'
+// get_*_schedule_with_warmup).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct LrSchedule {
   int64_t warmup_steps = 0;
   int64_t max_steps = 1;
 
-  // Rate of the update that makes step `step` (0-based: the first update uses step 0, as transformers).
+  // Rate of the update that makes step `step` (0-based: the first update uses step 0, as
+  // transformers).
   double at(int64_t step) const;
 };
 

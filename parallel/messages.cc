@@ -1,5 +1,5 @@
-// The operations of a group that are made of messages between two ranks: send and receive, and the exchanges in which every
-// rank sends to every other.
+// The operations of a group that are made of messages between two ranks: send and receive, and the
+// exchanges in which every rank sends to every other.
 #include <algorithm>
 #include <utility>
 
@@ -33,17 +33,20 @@ void post_recv(Work::Impl& work, at::Tensor bytes, int from, int tag) {
 
 void check_message(const Group::Impl& group, const char* operation, int position, int tag) {
   detail::check_position(group, operation, position);
-  if (position == group.position) throw_invalid(group, operation, "a rank cannot exchange a message with itself");
+  if (position == group.position)
+    throw_invalid(group, operation, "a rank cannot exchange a message with itself");
   if (tag < 0 || tag >= kFirstExchangeTag)
     throw_invalid(group, operation, "tag " + std::to_string(tag) + " is outside of [0, 2^30)");
 }
 
-void check_parts(const Group::Impl& group, const char* operation, const at::Tensor& whole, const at::Tensor& part) {
+void check_parts(const Group::Impl& group, const char* operation, const at::Tensor& whole,
+                 const at::Tensor& part) {
   const int64_t ranks = static_cast<int64_t>(group.ranks.size());
   if (whole.numel() != ranks * part.numel() || whole.scalar_type() != part.scalar_type())
     throw_invalid(group, operation,
-                  "the whole has " + std::to_string(whole.numel()) + " elements and a part " + std::to_string(part.numel()) +
-                      ", expected one part for each of the " + std::to_string(ranks) + " ranks, all of one dtype");
+                  "the whole has " + std::to_string(whole.numel()) + " elements and a part " +
+                      std::to_string(part.numel()) + ", expected one part for each of the " +
+                      std::to_string(ranks) + " ranks, all of one dtype");
 }
 
 // out[i] = parts[0][i] + parts[1][i] + ... in this order. `out` may be one of the parts.
@@ -55,7 +58,8 @@ void sum_in_order(const std::vector<const float*>& parts, float* out, int64_t co
     std::copy_n(parts[0] + start, n, sum);
     for (size_t r = 1; r < parts.size(); ++r) {
       const float* part = parts[r] + start;
-      for (int64_t i = 0; i < n; ++i) sum[i] += part[i];
+      for (int64_t i = 0; i < n; ++i)
+        sum[i] += part[i];
     }
     std::copy_n(sum, n, out + start);
   }
@@ -93,7 +97,8 @@ Work Group::all_gather_into_async(at::Tensor& out, const at::Tensor& in) {
   check_parts(*impl_, "all_gather_into", out, in);
   if (in.numel() == 0) return {};
   if (!in.is_cpu() && size() > 1) return device_all_gather(out, in);
-  const at::Tensor to = byte_view(*impl_, "all_gather_into", out), from = byte_view(*impl_, "all_gather_into", in);
+  const at::Tensor to = byte_view(*impl_, "all_gather_into", out),
+                   from = byte_view(*impl_, "all_gather_into", in);
   const int64_t k = from.numel();
   at::Tensor own = to.narrow(0, rank() * k, k);
   if (own.const_data_ptr() != from.const_data_ptr()) own.copy_(from);
@@ -106,7 +111,8 @@ Work Group::all_gather_into_async(at::Tensor& out, const at::Tensor& in) {
     const int other = (rank() + size() - d) % size();
     post_recv(*result.impl_, to.narrow(0, other * k, k), other, tag);
   }
-  for (int d = 1; d < size(); ++d) post_send(*result.impl_, own, (rank() + d) % size(), tag);
+  for (int d = 1; d < size(); ++d)
+    post_send(*result.impl_, own, (rank() + d) % size(), tag);
   return result;
 }
 
@@ -137,13 +143,20 @@ Work Group::reduce_scatter_async(at::Tensor& out, const at::Tensor& in) {
   }
   for (int d = 1; d < size(); ++d) {
     const int other = (rank() + d) % size();
-    post_send(*result.impl_, byte_view(*impl_, "reduce_scatter", from.narrow(0, other * k, k)), other, tag);
+    post_send(*result.impl_, byte_view(*impl_, "reduce_scatter", from.narrow(0, other * k, k)),
+              other, tag);
   }
-  result.impl_->then = [parts, received, from, to] { sum_in_order(parts, to.mutable_data_ptr<float>(), to.numel()); };
+  result.impl_->then = [parts, received, from, to] {
+    sum_in_order(parts, to.mutable_data_ptr<float>(), to.numel());
+  };
   return result;
 }
 
-void Group::all_gather_into(at::Tensor& out, const at::Tensor& in) { all_gather_into_async(out, in).wait(); }
-void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) { reduce_scatter_async(out, in).wait(); }
+void Group::all_gather_into(at::Tensor& out, const at::Tensor& in) {
+  all_gather_into_async(out, in).wait();
+}
+void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
+  reduce_scatter_async(out, in).wait();
+}
 
 }  // namespace retort::parallel

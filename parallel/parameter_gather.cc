@@ -24,7 +24,8 @@ struct ParameterGather::Impl {
     if (!grads.sharded()) return;
     buckets.resize(static_cast<size_t>(grads.num_buckets()));
     const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < grads.size(); ++i) move(i);
+    for (size_t i = 0; i < grads.size(); ++i)
+      move(i);
   }
 
   // Gives parameter i its place in the flat buffer of its bucket.
@@ -39,7 +40,8 @@ struct ParameterGather::Impl {
     }
     if (value.scalar_type() != bucket.flat.scalar_type())
       throw Error(ErrorCode::kInvalidArgument,
-                  "parameter '" + grads.parameter(i).name + "' has another dtype than the others of its bucket");
+                  "parameter '" + grads.parameter(i).name +
+                      "' has another dtype than the others of its bucket");
     const at::Tensor view = bucket.flat.narrow(0, place.offset, value.numel()).view(value.sizes());
     view.copy_(value.detach());
     value.set_data(view);
@@ -53,7 +55,8 @@ struct ParameterGather::Impl {
   }
 };
 
-ParameterGather::ParameterGather(const GradBuckets& buckets) : impl_(std::make_unique<Impl>(buckets)) {}
+ParameterGather::ParameterGather(const GradBuckets& buckets)
+    : impl_(std::make_unique<Impl>(buckets)) {}
 
 ParameterGather::~ParameterGather() = default;
 
@@ -68,16 +71,19 @@ void ParameterGather::launch() {
 }
 
 void ParameterGather::wait() {
-  for (size_t b = impl_->buckets.size(); b-- > 0;) impl_->wait(impl_->buckets[b]);
+  for (size_t b = impl_->buckets.size(); b-- > 0;)
+    impl_->wait(impl_->buckets[b]);
 }
 
 void ParameterGather::wait(size_t first, size_t last) {
   if (impl_->buckets.empty()) return;
-  for (size_t i = first; i < last; ++i) impl_->wait(impl_->buckets[impl_->grads.place(i).bucket]);
+  for (size_t i = first; i < last; ++i)
+    impl_->wait(impl_->buckets[impl_->grads.place(i).bucket]);
 }
 
 bool ParameterGather::pending() const {
-  return std::ranges::any_of(impl_->buckets, [](const Impl::Bucket& bucket) { return bucket.pending; });
+  return std::ranges::any_of(impl_->buckets,
+                             [](const Impl::Bucket& bucket) { return bucket.pending; });
 }
 
 }  // namespace retort::parallel

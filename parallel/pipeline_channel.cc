@@ -13,8 +13,11 @@
 namespace retort::parallel {
 namespace {
 
-// Header and payload of either kind: messages of one tag arrive in the order of their sends, forwards and backwards need not.
-int header_tag(const PipelineAction& label) { return label.kind == PipelineAction::Kind::kForward ? 1 : 3; }
+// Header and payload of either kind: messages of one tag arrive in the order of their sends,
+// forwards and backwards need not.
+int header_tag(const PipelineAction& label) {
+  return label.kind == PipelineAction::Kind::kForward ? 1 : 3;
+}
 int payload_tag(const PipelineAction& label) { return header_tag(label) + 1; }
 
 constexpr int64_t kHeaderWords = std::tuple_size_v<detail::PipelineHeaderWords>;
@@ -70,18 +73,22 @@ struct PipelineChannel::Impl {
   }
 };
 
-PipelineChannel::PipelineChannel(Group& pp, int64_t sends_in_flight) : impl_(new Impl{pp, sends_in_flight, {}}) {
+PipelineChannel::PipelineChannel(Group& pp, int64_t sends_in_flight)
+    : impl_(new Impl{pp, sends_in_flight, {}}) {
   if (sends_in_flight < kMinimumSendsInFlight)
-    throw Error(ErrorCode::kInvalidArgument, "a pipeline stage must be able to have " + std::to_string(kMinimumSendsInFlight) +
-                                                 " messages on their way, or stages wait for each other; got " +
-                                                 std::to_string(sends_in_flight));
+    throw Error(ErrorCode::kInvalidArgument,
+                "a pipeline stage must be able to have " + std::to_string(kMinimumSendsInFlight) +
+                    " messages on their way, or stages wait for each other; got " +
+                    std::to_string(sends_in_flight));
 }
 PipelineChannel::~PipelineChannel() = default;
 
-void PipelineChannel::send(const at::Tensor& tensor, int64_t to_stage, const PipelineAction& label) {
+void PipelineChannel::send(const at::Tensor& tensor, int64_t to_stage,
+                           const PipelineAction& label) {
   impl_->naming("to_stage", to_stage, label, [&] {
     if (!tensor.defined())
-      throw Error(ErrorCode::kInvalidArgument, "an undefined tensor cannot be sent to another pipeline stage");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "an undefined tensor cannot be sent to another pipeline stage");
     const auto words = detail::encode({label, tensor.scalar_type(), tensor.sizes().vec()});
     Sent sent{to_stage, label, empty_header(), tensor.detach().contiguous(), {}, {}};
     std::copy(words.begin(), words.end(), sent.header.mutable_data_ptr<int64_t>());
@@ -94,18 +101,22 @@ void PipelineChannel::send(const at::Tensor& tensor, int64_t to_stage, const Pip
 }
 
 at::Tensor PipelineChannel::recv(int64_t from_stage, const PipelineAction& label,
-                                 const std::optional<std::vector<int64_t>>& sizes, std::optional<at::ScalarType> dtype) {
+                                 const std::optional<std::vector<int64_t>>& sizes,
+                                 std::optional<at::ScalarType> dtype) {
   return impl_->naming("from_stage", from_stage, label, [&] {
     const int from = static_cast<int>(from_stage);
     const detail::PipelineHeader header = impl_->receive_header(from, label);
     if (header.label != label)
-      throw Error(ErrorCode::kMismatch, "expected the input of " + to_string(label) + ", but got that of " +
-                                            to_string(header.label) + "; do all stages have the same schedule?");
+      throw Error(ErrorCode::kMismatch, "expected the input of " + to_string(label) +
+                                            ", but got that of " + to_string(header.label) +
+                                            "; do all stages have the same schedule?");
     if ((sizes && *sizes != header.sizes) || (dtype && *dtype != header.dtype))
-      throw Error(ErrorCode::kMismatch, "expected " +
-                                            detail::describe(dtype.value_or(header.dtype), sizes.value_or(header.sizes)) +
-                                            " from the other stage, but got " + detail::describe(header.dtype, header.sizes) +
-                                            "; do all stages have the same batch and model?");
+      throw Error(ErrorCode::kMismatch,
+                  "expected " +
+                      detail::describe(dtype.value_or(header.dtype), sizes.value_or(header.sizes)) +
+                      " from the other stage, but got " +
+                      detail::describe(header.dtype, header.sizes) +
+                      "; do all stages have the same batch and model?");
     at::Tensor result = at::empty(header.sizes, header.dtype);
     impl_->pp.recv(result, from, payload_tag(label));
     return result;

@@ -17,7 +17,8 @@ std::string first_line(const std::exception& e) {
 
 bool says_timeout(const std::string& message) {
   std::string lower = message;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return lower.find("timed out") != std::string::npos || lower.find("timeout") != std::string::npos;
 }
 
@@ -25,23 +26,27 @@ bool says_timeout(const std::string& message) {
 
 namespace {
 
-// Runs one store operation; a failure becomes kTimeout or kPeerLost naming operation, key and store.
+// Runs one store operation; a failure becomes kTimeout or kPeerLost naming operation, key and
+// store.
 template <class F>
-auto store_call(const StoreClient::Impl& impl, const char* operation, const std::string& key, F&& body) {
+auto store_call(const StoreClient::Impl& impl, const char* operation, const std::string& key,
+                F&& body) {
   try {
     return body();
   } catch (const std::exception& e) {
     const std::string why = detail::first_line(e);
     const bool timeout = detail::says_timeout(why);
-    throw Error(timeout ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
-                std::string("store ") + operation + " of key '" + impl.prefix + key + "' failed: " + why)
+    throw Error(
+        timeout ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
+        std::string("store ") + operation + " of key '" + impl.prefix + key + "' failed: " + why)
         .with("store", impl.address);
   }
 }
 
 }  // namespace
 
-StoreClient::StoreClient(const std::string& host, uint16_t port, std::string prefix, std::chrono::milliseconds timeout)
+StoreClient::StoreClient(const std::string& host, uint16_t port, std::string prefix,
+                         std::chrono::milliseconds timeout)
     : impl_(std::make_shared<Impl>()) {
   impl_->prefix = std::move(prefix);
   impl_->address = host + ":" + std::to_string(port);
@@ -49,7 +54,8 @@ StoreClient::StoreClient(const std::string& host, uint16_t port, std::string pre
   try {
     detail::wait_until_accepting(host, port, deadline);
   } catch (const Error& e) {
-    throw Error(e.code(), "the run's store did not answer within " + std::to_string(timeout.count()) + " ms: " + e.message())
+    throw Error(e.code(), "the run's store did not answer within " +
+                              std::to_string(timeout.count()) + " ms: " + e.message())
         .with("store", impl_->address);
   }
   c10d::TCPStoreOptions options;
@@ -60,32 +66,38 @@ StoreClient::StoreClient(const std::string& host, uint16_t port, std::string pre
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
   } catch (const std::exception& e) {
-    throw Error(ErrorCode::kTimeout, "the run's store accepted the connection but did not answer: " + detail::first_line(e))
+    throw Error(
+        ErrorCode::kTimeout,
+        "the run's store accepted the connection but did not answer: " + detail::first_line(e))
         .with("store", impl_->address);
   }
 }
 
 void StoreClient::set(const std::string& key, const std::string& value) {
-  store_call(*impl_, "set", key,
-             [&] { impl_->store->set(impl_->prefix + key, std::vector<uint8_t>(value.begin(), value.end())); });
+  store_call(*impl_, "set", key, [&] {
+    impl_->store->set(impl_->prefix + key, std::vector<uint8_t>(value.begin(), value.end()));
+  });
 }
 
 std::string StoreClient::get(const std::string& key, Deadline deadline) {
   const std::vector<uint8_t> value = store_call(*impl_, "get", key, [&] {
     const std::string full = impl_->prefix + key;
     // Zero would mean "for ever" to c10d.
-    if (!impl_->store->check({full})) impl_->store->wait({full}, std::max(deadline.remaining(), std::chrono::milliseconds(1)));
+    if (!impl_->store->check({full}))
+      impl_->store->wait({full}, std::max(deadline.remaining(), std::chrono::milliseconds(1)));
     return impl_->store->get(full);
   });
   return {value.begin(), value.end()};
 }
 
 bool StoreClient::contains(const std::string& key) {
-  return store_call(*impl_, "check", key, [&] { return impl_->store->check({impl_->prefix + key}); });
+  return store_call(*impl_, "check", key,
+                    [&] { return impl_->store->check({impl_->prefix + key}); });
 }
 
 int64_t StoreClient::add(const std::string& key, int64_t amount) {
-  return store_call(*impl_, "add", key, [&] { return impl_->store->add(impl_->prefix + key, amount); });
+  return store_call(*impl_, "add", key,
+                    [&] { return impl_->store->add(impl_->prefix + key, amount); });
 }
 
 struct StoreServer::Impl {
@@ -104,8 +116,9 @@ StoreServer::StoreServer(const std::string& host, uint16_t port) : impl_(std::ma
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
   } catch (const std::exception& e) {
-    throw Error(ErrorCode::kUnavailable,
-                "cannot start the run's store at " + host + ":" + std::to_string(bound_port) + ": " + detail::first_line(e));
+    throw Error(ErrorCode::kUnavailable, "cannot start the run's store at " + host + ":" +
+                                             std::to_string(bound_port) + ": " +
+                                             detail::first_line(e));
   }
 }
 

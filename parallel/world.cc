@@ -21,29 +21,35 @@
 namespace retort::parallel {
 namespace {
 
-// All ranks create the groups in this order; the index is the position of the group in World::Impl::groups.
+// All ranks create the groups in this order; the index is the position of the group in
+// World::Impl::groups.
 constexpr std::string_view kEmbedding = "embedding";
-constexpr std::array<std::pair<const char*, std::string_view>, 7> kGroups{{{"all", "tp-dp-pp"},
-                                                                           {"tp", "tp"},
-                                                                           {"dp", "dp"},
-                                                                           {"pp", "pp"},
-                                                                           {"mp", "tp-pp"},
-                                                                           {"dp_pp", "dp-pp"},
-                                                                           {"embedding", kEmbedding}}};
+constexpr std::array<std::pair<const char*, std::string_view>, 7> kGroups{
+    {{"all", "tp-dp-pp"},
+     {"tp", "tp"},
+     {"dp", "dp"},
+     {"pp", "pp"},
+     {"mp", "tp-pp"},
+     {"dp_pp", "dp-pp"},
+     {"embedding", kEmbedding}}};
 
 void validate(const World::Options& options) {
   options.layout.validate();
-  if (options.role.empty()) throw Error(ErrorCode::kInvalidArgument, "World::Options::role is empty, expected the role's name");
+  if (options.role.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "World::Options::role is empty, expected the role's name");
   if (options.rank < 0 || options.rank >= options.layout.world_size())
-    throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(options.rank) + " is outside of role '" + options.role +
-                                                 "' with " + std::to_string(options.layout.world_size()) + " ranks");
+    throw Error(ErrorCode::kInvalidArgument,
+                "rank " + std::to_string(options.rank) + " is outside of role '" + options.role +
+                    "' with " + std::to_string(options.layout.world_size()) + " ranks");
   if (options.timeout.count() <= 0)
-    throw Error(ErrorCode::kInvalidArgument, "World::Options::timeout must be positive: it bounds every collective");
+    throw Error(ErrorCode::kInvalidArgument,
+                "World::Options::timeout must be positive: it bounds every collective");
   if (options.layout.device != Device::kCpu && !options.device_module)
-    throw Error(ErrorCode::kUnavailable,
-                "role '" + options.role +
-                    "': world.device: cuda needs the retort_cuda module, which this process has not loaded; "
-                    "use device: cpu");
+    throw Error(ErrorCode::kUnavailable, "role '" + options.role +
+                                             "': world.device: cuda needs the retort_cuda module, "
+                                             "which this process has not loaded; "
+                                             "use device: cpu");
 }
 
 // Waits until every rank of the role has said that it is here, and names those that have not.
@@ -58,10 +64,13 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
       if (e.code() != ErrorCode::kTimeout) throw;
       std::string missing;
       for (int64_t other = 0; other < size; ++other)
-        if (!store.contains(key(other))) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
-      throw Error(ErrorCode::kTimeout, "role '" + options.role + "': rank(s) " + missing + " of " + std::to_string(size) +
-                                           " did not arrive within " + std::to_string(options.timeout.count()) +
-                                           " ms; look for why they stopped, or raise launch.collective_timeout")
+        if (!store.contains(key(other)))
+          missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+      throw Error(ErrorCode::kTimeout,
+                  "role '" + options.role + "': rank(s) " + missing + " of " +
+                      std::to_string(size) + " did not arrive within " +
+                      std::to_string(options.timeout.count()) +
+                      " ms; look for why they stopped, or raise launch.collective_timeout")
           .with("rank", options.rank);
     }
   }
@@ -69,16 +78,20 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
 
 // The network device all groups of a world share, on the interface that leads to the store.
 std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
-  return c10d::ProcessGroupGloo::createDeviceForHostname(detail::local_address_towards(options.store_host, options.store_port));
+  return c10d::ProcessGroupGloo::createDeviceForHostname(
+      detail::local_address_towards(options.store_host, options.store_port));
 }
 
-// The group of this rank along the axes, not connected yet; this rank alone if none of them holds it.
-std::shared_ptr<Group::Impl> find_group(const World::Options& options, const char* name, std::string_view axes) {
+// The group of this rank along the axes, not connected yet; this rank alone if none of them holds
+// it.
+std::shared_ptr<Group::Impl> find_group(const World::Options& options, const char* name,
+                                        std::string_view axes) {
   auto impl = std::make_shared<Group::Impl>();
   impl->name = options.role + "." + name;
   impl->timeout = options.timeout;
   impl->ranks = {static_cast<int>(options.rank)};
-  for (std::vector<int>& ranks : axes == kEmbedding ? embedding_groups(options.layout) : rank_groups(options.layout, axes)) {
+  for (std::vector<int>& ranks :
+       axes == kEmbedding ? embedding_groups(options.layout) : rank_groups(options.layout, axes)) {
     const auto position = std::ranges::find(ranks, static_cast<int>(options.rank));
     if (position == ranks.end()) continue;
     impl->position = static_cast<int>(position - ranks.begin());
@@ -89,9 +102,11 @@ std::shared_ptr<Group::Impl> find_group(const World::Options& options, const cha
 }
 
 // The store as one group sees it: its keys carry the group's name and first rank.
-c10::intrusive_ptr<c10d::Store> group_store(const Group::Impl& group, const StoreClient& store, const char* kind) {
+c10::intrusive_ptr<c10d::Store> group_store(const Group::Impl& group, const StoreClient& store,
+                                            const char* kind) {
   return c10::make_intrusive<c10d::PrefixStore>(
-      store.impl()->prefix + kind + "/" + group.name + "/" + std::to_string(group.ranks.front()), store.impl()->store);
+      store.impl()->prefix + kind + "/" + group.name + "/" + std::to_string(group.ranks.front()),
+      store.impl()->store);
 }
 
 Error connect_error(const Group::Impl& group, const char* op, const std::exception& e) {
@@ -104,13 +119,15 @@ Error connect_error(const Group::Impl& group, const char* op, const std::excepti
 }
 
 // Connects every pair of members.
-void connect(Group::Impl& group, const StoreClient& store, const std::shared_ptr<gloo::transport::Device>& device) {
+void connect(Group::Impl& group, const StoreClient& store,
+             const std::shared_ptr<gloo::transport::Device>& device) {
   auto options = c10d::ProcessGroupGloo::Options::create(group.timeout);
   options->devices = {device};
   options->threads = 1;  // one queue: collectives run in the order of the calls
   try {
-    group.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(group_store(group, store, "group"), group.position,
-                                                                static_cast<int>(group.ranks.size()), std::move(options));
+    group.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        group_store(group, store, "group"), group.position, static_cast<int>(group.ranks.size()),
+        std::move(options));
   } catch (const std::exception& e) {
     throw connect_error(group, "connect", e);
   }
@@ -121,14 +138,15 @@ void connect_devices(Group::Impl& group, const StoreClient& store, const World::
                      const std::shared_ptr<detail::DeviceWatch>& watch) {
   try {
     group.device_backend = options.device_module->backends().connect(
-        {group.name, group.position, static_cast<int>(group.ranks.size()), group.timeout, options.high_priority_streams},
+        {group.name, group.position, static_cast<int>(group.ranks.size()), group.timeout,
+         options.high_priority_streams},
         group_store(group, store, "device"));
   } catch (const std::exception& e) {
     throw connect_error(group, "connect devices", e);
   }
   group.watch = watch;
-  group.watched =
-      watch->add_group(group.name, group.ranks[static_cast<size_t>(group.position)], group.timeout, group.device_backend);
+  group.watched = watch->add_group(group.name, group.ranks[static_cast<size_t>(group.position)],
+                                   group.timeout, group.device_backend);
 }
 
 }  // namespace
@@ -155,9 +173,11 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
     device = make_device(o);
   }
   if (o.layout.device != Device::kCpu)
-    impl_->device = detail::take_device(*o.device_module, store ? &*store : nullptr, o.rank, o.layout.world_size(),
-                                        o.share_devices, Deadline::after(o.timeout));
-  const bool device_groups = impl_->device && o.device_groups && !impl_->device->shared && o.layout.world_size() > 1;
+    impl_->device =
+        detail::take_device(*o.device_module, store ? &*store : nullptr, o.rank,
+                            o.layout.world_size(), o.share_devices, Deadline::after(o.timeout));
+  const bool device_groups =
+      impl_->device && o.device_groups && !impl_->device->shared && o.layout.world_size() > 1;
   if (device_groups) impl_->watch = std::make_shared<detail::DeviceWatch>();
   for (const auto& [name, axes] : kGroups) {
     std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
@@ -172,7 +192,8 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
 
 World::~World() {
   // An orderly end waits for the other ranks, which a rank that leaves by an exception must not.
-  const bool failed = std::uncaught_exceptions() > impl_->exceptions || (impl_->watch && impl_->watch->failure());
+  const bool failed =
+      std::uncaught_exceptions() > impl_->exceptions || (impl_->watch && impl_->watch->failure());
   if (impl_->watch) impl_->watch->stop();
   for (const auto& backend : impl_->device_backends) {
     try {
@@ -188,7 +209,8 @@ int64_t World::rank() const { return impl_->options.rank; }
 int64_t World::size() const { return impl_->options.layout.world_size(); }
 Coordinate World::coordinate() const { return coordinate_of(impl_->options.layout, rank()); }
 at::Device World::device() const {
-  return impl_->device ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(impl_->device->index)) : at::Device(at::kCPU);
+  return impl_->device ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(impl_->device->index))
+                       : at::Device(at::kCPU);
 }
 Group& World::all() { return impl_->groups[0]; }
 Group& World::tp() { return impl_->groups[1]; }

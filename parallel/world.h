@@ -1,5 +1,5 @@
-// The world of one role: its rendezvous, its grid of ranks and its groups. No process group ever spans two roles, and
-// one process may hold several worlds.
+// The world of one role: its rendezvous, its grid of ranks and its groups. No process group ever
+// spans two roles, and one process may hold several worlds.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,12 @@
 
 namespace retort::parallel {
 
-// A client of the run's key-value store (a c10d TCPStore that the launcher owns), under a key prefix.
-// Threads: one client per thread that waits (a blocked wait locks its client).
+// A client of the run's key-value store (a c10d TCPStore that the launcher owns), under a key
+// prefix. Threads: one client per thread that waits (a blocked wait locks its client).
 class StoreClient {
  public:
-  StoreClient(const std::string& host, uint16_t port, std::string prefix, std::chrono::milliseconds timeout);
+  StoreClient(const std::string& host, uint16_t port, std::string prefix,
+              std::chrono::milliseconds timeout);
   void set(const std::string& key, const std::string& value);
   // Waits until the key exists; kTimeout naming the key.
   std::string get(const std::string& key, Deadline deadline);
@@ -56,8 +57,10 @@ class World {
 
     // With layout.device kCuda. The module: needed, or kUnavailable.
     std::shared_ptr<DeviceModule> device_module;
-    bool share_devices = false;         // several ranks may have one device: slow, for tests and demonstrations
-    bool device_groups = true;          // false: ranks choose their devices only; collectives go through host memory
+    // several ranks may have one device: slow, for tests and demonstrations
+    bool share_devices = false;
+    // false: ranks choose their devices only; collectives go through host memory
+    bool device_groups = true;
     bool high_priority_streams = true;  // collectives' kernels go before those of the computation
   };
 
@@ -71,17 +74,21 @@ class World {
   int64_t rank() const;
   int64_t size() const;
   Coordinate coordinate() const;
-  // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on; it is the current one.
+  // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on;
+  // it is the current one.
   at::Device device() const;
-  // The groups that this rank is in; a group of one rank is free. In rank = tp + TP * (dp + DP * pp) each holds the ranks that
-  // differ in the named coordinates only (SYSTEMS B041-B045), in increasing order.
+  // The groups that this rank is in; a group of one rank is free. In rank = tp + TP * (dp + DP *
+  // pp) each holds the ranks that differ in the named coordinates only (SYSTEMS B041-B045), in
+  // increasing order.
   Group& all();  // every rank of the role
   Group& tp();
   Group& dp();
   Group& pp();
-  Group& mp();         // tp and pp: one replica of the model
-  Group& dp_pp();      // dp and pp: the same tp coordinate
-  Group& embedding();  // first and last stage of this rank's pipeline; this rank alone in the stages between, and with pp 1
+  Group& mp();     // tp and pp: one replica of the model
+  Group& dp_pp();  // dp and pp: the same tp coordinate
+  // first and last stage of this rank's pipeline; this rank alone in the stages between, and with
+  // pp 1
+  Group& embedding();
 
  private:
   struct Impl;

@@ -14,7 +14,8 @@ namespace {
 [[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
-              std::string(what) + path.string() + ": " + std::strerror(error) + (full ? " (free space on this disk)" : ""));
+              std::string(what) + path.string() + ": " + std::strerror(error) +
+                  (full ? " (free space on this disk)" : ""));
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ std::string write_loop_state(const LoopState& state) {
   return json.dump(2) + "\n";
 }
 
-// Runs fn, then votes: the first failing rank's error, as one about the checkpoint, is thrown on all.
+// Runs fn, then votes: the first failing rank's error, as one about the checkpoint, is thrown on
+// all.
 template <class Fn>
 void phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
   std::optional<Error> failure;
@@ -51,7 +52,8 @@ void phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
   } catch (const fs::filesystem_error& e) {
     const int error = e.code().value();
     const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-    failure = Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable, complaint + e.what());
+    failure =
+        Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable, complaint + e.what());
   } catch (const std::exception& e) {
     failure = Error(ErrorCode::kRemote, complaint + e.what());
   }
@@ -68,7 +70,8 @@ uint64_t write_parts(const fs::path& folder, const std::vector<models::Checkpoin
   uint64_t elements = 0;
   for (const models::CheckpointPart& part : parts) {
     models::SafetensorsSliceWriter writer(folder / part.folder, part.files);
-    for (const parallel::TensorPiece& piece : part.pieces) writer.write(piece);
+    for (const parallel::TensorPiece& piece : part.pieces)
+      writer.write(piece);
     writer.finish();
     elements += writer.num_elements();
   }
@@ -76,7 +79,8 @@ uint64_t write_parts(const fs::path& folder, const std::vector<models::Checkpoin
 }
 
 // This rank's share of the model and of the optimizer's state.
-std::vector<models::CheckpointPart> parts_of(const roles::Trainer& trainer, parallel::World& world) {
+std::vector<models::CheckpointPart> parts_of(const roles::Trainer& trainer,
+                                             parallel::World& world) {
   std::vector<models::CheckpointPart> parts;
   parts.push_back(models::decoder_part(trainer.decoder(), trainer.decoder().dtype()));
   if (world.coordinate().dp != 0) parts.back().pieces.clear();
@@ -87,17 +91,20 @@ std::vector<models::CheckpointPart> parts_of(const roles::Trainer& trainer, para
 
 // Copies of the pieces, as they will stand in the files.
 void detach(models::CheckpointPart& part) {
-  for (parallel::TensorPiece& piece : part.pieces) piece = models::snapshot(piece, part.files.at(piece.name).dtype);
+  for (parallel::TensorPiece& piece : part.pieces)
+    piece = models::snapshot(piece, part.files.at(piece.name).dtype);
 }
 
 // On a thread of its own if there is one to be had, else when the result is asked for.
-std::future<uint64_t> start_writing(const fs::path& folder, const std::vector<models::CheckpointPart>& parts, bool async) {
+std::future<uint64_t> start_writing(const fs::path& folder,
+                                    const std::vector<models::CheckpointPart>& parts, bool async) {
   const auto write = [&folder, &parts] { return write_parts(folder, parts); };
   if (async) {
     try {
       return std::async(std::launch::async, write);
     } catch (const std::system_error& e) {
-      RETORT_LOG(kWarning) << "no thread for an asynchronous checkpoint, it is written now: " << e.what();
+      RETORT_LOG(kWarning) << "no thread for an asynchronous checkpoint, it is written now: "
+                           << e.what();
     }
   }
   return std::async(std::launch::deferred, write);
@@ -113,8 +120,9 @@ LoopState read_loop_state(const fs::path& checkpoint) {
       throw Error(ErrorCode::kMismatch, file.string() + " has a format this version does not read");
     LoopState state;
     state.step = json.at("step");
-    state.cursor = {
-        .epoch = json.at("epoch"), .packs_consumed = json.at("packs_consumed"), .total_steps = json.at("total_steps")};
+    state.cursor = {.epoch = json.at("epoch"),
+                    .packs_consumed = json.at("packs_consumed"),
+                    .total_steps = json.at("total_steps")};
     state.num_tokens = json.at("num_tokens");
     state.seed = json.at("seed");
     state.layout.dp = json.at("dp");
@@ -134,12 +142,15 @@ LoopState read_loop_state(const fs::path& checkpoint) {
 }
 
 std::string layout_text(const parallel::Layout& layout) {
-  std::string text = "tp " + std::to_string(layout.tp) + (layout.sequence_parallel ? " with sequence_parallel" : "") + ", pp " +
+  std::string text = "tp " + std::to_string(layout.tp) +
+                     (layout.sequence_parallel ? " with sequence_parallel" : "") + ", pp " +
                      std::to_string(layout.pp);
   if (layout.virtual_pp != 1) text += " with virtual_pp " + std::to_string(layout.virtual_pp);
-  text += ", dp " + std::to_string(layout.dp) + (layout.distributed_optimizer ? " with distributed_optimizer" : "");
+  text += ", dp " + std::to_string(layout.dp) +
+          (layout.distributed_optimizer ? " with distributed_optimizer" : "");
   if (layout.device == parallel::Device::kCuda) text += ", on cuda";
-  return text + ", " + std::to_string(layout.threads) + (layout.threads == 1 ? " thread" : " threads");
+  return text + ", " + std::to_string(layout.threads) +
+         (layout.threads == 1 ? " thread" : " threads");
 }
 
 struct CheckpointStore::Pending {
@@ -153,11 +164,14 @@ struct CheckpointStore::Pending {
 };
 
 CheckpointStore::CheckpointStore(fs::path run_folder, fs::path tokenizer_source, Options options)
-    : run_folder_(std::move(run_folder)), tokenizer_source_(std::move(tokenizer_source)), options_(options) {}
+    : run_folder_(std::move(run_folder)),
+      tokenizer_source_(std::move(tokenizer_source)),
+      options_(options) {}
 
 CheckpointStore::~CheckpointStore() = default;
 
-fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world, const LoopState& state) {
+fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world,
+                               const LoopState& state) {
   finish(world);
   auto pending = std::make_unique<Pending>();
   pending->folder = checkpoint_path(run_folder_, state.step);
@@ -169,11 +183,13 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
       fs::create_directory(pending->temporary / "state");
       for (const models::CheckpointPart& part : pending->parts)
         models::create_safetensors(pending->temporary / part.folder, part.files);
-      models::write_decoder_description(trainer.decoder(), trainer.decoder().dtype(), tokenizer_source_, pending->temporary);
+      models::write_decoder_description(trainer.decoder(), trainer.decoder().dtype(),
+                                        tokenizer_source_, pending->temporary);
       write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
     }
     if (options_.async)
-      for (models::CheckpointPart& part : pending->parts) detach(part);
+      for (models::CheckpointPart& part : pending->parts)
+        detach(part);
   });
   pending->temporary = world.all().broadcast(pending->temporary.string(), 0);
   pending->written = start_writing(pending->temporary, pending->parts, options_.async);
@@ -189,7 +205,8 @@ void CheckpointStore::finish(parallel::World& world) {
   std::string complaint = pending->complaint();
   uint64_t expected = 0, written = 0;
   phase(world.all(), complaint, [&] { written = pending->written.get(); });
-  for (const models::CheckpointPart& part : pending->parts) expected += part.files.num_elements();
+  for (const models::CheckpointPart& part : pending->parts)
+    expected += part.files.num_elements();
   const int64_t total = world.all().all_reduce(static_cast<int64_t>(written));
   RETORT_CHECK(total == static_cast<int64_t>(expected))
       << "the ranks wrote " << total << " elements of " << expected << " of " << pending->folder;
@@ -197,7 +214,8 @@ void CheckpointStore::finish(parallel::World& world) {
     if (world.rank() != 0) return;
     mark_complete(pending->temporary);
     pending->files->commit();
-    complaint = "checkpoint " + pending->folder.string() + " was saved, but older ones are in the way: ";
+    complaint =
+        "checkpoint " + pending->folder.string() + " was saved, but older ones are in the way: ";
     prune_checkpoints(run_folder_, options_.save_total_limit);
   });
   if (world.rank() == 0) {
@@ -206,7 +224,8 @@ void CheckpointStore::finish(parallel::World& world) {
 }
 
 bool CheckpointStore::busy() const {
-  return pending_ && pending_->written.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+  return pending_ &&
+         pending_->written.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
 }
 
 }  // namespace retort::recipes

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "checkpoint-";
 
-// The step in "checkpoint-<step><rest>"; rest is "" for a checkpoint, ".tmp-<pid>" and the like for what a crash left.
+// The step in "checkpoint-<step><rest>"; rest is "" for a checkpoint, ".tmp-<pid>" and the like for
+// what a crash left.
 std::optional<std::pair<int64_t, std::string>> parse_name(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   int64_t step = 0;
@@ -30,11 +31,14 @@ void remove_folder(const fs::path& path) {
   std::error_code failed;
   fs::remove(path / "state" / "COMPLETE", failed);
   fs::remove_all(path, failed);
-  if (failed) throw Error(ErrorCode::kUnavailable, "cannot remove " + path.string() + ": " + failed.message());
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot remove " + path.string() + ": " + failed.message());
 }
 
 bool is_complete(const fs::path& path) {
-  return fs::is_regular_file(path / "state" / "COMPLETE") && fs::is_regular_file(path / "config.json");
+  return fs::is_regular_file(path / "state" / "COMPLETE") &&
+         fs::is_regular_file(path / "config.json");
 }
 
 }  // namespace
@@ -46,7 +50,9 @@ fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
 void mark_complete(const fs::path& checkpoint) {
   std::error_code failed;
   fs::create_directories(checkpoint / "state", failed);
-  if (failed) throw Error(ErrorCode::kUnavailable, "cannot create folder in " + checkpoint.string() + ": " + failed.message());
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot create folder in " + checkpoint.string() + ": " + failed.message());
   write_file_atomically(checkpoint / "state" / "COMPLETE", "complete\n");
 }
 
@@ -58,7 +64,8 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {
     if (name && name->second.empty() && entry.is_directory() && is_complete(entry.path()))
       found.push_back({name->first, entry.path()});
   }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.step < b.step; });
   return found;
 }
 
@@ -80,8 +87,10 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit) {
   }
   const auto limit = static_cast<size_t>(save_total_limit);
   if (save_total_limit > 0 && complete.size() > limit)
-    for (size_t i = 0; i < complete.size() - limit; ++i) doomed.push_back(complete[i].path);
-  for (const auto& path : doomed) remove_folder(path);
+    for (size_t i = 0; i < complete.size() - limit; ++i)
+      doomed.push_back(complete[i].path);
+  for (const auto& path : doomed)
+    remove_folder(path);
 }
 
 void link_final(const fs::path& output_dir, int64_t step) {
@@ -92,8 +101,8 @@ void link_final(const fs::path& output_dir, int64_t step) {
   fs::create_directory_symlink(target, temporary, failed);
   if (!failed) fs::rename(temporary, output_dir / "final", failed);
   if (failed)
-    throw Error(ErrorCode::kUnavailable,
-                "cannot link final to " + target.string() + " in " + output_dir.string() + ": " + failed.message());
+    throw Error(ErrorCode::kUnavailable, "cannot link final to " + target.string() + " in " +
+                                             output_dir.string() + ": " + failed.message());
 }
 
 }  // namespace retort::recipes

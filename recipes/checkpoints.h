@@ -1,4 +1,5 @@
-// The checkpoints of a run: folders checkpoint-<step> in its output folder. One counts only once it is complete.
+// The checkpoints of a run: folders checkpoint-<step> in its output folder. One counts only once it
+// is complete.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,17 @@ struct CheckpointEntry {
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);
 
-// Writes and syncs the marker state/COMPLETE of a checkpoint: the last thing done to it, after every rank's shards are there.
+// Writes and syncs the marker state/COMPLETE of a checkpoint: the last thing done to it, after
+// every rank's shards are there.
 void mark_complete(const std::filesystem::path& checkpoint);
 
 // Complete checkpoints in increasing order of step: those with the marker and a config.json.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& output_dir);
 std::optional<CheckpointEntry> latest_checkpoint(const std::filesystem::path& output_dir);
 
-// Removes all but the newest `save_total_limit` complete checkpoints (0: keeps all), and what crashes left half done of older
-// steps. Never removes the newest. The one process of a run that saves calls it.
+// Removes all but the newest `save_total_limit` complete checkpoints (0: keeps all), and what
+// crashes left half done of older steps. Never removes the newest. The one process of a run that
+// saves calls it.
 void prune_checkpoints(const std::filesystem::path& output_dir, int64_t save_total_limit);
 
 // Points <output_dir>/final at checkpoint-<step>, replacing an older link in one step.

@@ -10,7 +10,8 @@
 
 namespace retort::recipes {
 
-// Rows are indices into the micro-batch's target positions. `weight` is the normalised weight, one for each row.
+// Rows are indices into the micro-batch's target positions. `weight` is the normalised weight, one
+// for each row.
 struct DistillObjective::Part {
   size_t teacher = 0;
   double weight = 1.0;
@@ -26,7 +27,8 @@ namespace {
 losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor& head) {
   switch (payload.label.spec.kind) {
     case roles::PayloadKind::kHiddenStates: return losses::TeacherHidden{payload.hidden, head, {}};
-    case roles::PayloadKind::kTopK: return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
+    case roles::PayloadKind::kTopK:
+      return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
     case roles::PayloadKind::kFull: return losses::TeacherFull{payload.logps};
     case roles::PayloadKind::kTargetLogProbs: break;
   }
@@ -36,15 +38,20 @@ losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor&
 
 bool matches(const data::Sample& sample, const std::map<std::string, std::string>& when) {
   return std::all_of(when.begin(), when.end(), [&](const auto& wanted) {
-    return std::any_of(sample.fields.begin(), sample.fields.end(),
-                       [&](const auto& field) { return field.first == wanted.first && field.second == wanted.second; });
+    return std::any_of(sample.fields.begin(), sample.fields.end(), [&](const auto& field) {
+      return field.first == wanted.first && field.second == wanted.second;
+    });
   });
 }
 
 }  // namespace
 
-DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent, std::vector<TeacherRoute> teachers, Options options)
-    : BatchObjective(std::move(source)), agent_(agent), teachers_(std::move(teachers)), options_(options) {
+DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
+                                   std::vector<TeacherRoute> teachers, Options options)
+    : BatchObjective(std::move(source)),
+      agent_(agent),
+      teachers_(std::move(teachers)),
+      options_(options) {
   options_.divergence.validate();
 }
 DistillObjective::~DistillObjective() = default;
@@ -56,15 +63,19 @@ std::vector<double> DistillObjective::weights_of(const data::Sample& sample) con
     if (matches(sample, teachers_[t].when)) total += weights[t] = teachers_[t].weight;
   if (total <= 0) {
     std::string fields;
-    for (const auto& [name, value] : sample.fields) fields += (fields.empty() ? "" : ", ") + name + ": " + value;
-    throw Error(ErrorCode::kInvalidArgument, "no teacher's `when` matches sample " + sample.origin + " with fields {" + fields +
-                                                 "}; add a teacher without `when` or fix the field");
+    for (const auto& [name, value] : sample.fields)
+      fields += (fields.empty() ? "" : ", ") + name + ": " + value;
+    throw Error(ErrorCode::kInvalidArgument,
+                "no teacher's `when` matches sample " + sample.origin + " with fields {" + fields +
+                    "}; add a teacher without `when` or fix the field");
   }
-  for (double& weight : weights) weight /= total;
+  for (double& weight : weights)
+    weight /= total;
   return weights;
 }
 
-// One part for each (teacher, weight) with the samples it answers: a teacher of every sample sees the pack as it is.
+// One part for each (teacher, weight) with the samples it answers: a teacher of every sample sees
+// the pack as it is.
 std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBatch& batch) const {
   std::map<std::pair<size_t, double>, std::vector<size_t>> members;
   for (size_t s = 0; s < batch.samples.size(); ++s) {
@@ -91,7 +102,8 @@ std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBat
       const int64_t* position = positions.const_data_ptr<int64_t>();
       size_t sequence = 0;
       for (int64_t r = 0; r < positions.numel(); ++r) {
-        while (position[r] >= batch.tokens.cu_seqlens[sequence + 1]) ++sequence;
+        while (position[r] >= batch.tokens.cu_seqlens[sequence + 1])
+          ++sequence;
         if (wanted[sequence]) rows.push_back(r);
       }
       const data::MicroBatch sub = data::make_micro_batch(std::move(chosen));
@@ -107,30 +119,39 @@ std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBat
 }
 
 void DistillObjective::announce(int64_t step, const data::BatchStream::Step& batches) {
-  const uint64_t count = batches.micro_batches.size(), ranks = static_cast<uint64_t>(options_.dp_size);
+  const uint64_t count = batches.micro_batches.size(),
+                 ranks = static_cast<uint64_t>(options_.dp_size);
   for (uint64_t i = 0; i < count; ++i) {
     if (!options_.asks) continue;
     std::vector<Part> parts = split(batches.micro_batches[i]);
     // Unique over steps, micro-batches and student ranks; the same in a resumed run.
-    const uint64_t request_id = (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
+    const uint64_t request_id =
+        (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
     for (Part& part : parts)
-      if (part.num_rows > 0) part.pending = teachers_[part.teacher].client->send(request_id, step, part.tokens, part.positions);
+      if (part.num_rows > 0)
+        part.pending =
+            teachers_[part.teacher].client->send(request_id, step, part.tokens, part.positions);
     in_flight_.push_back(std::move(parts));
   }
 }
 
-at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const models::Head& head, const at::Tensor& targets,
-                                       bool only_teacher, StepSums& sums) {
+at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const models::Head& head,
+                                       const at::Tensor& targets, bool only_teacher,
+                                       StepSums& sums) {
   TeacherRoute& route = teachers_[part.teacher];
   roles::TeacherClient& client = *route.client;
-  if (!route.head.defined() && client.head_weight().defined()) route.head = client.head_weight().to(rows.device());
-  const roles::Payload payload = client.receive(std::move(part.pending), &sums.values[kWaitSeconds]);
+  if (!route.head.defined() && client.head_weight().defined())
+    route.head = client.head_weight().to(rows.device());
+  const roles::Payload payload =
+      client.receive(std::move(part.pending), &sums.values[kWaitSeconds]);
   losses::DivergenceOptions options = options_.divergence;
   options.common_vocab = client.spec().common_vocab;
   if (!only_teacher) options.kd_ratio = 1.0;
-  const auto chosen = [&](const at::Tensor& all) { return part.rows.defined() ? models::rows_at(all, part.rows) : all; };
-  const auto result =
-      losses::linear_distill(chosen(rows), head.weight, {}, chosen(targets), to_signal(payload, route.head), options, head.vocab);
+  const auto chosen = [&](const at::Tensor& all) {
+    return part.rows.defined() ? models::rows_at(all, part.rows) : all;
+  };
+  const auto result = losses::linear_distill(chosen(rows), head.weight, {}, chosen(targets),
+                                             to_signal(payload, route.head), options, head.vocab);
   sums.values[kKd] += part.weight * result.kd_sum;
   sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
   sums.values[kStudentMass] += part.weight * result.student_mass_sum;
@@ -143,15 +164,17 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   return result.loss_sum;
 }
 
-at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch,
-                                        StepSums& sums) {
+at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
+                                        const data::MicroBatch& batch, StepSums& sums) {
   RETORT_CHECK(!in_flight_.empty()) << "loss_sum of a micro-batch that was not announced";
   std::vector<Part> parts = std::move(in_flight_.front());
   in_flight_.pop_front();
   sums.count += static_cast<double>(batch.num_targets());
   // The tp ranks' sums are one rank's, and each of them asks for its part.
   sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
-  if (batch.num_targets() == 0) return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab).loss_sum;
+  if (batch.num_targets() == 0)
+    return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab)
+        .loss_sum;
   if (parts.size() == 1 && !parts[0].rows.defined())
     return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
   const double ratio = options_.divergence.kd_ratio;
@@ -161,7 +184,9 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   sums.values[kCorrect] += static_cast<double>(ce.num_correct);
   at::Tensor total = ce.loss_sum * (1.0 - ratio);
   for (Part& part : parts)
-    if (part.num_rows > 0) total = total + part_loss(part, rows, head, batch.targets, false, sums) * (ratio * part.weight);
+    if (part.num_rows > 0)
+      total =
+          total + part_loss(part, rows, head, batch.targets, false, sums) * (ratio * part.weight);
   return total;
 }
 
@@ -203,8 +228,10 @@ void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
   const double masked = sums.values[kMaskedMass] / sums.count;
   if (masked > options_.max_masked_mass)
     throw Error(ErrorCode::kMismatch,
-                "the teacher puts " + std::to_string(masked) + " of its probability on ids above the common vocabulary (limit " +
-                    std::to_string(options_.max_masked_mass) + "): student and teacher vocabularies do not fit");
+                "the teacher puts " + std::to_string(masked) +
+                    " of its probability on ids above the common vocabulary (limit " +
+                    std::to_string(options_.max_masked_mass) +
+                    "): student and teacher vocabularies do not fit");
 }
 
 }  // namespace retort::recipes

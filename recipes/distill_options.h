@@ -1,4 +1,5 @@
-// A recipe's `distill:` block: which teachers, what they send, and the divergence that the student minimises.
+// A recipe's `distill:` block: which teachers, what they send, and the divergence that the student
+// minimises.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,22 @@ enum class Support { kTeacher, kStudent, kUnion };
 
 struct TeacherOptions {
   std::string role;
-  double weight = 1.0;                      // the weights of teachers with the same `when` sum to 1
-  std::map<std::string, std::string> when;  // only samples whose fields have these values; empty: every sample
+  double weight = 1.0;  // the weights of teachers with the same `when` sum to 1
+  // only samples whose fields have these values; empty: every sample
+  std::map<std::string, std::string> when;
 
   template <class V>
   void fields(V& visit) {
     visit("role", role, "a role of `roles:`");
-    visit("weight", weight, "share of this teacher's loss; the weights of teachers with the same `when` sum to 1");
-    visit("when", when, "only samples whose fields have these values, e.g. {domain: math}; empty: every sample");
+    visit("weight", weight,
+          "share of this teacher's loss; the weights of teachers with the same `when` sum to 1");
+    visit("when", when,
+          "only samples whose fields have these values, e.g. {domain: math}; empty: every sample");
   }
 };
 
-// A field that the chosen payload or loss_type does not read must keep its default: anything else is refused, not ignored.
+// A field that the chosen payload or loss_type does not read must keep its default: anything else
+// is refused, not ignored.
 struct DistillOptions {
   std::vector<TeacherOptions> teachers;
   roles::PayloadKind payload = roles::PayloadKind::kHiddenStates;
@@ -49,25 +54,32 @@ struct DistillOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("teachers", teachers, "who teaches; several: weighted sum of losses, or routing by fields of the sample");
+    visit("teachers", teachers,
+          "who teaches; several: weighted sum of losses, or routing by fields of the sample");
     visit("payload", payload, "what a teacher sends for each target token");
-    visit("payload_dtype", payload_dtype,
-          "log-probabilities on the wire (topk, full); hidden states travel in the teacher's dtype");
+    visit(
+        "payload_dtype", payload_dtype,
+        "log-probabilities on the wire (topk, full); hidden states travel in the teacher's dtype");
     visit("loss_top_k", loss_top_k, "ids per target token; payload: topk only");
     visit("support", support, "whose top-k ids; payload: topk only");
-    visit("tail", tail, "the mass outside the top-k; payload: topk only, renormalize and drop: forward_kl only");
+    visit("tail", tail,
+          "the mass outside the top-k; payload: topk only, renormalize and drop: forward_kl only");
     visit("loss_type", loss_type, "divergence between teacher and student");
     visit("beta", beta, "weight of the teacher in the mixture, in [0, 1]; jsd only");
     visit("skew_lambda", skew_lambda, "skew, in [0, 1); skewed_kl and skewed_reverse_kl only");
     visit("temperature", temperature, "divides the logits of both sides inside the divergence");
-    visit("scale_by_temperature_squared", scale_by_temperature_squared, "multiply the divergence by temperature squared");
+    visit("scale_by_temperature_squared", scale_by_temperature_squared,
+          "multiply the divergence by temperature squared");
     visit("kd_ratio", kd_ratio, "loss = (1 - kd_ratio) * cross-entropy + kd_ratio * divergence");
-    visit("lmbda", lmbda, "share of on-policy batches, whose completions the student draws; needs `generation`");
+    visit("lmbda", lmbda,
+          "share of on-policy batches, whose completions the student draws; needs `generation`");
     visit("use_policy_gradient", use_policy_gradient,
-          "reverse KL on the sampled tokens as a policy gradient; payload: target_logps, on-policy only");
+          "reverse KL on the sampled tokens as a policy gradient; payload: target_logps, on-policy "
+          "only");
     visit("prefetch", prefetch, "batches whose teacher answers may be in flight");
   }
-  // kInvalidArgument naming the field: ranges, weights, fields without effect, what is not in this version.
+  // kInvalidArgument naming the field: ranges, weights, fields without effect, what is not in this
+  // version.
   void validate() const;
 
   void validate_sampled_tokens() const;

@@ -13,14 +13,21 @@
 namespace retort::recipes {
 namespace {
 
-// Sums of `values` [R] by sequence [R], in fp64 as long as they grow: [num_sequences] float32, with autograd.
-at::Tensor sum_by_sequence(const at::Tensor& values, const at::Tensor& sequence_of_row, int64_t num_sequences) {
-  const at::Tensor zeros = at::zeros({num_sequences}, values.options().dtype(at::kDouble).requires_grad(false));
+// Sums of `values` [R] by sequence [R], in fp64 as long as they grow: [num_sequences] float32, with
+// autograd.
+at::Tensor sum_by_sequence(const at::Tensor& values, const at::Tensor& sequence_of_row,
+                           int64_t num_sequences) {
+  const at::Tensor zeros =
+      at::zeros({num_sequences}, values.options().dtype(at::kDouble).requires_grad(false));
   return zeros.index_add(0, sequence_of_row, values.to(at::kDouble)).to(at::kFloat);
 }
 
-at::Tensor chosen_of(const at::Tensor& by_sequence) { return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 0); }
-at::Tensor rejected_of(const at::Tensor& by_sequence) { return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 1); }
+at::Tensor chosen_of(const at::Tensor& by_sequence) {
+  return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 0);
+}
+at::Tensor rejected_of(const at::Tensor& by_sequence) {
+  return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 1);
+}
 
 // The mean over the vocabulary of the head's rows [H].
 at::Tensor mean_row(const models::Head& head) {
@@ -33,7 +40,8 @@ at::Tensor mean_row(const models::Head& head) {
 
 double chosen_tokens(const data::PairMicroBatch& batch) {
   double sum = 0;
-  for (const data::PairShape& shape : batch.shapes) sum += static_cast<double>(shape.chosen_tokens);
+  for (const data::PairShape& shape : batch.shapes)
+    sum += static_cast<double>(shape.chosen_tokens);
   return sum;
 }
 
@@ -42,35 +50,44 @@ double chosen_tokens(const data::PairMicroBatch& batch) {
 DpoObjective::DpoObjective(PairSource source, std::optional<Reference> reference, Options options)
     : source_(std::move(source)), reference_(std::move(reference)), options_(std::move(options)) {
   options_.loss.validate();
-  RETORT_CHECK(reference_.has_value() == losses::needs_reference(options_.loss)) << "a reference that is missing or not used";
+  RETORT_CHECK(reference_.has_value() == losses::needs_reference(options_.loss))
+      << "a reference that is missing or not used";
 }
 DpoObjective::~DpoObjective() = default;
 
-DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step) {
+DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t request_id,
+                                      int64_t step) {
   Drawn drawn{.batch = std::move(batch), .shared = {}, .pending = std::nullopt};
   drawn.shared = data::share_prompts(drawn.batch);
   if (!reference_ || options_.tp == nullptr || options_.tp->rank() != 0) return drawn;
-  const bool known = std::all_of(drawn.batch.pairs.begin(), drawn.batch.pairs.end(), [&](const data::PreferenceSample& pair) {
-    return reference_->cache->find(pair.prompt_ids, pair.chosen_ids) &&
-           reference_->cache->find(pair.prompt_ids, pair.rejected_ids);
-  });
-  if (!known) drawn.pending = reference_->client->send(request_id, step, drawn.batch.tokens, drawn.batch.predict_positions);
+  const bool known = std::all_of(
+      drawn.batch.pairs.begin(), drawn.batch.pairs.end(), [&](const data::PreferenceSample& pair) {
+        return reference_->cache->find(pair.prompt_ids, pair.chosen_ids) &&
+               reference_->cache->find(pair.prompt_ids, pair.rejected_ids);
+      });
+  if (!known)
+    drawn.pending = reference_->client->send(request_id, step, drawn.batch.tokens,
+                                             drawn.batch.predict_positions);
   return drawn;
 }
 
 StepInfo DpoObjective::next_step(int64_t step) {
   data::PairBatchStream::Step batches = source_(step);
-  const uint64_t count = batches.micro_batches.size(), ranks = static_cast<uint64_t>(options_.dp_size);
+  const uint64_t count = batches.micro_batches.size(),
+                 ranks = static_cast<uint64_t>(options_.dp_size);
   DrawnStep drawn;
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t request_id = (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
+    const uint64_t request_id =
+        (static_cast<uint64_t>(step) * count + i) * ranks + static_cast<uint64_t>(options_.dp_rank);
     drawn.micro_batches.push_back(ask(std::move(batches.micro_batches[i]), request_id, step));
   }
   drawn_.push_back(std::move(drawn));
   return {.micro_batches = count, .after = batches.after, .epoch = batches.epoch};
 }
 
-std::string DpoObjective::origins(size_t index) const { return list_origins(drawn_.front().micro_batches.at(index).batch.pairs); }
+std::string DpoObjective::origins(size_t index) const {
+  return list_origins(drawn_.front().micro_batches.at(index).batch.pairs);
+}
 
 void DpoObjective::begin_step(parallel::Group& dp) {
   nll_scale_ = 0;
@@ -99,30 +116,37 @@ void DpoObjective::read_reference(Drawn& drawn, float* values, double* waited) {
   const data::PairMicroBatch& batch = drawn.batch;
   if (drawn.pending) {
     const roles::Payload payload = reference_->client->receive(std::move(*drawn.pending), waited);
-    const at::Tensor sums = sum_by_sequence(payload.logps, batch.sequence_of_row, 2 * batch.num_pairs()).contiguous();
+    const at::Tensor sums =
+        sum_by_sequence(payload.logps, batch.sequence_of_row, 2 * batch.num_pairs()).contiguous();
     const float* sum = sums.const_data_ptr<float>();
     for (size_t p = 0; p < batch.pairs.size(); ++p) {
       reference_->cache->add(batch.pairs[p].prompt_ids, batch.pairs[p].chosen_ids, sum[2 * p]);
-      reference_->cache->add(batch.pairs[p].prompt_ids, batch.pairs[p].rejected_ids, sum[2 * p + 1]);
+      reference_->cache->add(batch.pairs[p].prompt_ids, batch.pairs[p].rejected_ids,
+                             sum[2 * p + 1]);
     }
   }
-  // From the cache even if just answered: a completion counts with one number, whichever batch it was asked in first.
+  // From the cache even if just answered: a completion counts with one number, whichever batch it
+  // was asked in first.
   for (size_t p = 0; p < batch.pairs.size(); ++p) {
-    const auto chosen = reference_->cache->find(batch.pairs[p].prompt_ids, batch.pairs[p].chosen_ids);
-    const auto rejected = reference_->cache->find(batch.pairs[p].prompt_ids, batch.pairs[p].rejected_ids);
+    const auto chosen =
+        reference_->cache->find(batch.pairs[p].prompt_ids, batch.pairs[p].chosen_ids);
+    const auto rejected =
+        reference_->cache->find(batch.pairs[p].prompt_ids, batch.pairs[p].rejected_ids);
     RETORT_CHECK(chosen && rejected) << "a completion without the reference's log-probability";
     values[2 * p] = *chosen;
     values[2 * p + 1] = *rejected;
   }
 }
 
-at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn, double nll_scale,
-                                   StepSums& sums) {
+at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
+                                   double nll_scale, StepSums& sums) {
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
   const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
   // One number a token: from here on in host memory.
-  const at::Tensor log_probs = losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs.cpu();
+  const at::Tensor log_probs =
+      losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab)
+          .log_probs.cpu();
   const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
@@ -140,7 +164,8 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
   sums.count += static_cast<double>(result.count);
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
   const c10::NoGradGuard no_grad;
-  // The mean over the vocabulary of the logits at a row is the row times the mean of the head's rows.
+  // The mean over the vocabulary of the logits at a row is the row times the mean of the head's
+  // rows.
   const at::Tensor mean_logits = at::mv(rows.detach().to(at::kFloat), mean_row(head)).cpu();
   const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
   sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
@@ -154,16 +179,19 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
   sums.values[kAccuracies] += result.rewards_accuracies_sum;
   sums.values[kLogpsChosen] += result.logps_chosen_sum;
   sums.values[kLogpsRejected] += result.logps_rejected_sum;
-  for (const data::PreferenceSample& pair : batch.pairs) sums.values[kIdentical] += pair.identical ? 1 : 0;
+  for (const data::PreferenceSample& pair : batch.pairs)
+    sums.values[kIdentical] += pair.identical ? 1 : 0;
   const c10::AutoGradMode grad(true);
   return nll_scale == 0 ? result.loss_sum : result.loss_sum + result.chosen_nll_sum * nll_scale;
 }
 
-at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) {
+at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                                  StepSums& sums) {
   return pair_loss(head, hidden, drawn_.front().micro_batches.at(index), nll_scale_, sums);
 }
 
-void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const {
+void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
+                               MetricsRow& row) const {
   const auto mean = [&](Value value) { return sums.values[value] / sums.count; };
   row.add(prefix + "rewards/chosen", mean(kRewardsChosen));
   row.add(prefix + "rewards/rejected", mean(kRewardsRejected));
@@ -175,7 +203,8 @@ void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix, 
   row.add(prefix + "logits/rejected", sums.values[kLogitsRejected] / sums.values[kRejectedTokens]);
   row.add(prefix + "num_pairs", static_cast<int64_t>(sums.count));
   row.add(prefix + "num_identical_pairs", static_cast<int64_t>(sums.values[kIdentical]));
-  if (losses::uses_chosen_nll(options_.loss)) row.add(prefix + "nll_loss", sums.values[kNll] / sums.values[kChosenTokens]);
+  if (losses::uses_chosen_nll(options_.loss))
+    row.add(prefix + "nll_loss", sums.values[kNll] / sums.values[kChosenTokens]);
 }
 
 void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
@@ -185,7 +214,8 @@ void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   row.add("reference_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
 }
 
-MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student, const std::vector<data::PairMicroBatch>& batches,
+MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
+                                  const std::vector<data::PairMicroBatch>& batches,
                                   parallel::World& world) {
   StepSums sums;
   sums.values.resize(kValues, 0.0);
@@ -195,7 +225,8 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student, c
       if (batch.num_pairs() == 0) continue;
       Drawn drawn = ask(batch, next_evaluation_request_++, step);
       const at::Tensor hidden = student.hidden(drawn.shared.tokens);
-      if (hidden.defined()) sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
+      if (hidden.defined())
+        sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
     }
   }
   std::vector<double> all{sums.count, sums.loss};
@@ -207,7 +238,8 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student, c
   sums.values.assign(value + 2, value + 2 + kValues);
   if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no pair");
   double loss = value[1] / sums.count;
-  if (losses::uses_chosen_nll(options_.loss)) loss += sums.values[kNll] / sums.values[kChosenTokens];
+  if (losses::uses_chosen_nll(options_.loss))
+    loss += sums.values[kNll] / sums.values[kChosenTokens];
   MetricsRow row{.step = step, .values = {}};
   row.add("eval_loss", loss);
   add_metrics(sums, "eval_", row);

@@ -1,5 +1,7 @@
-// Direct preference optimisation and its family: pairs of completions, compared with a frozen reference in another process.
-//   loss = mean over pairs of sum_i weight_i * loss_i(log pi(chosen) - log pi_ref(chosen), log pi(rejected) - log pi_ref(rejected))
+// Direct preference optimisation and its family: pairs of completions, compared with a frozen
+// reference in another process.
+//   loss = mean over pairs of sum_i weight_i * loss_i(log pi(chosen) - log pi_ref(chosen), log
+//       pi(rejected) - log pi_ref(rejected))
 #pragma once
 
 #include <deque>
@@ -18,22 +20,24 @@
 
 namespace retort::recipes {
 
-// The frozen model of the comparison: asked for each completion once, then remembered. Both null on a rank that does not ask: all but
-// the first of the tp ranks where the pipeline ends.
+// The frozen model of the comparison: asked for each completion once, then remembered. Both null on
+// a rank that does not ask: all but the first of the tp ranks where the pipeline ends.
 struct Reference {
   std::unique_ptr<roles::TeacherClient> client;  // payload: target_logps
   std::unique_ptr<ReferenceCache> cache;
 };
 
-// For each step the reference's answers of the next `prefetch` steps are already in flight. Threads: compute. Collectives: one
-// all-reduce over dp for a step if the loss holds cross-entropy on the chosen completions.
+// For each step the reference's answers of the next `prefetch` steps are already in flight.
+// Threads: compute. Collectives: one all-reduce over dp for a step if the loss holds cross-entropy
+// on the chosen completions.
 class DpoObjective : public Objective {
  public:
   struct Options {
     losses::PreferenceOptions loss;
     int64_t prefetch = 2;
     int64_t dp_rank = 0, dp_size = 1;
-    // Where the pipeline ends: the ranks that need the reference. Its first rank asks for all of them. Null: this rank is not one.
+    // Where the pipeline ends: the ranks that need the reference. Its first rank asks for all of
+    // them. Null: this rank is not one.
     parallel::Group* tp = nullptr;
   };
   using PairSource = std::function<data::PairBatchStream::Step(int64_t step)>;
@@ -46,13 +50,17 @@ class DpoObjective : public Objective {
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }
   void begin_step(parallel::Group& dp) override;
-  const models::PackedTokens& tokens(size_t index) const override { return drawn_.front().micro_batches.at(index).shared.tokens; }
-  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) override;
+  const models::PackedTokens& tokens(size_t index) const override {
+    return drawn_.front().micro_batches.at(index).shared.tokens;
+  }
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                      StepSums& sums) override;
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
-  // Loss and metrics on held-out pairs ("eval_" names). All ranks call; one all-reduce over dp and pp.
-  MetricsRow evaluate(int64_t step, const roles::Trainer& student, const std::vector<data::PairMicroBatch>& batches,
-                      parallel::World& world);
+  // Loss and metrics on held-out pairs ("eval_" names). All ranks call; one all-reduce over dp and
+  // pp.
+  MetricsRow evaluate(int64_t step, const roles::Trainer& student,
+                      const std::vector<data::PairMicroBatch>& batches, parallel::World& world);
 
  private:
   enum Value : size_t {
@@ -71,7 +79,8 @@ class DpoObjective : public Objective {
     kWaitSeconds,
     kValues
   };
-  // A micro-batch and its reference's answer on its way (not valid: all its completions are known already).
+  // A micro-batch and its reference's answer on its way (not valid: all its completions are known
+  // already).
   struct Drawn {
     data::PairMicroBatch batch;
     data::SharedPrompts shared;  // of the batch: what the student reads
@@ -84,7 +93,8 @@ class DpoObjective : public Objective {
   // [2 P] float32: chosen and rejected of each pair, in turn. A vote and a broadcast on tp.
   at::Tensor reference_log_probs(Drawn& drawn, double* waited);
   void read_reference(Drawn& drawn, float* values, double* waited);
-  at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn, double nll_scale, StepSums& sums);
+  at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
+                       double nll_scale, StepSums& sums);
   void add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const;
 
   PairSource source_;

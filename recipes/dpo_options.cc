@@ -14,7 +14,9 @@ losses::PreferenceOptions DpoOptions::preference() const {
 
 void DpoOptions::validate() const {
   preference().validate();
-  if (prefetch < 1) throw Error(ErrorCode::kInvalidArgument, "prefetch must be at least 1, got " + std::to_string(prefetch));
+  if (prefetch < 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                "prefetch must be at least 1, got " + std::to_string(prefetch));
 }
 
 }  // namespace retort::recipes

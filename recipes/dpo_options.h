@@ -9,7 +9,8 @@
 
 namespace retort::recipes {
 
-// A field that the chosen losses do not read must keep its default: anything else is refused, not ignored.
+// A field that the chosen losses do not read must keep its default: anything else is refused, not
+// ignored.
 struct DpoOptions {
   double beta = 0.1;
   std::vector<losses::PreferenceLoss> loss_type{losses::PreferenceLoss::kSigmoid};
@@ -22,14 +23,19 @@ struct DpoOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("beta", beta, "strength of the pull towards the reference (orpo: weight of the odds ratio)");
+    visit("beta", beta,
+          "strength of the pull towards the reference (orpo: weight of the odds ratio)");
     visit("loss_type", loss_type, "one, or a list whose weighted sum is the loss");
     visit("loss_weights", loss_weights, "one for each loss_type; empty: all 1");
-    visit("label_smoothing", label_smoothing, "share of pairs that are labelled the wrong way; robust and cdpo only");
+    visit("label_smoothing", label_smoothing,
+          "share of pairs that are labelled the wrong way; robust and cdpo only");
     visit("simpo_gamma", simpo_gamma, "target margin; simpo only");
-    visit("reference", reference, "the role whose log-probabilities are compared with; none is started for simpo, orpo and sft");
+    visit("reference", reference,
+          "the role whose log-probabilities are compared with; none is started for simpo, orpo and "
+          "sft");
     visit("reference_cache", reference_cache,
-          "folder for the reference's log-probabilities, named by content; empty: the run's own cache");
+          "folder for the reference's log-probabilities, named by content; empty: the run's own "
+          "cache");
     visit("prefetch", prefetch, "steps whose reference answers may be in flight");
   }
   // kInvalidArgument naming the field.

@@ -18,8 +18,10 @@ struct Evaluation {
   int64_t num_tokens = 0;  // target tokens
 };
 
-// Inference over every batch of this dp rank; sums are combined over dp and pp (one all-reduce). All ranks call.
-Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::MicroBatch>& batches, parallel::World& world);
+// Inference over every batch of this dp rank; sums are combined over dp and pp (one all-reduce).
+// All ranks call.
+Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::MicroBatch>& batches,
+                    parallel::World& world);
 MetricsRow evaluation_row(int64_t step, const Evaluation& evaluation);
 
 }  // namespace retort::recipes

@@ -21,7 +21,8 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) ? 0x82F63B78u : 0u);
+    for (int bit = 0; bit < 8; ++bit)
+      value = (value >> 1) ^ ((value & 1) ? 0x82F63B78u : 0u);
     table[i] = value;
   }
   return table;
@@ -30,13 +31,15 @@ constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
 
 template <class T>
 void put_little_endian(std::string& out, T value) {
-  for (size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>((value >> (8 * i)) & 0xff);
+  for (size_t i = 0; i < sizeof(T); ++i)
+    out += static_cast<char>((value >> (8 * i)) & 0xff);
 }
 
 template <class T>
 T get_little_endian(std::string_view bytes) {
   T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  for (size_t i = 0; i < sizeof(T); ++i)
+    value |= static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i);
   return value;
 }
 
@@ -44,11 +47,14 @@ T get_little_endian(std::string_view bytes) {
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7f) | 0x80);
+  for (; value >= 0x80; value >>= 7)
+    out += static_cast<char>((value & 0x7f) | 0x80);
   out += static_cast<char>(value);
 }
 
-void put_key(std::string& out, uint32_t field, WireType type) { put_varint(out, field << 3 | type); }
+void put_key(std::string& out, uint32_t field, WireType type) {
+  put_varint(out, field << 3 | type);
+}
 
 void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
   put_key(out, field, kBytes);
@@ -103,14 +109,17 @@ std::string event_prefix(double wall_time) {
   return event;
 }
 
-double wall_time_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_time_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 // The records of `content` up to `step`, byte for byte.
 std::string records_up_to(std::string_view content, int64_t step) {
   std::string kept;
   while (content.size() >= 16) {
     const auto length = get_little_endian<uint64_t>(content);
-    if (get_little_endian<uint32_t>(content.substr(8)) != masked_crc32c(content.substr(0, 8))) break;
+    if (get_little_endian<uint32_t>(content.substr(8)) != masked_crc32c(content.substr(0, 8)))
+      break;
     if (length > content.size() - 16) break;
     const std::string_view data = content.substr(12, length);
     if (get_little_endian<uint32_t>(content.substr(12 + length)) != masked_crc32c(data)) break;
@@ -124,11 +133,14 @@ std::string records_up_to(std::string_view content, int64_t step) {
 
 uint32_t crc32c(std::string_view bytes) {
   uint32_t crc = ~0u;
-  for (char c : bytes) crc = kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xff] ^ (crc >> 8);
+  for (char c : bytes)
+    crc = kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xff] ^ (crc >> 8);
   return ~crc;
 }
 
-uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
+uint32_t masked_crc32c(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xa282ead8u;
+}
 
 std::string event_record(std::string_view data) {
   std::string record;
@@ -139,7 +151,8 @@ std::string event_record(std::string_view data) {
   return record;
 }
 
-std::string scalar_event(double wall_time, int64_t step, std::span<const std::pair<std::string, double>> scalars) {
+std::string scalar_event(double wall_time, int64_t step,
+                         std::span<const std::pair<std::string, double>> scalars) {
   std::string summary;
   for (const auto& [tag, value] : scalars) {
     std::string entry;
@@ -164,13 +177,16 @@ std::string version_event(double wall_time) {
 EventFile::EventFile(const fs::path& folder) {
   std::error_code failed;
   fs::create_directories(folder, failed);
-  if (failed) throw Error(ErrorCode::kUnavailable, "cannot create folder " + folder.string() + ": " + failed.message());
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot create folder " + folder.string() + ": " + failed.message());
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   const double now = wall_time_now();
-  const std::string stem =
-      "events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." + host.data() + "." + std::to_string(::getpid());
-  for (int i = 0; i == 0 || fs::exists(path_); ++i) path_ = folder / (stem + "." + std::to_string(i));
+  const std::string stem = "events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) +
+                           "." + host.data() + "." + std::to_string(::getpid());
+  for (int i = 0; i == 0 || fs::exists(path_); ++i)
+    path_ = folder / (stem + "." + std::to_string(i));
   fd_ = open_for_append(path_);
   append_bytes(fd_, event_record(version_event(now)), path_);
 }
@@ -187,7 +203,8 @@ void cut_back_events(const fs::path& folder, int64_t step) {
   if (!fs::is_directory(folder)) return;
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.is_regular_file() && entry.path().filename().string().find("tfevents") != std::string::npos)
+    if (entry.is_regular_file() &&
+        entry.path().filename().string().find("tfevents") != std::string::npos)
       files.push_back(entry.path());
   for (const auto& path : files) {
     const std::string content = read_file(path);

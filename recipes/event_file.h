@@ -1,4 +1,5 @@
-// TensorBoard event files: the record framing (length, masked CRC-32C) and the one kind of event we write, scalars.
+// TensorBoard event files: the record framing (length, masked CRC-32C) and the one kind of event we
+// write, scalars.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,14 @@ uint32_t masked_crc32c(std::string_view bytes);
 std::string event_record(std::string_view data);
 
 // A protobuf Event with the scalars of one step. wall_time: seconds since 1970.
-std::string scalar_event(double wall_time, int64_t step, std::span<const std::pair<std::string, double>> scalars);
+std::string scalar_event(double wall_time, int64_t step,
+                         std::span<const std::pair<std::string, double>> scalars);
 // The first event of every file.
 std::string version_event(double wall_time);
 
-// Appends events to a new file `events.out.tfevents.<time>.<host>.<pid>` in `folder` (created if needed); each event is
-// one write(2). Errors: kResourceExhausted when the disk is full, kUnavailable otherwise.
+// Appends events to a new file `events.out.tfevents.<time>.<host>.<pid>` in `folder` (created if
+// needed); each event is one write(2). Errors: kResourceExhausted when the disk is full,
+// kUnavailable otherwise.
 class EventFile {
  public:
   explicit EventFile(const std::filesystem::path& folder);
@@ -38,8 +41,8 @@ class EventFile {
   int fd_ = -1;
 };
 
-// Rewrites every event file of `folder` without the events of steps above `step`. A record that is cut short or whose
-// checksum is wrong ends its file. A missing folder is left missing.
+// Rewrites every event file of `folder` without the events of steps above `step`. A record that is
+// cut short or whose checksum is wrong ends its file. A missing folder is left missing.
 void cut_back_events(const std::filesystem::path& folder, int64_t step);
 
 }  // namespace retort::recipes

@@ -12,5 +12,6 @@ enum class FloatType { kFloat32, kBfloat16 };
 template <>
 struct retort::EnumNames<retort::recipes::FloatType> {
   using E = retort::recipes::FloatType;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"float32", E::kFloat32}, {"bfloat16", E::kBfloat16}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"float32", E::kFloat32}, {"bfloat16", E::kBfloat16}}};
 };

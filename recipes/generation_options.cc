@@ -17,16 +17,20 @@ void GenerationOptions::validate() const {
   require(max_new_tokens >= 1, "max_new_tokens must be at least 1");
   sampling(0).validate();
   require(temperature > 0 || num_generations == 1,
-          "num_generations above 1 with temperature: 0 would repeat one greedy completion; set a temperature");
+          "num_generations above 1 with temperature: 0 would repeat one greedy completion; set a "
+          "temperature");
   require(kv_cache.bytes >= (int64_t{1} << 20), "kv_cache must be at least 1MiB");
   models::EngineOptions{.kv_cache_bytes = static_cast<int64_t>(kv_cache.bytes),
                         .max_tokens_per_step = max_tokens_per_step,
                         .max_sequences = max_sequences}
       .validate();
-  for (const std::string& text : stop) require(!text.empty(), "stop must not hold an empty text");
+  for (const std::string& text : stop)
+    require(!text.empty(), "stop must not hold an empty text");
 }
 
-bool GenerationOptions::whole_distribution() const { return top_p == 1 && top_k == 0 && min_p == 0 && repetition_penalty == 1; }
+bool GenerationOptions::whole_distribution() const {
+  return top_p == 1 && top_k == 0 && min_p == 0 && repetition_penalty == 1;
+}
 
 models::SamplingOptions GenerationOptions::sampling(uint64_t seed) const {
   return {.temperature = temperature,

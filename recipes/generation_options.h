@@ -1,4 +1,5 @@
-// A recipe's `generation:` block (how samples are drawn) and `weight_sync:` block (how the generator follows the student).
+// A recipe's `generation:` block (how samples are drawn) and `weight_sync:` block (how the
+// generator follows the student).
 #pragma once
 
 #include <cstdint>
@@ -33,17 +34,22 @@ struct GenerationOptions {
     visit("num_generations", num_generations, "samples of each prompt");
     visit("max_new_tokens", max_new_tokens, "longest completion");
     visit("temperature", temperature, "divides the logits before a token is drawn");
-    visit("top_p", top_p, "draw from the smallest set of most probable tokens with this mass; 1: all");
+    visit("top_p", top_p,
+          "draw from the smallest set of most probable tokens with this mass; 1: all");
     visit("top_k", top_k, "draw from this many most probable tokens; 0: all");
-    visit("min_p", min_p, "draw from tokens with at least this share of the most probable one's probability; 0: all");
-    visit("repetition_penalty", repetition_penalty, "divides positive and multiplies negative logits of tokens seen; 1: off");
+    visit(
+        "min_p", min_p,
+        "draw from tokens with at least this share of the most probable one's probability; 0: all");
+    visit("repetition_penalty", repetition_penalty,
+          "divides positive and multiplies negative logits of tokens seen; 1: off");
     visit("stop", stop, "texts that end a completion");
     visit("kv_cache", kv_cache, "memory of a generator's key-value cache");
     visit("max_tokens_per_step", max_tokens_per_step, "tokens of one forward pass of a generator");
     visit("max_sequences", max_sequences, "completions that a generator works on at once");
     visit("timeout", timeout, "samples that take longer are an error");
     visit("save_samples", save_samples,
-          "write every sample with its rewards to samples/step-<step>-rank-<rank>.jsonl of the run's folder");
+          "write every sample with its rewards to samples/step-<step>-rank-<rank>.jsonl of the "
+          "run's folder");
   }
   // kInvalidArgument naming the field: ranges.
   void validate() const;
@@ -65,7 +71,9 @@ struct WeightSyncOptions {
   void fields(V& visit) {
     visit("every_steps", every_steps, "optimizer steps between pushes of the student's weights");
     visit("bucket_bytes", bucket_bytes, "weights in one message");
-    visit("in_flight", in_flight, "samples in work when weights arrive: finished with the old ones, or drawn anew with the new");
+    visit("in_flight", in_flight,
+          "samples in work when weights arrive: finished with the old ones, or drawn anew with the "
+          "new");
   }
   void validate() const;
 };
@@ -75,5 +83,6 @@ struct WeightSyncOptions {
 template <>
 struct retort::EnumNames<retort::recipes::InFlight> {
   using E = retort::recipes::InFlight;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"finish", E::kFinish}, {"abort", E::kAbort}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"finish", E::kFinish}, {"abort", E::kAbort}}};
 };

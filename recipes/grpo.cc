@@ -17,11 +17,14 @@ data::BatchCursor to_batch_cursor(const data::IndexCursor& cursor) {
   return {.epoch = cursor.epoch, .packs_consumed = cursor.place, .total_steps = cursor.total_rows};
 }
 
-losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generations, const GrpoOptions& options) {
+losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generations,
+                                 const GrpoOptions& options) {
   switch (options.advantage) {
-    case AdvantageType::kGrpo: return losses::group_advantages(rewards, num_generations, options.scale_rewards);
+    case AdvantageType::kGrpo:
+      return losses::group_advantages(rewards, num_generations, options.scale_rewards);
     case AdvantageType::kRloo: return losses::rloo_advantages(rewards, num_generations);
-    case AdvantageType::kReinforcePlusPlus: return losses::reinforce_plus_plus_advantages(rewards, num_generations);
+    case AdvantageType::kReinforcePlusPlus:
+      return losses::reinforce_plus_plus_advantages(rewards, num_generations);
   }
   return {};
 }
@@ -29,8 +32,10 @@ losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generati
 }  // namespace
 
 GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
-                             std::shared_ptr<const data::PromptDataset> prompts, std::unique_ptr<data::IndexStream> stream,
-                             std::shared_ptr<RolloutWorker> worker, std::shared_ptr<rewards::RewardSet> rewards,
+                             std::shared_ptr<const data::PromptDataset> prompts,
+                             std::unique_ptr<data::IndexStream> stream,
+                             std::shared_ptr<RolloutWorker> worker,
+                             std::shared_ptr<rewards::RewardSet> rewards,
                              std::unique_ptr<roles::TeacherClient> reference, Options options)
     : world_(world),
       trainer_(trainer),
@@ -49,19 +54,26 @@ GrpoObjective::~GrpoObjective() = default;
 
 std::vector<RolloutWorker::Pending*> GrpoObjective::in_flight() {
   std::vector<RolloutWorker::Pending*> waiting;
-  for (Round& round : requested_) waiting.push_back(&round.pending);
+  for (Round& round : requested_)
+    waiting.push_back(&round.pending);
   return waiting;
 }
 
-// Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's weights of now.
+// Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's
+// weights of now.
 void GrpoObjective::request_rounds(int64_t round, int64_t step) {
   const int64_t iterations = options_.grpo.num_iterations, done = step - 1;
-  const int64_t lag = worker_->options().sync.every_steps - 1;  // of the weights behind the student, at most
+  // of the weights behind the student, at most
+  const int64_t lag = worker_->options().sync.every_steps - 1;
   const int64_t ahead = std::max<int64_t>(0, options_.grpo.max_staleness - lag) / iterations;
-  const int64_t next_save = options_.save_steps > 0 ? (done / options_.save_steps + 1) * options_.save_steps : options_.max_steps;
-  const int64_t end = std::min(options_.max_steps, next_save);  // no round that begins at or after it is asked for yet
+  const int64_t next_save = options_.save_steps > 0
+                                ? (done / options_.save_steps + 1) * options_.save_steps
+                                : options_.max_steps;
+  // no round that begins at or after it is asked for yet
+  const int64_t end = std::min(options_.max_steps, next_save);
   int64_t last = round;
-  while (last < round + ahead && (last + 1) * iterations < end) ++last;
+  while (last < round + ahead && (last + 1) * iterations < end)
+    ++last;
   if (next_round_ > last) return;
   const auto behind = done + 1 - static_cast<int64_t>(worker_->pushed_version());
   // After a checkpoint always, because a run that is resumed there has pushed nothing yet.
@@ -70,7 +82,10 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
     worker_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
   }
   for (; next_round_ <= last; ++next_round_) {
-    Round fresh{.number = next_round_, .rows = stream_->next(options_.prompts_per_round), .before = {}, .pending = {}};
+    Round fresh{.number = next_round_,
+                .rows = stream_->next(options_.prompts_per_round),
+                .before = {},
+                .pending = {}};
     fresh.before = drawn_to_;
     std::vector<data::PromptSample> mine;
     std::vector<uint64_t> sample_ids;
@@ -79,9 +94,11 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
     for (size_t i = 0; i < fresh.rows.rows.size(); ++i) {
       if (static_cast<int64_t>(i) % world_.dp().size() != world_.dp().rank()) continue;
       mine.push_back(prompts_->get(fresh.rows.rows[i]).value());
-      for (uint64_t g = 0; g < generations; ++g) sample_ids.push_back((first + i) * generations + g);
+      for (uint64_t g = 0; g < generations; ++g)
+        sample_ids.push_back((first + i) * generations + g);
     }
-    fresh.pending = worker_->begin(step, static_cast<uint64_t>(next_round_), std::move(mine), std::move(sample_ids));
+    fresh.pending = worker_->begin(step, static_cast<uint64_t>(next_round_), std::move(mine),
+                                   std::move(sample_ids));
     drawn_to_ = fresh.rows.after;
     requested_.push_back(std::move(fresh));
   }
@@ -92,7 +109,8 @@ StepInfo GrpoObjective::next_step(int64_t step) {
   const bool first = batches_.empty() || (step - 1) % iterations == 0;
   if (first) {
     request_rounds(round, step);
-    RETORT_CHECK(!requested_.empty() && requested_.front().number == round) << "round " << round << " was not requested";
+    RETORT_CHECK(!requested_.empty() && requested_.front().number == round)
+        << "round " << round << " was not requested";
     Round current = std::move(requested_.front());
     requested_.pop_front();
     info_ = {.micro_batches = static_cast<size_t>(options_.micro_batches),
@@ -107,11 +125,14 @@ StepInfo GrpoObjective::next_step(int64_t step) {
   return info;
 }
 
-// Every rank's rewards in the global order of prompts: row i of the step was on rank i mod dp. [G * num_generations], NaN: unscorable.
+// Every rank's rewards in the global order of prompts: row i of the step was on rank i mod dp. [G *
+// num_generations], NaN: unscorable.
 at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_groups) const {
-  const int64_t ranks = world_.dp().size(), generations = worker_->options().generation.num_generations;
+  const int64_t ranks = world_.dp().size(),
+                generations = worker_->options().generation.num_generations;
   const int64_t most = (num_groups + ranks - 1) / ranks;
-  at::Tensor mine = at::full({most, generations}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  at::Tensor mine =
+      at::full({most, generations}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
   double* value = mine.mutable_data_ptr<double>();
   for (const RolloutGroup& group : rollout.groups)
     for (const RolloutSample& sample : group.samples) {
@@ -119,7 +140,10 @@ at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_gro
       ++value;
     }
   const at::Tensor all = ranks == 1 ? mine.unsqueeze(0) : world_.dp().all_gather(mine);
-  return all.permute({1, 0, 2}).reshape({most * ranks, generations}).narrow(0, 0, num_groups).reshape({-1});
+  return all.permute({1, 0, 2})
+      .reshape({most * ranks, generations})
+      .narrow(0, 0, num_groups)
+      .reshape({-1});
 }
 
 void GrpoObjective::prepare(Round round, int64_t step) {
@@ -130,16 +154,22 @@ void GrpoObjective::prepare(Round round, int64_t step) {
     worker_->score(rollout, *rewards_);
     worker_->save(rollout, step, rewards_->names());
   });
-  const int64_t generations = worker_->options().generation.num_generations, ranks = world_.dp().size();
-  const losses::Advantages advantages = advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
+  const int64_t generations = worker_->options().generation.num_generations,
+                ranks = world_.dp().size();
+  const losses::Advantages advantages =
+      advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
   const at::Tensor by_group = advantages.advantages.view({num_groups, generations});
   std::vector<at::Tensor> mine;
-  for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks) mine.push_back(by_group.select(0, i));
-  together(world_.all(), [&] { batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step); });
+  for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks)
+    mine.push_back(by_group.select(0, i));
+  together(world_.all(), [&] {
+    batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step);
+  });
   measure(rollout, advantages, step);
 }
 
-std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rollout, const at::Tensor& advantages,
+std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rollout,
+                                                              const at::Tensor& advantages,
                                                               int64_t step) {
   std::vector<Batch> batches;
   std::vector<data::Sample> samples;
@@ -152,12 +182,16 @@ std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rol
     batch.sequence_of_row = at::tensor(std::exchange(sequences, {}), at::kLong);
     batch.advantages = at::tensor(std::exchange(chosen_advantages, {}), at::kFloat);
     batch.generator_logps = at::tensor(std::exchange(logps, {}), at::kFloat);
-    RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel()) << "completion tokens and target rows differ";
+    RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel())
+        << "completion tokens and target rows differ";
     if (reference_ && batch.batch.num_targets() > 0) {
-      const uint64_t request = (static_cast<uint64_t>(step) * static_cast<uint64_t>(options_.micro_batches) + batches.size()) *
-                                   static_cast<uint64_t>(world_.dp().size()) +
-                               static_cast<uint64_t>(world_.dp().rank());
-      batch.reference = reference_->send(request, step, batch.batch.tokens, batch.batch.predict_positions);
+      const uint64_t request =
+          (static_cast<uint64_t>(step) * static_cast<uint64_t>(options_.micro_batches) +
+           batches.size()) *
+              static_cast<uint64_t>(world_.dp().size()) +
+          static_cast<uint64_t>(world_.dp().rank());
+      batch.reference =
+          reference_->send(request, step, batch.batch.tokens, batch.batch.predict_positions);
     }
     batches.push_back(std::move(batch));
   };
@@ -170,20 +204,26 @@ std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rol
       }
       const float value = *advantage++;
       if (!sample.reward) continue;  // unscorable: takes part in nothing
-      sequences.insert(sequences.end(), sample.completion.token_ids.size(), static_cast<int64_t>(samples.size()));
-      logps.insert(logps.end(), sample.completion.sampling_logps.begin(), sample.completion.sampling_logps.end());
+      sequences.insert(sequences.end(), sample.completion.token_ids.size(),
+                       static_cast<int64_t>(samples.size()));
+      logps.insert(logps.end(), sample.completion.sampling_logps.begin(),
+                   sample.completion.sampling_logps.end());
       chosen_advantages.push_back(value);
       samples.push_back(to_sample(group.prompt, sample.completion.token_ids));
     }
   close();
-  while (static_cast<int64_t>(batches.size()) < options_.micro_batches) close();
-  RETORT_CHECK(static_cast<int64_t>(batches.size()) == options_.micro_batches) << "more completions than micro-batches hold";
+  while (static_cast<int64_t>(batches.size()) < options_.micro_batches)
+    close();
+  RETORT_CHECK(static_cast<int64_t>(batches.size()) == options_.micro_batches)
+      << "more completions than micro-batches hold";
   return batches;
 }
 
-void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& advantages, int64_t step) {
+void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& advantages,
+                            int64_t step) {
   const size_t rewards = rewards_->names().size();
-  std::vector<double> sums(3 + 2 * rewards, 0.0);  // completions, tokens, clipped; then sum and count of each reward
+  // completions, tokens, clipped; then sum and count of each reward
+  std::vector<double> sums(3 + 2 * rewards, 0.0);
   for (const RolloutGroup& group : rollout.groups)
     for (const RolloutSample& sample : group.samples) {
       sums[0] += 1;
@@ -200,14 +240,16 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
   const double* sum = all.const_data_ptr<double>();
   round_metrics_ = MetricsRow{.step = step, .values = {}};
   const bool scored = advantages.num_unscorable < static_cast<int64_t>(sum[0]);  // else null, not 0
-  round_metrics_.add("reward", scored ? advantages.reward_mean : std::numeric_limits<double>::quiet_NaN())
+  round_metrics_
+      .add("reward", scored ? advantages.reward_mean : std::numeric_limits<double>::quiet_NaN())
       .add("reward_std", advantages.reward_std)
       .add("frac_reward_zero_std", advantages.frac_reward_zero_std)
       .add("num_unscorable", advantages.num_unscorable)
       .add("completions/mean_length", sum[1] / sum[0])
       .add("completions/clipped_ratio", sum[2] / sum[0]);
   for (size_t r = 0; r < rewards; ++r)
-    round_metrics_.add("rewards/" + rewards_->names()[r], sum[3 + 2 * r] / std::max(1.0, sum[4 + 2 * r]));
+    round_metrics_.add("rewards/" + rewards_->names()[r],
+                       sum[3 + 2 * r] / std::max(1.0, sum[4 + 2 * r]));
   round_metrics_.add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("staleness", step - static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds)
@@ -215,7 +257,9 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
       .add("weight_sync_time", worker_->last_push_seconds());
 }
 
-std::string GrpoObjective::origins(size_t index) const { return list_origins(batches_.at(index).batch.samples); }
+std::string GrpoObjective::origins(size_t index) const {
+  return list_origins(batches_.at(index).batch.samples);
+}
 
 // One rank asked; the loss is formed on all of its tp group.
 void GrpoObjective::receive_reference(Batch& batch) {
@@ -230,13 +274,15 @@ void GrpoObjective::receive_reference(Batch& batch) {
   tp.broadcast(batch.reference_logps, 0);
 }
 
-at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) {
+at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                                   StepSums& sums) {
   Batch& batch = batches_.at(index);
-  const auto logps =
-      losses::linear_log_probs(models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
-                               {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
+  const auto logps = losses::linear_log_probs(
+      models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
+      {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
   if (options_.grpo.beta > 0 && !batch.reference_logps.defined()) receive_reference(batch);
-  const at::Tensor log_probs = logps.log_probs.cpu();  // one number a token: from here on in host memory
+  // one number a token: from here on in host memory
+  const at::Tensor log_probs = logps.log_probs.cpu();
   losses::PolicyInputs inputs{.policy_logps = log_probs,
                               .old_logps = batch.old_logps,
                               .reference_logps = {},
@@ -246,12 +292,14 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
                               .token_advantages = {},
                               .num_sequences = batch.advantages.numel()};
   if (options_.grpo.beta > 0) inputs.reference_logps = batch.reference_logps;
-  // Samples of older weights: the ratio is to the policy that drew them, as its generator reported it.
+  // Samples of older weights: the ratio is to the policy that drew them, as its generator reported
+  // it.
   const bool corrected = options_.grpo.sampling_correction != losses::SamplingCorrection::kNone;
   if (!corrected && options_.grpo.max_staleness > 0) inputs.old_logps = batch.generator_logps;
   if (corrected) inputs.generator_logps = batch.generator_logps;
   const losses::PolicyResult result = losses::policy_loss(inputs, options_.grpo.policy());
-  if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1) batch.old_logps = log_probs.detach();
+  if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1)
+    batch.old_logps = log_probs.detach();
   sums.count += static_cast<double>(result.num_tokens);
   sums.num_tokens += static_cast<double>(batch.batch.tokens.num_tokens());
   sums.values[kSequences] += static_cast<double>(result.num_sequences);
@@ -267,9 +315,11 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
 }
 
 double GrpoObjective::divisor(const StepSums& sums) const {
-  return losses::policy_divisor(options_.grpo.loss_type, {.sequences = static_cast<int64_t>(sums.values[kSequences]),
-                                                          .tokens = static_cast<int64_t>(sums.count),
-                                                          .max_completion_tokens = worker_->options().generation.max_new_tokens});
+  return losses::policy_divisor(
+      options_.grpo.loss_type,
+      {.sequences = static_cast<int64_t>(sums.values[kSequences]),
+       .tokens = static_cast<int64_t>(sums.count),
+       .max_completion_tokens = worker_->options().generation.max_new_tokens});
 }
 
 void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
@@ -280,7 +330,8 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);
   row.add("clip_ratio/high_mean", sums.values[kClipHigh] / ratios);
   row.add("clip_ratio/region_mean", sums.values[kClipRegion] / ratios);
-  if (sums.values[kRatioCount] > 0) row.add("sampling_ratio/mean", sums.values[kRatio] / sums.values[kRatioCount]);
+  if (sums.values[kRatioCount] > 0)
+    row.add("sampling_ratio/mean", sums.values[kRatio] / sums.values[kRatioCount]);
 }
 
 }  // namespace retort::recipes

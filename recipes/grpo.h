@@ -1,5 +1,7 @@
-// Group relative policy optimisation: samples of each prompt are compared with one another, and the better ones made more likely.
-//   A_i = (r_i - mean of the group) / (std + 1e-4);  loss = clipped policy gradient of A + beta * k3 KL to a reference
+// Group relative policy optimisation: samples of each prompt are compared with one another, and the
+// better ones made more likely.
+//   A_i = (r_i - mean of the group) / (std + 1e-4);  loss = clipped policy gradient of A + beta *
+//       k3 KL to a reference
 #pragma once
 
 #include <deque>
@@ -19,11 +21,13 @@
 
 namespace retort::recipes {
 
-// A round is one rollout: prompts_per_round prompts with num_generations completions each, trained on in num_iterations optimizer steps.
-// With max_staleness s the rollouts of the next s / num_iterations rounds are drawn while this one is trained on; none is drawn
-// across a step that saves a checkpoint, so that a resumed run draws with the same weights as one that went on.
-// Threads: compute. Collectives: votes on the world, RolloutWorker's, one all-gather of rewards and one all-reduce over dp for a round;
-// with a reference a vote and a broadcast over tp for each micro-batch of a round, where the pipeline ends.
+// A round is one rollout: prompts_per_round prompts with num_generations completions each, trained
+// on in num_iterations optimizer steps. With max_staleness s the rollouts of the next s /
+// num_iterations rounds are drawn while this one is trained on; none is drawn across a step that
+// saves a checkpoint, so that a resumed run draws with the same weights as one that went on.
+// Threads: compute. Collectives: votes on the world, RolloutWorker's, one all-gather of rewards and
+// one all-reduce over dp for a round; with a reference a vote and a broadcast over tp for each
+// micro-batch of a round, where the pipeline ends.
 class GrpoObjective : public Objective {
  public:
   struct Options {
@@ -34,10 +38,13 @@ class GrpoObjective : public Objective {
     int64_t save_steps = 0, max_steps = 0, start_step = 0;
     data::IndexCursor start_cursor;  // where the stream begins
   };
-  GrpoObjective(parallel::World& world, const roles::Trainer& trainer, std::shared_ptr<const data::PromptDataset> prompts,
+  GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
+                std::shared_ptr<const data::PromptDataset> prompts,
                 std::unique_ptr<data::IndexStream> stream, std::shared_ptr<RolloutWorker> worker,
-                std::shared_ptr<rewards::RewardSet> rewards, std::unique_ptr<roles::TeacherClient> reference, Options options);
-  // Whether this rank asks the reference: the first tp rank where the pipeline ends. `reference` is null elsewhere.
+                std::shared_ptr<rewards::RewardSet> rewards,
+                std::unique_ptr<roles::TeacherClient> reference, Options options);
+  // Whether this rank asks the reference: the first tp rank where the pipeline ends. `reference` is
+  // null elsewhere.
   static bool asks_reference(parallel::World& world) {
     return world.pp().rank() == world.pp().size() - 1 && world.tp().rank() == 0;
   }
@@ -49,13 +56,27 @@ class GrpoObjective : public Objective {
   StepInfo next_step(int64_t step) override;
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }
-  const models::PackedTokens& tokens(size_t index) const override { return batches_.at(index).batch.tokens; }
-  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) override;
+  const models::PackedTokens& tokens(size_t index) const override {
+    return batches_.at(index).batch.tokens;
+  }
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                      StepSums& sums) override;
   double divisor(const StepSums& sums) const override;
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
  private:
-  enum Value : size_t { kSequences, kKl, kClipLow, kClipHigh, kClipRegion, kClipCount, kEntropy, kRatio, kRatioCount, kValues };
+  enum Value : size_t {
+    kSequences,
+    kKl,
+    kClipLow,
+    kClipHigh,
+    kClipRegion,
+    kClipCount,
+    kEntropy,
+    kRatio,
+    kRatioCount,
+    kValues
+  };
   // A micro-batch of a round, with what the loss needs beside the tokens.
   struct Batch {
     data::MicroBatch batch;
@@ -72,7 +93,8 @@ class GrpoObjective : public Objective {
   };
   void request_rounds(int64_t round, int64_t step);
   void prepare(Round round, int64_t step);
-  std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages, int64_t step);
+  std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages,
+                                  int64_t step);
   void measure(const Rollout& rollout, const losses::Advantages& advantages, int64_t step);
   void receive_reference(Batch& batch);
   at::Tensor gather_rewards(const Rollout& rollout, int64_t num_groups) const;

@@ -22,7 +22,8 @@ struct GrpoOptions {
   AdvantageType advantage = AdvantageType::kGrpo;
   losses::ScaleRewards scale_rewards = losses::ScaleRewards::kGroup;
   int64_t num_iterations = 1;
-  losses::ImportanceSamplingLevel importance_sampling_level = losses::ImportanceSamplingLevel::kToken;
+  losses::ImportanceSamplingLevel importance_sampling_level =
+      losses::ImportanceSamplingLevel::kToken;
   losses::SamplingCorrection sampling_correction = losses::SamplingCorrection::kNone;
   double importance_sampling_cap = 3.0;
   int64_t max_staleness = 0;
@@ -31,20 +32,25 @@ struct GrpoOptions {
   template <class V>
   void fields(V& visit) {
     visit("beta", beta, "weight of the k3 KL to the reference; 0: no reference role");
-    visit("epsilon", epsilon, "the ratio to the old policy is clipped to [1 - epsilon, 1 + epsilon_high]");
+    visit("epsilon", epsilon,
+          "the ratio to the old policy is clipped to [1 - epsilon, 1 + epsilon_high]");
     visit("epsilon_high", epsilon_high, "upper clip range; null: epsilon");
     visit("loss_type", loss_type, "how token losses are averaged");
     visit("advantage", advantage,
           "grpo: against the group's mean; rloo: against the others' mean; reinforce_plus_plus: "
           "against the batch's");
     visit("scale_rewards", scale_rewards,
-          "what divides the advantage: the group's deviation, the batch's, nothing; advantage: grpo only");
+          "what divides the advantage: the group's deviation, the batch's, nothing; advantage: "
+          "grpo only");
     visit("num_iterations", num_iterations, "optimizer steps on the same samples");
-    visit("importance_sampling_level", importance_sampling_level, "ratios of tokens, or of whole sequences (GSPO)");
-    visit("sampling_correction", sampling_correction, "weights by trainer / generator probability, capped or masked");
+    visit("importance_sampling_level", importance_sampling_level,
+          "ratios of tokens, or of whole sequences (GSPO)");
+    visit("sampling_correction", sampling_correction,
+          "weights by trainer / generator probability, capped or masked");
     visit("importance_sampling_cap", importance_sampling_cap, "cap of sampling_correction");
     visit("max_staleness", max_staleness,
-          "optimizer steps that the samples' weights may lie behind; above 0 generation overlaps training");
+          "optimizer steps that the samples' weights may lie behind; above 0 generation overlaps "
+          "training");
     visit("reference", reference, "the role of the KL's reference; beta above 0 only");
   }
   // kInvalidArgument naming the field.

@@ -1,4 +1,5 @@
-// What a run reports: one JSON object per logged step in metrics.jsonl, and the same numbers as TensorBoard scalars.
+// What a run reports: one JSON object per logged step in metrics.jsonl, and the same numbers as
+// TensorBoard scalars.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@
 
 namespace retort::recipes {
 
-// The numbers of one step, in the order in which they are written ("loss", "grad_norm", "eval_loss", "rpc/latency_p50", ...);
-// `step` itself comes first by itself. NaN and infinities are written as null.
+// The numbers of one step, in the order in which they are written ("loss", "grad_norm",
+// "eval_loss", "rpc/latency_p50", ...); `step` itself comes first by itself. NaN and infinities are
+// written as null.
 struct MetricsRow {
   int64_t step = 0;
   std::vector<std::pair<std::string, std::variant<int64_t, double>>> values;
@@ -28,9 +30,10 @@ struct MetricsRow {
   }
 };
 
-// Appends to <output_dir>/metrics.jsonl (one write(2) a row, so a reader never sees half a row of a living writer) and to
-// <output_dir>/tensorboard/. One process of a run makes one: rank 0 of the driving role. Used by one thread.
-// Errors: kResourceExhausted when the disk is full, kUnavailable otherwise.
+// Appends to <output_dir>/metrics.jsonl (one write(2) a row, so a reader never sees half a row of a
+// living writer) and to <output_dir>/tensorboard/. One process of a run makes one: rank 0 of the
+// driving role. Used by one thread. Errors: kResourceExhausted when the disk is full, kUnavailable
+// otherwise.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const std::filesystem::path& output_dir);
@@ -45,9 +48,10 @@ class MetricsWriter {
   EventFile events_;
 };
 
-// Before a run continues at `step`: rows of later steps, and a row cut short by a crash, move from metrics.jsonl to the end
-// of metrics.jsonl.1; the event files lose the same steps. Nothing may be writing. Idempotent. kCorrupt naming the line
-// if a row other than the last is not a JSON object with a step.
+// Before a run continues at `step`: rows of later steps, and a row cut short by a crash, move from
+// metrics.jsonl to the end of metrics.jsonl.1; the event files lose the same steps. Nothing may be
+// writing. Idempotent. kCorrupt naming the line if a row other than the last is not a JSON object
+// with a step.
 void cut_back_metrics(const std::filesystem::path& output_dir, int64_t step);
 
 }  // namespace retort::recipes

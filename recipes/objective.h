@@ -15,7 +15,8 @@
 
 namespace retort::recipes {
 
-// Sums over a step; all-reduced over dp as one fp64 vector. The first are the loop's, `values` are named by the objective.
+// Sums over a step; all-reduced over dp as one fp64 vector. The first are the loop's, `values` are
+// named by the objective.
 struct StepSums {
   double count = 0;       // what the recipe counts: target tokens; pairs; sampled tokens
   double loss = 0;        // of that many
@@ -30,29 +31,34 @@ struct StepInfo {
   double epoch = 0;          // fractional, after this step
 };
 
-// Steps are drawn in order, each once, up to `lookahead` ahead of the one that is computed. Threads: compute.
+// Steps are drawn in order, each once, up to `lookahead` ahead of the one that is computed.
+// Threads: compute.
 class Objective {
  public:
   virtual ~Objective() = default;
   virtual int64_t lookahead() const { return 0; }
-  // Draws the batches of `step` (counted from 1) and asks for what they need from other roles. May wait for what the step itself is
-  // made of (samples). The ranks vote afterwards.
+  // Draws the batches of `step` (counted from 1) and asks for what they need from other roles. May
+  // wait for what the step itself is made of (samples). The ranks vote afterwards.
   virtual StepInfo next_step(int64_t step) = 0;
   // Where the samples of a micro-batch of the oldest drawn step come from; for messages.
   virtual std::string origins(size_t index) const = 0;
   // How many StepSums::values there are.
   virtual size_t num_values() const = 0;
-  // Before the first loss of the oldest drawn step; for sums that the loss must know. A collective over `dp` if it is one.
+  // Before the first loss of the oldest drawn step; for sums that the loss must know. A collective
+  // over `dp` if it is one.
   virtual void begin_step(parallel::Group& dp);
-  // What the student reads in micro-batch `index` of the oldest drawn step: the same on all ranks of one dp rank. Valid until finish_step.
+  // What the student reads in micro-batch `index` of the oldest drawn step: the same on all ranks
+  // of one dp rank. Valid until finish_step.
   virtual const models::PackedTokens& tokens(size_t index) const = 0;
-  // Sum of the loss over that micro-batch from the student's final hidden states of its tokens [N, H]; adds to `sums`. Called where the
-  // pipeline ends, on all its tp ranks, which get equal sums (collectives of the losses on tp). May wait for a remote payload until its
-  // deadline.
-  virtual at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index, StepSums& sums) = 0;
+  // Sum of the loss over that micro-batch from the student's final hidden states of its tokens [N,
+  // H]; adds to `sums`. Called where the pipeline ends, on all its tp ranks, which get equal sums
+  // (collectives of the losses on tp). May wait for a remote payload until its deadline.
+  virtual at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                              StepSums& sums) = 0;
   // What the step's loss and gradient are divided by, once; from global sums.
   virtual double divisor(const StepSums& sums) const { return sums.count; }
-  // The step is done: forgets its batches and adds this recipe's metrics to the row. `sums` are global. Called on every rank.
+  // The step is done: forgets its batches and adds this recipe's metrics to the row. `sums` are
+  // global. Called on every rank.
   virtual void finish_step(const StepSums& sums, MetricsRow& row) = 0;
 };
 

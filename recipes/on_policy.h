@@ -1,4 +1,5 @@
-// On-policy distillation (GKD, arXiv 2306.13649): some or all batches hold the student's own completions of the batch's prompts.
+// On-policy distillation (GKD, arXiv 2306.13649): some or all batches hold the student's own
+// completions of the batch's prompts.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,14 @@
 
 namespace retort::recipes {
 
-// Whether `step` is on-policy: a draw from (seed, step) alone, so that every rank, and a resumed run, draws alike. lmbda 0: never;
-// 1: always.
+// Whether `step` is on-policy: a draw from (seed, step) alone, so that every rank, and a resumed
+// run, draws alike. lmbda 0: never; 1: always.
 bool is_on_policy(uint64_t seed, int64_t step, double lmbda);
 
-// A source of steps. In an on-policy step each sample of the data's batch keeps its tokens before the first target and gets
-// a completion of the student of now, whose tokens are the targets; a prompt whose completion is empty is left out and counted.
-// The loss is divided by the tokens that were generated. Threads: compute. Collectives: votes on the world.
+// A source of steps. In an on-policy step each sample of the data's batch keeps its tokens before
+// the first target and gets a completion of the student of now, whose tokens are the targets; a
+// prompt whose completion is empty is left out and counted. The loss is divided by the tokens that
+// were generated. Threads: compute. Collectives: votes on the world.
 class OnPolicySource {
  public:
   struct Options {
@@ -27,8 +29,8 @@ class OnPolicySource {
     uint64_t seed = 0;
     int64_t max_length = 1024;
   };
-  OnPolicySource(parallel::World& world, const roles::Trainer& trainer, StepSource data, std::shared_ptr<RolloutWorker> worker,
-                 Options options);
+  OnPolicySource(parallel::World& world, const roles::Trainer& trainer, StepSource data,
+                 std::shared_ptr<RolloutWorker> worker, Options options);
   data::BatchStream::Step operator()(int64_t step);
 
  private:
@@ -39,8 +41,9 @@ class OnPolicySource {
   Options options_;
 };
 
-// Reverse KL on the sampled tokens as a policy gradient: each token's advantage is log q_teacher - log p_student, so what crosses
-// the wire is one number for each token. Reported as `reverse_kl` (the k1 estimate) and `kd_loss` (the same).
+// Reverse KL on the sampled tokens as a policy gradient: each token's advantage is log q_teacher -
+// log p_student, so what crosses the wire is one number for each token. Reported as `reverse_kl`
+// (the k1 estimate) and `kd_loss` (the same).
 class SampledTokenObjective : public BatchObjective {
  public:
   struct Options {
@@ -48,13 +51,15 @@ class SampledTokenObjective : public BatchObjective {
     int64_t dp_rank = 0, dp_size = 1;
     bool asks = true;  // false: this rank is not where the pipeline ends, so it needs no teacher
   };
-  SampledTokenObjective(StepSource source, std::unique_ptr<roles::TeacherClient> teacher, Options options);
+  SampledTokenObjective(StepSource source, std::unique_ptr<roles::TeacherClient> teacher,
+                        Options options);
   ~SampledTokenObjective() override;
   size_t num_values() const override { return kValues; }
 
  protected:
   void announce(int64_t step, const data::BatchStream::Step& batches) override;
-  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch, StepSums& sums) override;
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows,
+                        const data::MicroBatch& batch, StepSums& sums) override;
   void add_metrics(const StepSums& sums, MetricsRow& row) override;
 
  private:

@@ -28,10 +28,12 @@ std::string key_of(const std::vector<int32_t>& prompt, const std::vector<int32_t
   const auto length = static_cast<int64_t>(prompt.size());
   hash.update(std::string_view(reinterpret_cast<const char*>(&length), sizeof length));
   for (const auto* ids : {&prompt, &completion})
-    hash.update(std::string_view(reinterpret_cast<const char*>(ids->data()), ids->size() * sizeof(int32_t)));
+    hash.update(std::string_view(reinterpret_cast<const char*>(ids->data()),
+                                 ids->size() * sizeof(int32_t)));
   const std::string hex = hash.hex_digest();
   std::string key;
-  for (size_t i = 0; i < kKeyBytes; ++i) key += static_cast<char>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  for (size_t i = 0; i < kKeyBytes; ++i)
+    key += static_cast<char>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
   return key;
 }
 
@@ -39,19 +41,23 @@ uint32_t check_of(const Record& record) {
   uint32_t words[5];
   std::memcpy(words, &record, sizeof words);
   uint32_t check = 0x52544c50;  // differs from 0 for a record of zeros
-  for (const uint32_t word : words) check = check * 31 + word;
+  for (const uint32_t word : words)
+    check = check * 31 + word;
   return check;
 }
 
 }  // namespace
 
-ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerprint, const fs::path& run_folder, int64_t rank) {
+ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerprint,
+                               const fs::path& run_folder, int64_t rank) {
   const fs::path known = run_folder / "cache" / "reference.fingerprint";
   if (fs::exists(known)) {
     if (const std::string before = read_file(known); before != fingerprint)
-      throw Error(ErrorCode::kMismatch, "the reference model or its tokenizer changed since this run began (fingerprint " +
-                                            before.substr(0, 16) + ", now " + fingerprint.substr(0, 16) +
-                                            "); restore it, or start a new run");
+      throw Error(
+          ErrorCode::kMismatch,
+          "the reference model or its tokenizer changed since this run began (fingerprint " +
+              before.substr(0, 16) + ", now " + fingerprint.substr(0, 16) +
+              "); restore it, or start a new run");
   } else if (rank == 0) {
     fs::create_directories(known.parent_path());
     write_file_atomically(known, fingerprint);
@@ -67,7 +73,8 @@ ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerpr
   if (!none && size % sizeof(Record) != 0) fs::resize_file(path_, size - size % sizeof(Record));
   fd_ = open_for_append(path_);
   if (!values_.empty()) {
-    RETORT_LOG(kInfo) << values_.size() << " log-probabilities of the reference are known from " << folder.string();
+    RETORT_LOG(kInfo) << values_.size() << " log-probabilities of the reference are known from "
+                      << folder.string();
   }
 }
 
@@ -91,13 +98,15 @@ void ReferenceCache::read(const fs::path& file) {
   }
 }
 
-std::optional<float> ReferenceCache::find(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion) const {
+std::optional<float> ReferenceCache::find(const std::vector<int32_t>& prompt,
+                                          const std::vector<int32_t>& completion) const {
   const auto found = values_.find(key_of(prompt, completion));
   if (found == values_.end()) return std::nullopt;
   return found->second;
 }
 
-void ReferenceCache::add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion, float log_prob) {
+void ReferenceCache::add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion,
+                         float log_prob) {
   const std::string key = key_of(prompt, completion);
   if (!values_.emplace(key, log_prob).second) return;
   Record record{};

@@ -1,4 +1,5 @@
-// Rejection sampling (best-of-n fine-tuning): rounds of generate, score, select, and SFT on what was kept.
+// Rejection sampling (best-of-n fine-tuning): rounds of generate, score, select, and SFT on what
+// was kept.
 #pragma once
 
 #include <filesystem>
@@ -24,14 +25,18 @@ struct Candidate {
   uint64_t sample_id = 0;
   std::string text_hash;  // equal for equal completions
 };
-// Indices into `candidates` of what is kept, by prompt, then by reward (best first; ties: lower sample id).
-std::vector<size_t> select(const std::vector<Candidate>& candidates, const RejectionSamplingOptions& options);
+// Indices into `candidates` of what is kept, by prompt, then by reward (best first; ties: lower
+// sample id).
+std::vector<size_t> select(const std::vector<Candidate>& candidates,
+                           const RejectionSamplingOptions& options);
 
-// The steps of SFT over all rounds, as a source for SftObjective. The first step of a round (steps_per_round steps each) draws and scores
-// completions with the student of now and writes what is kept to `<run>/kept/round-<n>.jsonl` (input_ids, labels, prompt,
-// completion, reward, sample_id, seed, weight_version) and the round's numbers to `round-<n>.metrics`, atomically; a file that is
-// there already is used as it is, so that a run resumed in the middle of a round trains on the same rows and shows the same numbers.
-// Threads: compute. Collectives: votes on the world, and gathers of what each rank kept, at the first step of a round.
+// The steps of SFT over all rounds, as a source for SftObjective. The first step of a round
+// (steps_per_round steps each) draws and scores completions with the student of now and writes what
+// is kept to `<run>/kept/round-<n>.jsonl` (input_ids, labels, prompt, completion, reward,
+// sample_id, seed, weight_version) and the round's numbers to `round-<n>.metrics`, atomically; a
+// file that is there already is used as it is, so that a run resumed in the middle of a round
+// trains on the same rows and shows the same numbers. Threads: compute. Collectives: votes on the
+// world, and gathers of what each rank kept, at the first step of a round.
 class RejectionSampler {
  public:
   struct Options {
@@ -41,14 +46,18 @@ class RejectionSampler {
     std::filesystem::path run_folder;
   };
   // Makes the stream over the kept rows of a round (a JSONL file), moved to where `cursor` is.
-  using OpenKept = std::function<std::unique_ptr<data::BatchStream>(const std::filesystem::path& file, data::BatchCursor cursor)>;
-  RejectionSampler(parallel::World& world, const roles::Trainer& trainer, std::shared_ptr<const data::PromptDataset> prompts,
+  using OpenKept = std::function<std::unique_ptr<data::BatchStream>(
+      const std::filesystem::path& file, data::BatchCursor cursor)>;
+  RejectionSampler(parallel::World& world, const roles::Trainer& trainer,
+                   std::shared_ptr<const data::PromptDataset> prompts,
                    std::unique_ptr<data::IndexStream> order, std::shared_ptr<RolloutWorker> worker,
                    std::shared_ptr<rewards::RewardSet> rewards, OpenKept open, Options options);
 
   // `resumed`: the cursor of the loop's state, for the first step of this process.
   data::BatchStream::Step step(int64_t step, const data::BatchCursor& resumed);
-  void add_metrics(MetricsRow& row) const { row.values.insert(row.values.end(), metrics_.values.begin(), metrics_.values.end()); }
+  void add_metrics(MetricsRow& row) const {
+    row.values.insert(row.values.end(), metrics_.values.begin(), metrics_.values.end());
+  }
 
  private:
   void draw_round(int64_t round, int64_t step, const std::filesystem::path& file);

@@ -8,8 +8,8 @@
 
 namespace retort::recipes {
 
-// best_of_n: the top_n best of each prompt. threshold: every sample with at least this reward. top_fraction: the best share
-// of all samples of the round.
+// best_of_n: the top_n best of each prompt. threshold: every sample with at least this reward.
+// top_fraction: the best share of all samples of the round.
 enum class Select { kBestOfN, kThreshold, kTopFraction };
 
 struct RejectionSamplingOptions {
@@ -23,12 +23,17 @@ struct RejectionSamplingOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("rounds", rounds, "times of: generate, score, select, train; train.max_steps is shared out evenly");
-    visit("prompts_per_round", prompts_per_round, "prompts of a round, continuing through the data; 0: one pass over all of it");
+    visit("rounds", rounds,
+          "times of: generate, score, select, train; train.max_steps is shared out evenly");
+    visit("prompts_per_round", prompts_per_round,
+          "prompts of a round, continuing through the data; 0: one pass over all of it");
     visit("select", select, "which samples are trained on");
     visit("top_n", top_n, "best_of_n: samples kept of each prompt");
-    visit("threshold", threshold, "lowest reward that is kept; must be given with select: threshold, may be with best_of_n");
-    visit("top_fraction", top_fraction, "top_fraction: share of the round's samples that is kept, in (0, 1]");
+    visit(
+        "threshold", threshold,
+        "lowest reward that is kept; must be given with select: threshold, may be with best_of_n");
+    visit("top_fraction", top_fraction,
+          "top_fraction: share of the round's samples that is kept, in (0, 1]");
     visit("deduplicate", deduplicate, "a completion that a prompt has several times counts once");
   }
   // kInvalidArgument naming the field: ranges, fields without effect.
@@ -41,5 +46,7 @@ template <>
 struct retort::EnumNames<retort::recipes::Select> {
   using E = retort::recipes::Select;
   static constexpr std::array<std::pair<std::string_view, E>, 3> values{
-      {{"best_of_n", E::kBestOfN}, {"threshold", E::kThreshold}, {"top_fraction", E::kTopFraction}}};
+      {{"best_of_n", E::kBestOfN},
+       {"threshold", E::kThreshold},
+       {"top_fraction", E::kTopFraction}}};
 };

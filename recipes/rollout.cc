@@ -21,20 +21,25 @@ models::Completion completion_at(const roles::Samples& samples, int64_t index) {
   copy(samples.token_ids.const_data_ptr<int32_t>(), completion.token_ids);
   copy(samples.logps.const_data_ptr<float>(), completion.logps);
   copy(samples.sampling_logps.const_data_ptr<float>(), completion.sampling_logps);
-  completion.finish_reason = static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[index]);
+  completion.finish_reason =
+      static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[index]);
   return completion;
 }
 
-// The first rank's scores on every rank of the group: of each sample whether there is one, and which; total, then components.
-void share_scores(const std::vector<RolloutSample*>& samples, size_t components, parallel::Group& group) {
-  const auto rows = static_cast<int64_t>(samples.size()), columns = static_cast<int64_t>(1 + components);
+// The first rank's scores on every rank of the group: of each sample whether there is one, and
+// which; total, then components.
+void share_scores(const std::vector<RolloutSample*>& samples, size_t components,
+                  parallel::Group& group) {
+  const auto rows = static_cast<int64_t>(samples.size()),
+             columns = static_cast<int64_t>(1 + components);
   at::Tensor table = at::zeros({rows, columns, 2}, at::kDouble);
   const bool first = group.rank() == 0;
   const auto each = [&](const auto& visit) {
     double* entry = table.mutable_data_ptr<double>();
     for (RolloutSample* sample : samples) {
       sample->components.resize(components);
-      for (size_t c = 0; c <= components; ++c, entry += 2) visit(c == 0 ? sample->reward : sample->components[c - 1], entry);
+      for (size_t c = 0; c <= components; ++c, entry += 2)
+        visit(c == 0 ? sample->reward : sample->components[c - 1], entry);
     }
   };
   if (first)
@@ -51,13 +56,18 @@ void share_scores(const std::vector<RolloutSample*>& samples, size_t components,
 
 }  // namespace
 
-RolloutWorker::RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, models::Tokenizer tokenizer,
-                             Options options)
-    : world_(world), client_(std::move(client)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
-  RETORT_CHECK(client_ || !needs_client(world_)) << "a rank that speaks to the generators has no client";
+RolloutWorker::RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client,
+                             models::Tokenizer tokenizer, Options options)
+    : world_(world),
+      client_(std::move(client)),
+      tokenizer_(std::move(tokenizer)),
+      options_(std::move(options)) {
+  RETORT_CHECK(client_ || !needs_client(world_))
+      << "a rank that speaks to the generators has no client";
 }
 
-RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request, std::vector<data::PromptSample> prompts,
+RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request,
+                                            std::vector<data::PromptSample> prompts,
                                             std::vector<uint64_t> sample_ids, bool greedy) {
   Pending pending{.prompts = std::move(prompts),
                   .num_generations = greedy ? 1 : options_.generation.num_generations,
@@ -66,7 +76,8 @@ RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request, std:
                   .step = step,
                   .parts = {},
                   .greedy = greedy};
-  RETORT_CHECK(pending.sample_ids.size() == pending.prompts.size() * static_cast<size_t>(pending.num_generations));
+  RETORT_CHECK(pending.sample_ids.size() ==
+               pending.prompts.size() * static_cast<size_t>(pending.num_generations));
   if (leads()) send(pending, request);
   return pending;
 }
@@ -74,8 +85,10 @@ RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request, std:
 // A dp rank's prompts are shared out over the replicas that it has for itself.
 void RolloutWorker::send(Pending& pending, uint64_t request) {
   const GenerationOptions& generation = options_.generation;
-  const auto ranks = static_cast<uint64_t>(world_.dp().size()), rank = static_cast<uint64_t>(world_.dp().rank());
-  const uint64_t parts = std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
+  const auto ranks = static_cast<uint64_t>(world_.dp().size()),
+             rank = static_cast<uint64_t>(world_.dp().rank());
+  const uint64_t parts =
+      std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
   const size_t per_part = (pending.prompts.size() + parts - 1) / parts;
   const auto generations = static_cast<size_t>(pending.num_generations);
   pending.parts.clear();
@@ -83,28 +96,31 @@ void RolloutWorker::send(Pending& pending, uint64_t request) {
     const size_t end = std::min(begin + per_part, pending.prompts.size());
     std::vector<int32_t> ids, ends{0};
     for (size_t p = begin; p < end; ++p) {
-      ids.insert(ids.end(), pending.prompts[p].prompt_ids.begin(), pending.prompts[p].prompt_ids.end());
+      ids.insert(ids.end(), pending.prompts[p].prompt_ids.begin(),
+                 pending.prompts[p].prompt_ids.end());
       ends.push_back(static_cast<int32_t>(ids.size()));
     }
-    std::vector<int64_t> sample_ids(pending.sample_ids.begin() + static_cast<ptrdiff_t>(begin * generations),
-                                    pending.sample_ids.begin() + static_cast<ptrdiff_t>(end * generations));
-    pending.parts.push_back(client_->send({.request_id = (request * ranks + rank) * parts + part,
-                                           .step = pending.step,
-                                           .weight_version = pending.weight_version,
-                                           .prompt_ids = at::tensor(ids, at::kInt),
-                                           .cu_seqlens = at::tensor(ends, at::kInt),
-                                           .num_generations = pending.num_generations,
-                                           .sample_ids = at::tensor(sample_ids, at::kLong),
-                                           .draw = {.max_new_tokens = generation.max_new_tokens,
-                                                    .temperature = pending.greedy ? 0.0 : generation.temperature,
-                                                    .top_p = pending.greedy ? 1.0 : generation.top_p,
-                                                    .min_p = pending.greedy ? 0.0 : generation.min_p,
-                                                    .repetition_penalty = generation.repetition_penalty,
-                                                    .top_k = pending.greedy ? 0 : generation.top_k,
-                                                    .num_ids = tokenizer_.vocab_size(),
-                                                    .seed = options_.seed,
-                                                    .eos_token_ids = options_.eos_token_ids,
-                                                    .stop = generation.stop}}));
+    std::vector<int64_t> sample_ids(
+        pending.sample_ids.begin() + static_cast<ptrdiff_t>(begin * generations),
+        pending.sample_ids.begin() + static_cast<ptrdiff_t>(end * generations));
+    pending.parts.push_back(
+        client_->send({.request_id = (request * ranks + rank) * parts + part,
+                       .step = pending.step,
+                       .weight_version = pending.weight_version,
+                       .prompt_ids = at::tensor(ids, at::kInt),
+                       .cu_seqlens = at::tensor(ends, at::kInt),
+                       .num_generations = pending.num_generations,
+                       .sample_ids = at::tensor(sample_ids, at::kLong),
+                       .draw = {.max_new_tokens = generation.max_new_tokens,
+                                .temperature = pending.greedy ? 0.0 : generation.temperature,
+                                .top_p = pending.greedy ? 1.0 : generation.top_p,
+                                .min_p = pending.greedy ? 0.0 : generation.min_p,
+                                .repetition_penalty = generation.repetition_penalty,
+                                .top_k = pending.greedy ? 0 : generation.top_k,
+                                .num_ids = tokenizer_.vocab_size(),
+                                .seed = options_.seed,
+                                .eos_token_ids = options_.eos_token_ids,
+                                .stop = generation.stop}}));
   }
 }
 
@@ -112,14 +128,17 @@ std::vector<roles::Samples> RolloutWorker::receive(Pending& pending, double* wai
   for (;;) {
     try {
       std::vector<roles::Samples> answers;
-      for (roles::PendingSamples& part : pending.parts) answers.push_back(client_->receive(std::move(part), waited));
+      for (roles::PendingSamples& part : pending.parts)
+        answers.push_back(client_->receive(std::move(part), waited));
       return answers;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCancelled || options_.sync.in_flight != InFlight::kAbort) throw;
+      if (error.code() != ErrorCode::kCancelled || options_.sync.in_flight != InFlight::kAbort)
+        throw;
       for (roles::PendingSamples& part : pending.parts) {
         if (part.reply.valid()) part.reply.cancel();
       }
-      RETORT_LOG(kInfo) << "step " << pending.step << ": samples were given up for weights of version " << pushed_
+      RETORT_LOG(kInfo) << "step " << pending.step
+                        << ": samples were given up for weights of version " << pushed_
                         << " and are drawn again";
       pending.weight_version = pushed_;
       send(pending, (uint64_t{1} << 40) + resent_++);
@@ -135,7 +154,8 @@ Rollout RolloutWorker::finish(Pending pending) {
   });
   answers = roles::share_samples(world_.mp(), std::move(answers));
   // The version they were drawn with: a request that was sent again has a later one.
-  rollout.weight_version = answers.empty() ? pending.weight_version : answers.front().weight_version;
+  rollout.weight_version =
+      answers.empty() ? pending.weight_version : answers.front().weight_version;
   size_t prompt = 0;
   for (const roles::Samples& answer : answers) {
     rollout.generation_seconds = std::max(rollout.generation_seconds, answer.seconds);
@@ -144,7 +164,8 @@ Rollout RolloutWorker::finish(Pending pending) {
       for (int64_t g = 0; g < pending.num_generations; ++g) {
         RolloutSample sample{
             .completion = completion_at(answer, i + g),
-            .sample_id = pending.sample_ids[prompt * static_cast<size_t>(pending.num_generations) + static_cast<size_t>(g)],
+            .sample_id = pending.sample_ids[prompt * static_cast<size_t>(pending.num_generations) +
+                                            static_cast<size_t>(g)],
             .weight_version = answer.weight_version};
         sample.text = tokenizer_.decode(sample.completion.token_ids, /*skip_special_tokens=*/true);
         group.samples.push_back(std::move(sample));
@@ -161,13 +182,14 @@ void RolloutWorker::score(Rollout& rollout, rewards::RewardSet& rewards) const {
   for (RolloutGroup& group : rollout.groups)
     for (RolloutSample& sample : group.samples) {
       samples.push_back(&sample);
-      inputs.push_back({.prompt = group.prompt.prompt_text,
-                        .completion = sample.text,
-                        .reference = group.prompt.reference,
-                        .num_tokens = static_cast<int64_t>(sample.completion.token_ids.size()),
-                        .truncated = sample.completion.finish_reason == models::FinishReason::kLength,
-                        .fields = group.prompt.fields,
-                        .origin = group.prompt.origin});
+      inputs.push_back(
+          {.prompt = group.prompt.prompt_text,
+           .completion = sample.text,
+           .reference = group.prompt.reference,
+           .num_tokens = static_cast<int64_t>(sample.completion.token_ids.size()),
+           .truncated = sample.completion.finish_reason == models::FinishReason::kLength,
+           .fields = group.prompt.fields,
+           .origin = group.prompt.origin});
     }
   if (inputs.empty()) return;
   together(world_.mp(), [&] {
@@ -182,21 +204,25 @@ void RolloutWorker::score(Rollout& rollout, rewards::RewardSet& rewards) const {
   if (world_.mp().size() > 1) share_scores(samples, rewards.names().size(), world_.mp());
 }
 
-void RolloutWorker::save(const Rollout& rollout, int64_t step, const std::vector<std::string>& reward_names) const {
+void RolloutWorker::save(const Rollout& rollout, int64_t step,
+                         const std::vector<std::string>& reward_names) const {
   if (!options_.generation.save_samples || !leads()) return;
-  const std::string name = "step-" + std::to_string(step) + "-rank-" + std::to_string(world_.dp().rank()) + ".jsonl";
+  const std::string name =
+      "step-" + std::to_string(step) + "-rank-" + std::to_string(world_.dp().rank()) + ".jsonl";
   write_samples(options_.run_folder / "samples" / name, rollout, reward_names);
 }
 
-void RolloutWorker::sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight) {
+void RolloutWorker::sync(const models::Decoder& student, uint64_t version,
+                         std::vector<Pending*> in_flight) {
   if (version == pushed_) return;
   const int64_t bucket_bytes = options_.sync.bucket_bytes.bytes;
   const bool sends = world_.coordinate().dp == 0;
-  // Nobody's request may reach a generator after the weights that it does not want, nor a part of these weights before the last are
-  // in use.
+  // Nobody's request may reach a generator after the weights that it does not want, nor a part of
+  // these weights before the last are in use.
   together(world_.all(), [&] {
     for (Pending* pending : in_flight)
-      for (roles::PendingSamples& part : pending->parts) client_->wait_accepted(part);
+      for (roles::PendingSamples& part : pending->parts)
+        client_->wait_accepted(part);
     wait_synced();
   });
   roles::SentWeights sent;
@@ -220,13 +246,17 @@ void RolloutWorker::wait_synced() {
   client_->wait_pushed(std::move(push));
 }
 
-void write_samples(const std::filesystem::path& file, const Rollout& rollout, const std::vector<std::string>& names) {
+void write_samples(const std::filesystem::path& file, const Rollout& rollout,
+                   const std::vector<std::string>& names) {
   const auto list = [](const auto& values, auto format) {
     std::string text = "[";
-    for (size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + format(values[i]);
+    for (size_t i = 0; i < values.size(); ++i)
+      text += (i ? ", " : "") + format(values[i]);
     return text + "]";
   };
-  const auto number = [](const std::optional<double>& value) { return value ? json_number(*value) : std::string("null"); };
+  const auto number = [](const std::optional<double>& value) {
+    return value ? json_number(*value) : std::string("null");
+  };
   const auto decimal = [](float value) { return json_number(value); };
   std::string text;
   for (const RolloutGroup& group : rollout.groups)
@@ -237,8 +267,10 @@ void write_samples(const std::filesystem::path& file, const Rollout& rollout, co
       text += JsonLine()
                   .add("prompt", std::string_view(group.prompt.prompt_text))
                   .add("completion", std::string_view(sample.text))
-                  .raw("prompt_ids", list(group.prompt.prompt_ids, [](int32_t id) { return std::to_string(id); }))
-                  .raw("token_ids", list(sample.completion.token_ids, [](int32_t id) { return std::to_string(id); }))
+                  .raw("prompt_ids",
+                       list(group.prompt.prompt_ids, [](int32_t id) { return std::to_string(id); }))
+                  .raw("token_ids", list(sample.completion.token_ids,
+                                         [](int32_t id) { return std::to_string(id); }))
                   .raw("logps", list(sample.completion.logps, decimal))
                   .raw("sampling_logps", list(sample.completion.sampling_logps, decimal))
                   .raw("reward", number(sample.reward))
@@ -255,7 +287,8 @@ void write_samples(const std::filesystem::path& file, const Rollout& rollout, co
 }
 
 data::Sample to_sample(const data::PromptSample& prompt, const std::vector<int32_t>& completion) {
-  data::Sample sample{.input_ids = prompt.prompt_ids, .is_target = std::vector<uint8_t>(prompt.prompt_ids.size(), 0)};
+  data::Sample sample{.input_ids = prompt.prompt_ids,
+                      .is_target = std::vector<uint8_t>(prompt.prompt_ids.size(), 0)};
   sample.input_ids.insert(sample.input_ids.end(), completion.begin(), completion.end());
   sample.is_target.resize(sample.input_ids.size(), 1);
   sample.origin = prompt.origin;

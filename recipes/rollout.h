@@ -1,4 +1,5 @@
-// Samples for a training step: prompts go to a generator, what comes back is scored; and the generator follows the student.
+// Samples for a training step: prompts go to a generator, what comes back is scored; and the
+// generator follows the student.
 #pragma once
 
 #include <chrono>
@@ -39,9 +40,11 @@ struct Rollout {
   double wait_seconds = 0;        // that this rank waited
 };
 
-// The student's hands on its generators. Weight versions count optimizer steps: version v is the student after v - 1 steps.
-// The ranks of one dp rank (the world's mp group) work on the same samples: the first of them asks for them and scores them, the others
-// get what it got. Threads: compute. Collectives: as stated; every rank must call begin, finish, score and sync in the same order.
+// The student's hands on its generators. Weight versions count optimizer steps: version v is the
+// student after v - 1 steps. The ranks of one dp rank (the world's mp group) work on the same
+// samples: the first of them asks for them and scores them, the others get what it got. Threads:
+// compute. Collectives: as stated; every rank must call begin, finish, score and sync in the same
+// order.
 class RolloutWorker {
  public:
   struct Options {
@@ -52,10 +55,13 @@ class RolloutWorker {
     std::filesystem::path run_folder;  // for save_samples
   };
   // `client`: null where needs_client() is false.
-  RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client, models::Tokenizer tokenizer,
-                Options options);
-  // Whether a rank speaks to the generators: to ask for samples, or to send its part of the weights.
-  static bool needs_client(parallel::World& world) { return world.mp().rank() == 0 || world.coordinate().dp == 0; }
+  RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client,
+                models::Tokenizer tokenizer, Options options);
+  // Whether a rank speaks to the generators: to ask for samples, or to send its part of the
+  // weights.
+  static bool needs_client(parallel::World& world) {
+    return world.mp().rank() == 0 || world.coordinate().dp == 0;
+  }
 
   // Requests of one step on their way.
   struct Pending {
@@ -67,21 +73,24 @@ class RolloutWorker {
     std::vector<roles::PendingSamples> parts;
     bool greedy = false;
   };
-  // Sends `prompts` (this dp rank's) with the weights pushed last; returns at once. `sample_ids`: one for each completion. `request`: unique
-  // among the requests of this rank that are on their way. `greedy`: one completion each at temperature 0, for evaluation.
-  Pending begin(int64_t step, uint64_t request, std::vector<data::PromptSample> prompts, std::vector<uint64_t> sample_ids,
-                bool greedy = false);
-  // Waits for the samples. A request that a push ended (in_flight: abort) is sent again with the weights of now. A vote and two broadcasts
-  // on mp.
+  // Sends `prompts` (this dp rank's) with the weights pushed last; returns at once. `sample_ids`:
+  // one for each completion. `request`: unique among the requests of this rank that are on their
+  // way. `greedy`: one completion each at temperature 0, for evaluation.
+  Pending begin(int64_t step, uint64_t request, std::vector<data::PromptSample> prompts,
+                std::vector<uint64_t> sample_ids, bool greedy = false);
+  // Waits for the samples. A request that a push ended (in_flight: abort) is sent again with the
+  // weights of now. A vote and two broadcasts on mp.
   Rollout finish(Pending pending);
   // Scores every sample. A vote and one broadcast on mp.
   void score(Rollout& rollout, rewards::RewardSet& rewards) const;
   // With save_samples: the first rank of mp writes them.
-  void save(const Rollout& rollout, int64_t step, const std::vector<std::string>& reward_names) const;
+  void save(const Rollout& rollout, int64_t step,
+            const std::vector<std::string>& reward_names) const;
 
-  // Pushes the student's weights as `version` unless that version was pushed. Every rank calls it, with its requests that are still
-  // on their way: they keep their weights. The ranks of the first dp rank send what they count. Votes twice; one all-gather of the
-  // receipts on the first dp rank's mp.
+  // Pushes the student's weights as `version` unless that version was pushed. Every rank calls it,
+  // with its requests that are still on their way: they keep their weights. The ranks of the first
+  // dp rank send what they count. Votes twice; one all-gather of the receipts on the first dp
+  // rank's mp.
   void sync(const models::Decoder& student, uint64_t version, std::vector<Pending*> in_flight);
   uint64_t pushed_version() const { return pushed_; }
   // Until the weights pushed last are in use everywhere.
@@ -104,9 +113,11 @@ class RolloutWorker {
   uint64_t resent_ = 0;
 };
 
-// One JSON object for each sample: prompt, completion, token_ids, logps, sampling_logps, reward, rewards (by `names`; null:
-// unscorable), finish_reason, sample_id, weight_version, origin. Written atomically; kResourceExhausted when the disk is full.
-void write_samples(const std::filesystem::path& file, const Rollout& rollout, const std::vector<std::string>& names);
+// One JSON object for each sample: prompt, completion, token_ids, logps, sampling_logps, reward,
+// rewards (by `names`; null: unscorable), finish_reason, sample_id, weight_version, origin. Written
+// atomically; kResourceExhausted when the disk is full.
+void write_samples(const std::filesystem::path& file, const Rollout& rollout,
+                   const std::vector<std::string>& names);
 
 // Prompt and completion as one sample whose targets are the completion's tokens.
 data::Sample to_sample(const data::PromptSample& prompt, const std::vector<int32_t>& completion);

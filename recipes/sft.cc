@@ -6,9 +6,10 @@
 
 namespace retort::recipes {
 
-at::Tensor SftObjective::batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch,
-                                    StepSums& sums) {
-  const auto result = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+at::Tensor SftObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
+                                    const data::MicroBatch& batch, StepSums& sums) {
+  const auto result =
+      losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
   sums.count += static_cast<double>(result.count);
   sums.values[kEntropy] += result.entropy_sum;
   sums.values[kCorrect] += static_cast<double>(result.num_correct);

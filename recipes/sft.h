@@ -11,7 +11,8 @@ class SftObjective : public BatchObjective {
   size_t num_values() const override { return kValues; }
 
  protected:
-  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows, const data::MicroBatch& batch, StepSums& sums) override;
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows,
+                        const data::MicroBatch& batch, StepSums& sums) override;
   void add_metrics(const StepSums& sums, MetricsRow& row) override;
 
  private:

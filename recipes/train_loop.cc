@@ -16,23 +16,29 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 void all_reduce(StepSums& sums, parallel::Group& group) {
   if (group.size() == 1) return;
   std::vector<double*> fields{&sums.count, &sums.loss, &sums.num_tokens};
-  for (double& value : sums.values) fields.push_back(&value);
+  for (double& value : sums.values)
+    fields.push_back(&value);
   at::Tensor packed = at::empty({static_cast<int64_t>(fields.size())}, at::kDouble);
   double* values = packed.mutable_data_ptr<double>();
-  for (size_t i = 0; i < fields.size(); ++i) values[i] = *fields[i];
+  for (size_t i = 0; i < fields.size(); ++i)
+    values[i] = *fields[i];
   group.all_reduce(packed);
-  for (size_t i = 0; i < fields.size(); ++i) *fields[i] = values[i];
+  for (size_t i = 0; i < fields.size(); ++i)
+    *fields[i] = values[i];
 }
 
-// The forward passes and backward passes of one step. Every rank votes once, after its last forward pass or its first failure, so
-// that no rank enters the gradient reduction alone. In a pipeline a failing rank ends the run instead: the others wait for its
-// activations, and see it gone.
-StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches, Objective& objective) {
+// The forward passes and backward passes of one step. Every rank votes once, after its last forward
+// pass or its first failure, so that no rank enters the gradient reduction alone. In a pipeline a
+// failing rank ends the run instead: the others wait for its activations, and see it gone.
+StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches,
+                           Objective& objective) {
   StepSums sums;
   sums.values.resize(objective.num_values(), 0.0);
   trainer.begin_step();
@@ -41,13 +47,15 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
     const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
     const double value = loss.item<double>();
     if (!std::isfinite(value))
-      throw Error(ErrorCode::kInvalidArgument, "the loss is " + std::to_string(value) + " on samples " + objective.origins(i));
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the loss is " + std::to_string(value) + " on samples " + objective.origins(i));
     sums.loss += value;
     return loss;
   };
   if (world.pp().size() > 1) {
     trainer.run_pipeline(
-        micro_batches, [&](size_t i) -> const models::PackedTokens& { return objective.tokens(i); }, loss_of);
+        micro_batches, [&](size_t i) -> const models::PackedTokens& { return objective.tokens(i); },
+        loss_of);
   } else {
     for (size_t i = 0; i < micro_batches; ++i) {
       const bool last = i + 1 == micro_batches;
@@ -70,8 +78,8 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
   return sums;
 }
 
-MetricsRow make_row(const StepSums& sums, double divisor, const roles::Trainer::Update& update, const LoopState& state,
-                    double epoch, double step_time) {
+MetricsRow make_row(const StepSums& sums, double divisor, const roles::Trainer::Update& update,
+                    const LoopState& state, double epoch, double step_time) {
   MetricsRow row{.step = state.step, .values = {}};
   row.add("epoch", epoch)
       .add("num_tokens", state.num_tokens)
@@ -107,9 +115,10 @@ class Lookahead {
 
 }  // namespace
 
-TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, Objective& objective, const Evaluator& evaluator,
-                               CheckpointStore& checkpoints, LoopState state, const TrainLoopOptions& options,
-                               const TrainLoopHooks& hooks) {
+TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
+                               Objective& objective, const Evaluator& evaluator,
+                               CheckpointStore& checkpoints, LoopState state,
+                               const TrainLoopOptions& options, const TrainLoopHooks& hooks) {
   TrainLoopResult result{.step = state.step};
   Lookahead lookahead(objective, state.step, options.max_steps);
   const auto emit = [&](const MetricsRow& row) {
@@ -129,11 +138,13 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, 
     objective.finish_step(sums, row);
     const bool done = state.step == options.max_steps;
     if (state.step % options.logging_steps == 0 || done) emit(row);
-    if (evaluator && (done || (options.eval_steps > 0 && state.step % options.eval_steps == 0))) emit(evaluator(state.step));
+    if (evaluator && (done || (options.eval_steps > 0 && state.step % options.eval_steps == 0)))
+      emit(evaluator(state.step));
     if (hooks.on_step) hooks.on_step(state.step);
     // 2: a rank was asked to stop; 1: a rank still writes a checkpoint.
     const int64_t asked = hooks.stop_requested && hooks.stop_requested() ? 2 : 0;
-    const int64_t flags = world.all().all_reduce(asked + (checkpoints.busy() ? 1 : 0), parallel::ReduceOp::kMax);
+    const int64_t flags =
+        world.all().all_reduce(asked + (checkpoints.busy() ? 1 : 0), parallel::ReduceOp::kMax);
     const bool stop = flags >= 2;
     if (flags == 0) checkpoints.finish(world);
     if (stop || done || (options.save_steps > 0 && state.step % options.save_steps == 0))

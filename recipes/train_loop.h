@@ -24,9 +24,10 @@ struct TrainLoopOptions {
 
 // What the loop tells the program around it. Called on the compute thread.
 struct TrainLoopHooks {
-  std::function<bool()> stop_requested;                   // every rank
-  std::function<void(const MetricsRow& row)> on_metrics;  // rank 0: logged steps; evaluation rows have "eval_" names
-  std::function<void(int64_t step)> on_step;              // every step done, every rank
+  std::function<bool()> stop_requested;  // every rank
+  // rank 0: logged steps; evaluation rows have "eval_" names
+  std::function<void(const MetricsRow& row)> on_metrics;
+  std::function<void(int64_t step)> on_step;  // every step done, every rank
 };
 
 struct TrainLoopResult {
@@ -38,12 +39,15 @@ struct TrainLoopResult {
 // The evaluation after a step: its row, with "eval_" names. Every rank calls it.
 using Evaluator = std::function<MetricsRow(int64_t step)>;
 
-// Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a step the ranks vote, so that a failure
-// on one rank raises on all of them. A stop request on any rank stops all after the same step, with a checkpoint. Collectives on
-// the world: the trainer's, the objective's, and for each step two votes, one all-reduce of the sums and one of the stop flag; those of
-// CheckpointStore::save and finish: a checkpoint that is written meanwhile is finished after the step in which every rank has written.
-TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world, Objective& objective, const Evaluator& evaluator,
-                               CheckpointStore& checkpoints, LoopState start, const TrainLoopOptions& options,
-                               const TrainLoopHooks& hooks);
+// Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a
+// step the ranks vote, so that a failure on one rank raises on all of them. A stop request on any
+// rank stops all after the same step, with a checkpoint. Collectives on the world: the trainer's,
+// the objective's, and for each step two votes, one all-reduce of the sums and one of the stop
+// flag; those of CheckpointStore::save and finish: a checkpoint that is written meanwhile is
+// finished after the step in which every rank has written.
+TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
+                               Objective& objective, const Evaluator& evaluator,
+                               CheckpointStore& checkpoints, LoopState start,
+                               const TrainLoopOptions& options, const TrainLoopHooks& hooks);
 
 }  // namespace retort::recipes

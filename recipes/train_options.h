@@ -1,4 +1,5 @@
-// A recipe's `train:` block: how long, how much at once, the optimizer, and what is logged, evaluated and saved when.
+// A recipe's `train:` block: how long, how much at once, the optimizer, and what is logged,
+// evaluated and saved when.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,9 @@ struct TrainOptions {
 
   std::optional<int64_t> max_steps;  // exactly one of max_steps and num_train_epochs once resolved
   std::optional<double> num_train_epochs;
-  std::optional<int64_t> per_device_train_batch_size;  // exactly one of this and tokens_per_batch once resolved
-  std::optional<int64_t> tokens_per_batch;             // tokens of one micro-batch on one dp rank
+  // exactly one of this and tokens_per_batch once resolved
+  std::optional<int64_t> per_device_train_batch_size;
+  std::optional<int64_t> tokens_per_batch;  // tokens of one micro-batch on one dp rank
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 1e-4;
   parallel::LrSchedulerType lr_scheduler_type = parallel::LrSchedulerType::kCosine;
@@ -43,40 +45,51 @@ struct TrainOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("max_steps", max_steps, "optimizer steps; alternative to num_train_epochs; 200 when neither is given");
-    visit("num_train_epochs", num_train_epochs, "passes over the training data; alternative to max_steps");
+    visit("max_steps", max_steps,
+          "optimizer steps; alternative to num_train_epochs; 200 when neither is given");
+    visit("num_train_epochs", num_train_epochs,
+          "passes over the training data; alternative to max_steps");
     visit("per_device_train_batch_size", per_device_train_batch_size,
-          "rows (packing: rows of data.max_length) of a micro-batch on one dp rank; alternative to tokens_per_batch; 8 "
+          "rows (packing: rows of data.max_length) of a micro-batch on one dp rank; alternative to "
+          "tokens_per_batch; 8 "
           "when neither is given");
     visit("tokens_per_batch", tokens_per_batch,
           "tokens of a micro-batch on one dp rank; alternative to per_device_train_batch_size");
-    visit("gradient_accumulation_steps", gradient_accumulation_steps, "micro-batches of one optimizer step");
+    visit("gradient_accumulation_steps", gradient_accumulation_steps,
+          "micro-batches of one optimizer step");
     visit("learning_rate", learning_rate, "peak learning rate");
     visit("lr_scheduler_type", lr_scheduler_type, "course of the learning rate after the warm-up");
     visit("warmup_steps", warmup_steps, "steps of linear warm-up; alternative to warmup_ratio");
-    visit("warmup_ratio", warmup_ratio, "warm-up as a share of all steps; alternative to warmup_steps");
+    visit("warmup_ratio", warmup_ratio,
+          "warm-up as a share of all steps; alternative to warmup_steps");
     visit("min_lr", min_lr, "learning rate at the end of the schedule");
     visit("adam_beta1", adam_beta1, "decay of AdamW's first moment");
     visit("adam_beta2", adam_beta2, "decay of AdamW's second moment");
     visit("adam_epsilon", adam_epsilon, "added to the root of AdamW's second moment");
     visit("weight_decay", weight_decay, "decoupled weight decay");
-    visit("max_grad_norm", max_grad_norm, "global gradient norm above which gradients are scaled down; 0: never");
-    visit("gradient_checkpointing", gradient_checkpointing, "recompute activations in the backward pass to save memory");
+    visit("max_grad_norm", max_grad_norm,
+          "global gradient norm above which gradients are scaled down; 0: never");
+    visit("gradient_checkpointing", gradient_checkpointing,
+          "recompute activations in the backward pass to save memory");
     visit("gradient_checkpointing_every", gradient_checkpointing_every,
-          "recompute every n-th layer only and keep the others' activations; with gradient_checkpointing");
+          "recompute every n-th layer only and keep the others' activations; with "
+          "gradient_checkpointing");
     visit("logging_steps", logging_steps, "steps between lines of metrics.jsonl");
     visit("eval_steps", eval_steps, "steps between evaluations on data.eval; 0: only at the end");
     visit("save_steps", save_steps, "steps between checkpoints; 0: only at the end");
     visit("save_total_limit", save_total_limit, "newest checkpoints that are kept; 0: all");
     visit("async_save", async_save,
-          "go on training while a checkpoint is written, from a copy of the parameters and the optimizer's state; needs "
+          "go on training while a checkpoint is written, from a copy of the parameters and the "
+          "optimizer's state; needs "
           "save_steps");
     visit("batch_size_rampup_steps", batch_size_rampup_steps,
-          "steps over which the micro-batches of a step grow from 1 to gradient_accumulation_steps; 0: all from the start");
+          "steps over which the micro-batches of a step grow from 1 to "
+          "gradient_accumulation_steps; 0: all from the start");
     visit("grad_bucket_bytes", grad_bucket_bytes,
           "fp32 gradients that are summed over dp in one message while the backward pass goes on");
     visit("max_time", max_time,
-          "wall-clock time of training after which every rank saves the same step and the run ends, to be resumed");
+          "wall-clock time of training after which every rank saves the same step and the run "
+          "ends, to be resumed");
   }
   // kInvalidArgument naming the field: ranges, both of two alternatives.
   void validate() const;

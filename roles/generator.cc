@@ -23,8 +23,11 @@ void append(std::vector<T>& all, const std::vector<T>& more) {
 
 }  // namespace
 
-Generator::Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, models::EngineOptions options)
-    : name_(std::move(name)), tokenizer_(std::move(tokenizer)), replica_(std::move(decoder), tokenizer_, options) {}
+Generator::Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
+                     models::EngineOptions options)
+    : name_(std::move(name)),
+      tokenizer_(std::move(tokenizer)),
+      replica_(std::move(decoder), tokenizer_, options) {}
 Generator::~Generator() = default;
 
 GeneratorInfo Generator::info() const {
@@ -44,15 +47,19 @@ GeneratorInfo Generator::info() const {
 void Generator::submit(GenerateRequest request, const std::string& caller) {
   const Key key{caller, request.request_id};
   if (jobs_.contains(key))
-    throw Error(ErrorCode::kInvalidArgument, "generator.submit: the request id is in use").with("request", request.request_id);
+    throw Error(ErrorCode::kInvalidArgument, "generator.submit: the request id is in use")
+        .with("request", request.request_id);
   if (jobs_.size() >= kMaxUncollected)
-    throw Error(ErrorCode::kResourceExhausted, "too many requests of a generator are neither done nor collected");
+    throw Error(ErrorCode::kResourceExhausted,
+                "too many requests of a generator are neither done nor collected");
   Job job;
-  const auto prompts = static_cast<int64_t>(split_rows(request.prompt_ids, request.cu_seqlens, "generator.submit").size());
+  const auto prompts = static_cast<int64_t>(
+      split_rows(request.prompt_ids, request.cu_seqlens, "generator.submit").size());
   const int64_t samples = prompts * request.num_generations;
-  if (request.num_generations < 1 || !request.sample_ids.defined() || request.sample_ids.scalar_type() != at::kLong ||
-      request.sample_ids.numel() != samples)
-    throw Error(ErrorCode::kInvalidArgument, "generator.submit: expected an int64 sample id for each of the completions")
+  if (request.num_generations < 1 || !request.sample_ids.defined() ||
+      request.sample_ids.scalar_type() != at::kLong || request.sample_ids.numel() != samples)
+    throw Error(ErrorCode::kInvalidArgument,
+                "generator.submit: expected an int64 sample id for each of the completions")
         .with("completions", samples);
   job.request = std::move(request);
   jobs_.emplace(key, std::move(job));
@@ -63,7 +70,8 @@ rpc::Future<Samples> Generator::collect(uint64_t request_id, const rpc::CallCont
   const Key key{context.peer, request_id};
   const auto found = jobs_.find(key);
   if (found == jobs_.end())
-    throw Error(ErrorCode::kInvalidArgument, "generator.collect: no such request, or it was collected")
+    throw Error(ErrorCode::kInvalidArgument,
+                "generator.collect: no such request, or it was collected")
         .with("request", request_id);
   rpc::Promise<Samples> promise;
   auto future = promise.future();
@@ -79,27 +87,31 @@ rpc::Future<Samples> Generator::collect(uint64_t request_id, const rpc::CallCont
 
 Payload Generator::score(const ForwardRequest& request) {
   if (request.spec.kind != PayloadKind::kTargetLogProbs)
-    throw Error(ErrorCode::kInvalidArgument, "generator.score answers target_logps only; a teacher role answers the rest");
+    throw Error(ErrorCode::kInvalidArgument,
+                "generator.score answers target_logps only; a teacher role answers the rest");
   std::vector<float> flat;  // of the token after each position; none after the last of a sequence
   for (const auto& row : replica_.score(request)) {
     append(flat, row);
     flat.push_back(std::numeric_limits<float>::quiet_NaN());
   }
   Payload payload;
-  payload.label = {.request_id = request.request_id,
-                   .teacher = name_,
-                   .weight_version = weight_version(),
-                   .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
-                   .num_rows = request.positions.numel(),
-                   .spec = request.spec};
+  payload.label = {
+      .request_id = request.request_id,
+      .teacher = name_,
+      .weight_version = weight_version(),
+      .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
+      .num_rows = request.positions.numel(),
+      .spec = request.spec};
   payload.logps = at::tensor(flat, at::kFloat).index_select(0, request.positions.to(at::kLong));
   if (at::isnan(payload.logps).any().item<bool>())
-    throw Error(ErrorCode::kInvalidArgument, "generator.score: a position is the last of its sequence; no token follows it");
+    throw Error(ErrorCode::kInvalidArgument,
+                "generator.score: a position is the last of its sequence; no token follows it");
   return payload;
 }
 
 rpc::Future<CommitReply> Generator::commit(CommitWeights request) {
-  if (commit_) throw Error(ErrorCode::kInvalidArgument, "weights.commit: another commit is waiting");
+  if (commit_)
+    throw Error(ErrorCode::kInvalidArgument, "weights.commit: another commit is waiting");
   const uint64_t checksum = replica_.check(request);
   commit_.emplace(Commit{.request = request, .checksum = checksum, .reply = {}});
   auto reply = commit_->reply.future();
@@ -108,7 +120,8 @@ rpc::Future<CommitReply> Generator::commit(CommitWeights request) {
     for (const auto& [key, job] : jobs_)
       if (!job.outcome && job.request.weight_version < request.version) old.push_back(key);
     for (const Key& key : old)
-      fail(key, ErrorCode::kCancelled, "given up for weights of version " + std::to_string(request.version));
+      fail(key, ErrorCode::kCancelled,
+           "given up for weights of version " + std::to_string(request.version));
   }
   return reply;
 }
@@ -127,9 +140,10 @@ void Generator::finish(const Key& key, rpc::Outcome<Samples> outcome) {
 
 void Generator::fail(const Key& key, ErrorCode code, const std::string& message) {
   if (active_ == key) replica_.give_up(jobs_.at(key).engine_id);
-  finish(key, {std::nullopt,
-               std::make_exception_ptr(
-                   Error(code, "generator: " + message).with("request", key.second).with("step", jobs_.at(key).request.step))});
+  finish(key,
+         {std::nullopt, std::make_exception_ptr(Error(code, "generator: " + message)
+                                                    .with("request", key.second)
+                                                    .with("step", jobs_.at(key).request.step))});
 }
 
 void Generator::start(const Key& key) {
@@ -158,16 +172,18 @@ Samples Generator::samples_of(const Job& job) {
   tokens_ += static_cast<int64_t>(ids.size());
   ++served_;
   const at::Tensor none = at::empty({0}, at::kInt);
-  return {.request_id = job.request.request_id,
-          .generator = name_,
-          .weight_version = weight_version(),
-          .sequence_hash = sequence_hash(job.request.prompt_ids, job.request.cu_seqlens, none),
-          .token_ids = at::tensor(ids, at::kInt),
-          .cu_seqlens = at::tensor(ends, at::kInt),
-          .logps = at::tensor(logps, at::kFloat),
-          .sampling_logps = at::tensor(sampling_logps, at::kFloat),
-          .finish_reasons = reasons,
-          .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - job.started).count()};
+  return {
+      .request_id = job.request.request_id,
+      .generator = name_,
+      .weight_version = weight_version(),
+      .sequence_hash = sequence_hash(job.request.prompt_ids, job.request.cu_seqlens, none),
+      .token_ids = at::tensor(ids, at::kInt),
+      .cu_seqlens = at::tensor(ends, at::kInt),
+      .logps = at::tensor(logps, at::kFloat),
+      .sampling_logps = at::tensor(sampling_logps, at::kFloat),
+      .finish_reasons = reasons,
+      .seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - job.started).count()};
 }
 
 void Generator::apply_commit() {
@@ -181,7 +197,8 @@ void Generator::forget_cancelled() {
   std::vector<Key> gone;
   for (const auto& [key, job] : jobs_)
     if (job.cancelled && job.cancelled->load()) gone.push_back(key);
-  for (const Key& key : gone) fail(key, ErrorCode::kCancelled, "the caller no longer waits");
+  for (const Key& key : gone)
+    fail(key, ErrorCode::kCancelled, "the caller no longer waits");
 }
 
 bool Generator::work() {
@@ -192,7 +209,8 @@ bool Generator::work() {
   }
   if (replica_.num_ranks() == 1) return false;
   replica_.idle();
-  // The other ranks look after what they are sent (weights) between two broadcasts, so they must not be far apart while there is traffic.
+  // The other ranks look after what they are sent (weights) between two broadcasts, so they must
+  // not be far apart while there is traffic.
   if (Clock::now() - last_active_ > 500ms) return false;
   std::this_thread::sleep_for(2ms);
   return true;
@@ -213,7 +231,8 @@ bool Generator::draw() {
   return true;
 }
 
-// Begins the next request that the weights in use are for; without any, new weights take their place.
+// Begins the next request that the weights in use are for; without any, new weights take their
+// place.
 bool Generator::begin_next() {
   for (const Key& next : waiting_) {
     const uint64_t wanted = jobs_.at(next).request.weight_version;
@@ -221,7 +240,8 @@ bool Generator::begin_next() {
     const Key key = next;  // whoever ends a request takes it out of waiting_
     if (wanted < weight_version())
       fail(key, ErrorCode::kMismatch,
-           "weights of version " + std::to_string(wanted) + " were replaced by version " + std::to_string(weight_version()));
+           "weights of version " + std::to_string(wanted) + " were replaced by version " +
+               std::to_string(weight_version()));
     else
       start(key);
     return true;
@@ -233,13 +253,15 @@ bool Generator::begin_next() {
 
 void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>& tick) {
   while (replica_.follow()) {
-    while (auto job = queue.pop(Deadline::after(0ms))) (*job)();
+    while (auto job = queue.pop(Deadline::after(0ms)))
+      (*job)();
     if (tick) tick();
   }
 }
 
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
-  agent.serve(kGeneratorInfo, queue, [this](rpc::Empty, const rpc::CallContext&) { return info(); });
+  agent.serve(kGeneratorInfo, queue,
+              [this](rpc::Empty, const rpc::CallContext&) { return info(); });
   agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext&) {
     last_active_ = Clock::now();
     replica_.stage(std::move(bucket));
@@ -250,10 +272,13 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
     submit(std::move(r), context.peer);
     return rpc::Empty{};
   });
-  agent.serve(kGenerateCollect, queue,
-              [this](CollectRequest r, const rpc::CallContext& context) { return collect(r.request_id, context); });
-  agent.serve(kGeneratorScore, queue, [this](ForwardRequest r, const rpc::CallContext&) { return score(r); });
-  agent.serve(kWeightsCommit, queue, [this](CommitWeights r, const rpc::CallContext&) { return commit(r); });
+  agent.serve(kGenerateCollect, queue, [this](CollectRequest r, const rpc::CallContext& context) {
+    return collect(r.request_id, context);
+  });
+  agent.serve(kGeneratorScore, queue,
+              [this](ForwardRequest r, const rpc::CallContext&) { return score(r); });
+  agent.serve(kWeightsCommit, queue,
+              [this](CommitWeights r, const rpc::CallContext&) { return commit(r); });
 }
 
 }  // namespace retort::roles

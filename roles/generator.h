@@ -1,4 +1,5 @@
-// The generator role: a decoder that draws samples for others and takes over new weights between two requests.
+// The generator role: a decoder that draws samples for others and takes over new weights between
+// two requests.
 #pragma once
 
 #include <chrono>
@@ -20,26 +21,30 @@
 
 namespace retort::roles {
 
-// Serves requests in the order in which they came, each drawn with exactly the weights that it names. Weights arrive while samples
-// are drawn; a commit waits until the requests for the weights in use are done (or, with abort, ends them), so no completion
-// sees two versions.
-// A replica of several ranks has one door: its first rank takes requests and commits, and the others do with it what it does
-// (ReplicaEngine); weights arrive at each rank. When a rank is lost, the others fail with kCollective or kTimeout: the replica ends.
-// Threads: compute only. Collectives: ReplicaEngine's.
+// Serves requests in the order in which they came, each drawn with exactly the weights that it
+// names. Weights arrive while samples are drawn; a commit waits until the requests for the weights
+// in use are done (or, with abort, ends them), so no completion sees two versions. A replica of
+// several ranks has one door: its first rank takes requests and commits, and the others do with it
+// what it does (ReplicaEngine); weights arrive at each rank. When a rank is lost, the others fail
+// with kCollective or kTimeout: the replica ends. Threads: compute only. Collectives:
+// ReplicaEngine's.
 class Generator {
  public:
   // Several ranks: the decoder's placement says so; `name` is that of the process, "generator/3".
-  Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, models::EngineOptions options);
+  Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
+            models::EngineOptions options);
   ~Generator();
 
   bool leads() const { return replica_.leads(); }
   // Registers the methods that this rank answers. The generator must outlive the agent's handlers.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // On the first rank, again and again: one forward of the engine, or one step of the queue; false when there is nothing to do.
+  // On the first rank, again and again: one forward of the engine, or one step of the queue; false
+  // when there is nothing to do.
   bool work();
   // On the first rank, at the end: lets the others end.
   void stop() { replica_.stop(); }
-  // On the other ranks: does what the first does, and runs the jobs of `queue` in between, until it stops. `tick` after each call.
+  // On the other ranks: does what the first does, and runs the jobs of `queue` in between, until it
+  // stops. `tick` after each call.
   void follow(rpc::HandlerQueue& queue, const std::function<void()>& tick = {});
 
   uint64_t weight_version() const { return replica_.weight_version(); }

@@ -19,7 +19,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 void check_samples(const Samples& samples, const PendingSamples& pending, int64_t vocab_rows) {
   const GenerateRequest& request = pending.request;
-  const std::string hash = sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt));
+  const std::string hash =
+      sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt));
   if (samples.request_id != request.request_id || samples.generator != pending.generator ||
       samples.weight_version != request.weight_version || samples.sequence_hash != hash)
     throw Error(ErrorCode::kMismatch, "samples belong to something else; they were not used")
@@ -27,49 +28,62 @@ void check_samples(const Samples& samples, const PendingSamples& pending, int64_
         .with("expected_request", request.request_id)
         .with("weight_version", samples.weight_version)
         .with("expected_version", request.weight_version);
-  const auto corrupt = [](const std::string& what) { throw Error(ErrorCode::kCorrupt, "samples: " + what); };
+  const auto corrupt = [](const std::string& what) {
+    throw Error(ErrorCode::kCorrupt, "samples: " + what);
+  };
   const int64_t completions = request.sample_ids.numel();
   const auto is = [](const at::Tensor& t, at::ScalarType type, int64_t size) {
     return t.defined() && t.dim() == 1 && t.scalar_type() == type && t.numel() == size;
   };
-  if (!is(samples.cu_seqlens, at::kInt, completions + 1) || !is(samples.finish_reasons, at::kByte, completions))
+  if (!is(samples.cu_seqlens, at::kInt, completions + 1) ||
+      !is(samples.finish_reasons, at::kByte, completions))
     corrupt("expected " + std::to_string(completions) + " completions");
   const at::Tensor lengths = samples.cu_seqlens.diff();
   const int64_t tokens = samples.cu_seqlens.select(0, completions).item<int64_t>();
-  if (samples.cu_seqlens.select(0, 0).item<int64_t>() != 0 || (completions > 0 && lengths.min().item<int64_t>() < 0) ||
+  if (samples.cu_seqlens.select(0, 0).item<int64_t>() != 0 ||
+      (completions > 0 && lengths.min().item<int64_t>() < 0) ||
       !is(samples.token_ids, at::kInt, tokens) || !is(samples.logps, at::kFloat, tokens) ||
       !is(samples.sampling_logps, at::kFloat, tokens))
     corrupt("offsets, ids and log-probabilities do not fit together");
   if (completions > 0 && lengths.max().item<int64_t>() > request.draw.max_new_tokens)
     corrupt("a completion is longer than max_new_tokens");
-  if (tokens > 0 && (samples.token_ids.min().item<int64_t>() < 0 || samples.token_ids.max().item<int64_t>() >= vocab_rows))
+  if (tokens > 0 && (samples.token_ids.min().item<int64_t>() < 0 ||
+                     samples.token_ids.max().item<int64_t>() >= vocab_rows))
     corrupt("an id lies outside the vocabulary");
-  if (tokens > 0 && !samples.logps.isfinite().all().item<bool>()) corrupt("a log-probability is not finite");
+  if (tokens > 0 && !samples.logps.isfinite().all().item<bool>())
+    corrupt("a log-probability is not finite");
 }
 
 }  // namespace
 
-GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options, const models::Tokenizer& tokenizer,
-                                 const models::Decoder& student)
+GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
+                                 const models::Tokenizer& tokenizer, const models::Decoder& student)
     : agent_(agent), options_(std::move(options)), vocab_rows_(student.config().vocab_size) {
-  RETORT_CHECK(options_.tp > 0 && options_.peers.size() % static_cast<size_t>(options_.tp) == 0) << "peers that make no replica";
-  const std::string parameters = parameters_hash(student), vocabulary = tokenizer.vocabulary_fingerprint();
+  RETORT_CHECK(options_.tp > 0 && options_.peers.size() % static_cast<size_t>(options_.tp) == 0)
+      << "peers that make no replica";
+  const std::string parameters = parameters_hash(student),
+                    vocabulary = tokenizer.vocabulary_fingerprint();
   for (size_t i = 0; i < options_.peers.size(); ++i) {
     const std::string& peer = options_.peers[i];
     GeneratorInfo info = agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get();
     if (info.vocabulary_fingerprint != vocabulary)
-      throw Error(ErrorCode::kMismatch, "student and generator tokenizers differ; the generator must have the student's")
+      throw Error(ErrorCode::kMismatch,
+                  "student and generator tokenizers differ; the generator must have the student's")
           .with("generator", peer);
     if (info.parameters != parameters)
       throw Error(ErrorCode::kMismatch,
-                  "student and generator differ in the names, shapes or dtypes of their parameters, or in config values that "
-                  "change the function (rope_theta, rms_norm_eps, sliding_window, ...); the generator takes over the student's "
+                  "student and generator differ in the names, shapes or dtypes of their "
+                  "parameters, or in config values that "
+                  "change the function (rope_theta, rms_norm_eps, sliding_window, ...); the "
+                  "generator takes over the student's "
                   "weights, so give both the same model and dtype")
           .with("generator", peer);
     const size_t rank = i % static_cast<size_t>(options_.tp);
     if (rank == held_.size()) held_.push_back(info.slices);
-    if (info.tp != options_.tp || info.tp_rank != static_cast<int64_t>(rank) || info.slices != held_[rank])
-      throw Error(ErrorCode::kMismatch, "the generator's rank is not the part of a replica that was expected")
+    if (info.tp != options_.tp || info.tp_rank != static_cast<int64_t>(rank) ||
+        info.slices != held_[rank])
+      throw Error(ErrorCode::kMismatch,
+                  "the generator's rank is not the part of a replica that was expected")
           .with("generator", peer)
           .with("tp", info.tp)
           .with("tp_rank", info.tp_rank);
@@ -78,16 +92,20 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options, const model
 
 PendingSamples GeneratorClient::send(GenerateRequest request) {
   PendingSamples pending{.request = std::move(request)};
-  pending.generator = leader(static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas())));
+  pending.generator = leader(
+      static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas())));
   rpc::Promise<rpc::Empty> accepted;
   pending.accepted = accepted.future();
   const CollectRequest collect{pending.request.request_id};
   const rpc::CallOptions wait{.timeout = options_.generation_timeout};
-  pending.reply = agent_.call(pending.generator, kGenerateSubmit, pending.request, {.timeout = options_.timeout})
-                      .then([&agent = agent_, accepted, collect, wait, peer = pending.generator](rpc::Empty) mutable {
-                        accepted.set_value({});
-                        return agent.call(peer, kGenerateCollect, collect, wait);
-                      });
+  pending.reply =
+      agent_
+          .call(pending.generator, kGenerateSubmit, pending.request, {.timeout = options_.timeout})
+          .then([&agent = agent_, accepted, collect, wait,
+                 peer = pending.generator](rpc::Empty) mutable {
+            accepted.set_value({});
+            return agent.call(peer, kGenerateCollect, collect, wait);
+          });
   return pending;
 }
 
@@ -113,9 +131,10 @@ Samples GeneratorClient::receive(PendingSamples pending, double* waited) {
   }
 }
 
-SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
-                                          int64_t sender) {
-  constexpr size_t kOnTheirWay = 8;  // buckets for each replica: copies of columns live until they have arrived
+SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64_t version,
+                                          int64_t bucket_bytes, int64_t sender) {
+  // buckets for each replica: copies of columns live until they have arrived
+  constexpr size_t kOnTheirWay = 8;
   const auto start = std::chrono::steady_clock::now();
   SentWeights sent;
   std::vector<std::vector<WeightBucket>> buckets;  // of each rank of a replica
@@ -142,18 +161,21 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
       if (i >= buckets[rank].size()) continue;
       WeightBucket bucket = std::move(buckets[rank][i]);
       sent.receipts[rank].checksum = seal(bucket, sent.receipts[rank].checksum);
-      for (const WeightPart& part : bucket.parts) sent.bytes += part.values.nbytes();
+      for (const WeightPart& part : bucket.parts)
+        sent.bytes += part.values.nbytes();
       settle((kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));
       for (size_t peer = rank; peer < options_.peers.size(); peer += buckets.size())
         transfers.emplace_back(options_.peers[peer],
-                               agent_.call(options_.peers[peer], kWeightsBucket, bucket, {.timeout = options_.timeout}));
+                               agent_.call(options_.peers[peer], kWeightsBucket, bucket,
+                                           {.timeout = options_.timeout}));
     }
   settle(0);
   sent.seconds = seconds_since(start);
   return sent;
 }
 
-PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeights>& sent, bool abort) {
+PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeights>& sent,
+                                    bool abort) {
   PendingPush pending{.version = version};
   CommitWeights commit{.version = version, .receipts = {}, .abort = abort};
   for (const SentWeights& one : sent) {
@@ -163,11 +185,13 @@ PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeig
   }
   pending.checksum = weights_checksum(commit.receipts);
   for (int64_t replica = 0; replica < num_replicas(); ++replica)
-    pending.replies.push_back(agent_.call(leader(replica), kWeightsCommit, commit, {.timeout = options_.generation_timeout}));
+    pending.replies.push_back(agent_.call(leader(replica), kWeightsCommit, commit,
+                                          {.timeout = options_.generation_timeout}));
   return pending;
 }
 
-PendingPush GeneratorClient::push(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes, bool abort) {
+PendingPush GeneratorClient::push(const models::Decoder& decoder, uint64_t version,
+                                  int64_t bucket_bytes, bool abort) {
   return commit(version, {send_weights(decoder, version, bucket_bytes)}, abort);
 }
 
@@ -214,7 +238,8 @@ std::vector<SentWeights> gather_sent(parallel::Group& group, const SentWeights& 
 
 std::vector<Samples> share_samples(parallel::Group& group, std::vector<Samples> received) {
   if (group.size() == 1) return received;
-  const std::string bytes = group.broadcast(group.rank() == 0 ? rpc::to_bytes(received) : std::string(), 0);
+  const std::string bytes =
+      group.broadcast(group.rank() == 0 ? rpc::to_bytes(received) : std::string(), 0);
   return group.rank() == 0 ? std::move(received) : rpc::from_bytes<std::vector<Samples>>(bytes);
 }
 

@@ -23,7 +23,8 @@ struct DrawOptions {
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(max_new_tokens, temperature, top_p, min_p, repetition_penalty, top_k, num_ids, seed, eos_token_ids, stop);
+    archive(max_new_tokens, temperature, top_p, min_p, repetition_penalty, top_k, num_ids, seed,
+            eos_token_ids, stop);
   }
 };
 
@@ -31,20 +32,23 @@ struct DrawOptions {
 struct GenerateRequest {
   uint64_t request_id = 0;  // unique among the caller's
   int64_t step = 0;
-  uint64_t weight_version = 0;  // the weights to draw with; a request for coming ones waits for them
-  at::Tensor prompt_ids;        // [N] int32
-  at::Tensor cu_seqlens;        // [P+1] int32
+  // the weights to draw with; a request for coming ones waits for them
+  uint64_t weight_version = 0;
+  at::Tensor prompt_ids;  // [N] int32
+  at::Tensor cu_seqlens;  // [P+1] int32
   int64_t num_generations = 1;
   at::Tensor sample_ids;  // [S] int64, the noise of each completion
   DrawOptions draw;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(request_id, step, weight_version, prompt_ids, cu_seqlens, num_generations, sample_ids, draw);
+    archive(request_id, step, weight_version, prompt_ids, cu_seqlens, num_generations, sample_ids,
+            draw);
   }
 };
 
-// Completions prompt by prompt, G of each. T tokens in all. Bytes: 12 a token, 9 a completion, 4 more for the last offset.
+// Completions prompt by prompt, G of each. T tokens in all. Bytes: 12 a token, 9 a completion, 4
+// more for the last offset.
 struct Samples {
   uint64_t request_id = 0;
   std::string generator;        // "generator/0"
@@ -59,8 +63,8 @@ struct Samples {
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(request_id, generator, weight_version, sequence_hash, token_ids, cu_seqlens, logps, sampling_logps, finish_reasons,
-            seconds);
+    archive(request_id, generator, weight_version, sequence_hash, token_ids, cu_seqlens, logps,
+            sampling_logps, finish_reasons, seconds);
   }
 };
 
@@ -72,7 +76,8 @@ struct CollectRequest {
   }
 };
 
-// The part of a whole parameter that a rank holds: in each dimension d the indices [begin[d], begin[d] + size[d]).
+// The part of a whole parameter that a rank holds: in each dimension d the indices [begin[d],
+// begin[d] + size[d]).
 struct WeightSlice {
   std::string name;
   std::vector<int64_t> shape;  // of the whole parameter
@@ -90,18 +95,20 @@ struct GeneratorInfo {
   uint64_t weight_version = 0;
   int64_t vocab_rows = 0, max_position_embeddings = 0;
   std::string vocabulary_fingerprint;  // of the whole tokenizer
-  std::string parameters;              // parameters_hash: of the whole model, whatever part of it this rank holds
+  // parameters_hash: of the whole model, whatever part of it this rank holds
+  std::string parameters;
   std::string dtype;
   int64_t tp = 1, tp_rank = 0;      // ranks of the replica, and which of them this is
   std::vector<WeightSlice> slices;  // that this rank holds
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(name, weight_version, vocab_rows, max_position_embeddings, vocabulary_fingerprint, parameters, dtype, tp, tp_rank,
-            slices);
+    archive(name, weight_version, vocab_rows, max_position_embeddings, vocabulary_fingerprint,
+            parameters, dtype, tp, tp_rank, slices);
   }
 };
 
-// Elements of one parameter: in each dimension d the whole's indices [begin[d], begin[d] + values.size(d)).
+// Elements of one parameter: in each dimension d the whole's indices [begin[d], begin[d] +
+// values.size(d)).
 struct WeightPart {
   std::string name;
   std::vector<int64_t> begin;
@@ -148,8 +155,9 @@ struct CommitWeights {
   }
 };
 struct CommitReply {
-  uint64_t version = 0;   // now in use
-  uint64_t checksum = 0;  // as the replica's ranks computed it from what arrived: weights_checksum of the commit's receipts
+  uint64_t version = 0;  // now in use
+  // as the replica's ranks computed it from what arrived: weights_checksum of the commit's receipts
+  uint64_t checksum = 0;
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(version, checksum);
@@ -159,10 +167,12 @@ struct CommitReply {
 inline constexpr rpc::Method<rpc::Empty, GeneratorInfo> kGeneratorInfo{"generator.info", true};
 // Takes a request into the queue; the reply says that it stands there.
 inline constexpr rpc::Method<GenerateRequest, rpc::Empty> kGenerateSubmit{"generator.submit"};
-// The samples of a request of the same caller, once: the reply comes when they are drawn. kCancelled when weights were committed
-// with `abort` meanwhile, kMismatch when its weights had been replaced already.
+// The samples of a request of the same caller, once: the reply comes when they are drawn.
+// kCancelled when weights were committed with `abort` meanwhile, kMismatch when its weights had
+// been replaced already.
 inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generator.collect"};
-// Target log-probabilities of given tokens under the weights in use: ForwardRequest with PayloadKind::kTargetLogProbs.
+// Target log-probabilities of given tokens under the weights in use: ForwardRequest with
+// PayloadKind::kTargetLogProbs.
 inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};
 inline constexpr rpc::Method<WeightBucket, rpc::Empty> kWeightsBucket{"weights.bucket"};
 // The reply comes when the weights are in use.

@@ -29,7 +29,8 @@ int64_t bytes_of(const Payload& piece) {
 HeldResults::HeldResults(Options options) : options_(options) {}
 
 std::list<HeldResults::Held>::iterator HeldResults::find(const Place& place) {
-  return std::find_if(held_.begin(), held_.end(), [&](const Held& held) { return held.place == place; });
+  return std::find_if(held_.begin(), held_.end(),
+                      [&](const Held& held) { return held.place == place; });
 }
 
 void HeldResults::drop(std::list<Held>::iterator held) {
@@ -40,12 +41,14 @@ void HeldResults::drop(std::list<Held>::iterator held) {
 }
 
 HeldResults::Waiters HeldResults::purge() {
-  while (!held_.empty() && held_.front().until <= Clock::now()) drop(held_.begin());
+  while (!held_.empty() && held_.front().until <= Clock::now())
+    drop(held_.begin());
   Waiters gone;
   for (auto entry = waiting_.begin(); entry != waiting_.end();) {
-    const auto alive = std::stable_partition(entry->second.begin(), entry->second.end(), [](const Waiting& waiting) {
-      return waiting.cancelled->load() || waiting.deadline.expired();
-    });
+    const auto alive = std::stable_partition(
+        entry->second.begin(), entry->second.end(), [](const Waiting& waiting) {
+          return waiting.cancelled->load() || waiting.deadline.expired();
+        });
     std::move(entry->second.begin(), alive, std::back_inserter(gone));
     entry->second.erase(entry->second.begin(), alive);
     entry = entry->second.empty() ? waiting_.erase(entry) : std::next(entry);
@@ -58,7 +61,8 @@ HeldResults::Waiters HeldResults::take_waiters(const Place& place) {
   return entry.empty() ? Waiters{} : std::move(entry.mapped());
 }
 
-rpc::Future<Payload> HeldResults::pull(const std::string& key, int64_t part, const rpc::CallContext& context) {
+rpc::Future<Payload> HeldResults::pull(const std::string& key, int64_t part,
+                                       const rpc::CallContext& context) {
   const Place place(key, part);
   rpc::Promise<Payload> promise;
   auto future = promise.future();
@@ -76,7 +80,8 @@ rpc::Future<Payload> HeldResults::pull(const std::string& key, int64_t part, con
       }
       dropped_.erase(dropped);
       throw Error(ErrorCode::kUnavailable,
-                  "an answer was dropped because it was not fetched in time, or too many others wait; ask again")
+                  "an answer was dropped because it was not fetched in time, or too many others "
+                  "wait; ask again")
           .with("part", part);
     }
     piece = std::move(held->piece);
@@ -96,7 +101,8 @@ void HeldResults::put(const std::string& key, int64_t part, Payload piece) {
     waiters = take_waiters(place);
   }
   if (waiters.empty()) {
-    for (at::Tensor* tensor : {&piece.hidden, &piece.ids, &piece.logps, &piece.log_tail}) *tensor = alone(*tensor);
+    for (at::Tensor* tensor : {&piece.hidden, &piece.ids, &piece.logps, &piece.log_tail})
+      *tensor = alone(*tensor);
     std::lock_guard lock(mutex_);
     waiters = take_waiters(place);  // of meanwhile
     if (waiters.empty()) {
@@ -107,23 +113,28 @@ void HeldResults::put(const std::string& key, int64_t part, Payload piece) {
       }
       held_.push_back({place, std::move(piece), 0, Clock::now() + options_.lease});
       bytes_ += held_.back().bytes = bytes_of(held_.back().piece);
-      while (bytes_ > options_.max_bytes && held_.size() > 1) drop(held_.begin());  // the newest stays, however large
+      // the newest stays, however large
+      while (bytes_ > options_.max_bytes && held_.size() > 1)
+        drop(held_.begin());
       return;
     }
   }
-  for (Waiting& waiting : waiters) waiting.promise.set_value(piece);
+  for (Waiting& waiting : waiters)
+    waiting.promise.set_value(piece);
 }
 
 void HeldResults::fail(const std::string& key, const std::exception_ptr& error) {
   Waiters waiters;
   {
     std::lock_guard lock(mutex_);
-    for (auto entry = waiting_.lower_bound({key, 0}); entry != waiting_.end() && entry->first.first == key;) {
+    for (auto entry = waiting_.lower_bound({key, 0});
+         entry != waiting_.end() && entry->first.first == key;) {
       std::move(entry->second.begin(), entry->second.end(), std::back_inserter(waiters));
       entry = waiting_.erase(entry);
     }
   }
-  for (Waiting& waiting : waiters) waiting.promise.set_error(error);
+  for (Waiting& waiting : waiters)
+    waiting.promise.set_error(error);
 }
 
 void HeldResults::fail_all(const std::exception_ptr& error) {
@@ -133,7 +144,8 @@ void HeldResults::fail_all(const std::exception_ptr& error) {
     all.swap(waiting_);
   }
   for (auto& [place, waiters] : all)
-    for (Waiting& waiting : waiters) waiting.promise.set_error(error);
+    for (Waiting& waiting : waiters)
+      waiting.promise.set_error(error);
 }
 
 int64_t HeldResults::held_bytes() const {
@@ -147,7 +159,8 @@ size_t HeldResults::num_held() const {
 size_t HeldResults::num_waiting() const {
   std::lock_guard lock(mutex_);
   size_t count = 0;
-  for (const auto& [place, waiters] : waiting_) count += waiters.size();
+  for (const auto& [place, waiters] : waiting_)
+    count += waiters.size();
   return count;
 }
 

@@ -18,9 +18,10 @@
 
 namespace retort::roles {
 
-// A piece is handed over once, then forgotten. Whoever comes before it is there waits for it. One that nobody fetched within the lease,
-// or that no longer fits (the oldest first), is dropped, and the next who asks for it is told so with kUnavailable: asked for again, the
-// answer is computed again. Threads: any.
+// A piece is handed over once, then forgotten. Whoever comes before it is there waits for it. One
+// that nobody fetched within the lease, or that no longer fits (the oldest first), is dropped, and
+// the next who asks for it is told so with kUnavailable: asked for again, the answer is computed
+// again. Threads: any.
 class HeldResults {
  public:
   struct Options {

@@ -2,8 +2,8 @@
 
 namespace retort::roles {
 
-int64_t host(rpc::HandlerQueue& queue, const std::function<bool()>& stop, const std::function<void(int64_t)>& tick,
-             const std::function<bool()>& work) {
+int64_t host(rpc::HandlerQueue& queue, const std::function<bool()>& stop,
+             const std::function<void(int64_t)>& tick, const std::function<bool()>& work) {
   using namespace std::chrono_literals;
   int64_t jobs = 0;
   auto next_tick = Deadline::Clock::now() + 1s;

@@ -1,4 +1,5 @@
-// What a teacher sends for the positions a student asked about, and the label that says what it belongs to.
+// What a teacher sends for the positions a student asked about, and the label that says what it
+// belongs to.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,8 +44,8 @@ struct PayloadLabel {
   }
 };
 
-// R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4); full V*4; target
-// log-probabilities 4.
+// R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4);
+// full V*4; target log-probabilities 4.
 struct Payload {
   PayloadLabel label;
   at::Tensor hidden;    // kHiddenStates: [R, Ht] in the teacher's dtype
@@ -52,7 +53,9 @@ struct Payload {
   at::Tensor logps;     // kTopK: [R, K]; kFull: [R, V] float32; kTargetLogProbs: [R] float32
   at::Tensor log_tail;  // kTopK: [R] float32
   double masked_mass_sum =
-      0;  // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull); parts: part 0 has all of it
+      // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull); parts: part 0 has
+      // all of it
+      0;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
@@ -60,27 +63,34 @@ struct Payload {
   }
 };
 
-// Payload tensors from the teacher's final hidden states at the wanted rows, chunk by chunk in fp32 (the same numbers whatever the
-// payload). `weight` [Vt, Ht]; `targets` [R] int64, for kTargetLogProbs only: the token whose log-probability is asked, of each
-// row. kInvalidArgument for a target outside the (common) vocabulary. Of equal log-probabilities kTopK takes the lowest ids. No autograd.
-// Of a split vocabulary `weight` is this rank's rows and kFull gives this rank's columns, all else is the same on every rank.
-// Collectives: none for a whole vocabulary or kHiddenStates; else two all-gathers a chunk on vocab.group.
-// Devices: it is computed where hidden_rows and weight are; targets there or on the host. The payload's tensors are on the host, each
-// chunk copied as it is done.
-Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
-                     const at::Tensor& targets = {}, const parallel::VocabShard& vocab = {});
+// Payload tensors from the teacher's final hidden states at the wanted rows, chunk by chunk in fp32
+// (the same numbers whatever the payload). `weight` [Vt, Ht]; `targets` [R] int64, for
+// kTargetLogProbs only: the token whose log-probability is asked, of each row. kInvalidArgument for
+// a target outside the (common) vocabulary. Of equal log-probabilities kTopK takes the lowest ids.
+// No autograd. Of a split vocabulary `weight` is this rank's rows and kFull gives this rank's
+// columns, all else is the same on every rank. Collectives: none for a whole vocabulary or
+// kHiddenStates; else two all-gathers a chunk on vocab.group. Devices: it is computed where
+// hidden_rows and weight are; targets there or on the host. The payload's tensors are on the host,
+// each chunk copied as it is done.
+Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
+                     const PayloadSpec& spec, const at::Tensor& targets = {},
+                     const parallel::VocabShard& vocab = {});
 
 // Of tensors on any device.
-std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens, const at::Tensor& positions);
+std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens,
+                          const at::Tensor& positions);
 
-// kMismatch naming every field of the label that differs, when `payload` is not the answer to `expected`.
+// kMismatch naming every field of the label that differs, when `payload` is not the answer to
+// `expected`.
 void check_label(const Payload& payload, const PayloadLabel& expected);
-// And kCorrupt when its tensors do not have the shapes and dtypes its label promises, or ids lie outside the vocabulary. `vocab_size`:
-// the columns of kFull, else the ids there are.
-void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size, int64_t hidden_size);
+// And kCorrupt when its tensors do not have the shapes and dtypes its label promises, or ids lie
+// outside the vocabulary. `vocab_size`: the columns of kFull, else the ids there are.
+void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size,
+                   int64_t hidden_size);
 
 // Tensor bytes of one row, by the formula above.
-int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size, int64_t hidden_dtype_bytes);
+int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
+                              int64_t hidden_dtype_bytes);
 
 }  // namespace retort::roles
 
@@ -88,5 +98,8 @@ template <>
 struct retort::EnumNames<retort::roles::PayloadKind> {
   using E = retort::roles::PayloadKind;
   static constexpr std::array<std::pair<std::string_view, E>, 4> values{
-      {{"hidden_states", E::kHiddenStates}, {"topk", E::kTopK}, {"full", E::kFull}, {"target_logps", E::kTargetLogProbs}}};
+      {{"hidden_states", E::kHiddenStates},
+       {"topk", E::kTopK},
+       {"full", E::kFull},
+       {"target_logps", E::kTargetLogProbs}}};
 };

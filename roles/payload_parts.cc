@@ -57,7 +57,8 @@ bool PieceMap::has(const ForwardRequest& request, int64_t part, int64_t rank) co
   return part % ranks == rank;
 }
 
-Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t part, const PieceMap& map, int64_t rank) {
+Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t part,
+                  const PieceMap& map, int64_t rank) {
   Payload piece{.label = whole.label, .hidden = {}, .ids = {}, .logps = {}, .log_tail = {}};
   piece.label.part = part;
   piece.label.parts = request.parts;
@@ -65,8 +66,10 @@ Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t p
   if (part == 0 && rank == 0) piece.masked_mass_sum = whole.masked_mass_sum;
   if (whole.label.spec.kind == PayloadKind::kFull) {
     const Range columns = map.columns_of(request, part, rank);
-    piece.logps =
-        whole.logps.narrow(1, columns.begin - shard_of(map.vocab_rows, map.ranks, rank).begin, columns.size()).contiguous();
+    piece.logps = whole.logps
+                      .narrow(1, columns.begin - shard_of(map.vocab_rows, map.ranks, rank).begin,
+                              columns.size())
+                      .contiguous();
     return piece;
   }
   const Range rows = rows_of_part(whole.label.spec.kind, whole.label.num_rows, request.parts, part);
@@ -102,7 +105,8 @@ Payload gather_parts(Payload part, parallel::Group& tp) {
     part.logps = gather_rows(part.logps, rows, tp);
     part.log_tail = gather_rows(part.log_tail, rows, tp);
   }
-  const bool masks = part.label.spec.common_vocab > 0 && (kind == PayloadKind::kFull || kind == PayloadKind::kTopK);
+  const bool masks = part.label.spec.common_vocab > 0 &&
+                     (kind == PayloadKind::kFull || kind == PayloadKind::kTopK);
   if (masks) part.masked_mass_sum = tp.all_reduce(part.masked_mass_sum);
   part.label.part = 0;
   part.label.parts = 1;

@@ -1,8 +1,10 @@
-// How the answer to one request is cut when the ranks of a student's tensor-parallel group ask for it together, one part each.
+// How the answer to one request is cut when the ranks of a student's tensor-parallel group ask for
+// it together, one part each.
 //
-// Rows of hidden states, top-k and target log-probabilities: part p of n has rows [p c, (p + 1) c), c = ceil(R / n); the parts are
-// pulled from different ranks of the teacher and gathered by the group. Columns of `full`: those that the request names, which are the
-// asking rank's own shard of the vocabulary, and come from whichever ranks of the teacher have them.
+// Rows of hidden states, top-k and target log-probabilities: part p of n has rows [p c, (p + 1) c),
+// c = ceil(R / n); the parts are pulled from different ranks of the teacher and gathered by the
+// group. Columns of `full`: those that the request names, which are the asking rank's own shard of
+// the vocabulary, and come from whichever ranks of the teacher have them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,12 +41,15 @@ struct PieceMap {
   bool has(const ForwardRequest& request, int64_t part, int64_t rank) const;
 };
 
-// What `rank` has of `part`. `whole`: make_payload of that rank, every row. The tensors may share its memory.
-Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t part, const PieceMap& map, int64_t rank);
+// What `rank` has of `part`. `whole`: make_payload of that rank, every row. The tensors may share
+// its memory.
+Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t part,
+                  const PieceMap& map, int64_t rank);
 // The pieces of one part, in the order of the ranks that had them.
 Payload join_pieces(std::vector<Payload> pieces);
-// What the group's ranks got, as one answer: every row (kFull: this rank's columns). `part`: joined; its label says which. An
-// all-gather for each tensor (not kFull) and, with masked ids, one all-reduce on `tp`; every rank calls.
+// What the group's ranks got, as one answer: every row (kFull: this rank's columns). `part`:
+// joined; its label says which. An all-gather for each tensor (not kFull) and, with masked ids, one
+// all-reduce on `tp`; every rank calls.
 Payload gather_parts(Payload part, parallel::Group& tp);
 
 }  // namespace retort::roles

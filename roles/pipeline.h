@@ -15,15 +15,17 @@ class PipelineChannel;
 
 namespace retort::roles {
 
-// Threads: compute. Collectives: messages between neighbours on `pp` (every rank of it calls the same methods with the same tokens), and
-// the decoder's on tp. Errors: the group's, with stage, chunk and micro-batch.
+// Threads: compute. Collectives: messages between neighbours on `pp` (every rank of it calls the
+// same methods with the same tokens), and the decoder's on tp. Errors: the group's, with stage,
+// chunk and micro-batch.
 class Pipeline {
  public:
   // `decoder`: this rank's stage of the model; must outlive the pipeline, as must `pp`.
   Pipeline(const models::Decoder& decoder, parallel::Group& pp);
   ~Pipeline();
 
-  // Final hidden states of `tokens` [N, H] where the pipeline ends, undefined elsewhere. One stage: Decoder::hidden. More: no autograd.
+  // Final hidden states of `tokens` [N, H] where the pipeline ends, undefined elsewhere. One stage:
+  // Decoder::hidden. More: no autograd.
   at::Tensor hidden(const models::PackedTokens& tokens);
 
   struct Step {
@@ -34,8 +36,9 @@ class Pipeline {
     // Before each backward pass: whether it is the last that reaches the parameters of its chunk.
     std::function<void(bool last)> before_backward;
   };
-  // Forward and backward passes in the order of parallel::pipeline_schedule. Needs at least two stages. Keeps the inputs and the graphs
-  // of the micro-batches that are between their forward and backward pass.
+  // Forward and backward passes in the order of parallel::pipeline_schedule. Needs at least two
+  // stages. Keeps the inputs and the graphs of the micro-batches that are between their forward and
+  // backward pass.
   void run(const Step& step);
 
  private:

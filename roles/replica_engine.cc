@@ -21,25 +21,33 @@ at::Tensor bytes_tensor(int64_t size) { return at::empty({size}, at::kByte); }
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Tensor& cu_seqlens, const char* method) {
-  const auto vector_of_int = [](const at::Tensor& t) { return t.defined() && t.dim() == 1 && t.scalar_type() == at::kInt; };
+std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Tensor& cu_seqlens,
+                                             const char* method) {
+  const auto vector_of_int = [](const at::Tensor& t) {
+    return t.defined() && t.dim() == 1 && t.scalar_type() == at::kInt;
+  };
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, std::string(method) + ": " + what);
   };
   if (!vector_of_int(ids) || !vector_of_int(cu_seqlens) || cu_seqlens.numel() < 1)
     refuse("ids and cu_seqlens must be vectors of int32");
   const std::vector<int32_t> flat = to_vector(ids), ends = to_vector(cu_seqlens);
-  if (ends.front() != 0 || ends.back() != static_cast<int32_t>(flat.size()) || !std::is_sorted(ends.begin(), ends.end()))
+  if (ends.front() != 0 || ends.back() != static_cast<int32_t>(flat.size()) ||
+      !std::is_sorted(ends.begin(), ends.end()))
     refuse("cu_seqlens must rise from 0 to the number of ids");
   std::vector<std::vector<int32_t>> rows;
-  for (size_t i = 0; i + 1 < ends.size(); ++i) rows.emplace_back(flat.begin() + ends[i], flat.begin() + ends[i + 1]);
+  for (size_t i = 0; i + 1 < ends.size(); ++i)
+    rows.emplace_back(flat.begin() + ends[i], flat.begin() + ends[i + 1]);
   return rows;
 }
 
-ReplicaEngine::ReplicaEngine(models::Decoder decoder, const models::Tokenizer& tokenizer, models::EngineOptions options)
+ReplicaEngine::ReplicaEngine(models::Decoder decoder, const models::Tokenizer& tokenizer,
+                             models::EngineOptions options)
     : decoder_(std::move(decoder)),
       engine_(decoder_, options,
-              [&tokenizer](std::span<const int32_t> ids) { return tokenizer.decode(ids, /*skip_special_tokens=*/true); }),
+              [&tokenizer](std::span<const int32_t> ids) {
+                return tokenizer.decode(ids, /*skip_special_tokens=*/true);
+              }),
       staging_(decoder_) {
   decoder_.set_requires_grad(false);
 }
@@ -49,8 +57,9 @@ void ReplicaEngine::announce(Call call, uint64_t number, const std::string& byte
   if (num_ranks() == 1) return;
   RETORT_CHECK(leads()) << "a rank that follows decides";
   parallel::Group& tp = *decoder_.placement().tp;
-  at::Tensor header =
-      at::tensor({static_cast<int64_t>(call), static_cast<int64_t>(number), static_cast<int64_t>(bytes.size())}, at::kLong);
+  at::Tensor header = at::tensor({static_cast<int64_t>(call), static_cast<int64_t>(number),
+                                  static_cast<int64_t>(bytes.size())},
+                                 at::kLong);
   tp.broadcast(header, 0);
   if (bytes.empty()) return;
   at::Tensor body = bytes_tensor(static_cast<int64_t>(bytes.size()));
@@ -75,8 +84,11 @@ bool ReplicaEngine::follow() {
   try {
     run(call, static_cast<uint64_t>(number[1]), bytes);
   } catch (const Error& error) {
-    const bool of_the_request = call == Call::kSubmit || call == Call::kScore || call == Call::kCheck;
-    if (!of_the_request || error.code() == ErrorCode::kCollective || error.code() == ErrorCode::kTimeout) throw;
+    const bool of_the_request =
+        call == Call::kSubmit || call == Call::kScore || call == Call::kCheck;
+    if (!of_the_request || error.code() == ErrorCode::kCollective ||
+        error.code() == ErrorCode::kTimeout)
+      throw;
   }
   return true;
 }
@@ -109,7 +121,8 @@ uint64_t ReplicaEngine::submit_here(const GenerateRequest& asked) {
   request.prompts = split_rows(asked.prompt_ids, asked.cu_seqlens, "generator.submit");
   request.num_generations = asked.num_generations;
   const at::Tensor ids = asked.sample_ids.contiguous();
-  for (int64_t i = 0; i < ids.numel(); ++i) request.sample_ids.push_back(static_cast<uint64_t>(ids.const_data_ptr<int64_t>()[i]));
+  for (int64_t i = 0; i < ids.numel(); ++i)
+    request.sample_ids.push_back(static_cast<uint64_t>(ids.const_data_ptr<int64_t>()[i]));
   request.sampling = {.temperature = draw.temperature,
                       .top_p = draw.top_p,
                       .top_k = draw.top_k,
@@ -145,7 +158,8 @@ std::vector<std::vector<float>> ReplicaEngine::score(const ForwardRequest& reque
 
 std::vector<std::vector<float>> ReplicaEngine::score_here(const ForwardRequest& request) const {
   const auto rows = split_rows(request.input_ids, request.cu_seqlens, "generator.score");
-  return models::score(decoder_, {.sequences = rows, .prompt_lengths = std::vector<int64_t>(rows.size(), 1)});
+  return models::score(decoder_,
+                       {.sequences = rows, .prompt_lengths = std::vector<int64_t>(rows.size(), 1)});
 }
 
 uint64_t ReplicaEngine::check(const CommitWeights& commit) {
@@ -166,8 +180,10 @@ uint64_t ReplicaEngine::check_here(const CommitWeights& commit) {
   if (num_ranks() > 1) {
     parallel::Group& tp = *decoder_.placement().tp;
     parallel::agree_or_throw(tp, failure ? &*failure : nullptr);
-    const at::Tensor gathered = tp.all_gather(at::tensor({static_cast<int64_t>(mine)}, at::kLong)).contiguous();
-    all.assign(gathered.const_data_ptr<int64_t>(), gathered.const_data_ptr<int64_t>() + gathered.numel());
+    const at::Tensor gathered =
+        tp.all_gather(at::tensor({static_cast<int64_t>(mine)}, at::kLong)).contiguous();
+    all.assign(gathered.const_data_ptr<int64_t>(),
+               gathered.const_data_ptr<int64_t>() + gathered.numel());
   }
   checked_ = commit.version;
   return weights_checksum(all);
@@ -191,8 +207,9 @@ void ReplicaEngine::stop() { announce(Call::kStop); }
 
 void ReplicaEngine::stage(WeightBucket bucket) {
   if (checked_ > 0)
-    throw Error(ErrorCode::kInvalidArgument, "weights.bucket: weights of version " + std::to_string(checked_) +
-                                                 " are committed and wait for samples in work; wait until they are in use");
+    throw Error(ErrorCode::kInvalidArgument,
+                "weights.bucket: weights of version " + std::to_string(checked_) +
+                    " are committed and wait for samples in work; wait until they are in use");
   staging_.add(std::move(bucket), version_);
 }
 

@@ -16,13 +16,16 @@ namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
-// One chunk of rows: this rank's logits of the ids that count, which may be on a device, and what all ranks know of the chunk, in host
-// memory.
+// One chunk of rows: this rank's logits of the ids that count, which may be on a device, and what
+// all ranks know of the chunk, in host memory.
 class Chunk {
  public:
-  // `logits` [count, rows of this rank]; the first `common` of them are ids below the common vocabulary.
+  // `logits` [count, rows of this rank]; the first `common` of them are ids below the common
+  // vocabulary.
   Chunk(at::Tensor logits, int64_t common, const parallel::VocabShard& vocab)
-      : counted_(logits.narrow(1, 0, common)), masked_(logits.narrow(1, common, logits.size(1) - common)), vocab_(vocab) {}
+      : counted_(logits.narrow(1, 0, common)),
+        masked_(logits.narrow(1, common, logits.size(1) - common)),
+        vocab_(vocab) {}
 
   int64_t count() const { return counted_.size(0); }
   const at::Tensor& logits() const { return counted_; }
@@ -50,7 +53,8 @@ class Chunk {
     return at::exp(log_masked_ - both).sum().item<double>();
   }
 
-  // The log of what the chosen ids leave: summed over the complement. Destroys the logits. One all-gather.
+  // The log of what the chosen ids leave: summed over the complement. Destroys the logits. One
+  // all-gather.
   at::Tensor log_tail() {
     const int32_t* id = ids_.const_data_ptr<int32_t>();
     std::vector<int64_t> rows, columns;
@@ -60,14 +64,18 @@ class Chunk {
       rows.push_back(i / ids_.size(1));
       columns.push_back(column);
     }
-    const auto there = [&](const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong).to(counted_.device()); };
-    if (!rows.empty()) counted_.index_put_({there(rows), there(columns)}, at::full({}, kNegInf, counted_.options()));
+    const auto there = [&](const std::vector<int64_t>& numbers) {
+      return at::tensor(numbers, at::kLong).to(counted_.device());
+    };
+    if (!rows.empty())
+      counted_.index_put_({there(rows), there(columns)}, at::full({}, kNegInf, counted_.options()));
     return at::logsumexp(vocab_.group->all_gather(log_sum(counted_).to(at::kCPU)), 0) - log_total_;
   }
 
  private:
   static at::Tensor log_sum(const at::Tensor& columns) {
-    return columns.size(1) == 0 ? at::full({columns.size(0)}, kNegInf, columns.options()) : at::logsumexp(columns, 1);
+    return columns.size(1) == 0 ? at::full({columns.size(0)}, kNegInf, columns.options())
+                                : at::logsumexp(columns, 1);
   }
   // The logit of each target that is one of this rank's, -inf elsewhere.
   at::Tensor own_at(const at::Tensor& targets) const {
@@ -75,7 +83,8 @@ class Chunk {
     if (own == 0) return at::full({count()}, kNegInf, counted_.options());
     const at::Tensor column = targets - vocab_.begin;
     const at::Tensor values = counted_.gather(1, column.clamp(0, own - 1).unsqueeze(1)).squeeze(1);
-    return at::where(column.ge(0).logical_and(column.lt(own)), values, at::full_like(values, kNegInf));
+    return at::where(column.ge(0).logical_and(column.lt(own)), values,
+                     at::full_like(values, kNegInf));
   }
   // This rank's best k: values, then ids as the bits of int32. Fewer than k: padded.
   void put_candidates(const at::Tensor& mine, int64_t k) const {
@@ -98,11 +107,15 @@ class Chunk {
     std::vector<int64_t> next(ranks);
     for (int64_t r = 0; r < count(); ++r) {
       std::fill(next.begin(), next.end(), 0);
-      const auto candidates = [&](size_t rank) { return data + (static_cast<int64_t>(rank) * count() + r) * width + 3; };
+      const auto candidates = [&](size_t rank) {
+        return data + (static_cast<int64_t>(rank) * count() + r) * width + 3;
+      };
       for (int64_t i = 0; i < k; ++i) {
         size_t best = ranks;
         for (size_t rank = 0; rank < ranks; ++rank)
-          if (next[rank] < k && (best == ranks || candidates(rank)[next[rank]] > candidates(best)[next[best]])) best = rank;
+          if (next[rank] < k &&
+              (best == ranks || candidates(rank)[next[rank]] > candidates(best)[next[best]]))
+            best = rank;
         *value++ = candidates(best)[next[best]];
         std::memcpy(id++, candidates(best) + k + next[best]++, sizeof(int32_t));
       }
@@ -116,13 +129,15 @@ class Chunk {
 
 }  // namespace
 
-Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight, const PayloadSpec& spec,
-                             const at::Tensor& targets, const parallel::VocabShard& vocab) {
+Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
+                             const PayloadSpec& spec, const at::Tensor& targets,
+                             const parallel::VocabShard& vocab) {
   c10::NoGradGuard no_grad;
   Payload payload;
   payload.label.spec = spec;
   const int64_t rows = payload.label.num_rows = hidden_rows.size(0);
-  const int64_t common = payload_vocab(spec, vocab.total), own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
+  const int64_t common = payload_vocab(spec, vocab.total),
+                own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
   const bool masks = common < vocab.total;
   const int64_t k = spec.kind == PayloadKind::kTopK ? std::min(spec.top_k, common) : 0;
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
@@ -132,7 +147,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     payload.logps = at::empty({rows, k}, floats.dtype(wire));
     payload.log_tail = at::full({rows}, kNegInf, floats);
   } else {
-    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, own}, floats) : at::empty({rows}, floats);
+    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, own}, floats)
+                                                    : at::empty({rows}, floats);
   }
   at::Tensor target_ids;
   if (spec.kind == PayloadKind::kTargetLogProbs) {

@@ -7,7 +7,8 @@
 #include "models/checkpoint.h"
 
 namespace retort::roles {
-Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, Replica replica)
+Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
+                 Replica replica)
     : name_(std::move(name)),
       decoder_(std::move(decoder)),
       tokenizer_(std::move(tokenizer)),
@@ -36,7 +37,8 @@ TeacherInfo Teacher::info(const InfoRequest& request) {
   if (request.weights_fingerprint && fingerprint_.empty())
     fingerprint_ = replica_.world == nullptr
                        ? models::weights_fingerprint(decoder_)
-                       : models::weights_fingerprint(replica_.folder, decoder_.dtype(), [this] { keep_alive(); });
+                       : models::weights_fingerprint(replica_.folder, decoder_.dtype(),
+                                                     [this] { keep_alive(); });
   return {.name = name_,
           .weight_version = weight_version_,
           .vocab_rows = decoder_.config().vocab_size,
@@ -51,9 +53,12 @@ TeacherInfo Teacher::info(const InfoRequest& request) {
 
 HeadReply Teacher::head(const HeadRequest& request) const {
   Range own{0, 0};
-  if (last_stage_) own = shard_of(decoder_.config().vocab_size, decoder_.placement().tp_size(), decoder_.placement().tp_rank());
+  if (last_stage_)
+    own = shard_of(decoder_.config().vocab_size, decoder_.placement().tp_size(),
+                   decoder_.placement().tp_rank());
   if (request.begin < own.begin || request.end < request.begin || request.end > own.end)
-    throw Error(ErrorCode::kInvalidArgument, "teacher.head: rows outside what this rank has of the head")
+    throw Error(ErrorCode::kInvalidArgument,
+                "teacher.head: rows outside what this rank has of the head")
         .with("begin", request.begin)
         .with("end", request.end)
         .with("own_begin", own.begin)
@@ -74,10 +79,12 @@ void Teacher::label(Payload& payload, const ForwardRequest& request) const {
   payload.label.request_id = request.request_id;
   payload.label.teacher = name_;
   payload.label.weight_version = weight_version_;
-  payload.label.sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions);
+  payload.label.sequence_hash =
+      sequence_hash(request.input_ids, request.cu_seqlens, request.positions);
 }
 
-// `hidden_rows`: the final hidden states at the request's positions. Where the pipeline ends, and without autograd.
+// `hidden_rows`: the final hidden states at the request's positions. Where the pipeline ends, and
+// without autograd.
 Payload Teacher::answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const {
   at::Tensor targets;
   if (request.spec.kind == PayloadKind::kTargetLogProbs) targets = targets_of(request);
@@ -88,8 +95,10 @@ Payload Teacher::answer(const ForwardRequest& request, const at::Tensor& hidden_
   return payload;
 }
 
-// The first request that waits puts a job behind all requests that are queued already; that job computes what gathered.
-rpc::Future<Payload> Teacher::wait_to_merge(ForwardRequest request, const rpc::CallContext& context) {
+// The first request that waits puts a job behind all requests that are queued already; that job
+// computes what gathered.
+rpc::Future<Payload> Teacher::wait_to_merge(ForwardRequest request,
+                                            const rpc::CallContext& context) {
   models::PackedTokens tokens = unpack_request(request, decoder_.config().vocab_size);
   const bool first = waiting_.empty();
   waiting_.push_back({std::move(request), std::move(tokens), context.cancelled, {}});
@@ -129,11 +138,14 @@ void Teacher::compute_together(std::vector<Waiting> batch) const {
     for (size_t i = 0; i < batch.size(); ++i)
       batch[i].reply.set_value(answer(batch[i].request, models::rows_at(hidden, merged.rows[i])));
   } catch (...) {
-    for (Waiting& one : batch) one.reply.set_error(std::current_exception());  // those answered already keep their answer
+    // those answered already keep their answer
+    for (Waiting& one : batch)
+      one.reply.set_error(std::current_exception());
   }
 }
 
-void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue, Batching batching, int64_t max_merged_tokens) {
+void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue, Batching batching,
+                    int64_t max_merged_tokens) {
   queue_ = std::move(queue);
   batching_ = batching;
   max_merged_tokens_ = max_merged_tokens;
@@ -141,15 +153,18 @@ void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue,
     serve_pulls(agent);
     return;
   }
-  agent.serve(kTeacherInfo, queue_, [this](InfoRequest r, const rpc::CallContext&) { return info(r); });
-  agent.serve(kTeacherHead, queue_, [this](HeadRequest r, const rpc::CallContext&) { return head(r); });
-  agent.serve(kTeacherForward, queue_, [this](ForwardRequest r, const rpc::CallContext& context) -> rpc::Future<Payload> {
-    if (replica_.world != nullptr || r.parts > 1) return attend(std::move(r), context);
-    if (batching_ == Batching::kDynamic) return wait_to_merge(std::move(r), context);
-    rpc::Promise<Payload> reply;
-    reply.set_value(forward(r));
-    return reply.future();
-  });
+  agent.serve(kTeacherInfo, queue_,
+              [this](InfoRequest r, const rpc::CallContext&) { return info(r); });
+  agent.serve(kTeacherHead, queue_,
+              [this](HeadRequest r, const rpc::CallContext&) { return head(r); });
+  agent.serve(kTeacherForward, queue_,
+              [this](ForwardRequest r, const rpc::CallContext& context) -> rpc::Future<Payload> {
+                if (replica_.world != nullptr || r.parts > 1) return attend(std::move(r), context);
+                if (batching_ == Batching::kDynamic) return wait_to_merge(std::move(r), context);
+                rpc::Promise<Payload> reply;
+                reply.set_value(forward(r));
+                return reply.future();
+              });
 }
 
 }  // namespace retort::roles

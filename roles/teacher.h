@@ -25,22 +25,28 @@ namespace retort::roles {
 
 struct TeacherPlan;
 
-// Answers teacher.info, teacher.head, teacher.forward and teacher.pull. As sent: one forward over the request's pack in inference mode,
-// so the same request gives the same bits on every replica and at every time.
+// Answers teacher.info, teacher.head, teacher.forward and teacher.pull. As sent: one forward over
+// the request's pack in inference mode, so the same request gives the same bits on every replica
+// and at every time.
 //
-// A replica of several ranks (tensor or pipeline parallel) has one door: its leader, the first of world.mp(), takes the requests,
-// refuses the bad ones, and broadcasts the others one after the other; every rank of the replica runs the forward pass. The ranks of
-// the last stage form the payload and keep what is theirs to answer until it is pulled. When a rank is lost, the others fail with
-// kCollective or kTimeout, at the latest when the world's timeout has passed: the replica ends as a whole.
+// A replica of several ranks (tensor or pipeline parallel) has one door: its leader, the first of
+// world.mp(), takes the requests, refuses the bad ones, and broadcasts the others one after the
+// other; every rank of the replica runs the forward pass. The ranks of the last stage form the
+// payload and keep what is theirs to answer until it is pulled. When a rank is lost, the others
+// fail with kCollective or kTimeout, at the latest when the world's timeout has passed: the replica
+// ends as a whole.
 //
-// Threads: compute only (the thread that drains the handler queue); pulls, and the head of ranks that do not lead, are answered on
-// a thread of the teacher's own. Collectives: none in a replica of one rank, else on world.mp(), tp() and pp().
+// Threads: compute only (the thread that drains the handler queue); pulls, and the head of ranks
+// that do not lead, are answered on a thread of the teacher's own. Collectives: none in a replica
+// of one rank, else on world.mp(), tp() and pp().
 class Teacher {
  public:
   // The ranks that hold one model together.
   struct Replica {
-    parallel::World* world = nullptr;  // of the role; null: this rank has all of the model. Must outlive the teacher
-    std::filesystem::path folder;      // where the model was loaded from; for its fingerprint, if there is a world
+    // of the role; null: this rank has all of the model. Must outlive the teacher
+    parallel::World* world = nullptr;
+    // where the model was loaded from; for its fingerprint, if there is a world
+    std::filesystem::path folder;
     HeldResults::Options held{};
   };
   // `name`: "teacher/0", that of the replica's leader.
@@ -55,19 +61,23 @@ class Teacher {
   TeacherInfo info(const InfoRequest& request);
   // kInvalidArgument for rows that this rank does not hold.
   HeadReply head(const HeadRequest& request) const;
-  // In a replica of one rank. kInvalidArgument when ids, offsets or positions are outside what they index.
+  // In a replica of one rank. kInvalidArgument when ids, offsets or positions are outside what they
+  // index.
   Payload forward(const ForwardRequest& request) const;
 
-  // kAsSent: one forward for each request. kDynamic: requests that wait together (of any clients) share a forward of at most
-  // `max_merged_tokens`, unless one alone is larger; numbers then depend on what waited, in their last bits.
+  // kAsSent: one forward for each request. kDynamic: requests that wait together (of any clients)
+  // share a forward of at most `max_merged_tokens`, unless one alone is larger; numbers then depend
+  // on what waited, in their last bits.
   enum class Batching { kAsSent, kDynamic };
   static constexpr int64_t kMaxMergedTokens = 16384;
-  // Registers the methods that this rank answers; jobs go to `queue`. The teacher must outlive the agent's handlers.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue, Batching batching = Batching::kAsSent,
-             int64_t max_merged_tokens = kMaxMergedTokens);
+  // Registers the methods that this rank answers; jobs go to `queue`. The teacher must outlive the
+  // agent's handlers.
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue,
+             Batching batching = Batching::kAsSent, int64_t max_merged_tokens = kMaxMergedTokens);
 
-  // The leader, between jobs (roles::host): computes what several ranks have to, once no job waits before it, and lets the other ranks
-  // know now and then that there is nothing. True: there is more to do. An error ends the replica.
+  // The leader, between jobs (roles::host): computes what several ranks have to, once no job waits
+  // before it, and lets the other ranks know now and then that there is nothing. True: there is
+  // more to do. An error ends the replica.
   bool work();
   // The leader, at the end: lets the others end.
   void stop();
@@ -97,7 +107,9 @@ class Teacher {
   void as_replica(Fn&& fn);
   void label(Payload& payload, const ForwardRequest& request) const;
   Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
-  PieceMap pieces() const { return {.vocab_rows = decoder_.config().vocab_size, .ranks = decoder_.placement().tp_size()}; }
+  PieceMap pieces() const {
+    return {.vocab_rows = decoder_.config().vocab_size, .ranks = decoder_.placement().tp_size()};
+  }
 
   std::string name_;
   models::Decoder decoder_;

@@ -1,4 +1,5 @@
-// The student's side of a teacher: handshake, head, and requests that are in flight while the student computes.
+// The student's side of a teacher: handshake, head, and requests that are in flight while the
+// student computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +21,9 @@ namespace retort::roles {
 
 // The ranks of one replica that a student talks to, by their peer names.
 struct TeacherReplica {
-  std::string leader;                // "teacher/0"
-  std::vector<std::string> holders;  // of the last pipeline stage, in the order of tp; empty: the leader alone
+  std::string leader;  // "teacher/0"
+  // of the last pipeline stage, in the order of tp; empty: the leader alone
+  std::vector<std::string> holders;
 
   size_t size() const { return holders.empty() ? 1 : holders.size(); }
   const std::string& holder(size_t rank) const { return holders.empty() ? leader : holders[rank]; }
@@ -35,12 +37,13 @@ struct PendingPayload {
   std::vector<rpc::Future<Payload>> pulls;  // of the other ranks that have pieces of this part
 };
 
-// All replicas of one teacher role. Requests go to replica (request_id mod replicas); when a replica is lost, its requests are sent
-// again to the next one that lives, which computes the same bits.
+// All replicas of one teacher role. Requests go to replica (request_id mod replicas); when a
+// replica is lost, its requests are sent again to the next one that lives, which computes the same
+// bits.
 //
-// With a tensor-parallel group each of its ranks has a client, and all make the same calls: each asks for its own part (payload_parts.h)
-// and no byte of an answer crosses from teacher to student twice. Collectives: only in receive().
-// Threads: compute.
+// With a tensor-parallel group each of its ranks has a client, and all make the same calls: each
+// asks for its own part (payload_parts.h) and no byte of an answer crosses from teacher to student
+// twice. Collectives: only in receive(). Threads: compute.
 class TeacherClient {
  public:
   struct Options {
@@ -50,24 +53,27 @@ class TeacherClient {
     std::chrono::milliseconds timeout{120'000};
     int64_t student_vocab_rows = 0;
     bool weights_fingerprint = false;  // ask for TeacherInfo::weights_fingerprint
-    parallel::Group* tp = nullptr;     // the student's ranks that need each answer together; null: this rank alone
+    // the student's ranks that need each answer together; null: this rank alone
+    parallel::Group* tp = nullptr;
   };
-  // Handshake with every replica: fingerprints over the ids both tokenizers know must agree (kMismatch showing both), replicas must
-  // agree with each other; fetches the head when the payload is hidden states.
+  // Handshake with every replica: fingerprints over the ids both tokenizers know must agree
+  // (kMismatch showing both), replicas must agree with each other; fetches the head when the
+  // payload is hidden states.
   TeacherClient(rpc::Agent& agent, Options options, const models::Tokenizer& student_tokenizer);
 
   const TeacherInfo& info() const { return info_; }
   const PayloadSpec& spec() const { return options_.spec; }
-  // Defined for hidden_states: [Vt, Ht]. With `tp` the rows of this rank's shard of the student's vocabulary, on the last rank that has
-  // rows also those above it.
+  // Defined for hidden_states: [Vt, Ht]. With `tp` the rows of this rank's shard of the student's
+  // vocabulary, on the last rank that has rows also those above it.
   const at::Tensor& head_weight() const { return head_; }
   const std::string& role() const { return options_.role; }
 
   // Sends tokens (as int32) and the positions wanted; returns at once.
-  PendingPayload send(uint64_t request_id, int64_t step, const models::PackedTokens& tokens, const at::Tensor& positions);
-  // Waits, checks the label, fails over. kPeerLost when no replica is left. `waited` (optional) gets the seconds spent waiting.
-  // With `tp`: a vote, so that the error of one rank is thrown on all, then gather_parts; every row arrives on every rank (full: with
-  // this rank's columns).
+  PendingPayload send(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
+                      const at::Tensor& positions);
+  // Waits, checks the label, fails over. kPeerLost when no replica is left. `waited` (optional)
+  // gets the seconds spent waiting. With `tp`: a vote, so that the error of one rank is thrown on
+  // all, then gather_parts; every row arrives on every rank (full: with this rank's columns).
   Payload receive(PendingPayload pending, double* waited = nullptr);
 
  private:

@@ -23,12 +23,13 @@ struct TeacherInfo {
   std::string vocabulary_fingerprint;  // over min(own, asker's) tokenizer_size
   std::string processing_fingerprint;
   std::string weights_fingerprint;  // models::weights_fingerprint, if it was asked for
-  int64_t tp = 1;                   // ranks that hold the head, each its rows (parallel::VocabShard), and the answers
+  // ranks that hold the head, each its rows (parallel::VocabShard), and the answers
+  int64_t tp = 1;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype, vocabulary_fingerprint, processing_fingerprint,
-            weights_fingerprint, tp);
+    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype,
+            vocabulary_fingerprint, processing_fingerprint, weights_fingerprint, tp);
   }
 };
 struct InfoRequest {
@@ -57,7 +58,8 @@ struct HeadReply {
   }
 };
 
-// Several ranks may ask together, one part each: the same request but for `part`. It is computed once, for the first that arrives.
+// Several ranks may ask together, one part each: the same request but for `part`. It is computed
+// once, for the first that arrives.
 struct ForwardRequest {
   uint64_t request_id = 0;
   int64_t step = 0;
@@ -65,8 +67,9 @@ struct ForwardRequest {
   at::Tensor cu_seqlens;  // [S+1] int32
   at::Tensor positions;   // [R] int32: wanted rows (flat index), increasing
   PayloadSpec spec;
-  int64_t part = 0, parts = 1;   // roles/payload_parts.h
-  std::vector<int64_t> columns;  // kFull: part p has columns [columns[p], columns[p + 1]); empty: one part has all
+  int64_t part = 0, parts = 1;  // roles/payload_parts.h
+  // kFull: part p has columns [columns[p], columns[p + 1]); empty: one part has all
+  std::vector<int64_t> columns;
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(request_id, step, input_ids, cu_seqlens, positions, spec, part, parts, columns);
@@ -75,8 +78,9 @@ struct ForwardRequest {
 // What names a request among all that a teacher is asked; the same for all its parts.
 std::string result_key(const ForwardRequest& request);
 
-// The asked rank's piece of a part, as soon as it is there. Asked of the ranks that PieceMap names, except the leader, whose piece is the
-// answer to the request itself (without tensors where it has none).
+// The asked rank's piece of a part, as soon as it is there. Asked of the ranks that PieceMap names,
+// except the leader, whose piece is the answer to the request itself (without tensors where it has
+// none).
 struct PullRequest {
   std::string key;  // result_key
   int64_t part = 0;

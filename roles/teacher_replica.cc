@@ -1,4 +1,5 @@
-// What a teacher computes for several ranks at once, and together with the other ranks of its replica.
+// What a teacher computes for several ranks at once, and together with the other ranks of its
+// replica.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/index_select.h>
 #include <c10/core/GradMode.h>
@@ -18,13 +19,14 @@ constexpr int64_t kMostJobsBefore = 256;
 
 }  // namespace
 
-// A request that several ranks compute or fetch: what this rank has of the asked part comes as soon as it is there, if it has none an
-// answer without tensors at once.
+// A request that several ranks compute or fetch: what this rank has of the asked part comes as soon
+// as it is there, if it has none an answer without tensors at once.
 rpc::Future<Payload> Teacher::attend(ForwardRequest request, const rpc::CallContext& context) {
   const int64_t vocab_rows = decoder_.config().vocab_size;
   unpack_request(request, vocab_rows);
   if (request.spec.kind == PayloadKind::kTargetLogProbs)
-    check_targets(targets_of(request), request.positions.numel(), payload_vocab(request.spec, vocab_rows));
+    check_targets(targets_of(request), request.positions.numel(),
+                  payload_vocab(request.spec, vocab_rows));
   const std::string key = result_key(request);
   rpc::Promise<Payload> without;
   rpc::Future<Payload> reply;
@@ -51,7 +53,8 @@ rpc::Future<Payload> Teacher::attend(ForwardRequest request, const rpc::CallCont
 
 // On every rank of the replica.
 void Teacher::compute_shared(const std::vector<ForwardRequest>& requests) {
-  // Not inference mode if there are collectives: their tensors are also used by threads of their own.
+  // Not inference mode if there are collectives: their tensors are also used by threads of their
+  // own.
   const c10::InferenceMode inference(replica_.world == nullptr);
   const c10::NoGradGuard no_grad;
   std::vector<const ForwardRequest*> pointers;
@@ -61,7 +64,8 @@ void Teacher::compute_shared(const std::vector<ForwardRequest>& requests) {
     packs.push_back(unpack_request(request, decoder_.config().vocab_size));
   }
   const MergedPacks merged = merge_packs(pointers, std::move(packs));
-  const at::Tensor hidden = pipeline_ ? pipeline_->hidden(merged.tokens) : decoder_.hidden(merged.tokens);
+  const at::Tensor hidden =
+      pipeline_ ? pipeline_->hidden(merged.tokens) : decoder_.hidden(merged.tokens);
   ++forwards_;
   if (!last_stage_) {
     served_ += static_cast<int64_t>(requests.size());
@@ -73,7 +77,8 @@ void Teacher::compute_shared(const std::vector<ForwardRequest>& requests) {
     const Payload whole = answer(requests[i], models::rows_at(hidden, merged.rows[i]));
     const std::string key = result_key(requests[i]);
     for (int64_t part = 0; part < requests[i].parts; ++part)
-      if (map.has(requests[i], part, rank)) held_.put(key, part, cut_piece(whole, requests[i], part, map, rank));
+      if (map.has(requests[i], part, rank))
+        held_.put(key, part, cut_piece(whole, requests[i], part, map, rank));
   }
 }
 
@@ -84,11 +89,13 @@ void Teacher::broadcast(const TeacherPlan& plan) {
 
 // The other ranks wait in a broadcast, whose time is limited.
 void Teacher::keep_alive() {
-  if (replica_.world != nullptr && std::chrono::steady_clock::now() - last_plan_ > replica_.world->options().timeout / 8)
+  if (replica_.world != nullptr &&
+      std::chrono::steady_clock::now() - last_plan_ > replica_.world->options().timeout / 8)
     broadcast({});
 }
 
-// Runs what may be a collective: an error ends the replica, and whoever waits for an answer hears it at once.
+// Runs what may be a collective: an error ends the replica, and whoever waits for an answer hears
+// it at once.
 template <class Fn>
 void Teacher::as_replica(Fn&& fn) {
   try {
@@ -96,7 +103,8 @@ void Teacher::as_replica(Fn&& fn) {
   } catch (const std::exception& e) {
     if (replica_.world != nullptr)
       held_.fail_all(std::make_exception_ptr(
-          Error(ErrorCode::kPeerLost, std::string("the teacher's replica ends: ") + e.what()).with("teacher", name_)));
+          Error(ErrorCode::kPeerLost, std::string("the teacher's replica ends: ") + e.what())
+              .with("teacher", name_)));
     throw;
   }
 }
@@ -104,14 +112,16 @@ void Teacher::as_replica(Fn&& fn) {
 bool Teacher::work() {
   if (!shared_.empty() && queue_->size() > 0 && ++jobs_before_ < kMostJobsBefore) return true;
   jobs_before_ = 0;
-  const std::vector<ForwardRequest> requests = shared_.take(batching_ == Batching::kDynamic ? max_merged_tokens_ : 0);
+  const std::vector<ForwardRequest> requests =
+      shared_.take(batching_ == Batching::kDynamic ? max_merged_tokens_ : 0);
   if (requests.empty()) {
     as_replica([&] { keep_alive(); });
     return false;
   }
   try {
     as_replica([&] {
-      if (replica_.world != nullptr) broadcast({.kind = TeacherPlan::Kind::kCompute, .requests = requests});
+      if (replica_.world != nullptr)
+        broadcast({.kind = TeacherPlan::Kind::kCompute, .requests = requests});
       compute_shared(requests);
     });
   } catch (const std::exception&) {
@@ -142,9 +152,11 @@ void Teacher::follow(const std::function<void()>& tick) {
 // This rank's compute thread waits for the leader, so that another answers.
 void Teacher::serve_pulls(rpc::Agent& agent) {
   pulls_ = std::make_shared<rpc::HandlerQueue>(1024);
-  agent.serve(kTeacherHead, pulls_, [this](HeadRequest r, const rpc::CallContext&) { return head(r); });
-  agent.serve(kTeacherPull, pulls_,
-              [this](PullRequest r, const rpc::CallContext& context) { return held_.pull(r.key, r.part, context); });
+  agent.serve(kTeacherHead, pulls_,
+              [this](HeadRequest r, const rpc::CallContext&) { return head(r); });
+  agent.serve(kTeacherPull, pulls_, [this](PullRequest r, const rpc::CallContext& context) {
+    return held_.pull(r.key, r.part, context);
+  });
   puller_ = std::thread([pulls = pulls_] {
     while (!pulls->closed())
       if (auto job = pulls->pop(Deadline::after(std::chrono::seconds(1)))) (*job)();

@@ -26,22 +26,28 @@ void require_vector(const at::Tensor& tensor, const char* name, const ForwardReq
 }
 
 void check_parts(const ForwardRequest& request, int64_t vocab) {
-  if (request.parts < 1 || request.parts > kMaxParts || request.part < 0 || request.part >= request.parts)
-    refuse("part " + std::to_string(request.part) + " of " + std::to_string(request.parts) + " cannot be", request);
+  if (request.parts < 1 || request.parts > kMaxParts || request.part < 0 ||
+      request.part >= request.parts)
+    refuse("part " + std::to_string(request.part) + " of " + std::to_string(request.parts) +
+               " cannot be",
+           request);
   const std::vector<int64_t>& columns = request.columns;
   if (request.spec.kind != PayloadKind::kFull) {
     if (!columns.empty()) refuse("columns are for full payloads", request);
     return;
   }
   if (columns.empty() && request.parts == 1) return;
-  if (columns.size() != static_cast<size_t>(request.parts) + 1 || columns.front() < 0 || columns.back() > vocab ||
-      !std::is_sorted(columns.begin(), columns.end()))
-    refuse("columns must rise from part to part within the " + std::to_string(vocab) + " that both know", request);
+  if (columns.size() != static_cast<size_t>(request.parts) + 1 || columns.front() < 0 ||
+      columns.back() > vocab || !std::is_sorted(columns.begin(), columns.end()))
+    refuse("columns must rise from part to part within the " + std::to_string(vocab) +
+               " that both know",
+           request);
 }
 
 void check_spec(const ForwardRequest& request, int64_t vocab_rows) {
   if (!(request.spec.temperature > 0)) refuse("temperature must be > 0", request);
-  if (request.spec.kind == PayloadKind::kTopK && request.spec.top_k <= 0) refuse("top_k must be > 0", request);
+  if (request.spec.kind == PayloadKind::kTopK && request.spec.top_k <= 0)
+    refuse("top_k must be > 0", request);
   check_parts(request, payload_vocab(request.spec, vocab_rows));
 }
 
@@ -62,22 +68,27 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
   models::PackedTokens packed;
   packed.input_ids = request.input_ids.to(at::kLong);
   const at::Tensor offsets = request.cu_seqlens.to(at::kLong).contiguous();
-  packed.cu_seqlens.assign(offsets.const_data_ptr<int64_t>(), offsets.const_data_ptr<int64_t>() + offsets.numel());
-  if (packed.cu_seqlens.empty() || packed.cu_seqlens.front() != 0 || packed.cu_seqlens.back() != tokens)
-    refuse("cu_seqlens must start at 0 and end at the number of tokens, " + std::to_string(tokens), request);
+  packed.cu_seqlens.assign(offsets.const_data_ptr<int64_t>(),
+                           offsets.const_data_ptr<int64_t>() + offsets.numel());
+  if (packed.cu_seqlens.empty() || packed.cu_seqlens.front() != 0 ||
+      packed.cu_seqlens.back() != tokens)
+    refuse("cu_seqlens must start at 0 and end at the number of tokens, " + std::to_string(tokens),
+           request);
   packed.positions = at::empty({tokens}, at::kLong);
   int64_t* position = packed.positions.mutable_data_ptr<int64_t>();
   for (size_t s = 0; s + 1 < packed.cu_seqlens.size(); ++s) {
     const int64_t begin = packed.cu_seqlens[s], end = packed.cu_seqlens[s + 1];
     if (end < begin || end > tokens) refuse("cu_seqlens must not decrease", request);
-    for (int64_t i = begin; i < end; ++i) position[i] = i - begin;
+    for (int64_t i = begin; i < end; ++i)
+      position[i] = i - begin;
   }
-  if (tokens > 0 && (packed.input_ids.min().item<int64_t>() < 0 || packed.input_ids.max().item<int64_t>() >= vocab_rows))
+  if (tokens > 0 && (packed.input_ids.min().item<int64_t>() < 0 ||
+                     packed.input_ids.max().item<int64_t>() >= vocab_rows))
     refuse("a token id is outside the teacher's vocabulary of " + std::to_string(vocab_rows) +
                " rows; student and teacher tokenizers differ",
            request);
-  if (request.positions.numel() > 0 &&
-      (request.positions.min().item<int64_t>() < 0 || request.positions.max().item<int64_t>() >= tokens))
+  if (request.positions.numel() > 0 && (request.positions.min().item<int64_t>() < 0 ||
+                                        request.positions.max().item<int64_t>() >= tokens))
     refuse("a position lies outside the pack", request);
   return packed;
 }
@@ -85,12 +96,14 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
 at::Tensor targets_of(const ForwardRequest& request) {
   const at::Tensor next = request.positions.to(at::kLong) + 1;
   const at::Tensor ends = request.cu_seqlens.to(at::kLong);
-  if (next.numel() > 0 && (next.max().item<int64_t>() >= request.input_ids.numel() || at::isin(next, ends).any().item<bool>()))
+  if (next.numel() > 0 && (next.max().item<int64_t>() >= request.input_ids.numel() ||
+                           at::isin(next, ends).any().item<bool>()))
     refuse("a position is the last of its sequence; no token follows it", request);
   return request.input_ids.to(at::kLong).index_select(0, next);
 }
 
-MergedPacks merge_packs(const std::vector<const ForwardRequest*>& requests, std::vector<models::PackedTokens> packs) {
+MergedPacks merge_packs(const std::vector<const ForwardRequest*>& requests,
+                        std::vector<models::PackedTokens> packs) {
   MergedPacks merged;
   if (packs.size() == 1) {
     merged.tokens = std::move(packs[0]);
@@ -104,7 +117,8 @@ MergedPacks merge_packs(const std::vector<const ForwardRequest*>& requests, std:
     ids.push_back(packs[i].input_ids);
     positions.push_back(packs[i].positions);
     merged.rows.push_back(requests[i]->positions.to(at::kLong) + offset);
-    for (size_t s = 1; s < packs[i].cu_seqlens.size(); ++s) merged.tokens.cu_seqlens.push_back(offset + packs[i].cu_seqlens[s]);
+    for (size_t s = 1; s < packs[i].cu_seqlens.size(); ++s)
+      merged.tokens.cu_seqlens.push_back(offset + packs[i].cu_seqlens[s]);
     offset += packs[i].num_tokens();
   }
   merged.tokens.input_ids = at::cat(ids);
@@ -114,15 +128,19 @@ MergedPacks merge_packs(const std::vector<const ForwardRequest*>& requests, std:
 
 void SharedRequests::forget_old() {
   const auto now = std::chrono::steady_clock::now();
-  std::erase_if(asked_, [&](const auto& entry) { return entry.second.computed && now - entry.second.since > lease_; });
+  std::erase_if(asked_, [&](const auto& entry) {
+    return entry.second.computed && now - entry.second.since > lease_;
+  });
 }
 
 void SharedRequests::forget(const std::string& key) {
   const auto entry = asked_.find(key);
-  if (entry != asked_.end() && entry->second.computed) asked_.erase(entry);  // else it waits to be computed once more
+  // else it waits to be computed once more
+  if (entry != asked_.end() && entry->second.computed) asked_.erase(entry);
 }
 
-void SharedRequests::ask(const std::string& key, const ForwardRequest& request, Cancelled cancelled) {
+void SharedRequests::ask(const std::string& key, const ForwardRequest& request,
+                         Cancelled cancelled) {
   forget_old();
   const auto part = static_cast<size_t>(request.part), parts = static_cast<size_t>(request.parts);
   const auto [entry, fresh] = asked_.try_emplace(key);
@@ -136,7 +154,10 @@ void SharedRequests::ask(const std::string& key, const ForwardRequest& request, 
     return;
   }
   if (again) {
-    asked = {.parts = std::vector<bool>(parts, false), .computed = false, .cancelled = {std::move(cancelled)}, .since = {}};
+    asked = {.parts = std::vector<bool>(parts, false),
+             .computed = false,
+             .cancelled = {std::move(cancelled)},
+             .since = {}};
     asked.parts[part] = true;
     waiting_.push_back({key, request});
   } else if (std::find(asked.parts.begin(), asked.parts.end(), false) == asked.parts.end()) {
@@ -151,8 +172,8 @@ std::vector<ForwardRequest> SharedRequests::take(int64_t max_tokens) {
     Waiting& next = waiting_.front();
     const auto entry = asked_.find(next.key);
     Asked& asked = entry->second;
-    const bool wanted =
-        std::any_of(asked.cancelled.begin(), asked.cancelled.end(), [](const auto& flag) { return !flag->load(); });
+    const bool wanted = std::any_of(asked.cancelled.begin(), asked.cancelled.end(),
+                                    [](const auto& flag) { return !flag->load(); });
     if (wanted && !batch.empty() && tokens + next.request.input_ids.numel() > max_tokens) break;
     if (wanted) {
       tokens += next.request.input_ids.numel();
@@ -161,7 +182,8 @@ std::vector<ForwardRequest> SharedRequests::take(int64_t max_tokens) {
       asked.since = std::chrono::steady_clock::now();
       asked.cancelled.clear();
     }
-    if (!wanted || std::find(asked.parts.begin(), asked.parts.end(), false) == asked.parts.end()) asked_.erase(entry);
+    if (!wanted || std::find(asked.parts.begin(), asked.parts.end(), false) == asked.parts.end())
+      asked_.erase(entry);
     waiting_.pop_front();
   }
   return batch;

@@ -8,9 +8,10 @@
 
 namespace retort::roles {
 
-// values [R, V] float32 with rows of consecutive elements: the k largest [R, k], descending, and their indices [R, k] int64; of equal
-// values those with the lowest index, in its order. NaN is larger than any number. On a device they are chosen there, and only they
-// come to the host, where both results always are; a row with more equal values than fit costs a transfer of its own.
+// values [R, V] float32 with rows of consecutive elements: the k largest [R, k], descending, and
+// their indices [R, k] int64; of equal values those with the lowest index, in its order. NaN is
+// larger than any number. On a device they are chosen there, and only they come to the host, where
+// both results always are; a row with more equal values than fit costs a transfer of its own.
 std::pair<at::Tensor, at::Tensor> top_k(const at::Tensor& values, int64_t k);
 
 }  // namespace retort::roles

@@ -12,7 +12,8 @@ namespace {
 
 std::string join(const std::vector<std::string>& names, size_t most) {
   std::string text;
-  for (size_t i = 0; i < names.size() && i < most; ++i) text += (i ? ", " : "") + names[i];
+  for (size_t i = 0; i < names.size() && i < most; ++i)
+    text += (i ? ", " : "") + names[i];
   if (names.size() > most) text += " and " + std::to_string(names.size() - most) + " more";
   return text;
 }
@@ -30,7 +31,8 @@ Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options option
                                      .mp = &world_.mp(),
                                      .shard = world_.options().layout.distributed_optimizer});
   gather_ = std::make_unique<parallel::ParameterGather>(*buckets_);
-  if (buckets_->sharded()) decoder_.set_parameter_gate([this](size_t begin, size_t end) { gather_->wait(begin, end); });
+  if (buckets_->sharded())
+    decoder_.set_parameter_gate([this](size_t begin, size_t end) { gather_->wait(begin, end); });
   optimizer_ = std::make_unique<parallel::AdamW>(*buckets_, options_.adamw);
   pipeline_ = std::make_unique<Pipeline>(decoder_, world_.pp());
 }
@@ -42,7 +44,8 @@ void Trainer::backward(const at::Tensor& loss_sum, bool last_micro_batch) {
   loss_sum.backward();
 }
 
-void Trainer::run_pipeline(size_t micro_batches, std::function<const models::PackedTokens&(size_t)> tokens,
+void Trainer::run_pipeline(size_t micro_batches,
+                           std::function<const models::PackedTokens&(size_t)> tokens,
                            std::function<at::Tensor(size_t, const at::Tensor& hidden)> loss_sum) {
   pipeline_->run({.micro_batches = micro_batches,
                   .tokens = std::move(tokens),
@@ -50,18 +53,21 @@ void Trainer::run_pipeline(size_t micro_batches, std::function<const models::Pac
                   .before_backward = [this](bool last) { buckets_->set_last_micro_batch(last); }});
 }
 
-// The norm is that of the whole model; the parameters to blame may be another rank's. Every rank calls: one vote on the world.
+// The norm is that of the whole model; the parameters to blame may be another rank's. Every rank
+// calls: one vote on the world.
 void Trainer::refuse_gradient(double learning_rate) {
   const std::vector<std::string> names = buckets_->non_finite();
   const Error error =
-      Error(ErrorCode::kInvalidArgument, "the gradient is not finite in " + join(names, 8) +
-                                             "; look at the learning rate, the data of this step and the teacher's payload")
+      Error(ErrorCode::kInvalidArgument,
+            "the gradient is not finite in " + join(names, 8) +
+                "; look at the learning rate, the data of this step and the teacher's payload")
           .with("step", step() + 1)
           .with("rank", world_.rank())
           .with("learning_rate", learning_rate);
   if (world_.size() == 1) throw error;
   parallel::agree_or_throw(world_.all(), names.empty() ? nullptr : &error);
-  throw Error(ErrorCode::kInvalidArgument, "the norm of the gradient is not finite, though each of its parts is")
+  throw Error(ErrorCode::kInvalidArgument,
+              "the norm of the gradient is not finite, though each of its parts is")
       .with("step", step() + 1);
 }
 
@@ -69,7 +75,9 @@ Trainer::Update Trainer::finish_step(double count) {
   buckets_->finish();
   Update update;
   update.learning_rate = options_.schedule.at(optimizer_->num_steps());
-  if (count <= 0) throw Error(ErrorCode::kInvalidArgument, "a global batch has no target token").with("step", step() + 1);
+  if (count <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "a global batch has no target token")
+        .with("step", step() + 1);
   buckets_->scale(1.0 / count);
   update.grad_norm = buckets_->norm();
   if (!std::isfinite(update.grad_norm)) refuse_gradient(update.learning_rate);
@@ -83,8 +91,12 @@ Trainer::Update Trainer::finish_step(double count) {
   return update;
 }
 
-models::CheckpointPart Trainer::state_part() const { return optimizer_part(*optimizer_, decoder_, world_); }
+models::CheckpointPart Trainer::state_part() const {
+  return optimizer_part(*optimizer_, decoder_, world_);
+}
 
-void Trainer::load_state(const std::filesystem::path& folder) { load_optimizer(*optimizer_, decoder_, folder); }
+void Trainer::load_state(const std::filesystem::path& folder) {
+  load_optimizer(*optimizer_, decoder_, folder);
+}
 
 }  // namespace retort::roles

@@ -22,12 +22,15 @@ namespace retort::roles {
 
 // One optimizer step:
 //   trainer.begin_step();
-//   for each micro-batch i: trainer.backward(loss_sum of trainer.hidden(tokens), i == n - 1);  // sums, not means
+//   // sums, not means
+//   for each micro-batch i: trainer.backward(loss_sum of trainer.hidden(tokens), i == n - 1);
 //   or, with several stages: trainer.run_pipeline(n, tokens, loss_sum);
-//   auto update = trainer.finish_step(global_count);                     // reduce, 1/count, check, clip, AdamW
-// Gradients accumulate as unnormalised fp32 sums and are scaled once by 1/count after the reduction and before clipping.
-// Threads: compute. Collectives: the decoder's on tp, the pipeline's on pp, and in backward/finish_step those of
-// parallel::GradBuckets and ParameterGather on dp, tp, mp and the embedding group; every rank must call.
+//   // reduce, 1/count, check, clip, AdamW
+//   auto update = trainer.finish_step(global_count);
+// Gradients accumulate as unnormalised fp32 sums and are scaled once by 1/count after the reduction
+// and before clipping. Threads: compute. Collectives: the decoder's on tp, the pipeline's on pp,
+// and in backward/finish_step those of parallel::GradBuckets and ParameterGather on dp, tp, mp and
+// the embedding group; every rank must call.
 class Trainer {
  public:
   struct Options {
@@ -40,7 +43,8 @@ class Trainer {
 
   Trainer(const Trainer&) = delete;
 
-  // With all its parameters there (a sharded optimizer sends them while the next forward pass runs).
+  // With all its parameters there (a sharded optimizer sends them while the next forward pass
+  // runs).
   const models::Decoder& decoder() const {
     gather_->wait();
     return decoder_;
@@ -53,14 +57,16 @@ class Trainer {
   void begin_step();
   // `loss_sum`: scalar; kInvalidArgument with a report when it is not finite.
   void backward(const at::Tensor& loss_sum, bool last_micro_batch);
-  // All forward and backward passes of a step in a pipeline of several stages: Pipeline::Step. kInvalidArgument as backward().
+  // All forward and backward passes of a step in a pipeline of several stages: Pipeline::Step.
+  // kInvalidArgument as backward().
   void run_pipeline(size_t micro_batches, std::function<const models::PackedTokens&(size_t)> tokens,
                     std::function<at::Tensor(size_t, const at::Tensor& hidden)> loss_sum);
   struct Update {
     double grad_norm = 0;  // before clipping, of the mean gradient
     double learning_rate = 0;
   };
-  // `count`: target tokens of the global batch. kInvalidArgument naming the parameters when a gradient is not finite.
+  // `count`: target tokens of the global batch. kInvalidArgument naming the parameters when a
+  // gradient is not finite.
   Update finish_step(double count);
   int64_t step() const { return optimizer_->num_steps(); }
 

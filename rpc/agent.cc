@@ -16,7 +16,8 @@ void Agent::connect(std::string_view peer, const std::string& address, Deadline 
   impl_->connect(peer, address, deadline);
 }
 
-std::function<void()> Agent::call_bytes(std::string_view peer, std::string_view method, Message message, CallOptions options,
+std::function<void()> Agent::call_bytes(std::string_view peer, std::string_view method,
+                                        Message message, CallOptions options,
                                         std::function<void(Outcome<Message>)> done) {
   return impl_->call(peer, method, std::move(message), options, std::move(done));
 }
@@ -26,7 +27,8 @@ void Agent::serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> q
   impl_->serve(method, {std::move(queue), std::move(handler)});
 }
 
-void Agent::on_peer_lost(std::function<void(const std::string& peer, const std::string& reason)> callback) {
+void Agent::on_peer_lost(
+    std::function<void(const std::string& peer, const std::string& reason)> callback) {
   impl_->on_peer_lost(std::move(callback));
 }
 

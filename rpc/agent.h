@@ -1,19 +1,22 @@
 // A process's end of the RPC layer: named peers, typed calls with tensors, deadlines, typed errors.
 //
 //   rpc::Agent agent({.name = "student/0", .secret = secret, .rpc = options});
-//   agent.serve(kForward, queue, [&](ForwardRequest r, const rpc::CallContext& c) { return teacher.forward(r); });
+//   agent.serve(kForward, queue, [&](ForwardRequest r, const rpc::CallContext& c) { return
+//       teacher.forward(r); });
 //   agent.connect("teacher/0", "127.0.0.1:41234", Deadline::after(60s));
-//   auto reply = agent.call("teacher/0", kForward, request, {.timeout = 60s});   // Future<ForwardReply>
+//   // Future<ForwardReply>
+//   auto reply = agent.call("teacher/0", kForward, request, {.timeout = 60s});
 //   ForwardReply r = reply.get();
 //
-// Threads: every public member may be called from any thread except the agent's own loop thread; call() also from there
-// (in a function given to then()), where it never waits for credit. Handlers run on the thread that drains the
-// HandlerQueue they were registered with (the compute thread), never on the loop thread.
-// Tensors are sent from the memory they are in: do not change them before the future is ready. A tensor on a device goes to
-// the device that rpc.device_maps names for the peer's role, after all that the calling thread's current stream has queued by
-// then; what arrives is complete.
-// Life cycle: close() is idempotent and returns at once; join() waits until every accepted call has completed with a
-// value or an error and all threads are down. The destructor does both.
+// Threads: every public member may be called from any thread except the agent's own loop thread;
+// call() also from there (in a function given to then()), where it never waits for credit. Handlers
+// run on the thread that drains the HandlerQueue they were registered with (the compute thread),
+// never on the loop thread. Tensors are sent from the memory they are in: do not change them before
+// the future is ready. A tensor on a device goes to the device that rpc.device_maps names for the
+// peer's role, after all that the calling thread's current stream has queued by then; what arrives
+// is complete. Life cycle: close() is idempotent and returns at once; join() waits until every
+// accepted call has completed with a value or an error and all threads are down. The destructor
+// does both.
 #pragma once
 
 #include <atomic>
@@ -40,7 +43,8 @@ struct CallContext {
   std::string peer;  // the caller, e.g. "student/0"
   uint64_t call_id = 0;
   Deadline deadline;
-  std::shared_ptr<const std::atomic<bool>> cancelled;  // becomes true when the caller cancelled or is lost
+  // becomes true when the caller cancelled or is lost
+  std::shared_ptr<const std::atomic<bool>> cancelled;
 };
 
 // Work handed from the loop thread to the thread that runs handlers.
@@ -48,7 +52,8 @@ using HandlerQueue = BoundedQueue<std::function<void()>>;
 
 struct CallOptions {
   std::chrono::milliseconds timeout{0};  // 0: RpcOptions::timeout
-  bool wait_for_credit = true;           // false: kResourceExhausted instead of waiting when max_inflight_bytes is reached
+  // false: kResourceExhausted instead of waiting when max_inflight_bytes is reached
+  bool wait_for_credit = true;
 };
 
 struct PeerStats {
@@ -61,12 +66,14 @@ struct PeerStats {
 class Agent {
  public:
   struct Options {
-    std::string name;                     // "student/0"
-    std::string secret;                   // the run's secret; both ends prove it by HMAC
-    std::string bind_host = "127.0.0.1";  // interface of the control socket and of the data listeners
-    uint16_t port = 0;                    // 0: ephemeral
+    std::string name;    // "student/0"
+    std::string secret;  // the run's secret; both ends prove it by HMAC
+    // interface of the control socket and of the data listeners
+    std::string bind_host = "127.0.0.1";
+    uint16_t port = 0;  // 0: ephemeral
     RpcOptions rpc;
-    std::shared_ptr<detail::DeviceTransfer> devices;  // load_device_transfer(); null: tensors on the CPU only
+    // load_device_transfer(); null: tensors on the CPU only
+    std::shared_ptr<detail::DeviceTransfer> devices;
   };
 
   explicit Agent(Options options);
@@ -77,54 +84,64 @@ class Agent {
   // "host:port" of the control socket; the only address ever published.
   std::string address() const;
 
-  // Connects to a peer and proves the secret both ways; retries a refused connection until the deadline.
-  // When it returns, either side can call the other.
-  // kUnauthenticated (wrong secret or name), kMismatch (protocol version), kTimeout, kPeerLost.
+  // Connects to a peer and proves the secret both ways; retries a refused connection until the
+  // deadline. When it returns, either side can call the other. kUnauthenticated (wrong secret or
+  // name), kMismatch (protocol version), kTimeout, kPeerLost.
   void connect(std::string_view peer, const std::string& address, Deadline deadline);
 
-  // Sends a request; returns at once (or waits for credit). The future fails with the remote Error (its own code),
-  // kTimeout, kPeerLost, kCancelled (Future::cancel), kClosed, kResourceExhausted, kUnavailable (no such method, or a
-  // tensor on a device without a map). A request that is not encodable throws here.
+  // Sends a request; returns at once (or waits for credit). The future fails with the remote Error
+  // (its own code), kTimeout, kPeerLost, kCancelled (Future::cancel), kClosed, kResourceExhausted,
+  // kUnavailable (no such method, or a tensor on a device without a map). A request that is not
+  // encodable throws here.
   template <class Request, class Reply>
-  Future<Reply> call(std::string_view peer, const Method<Request, Reply>& method, const std::type_identity_t<Request>& request,
-                     CallOptions options = {}) {
+  Future<Reply> call(std::string_view peer, const Method<Request, Reply>& method,
+                     const std::type_identity_t<Request>& request, CallOptions options = {}) {
     Promise<Reply> promise;
     auto future = promise.future();
-    auto cancel = call_bytes(peer, method.name, encode(request), options, [promise](Outcome<Message> outcome) mutable {
-      if (outcome.error) {
-        promise.set_error(outcome.error);
-        return;
-      }
-      try {
-        promise.set_value(decode<Reply>(std::move(*outcome.value)));
-      } catch (...) {
-        promise.set_error(std::current_exception());
-      }
-    });
+    auto cancel = call_bytes(peer, method.name, encode(request), options,
+                             [promise](Outcome<Message> outcome) mutable {
+                               if (outcome.error) {
+                                 promise.set_error(outcome.error);
+                                 return;
+                               }
+                               try {
+                                 promise.set_value(decode<Reply>(std::move(*outcome.value)));
+                               } catch (...) {
+                                 promise.set_error(std::current_exception());
+                               }
+                             });
     promise.on_cancel(std::move(cancel));
     return future;
   }
 
-  // Registers a handler; each call is pushed to `queue` as one job. A full queue answers kResourceExhausted. An Error
-  // thrown by the handler travels with its code; any other exception arrives as kRemote. A handler that returns a
-  // Future<Reply> answers later: the reply is encoded and sent on the thread that completes the future, and other jobs
-  // of the queue run meanwhile. A future that is dropped unfinished answers kClosed.
+  // Registers a handler; each call is pushed to `queue` as one job. A full queue answers
+  // kResourceExhausted. An Error thrown by the handler travels with its code; any other exception
+  // arrives as kRemote. A handler that returns a Future<Reply> answers later: the reply is encoded
+  // and sent on the thread that completes the future, and other jobs of the queue run meanwhile. A
+  // future that is dropped unfinished answers kClosed.
   template <class Request, class Reply, class Handler>
-  void serve(const Method<Request, Reply>& method, std::shared_ptr<HandlerQueue> queue, Handler handler) {
+  void serve(const Method<Request, Reply>& method, std::shared_ptr<HandlerQueue> queue,
+             Handler handler) {
     using Result = std::invoke_result_t<Handler&, Request, const CallContext&>;
-    serve_bytes(method.name, std::move(queue), [handler](Message request, const CallContext& context, Responder respond) mutable {
-      if constexpr (detail::kIsFuture<Result>) {
-        handler(decode<Request>(std::move(request)), context).on_outcome([respond](Outcome<Reply> outcome) {
-          respond(encoded(std::move(outcome)));
+    serve_bytes(
+        method.name, std::move(queue),
+        [handler](Message request, const CallContext& context, Responder respond) mutable {
+          if constexpr (detail::kIsFuture<Result>) {
+            handler(decode<Request>(std::move(request)), context)
+                .on_outcome(
+                    [respond](Outcome<Reply> outcome) { respond(encoded(std::move(outcome))); });
+          } else {
+            respond(Outcome<Message>{
+                encode(static_cast<Reply>(handler(decode<Request>(std::move(request)), context))),
+                nullptr});
+          }
         });
-      } else {
-        respond(Outcome<Message>{encode(static_cast<Reply>(handler(decode<Request>(std::move(request)), context))), nullptr});
-      }
-    });
   }
 
-  // Called on the loop thread (must not block) once for every peer that is lost; also for peers that connected to us.
-  void on_peer_lost(std::function<void(const std::string& peer, const std::string& reason)> callback);
+  // Called on the loop thread (must not block) once for every peer that is lost; also for peers
+  // that connected to us.
+  void on_peer_lost(
+      std::function<void(const std::string& peer, const std::string& reason)> callback);
   std::vector<std::string> peers() const;
   PeerStats stats(std::string_view peer) const;
 
@@ -133,8 +150,8 @@ class Agent {
 
  private:
   // `done` runs exactly once. Returns what cancels the call.
-  std::function<void()> call_bytes(std::string_view peer, std::string_view method, Message message, CallOptions options,
-                                   std::function<void(Outcome<Message>)> done);
+  std::function<void()> call_bytes(std::string_view peer, std::string_view method, Message message,
+                                   CallOptions options, std::function<void(Outcome<Message>)> done);
   // Takes the answer of one call, exactly once, on any thread.
   using Responder = std::function<void(Outcome<Message>)>;
   void serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,

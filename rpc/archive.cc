@@ -6,13 +6,16 @@ namespace retort::rpc {
 namespace detail {
 
 NestingLevel::NestingLevel(int& depth, ErrorCode code) : depth_(depth) {
-  if (depth_ >= kMaxNesting) throw Error(code, "values are nested too deeply to travel").with("max", kMaxNesting);
+  if (depth_ >= kMaxNesting)
+    throw Error(code, "values are nested too deeply to travel").with("max", kMaxNesting);
   ++depth_;
 }
 
 }  // namespace detail
 
-void OutputArchive::append(const void* data, size_t size) { message_.envelope.append(static_cast<const char*>(data), size); }
+void OutputArchive::append(const void* data, size_t size) {
+  message_.envelope.append(static_cast<const char*>(data), size);
+}
 
 void OutputArchive::write_text(const std::string& text) {
   write_scalar(static_cast<uint64_t>(text.size()));
@@ -34,7 +37,9 @@ void OutputArchive::write_tensor(const at::Tensor& tensor) {
   append(plain.const_data_ptr(), plain.nbytes());
 }
 
-void InputArchive::corrupt(const char* what) { throw Error(ErrorCode::kCorrupt, std::string("bad bytes: ") + what); }
+void InputArchive::corrupt(const char* what) {
+  throw Error(ErrorCode::kCorrupt, std::string("bad bytes: ") + what);
+}
 
 void InputArchive::finish() const {
   if (!rest_.empty()) corrupt("bytes are left over");

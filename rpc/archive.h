@@ -1,14 +1,16 @@
 // How requests and replies become bytes: our own bounded archives with cereal's calling convention.
 //
-// A type takes part with   template <class A> void serialize(A& archive, uint32_t version) { archive(a, b, c); }
-// (version is 0), or is one of: bool, integers, enums, float, double, std::string, at::Tensor, std::vector, array, pair,
-// map, optional of such. Little-endian, fixed widths, no names: both ends must be the same program version, which the
-// handshake checks.
+// A type takes part with   template <class A> void serialize(A& archive, uint32_t version) {
+//                          archive(a, b, c); }
+// (version is 0), or is one of: bool, integers, enums, float, double, std::string, at::Tensor,
+// std::vector, array, pair, map, optional of such. Little-endian, fixed widths, no names: both ends
+// must be the same program version, which the handshake checks.
 //
-// Reading is safe on hostile bytes: a size larger than the bytes that remain is kCorrupt before anything is
-// allocated, nesting is at most 16, an enum with EnumNames must be one of them, and left-over bytes are an error.
-// Tensors travel out of band (Message::tensors) in the order of their archive() calls, or inside the bytes
-// (to_bytes / from_bytes), for checkpoints. Only dense CPU tensors go inside bytes.
+// Reading is safe on hostile bytes: a size larger than the bytes that remain is kCorrupt before
+// anything is allocated, nesting is at most 16, an enum with EnumNames must be one of them, and
+// left-over bytes are an error. Tensors travel out of band (Message::tensors) in the order of their
+// archive() calls, or inside the bytes (to_bytes / from_bytes), for checkpoints. Only dense CPU
+// tensors go inside bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,7 +47,8 @@ namespace detail {
 enum class TensorPlace { kOutOfBand, kInline };
 
 template <class T>
-inline constexpr bool kIsScalar = std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, long double>;
+inline constexpr bool kIsScalar =
+    std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, long double>;
 
 template <class T, template <class...> class Template>
 inline constexpr bool kIs = false;
@@ -72,7 +75,8 @@ class NestingLevel {
 
 class OutputArchive {
  public:
-  explicit OutputArchive(detail::TensorPlace place = detail::TensorPlace::kOutOfBand) : place_(place) {}
+  explicit OutputArchive(detail::TensorPlace place = detail::TensorPlace::kOutOfBand)
+      : place_(place) {}
 
   template <class... Ts>
   OutputArchive& operator()(const Ts&... values) {
@@ -109,10 +113,12 @@ class OutputArchive {
       if constexpr (detail::kIsScalar<Element>) {
         append(value.data(), value.size() * sizeof(Element));
       } else {
-        for (const Element& element : value) write<Element>(element);
+        for (const Element& element : value)
+          write<Element>(element);
       }
     } else if constexpr (detail::kIsArray<T>) {
-      for (const auto& element : value) write(element);
+      for (const auto& element : value)
+        write(element);
     } else if constexpr (detail::kIs<T, std::map>) {
       write_scalar(static_cast<uint64_t>(value.size()));
       for (const auto& [key, mapped] : value) {
@@ -146,8 +152,10 @@ class OutputArchive {
 
 class InputArchive {
  public:
-  // `bytes` must outlive the archive. `tensors`: those that travelled out of band; null: they are inside the bytes.
-  InputArchive(std::string_view bytes, std::vector<at::Tensor>* tensors) : rest_(bytes), tensors_(tensors) {}
+  // `bytes` must outlive the archive. `tensors`: those that travelled out of band; null: they are
+  // inside the bytes.
+  InputArchive(std::string_view bytes, std::vector<at::Tensor>* tensors)
+      : rest_(bytes), tensors_(tensors) {}
 
   template <class... Ts>
   InputArchive& operator()(Ts&... values) {
@@ -183,7 +191,8 @@ class InputArchive {
     if constexpr (detail::kIs<T, std::vector>) {
       read_vector(value);
     } else if constexpr (detail::kIsArray<T>) {
-      for (auto& element : value) read(element);
+      for (auto& element : value)
+        read(element);
     } else if constexpr (detail::kIs<T, std::map>) {
       value.clear();
       const uint64_t size = read_size(1);
@@ -192,7 +201,8 @@ class InputArchive {
         typename T::mapped_type mapped{};
         read(key);
         read(mapped);
-        if (!value.emplace(std::move(key), std::move(mapped)).second) corrupt("a key stands twice in a map");
+        if (!value.emplace(std::move(key), std::move(mapped)).second)
+          corrupt("a key stands twice in a map");
       }
     } else if constexpr (detail::kIs<T, std::pair>) {
       read(value.first);
@@ -230,7 +240,8 @@ class InputArchive {
     const E value = static_cast<E>(number);
     if constexpr (requires { EnumNames<E>::values; }) {
       bool known = false;
-      for (const auto& entry : EnumNames<E>::values) known = known || entry.second == value;
+      for (const auto& entry : EnumNames<E>::values)
+        known = known || entry.second == value;
       if (!known) corrupt("an enum has none of its values");
     }
     return value;
@@ -250,7 +261,8 @@ class InputArchive {
 };
 
 // Tensors are made dense and are shared with the message, not copied, when they already are.
-// kInvalidArgument for what cannot travel: sparse or quantized tensors, more than 16 dims, nesting beyond 16.
+// kInvalidArgument for what cannot travel: sparse or quantized tensors, more than 16 dims, nesting
+// beyond 16.
 template <class T>
 Message encode(const T& value) {
   OutputArchive archive;

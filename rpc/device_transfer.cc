@@ -6,8 +6,10 @@
 namespace retort::rpc {
 
 std::shared_ptr<detail::DeviceTransfer> load_device_transfer(const std::string& path) {
-  const SharedModule module(path.empty() ? module_beside_program("libretort_cuda.so", "RETORT_CUDA_MODULE") : path);
-  return std::shared_ptr<detail::DeviceTransfer>(module.function<detail::MakeDeviceTransfer>(detail::kDeviceTransferFunction)());
+  const SharedModule module(
+      path.empty() ? module_beside_program("libretort_cuda.so", "RETORT_CUDA_MODULE") : path);
+  return std::shared_ptr<detail::DeviceTransfer>(
+      module.function<detail::MakeDeviceTransfer>(detail::kDeviceTransferFunction)());
 }
 
 }  // namespace retort::rpc

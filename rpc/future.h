@@ -1,12 +1,15 @@
-// The result of something that finishes later: Promise<T> completes it once, Future<T> waits for it or chains on it.
+// The result of something that finishes later: Promise<T> completes it once, Future<T> waits for it
+// or chains on it.
 //
 //   Future<Reply> reply = agent.call(...);
-//   Future<double> loss = reply.then([](Reply r) { return r.loss; });       // or a function that returns a Future
+//   // or a function that returns a Future
+//   Future<double> loss = reply.then([](Reply r) { return r.loss; });
 //   double value = loss.get();                                              // rethrows the error
 //
-// Threads: any thread may hold either end; one Future object is used by one thread at a time. Functions given to then()
-// and on_outcome() run on the thread that completes the promise (for calls: the agent's loop thread, so they must not
-// block), or at once on the calling thread if the result is already there.
+// Threads: any thread may hold either end; one Future object is used by one thread at a time.
+// Functions given to then() and on_outcome() run on the thread that completes the promise (for
+// calls: the agent's loop thread, so they must not block), or at once on the calling thread if the
+// result is already there.
 #pragma once
 
 #include <condition_variable>
@@ -81,11 +84,13 @@ class FutureState {
     return complete_;
   }
 
-  // The outcome, moved out; nullopt if it is not there by `deadline` (no deadline: the promise's own guarantee).
+  // The outcome, moved out; nullopt if it is not there by `deadline` (no deadline: the promise's
+  // own guarantee).
   std::optional<Outcome<T>> wait(const std::optional<Deadline>& deadline) {
     std::unique_lock lock(mutex_);
     if (!complete_) {
-      RETORT_CHECK(!on_loop_thread()) << "Future::get() on a loop thread waits for itself; use then()";
+      RETORT_CHECK(!on_loop_thread())
+          << "Future::get() on a loop thread waits for itself; use then()";
       const auto done = [&] { return complete_; };
       if (deadline) {
         if (!changed_.wait_until(lock, deadline->time(), done)) return std::nullopt;
@@ -160,8 +165,9 @@ class Future {
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return state().ready(); }
 
-  // Waits and takes the value; rethrows the error. Completion is guaranteed by the call's own deadline (and by
-  // Promise, which never goes away without completing). A bug on a loop thread, and a bug to ask twice.
+  // Waits and takes the value; rethrows the error. Completion is guaranteed by the call's own
+  // deadline (and by Promise, which never goes away without completing). A bug on a loop thread,
+  // and a bug to ask twice.
   T get() {
     auto outcome = state().wait(std::nullopt);
     state_.reset();
@@ -171,13 +177,14 @@ class Future {
   // The same, but throws kTimeout at `deadline` and stays valid: the call goes on.
   T get(Deadline deadline) {
     auto outcome = state().wait(deadline);
-    if (!outcome) throw Error(ErrorCode::kTimeout, "the result was not there by the deadline of get()");
+    if (!outcome)
+      throw Error(ErrorCode::kTimeout, "the result was not there by the deadline of get()");
     state_.reset();
     return take(std::move(*outcome));
   }
 
-  // Takes the result: runs fn(T) when the value is there and returns the future of what fn returns (void: Empty; a
-  // Future: its result). An error skips fn; an exception of fn becomes the error.
+  // Takes the result: runs fn(T) when the value is there and returns the future of what fn returns
+  // (void: Empty; a Future: its result). An error skips fn; an exception of fn becomes the error.
   template <class Fn>
   auto then(Fn fn) {
     using Result = std::invoke_result_t<Fn, T>;
@@ -192,7 +199,9 @@ class Future {
       }
       try {
         if constexpr (detail::kIsFuture<Result>) {
-          fn(std::move(*outcome.value)).on_outcome([promise](Outcome<U> inner) mutable { promise.complete(std::move(inner)); });
+          fn(std::move(*outcome.value)).on_outcome([promise](Outcome<U> inner) mutable {
+            promise.complete(std::move(inner));
+          });
         } else if constexpr (std::is_void_v<Result>) {
           fn(std::move(*outcome.value));
           promise.set_value(Empty{});
@@ -213,7 +222,8 @@ class Future {
     state->on_outcome(std::move(fn));
   }
 
-  // Asks the producer to stop; the future then completes with kCancelled unless the result was faster.
+  // Asks the producer to stop; the future then completes with kCancelled unless the result was
+  // faster.
   void cancel() { state().cancel(); }
 
  private:
@@ -230,8 +240,9 @@ class Future {
   std::shared_ptr<detail::FutureState<T>> state_;
 };
 
-// The producing end; copies share one result. The first completion counts, later ones change nothing. When the last
-// copy goes away without one, the future fails with kClosed, so no get() waits for ever.
+// The producing end; copies share one result. The first completion counts, later ones change
+// nothing. When the last copy goes away without one, the future fails with kClosed, so no get()
+// waits for ever.
 template <class T>
 class Promise {
  public:
@@ -258,7 +269,9 @@ class Promise {
   bool complete(Outcome<T> outcome) { return end_->state->complete(std::move(outcome)); }
 
   // What Future::cancel() calls, at most once, on its own thread.
-  void on_cancel(std::function<void()> canceller) { end_->state->set_canceller(std::move(canceller)); }
+  void on_cancel(std::function<void()> canceller) {
+    end_->state->set_canceller(std::move(canceller));
+  }
 
  private:
   struct End {
@@ -267,8 +280,8 @@ class Promise {
     ~End() {
       if (state->ready()) return;
       Outcome<T> outcome;
-      outcome.error =
-          std::make_exception_ptr(Error(ErrorCode::kClosed, "whoever had to produce the result went away without one"));
+      outcome.error = std::make_exception_ptr(
+          Error(ErrorCode::kClosed, "whoever had to produce the result went away without one"));
       state->complete(std::move(outcome));
     }
   };

@@ -9,25 +9,32 @@
 namespace retort::rpc {
 namespace {
 
-void check_names(const char* field, const std::vector<std::string>& names, std::vector<std::string_view> known) {
-  if (names.empty()) throw Error(ErrorCode::kInvalidArgument, "rpc." + std::string(field) + " is empty; name at least one");
+void check_names(const char* field, const std::vector<std::string>& names,
+                 std::vector<std::string_view> known) {
+  if (names.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "rpc." + std::string(field) + " is empty; name at least one");
   std::set<std::string> seen;
   for (const auto& name : names) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       const auto nearest = nearest_name(name, known);
       std::string choices;
-      for (auto k : known) choices += (choices.empty() ? "" : " | ") + std::string(k);
-      throw Error(ErrorCode::kInvalidArgument, "rpc." + std::string(field) + ": '" + name + "' is not one of " + choices +
-                                                   (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
+      for (auto k : known)
+        choices += (choices.empty() ? "" : " | ") + std::string(k);
+      throw Error(ErrorCode::kInvalidArgument,
+                  "rpc." + std::string(field) + ": '" + name + "' is not one of " + choices +
+                      (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
     }
     if (!seen.insert(name).second)
-      throw Error(ErrorCode::kInvalidArgument, "rpc." + std::string(field) + " names '" + name + "' twice");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "rpc." + std::string(field) + " names '" + name + "' twice");
   }
 }
 
 void check_positive(const char* field, int64_t value) {
   if (value <= 0)
-    throw Error(ErrorCode::kInvalidArgument, "rpc." + std::string(field) + " must be above zero").with("value", value);
+    throw Error(ErrorCode::kInvalidArgument, "rpc." + std::string(field) + " must be above zero")
+        .with("value", value);
 }
 
 }  // namespace
@@ -36,26 +43,33 @@ void RpcOptions::validate() const {
   check_names("transports", transports, {"uv", "shm"});
   check_names("channels", channels, {"cma", "basic"});
   if (std::find(channels.begin(), channels.end(), "basic") == channels.end())
-    throw Error(ErrorCode::kInvalidArgument, "rpc.channels must include 'basic': it is what works where the others cannot");
+    throw Error(ErrorCode::kInvalidArgument,
+                "rpc.channels must include 'basic': it is what works where the others cannot");
   check_positive("timeout", timeout.count());
   check_positive("heartbeat_interval", heartbeat_interval.count());
-  check_positive("max_inflight_bytes", static_cast<int64_t>(std::min<uint64_t>(max_inflight_bytes.bytes, 1u << 30)));
-  check_positive("max_message_bytes", static_cast<int64_t>(std::min<uint64_t>(max_message_bytes.bytes, 1u << 30)));
+  check_positive("max_inflight_bytes",
+                 static_cast<int64_t>(std::min<uint64_t>(max_inflight_bytes.bytes, 1u << 30)));
+  check_positive("max_message_bytes",
+                 static_cast<int64_t>(std::min<uint64_t>(max_message_bytes.bytes, 1u << 30)));
   if (peer_timeout < 2 * heartbeat_interval)
-    throw Error(ErrorCode::kInvalidArgument, "rpc.peer_timeout must be at least twice rpc.heartbeat_interval")
+    throw Error(ErrorCode::kInvalidArgument,
+                "rpc.peer_timeout must be at least twice rpc.heartbeat_interval")
         .with("peer_timeout", format_duration(peer_timeout))
         .with("heartbeat_interval", format_duration(heartbeat_interval));
   for (const auto& [role, map] : device_maps) {
     std::set<int64_t> remotes;
     for (const auto& [local, remote] : map) {
-      const bool number = !local.empty() && local.size() < 6 &&
-                          std::all_of(local.begin(), local.end(), [](char c) { return c >= '0' && c <= '9'; });
+      const bool number =
+          !local.empty() && local.size() < 6 &&
+          std::all_of(local.begin(), local.end(), [](char c) { return c >= '0' && c <= '9'; });
       if (!number || remote < 0)
-        throw Error(ErrorCode::kInvalidArgument, "rpc.device_maps." + role + ": device indices are numbers from 0")
+        throw Error(ErrorCode::kInvalidArgument,
+                    "rpc.device_maps." + role + ": device indices are numbers from 0")
             .with("local", local)
             .with("remote", remote);
       if (!remotes.insert(remote).second)
-        throw Error(ErrorCode::kInvalidArgument, "rpc.device_maps." + role + " sends two devices to one; maps are one to one")
+        throw Error(ErrorCode::kInvalidArgument,
+                    "rpc.device_maps." + role + " sends two devices to one; maps are one to one")
             .with("remote", remote);
     }
   }

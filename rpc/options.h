@@ -12,14 +12,21 @@
 namespace retort::rpc {
 
 struct RpcOptions {
-  std::vector<std::string> transports{"uv"};                          // TensorPipe transports, best first: uv, shm (opt-in)
-  std::vector<std::string> channels{"cma", "basic"};                  // TensorPipe channels, best first
-  Duration timeout{120'000};                                          // default deadline of a call
-  Duration heartbeat_interval{1'000};                                 // a heartbeat this often on every control socket
-  Duration peer_timeout{15'000};                                      // silent for longer: the peer is lost
-  ByteSize max_inflight_bytes{uint64_t{2} << 30};                     // per peer; further calls wait (or fail, as the call asks)
-  ByteSize max_message_bytes{uint64_t{4} << 30};                      // per message, checked before buffers are allocated
-  std::map<std::string, std::map<std::string, int64_t>> device_maps;  // peer role -> local cuda index -> remote index
+  // TensorPipe transports, best first: uv, shm (opt-in)
+  std::vector<std::string> transports{"uv"};
+  // TensorPipe channels, best first
+  std::vector<std::string> channels{"cma", "basic"};
+  Duration timeout{120'000};  // default deadline of a call
+  // a heartbeat this often on every control socket
+  Duration heartbeat_interval{1'000};
+  // silent for longer: the peer is lost
+  Duration peer_timeout{15'000};
+  // per peer; further calls wait (or fail, as the call asks)
+  ByteSize max_inflight_bytes{uint64_t{2} << 30};
+  // per message, checked before buffers are allocated
+  ByteSize max_message_bytes{uint64_t{4} << 30};
+  // peer role -> local cuda index -> remote index
+  std::map<std::string, std::map<std::string, int64_t>> device_maps;
 
   template <class V>
   void fields(V& visit) {
@@ -28,11 +35,14 @@ struct RpcOptions {
     visit("timeout", timeout, "default deadline of a remote call");
     visit("heartbeat_interval", heartbeat_interval, "time between heartbeats on a control socket");
     visit("peer_timeout", peer_timeout, "a peer silent for longer is lost");
-    visit("max_inflight_bytes", max_inflight_bytes, "bytes in flight to one peer before calls wait");
+    visit("max_inflight_bytes", max_inflight_bytes,
+          "bytes in flight to one peer before calls wait");
     visit("max_message_bytes", max_message_bytes, "largest message accepted");
-    visit("device_maps", device_maps, "peer role -> local cuda index -> remote cuda index; default: the same index");
+    visit("device_maps", device_maps,
+          "peer role -> local cuda index -> remote cuda index; default: the same index");
   }
-  void validate() const;  // kInvalidArgument naming the field: unknown transport/channel, zero timeouts, ...
+  // kInvalidArgument naming the field: unknown transport/channel, zero timeouts, ...
+  void validate() const;
 };
 
 }  // namespace retort::rpc

@@ -7,10 +7,13 @@
 namespace retort::launch {
 
 int run_data_arithmetic(const ArithmeticCommand& command) {
-  const auto rows = command.preferences ? data::ArithmeticRows::kPreferences : data::ArithmeticRows::kProblems;
+  const auto rows =
+      command.preferences ? data::ArithmeticRows::kPreferences : data::ArithmeticRows::kProblems;
   data::write_arithmetic_problems(command.output, command.first, command.count, command.seed, rows);
-  std::printf("wrote %s: problems %lld to %lld of %lld\n", command.output.c_str(), static_cast<long long>(command.first),
-              static_cast<long long>(command.first + command.count - 1), static_cast<long long>(data::num_arithmetic_problems()));
+  std::printf("wrote %s: problems %lld to %lld of %lld\n", command.output.c_str(),
+              static_cast<long long>(command.first),
+              static_cast<long long>(command.first + command.count - 1),
+              static_cast<long long>(data::num_arithmetic_problems()));
   return 0;
 }
 

@@ -41,9 +41,11 @@ std::string message(std::string_view role, std::string_view content) {
 
 int run_chat(const ChatCommand& command) {
   const LoadedModel model = load_model(command.model, command.dtype);
-  if (!model.chat.exists()) std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
+  if (!model.chat.exists())
+    std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
   std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");
-  models::Engine engine(model.decoder);  // keeps the conversation's keys and values from turn to turn
+  // keeps the conversation's keys and values from turn to turn
+  models::Engine engine(model.decoder);
   std::string conversation, line;
   uint64_t turn = 0;
   for (;;) {
@@ -57,11 +59,13 @@ int run_chat(const ChatCommand& command) {
     std::vector<int32_t> prompt;
     if (model.chat.exists()) {
       conversation += (conversation.empty() ? "" : ", ") + message("user", line);
-      prompt = model.tokenizer.encode(model.chat.render("[" + conversation + "]", true).text, false);
+      prompt =
+          model.tokenizer.encode(model.chat.render("[" + conversation + "]", true).text, false);
     } else {
       prompt = model.tokenizer.encode(line, true);
     }
-    const int64_t room = model.decoder.config().max_position_embeddings - static_cast<int64_t>(prompt.size());
+    const int64_t room =
+        model.decoder.config().max_position_embeddings - static_cast<int64_t>(prompt.size());
     if (room < 1) {
       std::printf("(this fills the model's %lld positions; the conversation starts anew)\n",
                   static_cast<long long>(model.decoder.config().max_position_embeddings));
@@ -70,7 +74,9 @@ int run_chat(const ChatCommand& command) {
     }
     StreamPrinter printer(model.tokenizer);
     engine.run({.prompts = {prompt},
-                .sampling = {.temperature = command.temperature, .top_p = command.top_p, .seed = command.seed + turn++},
+                .sampling = {.temperature = command.temperature,
+                             .top_p = command.top_p,
+                             .seed = command.seed + turn++},
                 .max_new_tokens = std::min(command.max_new_tokens, room),
                 .eos_token_ids = model.eos_token_ids},
                {.on_token = [&](size_t, int32_t id, float) { printer.add(id); }});

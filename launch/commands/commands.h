@@ -1,4 +1,5 @@
-// The offline commands: each takes its options and returns the process's exit code; errors are thrown as Error.
+// The offline commands: each takes its options and returns the process's exit code; errors are
+// thrown as Error.
 #pragma once
 
 #include <cstdint>

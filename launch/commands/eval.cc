@@ -1,4 +1,5 @@
-// retort eval: loss of a checkpoint on a data file, and with --output every token's log-probability.
+// retort eval: loss of a checkpoint on a data file, and with --output every token's
+// log-probability.
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
@@ -25,7 +26,8 @@ namespace {
 template <class Values, class Format>
 std::string json_array(const Values& values, Format format) {
   std::string text = "[";
-  for (size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + format(values[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    text += (i ? ", " : "") + format(values[i]);
   return text + "]";
 }
 
@@ -33,7 +35,8 @@ std::string json_array(const Values& values, Format format) {
 std::string sample_line(const data::Sample& sample, const std::vector<double>& logps) {
   std::vector<int> targets(sample.is_target.begin() + 1, sample.is_target.end());
   return JsonLine()
-             .raw("token_ids", json_array(sample.input_ids, [](int32_t id) { return std::to_string(id); }))
+             .raw("token_ids",
+                  json_array(sample.input_ids, [](int32_t id) { return std::to_string(id); }))
              .raw("logps", json_array(logps, [](double value) { return json_number(value); }))
              .raw("targets", json_array(targets, [](int target) { return std::to_string(target); }))
              .str() +
@@ -45,13 +48,15 @@ struct Totals {
   int64_t targets = 0, tokens = 0, samples = 0;
 };
 
-void evaluate_batch(const LoadedModel& model, std::vector<data::Sample> samples, Totals& totals, AtomicFile* output) {
+void evaluate_batch(const LoadedModel& model, std::vector<data::Sample> samples, Totals& totals,
+                    AtomicFile* output) {
   const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
   c10::InferenceMode inference;
   const at::Tensor hidden = model.decoder.hidden(batch.tokens);
   const at::Tensor head = model.decoder.head_weight();
   if (batch.num_targets() > 0) {
-    const auto result = losses::linear_cross_entropy(hidden.index_select(0, batch.predict_positions), head, {}, batch.targets);
+    const auto result = losses::linear_cross_entropy(
+        hidden.index_select(0, batch.predict_positions), head, {}, batch.targets);
     totals.loss += result.loss_sum.item<double>();
     totals.correct += static_cast<double>(result.num_correct);
     totals.entropy += result.entropy_sum;
@@ -61,12 +66,14 @@ void evaluate_batch(const LoadedModel& model, std::vector<data::Sample> samples,
   totals.samples += static_cast<int64_t>(batch.samples.size());
   if (!output) return;
   for (size_t s = 0; s < batch.samples.size(); ++s) {
-    const int64_t begin = batch.tokens.cu_seqlens[s], length = batch.tokens.cu_seqlens[s + 1] - begin;
+    const int64_t begin = batch.tokens.cu_seqlens[s],
+                  length = batch.tokens.cu_seqlens[s + 1] - begin;
     std::vector<double> logps;
     if (length > 1) {
-      const at::Tensor values = losses::linear_log_probs(hidden.narrow(0, begin, length - 1), head, {},
-                                                         batch.tokens.input_ids.narrow(0, begin + 1, length - 1))
-                                    .log_probs;
+      const at::Tensor values =
+          losses::linear_log_probs(hidden.narrow(0, begin, length - 1), head, {},
+                                   batch.tokens.input_ids.narrow(0, begin + 1, length - 1))
+              .log_probs;
       logps.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel());
     }
     output->write(sample_line(batch.samples[s], logps));
@@ -74,24 +81,29 @@ void evaluate_batch(const LoadedModel& model, std::vector<data::Sample> samples,
 }
 
 // Share of problems whose greedily generated answer has the reference's number.
-double exact_match(const EvalCommand& command, const LoadedModel& model, const data::Source& source) {
+double exact_match(const EvalCommand& command, const LoadedModel& model,
+                   const data::Source& source) {
   const data::JsonlFile file(command.data);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::string> references;
   for (int64_t i = 0; i < file.size(); ++i) {
     const std::string origin = command.data + ":" + std::to_string(file.line_number(i));
-    data::PromptSample prompt = data::make_prompt(file.line(i), origin, source, model.tokenizer, model.chat);
+    data::PromptSample prompt =
+        data::make_prompt(file.line(i), origin, source, model.tokenizer, model.chat);
     if (prompt.reference.empty())
-      throw Error(ErrorCode::kInvalidArgument, origin + ": --exact-match needs an answer or completion to compare with");
+      throw Error(ErrorCode::kInvalidArgument,
+                  origin + ": --exact-match needs an answer or completion to compare with");
     prompts.push_back(std::move(prompt.prompt_ids));
     references.push_back(std::move(prompt.reference));
   }
-  const auto completions = models::generate(
-      model.decoder, prompts,
-      {.max_new_tokens = command.max_new_tokens, .eos_token_ids = model.eos_token_ids, .max_batch = command.batch_size});
+  const auto completions = models::generate(model.decoder, prompts,
+                                            {.max_new_tokens = command.max_new_tokens,
+                                             .eos_token_ids = model.eos_token_ids,
+                                             .max_batch = command.batch_size});
   int64_t correct = 0;
   for (size_t i = 0; i < completions.size(); ++i)
-    correct += data::same_answer(model.tokenizer.decode(completions[i].token_ids, true), references[i]);
+    correct +=
+        data::same_answer(model.tokenizer.decode(completions[i].token_ids, true), references[i]);
   return static_cast<double>(correct) / static_cast<double>(completions.size());
 }
 
@@ -101,7 +113,9 @@ int run_eval(const EvalCommand& command) {
   const LoadedModel model = load_model(command.model, command.dtype);
   data::DataOptions options;
   options.max_length = command.max_length;
-  const data::Source source{.path = command.data, .format = parse_enum<data::Format>(command.format), .columns = command.columns};
+  const data::Source source{.path = command.data,
+                            .format = parse_enum<data::Format>(command.format),
+                            .columns = command.columns};
   const data::Dataset dataset({source}, options, model.tokenizer, model.chat, {});
   std::optional<AtomicFile> output;
   if (!command.output.empty()) output.emplace(command.output);
@@ -110,11 +124,13 @@ int run_eval(const EvalCommand& command) {
   for (int64_t row = 0; row < dataset.size(); ++row) {
     if (auto sample = dataset.get(row)) samples.push_back(std::move(*sample));
     if (static_cast<int64_t>(samples.size()) == command.batch_size || row + 1 == dataset.size()) {
-      if (!samples.empty()) evaluate_batch(model, std::move(samples), totals, output ? &*output : nullptr);
+      if (!samples.empty())
+        evaluate_batch(model, std::move(samples), totals, output ? &*output : nullptr);
       samples.clear();
     }
   }
-  if (totals.targets == 0) throw Error(ErrorCode::kInvalidArgument, command.data + " has no target token");
+  if (totals.targets == 0)
+    throw Error(ErrorCode::kInvalidArgument, command.data + " has no target token");
   if (output) output->commit();
   const double count = static_cast<double>(totals.targets), loss = totals.loss / count;
   JsonLine line;

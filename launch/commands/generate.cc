@@ -16,22 +16,27 @@
 namespace retort::launch {
 namespace {
 
-std::string nested_array(const std::vector<models::Completion>& completions, size_t first, size_t count,
+std::string nested_array(const std::vector<models::Completion>& completions, size_t first,
+                         size_t count,
                          const std::function<std::string(const models::Completion&)>& format) {
   std::string text = "[";
-  for (size_t i = 0; i < count; ++i) text += (i ? ", " : "") + format(completions[first + i]);
+  for (size_t i = 0; i < count; ++i)
+    text += (i ? ", " : "") + format(completions[first + i]);
   return text + "]";
 }
 
 template <class Values, class Format>
 std::string flat_array(const Values& values, Format format) {
   std::string text = "[";
-  for (size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + format(values[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    text += (i ? ", " : "") + format(values[i]);
   return text + "]";
 }
 
 void validate(const GenerateCommand& command) {
-  const auto refuse = [](const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); };
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, what);
+  };
   if (command.max_new_tokens <= 0) refuse("--max-new-tokens must be > 0");
   if (command.num_generations <= 0) refuse("--num-generations must be > 0");
   if (command.batch_size <= 0) refuse("--batch-size must be > 0");
@@ -40,14 +45,18 @@ void validate(const GenerateCommand& command) {
   if (command.min_p < 0 || command.min_p > 1) refuse("--min-p must be in [0, 1]");
   if (command.repetition_penalty <= 0) refuse("--repetition-penalty must be > 0 (1: off)");
   if (command.temperature == 0 && command.num_generations > 1)
-    refuse("--num-generations > 1 with --temperature 0 would repeat one greedy completion; set a temperature");
+    refuse(
+        "--num-generations > 1 with --temperature 0 would repeat one greedy completion; set a "
+        "temperature");
 }
 
 // The integer under `column` in a row.
 int64_t row_limit(std::string_view line, const std::string& origin, const std::string& column) {
   const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!row.is_object() || !row.contains(column) || !row.at(column).is_number_integer() || row.at(column).get<int64_t>() < 1)
-    throw Error(ErrorCode::kInvalidArgument, origin + ": --max-new-tokens-column: '" + column + "' must be an integer above 0");
+  if (!row.is_object() || !row.contains(column) || !row.at(column).is_number_integer() ||
+      row.at(column).get<int64_t>() < 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                origin + ": --max-new-tokens-column: '" + column + "' must be an integer above 0");
   return row.at(column).get<int64_t>();
 }
 
@@ -63,12 +72,15 @@ Prompts read_prompts(const GenerateCommand& command, const LoadedModel& model) {
   models::GenerationRequest& request = prompts.request;
   for (int64_t i = 0; i < file.size(); ++i) {
     const std::string origin = command.prompts + ":" + std::to_string(file.line_number(i));
-    prompts.samples.push_back(data::make_prompt(file.line(i), origin, source, model.tokenizer, model.chat));
+    prompts.samples.push_back(
+        data::make_prompt(file.line(i), origin, source, model.tokenizer, model.chat));
     request.prompts.push_back(prompts.samples.back().prompt_ids);
     if (!command.max_new_tokens_column.empty())
-      request.max_new_tokens_of_prompt.push_back(row_limit(file.line(i), origin, command.max_new_tokens_column));
+      request.max_new_tokens_of_prompt.push_back(
+          row_limit(file.line(i), origin, command.max_new_tokens_column));
   }
-  if (request.prompts.empty()) throw Error(ErrorCode::kInvalidArgument, command.prompts + " has no prompts");
+  if (request.prompts.empty())
+    throw Error(ErrorCode::kInvalidArgument, command.prompts + " has no prompts");
   request.num_generations = command.num_generations;
   request.sampling = {.temperature = command.temperature,
                       .top_p = command.top_p,
@@ -83,17 +95,22 @@ Prompts read_prompts(const GenerateCommand& command, const LoadedModel& model) {
 }
 
 // A cache in which --batch-size of the longest sequences fit.
-models::EngineOptions engine_options(const GenerateCommand& command, const models::GenerationRequest& request) {
+models::EngineOptions engine_options(const GenerateCommand& command,
+                                     const models::GenerationRequest& request) {
   models::EngineOptions options;
   int64_t longest = 0;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
-    const int64_t limit = request.max_new_tokens_of_prompt.empty() ? request.max_new_tokens : request.max_new_tokens_of_prompt[i];
+    const int64_t limit = request.max_new_tokens_of_prompt.empty()
+                              ? request.max_new_tokens
+                              : request.max_new_tokens_of_prompt[i];
     longest = std::max(longest, static_cast<int64_t>(request.prompts[i].size()) + limit);
   }
-  const int64_t completions = static_cast<int64_t>(request.prompts.size()) * request.num_generations;
+  const int64_t completions =
+      static_cast<int64_t>(request.prompts.size()) * request.num_generations;
   options.max_sequences = command.batch_size;
   options.max_tokens_per_step = std::max(options.max_tokens_per_step, command.batch_size);
-  options.num_blocks = std::min(command.batch_size, completions) * ((longest + options.block_tokens - 1) / options.block_tokens);
+  options.num_blocks = std::min(command.batch_size, completions) *
+                       ((longest + options.block_tokens - 1) / options.block_tokens);
   return options;
 }
 
@@ -103,7 +120,8 @@ std::string text_of(const models::Completion& completion, const models::Tokenize
   std::string text = tokenizer.decode(completion.token_ids, /*skip_special_tokens=*/true);
   if (completion.finish_reason != models::FinishReason::kStop) return text;
   size_t end = text.size();
-  for (const std::string& stop : stops) end = std::min(end, text.find(stop));
+  for (const std::string& stop : stops)
+    end = std::min(end, text.find(stop));
   return text.substr(0, end);
 }
 
@@ -115,29 +133,36 @@ int run_generate(const GenerateCommand& command) {
   Prompts input = read_prompts(command, model);
   const std::vector<data::PromptSample>& prompts = input.samples;
   models::Engine engine(model.decoder, engine_options(command, input.request),
-                        [&](std::span<const int32_t> ids) { return model.tokenizer.decode(ids, /*skip_special_tokens=*/true); });
+                        [&](std::span<const int32_t> ids) {
+                          return model.tokenizer.decode(ids, /*skip_special_tokens=*/true);
+                        });
   const auto start = std::chrono::steady_clock::now();
   const auto completions = engine.run(std::move(input.request));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   AtomicFile output(command.output);
   const auto per_prompt = static_cast<size_t>(command.num_generations);
   int64_t new_tokens = 0;
-  for (const auto& completion : completions) new_tokens += static_cast<int64_t>(completion.token_ids.size());
+  for (const auto& completion : completions)
+    new_tokens += static_cast<int64_t>(completion.token_ids.size());
   for (size_t p = 0; p < prompts.size(); ++p) {
     const size_t first = p * per_prompt;
     JsonLine line;
     line.add("prompt", std::string_view(prompts[p].prompt_text));
-    line.raw("completions", nested_array(completions, first, per_prompt,
-                                         [&](const auto& c) { return json_quote(text_of(c, model.tokenizer, command.stop)); }));
+    line.raw("completions", nested_array(completions, first, per_prompt, [&](const auto& c) {
+               return json_quote(text_of(c, model.tokenizer, command.stop));
+             }));
     line.raw("token_ids", nested_array(completions, first, per_prompt, [](const auto& c) {
                return flat_array(c.token_ids, [](int32_t id) { return std::to_string(id); });
              }));
     line.raw("logps", nested_array(completions, first, per_prompt, [](const auto& c) {
                return flat_array(c.logps, [](float value) { return json_number(value); });
              }));
-    line.raw("finish_reasons",
-             nested_array(completions, first, per_prompt, [](const auto& c) { return json_quote(enum_name(c.finish_reason)); }));
-    if (!prompts[p].reference.empty()) line.add("reference", std::string_view(prompts[p].reference));
+    line.raw("finish_reasons", nested_array(completions, first, per_prompt, [](const auto& c) {
+               return json_quote(enum_name(c.finish_reason));
+             }));
+    if (!prompts[p].reference.empty())
+      line.add("reference", std::string_view(prompts[p].reference));
     output.write(line.str() + "\n");
   }
   output.commit();

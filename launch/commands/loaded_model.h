@@ -15,7 +15,8 @@ struct LoadedModel {
   models::Decoder decoder;
   models::Tokenizer tokenizer;
   models::ChatTemplate chat;
-  std::vector<int64_t> eos_token_ids;  // of config, generation config and tokenizer, without repetition
+  // of config, generation config and tokenizer, without repetition
+  std::vector<int64_t> eos_token_ids;
 };
 
 // dtype "": as the file. kInvalidArgument when `folder` has no config.json.

@@ -24,21 +24,25 @@ const std::map<std::string, std::string> kArchitectures{{"llama", "LlamaForCausa
 std::string config_json(const ModelInitCommand& c, const models::Tokenizer& tokenizer) {
   const auto architecture = kArchitectures.find(c.arch);
   if (architecture == kArchitectures.end())
-    throw Error(ErrorCode::kInvalidArgument, "--arch '" + c.arch + "' is not one of llama | mistral | qwen2 | qwen3");
+    throw Error(ErrorCode::kInvalidArgument,
+                "--arch '" + c.arch + "' is not one of llama | mistral | qwen2 | qwen3");
   const int64_t heads = c.num_attention_heads;
   const int64_t head_dim = c.head_dim > 0 ? c.head_dim : c.hidden_size / heads;
   if (c.head_dim <= 0 && c.hidden_size % heads != 0)
-    throw Error(ErrorCode::kInvalidArgument, "--hidden-size must be a multiple of --num-attention-heads, or give --head-dim");
+    throw Error(ErrorCode::kInvalidArgument,
+                "--hidden-size must be a multiple of --num-attention-heads, or give --head-dim");
   const int64_t vocab = c.vocab_size > 0 ? c.vocab_size : tokenizer.vocab_size();
   if (vocab < tokenizer.vocab_size())
-    throw Error(ErrorCode::kInvalidArgument, "--vocab-size " + std::to_string(vocab) + " is smaller than the tokenizer's " +
+    throw Error(ErrorCode::kInvalidArgument, "--vocab-size " + std::to_string(vocab) +
+                                                 " is smaller than the tokenizer's " +
                                                  std::to_string(tokenizer.vocab_size()));
   nlohmann::ordered_json json = {
       {"architectures", {architecture->second}},
       {"model_type", c.arch},
       {"vocab_size", vocab},
       {"hidden_size", c.hidden_size},
-      {"intermediate_size", c.intermediate_size > 0 ? c.intermediate_size : (c.hidden_size * 8 / 3 + 63) / 64 * 64},
+      {"intermediate_size",
+       c.intermediate_size > 0 ? c.intermediate_size : (c.hidden_size * 8 / 3 + 63) / 64 * 64},
       {"num_hidden_layers", c.num_hidden_layers},
       {"num_attention_heads", heads},
       {"num_key_value_heads", c.num_key_value_heads > 0 ? c.num_key_value_heads : heads},
@@ -62,11 +66,15 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
 
 int run_model_init(const ModelInitCommand& command) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(command.tokenizer);
-  const models::ModelConfig config = models::parse_model_config(config_json(command, tokenizer), "the options of model init");
-  const models::Decoder decoder = models::Decoder::random(config, command.seed, models::parse_dtype(command.dtype));
+  const models::ModelConfig config =
+      models::parse_model_config(config_json(command, tokenizer), "the options of model init");
+  const models::Decoder decoder =
+      models::Decoder::random(config, command.seed, models::parse_dtype(command.dtype));
   if (fs::exists(command.output) && !fs::is_empty(command.output))
-    throw Error(ErrorCode::kInvalidArgument, "--output '" + command.output + "' exists and is not empty");
-  if (const auto parent = fs::path(command.output).parent_path(); !parent.empty()) fs::create_directories(parent);
+    throw Error(ErrorCode::kInvalidArgument,
+                "--output '" + command.output + "' exists and is not empty");
+  if (const auto parent = fs::path(command.output).parent_path(); !parent.empty())
+    fs::create_directories(parent);
   write_folder_atomically(command.output, [&](const fs::path& folder) {
     models::save_decoder(decoder, models::parse_dtype(command.dtype), command.tokenizer, folder);
   });
@@ -83,11 +91,13 @@ int run_tokenizer_train(const TokenizerTrainCommand& command) {
       const auto row = nlohmann::json::parse(file.line(i), nullptr, /*allow_exceptions=*/false);
       if (row.is_discarded() || !row.is_object())
         throw Error(ErrorCode::kInvalidArgument,
-                    path + ":" + std::to_string(file.line_number(i)) + ": not a JSON object; every line must be one row");
+                    path + ":" + std::to_string(file.line_number(i)) +
+                        ": not a JSON object; every line must be one row");
       const std::function<void(const nlohmann::json&)> collect = [&](const nlohmann::json& value) {
         if (value.is_string()) texts.push_back(value.get<std::string>());
         if (value.is_structured())
-          for (const auto& item : value) collect(item);
+          for (const auto& item : value)
+            collect(item);
       };
       collect(row);
     }
@@ -95,8 +105,8 @@ int run_tokenizer_train(const TokenizerTrainCommand& command) {
   fs::create_directories(command.output);
   models::train_tokenizer(texts, {.vocab_size = command.vocab_size}, command.output);
   const models::Tokenizer tokenizer = models::Tokenizer::load(command.output);
-  std::printf("wrote %s: %lld tokens from %zu texts\n", command.output.c_str(), static_cast<long long>(tokenizer.vocab_size()),
-              texts.size());
+  std::printf("wrote %s: %lld tokens from %zu texts\n", command.output.c_str(),
+              static_cast<long long>(tokenizer.vocab_size()), texts.size());
   return 0;
 }
 

@@ -15,14 +15,17 @@ double log_sum_exp(const Row& x) {
   const double top = *std::max_element(x.begin(), x.end());
   if (!std::isfinite(top)) return top;
   double sum = 0;
-  for (double v : x) sum += std::exp(v - top);
+  for (double v : x)
+    sum += std::exp(v - top);
   return top + std::log(sum);
 }
 
 Row log_softmax(Row x, double temperature) {
-  for (double& v : x) v /= temperature;
+  for (double& v : x)
+    v /= temperature;
   const double total = log_sum_exp(x);
-  for (double& v : x) v -= total;
+  for (double& v : x)
+    v -= total;
   return x;
 }
 
@@ -36,7 +39,8 @@ double kl(const Row& a, const Row& b) {
 // log(w e^q + (1-w) e^p)
 Row mixture(const Row& q, const Row& p, double w) {
   Row m(q.size());
-  for (size_t i = 0; i < q.size(); ++i) m[i] = std::log(w * std::exp(q[i]) + (1 - w) * std::exp(p[i]));
+  for (size_t i = 0; i < q.size(); ++i)
+    m[i] = std::log(w * std::exp(q[i]) + (1 - w) * std::exp(p[i]));
   return m;
 }
 
@@ -54,7 +58,8 @@ double divergence(const Row& q, const Row& p, const losses::DivergenceOptions& o
     case DivergenceType::kSkewedReverseKl: return kl(p, mixture(q, p, 1 - o.skew_lambda));
     case DivergenceType::kTvd: {
       double sum = 0;
-      for (size_t i = 0; i < q.size(); ++i) sum += std::abs(std::exp(q[i]) - std::exp(p[i]));
+      for (size_t i = 0; i < q.size(); ++i)
+        sum += std::abs(std::exp(q[i]) - std::exp(p[i]));
       return sum / 2;
     }
   }
@@ -63,12 +68,15 @@ double divergence(const Row& q, const Row& p, const losses::DivergenceOptions& o
 
 }  // namespace
 
-double reference_divergence(const Row& teacher_logits, const Row& student_logits, const losses::DivergenceOptions& options,
-                            int64_t top_k) {
-  const double scale = options.scale_by_temperature_squared ? options.temperature * options.temperature : 1.0;
-  const Row q = log_softmax(teacher_logits, options.temperature), p = log_softmax(student_logits, options.temperature);
+double reference_divergence(const Row& teacher_logits, const Row& student_logits,
+                            const losses::DivergenceOptions& options, int64_t top_k) {
+  const double scale =
+      options.scale_by_temperature_squared ? options.temperature * options.temperature : 1.0;
+  const Row q = log_softmax(teacher_logits, options.temperature),
+            p = log_softmax(student_logits, options.temperature);
   const auto vocab = static_cast<int64_t>(q.size());
-  if (top_k <= 0 || (top_k >= vocab && options.tail == losses::Tail::kBucket)) return scale * divergence(q, p, options);
+  if (top_k <= 0 || (top_k >= vocab && options.tail == losses::Tail::kBucket))
+    return scale * divergence(q, p, options);
   std::vector<size_t> order(q.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return q[a] > q[b]; });
@@ -85,7 +93,8 @@ double reference_divergence(const Row& teacher_logits, const Row& student_logits
   }
   if (options.tail == losses::Tail::kRenormalize) {
     const double mass = log_sum_exp(q_top);
-    for (double& v : q_top) v -= mass;
+    for (double& v : q_top)
+      v -= mass;
   }
   return scale * kl(q_top, p_top);
 }

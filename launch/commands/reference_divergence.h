@@ -1,4 +1,5 @@
-// The divergences written down a second time, in fp64 and without any optimisation: what `retort check` compares with.
+// The divergences written down a second time, in fp64 and without any optimisation: what `retort
+// check` compares with.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,10 @@
 
 namespace retort::launch {
 
-// D(q, p) of one row, from both sides' logits over the common vocabulary (Formulas in docs/losses.md). top_k 0: full vocabulary; otherwise
-// the teacher's top_k ids and options.tail.
-double reference_divergence(const std::vector<double>& teacher_logits, const std::vector<double>& student_logits,
+// D(q, p) of one row, from both sides' logits over the common vocabulary (Formulas in
+// docs/losses.md). top_k 0: full vocabulary; otherwise the teacher's top_k ids and options.tail.
+double reference_divergence(const std::vector<double>& teacher_logits,
+                            const std::vector<double>& student_logits,
                             const losses::DivergenceOptions& options, int64_t top_k);
 
 }  // namespace retort::launch

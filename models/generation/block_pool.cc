@@ -5,8 +5,11 @@
 namespace retort::models {
 
 BlockPool::BlockPool(int64_t num_blocks, int64_t block_tokens, bool share_prefixes)
-    : block_tokens_(block_tokens), share_(share_prefixes), blocks_(static_cast<size_t>(num_blocks)) {
-  for (int64_t block = num_blocks - 1; block >= 0; --block) free_.push_back(static_cast<int32_t>(block));
+    : block_tokens_(block_tokens),
+      share_(share_prefixes),
+      blocks_(static_cast<size_t>(num_blocks)) {
+  for (int64_t block = num_blocks - 1; block >= 0; --block)
+    free_.push_back(static_cast<int32_t>(block));
 }
 
 int32_t BlockPool::take() {
@@ -43,14 +46,17 @@ void BlockPool::drop(int32_t id) {
 bool BlockPool::extend(CachedTokens& cached, int64_t tokens) {
   const int64_t missing = blocks_for(tokens) - static_cast<int64_t>(cached.table.size());
   if (missing > available()) return false;
-  for (int64_t i = 0; i < missing; ++i) cached.table.push_back(take());
+  for (int64_t i = 0; i < missing; ++i)
+    cached.table.push_back(take());
   return true;
 }
 
 void BlockPool::match(CachedTokens& cached, const std::vector<int32_t>& tokens) {
   if (!share_) return;
-  for (int64_t end = block_tokens_; end < static_cast<int64_t>(tokens.size()); end += block_tokens_) {
-    const auto found = published_.find({cached.chain, {tokens.begin() + (end - block_tokens_), tokens.begin() + end}});
+  for (int64_t end = block_tokens_; end < static_cast<int64_t>(tokens.size());
+       end += block_tokens_) {
+    const auto found = published_.find(
+        {cached.chain, {tokens.begin() + (end - block_tokens_), tokens.begin() + end}});
     if (found == published_.end()) return;
     retain(found->second);
     cached.table.push_back(found->second);
@@ -66,7 +72,8 @@ void BlockPool::publish(CachedTokens& cached, const std::vector<int32_t>& tokens
     const auto begin = tokens.begin() + cached.published * block_tokens_;
     const int32_t id = cached.table[static_cast<size_t>(cached.published)];
     Block& block = blocks_[static_cast<size_t>(id)];
-    const auto [place, added] = published_.try_emplace({cached.chain, {begin, begin + block_tokens_}}, id);
+    const auto [place, added] =
+        published_.try_emplace({cached.chain, {begin, begin + block_tokens_}}, id);
     if (added) {
       block.serial = next_serial_++;
       block.key = place->first;
@@ -76,7 +83,9 @@ void BlockPool::publish(CachedTokens& cached, const std::vector<int32_t>& tokens
 }
 
 void BlockPool::release(CachedTokens& cached) {
-  for (auto id = cached.table.rbegin(); id != cached.table.rend(); ++id) drop(*id);  // later blocks are of use to fewer
+  // later blocks are of use to fewer
+  for (auto id = cached.table.rbegin(); id != cached.table.rend(); ++id)
+    drop(*id);
   cached = {};
 }
 
@@ -84,7 +93,8 @@ CachedTokens BlockPool::share(const CachedTokens& cached) {
   CachedTokens other = cached;
   other.computed = cached.computed / block_tokens_ * block_tokens_;
   other.table.resize(static_cast<size_t>(other.computed / block_tokens_));
-  for (const int32_t id : other.table) retain(id);
+  for (const int32_t id : other.table)
+    retain(id);
   return other;
 }
 

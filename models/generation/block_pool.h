@@ -1,4 +1,5 @@
-// Which blocks of the KV cache hold what: reference counts, and the blocks whose contents may serve again. Private to models/.
+// Which blocks of the KV cache hold what: reference counts, and the blocks whose contents may serve
+// again. Private to models/.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace retort::models {
 
-// The part of a sequence that is in the cache. `chain` names the contents of its first `published` blocks.
+// The part of a sequence that is in the cache. `chain` names the contents of its first `published`
+// blocks.
 struct CachedTokens {
   std::vector<int32_t> table;
   int64_t computed = 0;  // tokens whose keys and values are stored
@@ -16,23 +18,27 @@ struct CachedTokens {
   uint64_t chain = 0;
 };
 
-// A full block may be published under (the contents before it, its tokens): later sequences with the same beginning take it
-// over instead of computing it. A published block that nobody uses keeps its contents until its place is needed, the one
-// that was released first going first. All choices depend on the order of the calls alone.
+// A full block may be published under (the contents before it, its tokens): later sequences with
+// the same beginning take it over instead of computing it. A published block that nobody uses keeps
+// its contents until its place is needed, the one that was released first going first. All choices
+// depend on the order of the calls alone.
 class BlockPool {
  public:
   BlockPool(int64_t num_blocks, int64_t block_tokens, bool share_prefixes);
 
   int64_t block_tokens() const { return block_tokens_; }
   int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
-  int64_t available() const { return static_cast<int64_t>(free_.size() + unused_.size()); }  // free, or cached and unused
+  // free, or cached and unused
+  int64_t available() const { return static_cast<int64_t>(free_.size() + unused_.size()); }
   int64_t used() const { return num_blocks() - available(); }
   int64_t cached() const { return static_cast<int64_t>(unused_.size()); }
   int64_t blocks_for(int64_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
 
-  // Extends `cached` to hold `tokens` tokens. False, and nothing changed, when too few blocks are available.
+  // Extends `cached` to hold `tokens` tokens. False, and nothing changed, when too few blocks are
+  // available.
   bool extend(CachedTokens& cached, int64_t tokens);
-  // Takes over published blocks of the beginning of `tokens`, the last token excluded. `cached` must be empty.
+  // Takes over published blocks of the beginning of `tokens`, the last token excluded. `cached`
+  // must be empty.
   void match(CachedTokens& cached, const std::vector<int32_t>& tokens);
   // The blocks of `tokens` that have become full.
   void publish(CachedTokens& cached, const std::vector<int32_t>& tokens);

@@ -18,8 +18,9 @@ int64_t count_blocks(const Decoder& decoder, const EngineOptions& options) {
   const int64_t block_bytes = StepModel::kv_bytes(decoder, 1, options.block_tokens);
   const int64_t blocks = options.kv_cache_bytes / block_bytes;
   if (blocks < 1) {
-    throw Error(ErrorCode::kInvalidArgument, "generation: kv_cache_bytes must hold at least one block of " +
-                                                 std::to_string(block_bytes) + " bytes; raise it or lower block_tokens")
+    throw Error(ErrorCode::kInvalidArgument,
+                "generation: kv_cache_bytes must hold at least one block of " +
+                    std::to_string(block_bytes) + " bytes; raise it or lower block_tokens")
         .with("kv_cache_bytes", options.kv_cache_bytes);
   }
   return blocks;
@@ -95,7 +96,8 @@ void Engine::Impl::collect_draws() {
     }
   }
   const SampleGroup* group = nullptr;
-  for (Sequence* sequence : scheduler.start_samples([&](int32_t from, int32_t to) { model.copy_block(from, to); })) {
+  for (Sequence* sequence :
+       scheduler.start_samples([&](int32_t from, int32_t to) { model.copy_block(from, to); })) {
     if (sequence->group != group) {
       group = sequence->group;
       std::copy(group->state.begin(), group->state.end(), add_state());
@@ -107,7 +109,8 @@ void Engine::Impl::collect_draws() {
 void Engine::Impl::choose() {
   constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values that are formed at once
   const int64_t width = model.config().hidden_size, vocab_size = model.config().vocab_size;
-  const int64_t rows = static_cast<int64_t>(states.size()) / width, at_once = std::max<int64_t>(1, kLogits / vocab_size);
+  const int64_t rows = static_cast<int64_t>(states.size()) / width,
+                at_once = std::max<int64_t>(1, kLogits / vocab_size);
   scratch.resize(static_cast<size_t>(model.pool().threads()));
   logits.resize(static_cast<size_t>(std::min(rows, at_once) * vocab_size));
   size_t next = 0;
@@ -115,17 +118,20 @@ void Engine::Impl::choose() {
     const int64_t end = std::min(rows, first + at_once);
     model.logits(states.data() + first * width, end - first, logits.data());
     const size_t begin_draw = next;
-    while (next < draws.size() && draws[next].row < end) ++next;
-    model.pool().run(static_cast<int64_t>(next - begin_draw), 1, [&](int64_t begin, int64_t stop, int thread) {
-      SamplerScratch& mine = scratch[static_cast<size_t>(thread)];
-      for (size_t i = begin_draw + static_cast<size_t>(begin); i < begin_draw + static_cast<size_t>(stop); ++i) {
-        Draw& draw = draws[i];
-        const Sequence& sequence = *draw.sequence;
-        draw.choice =
-            choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size, sequence.group->request->request.sampling,
-                         sequence.seen, sequence.sample_id, sequence.tokens.size(), mine);
-      }
-    });
+    while (next < draws.size() && draws[next].row < end)
+      ++next;
+    model.pool().run(
+        static_cast<int64_t>(next - begin_draw), 1, [&](int64_t begin, int64_t stop, int thread) {
+          SamplerScratch& mine = scratch[static_cast<size_t>(thread)];
+          for (size_t i = begin_draw + static_cast<size_t>(begin);
+               i < begin_draw + static_cast<size_t>(stop); ++i) {
+            Draw& draw = draws[i];
+            const Sequence& sequence = *draw.sequence;
+            draw.choice = choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size,
+                                       sequence.group->request->request.sampling, sequence.seen,
+                                       sequence.sample_id, sequence.tokens.size(), mine);
+          }
+        });
   }
 }
 
@@ -133,12 +139,15 @@ bool Engine::Impl::contains_stop(const Sequence& sequence) const {
   const std::vector<std::string>& stops = sequence.group->request->request.stop;
   if (stops.empty()) return false;
   size_t longest = 0;
-  for (const std::string& stop : stops) longest = std::max(longest, stop.size());
-  // A stop string that ends in the newest token; a token may be one byte of a character, or nothing at the beginning.
+  for (const std::string& stop : stops)
+    longest = std::max(longest, stop.size());
+  // A stop string that ends in the newest token; a token may be one byte of a character, or nothing
+  // at the beginning.
   const std::vector<int32_t>& ids = sequence.result.token_ids;
   const size_t count = std::min(ids.size(), longest + 8);
   const std::string text = detokenizer(std::span(ids).last(count));
-  return std::any_of(stops.begin(), stops.end(), [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
+  return std::any_of(stops.begin(), stops.end(),
+                     [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
 }
 
 bool Engine::Impl::ends(const Sequence& sequence, FinishReason& reason) const {
@@ -168,7 +177,8 @@ void Engine::Impl::accept(const Draw& draw) {
     const auto place = std::lower_bound(sequence.seen.begin(), sequence.seen.end(), token);
     if (place == sequence.seen.end() || *place != token) sequence.seen.insert(place, token);
   }
-  if (request.callbacks.on_token) request.callbacks.on_token(sequence.completion, token, draw.choice.logp);
+  if (request.callbacks.on_token)
+    request.callbacks.on_token(sequence.completion, token, draw.choice.logp);
   FinishReason reason = FinishReason::kLength;
   if (request.cancelled || !ends(sequence, reason)) return;
   sequence.result.finish_reason = reason;
@@ -183,7 +193,8 @@ void Engine::Impl::deliver(RequestState& request, size_t completion, Completion 
   request.completions[completion] = std::move(result);
   request.done[completion] = true;
   --request.unfinished;
-  if (request.callbacks.on_completion) request.callbacks.on_completion(completion, request.completions[completion]);
+  if (request.callbacks.on_completion)
+    request.callbacks.on_completion(completion, request.completions[completion]);
 }
 
 void Engine::Impl::cancel(RequestState& request) {
@@ -208,15 +219,18 @@ void Engine::Impl::step() {
   }
   scheduler.computed();
   collect_draws();
-  RETORT_CHECK(!ids.empty() || !draws.empty()) << "nothing can be computed, and the engine is not idle";
+  RETORT_CHECK(!ids.empty() || !draws.empty())
+      << "nothing can be computed, and the engine is not idle";
   stats.peak_used_blocks = std::max(stats.peak_used_blocks, pool.used());
   choose();
-  for (const Draw& draw : draws) accept(draw);
+  for (const Draw& draw : draws)
+    accept(draw);
   std::vector<RequestState*> cancelled;
   for (const auto& [id, request] : requests) {
     if (request->cancelled && request->unfinished > 0) cancelled.push_back(request.get());
   }
-  for (RequestState* request : cancelled) cancel(*request);
+  for (RequestState* request : cancelled)
+    cancel(*request);
 }
 
 Engine::Engine(const Decoder& decoder, EngineOptions options, Detokenizer detokenizer)
@@ -225,7 +239,8 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
 uint64_t Engine::submit(GenerationRequest request, GenerationCallbacks callbacks) {
-  check_request(request, impl_->model.config(), impl_->options, impl_->pool.num_blocks(), static_cast<bool>(impl_->detokenizer));
+  check_request(request, impl_->model.config(), impl_->options, impl_->pool.num_blocks(),
+                static_cast<bool>(impl_->detokenizer));
   auto state = std::make_unique<RequestState>();
   state->id = impl_->next_id++;
   state->request = std::move(request);
@@ -275,7 +290,8 @@ bool Engine::cancel(uint64_t id) {
 
 std::vector<Completion> Engine::take(uint64_t id) {
   if (!finished(id))
-    throw Error(ErrorCode::kInvalidArgument, "generation: no finished request has this number").with("request", id);
+    throw Error(ErrorCode::kInvalidArgument, "generation: no finished request has this number")
+        .with("request", id);
   const auto found = impl_->requests.find(id);
   RETORT_CHECK(!impl_->stepping) << "take() inside a callback";
   std::vector<Completion> completions = std::move(found->second->completions);
@@ -285,14 +301,16 @@ std::vector<Completion> Engine::take(uint64_t id) {
 
 std::vector<Completion> Engine::run(GenerationRequest request, GenerationCallbacks callbacks) {
   const uint64_t id = submit(std::move(request), std::move(callbacks));
-  while (!finished(id)) step();
+  while (!finished(id))
+    step();
   return take(id);
 }
 
 void Engine::weights_changed() {
   if (!idle()) {
-    throw Error(ErrorCode::kUnavailable,
-                "generation: the weights may change only when no sequence is in flight; step until idle");
+    throw Error(
+        ErrorCode::kUnavailable,
+        "generation: the weights may change only when no sequence is in flight; step until idle");
   }
   impl_->pool.forget();
   impl_->model.bind(*impl_->decoder);
@@ -301,12 +319,14 @@ void Engine::weights_changed() {
 void Engine::set_decoder(const Decoder& decoder) {
   const ModelConfig &old = impl_->model.config(), &now = decoder.config();
   const auto sizes = [](const ModelConfig& c) {
-    return std::vector<int64_t>{c.vocab_size,          c.hidden_size,         c.intermediate_size, c.num_hidden_layers,
-                                c.num_attention_heads, c.num_key_value_heads, c.head_dim};
+    return std::vector<int64_t>{c.vocab_size,        c.hidden_size,         c.intermediate_size,
+                                c.num_hidden_layers, c.num_attention_heads, c.num_key_value_heads,
+                                c.head_dim};
   };
   if (sizes(old) != sizes(now) || old.sliding_window != now.sliding_window ||
       decoder.placement().tp != impl_->decoder->placement().tp) {
-    throw Error(ErrorCode::kMismatch, "generation: the new decoder has another shape than the engine was made for");
+    throw Error(ErrorCode::kMismatch,
+                "generation: the new decoder has another shape than the engine was made for");
   }
   const Decoder* before = std::exchange(impl_->decoder, &decoder);
   try {

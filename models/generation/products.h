@@ -10,8 +10,8 @@
 
 namespace retort::models {
 
-// A linear layer's weight [out, in] and bias. fp32 and bf16 weights are read where they are, so that values written into
-// them are seen; another floating dtype is copied to fp32 here.
+// A linear layer's weight [out, in] and bias. fp32 and bf16 weights are read where they are, so
+// that values written into them are seen; another floating dtype is copied to fp32 here.
 struct Matrix {
   Matrix() = default;
   Matrix(const at::Tensor& weight, const at::Tensor& bias);  // `bias` may be undefined
@@ -26,11 +26,12 @@ struct Product {
   bool add = false;  // y += instead of y =
 };
 
-// Each y (+)= x w^T + bias for x [rows, in], rows `x_stride` floats apart; the columns of all of them in parallel. A row's
-// numbers do not depend on the other rows nor on the threads.
-void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows, std::initializer_list<Product> products);
+// Each y (+)= x w^T + bias for x [rows, in], rows `x_stride` floats apart; the columns of all of
+// them in parallel. A row's numbers do not depend on the other rows nor on the threads.
+void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
+              std::initializer_list<Product> products);
 // gate = silu(x gate^T) * (x up^T), rows of `stride` floats; `scratch` as gate.
-void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows, const Matrix& gate, const Matrix& up,
-                    float* y, float* scratch, int64_t stride);
+void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
+                    const Matrix& gate, const Matrix& up, float* y, float* scratch, int64_t stride);
 
 }  // namespace retort::models

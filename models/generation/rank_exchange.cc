@@ -28,10 +28,13 @@ void RankExchange::add_parts(float* sums, int64_t count) {
   float total[kPiece];
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t size_here = count - begin < kPiece ? count - begin : kPiece;
-    for (int64_t i = 0; i < size_here; ++i) total[i] = parts[begin + i];
+    for (int64_t i = 0; i < size_here; ++i)
+      total[i] = parts[begin + i];
     for (int64_t r = 1; r < size(); ++r)
-      for (int64_t i = 0; i < size_here; ++i) total[i] += parts[r * count + begin + i];
-    for (int64_t i = 0; i < size_here; ++i) sums[begin + i] += total[i];
+      for (int64_t i = 0; i < size_here; ++i)
+        total[i] += parts[r * count + begin + i];
+    for (int64_t i = 0; i < size_here; ++i)
+      sums[begin + i] += total[i];
   }
 }
 

@@ -9,9 +9,11 @@
 
 namespace retort::models {
 
-// Every rank writes its part, all get all parts and use them in rank order: so all ranks have the same bits, and those of a row do not
-// depend on how many rows there are (an all-reduce sums different elements in different orders). Bytes sent by a rank: its part,
-// size - 1 times. Threads: compute. Collectives: one all-gather for each call of add_parts and gather_parts; every rank must call.
+// Every rank writes its part, all get all parts and use them in rank order: so all ranks have the
+// same bits, and those of a row do not depend on how many rows there are (an all-reduce sums
+// different elements in different orders). Bytes sent by a rank: its part, size - 1 times. Threads:
+// compute. Collectives: one all-gather for each call of add_parts and gather_parts; every rank must
+// call.
 class RankExchange {
  public:
   explicit RankExchange(parallel::Group* group) : group_(group) {}  // null: one rank
@@ -20,7 +22,8 @@ class RankExchange {
   int64_t size() const { return group_ == nullptr ? 1 : group_->size(); }
   int64_t rank() const { return group_ == nullptr ? 0 : group_->rank(); }
 
-  // Where this rank writes its part, `count` floats, the same on every rank. Valid until the next own_part.
+  // Where this rank writes its part, `count` floats, the same on every rank. Valid until the next
+  // own_part.
   float* own_part(int64_t count);
   // The parts one after the other.
   const float* gather_parts(int64_t count);

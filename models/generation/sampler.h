@@ -22,9 +22,11 @@ struct SamplerScratch {
   std::vector<int32_t> counts, ids;
 };
 
-// `logits` [vocab_size] fp32; `seen`: the ids that the repetition penalty applies to, each once. Greedy takes the first
-// maximum. kCorrupt when the logits are not finite. Cost: a few passes over the vocabulary, no sort of it.
-Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options, std::span<const int32_t> seen,
-                    uint64_t sample, uint64_t position, SamplerScratch& scratch);
+// `logits` [vocab_size] fp32; `seen`: the ids that the repetition penalty applies to, each once.
+// Greedy takes the first maximum. kCorrupt when the logits are not finite. Cost: a few passes over
+// the vocabulary, no sort of it.
+Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options,
+                    std::span<const int32_t> seen, uint64_t sample, uint64_t position,
+                    SamplerScratch& scratch);
 
 }  // namespace retort::models

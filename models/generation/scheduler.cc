@@ -11,12 +11,15 @@ int64_t SampleGroup::pending() const { return request->request.num_generations -
 
 // Places that no running, reserved or waiting sample will take.
 int64_t Scheduler::free_places() const {
-  int64_t places = options_.max_sequences - static_cast<int64_t>(running_.size() + preempted_.size());
-  for (const SampleGroup* group : open_) places -= group->ready ? group->pending() : group->reserved;
+  int64_t places =
+      options_.max_sequences - static_cast<int64_t>(running_.size() + preempted_.size());
+  for (const SampleGroup* group : open_)
+    places -= group->ready ? group->pending() : group->reserved;
   return places;
 }
 
-// Frees blocks of whoever came last: prompts that no sample runs on yet, then sequences. False when `keep` itself is next.
+// Frees blocks of whoever came last: prompts that no sample runs on yet, then sequences. False when
+// `keep` itself is next.
 bool Scheduler::reclaim(const Sequence* keep) {
   for (auto group = open_.rbegin(); group != open_.rend(); ++group) {
     if (!(*group)->holds()) continue;
@@ -36,12 +39,14 @@ bool Scheduler::reclaim(const Sequence* keep) {
 void Scheduler::add_piece(Sequence* sequence, SampleGroup* group, int64_t count) {
   const CachedTokens& cached = sequence ? sequence->cached : group->cached;
   const size_t size = sequence ? sequence->tokens.size() : group->tokens().size();
-  pieces_.push_back({sequence, group, rows_, count, cached.computed + count == static_cast<int64_t>(size)});
+  pieces_.push_back(
+      {sequence, group, rows_, count, cached.computed + count == static_cast<int64_t>(size)});
   rows_ += count;
 }
 
 bool Scheduler::plan_sequence(Sequence& sequence, int64_t rows) {
-  const int64_t count = std::min(rows, static_cast<int64_t>(sequence.tokens.size()) - sequence.cached.computed);
+  const int64_t count =
+      std::min(rows, static_cast<int64_t>(sequence.tokens.size()) - sequence.cached.computed);
   while (!pool_.extend(sequence.cached, sequence.cached.computed + count)) {
     if (!reclaim(&sequence)) return false;
   }
@@ -54,7 +59,8 @@ bool Scheduler::admit(CachedTokens& cached, const std::vector<int32_t>& tokens) 
   pool_.match(cached, tokens);
   const int64_t reused = cached.computed;
   // One block more for each running sequence, so that a start does not drive another out at once.
-  const int64_t missing = pool_.blocks_for(static_cast<int64_t>(tokens.size())) - static_cast<int64_t>(cached.table.size());
+  const int64_t missing = pool_.blocks_for(static_cast<int64_t>(tokens.size())) -
+                          static_cast<int64_t>(cached.table.size());
   if (missing + static_cast<int64_t>(running_.size()) > pool_.available() ||
       !pool_.extend(cached, static_cast<int64_t>(tokens.size()))) {
     pool_.release(cached);
@@ -91,7 +97,8 @@ SampleGroup* Scheduler::next_group() {
 
 void Scheduler::plan_groups(int64_t& budget) {
   const auto plan_one = [&](SampleGroup& group) {
-    const int64_t count = std::min(budget, static_cast<int64_t>(group.tokens().size()) - group.cached.computed);
+    const int64_t count =
+        std::min(budget, static_cast<int64_t>(group.tokens().size()) - group.cached.computed);
     if (count > 0) add_piece(nullptr, &group, count);
     budget -= count;
   };
@@ -124,8 +131,10 @@ void Scheduler::plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans) {
   spans.clear();
   for (const Piece& piece : pieces_) {
     const CachedTokens& cached = piece.sequence ? piece.sequence->cached : piece.group->cached;
-    const std::vector<int32_t>& tokens = piece.sequence ? piece.sequence->tokens : piece.group->tokens();
-    ids.insert(ids.end(), tokens.begin() + cached.computed, tokens.begin() + cached.computed + piece.count);
+    const std::vector<int32_t>& tokens =
+        piece.sequence ? piece.sequence->tokens : piece.group->tokens();
+    ids.insert(ids.end(), tokens.begin() + cached.computed,
+               tokens.begin() + cached.computed + piece.count);
     spans.push_back({piece.first_row, piece.count, cached.computed, cached.table.data()});
   }
 }
@@ -146,23 +155,30 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(SampleGroup& group) const {
   const GenerationRequest& request = group.request->request;
   auto sequence = std::make_unique<Sequence>();
   sequence->group = &group;
-  sequence->completion = group.prompt * static_cast<size_t>(request.num_generations) + static_cast<size_t>(group.started);
-  sequence->sample_id = request.sample_ids.empty() ? sequence->completion : request.sample_ids[sequence->completion];
-  sequence->max_new_tokens =
-      request.max_new_tokens_of_prompt.empty() ? request.max_new_tokens : request.max_new_tokens_of_prompt[group.prompt];
+  sequence->completion = group.prompt * static_cast<size_t>(request.num_generations) +
+                         static_cast<size_t>(group.started);
+  sequence->sample_id =
+      request.sample_ids.empty() ? sequence->completion : request.sample_ids[sequence->completion];
+  sequence->max_new_tokens = request.max_new_tokens_of_prompt.empty()
+                                 ? request.max_new_tokens
+                                 : request.max_new_tokens_of_prompt[group.prompt];
   sequence->tokens = group.tokens();
   if (request.sampling.repetition_penalty != 1.0) {
     sequence->seen = sequence->tokens;
     std::sort(sequence->seen.begin(), sequence->seen.end());
-    sequence->seen.erase(std::unique(sequence->seen.begin(), sequence->seen.end()), sequence->seen.end());
+    sequence->seen.erase(std::unique(sequence->seen.begin(), sequence->seen.end()),
+                         sequence->seen.end());
   }
   return sequence;
 }
 
-// The prompt's blocks for a sample: the last sample takes them, others share the full ones and copy the last.
-bool Scheduler::give_blocks(SampleGroup& group, Sequence& sequence, const std::function<void(int32_t, int32_t)>& copy_block) {
+// The prompt's blocks for a sample: the last sample takes them, others share the full ones and copy
+// the last.
+bool Scheduler::give_blocks(SampleGroup& group, Sequence& sequence,
+                            const std::function<void(int32_t, int32_t)>& copy_block) {
   const auto length = static_cast<int64_t>(group.tokens().size());
-  const bool take = group.pending() == 1 || (running_.empty() && pool_.available() == 0 && length % pool_.block_tokens() != 0);
+  const bool take = group.pending() == 1 || (running_.empty() && pool_.available() == 0 &&
+                                             length % pool_.block_tokens() != 0);
   if (take) {
     sequence.cached = std::move(group.cached);
     group.cached = {};
@@ -175,12 +191,14 @@ bool Scheduler::give_blocks(SampleGroup& group, Sequence& sequence, const std::f
     pool_.release(sequence.cached);
     return false;
   }
-  if (sequence.cached.table.size() > shared) copy_block(group.cached.table[shared], sequence.cached.table[shared]);
+  if (sequence.cached.table.size() > shared)
+    copy_block(group.cached.table[shared], sequence.cached.table[shared]);
   sequence.cached.computed = length;
   return true;
 }
 
-std::vector<Sequence*> Scheduler::start_samples(const std::function<void(int32_t, int32_t)>& copy_block) {
+std::vector<Sequence*> Scheduler::start_samples(
+    const std::function<void(int32_t, int32_t)>& copy_block) {
   std::vector<Sequence*> started;
   const auto in_flight = [&] { return static_cast<int64_t>(running_.size() + preempted_.size()); };
   for (SampleGroup* group : open_) {
@@ -214,7 +232,8 @@ std::vector<Sequence*> Scheduler::sequences_of(const RequestState& request) {
 
 void Scheduler::remove(RequestState& request) {
   const auto belongs = [&](const auto& sequence) { return sequence->group->request == &request; };
-  for (Sequence* sequence : sequences_of(request)) pool_.release(sequence->cached);
+  for (Sequence* sequence : sequences_of(request))
+    pool_.release(sequence->cached);
   std::erase_if(running_, belongs);
   std::erase_if(preempted_, belongs);
   for (SampleGroup* group : open_) {

@@ -15,13 +15,14 @@ namespace retort::models {
 
 struct RequestState;
 
-// The samples of one prompt. The prompt is computed once; its blocks and the state of its last token are held until all
-// samples have started.
+// The samples of one prompt. The prompt is computed once; its blocks and the state of its last
+// token are held until all samples have started.
 struct SampleGroup {
   RequestState* request = nullptr;
   size_t prompt = 0;
-  int64_t started = 0, reserved = 0;  // samples started; places kept for samples while the prompt is computed
-  bool ready = false;                 // the prompt is computed
+  // samples started; places kept for samples while the prompt is computed
+  int64_t started = 0, reserved = 0;
+  bool ready = false;  // the prompt is computed
   CachedTokens cached;
   std::vector<float> state;
 
@@ -35,7 +36,8 @@ struct Sequence {
   size_t completion = 0;  // its number in the request
   uint64_t sample_id = 0;
   int64_t max_new_tokens = 0;
-  std::vector<int32_t> tokens, seen;  // prompt and completion; seen: each id once, sorted, if there is a repetition penalty
+  // prompt and completion; seen: each id once, sorted, if there is a repetition penalty
+  std::vector<int32_t> tokens, seen;
   CachedTokens cached;
   Completion result;
 };
@@ -67,13 +69,15 @@ class Scheduler {
   void add(RequestState& request) { requests_.push_back(&request); }
   bool idle() const { return requests_.empty(); }
 
-  // Chooses the rows of the next step and gives them blocks: one for each running sequence, then prompts in order.
+  // Chooses the rows of the next step and gives them blocks: one for each running sequence, then
+  // prompts in order.
   void plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans);
   const std::vector<Piece>& pieces() const { return pieces_; }  // of the last plan
   // After the forward over the plan.
   void computed();
   // Starts samples of computed prompts as places and blocks allow, and returns them in order.
-  std::vector<Sequence*> start_samples(const std::function<void(int32_t from, int32_t to)>& copy_block);
+  std::vector<Sequence*> start_samples(
+      const std::function<void(int32_t from, int32_t to)>& copy_block);
   void finish(Sequence& sequence);  // leaves, and its blocks are free
   std::vector<Sequence*> sequences_of(const RequestState& request);
   void remove(RequestState& request);  // with all it holds
@@ -91,7 +95,8 @@ class Scheduler {
   bool resume_preempted(int64_t& budget);
   void plan_groups(int64_t& budget);
   std::unique_ptr<Sequence> make_sequence(SampleGroup& group) const;
-  bool give_blocks(SampleGroup& group, Sequence& sequence, const std::function<void(int32_t, int32_t)>& copy_block);
+  bool give_blocks(SampleGroup& group, Sequence& sequence,
+                   const std::function<void(int32_t, int32_t)>& copy_block);
 
   const EngineOptions& options_;
   BlockPool& pool_;

@@ -20,7 +20,8 @@ void check(const ScoreRequest& request, int64_t vocab_size) {
     throw Error(ErrorCode::kInvalidArgument, "scoring: " + what).with("sequence", sequence);
   };
   if (request.prompt_lengths.size() != request.sequences.size()) {
-    throw Error(ErrorCode::kInvalidArgument, "scoring: one prompt length for each sequence is expected")
+    throw Error(ErrorCode::kInvalidArgument,
+                "scoring: one prompt length for each sequence is expected")
         .with("sequences", request.sequences.size())
         .with("prompt_lengths", request.prompt_lengths.size());
   }
@@ -30,7 +31,8 @@ void check(const ScoreRequest& request, int64_t vocab_size) {
       fail("a prompt length must be from 1 to the sequence's length " + std::to_string(length), s);
     }
     for (const int32_t id : request.sequences[s]) {
-      if (id < 0 || id >= vocab_size) fail("token id " + std::to_string(id) + " lies outside the vocabulary", s);
+      if (id < 0 || id >= vocab_size)
+        fail("token id " + std::to_string(id) + " lies outside the vocabulary", s);
     }
   }
 }
@@ -72,8 +74,8 @@ void merge_ranks(parallel::Group& group, std::vector<LogSum>& sums, std::vector<
 }
 
 // log p(target) of rows of `states` [count, H].
-void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, int64_t count, const Head& local,
-                int64_t vocab_chunk, std::vector<float>& logits, float* out) {
+void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, int64_t count,
+                const Head& local, int64_t vocab_chunk, std::vector<float>& logits, float* out) {
   const VectorKernels& kernels = vector_kernels();
   const at::Tensor& head = local.weight;
   const int64_t vocab_size = head.size(0), width = head.size(1);
@@ -89,19 +91,21 @@ void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, i
         const float* row = logits.data() + r * size;
         float largest = 0, smallest = 0;
         kernels.range(row, size, &largest, &smallest);
-        sums[static_cast<size_t>(r)].add(largest, kernels.exponentials(row, nullptr, size, largest, 1.0f));
+        sums[static_cast<size_t>(r)].add(largest,
+                                         kernels.exponentials(row, nullptr, size, largest, 1.0f));
         const int64_t target = targets[r] - local.vocab.begin - first;
         if (target >= 0 && target < size) chosen[static_cast<size_t>(r)] = row[target];
       }
     });
   }
   if (!local.vocab.whole()) merge_ranks(*local.vocab.group, sums, chosen);
-  for (size_t r = 0; r < sums.size(); ++r) out[r] = static_cast<float>(chosen[r] - (sums[r].largest + std::log(sums[r].sum)));
+  for (size_t r = 0; r < sums.size(); ++r)
+    out[r] = static_cast<float>(chosen[r] - (sums[r].largest + std::log(sums[r].sum)));
 }
 
 // Scores of sequences [begin, end), which are one pack.
-void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& request, size_t begin, size_t end,
-                const ScoreOptions& options, std::vector<std::vector<float>>& scores) {
+void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& request, size_t begin,
+                size_t end, const ScoreOptions& options, std::vector<std::vector<float>>& scores) {
   std::vector<int64_t> positions;
   std::vector<int32_t> targets;
   int64_t first = 0;
@@ -114,20 +118,24 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
     first += static_cast<int64_t>(ids.size());
   }
   if (targets.empty()) return;
-  at::Tensor index = at::empty({static_cast<int64_t>(positions.size())}, at::TensorOptions().dtype(at::kLong));
+  at::Tensor index =
+      at::empty({static_cast<int64_t>(positions.size())}, at::TensorOptions().dtype(at::kLong));
   std::copy(positions.begin(), positions.end(), index.mutable_data_ptr<int64_t>());
-  const at::Tensor hidden = decoder.hidden(pack_rows({request.sequences.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                      request.sequences.begin() + static_cast<std::ptrdiff_t>(end)}));
+  const at::Tensor hidden =
+      decoder.hidden(pack_rows({request.sequences.begin() + static_cast<std::ptrdiff_t>(begin),
+                                request.sequences.begin() + static_cast<std::ptrdiff_t>(end)}));
   const at::Tensor states = at::index_select(hidden, 0, index).to(at::kFloat).contiguous();
   std::vector<float> logits, values(targets.size());
   const auto count = static_cast<int64_t>(targets.size());
   for (int64_t row = 0; row < count; row += options.row_chunk) {
     score_rows(pool, states.const_data_ptr<float>() + row * states.size(1), targets.data() + row,
-               std::min(options.row_chunk, count - row), decoder.head(), options.vocab_chunk, logits, values.data() + row);
+               std::min(options.row_chunk, count - row), decoder.head(), options.vocab_chunk,
+               logits, values.data() + row);
   }
   auto next = values.begin();
   for (size_t s = begin; s < end; ++s) {
-    const auto size = static_cast<std::ptrdiff_t>(request.sequences[s].size()) - request.prompt_lengths[s];
+    const auto size =
+        static_cast<std::ptrdiff_t>(request.sequences[s].size()) - request.prompt_lengths[s];
     scores[s].assign(next, next + size);
     next += size;
   }
@@ -135,12 +143,15 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
 
 }  // namespace
 
-std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest& request, const ScoreOptions& options) {
+std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest& request,
+                                      const ScoreOptions& options) {
   check(request, decoder.config().vocab_size);
   if (options.max_tokens_per_forward < 1 || options.vocab_chunk < 1 || options.row_chunk < 1) {
-    throw Error(ErrorCode::kInvalidArgument, "scoring: max_tokens_per_forward, vocab_chunk and row_chunk must be at least 1");
+    throw Error(ErrorCode::kInvalidArgument,
+                "scoring: max_tokens_per_forward, vocab_chunk and row_chunk must be at least 1");
   }
-  if (!decoder.head_weight().is_cpu()) throw Error(ErrorCode::kUnavailable, "scoring runs on the CPU; move the model there");
+  if (!decoder.head_weight().is_cpu())
+    throw Error(ErrorCode::kUnavailable, "scoring runs on the CPU; move the model there");
   const c10::InferenceMode inference;
   WorkerPool pool(at::get_num_threads());
   std::vector<std::vector<float>> scores(request.sequences.size());
@@ -150,7 +161,8 @@ std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest
     do {
       tokens += static_cast<int64_t>(request.sequences[end++].size());
     } while (end < request.sequences.size() &&
-             tokens + static_cast<int64_t>(request.sequences[end].size()) <= options.max_tokens_per_forward);
+             tokens + static_cast<int64_t>(request.sequences[end].size()) <=
+                 options.max_tokens_per_forward);
     score_pack(pool, decoder, request, begin, end, options, scores);
     begin = end;
   }

@@ -28,7 +28,9 @@ at::Tensor find(const std::vector<parallel::NamedParameter>& parameters, const s
   return {};
 }
 
-at::Tensor as_float(const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kFloat).contiguous() : tensor; }
+at::Tensor as_float(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.to(at::kFloat).contiguous() : tensor;
+}
 
 void grow(std::vector<float>& buffer, int64_t size) {
   if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(static_cast<size_t>(size));
@@ -68,7 +70,8 @@ void StepModel::bind(const Decoder& decoder) {
   const auto parameters = decoder.parameters();
   for (const auto& parameter : parameters) {
     if (!parameter.value.is_cpu()) {
-      throw Error(ErrorCode::kUnavailable, "generation runs on the CPU; move the model there").with("tensor", parameter.name);
+      throw Error(ErrorCode::kUnavailable, "generation runs on the CPU; move the model there")
+          .with("tensor", parameter.name);
     }
   }
   embedding_ = find(parameters, "model.embed_tokens.weight");
@@ -76,23 +79,28 @@ void StepModel::bind(const Decoder& decoder) {
   head_ = Matrix(decoder.head_weight().detach(), {});
   inverse_frequencies_ = rope_inverse_frequencies(config_.rope, config_.head_dim);
   layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
-  for (size_t i = 0; i < layers_.size(); ++i) bind_layer(i, parameters);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    bind_layer(i, parameters);
 }
 
 void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParameter>& parameters) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
   const auto tensor = [&](const char* name) { return find(parameters, prefix + name); };
   const auto matrix = [&](const std::string& name) {
-    return Matrix(find(parameters, prefix + name + ".weight"), find(parameters, prefix + name + ".bias"));
+    return Matrix(find(parameters, prefix + name + ".weight"),
+                  find(parameters, prefix + name + ".bias"));
   };
   // Its bias is added once, by the first rank.
   const auto last_matrix = [&](const std::string& name) {
-    return ranks_.rank() == 0 ? matrix(name) : Matrix(find(parameters, prefix + name + ".weight"), {});
+    return ranks_.rank() == 0 ? matrix(name)
+                              : Matrix(find(parameters, prefix + name + ".weight"), {});
   };
   Layer& layer = layers_[index];
-  layer.q = matrix("self_attn.q_proj"), layer.k = matrix("self_attn.k_proj"), layer.v = matrix("self_attn.v_proj");
+  layer.q = matrix("self_attn.q_proj"), layer.k = matrix("self_attn.k_proj"),
+  layer.v = matrix("self_attn.v_proj");
   layer.o = last_matrix("self_attn.o_proj");
-  layer.gate = matrix("mlp.gate_proj"), layer.up = matrix("mlp.up_proj"), layer.down = last_matrix("mlp.down_proj");
+  layer.gate = matrix("mlp.gate_proj"), layer.up = matrix("mlp.up_proj"),
+  layer.down = last_matrix("mlp.down_proj");
   layer.input_norm = as_float(tensor("input_layernorm.weight"));
   layer.post_norm = as_float(tensor("post_attention_layernorm.weight"));
   layer.q_norm = as_float(tensor("self_attn.q_norm.weight"));
@@ -102,19 +110,22 @@ void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParame
 
 int64_t StepModel::kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens) {
   const ModelConfig& config = decoder.config();
-  return 2 * config.num_hidden_layers * num_blocks * block_tokens * kv_heads_of(decoder) * padded(config.head_dim) * 4;
+  return 2 * config.num_hidden_layers * num_blocks * block_tokens * kv_heads_of(decoder) *
+         padded(config.head_dim) * 4;
 }
 
 int64_t StepModel::kv_bytes() const {
   int64_t bytes = 0;
-  for (const Layer& layer : layers_) bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
+  for (const Layer& layer : layers_)
+    bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
   return bytes;
 }
 
 // Each rank looks up the ids whose rows it holds.
 void StepModel::embed(const std::vector<int32_t>& ids) {
   const int64_t width = config_.hidden_size, count = static_cast<int64_t>(ids.size()) * width;
-  const int64_t begin = parallel::vocab_begin(config_.vocab_size, ranks_.size(), ranks_.rank()), rows = embedding_.size(0);
+  const int64_t begin = parallel::vocab_begin(config_.vocab_size, ranks_.size(), ranks_.rank()),
+                rows = embedding_.size(0);
   float* const out = ranks_.active() ? ranks_.own_part(count) : x_.data();
   for (size_t r = 0; r < ids.size(); ++r) {
     float* to = out + static_cast<int64_t>(r) * width;
@@ -122,7 +133,8 @@ void StepModel::embed(const std::vector<int32_t>& ids) {
     if (id < 0 || id >= rows) {
       std::fill(to, to + width, 0.0f);
     } else if (embedding_.scalar_type() == at::kFloat) {
-      std::memcpy(to, embedding_.const_data_ptr<float>() + id * width, sizeof(float) * static_cast<size_t>(width));
+      std::memcpy(to, embedding_.const_data_ptr<float>() + id * width,
+                  sizeof(float) * static_cast<size_t>(width));
     } else {
       const at::Tensor row = embedding_.select(0, id).to(at::kFloat);
       std::memcpy(to, row.const_data_ptr<float>(), sizeof(float) * static_cast<size_t>(width));
@@ -151,10 +163,12 @@ void StepModel::plan_attention(const std::vector<StepSpan>& spans) {
   longest_ = 0;
   for (size_t s = 0; s < spans.size(); ++s) {
     longest_ = std::max(longest_, spans[s].first_position + spans[s].count);
-    span_of_row_.insert(span_of_row_.end(), static_cast<size_t>(spans[s].count), static_cast<int64_t>(s));
+    span_of_row_.insert(span_of_row_.end(), static_cast<size_t>(spans[s].count),
+                        static_cast<int64_t>(s));
     for (int64_t head = 0; head < kv_heads_; ++head) {
       for (int64_t first = 0; first < spans[s].count; first += kQueriesPerTask) {
-        tasks_.push_back({static_cast<int64_t>(s), head, first, std::min(kQueriesPerTask, spans[s].count - first)});
+        tasks_.push_back({static_cast<int64_t>(s), head, first,
+                          std::min(kQueriesPerTask, spans[s].count - first)});
       }
     }
   }
@@ -166,7 +180,8 @@ void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   pool_.run(rows, std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
-      vector_kernels().norm(x_.data() + r * width, weight.const_data_ptr<float>(), h_.data() + r * width, width, eps);
+      vector_kernels().norm(x_.data() + r * width, weight.const_data_ptr<float>(),
+                            h_.data() + r * width, width, eps);
     }
   });
 }
@@ -174,24 +189,30 @@ void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
 // Norms and rotates one row's q and k, and writes its k and v into its block.
 void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
   const int64_t heads = heads_, kv_heads = kv_heads_, dim = config_.head_dim;
-  const int64_t position = span.first_position + row - span.first_row, offset = position % block_tokens_;
+  const int64_t position = span.first_position + row - span.first_row,
+                offset = position % block_tokens_;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const VectorKernels& kernels = vector_kernels();
   float *q = q_.data() + row * heads * dim, *k = k_.data() + row * kv_heads * dim;
   const float* v = v_.data() + row * kv_heads * dim;
   if (layer.q_norm.defined()) {
-    for (int64_t i = 0; i < heads; ++i) kernels.norm(q + i * dim, layer.q_norm.const_data_ptr<float>(), q + i * dim, dim, eps);
-    for (int64_t i = 0; i < kv_heads; ++i) kernels.norm(k + i * dim, layer.k_norm.const_data_ptr<float>(), k + i * dim, dim, eps);
+    for (int64_t i = 0; i < heads; ++i)
+      kernels.norm(q + i * dim, layer.q_norm.const_data_ptr<float>(), q + i * dim, dim, eps);
+    for (int64_t i = 0; i < kv_heads; ++i)
+      kernels.norm(k + i * dim, layer.k_norm.const_data_ptr<float>(), k + i * dim, dim, eps);
   }
   const float *cos = cos_.data() + position * (dim / 2), *sin = sin_.data() + position * (dim / 2);
   kernels.rotate(q, cos, sin, heads, dim);
   kernels.rotate(k, cos, sin, kv_heads, dim);
   const int64_t head_size = padded_dim_ * block_tokens_;
   const int64_t at = span.table[position / block_tokens_] * kv_heads * head_size;
-  float *keys = layer.keys.mutable_data_ptr<float>() + at, *values = layer.values.mutable_data_ptr<float>() + at;
+  float *keys = layer.keys.mutable_data_ptr<float>() + at,
+        *values = layer.values.mutable_data_ptr<float>() + at;
   for (int64_t head = 0; head < kv_heads; ++head) {
-    for (int64_t d = 0; d < dim; ++d) keys[head * head_size + d * block_tokens_ + offset] = k[head * dim + d];
-    std::memcpy(values + head * head_size + offset * padded_dim_, v + head * dim, sizeof(float) * static_cast<size_t>(dim));
+    for (int64_t d = 0; d < dim; ++d)
+      keys[head * head_size + d * block_tokens_ + offset] = k[head * dim + d];
+    std::memcpy(values + head * head_size + offset * padded_dim_, v + head * dim,
+                sizeof(float) * static_cast<size_t>(dim));
   }
 }
 
@@ -206,22 +227,23 @@ void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
       const Attention& task = tasks_[static_cast<size_t>(i)];
       const StepSpan& span = spans[static_cast<size_t>(task.span)];
       const int64_t at = (span.first_row + task.first) * width + task.head * group * dim;
-      vector_kernels().attend({.q = q_.data() + at,
-                               .out = mixed_.data() + at,
-                               .keys = layer.keys.const_data_ptr<float>() + task.head * head_size,
-                               .values = layer.values.const_data_ptr<float>() + task.head * head_size,
-                               .table = span.table,
-                               .scratch = scratch.data(),
-                               .q_stride = width,
-                               .block_stride = kv_heads_ * head_size,
-                               .first_position = span.first_position + task.first,
-                               .num_queries = task.count,
-                               .group = group,
-                               .head_dim = dim,
-                               .padded_dim = padded_dim_,
-                               .block_tokens = block_tokens_,
-                               .window = layer.window,
-                               .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
+      vector_kernels().attend(
+          {.q = q_.data() + at,
+           .out = mixed_.data() + at,
+           .keys = layer.keys.const_data_ptr<float>() + task.head * head_size,
+           .values = layer.values.const_data_ptr<float>() + task.head * head_size,
+           .table = span.table,
+           .scratch = scratch.data(),
+           .q_stride = width,
+           .block_stride = kv_heads_ * head_size,
+           .first_position = span.first_position + task.first,
+           .num_queries = task.count,
+           .group = group,
+           .head_dim = dim,
+           .padded_dim = padded_dim_,
+           .block_tokens = block_tokens_,
+           .window = layer.window,
+           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
     }
   });
 }
@@ -241,7 +263,9 @@ void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int6
   const int64_t width = config_.hidden_size, kv_width = layer.k.out, inner = layer.gate.out;
   normalise(layer.input_norm, rows);
   multiply(pool_, h_.data(), width, rows,
-           {{&layer.q, q_.data(), layer.q.out}, {&layer.k, k_.data(), kv_width}, {&layer.v, v_.data(), kv_width}});
+           {{&layer.q, q_.data(), layer.q.out},
+            {&layer.k, k_.data(), kv_width},
+            {&layer.v, v_.data(), kv_width}});
   pool_.run(rows, 4, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       store(layer, spans[static_cast<size_t>(span_of_row_[static_cast<size_t>(row)])], row);
@@ -250,7 +274,8 @@ void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int6
   attend(layer, spans);
   close_block(layer.o, mixed_.data(), rows);
   normalise(layer.post_norm, rows);
-  multiply_gated(pool_, h_.data(), width, rows, layer.gate, layer.up, gate_.data(), up_.data(), inner);
+  multiply_gated(pool_, h_.data(), width, rows, layer.gate, layer.up, gate_.data(), up_.data(),
+                 inner);
   close_block(layer.down, gate_.data(), rows);
 }
 
@@ -268,12 +293,13 @@ void StepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepS
   plan_attention(spans);
   extend_rope(longest_);
   embed(ids);
-  for (Layer& layer : layers_) run_layer(layer, spans, rows);
+  for (Layer& layer : layers_)
+    run_layer(layer, spans, rows);
 }
 
 void StepModel::final_state(int64_t row, float* out) const {
-  vector_kernels().norm(x_.data() + row * config_.hidden_size, final_norm_.const_data_ptr<float>(), out, config_.hidden_size,
-                        static_cast<float>(config_.rms_norm_eps));
+  vector_kernels().norm(x_.data() + row * config_.hidden_size, final_norm_.const_data_ptr<float>(),
+                        out, config_.hidden_size, static_cast<float>(config_.rms_norm_eps));
 }
 
 void StepModel::logits(const float* states, int64_t rows, float* out) {
@@ -281,15 +307,19 @@ void StepModel::logits(const float* states, int64_t rows, float* out) {
     multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
     return;
   }
-  const int64_t total = config_.vocab_size, ranks = ranks_.size(), each = parallel::vocab_rows_per_rank(total, ranks);
+  const int64_t total = config_.vocab_size, ranks = ranks_.size(),
+                each = parallel::vocab_rows_per_rank(total, ranks);
   float* const own = ranks_.own_part(rows * each);
   multiply(pool_, states, config_.hidden_size, rows, {{&head_, own, each}});
-  for (int64_t row = 0; row < rows; ++row) std::fill(own + row * each + head_.out, own + (row + 1) * each, 0.0f);
+  for (int64_t row = 0; row < rows; ++row)
+    std::fill(own + row * each + head_.out, own + (row + 1) * each, 0.0f);
   const float* const parts = ranks_.gather_parts(rows * each);
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    const int64_t begin = parallel::vocab_begin(total, ranks, rank), count = parallel::vocab_end(total, ranks, rank) - begin;
+    const int64_t begin = parallel::vocab_begin(total, ranks, rank),
+                  count = parallel::vocab_end(total, ranks, rank) - begin;
     for (int64_t row = 0; row < rows; ++row)
-      std::memcpy(out + row * total + begin, parts + (rank * rows + row) * each, sizeof(float) * static_cast<size_t>(count));
+      std::memcpy(out + row * total + begin, parts + (rank * rows + row) * each,
+                  sizeof(float) * static_cast<size_t>(count));
   }
 }
 

@@ -1,4 +1,5 @@
-// The forward of generation: a few new tokens of several sequences against keys and values in blocks. Private to models/.
+// The forward of generation: a few new tokens of several sequences against keys and values in
+// blocks. Private to models/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,26 +14,31 @@
 
 namespace retort::models {
 
-// New tokens of one sequence: rows [first_row, first_row + count), at positions first_position, ... `table` names the blocks
-// of the whole sequence, the new tokens' among them.
+// New tokens of one sequence: rows [first_row, first_row + count), at positions first_position, ...
+// `table` names the blocks of the whole sequence, the new tokens' among them.
 struct StepSpan {
   int64_t first_row = 0, count = 0, first_position = 0;
   const int32_t* table = nullptr;
 };
 
-// Computes in fp32 over fp32 or bf16 weights, with fp32 keys and values. What a row gives depends on its own sequence alone,
-// bit for bit, not on how sequences share a step or are cut into steps. Legend: H hidden_size, V vocab_size.
-// Of a decoder that is split over tp ranks each rank computes its heads, its part of the MLP and its rows of the vocabulary, keeps the
-// keys and values of its heads, and all get the same states and logits. Collectives, on its tp group: in forward two exchanges of
-// [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp] (RankExchange).
+// Computes in fp32 over fp32 or bf16 weights, with fp32 keys and values. What a row gives depends
+// on its own sequence alone, bit for bit, not on how sequences share a step or are cut into steps.
+// Legend: H hidden_size, V vocab_size. Of a decoder that is split over tp ranks each rank computes
+// its heads, its part of the MLP and its rows of the vocabulary, keeps the keys and values of its
+// heads, and all get the same states and logits. Collectives, on its tp group: in forward two
+// exchanges of [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp]
+// (RankExchange).
 class StepModel {
  public:
-  // The decoder, without pipeline stages, must outlive this. kUnavailable when its weights are not on the CPU.
+  // The decoder, without pipeline stages, must outlive this. kUnavailable when its weights are not
+  // on the CPU.
   StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
 
-  // Looks at the decoder's tensors again: other tensors, or copies of those that are not read in place.
+  // Looks at the decoder's tensors again: other tensors, or copies of those that are not read in
+  // place.
   void bind(const Decoder& decoder);
-  // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4 bytes, kv_heads being this rank's.
+  // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4 bytes,
+  // kv_heads being this rank's.
   static int64_t kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
   int64_t kv_bytes() const;
 
@@ -43,13 +49,15 @@ class StepModel {
   void copy_block(int32_t from, int32_t to);
 
   const ModelConfig& config() const { return config_; }
-  WorkerPool& pool() { return pool_; }  // of at::get_num_threads() threads, as it was at construction
+  // of at::get_num_threads() threads, as it was at construction
+  WorkerPool& pool() { return pool_; }
 
  private:
   struct Layer {
     Matrix q, k, v, o, gate, up, down;
     at::Tensor input_norm, post_norm, q_norm, k_norm;  // fp32
-    at::Tensor keys, values;                           // [num_blocks, kv_heads, padded_dim * block_tokens]
+    // [num_blocks, kv_heads, padded_dim * block_tokens]
+    at::Tensor keys, values;
     int64_t window = 0;
   };
   struct Attention {  // of one task

@@ -9,18 +9,22 @@ namespace {
 void norm(const float* x, const float* w, float* y, int64_t width, float eps) {
   float squares = 0;
 #pragma omp simd reduction(+ : squares)
-  for (int64_t i = 0; i < width; ++i) squares += x[i] * x[i];
+  for (int64_t i = 0; i < width; ++i)
+    squares += x[i] * x[i];
   const float r = 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + eps);
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) y[i] = w[i] * (x[i] * r);
+  for (int64_t i = 0; i < width; ++i)
+    y[i] = w[i] * (x[i] * r);
 }
 
 void swiglu(float* __restrict gate, const float* __restrict up, int64_t size) {
 #pragma omp simd
-  for (int64_t i = 0; i < size; ++i) gate[i] = gate[i] / (1.0f + exp_float(-gate[i])) * up[i];
+  for (int64_t i = 0; i < size; ++i)
+    gate[i] = gate[i] / (1.0f + exp_float(-gate[i])) * up[i];
 }
 
-void rotate(float* x, const float* __restrict cos, const float* __restrict sin, int64_t heads, int64_t head_dim) {
+void rotate(float* x, const float* __restrict cos, const float* __restrict sin, int64_t heads,
+            int64_t head_dim) {
   const int64_t half = head_dim / 2;
   for (int64_t h = 0; h < heads; ++h) {
     float* __restrict a = x + h * head_dim;
@@ -43,14 +47,18 @@ struct QueryRow {
 
 // scores[t] = q . k_t for the 16-token groups that cover [low, high).
 template <int kRows>
-RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int64_t low, int64_t high) {
+RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int64_t low,
+                              int64_t high) {
   for (int64_t t = low / 16 * 16; t < high; t += 16) {
-    const int64_t offset = t % task.block_tokens, block = task.table[t / task.block_tokens] * task.block_stride;
+    const int64_t offset = t % task.block_tokens,
+                  block = task.table[t / task.block_tokens] * task.block_stride;
     const float* keys = task.keys + block + offset;
-    // Soon needed: these tokens' values and the next tokens' keys, which a gather over blocks hides from the hardware.
+    // Soon needed: these tokens' values and the next tokens' keys, which a gather over blocks hides
+    // from the hardware.
     const float* values = task.values + block + offset * task.padded_dim;
     const int64_t next = t + 16 < high ? t + 16 : t;
-    const float* next_keys = task.keys + task.table[next / task.block_tokens] * task.block_stride + next % task.block_tokens;
+    const float* next_keys = task.keys + task.table[next / task.block_tokens] * task.block_stride +
+                             next % task.block_tokens;
     for (int64_t d = 0; d < task.head_dim; ++d) {
       __builtin_prefetch(next_keys + d * task.block_tokens);
       __builtin_prefetch(values + d * 16);
@@ -59,45 +67,55 @@ RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int6
       Vec acc[kRows] = {};
       for (int64_t d = 0; d < task.head_dim; ++d) {
         const Vec k = load(keys + d * task.block_tokens + part);
-        for (int r = 0; r < kRows; ++r) acc[r] += rows[r].q[d] * k;
+        for (int r = 0; r < kRows; ++r)
+          acc[r] += rows[r].q[d] * k;
       }
-      for (int r = 0; r < kRows; ++r) store(rows[r].scores + t + part, acc[r]);
+      for (int r = 0; r < kRows; ++r)
+        store(rows[r].scores + t + part, acc[r]);
     }
   }
 }
 
-// Scores become e^(scale * (score - largest)), 0 at the positions of [low, high) that the row does not see. The sum.
+// Scores become e^(scale * (score - largest)), 0 at the positions of [low, high) that the row does
+// not see. The sum.
 RETORT_INLINE float softmax_row(const QueryRow& row, int64_t low, int64_t high, float scale) {
   float* scores = row.scores;
   float largest = -__builtin_inff(), total = 0;
 #pragma omp simd reduction(max : largest)
-  for (int64_t t = row.low; t < row.high; ++t) largest = scores[t] > largest ? scores[t] : largest;
+  for (int64_t t = row.low; t < row.high; ++t)
+    largest = scores[t] > largest ? scores[t] : largest;
 #pragma omp simd reduction(+ : total)
   for (int64_t t = row.low; t < row.high; ++t) {
     scores[t] = exp_float((scores[t] - largest) * scale);
     total += scores[t];
   }
-  for (int64_t t = low; t < row.low; ++t) scores[t] = 0;
-  for (int64_t t = row.high; t < high; ++t) scores[t] = 0;
+  for (int64_t t = low; t < row.low; ++t)
+    scores[t] = 0;
+  for (int64_t t = row.high; t < high; ++t)
+    scores[t] = 0;
   return total;
 }
 
 template <int kRows, int kVecs>
-RETORT_INLINE void mix_values(const AttendTask& task, const QueryRow* rows, int64_t low, int64_t high, int64_t dim,
-                              const float* inverse, float* mixed) {
+RETORT_INLINE void mix_values(const AttendTask& task, const QueryRow* rows, int64_t low,
+                              int64_t high, int64_t dim, const float* inverse, float* mixed) {
   Vec acc[kRows][kVecs] = {};
   for (int64_t t = low; t < high;) {
-    const int64_t offset = t % task.block_tokens, left = task.block_tokens - offset, stop = t + left < high ? t + left : high;
-    const float* values = task.values + task.table[t / task.block_tokens] * task.block_stride + offset * task.padded_dim + dim;
+    const int64_t offset = t % task.block_tokens, left = task.block_tokens - offset,
+                  stop = t + left < high ? t + left : high;
+    const float* values = task.values + task.table[t / task.block_tokens] * task.block_stride +
+                          offset * task.padded_dim + dim;
     for (; t < stop; ++t, values += task.padded_dim) {
       for (int v = 0; v < kVecs; ++v) {
         const Vec x = load(values + v * kLanes);
-        for (int r = 0; r < kRows; ++r) acc[r][v] += rows[r].scores[t] * x;
+        for (int r = 0; r < kRows; ++r)
+          acc[r][v] += rows[r].scores[t] * x;
       }
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) store(mixed + r * task.padded_dim + dim + v * kLanes, acc[r][v] * inverse[r]);
+    for (int v = 0; v < kVecs; ++v)
+      store(mixed + r * task.padded_dim + dim + v * kLanes, acc[r][v] * inverse[r]);
   }
 }
 
@@ -110,13 +128,18 @@ RETORT_INLINE void attend_rows(const AttendTask& task, const QueryRow* rows, flo
   }
   score_rows<kRows>(task, rows, low, high);
   float inverse[kRows];
-  for (int r = 0; r < kRows; ++r) inverse[r] = 1.0f / softmax_row(rows[r], low, high, task.scale);
+  for (int r = 0; r < kRows; ++r)
+    inverse[r] = 1.0f / softmax_row(rows[r], low, high, task.scale);
   int64_t dim = 0;
-  for (; dim + 4 * kLanes <= task.padded_dim; dim += 4 * kLanes) mix_values<kRows, 4>(task, rows, low, high, dim, inverse, mixed);
-  for (; dim + 2 * kLanes <= task.padded_dim; dim += 2 * kLanes) mix_values<kRows, 2>(task, rows, low, high, dim, inverse, mixed);
-  for (; dim < task.padded_dim; dim += kLanes) mix_values<kRows, 1>(task, rows, low, high, dim, inverse, mixed);
+  for (; dim + 4 * kLanes <= task.padded_dim; dim += 4 * kLanes)
+    mix_values<kRows, 4>(task, rows, low, high, dim, inverse, mixed);
+  for (; dim + 2 * kLanes <= task.padded_dim; dim += 2 * kLanes)
+    mix_values<kRows, 2>(task, rows, low, high, dim, inverse, mixed);
+  for (; dim < task.padded_dim; dim += kLanes)
+    mix_values<kRows, 1>(task, rows, low, high, dim, inverse, mixed);
   for (int r = 0; r < kRows; ++r) {
-    for (int64_t d = 0; d < task.head_dim; ++d) rows[r].out[d] = mixed[r * task.padded_dim + d];
+    for (int64_t d = 0; d < task.head_dim; ++d)
+      rows[r].out[d] = mixed[r * task.padded_dim + d];
   }
 }
 

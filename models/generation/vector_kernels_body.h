@@ -9,7 +9,8 @@
 namespace retort::models {
 namespace {
 
-constexpr VectorKernels kKernels{product_float, product_bfloat16, norm, swiglu, rotate, attend, range, find, exponentials, race};
+constexpr VectorKernels kKernels{
+    product_float, product_bfloat16, norm, swiglu, rotate, attend, range, find, exponentials, race};
 
 }  // namespace
 }  // namespace retort::models

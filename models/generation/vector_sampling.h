@@ -23,14 +23,17 @@ int64_t find(const float* x, int64_t size, float value) {
   for (; i + kPiece <= size; i += kPiece) {
     int found = 0;
 #pragma omp simd reduction(| : found)
-    for (int64_t j = 0; j < kPiece; ++j) found |= x[i + j] == value;
+    for (int64_t j = 0; j < kPiece; ++j)
+      found |= x[i + j] == value;
     if (found) break;
   }
-  while (i < size && !(x[i] == value)) ++i;
+  while (i < size && !(x[i] == value))
+    ++i;
   return i;
 }
 
-double exponentials(const float* __restrict x, float* __restrict out, int64_t size, float shift, float scale) {
+double exponentials(const float* __restrict x, float* __restrict out, int64_t size, float shift,
+                    float scale) {
   double total = 0;
   for (int64_t begin = 0; begin < size; begin += 4096) {
     const int64_t end = begin + 4096 < size ? begin + 4096 : size;
@@ -43,7 +46,8 @@ double exponentials(const float* __restrict x, float* __restrict out, int64_t si
       }
     } else {
 #pragma omp simd reduction(+ : sum)
-      for (int64_t i = begin; i < end; ++i) sum += exp_float((x[i] - shift) * scale);
+      for (int64_t i = begin; i < end; ++i)
+        sum += exp_float((x[i] - shift) * scale);
     }
     total += sum;
   }
@@ -57,7 +61,8 @@ RETORT_INLINE uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// -log(u) of a normal u in (0, 1), to about 1e-11: u = 2^k m with m in [1/sqrt(2), sqrt(2)), log m = 2 artanh((m-1)/(m+1)).
+// -log(u) of a normal u in (0, 1), to about 1e-11: u = 2^k m with m in [1/sqrt(2), sqrt(2)), log m
+// = 2 artanh((m-1)/(m+1)).
 RETORT_INLINE double minus_log(double u) {
   const auto bits = __builtin_bit_cast(int64_t, u);
   const int64_t k = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
@@ -90,7 +95,8 @@ int64_t race(const float* weights, int64_t size, uint64_t key) {
     if (!(largest > best)) continue;
     best = largest;
     int64_t i = 0;
-    while (scores[i] != largest) ++i;
+    while (scores[i] != largest)
+      ++i;
     winner = begin + i;
   }
   return winner;

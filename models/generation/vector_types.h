@@ -1,6 +1,7 @@
-// Vectors as wide as the instruction set that the including file is compiled for. Private to models/.
-// Everything is in an anonymous namespace: the three files that end up including this differ in their instruction set, so
-// nothing with external linkage, inline functions of the standard library among them, may be instantiated here.
+// Vectors as wide as the instruction set that the including file is compiled for. Private to
+// models/. Everything is in an anonymous namespace: the three files that end up including this
+// differ in their instruction set, so nothing with external linkage, inline functions of the
+// standard library among them, may be instantiated here.
 #pragma once
 
 #include <stdint.h>
@@ -33,7 +34,8 @@ RETORT_INLINE float bit_float(uint32_t bits) { return __builtin_bit_cast(float, 
 
 RETORT_INLINE Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
 RETORT_INLINE Vec load(const uint16_t* p) {
-  const IntVec wide = __builtin_convertvector(*reinterpret_cast<const LooseHalfVec*>(p), IntVec) << 16;
+  const IntVec wide = __builtin_convertvector(*reinterpret_cast<const LooseHalfVec*>(p), IntVec)
+                      << 16;
   return (Vec)wide;
 }
 RETORT_INLINE void store(float* p, const Vec& v) { *reinterpret_cast<LooseVec*>(p) = v; }
@@ -44,13 +46,15 @@ RETORT_INLINE Vec load_some(const float* p, int64_t count) {
   return (Vec)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
 #else
   float lanes[kLanes] = {};
-  for (int64_t i = 0; i < count; ++i) lanes[i] = p[i];
+  for (int64_t i = 0; i < count; ++i)
+    lanes[i] = p[i];
   return load(lanes);
 #endif
 }
 RETORT_INLINE Vec load_some(const uint16_t* p, int64_t count) {
   float lanes[kLanes] = {};
-  for (int64_t i = 0; i < count; ++i) lanes[i] = bit_float(static_cast<uint32_t>(p[i]) << 16);
+  for (int64_t i = 0; i < count; ++i)
+    lanes[i] = bit_float(static_cast<uint32_t>(p[i]) << 16);
   return load(lanes);
 }
 

@@ -25,7 +25,8 @@ WorkerPool::WorkerPool(int threads) {
 }
 
 WorkerPool::~WorkerPool() {
-  for (std::jthread& worker : workers_) worker.request_stop();
+  for (std::jthread& worker : workers_)
+    worker.request_stop();
   left_.store(kStop);
   left_.notify_all();
 }
@@ -35,7 +36,8 @@ bool WorkerPool::take_chunk(int thread) {
   uint32_t left = left_.load(std::memory_order_acquire);
   do {
     if (left == 0 || left == kStop) return false;
-  } while (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+  } while (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire));
   const int64_t begin = (static_cast<int64_t>(left) - 1) * chunk_;
   try {
     (*body_)(begin, std::min(begin + chunk_, count_), thread);
@@ -62,9 +64,11 @@ void WorkerPool::work(const std::stop_token& stop, int thread) {
   }
 }
 
-void WorkerPool::run(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t, int)>& f) {
+void WorkerPool::run(int64_t count, int64_t grain,
+                     const std::function<void(int64_t, int64_t, int)>& f) {
   if (count <= 0) return;
-  const int64_t pieces = std::min(kChunksPerThread * threads(), count / std::max<int64_t>(1, grain));
+  const int64_t pieces =
+      std::min(kChunksPerThread * threads(), count / std::max<int64_t>(1, grain));
   if (workers_.empty() || pieces <= 1) {
     f(0, count, 0);
     return;

@@ -12,10 +12,11 @@
 
 namespace retort::models {
 
-// Work is cut into chunks that whoever is free takes, the caller among them, and the caller waits for chunks, not for
-// threads: a thread that the system has not scheduled holds nobody up. (A barrier over all threads, as OpenMP has it, makes
-// parts of some microseconds many times slower as soon as another process wants a core.) Idle threads look for work for a
-// moment and then sleep. One thread at a time may call run.
+// Work is cut into chunks that whoever is free takes, the caller among them, and the caller waits
+// for chunks, not for threads: a thread that the system has not scheduled holds nobody up. (A
+// barrier over all threads, as OpenMP has it, makes parts of some microseconds many times slower as
+// soon as another process wants a core.) Idle threads look for work for a moment and then sleep.
+// One thread at a time may call run.
 class WorkerPool {
  public:
   explicit WorkerPool(int threads);  // the caller's included; at least 1
@@ -24,8 +25,9 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
-  // f(begin, end, thread) over pieces of [0, count) of at least `grain`, thread in [0, threads()). Which pieces and on which
-  // thread is not determined. Rethrows the exception of the last piece that threw one.
+  // f(begin, end, thread) over pieces of [0, count) of at least `grain`, thread in [0, threads()).
+  // Which pieces and on which thread is not determined. Rethrows the exception of the last piece
+  // that threw one.
   void run(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t, int)>& f);
 
  private:

@@ -32,7 +32,8 @@ class RustSpans {
   RtSpans* out() { return &raw_; }
   std::vector<std::pair<size_t, size_t>> pairs() const {
     std::vector<std::pair<size_t, size_t>> pairs(raw_.len);
-    for (size_t i = 0; i < raw_.len; ++i) pairs[i] = {raw_.data[2 * i], raw_.data[2 * i + 1]};
+    for (size_t i = 0; i < raw_.len; ++i)
+      pairs[i] = {raw_.data[2 * i], raw_.data[2 * i + 1]};
     return pairs;
   }
 
@@ -40,16 +41,21 @@ class RustSpans {
   RtSpans raw_{nullptr, 0};
 };
 
-std::string chat_context(const std::string& origin) { return origin.empty() ? "chat template" : "chat template of " + origin; }
+std::string chat_context(const std::string& origin) {
+  return origin.empty() ? "chat template" : "chat template of " + origin;
+}
 
-// Marks the tokens from the first that ends after `begin` to the last that starts before `end`: a token that straddles
-// a border counts as the assistant's, as in transformers.
-void mark_tokens(const Tokenizer::Encoding& encoding, std::pair<size_t, size_t> span, std::vector<uint8_t>& assistant) {
+// Marks the tokens from the first that ends after `begin` to the last that starts before `end`: a
+// token that straddles a border counts as the assistant's, as in transformers.
+void mark_tokens(const Tokenizer::Encoding& encoding, std::pair<size_t, size_t> span,
+                 std::vector<uint8_t>& assistant) {
   const auto [begin, end] = span;
   if (begin == end) return;
   size_t first = 0;
-  while (first < encoding.offsets.size() && encoding.offsets[first].second <= begin) ++first;
-  for (size_t i = first; i < encoding.offsets.size() && encoding.offsets[i].first < end; ++i) assistant[i] = 1;
+  while (first < encoding.offsets.size() && encoding.offsets[first].second <= begin)
+    ++first;
+  for (size_t i = first; i < encoding.offsets.size() && encoding.offsets[i].first < end; ++i)
+    assistant[i] = 1;
 }
 
 }  // namespace
@@ -61,16 +67,18 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
   if (files.chat_template) {
     impl->source = *files.chat_template;
     RustString variables;
-    call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config), borrow_optional(files.special_map),
-              variables.out());
-    call_rust(chat_context(impl->origin), rt_template_open, borrow(impl->source), borrow(variables.view()), &impl->handle);
+    call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config),
+              borrow_optional(files.special_map), variables.out());
+    call_rust(chat_context(impl->origin), rt_template_open, borrow(impl->source),
+              borrow(variables.view()), &impl->handle);
   }
   ChatTemplate chat;
   chat.impl_ = std::move(impl);
   return chat;
 }
 
-ChatTemplate ChatTemplate::from_source(std::string source, std::string bos_token, std::string eos_token) {
+ChatTemplate ChatTemplate::from_source(std::string source, std::string bos_token,
+                                       std::string eos_token) {
   JsonLine variables;  // an absent token is undefined in the template, as in transformers
   if (!bos_token.empty()) variables.add("bos_token", std::string_view(bos_token));
   if (!eos_token.empty()) variables.add("eos_token", std::string_view(eos_token));
@@ -84,36 +92,43 @@ ChatTemplate ChatTemplate::from_source(std::string source, std::string bos_token
 }
 
 bool ChatTemplate::exists() const { return impl_ != nullptr && impl_->handle != nullptr; }
-bool ChatTemplate::has_generation_marks() const { return exists() && rt_template_has_marks(impl_->handle); }
+bool ChatTemplate::has_generation_marks() const {
+  return exists() && rt_template_has_marks(impl_->handle);
+}
 
 const std::string& ChatTemplate::source() const {
   RETORT_CHECK(impl_ != nullptr) << "ChatTemplate was neither loaded nor made from source";
   return impl_->source;
 }
 
-ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json, bool add_generation_prompt, bool assistant_spans) const {
+ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json, bool add_generation_prompt,
+                                         bool assistant_spans) const {
   if (!exists()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the model folder has no chat template: add chat_template.jinja, or a chat_template in "
-                "tokenizer_config.json")
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "the model folder has no chat template: add chat_template.jinja, or a chat_template in "
+        "tokenizer_config.json")
         .with("folder", impl_ ? impl_->origin : "");
   }
   RustString text;
   RustSpans spans;
-  call_rust(chat_context(impl_->origin), rt_template_render, impl_->handle, borrow(messages_json), add_generation_prompt,
-            assistant_spans, text.out(), spans.out());
+  call_rust(chat_context(impl_->origin), rt_template_render, impl_->handle, borrow(messages_json),
+            add_generation_prompt, assistant_spans, text.out(), spans.out());
   return {text.str(), spans.pairs()};
 }
 
-ChatTemplate::Rendered ChatTemplate::render(std::string_view messages_json, bool add_generation_prompt) const {
+ChatTemplate::Rendered ChatTemplate::render(std::string_view messages_json,
+                                            bool add_generation_prompt) const {
   return run(messages_json, add_generation_prompt, false);
 }
 
-ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat, std::string_view messages_json) {
+ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
+                         std::string_view messages_json) {
   const auto rendered = chat.run(messages_json, false, true);
   const auto encoding = tokenizer.encode_with_offsets(rendered.text, false);
   ChatTokens tokens{encoding.ids, std::vector<uint8_t>(encoding.ids.size(), 0)};
-  for (const auto& span : rendered.generation_spans) mark_tokens(encoding, span, tokens.assistant);
+  for (const auto& span : rendered.generation_spans)
+    mark_tokens(encoding, span, tokens.assistant);
   return tokens;
 }
 

@@ -35,7 +35,8 @@ class RustTokens {
   std::vector<int32_t> ids() const { return {raw_.ids, raw_.ids + raw_.len}; }
   std::vector<std::pair<uint32_t, uint32_t>> offsets() const {
     std::vector<std::pair<uint32_t, uint32_t>> pairs(raw_.len);
-    for (size_t i = 0; i < raw_.len; ++i) pairs[i] = {raw_.offsets[2 * i], raw_.offsets[2 * i + 1]};
+    for (size_t i = 0; i < raw_.len; ++i)
+      pairs[i] = {raw_.offsets[2 * i], raw_.offsets[2 * i + 1]};
     return pairs;
   }
 
@@ -51,15 +52,16 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   const auto path = folder / "tokenizer.json";
   if (!std::filesystem::exists(path)) {
     throw Error(ErrorCode::kInvalidArgument,
-                "no tokenizer.json in the folder; only fast tokenizers are supported (transformers' save_pretrained "
+                "no tokenizer.json in the folder; only fast tokenizers are supported "
+                "(transformers' save_pretrained "
                 "writes one)")
         .with("path", path.string());
   }
   const std::string json = read_file(path);
   const auto files = detail::TextFiles::read(folder);
   auto impl = std::make_shared<Impl>();
-  call_rust(folder.string(), rt_tokenizer_open, borrow(json), borrow_optional(files.config), borrow_optional(files.special_map),
-            &impl->handle);
+  call_rust(folder.string(), rt_tokenizer_open, borrow(json), borrow_optional(files.config),
+            borrow_optional(files.special_map), &impl->handle);
   impl->info = rt_tokenizer_info(impl->handle);
   impl->folder = folder;
   impl->chat_template = files.chat_template.value_or("");
@@ -68,19 +70,23 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   RustTokens tokens;
-  call_rust("", rt_tokenizer_encode, impl_->handle, borrow(text), add_special_tokens, false, tokens.out());
+  call_rust("", rt_tokenizer_encode, impl_->handle, borrow(text), add_special_tokens, false,
+            tokens.out());
   return tokens.ids();
 }
 
-Tokenizer::Encoding Tokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
+Tokenizer::Encoding Tokenizer::encode_with_offsets(std::string_view text,
+                                                   bool add_special_tokens) const {
   RustTokens tokens;
-  call_rust("", rt_tokenizer_encode, impl_->handle, borrow(text), add_special_tokens, true, tokens.out());
+  call_rust("", rt_tokenizer_encode, impl_->handle, borrow(text), add_special_tokens, true,
+            tokens.out());
   return {tokens.ids(), tokens.offsets()};
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   RustString text;
-  call_rust("", rt_tokenizer_decode, impl_->handle, ids.data(), ids.size(), skip_special_tokens, text.out());
+  call_rust("", rt_tokenizer_decode, impl_->handle, ids.data(), ids.size(), skip_special_tokens,
+            text.out());
   return text.str();
 }
 

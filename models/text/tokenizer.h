@@ -18,7 +18,8 @@ class Tokenizer {
   // kInvalidArgument naming the file.
   static Tokenizer load(const std::filesystem::path& folder);
 
-  // add_special_tokens: what the post-processor adds (BOS, ...). Special tokens in the text are recognised.
+  // add_special_tokens: what the post-processor adds (BOS, ...). Special tokens in the text are
+  // recognised.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const;
   struct Encoding {
     std::vector<int32_t> ids;
@@ -35,10 +36,12 @@ class Tokenizer {
   int32_t pad_id() const;
   const std::filesystem::path& folder() const;
 
-  // Hash of the sorted (id, token bytes, special flag) entries with id < limit (limit <= 0: all). Two tokenizers agree on the
-  // ids both know when their fingerprints at the smaller vocab_size() agree.
+  // Hash of the sorted (id, token bytes, special flag) entries with id < limit (limit <= 0: all).
+  // Two tokenizers agree on the ids both know when their fingerprints at the smaller vocab_size()
+  // agree.
   std::string vocabulary_fingerprint(int64_t limit = 0) const;
-  // Hash of merges, normaliser, pre-tokenizer and chat template: a difference is a warning, not an error.
+  // Hash of merges, normaliser, pre-tokenizer and chat template: a difference is a warning, not an
+  // error.
   std::string processing_fingerprint() const;
 
  private:
@@ -51,8 +54,9 @@ struct TokenizerTrainOptions {
   int64_t vocab_size = 4096;
   std::vector<std::string> special_tokens{"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
 };
-// Trains a byte-level BPE on the texts and writes tokenizer.json, tokenizer_config.json (with a ChatML template that has
-// {% generation %} marks), special_tokens_map.json into `folder`; transformers' AutoTokenizer opens it. Deterministic.
+// Trains a byte-level BPE on the texts and writes tokenizer.json, tokenizer_config.json (with a
+// ChatML template that has {% generation %} marks), special_tokens_map.json into `folder`;
+// transformers' AutoTokenizer opens it. Deterministic.
 void train_tokenizer(const std::vector<std::string>& texts, const TokenizerTrainOptions& options,
                      const std::filesystem::path& folder);
 

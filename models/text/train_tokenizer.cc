@@ -18,7 +18,8 @@ constexpr const char* kTurnBegin = "<|im_start|>";
 constexpr const char* kTurnEnd = "<|im_end|>";
 constexpr const char* kDocumentEnd = "<|endoftext|>";
 
-// ChatML. The assistant says its content and the end of its turn. Content is a string or a list of parts with text.
+// ChatML. The assistant says its content and the end of its turn. Content is a string or a list of
+// parts with text.
 constexpr const char* kChatTemplate = R"({%- macro content_of(message) %}
     {%- if message.content is string %}
         {{- message.content }}
@@ -50,20 +51,23 @@ void validate(const TokenizerTrainOptions& options) {
   for (const auto& token : specials) {
     if (token.empty()) throw Error(ErrorCode::kInvalidArgument, "special_tokens: a token is empty");
     if (!seen.insert(token).second) {
-      throw Error(ErrorCode::kInvalidArgument, "special_tokens: a token is listed twice").with("token", token);
+      throw Error(ErrorCode::kInvalidArgument, "special_tokens: a token is listed twice")
+          .with("token", token);
     }
   }
   for (const char* needed : {kDocumentEnd, kTurnBegin, kTurnEnd}) {
     if (!seen.contains(needed)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "special_tokens must contain <|endoftext|>, <|im_start|> and <|im_end|>: padding and the chat "
+                  "special_tokens must contain <|endoftext|>, <|im_start|> and <|im_end|>: padding "
+                  "and the chat "
                   "template use them")
           .with("missing", needed);
     }
   }
   const int64_t least = kByteAlphabet + static_cast<int64_t>(specials.size());
   if (options.vocab_size < least || options.vocab_size > (int64_t{1} << 24)) {
-    throw Error(ErrorCode::kInvalidArgument, "vocab_size must hold the 256 bytes and the special tokens, and be at most 2^24")
+    throw Error(ErrorCode::kInvalidArgument,
+                "vocab_size must hold the 256 bytes and the special tokens, and be at most 2^24")
         .with("vocab_size", options.vocab_size)
         .with("least", least);
   }
@@ -82,14 +86,16 @@ std::string added_token(const std::string& content) {
 
 std::string config_json(const std::vector<std::string>& specials) {
   JsonLine decoder;  // the trainer gives special tokens the first ids, in this order
-  for (size_t id = 0; id < specials.size(); ++id) decoder.raw(std::to_string(id), added_token(specials[id]));
+  for (size_t id = 0; id < specials.size(); ++id)
+    decoder.raw(std::to_string(id), added_token(specials[id]));
   return JsonLine()
              .raw("added_tokens_decoder", decoder.str())
              .raw("bos_token", "null")
              .add("eos_token", kTurnEnd)
              .add("pad_token", kDocumentEnd)
              .add("clean_up_tokenization_spaces", false)
-             .raw("model_max_length", "1000000000000000019884624838656")  // transformers' "no limit"
+             // transformers' "no limit"
+             .raw("model_max_length", "1000000000000000019884624838656")
              .add("tokenizer_class", "PreTrainedTokenizerFast")
              .add("chat_template", kChatTemplate)
              .str() +
@@ -103,8 +109,10 @@ void train_tokenizer(const std::vector<std::string>& texts, const TokenizerTrain
   validate(options);
   std::vector<RtSlice> corpus, specials;
   corpus.reserve(texts.size());
-  for (const auto& text : texts) corpus.push_back(detail::borrow(text));
-  for (const auto& token : options.special_tokens) specials.push_back(detail::borrow(token));
+  for (const auto& text : texts)
+    corpus.push_back(detail::borrow(text));
+  for (const auto& token : options.special_tokens)
+    specials.push_back(detail::borrow(token));
   detail::RustString json;
   int64_t reached = 0;
   detail::call_rust("", rt_train, corpus.data(), corpus.size(), specials.data(), specials.size(),
@@ -116,8 +124,9 @@ void train_tokenizer(const std::vector<std::string>& texts, const TokenizerTrain
   std::filesystem::create_directories(folder);
   write_file_atomically(folder / "tokenizer.json", json.view());
   write_file_atomically(folder / "tokenizer_config.json", config_json(options.special_tokens));
-  write_file_atomically(folder / "special_tokens_map.json",
-                        JsonLine().add("eos_token", kTurnEnd).add("pad_token", kDocumentEnd).str() + "\n");
+  write_file_atomically(
+      folder / "special_tokens_map.json",
+      JsonLine().add("eos_token", kTurnEnd).add("pad_token", kDocumentEnd).str() + "\n");
 }
 
 }  // namespace retort::models

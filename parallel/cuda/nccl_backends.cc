@@ -18,17 +18,22 @@ namespace retort::parallel::cuda {
 namespace {
 
 // 13000 -> "13.0", 22809 -> "2.28.9"
-std::string cuda_version(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string cuda_version(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 std::string nccl_version(int version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
 }
 
-// What c10d reads when it makes a process group. The watch of parallel/detail/device_watch.h judges timeouts and aborts; c10d's own
-// would end the process, and a call that waits on the host would keep computation and communication from overlapping.
-// Values that the user has set stay.
+// What c10d reads when it makes a process group. The watch of parallel/detail/device_watch.h judges
+// timeouts and aborts; c10d's own would end the process, and a call that waits on the host would
+// keep computation and communication from overlapping. Values that the user has set stay.
 void set_c10d_defaults() {
-  for (const auto& [name, value] : {std::pair{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}, std::pair{"TORCH_NCCL_BLOCKING_WAIT", "0"},
-                                    std::pair{"TORCH_NCCL_ENABLE_MONITORING", "0"}, std::pair{"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"}})
+  for (const auto& [name, value] :
+       {std::pair{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},
+        std::pair{"TORCH_NCCL_BLOCKING_WAIT", "0"}, std::pair{"TORCH_NCCL_ENABLE_MONITORING", "0"},
+        std::pair{"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"}})
     ::setenv(name, value, 0);
 }
 
@@ -37,18 +42,22 @@ class NcclBackends final : public detail::DeviceBackends {
   std::string versions() const override {
     int runtime = 0, nccl = 0;
     C10_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-    if (ncclGetVersion(&nccl) != ncclSuccess) throw Error(ErrorCode::kUnavailable, "NCCL does not tell its version");
+    if (ncclGetVersion(&nccl) != ncclSuccess)
+      throw Error(ErrorCode::kUnavailable, "NCCL does not tell its version");
     return "CUDA " + cuda_version(runtime) + ", NCCL " + nccl_version(nccl);
   }
 
   int64_t num_devices() const override { return c10::cuda::device_count(); }
 
   void use_device(int64_t index) override {
-    RETORT_CHECK(index >= 0 && index < num_devices()) << "device " << index << " of " << num_devices();
-    RETORT_CHECK(device_ < 0 || device_ == index) << "a process has one device; it has " << device_ << " already";
+    RETORT_CHECK(index >= 0 && index < num_devices())
+        << "device " << index << " of " << num_devices();
+    RETORT_CHECK(device_ < 0 || device_ == index)
+        << "a process has one device; it has " << device_ << " already";
     set_c10d_defaults();
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
-    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator, the random number generators, the handles' pools
+    // the allocator, the random number generators, the handles' pools
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     device_ = index;
   }
 
@@ -66,11 +75,14 @@ class NcclBackends final : public detail::DeviceBackends {
     auto options = c10d::ProcessGroupNCCL::Options::create(group.high_priority);
     options->timeout = group.timeout;
     options->group_name = group.name;
-    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.position, group.size, std::move(options));
+    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.position, group.size,
+                                                               std::move(options));
     backend->setGroupDesc(group.name);
     backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
-    // Now and in one order on all ranks, not at the first collective: a group that cannot connect is found before the first step.
-    backend->eagerConnectSingleDevice(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+    // Now and in one order on all ranks, not at the first collective: a group that cannot connect
+    // is found before the first step.
+    backend->eagerConnectSingleDevice(
+        at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
     return backend;
   }
 
@@ -82,6 +94,7 @@ class NcclBackends final : public detail::DeviceBackends {
 }  // namespace retort::parallel::cuda
 
 // detail::kDeviceBackendsFunction
-extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends* retort_cuda_backends_1() {
+extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
+retort_cuda_backends_1() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
 }

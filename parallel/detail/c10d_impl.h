@@ -33,12 +33,14 @@ struct Group::Impl {
   int position = 0;  // of this rank in `ranks`
   std::chrono::milliseconds timeout{0};
   c10::intrusive_ptr<c10d::Backend> backend;  // null: a group of one rank
-  // Collectives of tensors on a device, and who watches them; null on the CPU and where ranks share a device.
+  // Collectives of tensors on a device, and who watches them; null on the CPU and where ranks share
+  // a device.
   c10::intrusive_ptr<c10d::Backend> device_backend;
   std::shared_ptr<detail::DeviceWatch> watch;
   std::shared_ptr<detail::WatchedGroup> watched;
-  uint64_t sequence = 0;         // of the last operation
-  uint64_t num_exchanges = 0;    // collectives of our own: the same number on all members, for their tags
+  uint64_t sequence = 0;  // of the last operation
+  // collectives of our own: the same number on all members, for their tags
+  uint64_t num_exchanges = 0;
   std::optional<Error> failure;  // the first one; the group is unusable from then on
 };
 

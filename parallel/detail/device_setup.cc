@@ -36,7 +36,9 @@ std::string nccl_settings() {
   return found;
 }
 
-std::string to_text(const RankHost& host) { return std::to_string(host.num_devices) + " " + host.host; }
+std::string to_text(const RankHost& host) {
+  return std::to_string(host.num_devices) + " " + host.host;
+}
 
 RankHost from_text(const std::string& text) {
   const size_t space = text.find(' ');
@@ -46,21 +48,26 @@ RankHost from_text(const std::string& text) {
 
 }  // namespace
 
-DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank, int64_t size, bool share, Deadline deadline) {
+DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank, int64_t size,
+                         bool share, Deadline deadline) {
   std::vector<RankHost> ranks{{this_host(), module.num_devices()}};
   if (store != nullptr) {
     const auto key = [](int64_t r) { return "device/" + std::to_string(r); };
     store->set(key(rank), to_text(ranks.front()));
     ranks.clear();
-    for (int64_t r = 0; r < size; ++r) ranks.push_back(from_text(store->get(key(r), deadline)));
+    for (int64_t r = 0; r < size; ++r)
+      ranks.push_back(from_text(store->get(key(r), deadline)));
   }
   if (const std::string settings = nccl_settings(); !settings.empty()) {
     RETORT_LOG(kInfo) << "NCCL's settings in the environment: " << settings;
   }
   const DeviceChoice choice = choose_device(ranks, store != nullptr ? rank : 0, share);
   module.backends().use_device(choice.index);
-  RETORT_LOG(kInfo) << "rank " << rank << " computes on cuda:" << choice.index << " (" << module.versions() << ")"
-                    << (choice.shared ? "; ranks share devices, so their collectives go through host memory" : "");
+  RETORT_LOG(kInfo) << "rank " << rank << " computes on cuda:" << choice.index << " ("
+                    << module.versions() << ")"
+                    << (choice.shared
+                            ? "; ranks share devices, so their collectives go through host memory"
+                            : "");
   return choice;
 }
 

@@ -10,8 +10,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Error describe(ErrorCode code, const WatchedGroup& group, const WatchedGroup::Operation& operation, const std::string& what) {
-  return Error(code, "a collective on the device failed: " + what + "; the world is unusable, another rank may tell why")
+Error describe(ErrorCode code, const WatchedGroup& group, const WatchedGroup::Operation& operation,
+               const std::string& what) {
+  return Error(code, "a collective on the device failed: " + what +
+                         "; the world is unusable, another rank may tell why")
       .with("group", group.name)
       .with("rank", group.rank)
       .with("op", operation.name)
@@ -36,7 +38,8 @@ std::optional<std::string> exception_of(c10d::Work& work) {
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(std::chrono::milliseconds interval) : interval_(interval), thread_([this] { run(); }) {}
+DeviceWatch::DeviceWatch(std::chrono::milliseconds interval)
+    : interval_(interval), thread_([this] { run(); }) {}
 
 DeviceWatch::~DeviceWatch() { stop(); }
 
@@ -49,7 +52,8 @@ void DeviceWatch::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::shared_ptr<WatchedGroup> DeviceWatch::add_group(std::string name, int rank, std::chrono::milliseconds timeout,
+std::shared_ptr<WatchedGroup> DeviceWatch::add_group(std::string name, int rank,
+                                                     std::chrono::milliseconds timeout,
                                                      c10::intrusive_ptr<c10d::Backend> backend) {
   auto group = std::make_shared<WatchedGroup>();
   group->name = std::move(name);
@@ -74,7 +78,8 @@ std::optional<Error> DeviceWatch::failure() const {
 }
 
 void DeviceWatch::drop_completed(WatchedGroup& group) {
-  while (!group.running.empty() && group.running.front().work->isCompleted() && !group.running.front().work->exception()) {
+  while (!group.running.empty() && group.running.front().work->isCompleted() &&
+         !group.running.front().work->exception()) {
     group.last_completed = group.running.front().sequence;
     group.running.pop_front();
     group.front_since = Clock::now();
@@ -87,11 +92,14 @@ std::optional<Error> DeviceWatch::poll() {
     if (group->running.empty()) continue;
     const WatchedGroup::Operation& first = group->running.front();
     if (const auto why = exception_of(*first.work))
-      return describe(says_timeout(*why) ? ErrorCode::kTimeout : ErrorCode::kCollective, *group, first, *why);
-    // An operation behind others waits for its turn, so the first alone is judged, from when it came to the front.
+      return describe(says_timeout(*why) ? ErrorCode::kTimeout : ErrorCode::kCollective, *group,
+                      first, *why);
+    // An operation behind others waits for its turn, so the first alone is judged, from when it
+    // came to the front.
     if (Clock::now() - group->front_since > group->timeout)
-      return describe(ErrorCode::kTimeout, *group, first,
-                      "it has not completed within " + std::to_string(group->timeout.count()) + " ms");
+      return describe(
+          ErrorCode::kTimeout, *group, first,
+          "it has not completed within " + std::to_string(group->timeout.count()) + " ms");
   }
   return std::nullopt;
 }
@@ -102,8 +110,11 @@ void DeviceWatch::run() {
     if (failure_) continue;
     try {
       failure_ = poll();
-    } catch (const std::exception& e) {  // the device itself failed: an event can no longer be asked
-      failure_ = Error(ErrorCode::kCollective, "the device cannot be asked for the state of a collective: " + first_line(e));
+      // the device itself failed: an event can no longer be asked
+    } catch (const std::exception& e) {
+      failure_ =
+          Error(ErrorCode::kCollective,
+                "the device cannot be asked for the state of a collective: " + first_line(e));
     }
     if (!failure_) continue;
     RETORT_LOG(kError) << failure_->what();

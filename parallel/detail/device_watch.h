@@ -1,6 +1,8 @@
-// Watches collectives that run on a device. Such an operation is only queued when its call returns, so a peer that never comes would
-// hang the device, and with it the thread that waits for the device. The watch polls from a thread of its own; at the first operation
-// that fails or takes longer than its group's timeout it keeps the error and aborts every group, which ends their kernels.
+// Watches collectives that run on a device. Such an operation is only queued when its call returns,
+// so a peer that never comes would hang the device, and with it the thread that waits for the
+// device. The watch polls from a thread of its own; at the first operation that fails or takes
+// longer than its group's timeout it keeps the error and aborts every group, which ends their
+// kernels.
 #pragma once
 
 #include <chrono>
@@ -32,8 +34,9 @@ struct WatchedGroup {
     std::string name, shape;
     uint64_t sequence = 0;
   };
-  std::deque<Operation> running;                      // in the order of the calls
-  std::chrono::steady_clock::time_point front_since;  // the first of them is the first: its timeout runs from then
+  std::deque<Operation> running;  // in the order of the calls
+  // the first of them is the first: its timeout runs from then
+  std::chrono::steady_clock::time_point front_since;
   uint64_t last_queued = 0, last_completed = 0;
 };
 
@@ -45,13 +48,16 @@ class DeviceWatch {
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
-  std::shared_ptr<WatchedGroup> add_group(std::string name, int rank, std::chrono::milliseconds timeout,
+  std::shared_ptr<WatchedGroup> add_group(std::string name, int rank,
+                                          std::chrono::milliseconds timeout,
                                           c10::intrusive_ptr<c10d::Backend> backend);
   // An operation of the group that has just been queued.
   void add(WatchedGroup& group, WatchedGroup::Operation operation);
-  // The first failure of any group: kTimeout or kCollective with group, rank, op, sequence, shape, last_queued, last_completed.
+  // The first failure of any group: kTimeout or kCollective with group, rank, op, sequence, shape,
+  // last_queued, last_completed.
   std::optional<Error> failure() const;
-  // Ends the watching, before the groups end: their operations can no longer be asked then. Idempotent.
+  // Ends the watching, before the groups end: their operations can no longer be asked then.
+  // Idempotent.
   void stop();
 
  private:

@@ -20,9 +20,11 @@ double sum_of_squares(std::span<const float> values) {
       const double x = values[i + lane];
       lanes[lane] += x * x;
     }
-  for (; i < values.size(); ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
+  for (; i < values.size(); ++i)
+    lanes[0] += static_cast<double>(values[i]) * values[i];
   double sum = 0;
-  for (double lane : lanes) sum += lane;
+  for (double lane : lanes)
+    sum += lane;
   return sum;
 }
 
@@ -31,7 +33,8 @@ double sum_of_squares(std::span<const float> values) {
 std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors) {
   if (!tensors.empty() && !tensors.front().is_cpu()) return operator_sums_of_squares(tensors);
   std::vector<double> sums;
-  for (const at::Tensor& t : tensors) sums.push_back(sum_of_squares({t.const_data_ptr<float>(), static_cast<size_t>(t.numel())}));
+  for (const at::Tensor& t : tensors)
+    sums.push_back(sum_of_squares({t.const_data_ptr<float>(), static_cast<size_t>(t.numel())}));
   return sums;
 }
 

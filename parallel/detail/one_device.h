@@ -6,7 +6,8 @@
 
 namespace retort::parallel::detail {
 
-// kInvalidArgument unless the parameter has memory on the CPU or a device, the same one as `first`, the first of the list has.
+// kInvalidArgument unless the parameter has memory on the CPU or a device, the same one as `first`,
+// the first of the list has.
 inline void check_device(const NamedParameter& p, const NamedParameter& first) {
   const auto refuse = [&](const std::string& problem) {
     throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);

@@ -1,4 +1,5 @@
-// Gradients that are a part only of the gradient on each rank that holds the slice: their sums before the data-parallel reduction.
+// Gradients that are a part only of the gradient on each rank that holds the slice: their sums
+// before the data-parallel reduction.
 #pragma once
 
 #include <vector>
@@ -9,14 +10,17 @@
 
 namespace retort::parallel::detail {
 
-// kInvalidArgument if the parameter needs a group that is not there, or one that its copies do not divide.
+// kInvalidArgument if the parameter needs a group that is not there, or one that its copies do not
+// divide.
 void check_partial(const NamedParameter& parameter, const GradBuckets::Options& options);
 // Whether its gradient lacks something that another rank has.
 bool is_partial(const NamedParameter& parameter, const GradBuckets::Options& options);
 
-// Sums the copies' gradients over options.tp, then the tied ones over options.embedding, in place in `main_grads`.
-// Collectives: one all-reduce on tp for each number of copies that occurs, one on the embedding group for each tied parameter.
-void sum_partial_gradients(const std::vector<NamedParameter>& parameters, const std::vector<at::Tensor>& main_grads,
+// Sums the copies' gradients over options.tp, then the tied ones over options.embedding, in place
+// in `main_grads`. Collectives: one all-reduce on tp for each number of copies that occurs, one on
+// the embedding group for each tied parameter.
+void sum_partial_gradients(const std::vector<NamedParameter>& parameters,
+                           const std::vector<at::Tensor>& main_grads,
                            const GradBuckets::Options& options);
 
 }  // namespace retort::parallel::detail

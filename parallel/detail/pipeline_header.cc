@@ -15,10 +15,13 @@ constexpr int64_t kVersion = 1;
 constexpr int64_t kVersionBits = 16;
 constexpr size_t kMaxDim = 2;
 
-bool is_supported(at::ScalarType dtype) { return at::isFloatingType(dtype) || at::isIntegralType(dtype, /*includeBool=*/true); }
+bool is_supported(at::ScalarType dtype) {
+  return at::isFloatingType(dtype) || at::isIntegralType(dtype, /*includeBool=*/true);
+}
 
 bool is_dtype(int64_t code) {
-  return code >= 0 && code < static_cast<int64_t>(at::ScalarType::Undefined) && is_supported(static_cast<at::ScalarType>(code));
+  return code >= 0 && code < static_cast<int64_t>(at::ScalarType::Undefined) &&
+         is_supported(static_cast<at::ScalarType>(code));
 }
 
 }  // namespace
@@ -32,7 +35,8 @@ std::string describe(at::ScalarType dtype, at::IntArrayRef sizes) {
 PipelineHeaderWords encode(const PipelineHeader& header) {
   if (header.sizes.size() > kMaxDim || !is_supported(header.dtype))
     throw Error(ErrorCode::kInvalidArgument,
-                "a message between pipeline stages is a floating-point, integral or bool tensor of at most two "
+                "a message between pipeline stages is a floating-point, integral or bool tensor of "
+                "at most two "
                 "dimensions, got " +
                     describe(header.dtype, header.sizes));
   PipelineHeaderWords words{kMagic << kVersionBits | kVersion,
@@ -43,7 +47,8 @@ PipelineHeaderWords encode(const PipelineHeader& header) {
                             static_cast<int64_t>(header.sizes.size()),
                             0,
                             0};
-  for (size_t d = 0; d < header.sizes.size(); ++d) words[6 + d] = header.sizes[d];
+  for (size_t d = 0; d < header.sizes.size(); ++d)
+    words[6 + d] = header.sizes[d];
   return words;
 }
 
@@ -51,22 +56,29 @@ PipelineHeader decode(const PipelineHeaderWords& words) {
   const auto [magic, kind, chunk, micro_batch, dtype, dim, size0, size1] = words;
   if (magic >> kVersionBits != kMagic)
     throw Error(ErrorCode::kCorrupt,
-                "this is not the header of a message between pipeline stages; do the stages run the same program?");
+                "this is not the header of a message between pipeline stages; do the stages run "
+                "the same program?");
   if (magic != (kMagic << kVersionBits | kVersion))
-    throw Error(ErrorCode::kMismatch, "the other stage speaks version " + std::to_string(magic & ((1 << kVersionBits) - 1)) +
-                                          " of the pipeline's messages, this one version " + std::to_string(kVersion) +
+    throw Error(ErrorCode::kMismatch, "the other stage speaks version " +
+                                          std::to_string(magic & ((1 << kVersionBits) - 1)) +
+                                          " of the pipeline's messages, this one version " +
+                                          std::to_string(kVersion) +
                                           "; run the same program on all stages");
   int64_t elements = 0, bytes = 0;
-  const bool fits = size0 >= 0 && size1 >= 0 && !__builtin_mul_overflow(size0, dim == 2 ? size1 : 1, &elements) &&
+  const bool fits = size0 >= 0 && size1 >= 0 &&
+                    !__builtin_mul_overflow(size0, dim == 2 ? size1 : 1, &elements) &&
                     !__builtin_mul_overflow(elements, int64_t{16}, &bytes);
   if (kind < 0 || kind > 1 || chunk < 0 || micro_batch < 0 || !is_dtype(dtype) || dim < 0 ||
       dim > static_cast<int64_t>(kMaxDim) || !fits) {
     std::ostringstream text;
-    for (int64_t word : words) text << ' ' << word;
-    throw Error(ErrorCode::kCorrupt, "the header of a message between pipeline stages cannot be:" + text.str());
+    for (int64_t word : words)
+      text << ' ' << word;
+    throw Error(ErrorCode::kCorrupt,
+                "the header of a message between pipeline stages cannot be:" + text.str());
   }
-  PipelineHeader header{
-      {static_cast<PipelineAction::Kind>(kind), chunk, micro_batch}, static_cast<at::ScalarType>(dtype), {size0, size1}};
+  PipelineHeader header{{static_cast<PipelineAction::Kind>(kind), chunk, micro_batch},
+                        static_cast<at::ScalarType>(dtype),
+                        {size0, size1}};
   header.sizes.resize(static_cast<size_t>(dim));
   return header;
 }

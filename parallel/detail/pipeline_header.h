@@ -1,4 +1,5 @@
-// What goes before each tensor between two pipeline stages: eight int64 that say what the message is and what memory it needs.
+// What goes before each tensor between two pipeline stages: eight int64 that say what the message
+// is and what memory it needs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +18,14 @@ struct PipelineHeader {
   std::vector<int64_t> sizes;  // at most two
 };
 
-using PipelineHeaderWords = std::array<int64_t, 8>;  // magic and version, kind, chunk, micro-batch, dtype, dim, size 0, size 1
+// magic and version, kind, chunk, micro-batch, dtype, dim, size 0, size 1
+using PipelineHeaderWords = std::array<int64_t, 8>;
 
-// kInvalidArgument: more than two dimensions, or a dtype that is neither a floating-point, an integral nor the bool type.
+// kInvalidArgument: more than two dimensions, or a dtype that is neither a floating-point, an
+// integral nor the bool type.
 PipelineHeaderWords encode(const PipelineHeader& header);
-// kMismatch: another version of this layout. kCorrupt: not a header, or sizes, dtype or label that cannot be.
+// kMismatch: another version of this layout. kCorrupt: not a header, or sizes, dtype or label that
+// cannot be.
 PipelineHeader decode(const PipelineHeaderWords& words);
 
 // "Float[3, 4]"

@@ -29,7 +29,9 @@ AddressList resolve(const std::string& host, uint16_t port, int socket_type) {
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int rc = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (rc != 0) throw Error(ErrorCode::kInvalidArgument, "the store's host '" + host + "' does not resolve: " + gai_strerror(rc));
+  if (rc != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "the store's host '" + host + "' does not resolve: " + gai_strerror(rc));
   return {found, &freeaddrinfo};
 }
 
@@ -77,7 +79,8 @@ std::string local_address_towards(const std::string& host, uint16_t port) {
     char text[NI_MAXHOST];
     if (probe.get() >= 0 && connect(probe.get(), a->ai_addr, a->ai_addrlen) == 0 &&
         getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+        getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) == 0)
       return text;
     why = last_error();
   }
@@ -93,14 +96,17 @@ int bind_tcp_socket(const std::string& host, uint16_t port, uint16_t& bound_port
     sockaddr_storage local{};
     socklen_t size = sizeof local;
     if (s.get() >= 0 && setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-        bind(s.get(), a->ai_addr, a->ai_addrlen) == 0 && getsockname(s.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0) {
-      bound_port = ntohs(local.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&local)->sin6_port
-                                                     : reinterpret_cast<sockaddr_in*>(&local)->sin_port);
+        bind(s.get(), a->ai_addr, a->ai_addrlen) == 0 &&
+        getsockname(s.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0) {
+      bound_port =
+          ntohs(local.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&local)->sin6_port
+                                            : reinterpret_cast<sockaddr_in*>(&local)->sin_port);
       return s.release();
     }
     why = last_error();
   }
-  throw Error(ErrorCode::kUnavailable, "cannot bind the store to " + host + ":" + std::to_string(port) + ": " + why +
+  throw Error(ErrorCode::kUnavailable, "cannot bind the store to " + host + ":" +
+                                           std::to_string(port) + ": " + why +
                                            "; choose another port, or 0 for a free one");
 }
 
@@ -116,7 +122,8 @@ void wait_until_accepting(const std::string& host, uint16_t port, Deadline deadl
     if (deadline.expired()) break;
     std::this_thread::sleep_for(std::min(kPause, deadline.remaining()));
   }
-  throw Error(ErrorCode::kTimeout, "nothing accepts connections at " + host + ":" + std::to_string(port) + ": " + why);
+  throw Error(ErrorCode::kTimeout,
+              "nothing accepts connections at " + host + ":" + std::to_string(port) + ": " + why);
 }
 
 }  // namespace retort::parallel::detail

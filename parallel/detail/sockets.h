@@ -1,5 +1,5 @@
-// What c10d leaves open about TCP: which address of this host others can reach, a listener on one interface only, and a
-// bounded wait for a server.
+// What c10d leaves open about TCP: which address of this host others can reach, a listener on one
+// interface only, and a bounded wait for a server.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,18 @@
 
 namespace retort::parallel::detail {
 
-// The numeric address of the interface that routes to `host` (127.0.0.1 for a local store). Sends nothing.
-// kInvalidArgument if `host` does not resolve, kUnavailable if no route leads there.
+// The numeric address of the interface that routes to `host` (127.0.0.1 for a local store). Sends
+// nothing. kInvalidArgument if `host` does not resolve, kUnavailable if no route leads there.
 std::string local_address_towards(const std::string& host, uint16_t port);
 
-// A TCP socket bound to `host` only (c10d's own server listens on every interface); port 0: ephemeral. Returns the
-// file descriptor and sets `bound_port`. kInvalidArgument if `host` does not resolve, kUnavailable if it cannot bind.
+// A TCP socket bound to `host` only (c10d's own server listens on every interface); port 0:
+// ephemeral. Returns the file descriptor and sets `bound_port`. kInvalidArgument if `host` does not
+// resolve, kUnavailable if it cannot bind.
 int bind_tcp_socket(const std::string& host, uint16_t port, uint16_t& bound_port);
 
-// Waits until something accepts connections at host:port, trying again while nothing does. kInvalidArgument if `host` does
-// not resolve, kTimeout at the deadline. (c10d's client overruns its timeout and prints a backtrace at each failure.)
+// Waits until something accepts connections at host:port, trying again while nothing does.
+// kInvalidArgument if `host` does not resolve, kTimeout at the deadline. (c10d's client overruns
+// its timeout and prints a backtrace at each failure.)
 void wait_until_accepting(const std::string& host, uint16_t port, Deadline deadline);
 
 }  // namespace retort::parallel::detail

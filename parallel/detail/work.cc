@@ -11,7 +11,8 @@ namespace retort::parallel {
 Error Work::Impl::fail(const std::exception& e) {
   const std::string why = detail::first_line(e);
   error = Error(detail::says_timeout(why) ? ErrorCode::kTimeout : ErrorCode::kCollective,
-                std::string("a collective failed: ") + why + "; the group is unusable, another rank may tell why")
+                std::string("a collective failed: ") + why +
+                    "; the group is unusable, another rank may tell why")
               .with("group", group->name)
               .with("rank", group->ranks[static_cast<size_t>(group->position)])
               .with("op", operation)
@@ -44,7 +45,8 @@ void throw_invalid(const Group::Impl& group, const char* operation, const std::s
 
 at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor) {
   if (!tensor.defined() || !(tensor.is_cpu() || tensor.is_cuda()) || !tensor.is_contiguous())
-    throw_invalid(group, operation, "expected a contiguous tensor on the CPU or the world's device");
+    throw_invalid(group, operation,
+                  "expected a contiguous tensor on the CPU or the world's device");
   return tensor.detach().view({tensor.numel()});
 }
 
@@ -54,9 +56,9 @@ at::Tensor byte_view(const Group::Impl& group, const char* operation, const at::
 
 void check_position(const Group::Impl& group, const char* operation, int position) {
   if (position < 0 || position >= static_cast<int>(group.ranks.size()))
-    throw_invalid(
-        group, operation,
-        "position " + std::to_string(position) + " is outside of a group of " + std::to_string(group.ranks.size()) + " ranks");
+    throw_invalid(group, operation,
+                  "position " + std::to_string(position) + " is outside of a group of " +
+                      std::to_string(group.ranks.size()) + " ranks");
 }
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
@@ -69,17 +71,20 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::UNUSED;
 }
 
-std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group, const char* operation, const at::Tensor* tensor) {
+std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group,
+                                     const char* operation, const at::Tensor* tensor) {
   if (!group->failure && group->watch) group->failure = group->watch->failure();
   if (group->failure)
-    throw Error(ErrorCode::kCollective, std::string("the group failed before: ") + group->failure->what())
+    throw Error(ErrorCode::kCollective,
+                std::string("the group failed before: ") + group->failure->what())
         .with("group", group->name)
         .with("op", operation);
   auto work = std::make_shared<Work::Impl>();
   work->group = group;
   work->operation = operation;
   work->sequence = ++group->sequence;
-  // Gloo's own timeout runs from the start of a collective and comes first; the margin bounds the wait in any case.
+  // Gloo's own timeout runs from the start of a collective and comes first; the margin bounds the
+  // wait in any case.
   work->limit = group->timeout + std::chrono::seconds(2);
   if (tensor != nullptr) {
     std::ostringstream text;

@@ -34,15 +34,18 @@ struct Work::Impl {
 
 namespace detail {
 
-[[noreturn]] void throw_invalid(const Group::Impl& group, const char* operation, const std::string& what);
+[[noreturn]] void throw_invalid(const Group::Impl& group, const char* operation,
+                                const std::string& what);
 // The elements of `tensor` as one dimension of the same memory, outside of autograd.
 at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor);
 // Its bytes: what is only moved needs no support for its dtype.
 at::Tensor byte_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor);
 void check_position(const Group::Impl& group, const char* operation, int position);
 c10d::ReduceOp to_c10d(ReduceOp op);
-// Numbers a new operation; kCollective if the group failed before. `tensor` (or null) is what errors show the shape of.
-std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group, const char* operation, const at::Tensor* tensor);
+// Numbers a new operation; kCollective if the group failed before. `tensor` (or null) is what
+// errors show the shape of.
+std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group,
+                                     const char* operation, const at::Tensor* tensor);
 // What `start` throws becomes the group's error.
 template <class F>
 void start_part(Work::Impl& work, F&& start) {
@@ -54,8 +57,8 @@ void start_part(Work::Impl& work, F&& start) {
 }
 // An operation of one part.
 template <class F>
-std::shared_ptr<Work::Impl> launch(const std::shared_ptr<Group::Impl>& group, const char* operation, const at::Tensor* tensor,
-                                   F&& start) {
+std::shared_ptr<Work::Impl> launch(const std::shared_ptr<Group::Impl>& group, const char* operation,
+                                   const at::Tensor* tensor, F&& start) {
   auto work = new_work(group, operation, tensor);
   start_part(*work, start);
   return work;

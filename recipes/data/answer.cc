@@ -9,18 +9,21 @@ namespace {
 
 bool digit(char c) { return c >= '0' && c <= '9'; }
 
-// A number that begins at `at` (a digit, or a point before a digit), without its sign; moves `at` behind it.
+// A number that begins at `at` (a digit, or a point before a digit), without its sign; moves `at`
+// behind it.
 std::string scan_number(std::string_view text, size_t& at) {
   std::string number;
   while (at < text.size() && digit(text[at])) {
     number += text[at++];
-    const bool group = at + 3 < text.size() && text[at] == ',' && digit(text[at + 1]) && digit(text[at + 2]) &&
-                       digit(text[at + 3]) && (at + 4 == text.size() || !digit(text[at + 4]));
+    const bool group = at + 3 < text.size() && text[at] == ',' && digit(text[at + 1]) &&
+                       digit(text[at + 2]) && digit(text[at + 3]) &&
+                       (at + 4 == text.size() || !digit(text[at + 4]));
     if (group) ++at;
   }
   if (at + 1 < text.size() && text[at] == '.' && digit(text[at + 1])) {
     number += text[at++];
-    while (at < text.size() && digit(text[at])) number += text[at++];
+    while (at < text.size() && digit(text[at]))
+      number += text[at++];
   }
   return number;
 }
@@ -48,7 +51,8 @@ bool is_sign(std::string_view text, size_t at) {
 std::string find_number(std::string_view text, bool first) {
   std::string found;
   for (size_t at = 0; at < text.size();) {
-    const bool starts = digit(text[at]) || (text[at] == '.' && at + 1 < text.size() && digit(text[at + 1]));
+    const bool starts =
+        digit(text[at]) || (text[at] == '.' && at + 1 < text.size() && digit(text[at + 1]));
     if (!starts) {
       ++at;
       continue;
@@ -62,8 +66,9 @@ std::string find_number(std::string_view text, bool first) {
   return found;
 }
 
-// What stands in the last \boxed{...}, or nullopt; with LaTeX's thousands separators "{,}", "\!" and "\," as plain text. A box
-// that does not end reaches to the end of the text (a cut completion).
+// What stands in the last \boxed{...}, or nullopt; with LaTeX's thousands separators "{,}", "\!"
+// and "\," as plain text. A box that does not end reaches to the end of the text (a cut
+// completion).
 std::optional<std::string> last_box(std::string_view text) {
   constexpr std::string_view kBox = "\\boxed{";
   const size_t box = text.rfind(kBox);
@@ -80,8 +85,10 @@ std::optional<std::string> last_box(std::string_view text) {
     }
   }
   std::string inside(text.substr(0, end));
-  for (const auto& [latex, plain] :
-       {std::pair<std::string_view, std::string_view>{"{,}", ","}, {"\\!", ""}, {"\\,", ""}, {"\\$", "$"}})
+  for (const auto& [latex, plain] : {std::pair<std::string_view, std::string_view>{"{,}", ","},
+                                     {"\\!", ""},
+                                     {"\\,", ""},
+                                     {"\\$", "$"}})
     for (size_t at = inside.find(latex); at != std::string::npos; at = inside.find(latex, at))
       inside.replace(at, latex.size(), plain);
   return inside;

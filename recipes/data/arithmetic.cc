@@ -13,11 +13,13 @@
 namespace retort::data {
 namespace {
 
-constexpr std::array<std::string_view, 20> kNames{"Tom", "Mia", "Ben",  "Ana",  "Sam", "Lea", "Max",  "Eva",  "Leo",  "Zoe",
-                                                  "Tim", "Kim", "Paul", "Rosa", "Jan", "Ida", "Omar", "Lily", "Hugo", "Nina"};
-constexpr std::array<std::string_view, 20> kThings{"apples", "books", "coins",  "cards",   "pens",     "eggs",   "shells",
-                                                   "stamps", "balls", "stones", "cookies", "pears",    "beads",  "toys",
-                                                   "cups",   "nuts",  "plums",  "tickets", "stickers", "flowers"};
+constexpr std::array<std::string_view, 20> kNames{
+    "Tom", "Mia", "Ben",  "Ana",  "Sam", "Lea", "Max",  "Eva",  "Leo",  "Zoe",
+    "Tim", "Kim", "Paul", "Rosa", "Jan", "Ida", "Omar", "Lily", "Hugo", "Nina"};
+constexpr std::array<std::string_view, 20> kThings{
+    "apples", "books", "coins",  "cards",   "pens",     "eggs",   "shells",
+    "stamps", "balls", "stones", "cookies", "pears",    "beads",  "toys",
+    "cups",   "nuts",  "plums",  "tickets", "stickers", "flowers"};
 
 using Numbers = std::array<int, 3>;
 
@@ -80,7 +82,9 @@ struct Results {
   bool in_range() const { return middle >= 1 && middle <= 99 && result >= 1 && result <= 99; }
 };
 // The result after `middle` of the first step, right or wrong.
-int finish(const Kind& kind, int middle, int c) { return kind.second_op ? apply(kind.second_op, middle, c) : middle; }
+int finish(const Kind& kind, int middle, int c) {
+  return kind.second_op ? apply(kind.second_op, middle, c) : middle;
+}
 Results solve(const Kind& kind, const Numbers& n) {
   const int middle = apply(kind.first_op, n[0], n[1]);
   return {middle, finish(kind, middle, n[2])};
@@ -105,13 +109,17 @@ std::vector<int> mistakes(char op, int a, int b, int right) {
   return wrong;
 }
 
-// One of all results of a single mistake, chosen by `bits`. A mistake of one stays in the range at least at one end.
+// One of all results of a single mistake, chosen by `bits`. A mistake of one stays in the range at
+// least at one end.
 Results with_mistake(const Kind& kind, const Numbers& n, const Results& right, uint64_t bits) {
   std::vector<Results> all;
-  for (const int middle : mistakes(kind.first_op, n[0], n[1], right.middle)) all.push_back({middle, finish(kind, middle, n[2])});
+  for (const int middle : mistakes(kind.first_op, n[0], n[1], right.middle))
+    all.push_back({middle, finish(kind, middle, n[2])});
   if (kind.second_op)
-    for (const int result : mistakes(kind.second_op, right.middle, n[2], right.result)) all.push_back({right.middle, result});
-  std::erase_if(all, [&](const Results& wrong) { return !wrong.in_range() || wrong.result == right.result; });
+    for (const int result : mistakes(kind.second_op, right.middle, n[2], right.result))
+      all.push_back({right.middle, result});
+  std::erase_if(
+      all, [&](const Results& wrong) { return !wrong.in_range() || wrong.result == right.result; });
   RETORT_CHECK(!all.empty()) << "a problem without a mistake";
   return all[bits % all.size()];
 }
@@ -126,7 +134,8 @@ std::string working(const Kind& kind, const Numbers& n, const Results& results) 
 }
 
 constexpr uint64_t kMistakeDraw = 0x6d697374;
-constexpr uint64_t kSurfaces = kNames.size() * kThings.size() * std::tuple_size_v<decltype(Kind::phrases)>;
+constexpr uint64_t kSurfaces =
+    kNames.size() * kThings.size() * std::tuple_size_v<decltype(Kind::phrases)>;
 
 // The sequence of one seed; made once for a file.
 class Sequence {
@@ -139,7 +148,8 @@ class Sequence {
   }
   int64_t size() const {
     uint64_t smallest = orders_.front().size();
-    for (const Permutation& order : orders_) smallest = std::min(smallest, order.size());
+    for (const Permutation& order : orders_)
+      smallest = std::min(smallest, order.size());
     return static_cast<int64_t>(smallest * kKinds.size());
   }
   ArithmeticProblem at(int64_t index) const;
@@ -151,7 +161,8 @@ class Sequence {
 };
 
 void fill(std::string& text, std::string_view slot, std::string_view value) {
-  for (size_t at = text.find(slot); at != std::string::npos; at = text.find(slot, at + value.size()))
+  for (size_t at = text.find(slot); at != std::string::npos;
+       at = text.find(slot, at + value.size()))
     text.replace(at, slot.size(), value);
 }
 
@@ -164,9 +175,12 @@ ArithmeticProblem Sequence::at(int64_t index) const {
     code /= base;
     return static_cast<size_t>(value);
   };
-  const std::string_view name = kNames[digit(kNames.size())], things = kThings[digit(kThings.size())];
-  ArithmeticProblem problem{
-      .prompt = std::string(kind.phrases[digit(kind.phrases.size())]), .completion = {}, .rejected = {}, .answer = {}};
+  const std::string_view name = kNames[digit(kNames.size())],
+                         things = kThings[digit(kThings.size())];
+  ArithmeticProblem problem{.prompt = std::string(kind.phrases[digit(kind.phrases.size())]),
+                            .completion = {},
+                            .rejected = {},
+                            .answer = {}};
   const Numbers& numbers = numbers_[k][digit(numbers_[k].size())];
   fill(problem.prompt, "{N}", name);
   fill(problem.prompt, "{O}", things);
@@ -183,8 +197,9 @@ ArithmeticProblem Sequence::at(int64_t index) const {
 
 void check_range(int64_t first, int64_t count, int64_t size) {
   if (first < 0 || count < 0 || first > size || count > size - first)
-    throw Error(ErrorCode::kInvalidArgument, "problems " + std::to_string(first) + " to " + std::to_string(first) + " + " +
-                                                 std::to_string(count) + " were asked for; there are " + std::to_string(size));
+    throw Error(ErrorCode::kInvalidArgument,
+                "problems " + std::to_string(first) + " to " + std::to_string(first) + " + " +
+                    std::to_string(count) + " were asked for; there are " + std::to_string(size));
 }
 
 }  // namespace
@@ -197,8 +212,8 @@ ArithmeticProblem arithmetic_problem(int64_t index, uint64_t seed) {
 
 int64_t num_arithmetic_problems() { return Sequence(0).size(); }
 
-void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count, uint64_t seed,
-                               ArithmeticRows rows) {
+void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count,
+                               uint64_t seed, ArithmeticRows rows) {
   const Sequence sequence(seed);
   check_range(first, count, sequence.size());
   AtomicFile out(file);
@@ -207,9 +222,11 @@ void write_arithmetic_problems(const std::filesystem::path& file, int64_t first,
     JsonLine line;
     line.add("prompt", std::string_view(problem.prompt));
     if (rows == ArithmeticRows::kProblems)
-      line.add("completion", std::string_view(problem.completion)).add("answer", std::string_view(problem.answer));
+      line.add("completion", std::string_view(problem.completion))
+          .add("answer", std::string_view(problem.answer));
     else
-      line.add("chosen", std::string_view(problem.completion)).add("rejected", std::string_view(problem.rejected));
+      line.add("chosen", std::string_view(problem.completion))
+          .add("rejected", std::string_view(problem.rejected));
     out.write(line.str() + "\n");
   }
   out.commit();

@@ -1,5 +1,5 @@
-// The order of training: counter-based shuffle, packs formed in fixed windows of the global order before sharding, micro-batches
-// for one data-parallel rank.
+// The order of training: counter-based shuffle, packs formed in fixed windows of the global order
+// before sharding, micro-batches for one data-parallel rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,34 +13,40 @@
 
 namespace retort::data {
 
-// One micro-batch of one rank. R = positions with targets. May be empty (num_tokens 0, R 0): the rank still takes part in every
-// collective of the step.
+// One micro-batch of one rank. R = positions with targets. May be empty (num_tokens 0, R 0): the
+// rank still takes part in every collective of the step.
 struct MicroBatch {
   models::PackedTokens tokens;
-  at::Tensor predict_positions;  // [R] int64, increasing: rows of the model's output whose next token is a target
-  at::Tensor targets;            // [R] int64, the token after each predict position
-  std::vector<Sample> samples;   // in order of the sequences in `tokens` (fields, origins)
+  // [R] int64, increasing: rows of the model's output whose next token is a target
+  at::Tensor predict_positions;
+  at::Tensor targets;           // [R] int64, the token after each predict position
+  std::vector<Sample> samples;  // in order of the sequences in `tokens` (fields, origins)
   int64_t num_targets() const { return targets.defined() ? targets.numel() : 0; }
 };
 
 // Lays the samples end to end; targets never cross from one sample to the next.
 MicroBatch make_micro_batch(std::vector<Sample> samples);
 
-// Packs are formed among this many consecutive samples of the global order, whatever the batch size and the layout.
+// Packs are formed among this many consecutive samples of the global order, whatever the batch size
+// and the layout.
 inline constexpr int64_t kWindowSamples = 1024;
 
 struct BatchOptions {
   uint64_t seed = 42;
-  int64_t rows_per_micro_batch = 8;    // per_device_train_batch_size: packs (packing) or samples in a micro-batch
-  int64_t tokens_per_micro_batch = 0;  // tokens_per_batch: instead of rows, as many packs/samples as fit
-  int64_t micro_batches = 1;           // gradient_accumulation_steps
-  int64_t rampup_steps = 0;            // batch_size_rampup_steps: over which a step's micro-batches grow from 1 to micro_batches
+  // per_device_train_batch_size: packs (packing) or samples in a micro-batch
+  int64_t rows_per_micro_batch = 8;
+  // tokens_per_batch: instead of rows, as many packs/samples as fit
+  int64_t tokens_per_micro_batch = 0;
+  int64_t micro_batches = 1;  // gradient_accumulation_steps
+  // batch_size_rampup_steps: over which a step's micro-batches grow from 1 to micro_batches
+  int64_t rampup_steps = 0;
   int64_t max_length = 1024;
   bool packing = true;
   bool shuffle = true;
   int64_t dp_rank = 0, dp_size = 1;
   void validate() const;
-  // Of step `step` (counted from 0 over the whole run): 1 + (micro_batches - 1) * step / rampup_steps, rounded down.
+  // Of step `step` (counted from 0 over the whole run): 1 + (micro_batches - 1) * step /
+  // rampup_steps, rounded down.
   int64_t micro_batches_at(int64_t step) const;
 };
 
@@ -49,8 +55,9 @@ struct BatchCursor {
   int64_t epoch = 0;
   int64_t packs_consumed = 0;  // of this epoch, over all ranks
   int64_t total_steps = 0;
-  // Where the search for that pack may begin, so that resuming need not read the epoch from its start: a window at or before
-  // it, and the number of packs before that window. Zeros are always right.
+  // Where the search for that pack may begin, so that resuming need not read the epoch from its
+  // start: a window at or before it, and the number of packs before that window. Zeros are always
+  // right.
   int64_t window = 0;
   int64_t packs_before_window = 0;
   template <class A>
@@ -59,13 +66,15 @@ struct BatchCursor {
   }
 };
 
-// Endless stream of optimizer steps over a dataset. Pack i of a global batch goes to dp rank i mod dp_size; a rank's packs fill
-// its micro-batches in order (tokens_per_micro_batch: pack i goes to slot i mod (micro_batches * dp_size), slot s is micro-
-// batch s / dp_size of rank s mod dp_size, and the batch ends before the first pack that its slot has no room for). Without
-// packing every sample is a pack of its own. All ranks see the same global order; nothing depends on time. The last, short
-// global batch of an epoch is used as it is (some ranks may get empty micro-batches). An epoch sees every row of a source
-// weight / (smallest weight) times, a fractional part decided for each row by a draw from (seed, epoch, row); equal weights:
-// exactly once. Pure read side: next() runs ahead freely (prefetch); only the cursor that came with a consumed step is saved.
+// Endless stream of optimizer steps over a dataset. Pack i of a global batch goes to dp rank i mod
+// dp_size; a rank's packs fill its micro-batches in order (tokens_per_micro_batch: pack i goes to
+// slot i mod (micro_batches * dp_size), slot s is micro- batch s / dp_size of rank s mod dp_size,
+// and the batch ends before the first pack that its slot has no room for). Without packing every
+// sample is a pack of its own. All ranks see the same global order; nothing depends on time. The
+// last, short global batch of an epoch is used as it is (some ranks may get empty micro-batches).
+// An epoch sees every row of a source weight / (smallest weight) times, a fractional part decided
+// for each row by a draw from (seed, epoch, row); equal weights: exactly once. Pure read side:
+// next() runs ahead freely (prefetch); only the cursor that came with a consumed step is saved.
 class BatchStream {
  public:
   BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, BatchCursor start = {});
@@ -75,11 +84,13 @@ class BatchStream {
     BatchCursor after;                      // store this once the step has been consumed
     double epoch = 0;                       // fractional, after this step
   };
-  // kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without a usable sample; all ranks throw
-  // alike, except that a sample whose length is known already is read by its own rank only.
+  // kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without a
+  // usable sample; all ranks throw alike, except that a sample whose length is known already is
+  // read by its own rank only.
   Step next();
-  // Steps of epoch 0 (reads every sample's length once; used for num_train_epochs). Later epochs may differ by the packs that
-  // their windows happen to form, so a loop over epochs stops by Step::after.epoch.
+  // Steps of epoch 0 (reads every sample's length once; used for num_train_epochs). Later epochs
+  // may differ by the packs that their windows happen to form, so a loop over epochs stops by
+  // Step::after.epoch.
   int64_t steps_per_epoch();
 
  private:
@@ -87,9 +98,10 @@ class BatchStream {
   std::unique_ptr<Impl> impl_;
 };
 
-// Evaluation: every usable sample of the set exactly once over all ranks (sample i on rank i mod dp_size), in file order. A
-// micro-batch holds rows_per_micro_batch samples, or as many as fit into tokens_per_micro_batch (with packing:
-// rows_per_micro_batch * max_length) tokens. Every rank returns the same number of micro-batches, the last ones maybe empty.
+// Evaluation: every usable sample of the set exactly once over all ranks (sample i on rank i mod
+// dp_size), in file order. A micro-batch holds rows_per_micro_batch samples, or as many as fit into
+// tokens_per_micro_batch (with packing: rows_per_micro_batch * max_length) tokens. Every rank
+// returns the same number of micro-batches, the last ones maybe empty.
 std::vector<MicroBatch> eval_batches(const Dataset& dataset, const BatchOptions& options);
 
 }  // namespace retort::data

@@ -7,7 +7,8 @@
 
 namespace retort::data {
 
-Dataset::Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
+Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
+                 models::Tokenizer tokenizer, models::ChatTemplate chat,
                  const std::filesystem::path& cache)
     : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
       options_{options.max_length, options.completion_only_loss, options.assistant_only_loss} {}
@@ -21,43 +22,55 @@ std::optional<Sample> Dataset::get(int64_t row) const {
 bool Dataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
 
 std::string Dataset::fingerprint() const {
-  return hash_of("dataset", "max_length=" + std::to_string(options_.max_length) +
-                                " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
-                                " assistant_only_loss=" + std::to_string(options_.assistant_only_loss));
+  return hash_of("dataset",
+                 "max_length=" + std::to_string(options_.max_length) +
+                     " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
+                     " assistant_only_loss=" + std::to_string(options_.assistant_only_loss));
 }
 
-PreferenceDataset::PreferenceDataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
-                                     models::ChatTemplate chat, const std::filesystem::path& cache)
-    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache), max_length_(options.max_length) {}
+PreferenceDataset::PreferenceDataset(std::vector<Source> sources, const DataOptions& options,
+                                     models::Tokenizer tokenizer, models::ChatTemplate chat,
+                                     const std::filesystem::path& cache)
+    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
+      max_length_(options.max_length) {}
 
 std::optional<PreferenceSample> PreferenceDataset::get(int64_t row) const {
   return read<PreferenceSample>(row, [&](const Line& line) {
-    return make_preference(line.text, line.origin, line.source, line.tokenizer, line.chat, max_length_);
+    return make_preference(line.text, line.origin, line.source, line.tokenizer, line.chat,
+                           max_length_);
   });
 }
 
 bool PreferenceDataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
 
-std::string PreferenceDataset::fingerprint() const { return hash_of("preferences", "max_length=" + std::to_string(max_length_)); }
+std::string PreferenceDataset::fingerprint() const {
+  return hash_of("preferences", "max_length=" + std::to_string(max_length_));
+}
 
-PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
-                             models::ChatTemplate chat, const std::filesystem::path& cache)
-    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache), max_length_(options.max_length) {}
+PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options,
+                             models::Tokenizer tokenizer, models::ChatTemplate chat,
+                             const std::filesystem::path& cache)
+    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
+      max_length_(options.max_length) {}
 
 std::optional<PromptSample> PromptDataset::get(int64_t row) const {
   return read<PromptSample>(row, [&](const Line& line) {
-    PromptSample sample = make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat);
+    PromptSample sample =
+        make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat);
     const auto length = static_cast<int64_t>(sample.prompt_ids.size());
     if (length >= max_length_)
-      throw Error(ErrorCode::kInvalidArgument, line.origin + ": the prompt has " + std::to_string(length) +
-                                                   " tokens, which leaves no room for a completion within data.max_length " +
-                                                   std::to_string(max_length_) + "; raise it or leave the row out");
+      throw Error(ErrorCode::kInvalidArgument,
+                  line.origin + ": the prompt has " + std::to_string(length) +
+                      " tokens, which leaves no room for a completion within data.max_length " +
+                      std::to_string(max_length_) + "; raise it or leave the row out");
     return sample;
   });
 }
 
 bool PromptDataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
 
-std::string PromptDataset::fingerprint() const { return hash_of("prompts", "max_length=" + std::to_string(max_length_)); }
+std::string PromptDataset::fingerprint() const {
+  return hash_of("prompts", "max_length=" + std::to_string(max_length_));
+}
 
 }  // namespace retort::data

@@ -15,8 +15,8 @@ namespace retort::data {
 // Samples are made on demand. Threads: get() may be called from any thread.
 class Dataset : public RowSet {
  public:
-  Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
-          const std::filesystem::path& cache);
+  Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
+          models::ChatTemplate chat, const std::filesystem::path& cache);
   // nullopt for a bad row when on_bad_sample is skip (counted in num_skipped()); kInvalidArgument
   // naming file and line otherwise.
   std::optional<Sample> get(int64_t row) const;

@@ -17,7 +17,8 @@ struct IndexStream::Impl {
   }
   // Moves on to the next usable row; false at the end of the epoch.
   bool seek_usable() {
-    while (at.place < order.size() && !rows->usable(order.row(at.place))) ++at.place;
+    while (at.place < order.size() && !rows->usable(order.row(at.place)))
+      ++at.place;
     return at.place < order.size();
   }
   void next_epoch() {
@@ -31,9 +32,11 @@ struct IndexStream::Impl {
   detail::EpochOrder order;
 };
 
-IndexStream::IndexStream(std::shared_ptr<const RowSet> rows, const IndexOptions& options, const IndexCursor& start) {
+IndexStream::IndexStream(std::shared_ptr<const RowSet> rows, const IndexOptions& options,
+                         const IndexCursor& start) {
   if (start.epoch < 0 || start.place < 0 || start.total_rows < 0)
-    throw Error(ErrorCode::kInvalidArgument, "an index cursor holds a negative number; expected one from Step::after");
+    throw Error(ErrorCode::kInvalidArgument,
+                "an index cursor holds a negative number; expected one from Step::after");
   impl_ = std::make_unique<Impl>(std::move(rows), options, start);
 }
 IndexStream::~IndexStream() = default;
@@ -42,21 +45,24 @@ IndexStream::Step IndexStream::next(int64_t count) {
   RETORT_CHECK(count >= 1) << "count " << count;
   Impl& impl = *impl_;
   if (impl.at.place > impl.order.size())
-    throw Error(ErrorCode::kMismatch, "the saved position lies beyond the end of epoch " + std::to_string(impl.at.epoch) + " (" +
-                                          std::to_string(impl.order.size()) + " rows); was the data changed?")
+    throw Error(ErrorCode::kMismatch,
+                "the saved position lies beyond the end of epoch " + std::to_string(impl.at.epoch) +
+                    " (" + std::to_string(impl.order.size()) + " rows); was the data changed?")
         .with("place", impl.at.place);
   if (!impl.seek_usable()) {
     impl.next_epoch();
     if (!impl.seek_usable())
-      throw Error(ErrorCode::kInvalidArgument, "no usable row in the data: all " + std::to_string(impl.rows->size()) +
-                                                   " rows were skipped; the first: " + impl.rows->first_skip_reason());
+      throw Error(ErrorCode::kInvalidArgument,
+                  "no usable row in the data: all " + std::to_string(impl.rows->size()) +
+                      " rows were skipped; the first: " + impl.rows->first_skip_reason());
   }
   Step step;
   while (static_cast<int64_t>(step.rows.size()) < count && impl.seek_usable()) {
     step.rows.push_back(impl.order.row(impl.at.place++));
     ++impl.at.total_rows;
   }
-  step.epoch = static_cast<double>(impl.at.epoch) + static_cast<double>(impl.at.place) / static_cast<double>(impl.order.size());
+  step.epoch = static_cast<double>(impl.at.epoch) +
+               static_cast<double>(impl.at.place) / static_cast<double>(impl.order.size());
   if (!impl.seek_usable()) {
     step.epoch = static_cast<double>(impl.at.epoch + 1);
     impl.next_epoch();
@@ -68,7 +74,8 @@ IndexStream::Step IndexStream::next(int64_t count) {
 int64_t IndexStream::rows_per_epoch() const {
   const detail::EpochOrder order = impl_->order_of(0);
   int64_t usable = 0;
-  for (int64_t place = 0; place < order.size(); ++place) usable += impl_->rows->usable(order.row(place));
+  for (int64_t place = 0; place < order.size(); ++place)
+    usable += impl_->rows->usable(order.row(place));
   return usable;
 }
 

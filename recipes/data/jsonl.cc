@@ -12,7 +12,8 @@
 namespace retort::data {
 
 struct JsonlFile::Impl {
-  Impl(std::filesystem::path given, const std::filesystem::path& plain, const std::filesystem::path& cache)
+  Impl(std::filesystem::path given, const std::filesystem::path& plain,
+       const std::filesystem::path& cache)
       : path(std::move(given)), file(plain), index(plain, checked_text(), cache) {}
 
   std::string_view checked_text() const {
@@ -33,16 +34,19 @@ JsonlFile::JsonlFile(const std::filesystem::path& path, const std::filesystem::p
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status))
-    throw Error(ErrorCode::kInvalidArgument, path.string() + ": no such file; expected a JSONL file");
+    throw Error(ErrorCode::kInvalidArgument,
+                path.string() + ": no such file; expected a JSONL file");
   if (!std::filesystem::is_regular_file(status))
-    throw Error(ErrorCode::kInvalidArgument, path.string() + ": is not a regular file; expected a JSONL file");
+    throw Error(ErrorCode::kInvalidArgument,
+                path.string() + ": is not a regular file; expected a JSONL file");
   impl_ = std::make_shared<const Impl>(path, detail::decompressed(path, cache), cache);
 }
 
 int64_t JsonlFile::size() const { return impl_->index.size(); }
 
 std::string_view JsonlFile::line(int64_t i) const {
-  RETORT_CHECK(i >= 0 && i < size()) << "line " << i << " of " << size() << " in " << impl_->path.string();
+  RETORT_CHECK(i >= 0 && i < size())
+      << "line " << i << " of " << size() << " in " << impl_->path.string();
   const std::string_view text = impl_->file.text();
   try {
     const size_t begin = impl_->index.start(text, i);
@@ -55,7 +59,8 @@ std::string_view JsonlFile::line(int64_t i) const {
 }
 
 int64_t JsonlFile::line_number(int64_t i) const {
-  RETORT_CHECK(i >= 0 && i < size()) << "line " << i << " of " << size() << " in " << impl_->path.string();
+  RETORT_CHECK(i >= 0 && i < size())
+      << "line " << i << " of " << size() << " in " << impl_->path.string();
   return impl_->index.line_number(impl_->file.text(), i);
 }
 

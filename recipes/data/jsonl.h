@@ -9,13 +9,15 @@
 
 namespace retort::data {
 
-// Lines that hold only white space do not count. The text stays in its map, and the offsets (8 bytes a line) in a file of the cache
-// that is mapped, too: the process's own memory does not grow with the file. Without a cache, and for less than about 130 000 lines,
-// the offsets are in memory. A second process, or a second run with the same cache, does not read the file to find its lines.
+// Lines that hold only white space do not count. The text stays in its map, and the offsets (8
+// bytes a line) in a file of the cache that is mapped, too: the process's own memory does not grow
+// with the file. Without a cache, and for less than about 130 000 lines, the offsets are in memory.
+// A second process, or a second run with the same cache, does not read the file to find its lines.
 class JsonlFile {
  public:
-  // `cache`: where a decompressed .gz/.zst (named by content) and the index (`NAME-HASH.lines`) go; empty: the former beside the
-  // file, the latter nowhere. kInvalidArgument naming the path; errors of writing as base/file.h.
+  // `cache`: where a decompressed .gz/.zst (named by content) and the index (`NAME-HASH.lines`) go;
+  // empty: the former beside the file, the latter nowhere. kInvalidArgument naming the path; errors
+  // of writing as base/file.h.
   explicit JsonlFile(const std::filesystem::path& path, const std::filesystem::path& cache = {});
   int64_t size() const;
   std::string_view line(int64_t i) const;  // kCorrupt if the file was changed while it is open

@@ -9,7 +9,8 @@
 namespace retort::data {
 
 at::Tensor detail::to_tensor(const std::vector<int64_t>& values) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kLong));
+  at::Tensor tensor =
+      at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kLong));
   std::copy(values.begin(), values.end(), tensor.data_ptr<int64_t>());
   return tensor;
 }

@@ -8,18 +8,23 @@ namespace retort::data {
 namespace {
 
 void validate_source(const Source& source, const std::string& field) {
-  const auto fail = [&](const std::string& what) -> void { throw Error(ErrorCode::kInvalidArgument, field + what); };
+  const auto fail = [&](const std::string& what) -> void {
+    throw Error(ErrorCode::kInvalidArgument, field + what);
+  };
   if (source.path.empty()) fail(".path is empty; expected a JSONL file");
   if (!std::isfinite(source.weight) || source.weight <= 0)
     fail(".weight is " + std::to_string(source.weight) + "; expected a finite number above 0");
   for (const auto& [key, column] : source.columns) {
-    if (column.empty()) fail(".columns." + key + " is empty; expected the name of a column of the file");
+    if (column.empty())
+      fail(".columns." + key + " is empty; expected the name of a column of the file");
     if (std::find(detail::kKeys.begin(), detail::kKeys.end(), key) != detail::kKeys.end()) continue;
     const std::string nearest = nearest_name(key, detail::kKeys);
     std::string known;
-    for (const std::string_view name : detail::kKeys) known += (known.empty() ? "" : ", ") + std::string(name);
-    fail(".columns." + key + " is not a key of any format (left: canonical key, right: column of the file); known: " + known +
-         (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
+    for (const std::string_view name : detail::kKeys)
+      known += (known.empty() ? "" : ", ") + std::string(name);
+    fail(".columns." + key +
+         " is not a key of any format (left: canonical key, right: column of the file); known: " +
+         known + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
   }
 }
 
@@ -28,9 +33,12 @@ void validate_source(const Source& source, const std::string& field) {
 void DataOptions::validate() const {
   if (max_length < 2)
     throw Error(ErrorCode::kInvalidArgument,
-                "data.max_length is " + std::to_string(max_length) + "; expected at least 2 (a token and the one it predicts)");
-  for (size_t i = 0; i < train.size(); ++i) validate_source(train[i], "data.train[" + std::to_string(i) + "]");
-  for (size_t i = 0; i < eval.size(); ++i) validate_source(eval[i], "data.eval[" + std::to_string(i) + "]");
+                "data.max_length is " + std::to_string(max_length) +
+                    "; expected at least 2 (a token and the one it predicts)");
+  for (size_t i = 0; i < train.size(); ++i)
+    validate_source(train[i], "data.train[" + std::to_string(i) + "]");
+  for (size_t i = 0; i < eval.size(); ++i)
+    validate_source(eval[i], "data.eval[" + std::to_string(i) + "]");
 }
 
 }  // namespace retort::data

@@ -11,20 +11,31 @@
 
 namespace retort::data {
 
-enum class Format { kAuto, kMessages, kPromptCompletion, kText, kAlpaca, kShareGpt, kInputIds, kPreference };
+enum class Format {
+  kAuto,
+  kMessages,
+  kPromptCompletion,
+  kText,
+  kAlpaca,
+  kShareGpt,
+  kInputIds,
+  kPreference
+};
 enum class OnBadSample { kError, kSkip };
 
 struct Source {
   std::string path;  // JSONL, also .gz / .zst
   Format format = Format::kAuto;
-  std::map<std::string, std::string> columns;  // canonical key -> column of the file, e.g. prompt: question
-  double weight = 1.0;                         // share of this source in a mixture
+  // canonical key -> column of the file, e.g. prompt: question
+  std::map<std::string, std::string> columns;
+  double weight = 1.0;  // share of this source in a mixture
 
   template <class V>
   void fields(V& visit) {
     visit("path", path, "JSONL file (.gz and .zst are decompressed once)");
     visit("format", format, "how rows are read; auto: by their keys");
-    visit("columns", columns, "canonical key -> column, e.g. {prompt: question, completion: answer}");
+    visit("columns", columns,
+          "canonical key -> column, e.g. {prompt: question, completion: answer}");
     visit("weight", weight, "times a row of this source is seen per epoch, relative to the others");
   }
 };
@@ -44,11 +55,15 @@ struct DataOptions {
     visit("train", train, "sources of training rows");
     visit("eval", eval, "sources of evaluation rows");
     visit("max_length", max_length, "tokens of a row; the start is kept");
-    visit("packing", packing, "several samples in a row of max_length, block-diagonal attention, positions restart");
+    visit("packing", packing,
+          "several samples in a row of max_length, block-diagonal attention, positions restart");
     visit("shuffle", shuffle, "false: file order");
-    visit("completion_only_loss", completion_only_loss, "prompt/completion rows: targets are the completion's tokens");
-    visit("assistant_only_loss", assistant_only_loss, "messages rows: targets are the assistant's tokens");
-    visit("on_bad_sample", on_bad_sample, "error: stop naming file and line; skip: count and report");
+    visit("completion_only_loss", completion_only_loss,
+          "prompt/completion rows: targets are the completion's tokens");
+    visit("assistant_only_loss", assistant_only_loss,
+          "messages rows: targets are the assistant's tokens");
+    visit("on_bad_sample", on_bad_sample,
+          "error: stop naming file and line; skip: count and report");
   }
   void validate() const;
 };
@@ -58,17 +73,19 @@ struct DataOptions {
 template <>
 struct retort::EnumNames<retort::data::Format> {
   using E = retort::data::Format;
-  static constexpr std::array<std::pair<std::string_view, E>, 8> values{{{"auto", E::kAuto},
-                                                                         {"messages", E::kMessages},
-                                                                         {"prompt_completion", E::kPromptCompletion},
-                                                                         {"text", E::kText},
-                                                                         {"alpaca", E::kAlpaca},
-                                                                         {"sharegpt", E::kShareGpt},
-                                                                         {"input_ids", E::kInputIds},
-                                                                         {"preference", E::kPreference}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 8> values{
+      {{"auto", E::kAuto},
+       {"messages", E::kMessages},
+       {"prompt_completion", E::kPromptCompletion},
+       {"text", E::kText},
+       {"alpaca", E::kAlpaca},
+       {"sharegpt", E::kShareGpt},
+       {"input_ids", E::kInputIds},
+       {"preference", E::kPreference}}};
 };
 template <>
 struct retort::EnumNames<retort::data::OnBadSample> {
   using E = retort::data::OnBadSample;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"error", E::kError}, {"skip", E::kSkip}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"error", E::kError}, {"skip", E::kSkip}}};
 };

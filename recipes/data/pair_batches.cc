@@ -52,9 +52,10 @@ struct Arrays {
 
 void PairBatchOptions::validate(int64_t max_length) const {
   if (tokens_per_micro_batch != 0 && tokens_per_micro_batch < 2 * max_length)
-    throw Error(ErrorCode::kInvalidArgument, "tokens_per_batch is " + std::to_string(tokens_per_micro_batch) +
-                                                 "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
-                                                 "), or a long pair would not fit");
+    throw Error(ErrorCode::kInvalidArgument,
+                "tokens_per_batch is " + std::to_string(tokens_per_micro_batch) +
+                    "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
+                    "), or a long pair would not fit");
   const BatchOptions same{.rows_per_micro_batch = rows_per_micro_batch,
                           .micro_batches = micro_batches,
                           .rampup_steps = rampup_steps,
@@ -68,13 +69,16 @@ PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
   Arrays arrays;
   PairMicroBatch batch;
   for (const PreferenceSample& pair : pairs) {
-    RETORT_CHECK(!pair.prompt_ids.empty() && !pair.chosen_ids.empty() && !pair.rejected_ids.empty()) << pair.origin;
+    RETORT_CHECK(!pair.prompt_ids.empty() && !pair.chosen_ids.empty() && !pair.rejected_ids.empty())
+        << pair.origin;
     arrays.add(pair.prompt_ids, pair.chosen_ids);
     arrays.add(pair.prompt_ids, pair.rejected_ids);
-    batch.shapes.push_back({static_cast<int64_t>(pair.prompt_ids.size()), static_cast<int64_t>(pair.chosen_ids.size()),
+    batch.shapes.push_back({static_cast<int64_t>(pair.prompt_ids.size()),
+                            static_cast<int64_t>(pair.chosen_ids.size()),
                             static_cast<int64_t>(pair.rejected_ids.size())});
   }
-  batch.tokens = {detail::to_tensor(arrays.ids), detail::to_tensor(arrays.positions), std::move(arrays.cu_seqlens)};
+  batch.tokens = {detail::to_tensor(arrays.ids), detail::to_tensor(arrays.positions),
+                  std::move(arrays.cu_seqlens)};
   batch.predict_positions = detail::to_tensor(arrays.predict);
   batch.targets = detail::to_tensor(arrays.targets);
   batch.sequence_of_row = detail::to_tensor(arrays.sequence);
@@ -87,7 +91,8 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
   SharedPrompts shared;
   shared.tokens.cu_seqlens = {0};
   for (const PreferenceSample& pair : batch.pairs) {
-    const auto begin = static_cast<int64_t>(ids.size()), prompt = static_cast<int64_t>(pair.prompt_ids.size());
+    const auto begin = static_cast<int64_t>(ids.size()),
+               prompt = static_cast<int64_t>(pair.prompt_ids.size());
     for (int64_t i = 0; i < prompt; ++i) {
       ids.push_back(pair.prompt_ids[static_cast<size_t>(i)]);
       positions.push_back(i);
@@ -101,7 +106,8 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
       }
     }
     shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
-    shared.tokens.forks.push_back({.prefix = prompt, .begin = prompt + static_cast<int64_t>(pair.chosen_ids.size())});
+    shared.tokens.forks.push_back(
+        {.prefix = prompt, .begin = prompt + static_cast<int64_t>(pair.chosen_ids.size())});
   }
   shared.tokens.input_ids = detail::to_tensor(ids);
   shared.tokens.positions = detail::to_tensor(positions);
@@ -110,15 +116,20 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
 }
 
 struct PairBatchStream::Impl {
-  Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options, const BatchCursor& start)
+  Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
+       const BatchCursor& start)
       : pairs(std::make_shared<detail::PairCache>(std::move(dataset), kCacheBytes)),
-        rows(pairs, options, options.tokens_per_micro_batch > 0 ? detail::Layout::kBuckets : detail::Layout::kSingle, start) {}
+        rows(
+            pairs, options,
+            options.tokens_per_micro_batch > 0 ? detail::Layout::kBuckets : detail::Layout::kSingle,
+            start) {}
 
   std::shared_ptr<detail::PairCache> pairs;
   detail::StepRows rows;
 };
 
-PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset, PairBatchOptions options, BatchCursor start) {
+PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset,
+                                 PairBatchOptions options, BatchCursor start) {
   const BatchOptions checked = batch_options(options, dataset->max_length());
   impl_ = std::make_unique<Impl>(std::move(dataset), checked, start);
 }
@@ -130,7 +141,8 @@ PairBatchStream::Step PairBatchStream::next() {
   for (const auto& mine : rows.micro_batches) {
     std::vector<PreferenceSample> pairs;
     pairs.reserve(mine.size());
-    for (const int64_t row : mine) pairs.push_back(impl_->pairs->item(row));
+    for (const int64_t row : mine)
+      pairs.push_back(impl_->pairs->item(row));
     step.micro_batches.push_back(make_pair_micro_batch(std::move(pairs)));
   }
   return step;
@@ -138,10 +150,12 @@ PairBatchStream::Step PairBatchStream::next() {
 
 int64_t PairBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }
 
-std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset, const PairBatchOptions& options) {
+std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset,
+                                              const PairBatchOptions& options) {
   const BatchOptions checked = batch_options(options, dataset.max_length());
   std::vector<PairMicroBatch> result;
-  for (auto& pairs : detail::eval_items<PreferenceSample>(dataset, checked, checked.tokens_per_micro_batch))
+  for (auto& pairs :
+       detail::eval_items<PreferenceSample>(dataset, checked, checked.tokens_per_micro_batch))
     result.push_back(make_pair_micro_batch(std::move(pairs)));
   return result;
 }

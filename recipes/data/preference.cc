@@ -19,47 +19,59 @@ struct Texts {
 void require_format(const Row& row, const Source& source) {
   if (source.format != Format::kAuto && source.format != Format::kPreference)
     bad_row("format: " + std::string(enum_name(source.format)) +
-            " has no pairs; expected preference rows ({prompt, chosen, rejected} or {chosen, rejected})");
+            " has no pairs; expected preference rows ({prompt, chosen, rejected} or {chosen, "
+            "rejected})");
   if (!row.has("chosen") || !row.has("rejected"))
     bad_row("'" + std::string(row.has("chosen") ? "rejected" : "chosen") +
-            "' is missing or null; a preference row has chosen and rejected, or says which columns are those with `columns:`. "
+            "' is missing or null; a preference row has chosen and rejected, or says which columns "
+            "are those with `columns:`. "
             "The row has: " +
             row.keys());
 }
 
-// Rows of strings without a prompt: what both begin with, cut back to a word boundary, so that no word is split between the prompt
-// and a completion; white space at the boundary belongs to the completions.
+// Rows of strings without a prompt: what both begin with, cut back to a word boundary, so that no
+// word is split between the prompt and a completion; white space at the boundary belongs to the
+// completions.
 Texts split_strings(const std::string& chosen, const std::string& rejected) {
   const auto differ = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
   const std::string shared(chosen.begin(), differ.first);
   const size_t space = shared.find_last_of(" \t\r\n");
-  const size_t word = space == std::string::npos ? space : shared.find_last_not_of(" \t\r\n", space);
+  const size_t word =
+      space == std::string::npos ? space : shared.find_last_not_of(" \t\r\n", space);
   if (word == std::string::npos)
-    bad_row("there is no 'prompt', and 'chosen' and 'rejected' share no beginning of a word or more; add a prompt column");
+    bad_row(
+        "there is no 'prompt', and 'chosen' and 'rejected' share no beginning of a word or more; "
+        "add a prompt column");
   const size_t cut = word + 1;
   return {chosen.substr(0, cut), chosen.substr(cut), rejected.substr(cut)};
 }
 
-// The number of messages that both conversations begin with; each keeps at least one for its completion.
+// The number of messages that both conversations begin with; each keeps at least one for its
+// completion.
 size_t shared_messages(const Json& chosen, const Json& rejected) {
   const size_t limit = std::min(chosen.size(), rejected.size()) - 1;
   size_t shared = 0;
-  while (shared < limit && chosen[shared] == rejected[shared]) ++shared;
+  while (shared < limit && chosen[shared] == rejected[shared])
+    ++shared;
   if (shared == 0)
     bad_row(
-        "there is no 'prompt' of messages, and 'chosen' and 'rejected' do not begin with the same message followed by another; "
+        "there is no 'prompt' of messages, and 'chosen' and 'rejected' do not begin with the same "
+        "message followed by another; "
         "add a prompt column");
   return shared;
 }
 
 Json messages_from(const Json& messages, size_t begin, size_t end) {
   Json part = Json::array();
-  for (size_t i = begin; i < end; ++i) part.push_back(messages[i]);
+  for (size_t i = begin; i < end; ++i)
+    part.push_back(messages[i]);
   return part;
 }
 
-Texts render(const Json& prompt, const Json& chosen, const Json& rejected, const models::ChatTemplate& chat) {
-  detail::RenderedPair better = detail::render_pair(prompt, chosen, chat), worse = detail::render_pair(prompt, rejected, chat);
+Texts render(const Json& prompt, const Json& chosen, const Json& rejected,
+             const models::ChatTemplate& chat) {
+  detail::RenderedPair better = detail::render_pair(prompt, chosen, chat),
+                       worse = detail::render_pair(prompt, rejected, chat);
   RETORT_CHECK(better.prompt == worse.prompt);
   return {std::move(better.prompt), std::move(better.completion), std::move(worse.completion)};
 }
@@ -78,7 +90,8 @@ Texts from_messages(const Row& row, const models::ChatTemplate& chat) {
     const auto content = chosen[shared - 1].find("content");
     if (content == chosen[shared - 1].end() || *content != *prompt)
       bad_row(
-          "'prompt' is a string, 'chosen' and 'rejected' are messages, and the last message they share is not the prompt; "
+          "'prompt' is a string, 'chosen' and 'rejected' are messages, and the last message they "
+          "share is not the prompt; "
           "expected strings throughout or messages throughout");
   }
   return render(messages_from(chosen, 0, shared), messages_from(chosen, shared, chosen.size()),
@@ -89,11 +102,13 @@ Texts from_strings(const Row& row) {
   const Json* prompt = row.find("prompt");
   if (!prompt) return split_strings(row.text("chosen"), row.text("rejected"));
   if (!prompt->is_string())
-    bad_row("'prompt' is " + detail::a_type(*prompt) + " while 'chosen' and 'rejected' are strings; expected a string");
+    bad_row("'prompt' is " + detail::a_type(*prompt) +
+            " while 'chosen' and 'rejected' are strings; expected a string");
   return {row.text("prompt"), row.text("chosen"), row.text("rejected")};
 }
 
-void tokenize(PreferenceSample& sample, const Row& row, const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+void tokenize(PreferenceSample& sample, const Row& row, const models::Tokenizer& tokenizer,
+              const models::ChatTemplate& chat) {
   const Json &chosen = row.require("chosen"), &rejected = row.require("rejected");
   if (chosen.is_string() && rejected.is_string()) {
     const Texts texts = from_strings(row);
@@ -103,8 +118,8 @@ void tokenize(PreferenceSample& sample, const Row& row, const models::Tokenizer&
     return;
   }
   if (!chosen.is_array() || !rejected.is_array())
-    bad_row("'chosen' is " + detail::a_type(chosen) + " and 'rejected' " + detail::a_type(rejected) +
-            "; expected two strings or two arrays of messages");
+    bad_row("'chosen' is " + detail::a_type(chosen) + " and 'rejected' " +
+            detail::a_type(rejected) + "; expected two strings or two arrays of messages");
   detail::require_template(chat, tokenizer);
   const Texts texts = from_messages(row, chat);
   sample.prompt_ids = tokenizer.encode(texts.prompt, false);
@@ -119,8 +134,9 @@ void truncate(PreferenceSample& sample, int64_t max_length) {
     const std::string name = ids == &sample.chosen_ids ? "chosen" : "rejected";
     if (ids->empty()) bad_row("the chat template renders nothing for '" + name + "'");
     if (prompt >= max_length)
-      bad_row("'" + name + "' lies beyond max_length " + std::to_string(max_length) + " (the prompt has " +
-              std::to_string(prompt) + " tokens, the start is kept); raise data.max_length or shorten the prompt");
+      bad_row("'" + name + "' lies beyond max_length " + std::to_string(max_length) +
+              " (the prompt has " + std::to_string(prompt) +
+              " tokens, the start is kept); raise data.max_length or shorten the prompt");
     const auto room = static_cast<size_t>(max_length - prompt);
     if (ids->size() <= room) continue;
     ids->resize(room);
@@ -132,12 +148,14 @@ void truncate(PreferenceSample& sample, int64_t max_length) {
 
 }  // namespace
 
-PreferenceSample make_preference(std::string_view json_line, const std::string& origin, const Source& source,
-                                 const models::Tokenizer& tokenizer, const models::ChatTemplate& chat, int64_t max_length) {
+PreferenceSample make_preference(std::string_view json_line, const std::string& origin,
+                                 const Source& source, const models::Tokenizer& tokenizer,
+                                 const models::ChatTemplate& chat, int64_t max_length) {
   try {
     const Row row(json_line, source);
     require_format(row, source);
-    detail::refuse_columns(row, {"tools"}, "is not passed to the chat template; render the tools into the messages");
+    detail::refuse_columns(
+        row, {"tools"}, "is not passed to the chat template; render the tools into the messages");
     PreferenceSample sample;
     tokenize(sample, row, tokenizer, chat);
     truncate(sample, max_length);

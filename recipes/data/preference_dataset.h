@@ -16,9 +16,11 @@ namespace retort::data {
 class PreferenceDataset : public RowSet {
  public:
   // Of the options max_length and on_bad_sample are used.
-  PreferenceDataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
-                    models::ChatTemplate chat, const std::filesystem::path& cache);
-  // nullopt for a bad row when on_bad_sample is skip; kInvalidArgument naming file and line otherwise.
+  PreferenceDataset(std::vector<Source> sources, const DataOptions& options,
+                    models::Tokenizer tokenizer, models::ChatTemplate chat,
+                    const std::filesystem::path& cache);
+  // nullopt for a bad row when on_bad_sample is skip; kInvalidArgument naming file and line
+  // otherwise.
   std::optional<PreferenceSample> get(int64_t row) const;
   bool usable(int64_t row) const override;
   std::string fingerprint() const override;

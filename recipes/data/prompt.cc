@@ -21,10 +21,12 @@ std::string as_text(const Json& value, const std::string& name) {
 
 std::string content_of(const Json& message) {
   const auto content = message.find("content");
-  return content != message.end() && content->is_string() ? content->get<std::string>() : std::string();
+  return content != message.end() && content->is_string() ? content->get<std::string>()
+                                                          : std::string();
 }
 
-void set_messages(PromptSample& sample, Json messages, const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+void set_messages(PromptSample& sample, Json messages, const models::Tokenizer& tokenizer,
+                  const models::ChatTemplate& chat) {
   detail::require_template(chat, tokenizer);
   if (messages.size() > 1 && messages.back().at("role") == "assistant") {
     sample.reference = content_of(messages.back());
@@ -39,7 +41,8 @@ void set_text(PromptSample& sample, std::string prompt, const models::Tokenizer&
   sample.prompt_text = std::move(prompt);
 }
 
-void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer,
+                    const models::ChatTemplate& chat) {
   const Json& prompt = row.require("prompt");
   if (prompt.is_string()) {
     set_text(sample, prompt.get<std::string>(), tokenizer);
@@ -49,7 +52,8 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
     sample.prompt_text = chat.render(prompt.dump(), true).text;
     sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
   } else {
-    bad_row("'prompt' is " + detail::a_type(prompt) + "; expected a string or an array of messages");
+    bad_row("'prompt' is " + detail::a_type(prompt) +
+            "; expected a string or an array of messages");
   }
   const Json* completion = row.find("completion");
   if (!completion) return;
@@ -66,17 +70,20 @@ void set_ids_row(PromptSample& sample, const Row& row, const models::Tokenizer& 
   size_t prompt = ids.size();
   if (row.has("labels")) {
     const std::vector<uint8_t> targets = detail::row_label_mask(row, ids);
-    prompt = static_cast<size_t>(std::find(targets.begin(), targets.end(), uint8_t{1}) - targets.begin());
+    prompt = static_cast<size_t>(std::find(targets.begin(), targets.end(), uint8_t{1}) -
+                                 targets.begin());
   }
   sample.prompt_ids.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt));
   sample.prompt_text = tokenizer.decode(sample.prompt_ids, false);
-  if (prompt < ids.size()) sample.reference = tokenizer.decode(std::span(ids).subspan(prompt), true);
+  if (prompt < ids.size())
+    sample.reference = tokenizer.decode(std::span(ids).subspan(prompt), true);
 }
 
 }  // namespace
 
-PromptSample make_prompt(std::string_view json_line, const std::string& origin, const Source& source,
-                         const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+PromptSample make_prompt(std::string_view json_line, const std::string& origin,
+                         const Source& source, const models::Tokenizer& tokenizer,
+                         const models::ChatTemplate& chat) {
   try {
     const Row row(json_line, source);
     PromptSample sample;
@@ -86,7 +93,9 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin, 
         detail::check_messages(row.require("messages"), "messages");
         set_messages(sample, row.require("messages"), tokenizer, chat);
         break;
-      case Format::kShareGpt: set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat); break;
+      case Format::kShareGpt:
+        set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat);
+        break;
       case Format::kPromptCompletion: set_prompt_row(sample, row, tokenizer, chat); break;
       case Format::kAlpaca:
         set_text(sample, detail::alpaca_prompt(row), tokenizer);
@@ -94,10 +103,13 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin, 
         break;
       case Format::kInputIds: set_ids_row(sample, row, tokenizer); break;
       case Format::kPreference:
-        if (!row.has("prompt")) bad_row("a preference row without 'prompt' does not serve generation; add the column");
+        if (!row.has("prompt"))
+          bad_row("a preference row without 'prompt' does not serve generation; add the column");
         set_prompt_row(sample, row, tokenizer, chat);
         break;
-      case Format::kText: bad_row("a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
+      case Format::kText:
+        bad_row(
+            "a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
       case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
     }
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");

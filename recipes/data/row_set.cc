@@ -32,7 +32,8 @@ struct RowSet::Impl {
   // Index into sources, and row inside it.
   std::pair<size_t, int64_t> locate(int64_t row) const {
     RETORT_CHECK(row >= 0 && row < ends.back()) << "row " << row << " of " << ends.back();
-    const auto source = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), row) - ends.begin());
+    const auto source =
+        static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), row) - ends.begin());
     return {source, row - (source == 0 ? 0 : ends[source - 1])};
   }
 
@@ -48,11 +49,12 @@ struct RowSet::Impl {
   std::string first_reason;
 };
 
-RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
-               const std::filesystem::path& cache)
+RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
+               models::ChatTemplate chat, const std::filesystem::path& cache)
     : impl_(std::make_shared<Impl>(std::move(sources), std::move(tokenizer), std::move(chat))) {
   if (impl_->sources.empty())
-    throw Error(ErrorCode::kInvalidArgument, "no data source was given; expected at least one {path: FILE.jsonl}");
+    throw Error(ErrorCode::kInvalidArgument,
+                "no data source was given; expected at least one {path: FILE.jsonl}");
   DataOptions checked = options;
   checked.train = impl_->sources;
   checked.eval.clear();
@@ -62,15 +64,20 @@ RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::
   for (const Source& source : impl_->sources) {
     impl_->files.emplace_back(source.path, cache);
     if (impl_->files.back().size() == 0)
-      throw Error(ErrorCode::kInvalidArgument, source.path + ": holds no rows; expected one JSON object on each line");
+      throw Error(ErrorCode::kInvalidArgument,
+                  source.path + ": holds no rows; expected one JSON object on each line");
     impl_->ends.push_back(rows += impl_->files.back().size());
   }
 }
 
 int64_t RowSet::size() const { return impl_->ends.back(); }
 int64_t RowSet::num_sources() const { return static_cast<int64_t>(impl_->sources.size()); }
-int64_t RowSet::source_size(int64_t source) const { return impl_->files.at(static_cast<size_t>(source)).size(); }
-double RowSet::source_weight(int64_t source) const { return impl_->sources.at(static_cast<size_t>(source)).weight; }
+int64_t RowSet::source_size(int64_t source) const {
+  return impl_->files.at(static_cast<size_t>(source)).size();
+}
+double RowSet::source_weight(int64_t source) const {
+  return impl_->sources.at(static_cast<size_t>(source)).weight;
+}
 
 std::string RowSet::origin(int64_t row) const {
   const auto [source, line] = impl_->locate(row);
@@ -79,7 +86,8 @@ std::string RowSet::origin(int64_t row) const {
 
 RowSet::Line RowSet::line(int64_t row) const {
   const auto [source, line] = impl_->locate(row);
-  return {impl_->files[source].line(line), origin(row), impl_->sources[source], impl_->tokenizer, impl_->chat};
+  return {impl_->files[source].line(line), origin(row), impl_->sources[source], impl_->tokenizer,
+          impl_->chat};
 }
 
 bool RowSet::skips() const { return impl_->on_bad_sample == OnBadSample::kSkip; }
@@ -116,9 +124,11 @@ std::string RowSet::hash_of(std::string_view kind, std::string_view shaping) con
   hash.update("retort " + std::string(kind) + " 1\n");
   for (size_t i = 0; i < impl_->files.size(); ++i)
     hash.update(impl_->files[i].fingerprint() + "\n" + shape_text(impl_->sources[i]) + "\n");
-  hash.update(impl_->tokenizer.vocabulary_fingerprint() + "\n" + impl_->tokenizer.processing_fingerprint() + "\n");
+  hash.update(impl_->tokenizer.vocabulary_fingerprint() + "\n" +
+              impl_->tokenizer.processing_fingerprint() + "\n");
   hash.update(sha256_hex(impl_->chat.exists() ? impl_->chat.source() : std::string()) + "\n");
-  hash.update(std::string(shaping) + " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
+  hash.update(std::string(shaping) +
+              " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
   return hash.hex_digest();
 }
 

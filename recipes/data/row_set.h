@@ -16,8 +16,9 @@
 
 namespace retort::data {
 
-// The fixed order of the rows (source by source) is the identity of the set. Bad rows are errors, or are skipped and counted
-// (on_bad_sample). Threads: const member functions may be called from any thread. Copies share everything.
+// The fixed order of the rows (source by source) is the identity of the set. Bad rows are errors,
+// or are skipped and counted (on_bad_sample). Threads: const member functions may be called from
+// any thread. Copies share everything.
 class RowSet {
  public:
   virtual ~RowSet() = default;
@@ -26,7 +27,8 @@ class RowSet {
   int64_t source_size(int64_t source) const;
   double source_weight(int64_t source) const;
   std::string origin(int64_t row) const;  // "train.jsonl:17"
-  // False for a bad row that is skipped. Reads the row only where on_bad_sample is skip; else true without a look.
+  // False for a bad row that is skipped. Reads the row only where on_bad_sample is skip; else true
+  // without a look.
   virtual bool usable(int64_t row) const = 0;
   int64_t num_skipped() const;            // distinct bad rows met so far by this object
   std::string first_skip_reason() const;  // "" if none
@@ -34,9 +36,10 @@ class RowSet {
   virtual std::string fingerprint() const = 0;
 
  protected:
-  // `cache`: for decompressed files and offset indices, as JsonlFile. kInvalidArgument for a missing or empty source.
-  RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer, models::ChatTemplate chat,
-         const std::filesystem::path& cache);
+  // `cache`: for decompressed files and offset indices, as JsonlFile. kInvalidArgument for a
+  // missing or empty source.
+  RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
+         models::ChatTemplate chat, const std::filesystem::path& cache);
   RowSet(const RowSet&) = default;
   RowSet(RowSet&&) = default;
   RowSet& operator=(const RowSet&) = default;

@@ -30,7 +30,8 @@ struct Context {
   const SampleOptions& options;
 };
 
-Draft from_strings(const std::string& prompt, const std::string& completion, const Context& context) {
+Draft from_strings(const std::string& prompt, const std::string& completion,
+                   const Context& context) {
   Draft draft;
   const bool prompt_too = !context.options.completion_only_loss;
   draft.add(detail::encode_beginning(context.tokenizer, prompt), prompt_too);
@@ -55,26 +56,32 @@ Draft from_messages(const Json& messages, const Context& context) {
   detail::require_template(context.chat, context.tokenizer);
   Draft draft;
   if (!context.options.assistant_only_loss) {
-    draft.add(context.tokenizer.encode(context.chat.render(messages.dump(), false).text, false), true);
+    draft.add(context.tokenizer.encode(context.chat.render(messages.dump(), false).text, false),
+              true);
     draft.if_none = "the rendered conversation has fewer than two tokens";
     return draft;
   }
-  models::ChatTokens tokens = models::tokenize_chat(context.tokenizer, context.chat, messages.dump());
+  models::ChatTokens tokens =
+      models::tokenize_chat(context.tokenizer, context.chat, messages.dump());
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
   draft.ids = std::move(tokens.ids);
   draft.targets = std::move(tokens.assistant);
-  const bool spoke = std::any_of(messages.begin(), messages.end(), [](const Json& m) { return m.at("role") == "assistant"; });
-  draft.if_none = spoke ? "the chat template puts nothing that the assistant says between its {% generation %} marks"
-                        : "no message has the role assistant (assistant_only_loss: false trains on all tokens)";
+  const bool spoke = std::any_of(messages.begin(), messages.end(),
+                                 [](const Json& m) { return m.at("role") == "assistant"; });
+  draft.if_none =
+      spoke ? "the chat template puts nothing that the assistant says between its {% generation %} "
+              "marks"
+            : "no message has the role assistant (assistant_only_loss: false trains on all tokens)";
   return draft;
 }
 
 Draft from_prompt_completion(const Row& row, const Context& context) {
   const Json &prompt = row.require("prompt"), &completion = row.require("completion");
-  if (prompt.is_string() && completion.is_string()) return from_strings(row.text("prompt"), row.text("completion"), context);
+  if (prompt.is_string() && completion.is_string())
+    return from_strings(row.text("prompt"), row.text("completion"), context);
   if (!prompt.is_array() || !completion.is_array())
-    bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " + detail::a_type(completion) +
-            "; expected two strings or two arrays of messages");
+    bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " +
+            detail::a_type(completion) + "; expected two strings or two arrays of messages");
   detail::require_template(context.chat, context.tokenizer);
   const detail::RenderedPair pair = detail::render_pair(prompt, completion, context.chat);
   Draft draft;
@@ -88,13 +95,14 @@ Draft from_ids(const Row& row, const Context& context) {
   Draft draft;
   draft.ids = detail::row_ids(row, context.tokenizer);
   draft.targets = detail::row_label_mask(row, draft.ids);
-  draft.if_none =
-      row.has("labels") ? "all labels from the second on are -100" : "the row is a single token, which nothing predicts";
+  draft.if_none = row.has("labels") ? "all labels from the second on are -100"
+                                    : "the row is a single token, which nothing predicts";
   return draft;
 }
 
 Draft draft_row(const Row& row, Format format, const Context& context) {
-  const std::string no_tools = "is not passed to the chat template; render the tools into the messages";
+  const std::string no_tools =
+      "is not passed to the chat template; render the tools into the messages";
   switch (format) {
     case Format::kMessages:
       detail::refuse_columns(row, {"tools"}, no_tools);
@@ -102,13 +110,17 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
     case Format::kShareGpt:
       detail::refuse_columns(row, {"tools"}, no_tools);
       return from_messages(detail::sharegpt_messages(row), context);
-    case Format::kPromptCompletion: detail::refuse_columns(row, {"tools"}, no_tools); return from_prompt_completion(row, context);
+    case Format::kPromptCompletion:
+      detail::refuse_columns(row, {"tools"}, no_tools);
+      return from_prompt_completion(row, context);
     case Format::kText: return from_text(row, context);
-    case Format::kAlpaca: return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
+    case Format::kAlpaca:
+      return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
     case Format::kInputIds: return from_ids(row, context);
     case Format::kPreference:
       bad_row(
-          "format: preference has no single completion to train on; map one with `columns: {completion: chosen}` and leave the "
+          "format: preference has no single completion to train on; map one with `columns: "
+          "{completion: chosen}` and leave the "
           "format auto");
     case Format::kAuto: break;
   }
@@ -146,8 +158,8 @@ Sample finish(Draft draft, int64_t max_length) {
   sample.is_target = std::move(draft.targets);
   if (sample.num_targets() > 0) return sample;
   if (before > 0)
-    bad_row("no targets: all " + std::to_string(before) + " targets lie beyond max_length " + std::to_string(max_length) +
-            " (the row has " + std::to_string(length) +
+    bad_row("no targets: all " + std::to_string(before) + " targets lie beyond max_length " +
+            std::to_string(max_length) + " (the row has " + std::to_string(length) +
             " tokens, the start is kept); raise data.max_length or shorten the prompt");
   bad_row("no targets: " + draft.if_none);
 }
@@ -158,10 +170,13 @@ Error at_origin(const Error& error, const std::string& origin) {
 
 }  // namespace
 
-int64_t Sample::num_targets() const { return std::count(is_target.begin(), is_target.end(), uint8_t{1}); }
+int64_t Sample::num_targets() const {
+  return std::count(is_target.begin(), is_target.end(), uint8_t{1});
+}
 
 Sample make_sample(std::string_view json_line, const std::string& origin, const Source& source,
-                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat, const SampleOptions& options) {
+                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat,
+                   const SampleOptions& options) {
   try {
     const Row row(json_line, source);
     const Format format = detail::row_format(row, source, false);

@@ -14,9 +14,11 @@ namespace retort::data {
 
 struct Sample {
   std::vector<int32_t> input_ids;
-  std::vector<uint8_t> is_target;  // same length; is_target[i]: the loss counts the prediction of input_ids[i] (i >= 1)
-  std::vector<std::pair<std::string, std::string>> fields;  // other string/number columns of the row, for routing
-  std::string origin;                                       // "train.jsonl:17"
+  // same length; is_target[i]: the loss counts the prediction of input_ids[i] (i >= 1)
+  std::vector<uint8_t> is_target;
+  // other string/number columns of the row, for routing
+  std::vector<std::pair<std::string, std::string>> fields;
+  std::string origin;  // "train.jsonl:17"
   bool truncated = false;
   int64_t num_targets() const;
 };
@@ -27,23 +29,28 @@ struct SampleOptions {
   bool assistant_only_loss = true;
 };
 
-// Turns one JSON line into a sample (formats: docs/data.md). kInvalidArgument naming `origin` for malformed JSON, missing or
-// wrongly typed columns, an unknown format (listing the keys found), and a sample without targets.
+// Turns one JSON line into a sample (formats: docs/data.md). kInvalidArgument naming `origin` for
+// malformed JSON, missing or wrongly typed columns, an unknown format (listing the keys found), and
+// a sample without targets.
 Sample make_sample(std::string_view json_line, const std::string& origin, const Source& source,
-                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat, const SampleOptions& options);
+                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat,
+                   const SampleOptions& options);
 
-// The format that `auto` finds from a row's keys (after `columns`), or kInvalidArgument listing the keys.
+// The format that `auto` finds from a row's keys (after `columns`), or kInvalidArgument listing the
+// keys.
 Format detect_format(std::string_view json_line, const std::string& origin, const Source& source);
 
-// A row's prompt for generation: its prompt tokens (with the generation prompt of the chat template where it is messages) and
-// its reference answer text ("" if none).
+// A row's prompt for generation: its prompt tokens (with the generation prompt of the chat template
+// where it is messages) and its reference answer text ("" if none).
 struct PromptSample {
   std::vector<int32_t> prompt_ids;
   std::string prompt_text, reference;
   std::string origin;
-  std::vector<std::pair<std::string, std::string>> fields;  // other string/number columns of the row, for rewards and routing
+  // other string/number columns of the row, for rewards and routing
+  std::vector<std::pair<std::string, std::string>> fields;
 };
-PromptSample make_prompt(std::string_view json_line, const std::string& origin, const Source& source,
-                         const models::Tokenizer& tokenizer, const models::ChatTemplate& chat);
+PromptSample make_prompt(std::string_view json_line, const std::string& origin,
+                         const Source& source, const models::Tokenizer& tokenizer,
+                         const models::ChatTemplate& chat);
 
 }  // namespace retort::data

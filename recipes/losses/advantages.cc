@@ -34,10 +34,13 @@ Moments moments_of(const double* begin, int64_t size) {
 }
 
 std::vector<double> read_rewards(const at::Tensor& rewards, int64_t num_generations) {
-  if (!rewards.defined() || rewards.dim() != 1 || (rewards.scalar_type() != at::kFloat && rewards.scalar_type() != at::kDouble))
-    throw Error(ErrorCode::kInvalidArgument, "rewards must be [S] float32 or float64, one for each sample");
+  if (!rewards.defined() || rewards.dim() != 1 ||
+      (rewards.scalar_type() != at::kFloat && rewards.scalar_type() != at::kDouble))
+    throw Error(ErrorCode::kInvalidArgument,
+                "rewards must be [S] float32 or float64, one for each sample");
   if (num_generations < 1 || rewards.size(0) % num_generations != 0)
-    throw Error(ErrorCode::kInvalidArgument, "the rewards must be whole groups of num_generations adjacent samples")
+    throw Error(ErrorCode::kInvalidArgument,
+                "the rewards must be whole groups of num_generations adjacent samples")
         .with("rewards", rewards.size(0))
         .with("num_generations", num_generations);
   const at::Tensor doubles = rewards.detach().to(at::kCPU, at::kDouble).contiguous();
@@ -45,7 +48,8 @@ std::vector<double> read_rewards(const at::Tensor& rewards, int64_t num_generati
   std::vector<double> values(data, data + doubles.size(0));
   for (size_t i = 0; i < values.size(); ++i)
     if (std::isinf(values[i]))
-      throw Error(ErrorCode::kInvalidArgument, "a reward is infinite: give a number, or NaN for a sample that cannot be scored")
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a reward is infinite: give a number, or NaN for a sample that cannot be scored")
           .with("sample", i);
   return values;
 }
@@ -66,8 +70,10 @@ class Batch {
   const Moments& group_of(int64_t i) const { return groups_[i / num_generations_]; }
   double operator[](int64_t i) const { return values_[i]; }
 
-  // `advantage(i)` of every scorable sample, 0 for the others; `normalize`: then shifted and scaled by its own moments.
-  Advantages finish(bool batch_deviation, bool normalize, const std::function<double(int64_t)>& advantage) const {
+  // `advantage(i)` of every scorable sample, 0 for the others; `normalize`: then shifted and scaled
+  // by its own moments.
+  Advantages finish(bool batch_deviation, bool normalize,
+                    const std::function<double(int64_t)>& advantage) const {
     std::vector<double> results(values_.size(), NAN);
     int64_t without_signal = 0;
     Advantages result{.reward_mean = all_.mean, .reward_std = all_.deviation};
@@ -79,14 +85,17 @@ class Batch {
       results[i] = advantage(i);
       without_signal += (batch_deviation ? all_ : group_of(i)).deviation <= 1e-8;
     }
-    for (const Moments& group : groups_) result.num_unscorable_groups += group.count == 0;
-    if (all_.count > 0) result.frac_reward_zero_std = static_cast<double>(without_signal) / all_.count;
+    for (const Moments& group : groups_)
+      result.num_unscorable_groups += group.count == 0;
+    if (all_.count > 0)
+      result.frac_reward_zero_std = static_cast<double>(without_signal) / all_.count;
 
     const Moments own = normalize ? moments_of(results.data(), size()) : Moments{};
     result.advantages = at::empty({size()}, at::kFloat);
     float* out = result.advantages.data_ptr<float>();
     for (int64_t i = 0; i < size(); ++i) {
-      const double value = normalize ? (results[i] - own.mean) / (own.deviation + kDeviationEpsilon) : results[i];
+      const double value =
+          normalize ? (results[i] - own.mean) / (own.deviation + kDeviationEpsilon) : results[i];
       out[i] = std::isnan(value) ? 0.0f : static_cast<float>(value);
     }
     return result;
@@ -101,13 +110,15 @@ class Batch {
 
 }  // namespace
 
-Advantages group_advantages(const at::Tensor& rewards, int64_t num_generations, ScaleRewards scale) {
+Advantages group_advantages(const at::Tensor& rewards, int64_t num_generations,
+                            ScaleRewards scale) {
   const Batch batch(rewards, num_generations);
   return batch.finish(scale == ScaleRewards::kBatch, false, [&](int64_t i) {
     const Moments& group = batch.group_of(i);
     const double centred = batch[i] - group.mean;
     if (scale == ScaleRewards::kNone) return centred;
-    return centred / ((scale == ScaleRewards::kBatch ? batch.all() : group).deviation + kDeviationEpsilon);
+    return centred /
+           ((scale == ScaleRewards::kBatch ? batch.all() : group).deviation + kDeviationEpsilon);
   });
 }
 
@@ -120,10 +131,12 @@ Advantages rloo_advantages(const at::Tensor& rewards, int64_t num_generations, b
   });
 }
 
-Advantages reinforce_plus_plus_advantages(const at::Tensor& rewards, int64_t num_generations, bool group_baseline) {
+Advantages reinforce_plus_plus_advantages(const at::Tensor& rewards, int64_t num_generations,
+                                          bool group_baseline) {
   const Batch batch(rewards, num_generations);
-  return batch.finish(!group_baseline, true,
-                      [&](int64_t i) { return group_baseline ? batch[i] - batch.group_of(i).mean : batch[i]; });
+  return batch.finish(!group_baseline, true, [&](int64_t i) {
+    return group_baseline ? batch[i] - batch.group_of(i).mean : batch[i];
+  });
 }
 
 }  // namespace retort::losses

@@ -9,34 +9,43 @@
 
 namespace retort::losses {
 
-// How grpo divides reward - mean of the group: by the group's deviation, the batch's, or not at all.
+// How grpo divides reward - mean of the group: by the group's deviation, the batch's, or not at
+// all.
 enum class ScaleRewards { kGroup, kBatch, kNone };
 
 struct Advantages {
-  at::Tensor advantages;              // [S] float32 on the CPU, no gradient; 0 for an unscorable sample
+  // [S] float32 on the CPU, no gradient; 0 for an unscorable sample
+  at::Tensor advantages;
   int64_t num_unscorable = 0;         // samples whose reward is NaN
   int64_t num_unscorable_groups = 0;  // groups without any reward
-  // Share of the scorable samples whose standard deviation (the batch's with kBatch, else their group's) is 0: no signal from them.
+  // Share of the scorable samples whose standard deviation (the batch's with kBatch, else their
+  // group's) is 0: no signal from them.
   double frac_reward_zero_std = 0;
-  double reward_mean = 0, reward_std = 0;  // of the scorable samples; Bessel's correction, 0 for fewer than two
+  // of the scorable samples; Bessel's correction, 0 for fewer than two
+  double reward_mean = 0, reward_std = 0;
 };
 
-// Common to all: rewards [S] float32 or float64 of the GLOBAL batch, S = G * num_generations, the samples of a prompt adjacent; NaN
-// marks an unscorable sample, which is left out of every mean and deviation (TRL 1.4 counts it as reward 0). Deviations have
-// Bessel's correction and are 0 for a single value. Computed in float64. Every rank computes the same from the same rewards and
-// takes its slice: nothing here is correct on a part of the batch. Rewards may be on any device. kInvalidArgument: shape, dtype,
-// an infinite reward, S not a multiple of num_generations.
+// Common to all: rewards [S] float32 or float64 of the GLOBAL batch, S = G * num_generations, the
+// samples of a prompt adjacent; NaN marks an unscorable sample, which is left out of every mean and
+// deviation (TRL 1.4 counts it as reward 0). Deviations have Bessel's correction and are 0 for a
+// single value. Computed in float64. Every rank computes the same from the same rewards and takes
+// its slice: nothing here is correct on a part of the batch. Rewards may be on any device.
+// kInvalidArgument: shape, dtype, an infinite reward, S not a multiple of num_generations.
 
-// GRPO: (r - mean of the group) / (std + 1e-4), std by `scale`; kNone: r - mean. A group with one scorable sample gets 0.
+// GRPO: (r - mean of the group) / (std + 1e-4), std by `scale`; kNone: r - mean. A group with one
+// scorable sample gets 0.
 Advantages group_advantages(const at::Tensor& rewards, int64_t num_generations, ScaleRewards scale);
 
-// RLOO: r - mean of the group's other samples; 0 where there is no other. `normalize`: then (A - mean) / (std + 1e-4) over the
-// batch's scorable samples.
-Advantages rloo_advantages(const at::Tensor& rewards, int64_t num_generations, bool normalize = false);
+// RLOO: r - mean of the group's other samples; 0 where there is no other. `normalize`: then (A -
+// mean) / (std + 1e-4) over the batch's scorable samples.
+Advantages rloo_advantages(const at::Tensor& rewards, int64_t num_generations,
+                           bool normalize = false);
 
-// REINFORCE++ (arXiv 2501.03262): (r - mean of the batch) / (std of the batch + 1e-4); with `group_baseline` r first loses
-// the mean of its group (the paper's variant for several samples a prompt).
-Advantages reinforce_plus_plus_advantages(const at::Tensor& rewards, int64_t num_generations, bool group_baseline = false);
+// REINFORCE++ (arXiv 2501.03262): (r - mean of the batch) / (std of the batch + 1e-4); with
+// `group_baseline` r first loses the mean of its group (the paper's variant for several samples a
+// prompt).
+Advantages reinforce_plus_plus_advantages(const at::Tensor& rewards, int64_t num_generations,
+                                          bool group_baseline = false);
 
 }  // namespace retort::losses
 

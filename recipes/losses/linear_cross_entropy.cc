@@ -14,7 +14,8 @@ namespace {
 
 class CrossEntropyChunks : public detail::ChunkLoss {
  public:
-  CrossEntropyChunks(const at::Tensor& targets, int64_t vocab) : targets_(targets.contiguous()), vocab_(vocab) {}
+  CrossEntropyChunks(const at::Tensor& targets, int64_t vocab)
+      : targets_(targets.contiguous()), vocab_(vocab) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool gradient) override {
     float* logits = chunk.data_ptr<float>();
@@ -46,8 +47,9 @@ class CrossEntropyChunks : public detail::ChunkLoss {
 
 }  // namespace
 
-CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                                        const at::Tensor& targets, int64_t chunk_tokens, const parallel::VocabShard& vocab) {
+CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                        const at::Tensor& bias, const at::Tensor& targets,
+                                        int64_t chunk_tokens, const parallel::VocabShard& vocab) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
     return detail::sharded_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab);
   const detail::LinearHead head{hidden, weight, bias};
@@ -56,7 +58,8 @@ CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tens
   detail::check_chunk_tokens(chunk_tokens);
   CrossEntropyChunks chunks(targets, whole.total());
   CrossEntropyResult result;
-  result.loss_sum = detail::run_linear_head(head, detail::chunk_rows(chunk_tokens, head.vocab()), chunks);
+  result.loss_sum =
+      detail::run_linear_head(head, detail::chunk_rows(chunk_tokens, head.vocab()), chunks);
   result.count = head.rows();
   result.entropy_sum = chunks.entropy_sum();
   result.num_correct = chunks.num_correct();

@@ -13,7 +13,8 @@ namespace {
 
 class DistillChunks : public detail::ChunkLoss {
  public:
-  DistillChunks(const at::Tensor& targets, int64_t vocab, detail::TeacherRows& teacher, const DivergenceOptions& options)
+  DistillChunks(const at::Tensor& targets, int64_t vocab, detail::TeacherRows& teacher,
+                const DivergenceOptions& options)
       : targets_(targets.contiguous()),
         vocab_(vocab),
         common_(options.common_vocab > 0 ? options.common_vocab : vocab),
@@ -30,7 +31,8 @@ class DistillChunks : public detail::ChunkLoss {
     rows_.resize(count);
     detail::for_rows(count, [&](int64_t first, int64_t last, int thread) {
       for (int64_t r = first; r < last; ++r)
-        rows_[r] = teacher_.row(r, {logits + r * vocab_, vocab_, common_, targets[r]}, loss_, thread);
+        rows_[r] =
+            teacher_.row(r, {logits + r * vocab_, vocab_, common_, targets[r]}, loss_, thread);
     });
     for (int64_t r = 0; r < count; ++r) {
       if (rows_[r].status != detail::RowStatus::kOk) detail::refuse_row(rows_[r].status, begin + r);
@@ -38,7 +40,9 @@ class DistillChunks : public detail::ChunkLoss {
     }
   }
 
-  double loss_sum() const override { return detail::mixed_loss(kd_ratio_, sums_.kd_sum, sums_.ce_sum); }
+  double loss_sum() const override {
+    return detail::mixed_loss(kd_ratio_, sums_.kd_sum, sums_.ce_sum);
+  }
   const DistillResult& sums() const { return sums_; }
 
  private:
@@ -64,8 +68,9 @@ class DistillChunks : public detail::ChunkLoss {
 
 }  // namespace
 
-DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                             const at::Tensor& targets, const TeacherSignal& signal, const DivergenceOptions& options,
+DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
+                             const at::Tensor& bias, const at::Tensor& targets,
+                             const TeacherSignal& signal, const DivergenceOptions& options,
                              const parallel::VocabShard& vocab) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
     return detail::sharded_distill(hidden, weight, bias, targets, signal, options, vocab);
@@ -75,7 +80,8 @@ DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
   const detail::VocabGroup whole(vocab, head.vocab());
   const auto teacher = detail::make_teacher_rows(signal, head.rows(), whole.total(), options);
   DistillChunks chunks(targets, whole.total(), *teacher, options);
-  const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab() + teacher->floats_per_row());
+  const int64_t rows_at_once =
+      detail::chunk_rows(options.chunk_tokens, head.vocab() + teacher->floats_per_row());
   const at::Tensor loss_sum = detail::run_linear_head(head, rows_at_once, chunks);
   DistillResult result = chunks.sums();
   result.loss_sum = loss_sum;

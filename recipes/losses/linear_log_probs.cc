@@ -20,7 +20,9 @@ namespace {
 class LogProbChunks : public detail::ChunkLoss {
  public:
   LogProbChunks(const at::Tensor& targets, int64_t vocab, double temperature)
-      : targets_(targets.contiguous()), vocab_(vocab), inv_temperature_(static_cast<float>(1 / temperature)) {}
+      : targets_(targets.contiguous()),
+        vocab_(vocab),
+        inv_temperature_(static_cast<float>(1 / temperature)) {}
 
   double loss_sum() const override { return 0; }  // there is no scalar
 
@@ -29,8 +31,10 @@ class LogProbChunks : public detail::ChunkLoss {
 
   detail::RowResult run_row(int64_t row, float* logits, const detail::RowLoss& loss) const {
     if (inv_temperature_ != 1.0f)
-      for (int64_t i = 0; i < vocab_; ++i) logits[i] *= inv_temperature_;
-    return kernels_.cross_entropy({logits, vocab_, vocab_, targets_.data_ptr<int64_t>()[row]}, loss);
+      for (int64_t i = 0; i < vocab_; ++i)
+        logits[i] *= inv_temperature_;
+    return kernels_.cross_entropy({logits, vocab_, vocab_, targets_.data_ptr<int64_t>()[row]},
+                                  loss);
   }
   int64_t vocab() const { return vocab_; }
 
@@ -43,7 +47,8 @@ class LogProbChunks : public detail::ChunkLoss {
 
 class ForwardChunks : public LogProbChunks {
  public:
-  ForwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, float* log_probs, float* entropy)
+  ForwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, float* log_probs,
+                float* entropy)
       : LogProbChunks(targets, vocab, temperature), log_probs_(log_probs), entropy_(entropy) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool) override {
@@ -65,7 +70,8 @@ class ForwardChunks : public LogProbChunks {
 // d log p / d logits = 1[target] - p, times the row's incoming gradient.
 class BackwardChunks : public LogProbChunks {
  public:
-  BackwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, const at::Tensor& incoming)
+  BackwardChunks(const at::Tensor& targets, int64_t vocab, double temperature,
+                 const at::Tensor& incoming)
       : LogProbChunks(targets, vocab, temperature), incoming_(incoming.contiguous()) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool) override {
@@ -73,7 +79,8 @@ class BackwardChunks : public LogProbChunks {
     const float* incoming = incoming_.data_ptr<float>() + begin;
     detail::for_rows(count, [&](int64_t first, int64_t last, int) {
       for (int64_t r = first; r < last; ++r)
-        run_row(begin + r, logits + r * vocab(), {.ce_weight = -incoming[r] * inv_temperature(), .gradient = true});
+        run_row(begin + r, logits + r * vocab(),
+                {.ce_weight = -incoming[r] * inv_temperature(), .gradient = true});
     });
   }
 
@@ -84,8 +91,9 @@ class BackwardChunks : public LogProbChunks {
 class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
  public:
   // The log-probabilities are computed already; this only ties them to their inputs.
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, const at::Tensor& targets, const at::Tensor* computed,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            const at::Tensor& targets, const at::Tensor* computed,
                             double temperature, int64_t rows_at_once) {
     ctx->save_for_backward({hidden, weight, bias.value_or(at::Tensor()), targets});
     ctx->saved_data["temperature"] = temperature;
@@ -96,16 +104,20 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& incoming) {
     if (at::GradMode::is_enabled())
-      throw Error(ErrorCode::kInvalidArgument, "linear_log_probs is differentiable once: call backward without create_graph");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "linear_log_probs is differentiable once: call backward without create_graph");
     const auto saved = ctx->get_saved_variables();
     const detail::LinearHead head{saved[0], saved[1], saved[2]};
     const detail::HeadNeeds needs{saved[0].requires_grad(), saved[1].requires_grad(),
                                   saved[2].defined() && saved[2].requires_grad()};
-    BackwardChunks chunks(saved[3], head.vocab(), ctx->saved_data["temperature"].toDouble(), incoming[0]);
-    detail::HeadGradients grads = detail::run_linear_head_gradients(head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
+    BackwardChunks chunks(saved[3], head.vocab(), ctx->saved_data["temperature"].toDouble(),
+                          incoming[0]);
+    detail::HeadGradients grads = detail::run_linear_head_gradients(
+        head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
     if (grads.weight.defined()) grads.weight = grads.weight.to(head.weight.scalar_type());
     if (grads.bias.defined()) grads.bias = grads.bias.to(head.bias.scalar_type());
-    return {grads.hidden, grads.weight, grads.bias, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {grads.hidden, grads.weight, grads.bias,  at::Tensor(),
+            at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -114,12 +126,15 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
 void detail::check_log_probs_options(const LogProbsOptions& options) {
   check_chunk_tokens(options.chunk_tokens);
   if (!(options.temperature > 0 && std::isfinite(options.temperature)))
-    throw Error(ErrorCode::kInvalidArgument, "temperature must be positive and finite").with("temperature", options.temperature);
+    throw Error(ErrorCode::kInvalidArgument, "temperature must be positive and finite")
+        .with("temperature", options.temperature);
 }
 
-LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
+LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
+                          const at::Tensor& bias, const at::Tensor& targets,
                           const LogProbsOptions& options, const parallel::VocabShard& vocab) {
-  if (!vocab.whole() || !detail::on_cpu(hidden)) return detail::sharded_log_probs(hidden, weight, bias, targets, options, vocab);
+  if (!vocab.whole() || !detail::on_cpu(hidden))
+    return detail::sharded_log_probs(hidden, weight, bias, targets, options, vocab);
   const detail::LinearHead head{hidden, weight, bias};
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   detail::check_log_probs_options(options);
@@ -129,15 +144,17 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight, co
   LogProbs result;
   result.log_probs = at::empty({head.rows()}, f32);
   if (options.entropy) result.entropy = at::empty({head.rows()}, f32);
-  ForwardChunks chunks(targets, whole.total(), options.temperature, result.log_probs.data_ptr<float>(),
+  ForwardChunks chunks(targets, whole.total(), options.temperature,
+                       result.log_probs.data_ptr<float>(),
                        options.entropy ? result.entropy.data_ptr<float>() : nullptr);
   const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab());
   detail::run_linear_head_forward(head, rows_at_once, chunks);
   if (detail::wants_gradient(head)) {
-    const std::optional<at::Tensor> optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
+    const std::optional<at::Tensor> optional_bias =
+        bias.defined() ? std::optional(bias) : std::nullopt;
     const at::Tensor computed = result.log_probs;
-    result.log_probs =
-        LogProbsFunction::apply(hidden, weight, optional_bias, targets, &computed, options.temperature, rows_at_once);
+    result.log_probs = LogProbsFunction::apply(hidden, weight, optional_bias, targets, &computed,
+                                               options.temperature, rows_at_once);
   }
   return result;
 }

@@ -16,15 +16,19 @@ namespace retort::losses {
 namespace {
 
 void require(bool ok, const char* field, const char* expected, double value) {
-  if (!ok) throw Error(ErrorCode::kInvalidArgument, std::string(field) + " " + expected).with(field, value);
+  if (!ok)
+    throw Error(ErrorCode::kInvalidArgument, std::string(field) + " " + expected)
+        .with(field, value);
 }
 
 // An input that is defined exactly if `needed`.
-void require_exactly(bool needed, const at::Tensor& tensor, const char* name, int64_t rows, const char* when) {
+void require_exactly(bool needed, const at::Tensor& tensor, const char* name, int64_t rows,
+                     const char* when) {
   if (needed) {
     detail::require_vector(tensor, name, rows);
   } else if (tensor.defined()) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(name) + " would not be used: it goes with " + when);
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + " would not be used: it goes with " + when);
   }
 }
 
@@ -32,16 +36,18 @@ void require_exactly(bool needed, const at::Tensor& tensor, const char* name, in
 struct Rows {
   Rows(const PolicyInputs& in, const PolicyOptions& options) : sequences(in.num_sequences) {
     if (!in.policy_logps.defined() || in.policy_logps.dim() != 1)
-      throw Error(ErrorCode::kInvalidArgument, "policy_logps must be [R] float32, one for each sampled token");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "policy_logps must be [R] float32, one for each sampled token");
     count = in.policy_logps.size(0);
     detail::require_vector(in.policy_logps, "policy_logps", count);
     if (in.old_logps.defined()) detail::require_vector(in.old_logps, "old_logps", count);
     require_exactly(options.beta > 0, in.reference_logps, "reference_logps", count, "beta > 0");
-    require_exactly(options.sampling_correction != SamplingCorrection::kNone, in.generator_logps, "generator_logps", count,
-                    "a sampling_correction");
+    require_exactly(options.sampling_correction != SamplingCorrection::kNone, in.generator_logps,
+                    "generator_logps", count, "a sampling_correction");
     detail::require_vector(in.sequence_of_row, "sequence_of_row", count, at::kLong);
     if (in.num_sequences < 0 || in.advantages.defined() == in.token_advantages.defined())
-      throw Error(ErrorCode::kInvalidArgument, "give num_sequences and either advantages [S] or token_advantages [R]")
+      throw Error(ErrorCode::kInvalidArgument,
+                  "give num_sequences and either advantages [S] or token_advantages [R]")
           .with("num_sequences", in.num_sequences);
     by_token = in.token_advantages.defined();
     if (by_token)
@@ -81,7 +87,8 @@ bool by_sequence(SamplingCorrection mode) {
 }
 
 // The factor of each row's loss that corrects for the generator's probabilities, and its metrics.
-std::vector<double> sampling_ratios(const Rows& rows, const PolicyOptions& options, PolicyResult& result) {
+std::vector<double> sampling_ratios(const Rows& rows, const PolicyOptions& options,
+                                    PolicyResult& result) {
   std::vector<double> of_row(rows.count, 1.0);
   if (options.sampling_correction == SamplingCorrection::kNone) return of_row;
   const bool whole = by_sequence(options.sampling_correction);
@@ -90,7 +97,8 @@ std::vector<double> sampling_ratios(const Rows& rows, const PolicyOptions& optio
     const double difference = rows.old[r] - rows.generator[r];
     ratios[whole ? rows.sequence[r] : r] += difference;
     result.sampling_logp_difference_sum += std::abs(difference);
-    result.sampling_logp_difference_max = std::max(result.sampling_logp_difference_max, std::abs(difference));
+    result.sampling_logp_difference_max =
+        std::max(result.sampling_logp_difference_max, std::abs(difference));
   }
   const bool truncate = options.sampling_correction == SamplingCorrection::kTokenTruncate ||
                         options.sampling_correction == SamplingCorrection::kSequenceTruncate;
@@ -99,22 +107,27 @@ std::vector<double> sampling_ratios(const Rows& rows, const PolicyOptions& optio
     ratio = std::exp(ratio);
     if (ratio > cap) ratio = truncate ? cap : 0;
     result.sampling_ratio_sum += ratio;
-    result.sampling_ratio_min = result.sampling_ratio_count == 0 ? ratio : std::min(result.sampling_ratio_min, ratio);
+    result.sampling_ratio_min =
+        result.sampling_ratio_count == 0 ? ratio : std::min(result.sampling_ratio_min, ratio);
     result.sampling_ratio_max = std::max(result.sampling_ratio_max, ratio);
     ++result.sampling_ratio_count;
   }
-  for (int64_t r = 0; r < rows.count; ++r) of_row[r] = ratios[whole ? rows.sequence[r] : r];
+  for (int64_t r = 0; r < rows.count; ++r)
+    of_row[r] = ratios[whole ? rows.sequence[r] : r];
   return of_row;
 }
 
 // log(pi / pi_old) that each row's ratio is made of.
 std::vector<double> log_ratios(const Rows& rows, bool whole_sequences) {
   std::vector<double> of_row(rows.count);
-  for (int64_t r = 0; r < rows.count; ++r) of_row[r] = rows.policy[r] - rows.old[r];
+  for (int64_t r = 0; r < rows.count; ++r)
+    of_row[r] = rows.policy[r] - rows.old[r];
   if (!whole_sequences) return of_row;
   std::vector<double> mean(rows.sequences, 0.0);
-  for (int64_t r = 0; r < rows.count; ++r) mean[rows.sequence[r]] += of_row[r] / rows.tokens[rows.sequence[r]];
-  for (int64_t r = 0; r < rows.count; ++r) of_row[r] = mean[rows.sequence[r]];
+  for (int64_t r = 0; r < rows.count; ++r)
+    mean[rows.sequence[r]] += of_row[r] / rows.tokens[rows.sequence[r]];
+  for (int64_t r = 0; r < rows.count; ++r)
+    of_row[r] = mean[rows.sequence[r]];
   return of_row;
 }
 
@@ -127,12 +140,14 @@ Clipped clipped_surrogate(double log_ratio, double advantage, double low, double
   const double ratio = std::exp(log_ratio);
   if (advantage < 0 && ratio < low) return {-low * advantage, 0, true, false};
   if (advantage > 0 && ratio > high) return {-high * advantage, 0, false, true};
-  if (advantage == 0) return {0 * log_ratio, 0, false, false};  // NaN stays, an infinite ratio does not become one
+  // NaN stays, an infinite ratio does not become one
+  if (advantage == 0) return {0 * log_ratio, 0, false, false};
   return {-ratio * advantage, -ratio * advantage, false, false};
 }
 
 // A sequence's clipping is counted once where its rows share ratio and advantage.
-void count_clips(const Rows& rows, const std::vector<Clipped>& terms, bool whole_sequences, PolicyResult& result) {
+void count_clips(const Rows& rows, const std::vector<Clipped>& terms, bool whole_sequences,
+                 PolicyResult& result) {
   std::vector<bool> seen(rows.sequences, false);
   result.clip_count = whole_sequences ? rows.sequences : rows.count;
   for (int64_t r = 0; r < rows.count; ++r) {
@@ -149,30 +164,38 @@ void count_clips(const Rows& rows, const std::vector<Clipped>& terms, bool whole
 void PolicyOptions::validate() const {
   require(epsilon > 0 && epsilon < 1, "epsilon", "must be in (0, 1)", epsilon);
   if (epsilon_high)
-    require(*epsilon_high > 0 && std::isfinite(*epsilon_high), "epsilon_high", "must be positive and finite", *epsilon_high);
+    require(*epsilon_high > 0 && std::isfinite(*epsilon_high), "epsilon_high",
+            "must be positive and finite", *epsilon_high);
   require(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
-  require(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap), "importance_sampling_cap",
-          "must be positive and finite", importance_sampling_cap);
-  require(sampling_correction != SamplingCorrection::kNone || importance_sampling_cap == PolicyOptions().importance_sampling_cap,
-          "importance_sampling_cap", "has no effect without a sampling_correction", importance_sampling_cap);
+  require(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap),
+          "importance_sampling_cap", "must be positive and finite", importance_sampling_cap);
+  require(sampling_correction != SamplingCorrection::kNone ||
+              importance_sampling_cap == PolicyOptions().importance_sampling_cap,
+          "importance_sampling_cap", "has no effect without a sampling_correction",
+          importance_sampling_cap);
 }
 
 double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
-  if (global.sequences < 0 || global.tokens < 0 || global.masked_tokens < 0 || global.max_completion_tokens < 0)
+  if (global.sequences < 0 || global.tokens < 0 || global.masked_tokens < 0 ||
+      global.max_completion_tokens < 0)
     throw Error(ErrorCode::kInvalidArgument, "the counts of a batch must not be negative")
         .with("sequences", global.sequences)
         .with("tokens", global.tokens)
         .with("masked_tokens", global.masked_tokens)
         .with("max_completion_tokens", global.max_completion_tokens);
   if (type == PolicyLossType::kDrGrpo && global.max_completion_tokens == 0)
-    throw Error(ErrorCode::kInvalidArgument, "dr_grpo divides by the generation limit: set max_completion_tokens");
+    throw Error(ErrorCode::kInvalidArgument,
+                "dr_grpo divides by the generation limit: set max_completion_tokens");
   double count = 0;
   switch (type) {
     case PolicyLossType::kGrpo: count = static_cast<double>(global.sequences); break;
     case PolicyLossType::kBnpo: count = static_cast<double>(global.tokens); break;
-    case PolicyLossType::kDapo: count = static_cast<double>(global.tokens + global.masked_tokens); break;
+    case PolicyLossType::kDapo:
+      count = static_cast<double>(global.tokens + global.masked_tokens);
+      break;
     case PolicyLossType::kDrGrpo:
-      count = static_cast<double>(global.sequences) * static_cast<double>(global.max_completion_tokens);
+      count =
+          static_cast<double>(global.sequences) * static_cast<double>(global.max_completion_tokens);
       break;
   }
   return std::max(count, 1.0);
@@ -185,10 +208,13 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   result.num_tokens = rows.count;
   result.num_sequences = rows.sequences;
   const bool by_sequence = options.importance_sampling_level == ImportanceSamplingLevel::kSequence;
-  const std::vector<double> correction = sampling_ratios(rows, options, result), log_ratio = log_ratios(rows, by_sequence);
+  const std::vector<double> correction = sampling_ratios(rows, options, result),
+                            log_ratio = log_ratios(rows, by_sequence);
   const double low = 1 - options.epsilon, high = 1 + options.epsilon_high.value_or(options.epsilon);
   const auto weight = [&](int64_t r) {
-    return options.loss_type == PolicyLossType::kGrpo ? 1.0 / static_cast<double>(rows.tokens[rows.sequence[r]]) : 1.0;
+    return options.loss_type == PolicyLossType::kGrpo
+               ? 1.0 / static_cast<double>(rows.tokens[rows.sequence[r]])
+               : 1.0;
   };
 
   double loss = 0;
@@ -201,8 +227,10 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
     loss += scale * terms[r].value;
     (by_sequence ? of_sequence[rows.sequence[r]] : gradient[r]) += scale * terms[r].slope;
   }
-  for (int64_t r = 0; by_sequence && r < rows.count; ++r)  // the ratio is the mean of its rows' logarithms
-    gradient[r] = of_sequence[rows.sequence[r]] / static_cast<double>(rows.tokens[rows.sequence[r]]);
+  // the ratio is the mean of its rows' logarithms
+  for (int64_t r = 0; by_sequence && r < rows.count; ++r)
+    gradient[r] =
+        of_sequence[rows.sequence[r]] / static_cast<double>(rows.tokens[rows.sequence[r]]);
   for (int64_t r = 0; options.beta > 0 && r < rows.count; ++r) {
     const double d = rows.reference[r] - rows.policy[r], k3 = std::expm1(d) - d;
     result.kl_sum += k3;
@@ -217,23 +245,28 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   return result;
 }
 
-at::Tensor distillation_advantages(const at::Tensor& student_logps, const at::Tensor& teacher_logps) {
+at::Tensor distillation_advantages(const at::Tensor& student_logps,
+                                   const at::Tensor& teacher_logps) {
   if (!student_logps.defined() || student_logps.dim() != 1)
-    throw Error(ErrorCode::kInvalidArgument, "student_logps must be [R] float32, one for each sampled token");
+    throw Error(ErrorCode::kInvalidArgument,
+                "student_logps must be [R] float32, one for each sampled token");
   detail::require_vector(student_logps, "student_logps", student_logps.size(0));
   detail::require_vector(teacher_logps, "teacher_logps", student_logps.size(0));
   const at::Tensor result = at::empty({student_logps.size(0)}, at::kFloat);
   const detail::FloatVector student(student_logps), teacher(teacher_logps);
   float* out = result.data_ptr<float>();
-  for (int64_t r = 0; r < result.size(0); ++r) out[r] = static_cast<float>(teacher[r] - student[r]);
+  for (int64_t r = 0; r < result.size(0); ++r)
+    out[r] = static_cast<float>(teacher[r] - student[r]);
   return result;
 }
 
 void require_policy_gradient(SampledKl estimate, bool policy_gradient) {
   if (estimate == SampledKl::kK1 && !policy_gradient)
-    throw Error(ErrorCode::kInvalidArgument,
-                "k1 on sampled tokens cannot be a loss: the gradient of log p(a) - log q(a) does not depend on the teacher q and "
-                "is 0 in expectation; use it as the reward of a policy gradient (distillation_advantages)")
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "k1 on sampled tokens cannot be a loss: the gradient of log p(a) - log q(a) does not "
+        "depend on the teacher q and "
+        "is 0 in expectation; use it as the reward of a policy gradient (distillation_advantages)")
         .with("estimate", enum_name(estimate));
 }
 

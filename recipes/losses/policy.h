@@ -1,4 +1,5 @@
-// Clipped policy-gradient losses over sampled tokens (GRPO and its family). Formulas: docs/losses.md.
+// Clipped policy-gradient losses over sampled tokens (GRPO and its family). Formulas:
+// docs/losses.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,31 +13,46 @@ namespace retort::losses {
 
 // How token losses become one number; see policy_divisor.
 enum class PolicyLossType { kGrpo, kBnpo, kDrGrpo, kDapo };
-// The ratio to the old policy: of each token, or of the sequence (the geometric mean of its tokens' ratios: GSPO).
+// The ratio to the old policy: of each token, or of the sequence (the geometric mean of its tokens'
+// ratios: GSPO).
 enum class ImportanceSamplingLevel { kToken, kSequence };
-// What is done with ratios trainer / generator: of tokens or of whole sequences (product), capped, or dropped (0) above the cap.
-enum class SamplingCorrection { kNone, kTokenTruncate, kTokenMask, kSequenceTruncate, kSequenceMask };
+// What is done with ratios trainer / generator: of tokens or of whole sequences (product), capped,
+// or dropped (0) above the cap.
+enum class SamplingCorrection {
+  kNone,
+  kTokenTruncate,
+  kTokenMask,
+  kSequenceTruncate,
+  kSequenceMask
+};
 
 struct PolicyOptions {
   PolicyLossType loss_type = PolicyLossType::kDapo;
   ImportanceSamplingLevel importance_sampling_level = ImportanceSamplingLevel::kToken;
-  double epsilon = 0.2;                // the ratio is clipped to [1 - epsilon, 1 + epsilon_high]; in (0, 1)
+  // the ratio is clipped to [1 - epsilon, 1 + epsilon_high]; in (0, 1)
+  double epsilon = 0.2;
   std::optional<double> epsilon_high;  // null: epsilon
   double beta = 0.0;                   // of the k3 KL to the reference; 0: no reference is needed
-  // TRL's vllm_importance_sampling_correction, _mode and _cap; its defaults are sequence_mask and 3.
+  // TRL's vllm_importance_sampling_correction, _mode and _cap; its defaults are sequence_mask and
+  // 3.
   SamplingCorrection sampling_correction = SamplingCorrection::kNone;
   double importance_sampling_cap = 3.0;  // positive; no effect with kNone
 
   void validate() const;  // kInvalidArgument: ranges; a cap other than 3 with kNone
 };
 
-// R sampled tokens (rows) of S sequences; prompts, padding and masked tokens are not rows. A sequence's rows must all be in
-// one call (in any order: sequence_of_row tells), and a sequence may have none.
+// R sampled tokens (rows) of S sequences; prompts, padding and masked tokens are not rows. A
+// sequence's rows must all be in one call (in any order: sequence_of_row tells), and a sequence may
+// have none.
 struct PolicyInputs {
-  at::Tensor policy_logps;     // [R] float32, may require grad: log-probabilities at the sampling temperature
-  at::Tensor old_logps;        // [R] float32 of the trainer when the samples were drawn; undefined: policy_logps itself, detached
+  // [R] float32, may require grad: log-probabilities at the sampling temperature
+  at::Tensor policy_logps;
+  // [R] float32 of the trainer when the samples were drawn; undefined: policy_logps itself,
+  // detached
+  at::Tensor old_logps;
   at::Tensor reference_logps;  // [R] float32; defined exactly if beta > 0
-  at::Tensor generator_logps;  // [R] float32 as the generator reported them; defined exactly if there is a sampling_correction
+  // [R] float32 as the generator reported them; defined exactly if there is a sampling_correction
+  at::Tensor generator_logps;
   at::Tensor sequence_of_row;  // [R] int64 in [0, S)
   // Exactly one of the two:
   at::Tensor advantages;        // [S] float32
@@ -45,54 +61,69 @@ struct PolicyInputs {
 };
 
 struct PolicyResult {
-  at::Tensor loss_sum;         // scalar float32 attached to policy_logps; divide by policy_divisor of the GLOBAL batch, once
-  int64_t num_tokens = 0;      // R
-  int64_t num_sequences = 0;   // S
-  double kl_sum = 0;           // k3 to the reference, over tokens: kl = kl_sum / tokens
-  double clip_low_sum = 0;     // clipped with A < 0; clip_ratio/low_mean = clip_low_sum / clip_count, and so on
+  // scalar float32 attached to policy_logps; divide by policy_divisor of the GLOBAL batch, once
+  at::Tensor loss_sum;
+  int64_t num_tokens = 0;     // R
+  int64_t num_sequences = 0;  // S
+  double kl_sum = 0;          // k3 to the reference, over tokens: kl = kl_sum / tokens
+  // clipped with A < 0; clip_ratio/low_mean = clip_low_sum / clip_count, and so on
+  double clip_low_sum = 0;
   double clip_high_sum = 0;    // clipped with A > 0
   double clip_region_sum = 0;  // either
   int64_t clip_count = 0;      // R; S with sequence-level ratios and one advantage a sequence
 
   // With a sampling_correction:
-  double sampling_logp_difference_sum = 0, sampling_logp_difference_max = 0;  // |old - generator| over tokens
-  double sampling_ratio_sum = 0;  // after capping or masking, over sampling_ratio_count ratios (R, or S by sequence)
+  // |old - generator| over tokens
+  double sampling_logp_difference_sum = 0, sampling_logp_difference_max = 0;
+  // after capping or masking, over sampling_ratio_count ratios (R, or S by sequence)
+  double sampling_ratio_sum = 0;
   double sampling_ratio_min = 0, sampling_ratio_max = 0;
   int64_t sampling_ratio_count = 0;
 };
 
 // What the global batch holds, summed over micro-batches and ranks.
 struct PolicyCounts {
-  int64_t sequences = 0;              // those without rows included
-  int64_t tokens = 0;                 // rows
-  int64_t masked_tokens = 0;          // of completions that were left without rows because they were cut off; dapo only
+  int64_t sequences = 0;  // those without rows included
+  int64_t tokens = 0;     // rows
+  // of completions that were left without rows because they were cut off; dapo only
+  int64_t masked_tokens = 0;
   int64_t max_completion_tokens = 0;  // the generation limit; dr_grpo only
 };
-// The one number that the summed loss is divided by, as in TRL 1.4. A sequence without rows adds 0 to the sum; here it counts in
-//   grpo     sequences: the mean over sequences of each one's mean over its tokens          as one sequence
-//   dr_grpo  sequences * max_completion_tokens                                              as one sequence
-//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's)            with its tokens
-//   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)                 not at all
-// At least 1, as TRL's clamp. kInvalidArgument: negative counts, dr_grpo without max_completion_tokens.
+// The one number that the summed loss is divided by, as in TRL 1.4. A sequence without rows adds 0
+// to the sum; here it counts in
+//   grpo     sequences: the mean over sequences of each one's mean over its tokens          as one
+//            sequence
+//   dr_grpo  sequences * max_completion_tokens                                              as one
+//            sequence
+//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's)            with
+//            its tokens
+//   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)                 not at
+//            all
+// At least 1, as TRL's clamp. kInvalidArgument: negative counts, dr_grpo without
+// max_completion_tokens.
 double policy_divisor(PolicyLossType type, const PolicyCounts& global);
 
-// Per token: -min(ratio A, clip(ratio) A) * sampling ratio + beta * k3. Value and gradient are formed together in float64; a ratio
-// that overflows leaves no NaN in tokens that are clipped. Differentiable once. R = 0 gives a zero that still reaches policy_logps.
-// kInvalidArgument: options.validate(), shapes, dtypes, a row's sequence outside [0, S) (with the row), inputs that are missing
-// or would not be used. Any thread; collectives: none.
-// Devices: every vector on any; each is read with a copy to the host, where it is computed. loss_sum is on policy_logps's.
+// Per token: -min(ratio A, clip(ratio) A) * sampling ratio + beta * k3. Value and gradient are
+// formed together in float64; a ratio that overflows leaves no NaN in tokens that are clipped.
+// Differentiable once. R = 0 gives a zero that still reaches policy_logps. kInvalidArgument:
+// options.validate(), shapes, dtypes, a row's sequence outside [0, S) (with the row), inputs that
+// are missing or would not be used. Any thread; collectives: none. Devices: every vector on any;
+// each is read with a copy to the host, where it is computed. loss_sum is on policy_logps's.
 PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& options);
 
-// On-policy distillation on the sampled tokens: A_t = log q_teacher(a_t) - log p_student(a_t), the negative k1 estimate of reverse
-// KL as a reward of its token. [R] float32 both, at the same temperature; the result [R] is detached and
-// on the CPU, wherever these are: pass it as token_advantages.
-at::Tensor distillation_advantages(const at::Tensor& student_logps, const at::Tensor& teacher_logps);
+// On-policy distillation on the sampled tokens: A_t = log q_teacher(a_t) - log p_student(a_t), the
+// negative k1 estimate of reverse KL as a reward of its token. [R] float32 both, at the same
+// temperature; the result [R] is detached and on the CPU, wherever these are: pass it as
+// token_advantages.
+at::Tensor distillation_advantages(const at::Tensor& student_logps,
+                                   const at::Tensor& teacher_logps);
 
-// Estimates of KL(student, teacher) from a token sampled by the student, d = log q - log p: k1 = -d, k2 = d^2 / 2,
-// k3 = exp(d) - d - 1.
+// Estimates of KL(student, teacher) from a token sampled by the student, d = log q - log p: k1 =
+// -d, k2 = d^2 / 2, k3 = exp(d) - d - 1.
 enum class SampledKl { kK1, kK2, kK3 };
-// kInvalidArgument for k1 as a loss to differentiate (`policy_gradient` false): the gradient of log p(a) - log q(a) is that of
-// log p(a) whatever the teacher says, and 0 in expectation. With a policy gradient every estimate may be a reward.
+// kInvalidArgument for k1 as a loss to differentiate (`policy_gradient` false): the gradient of log
+// p(a) - log q(a) is that of log p(a) whatever the teacher says, and 0 in expectation. With a
+// policy gradient every estimate may be a reward.
 void require_policy_gradient(SampledKl estimate, bool policy_gradient);
 
 }  // namespace retort::losses
@@ -106,19 +137,22 @@ struct retort::EnumNames<retort::losses::PolicyLossType> {
 template <>
 struct retort::EnumNames<retort::losses::ImportanceSamplingLevel> {
   using E = retort::losses::ImportanceSamplingLevel;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"token", E::kToken}, {"sequence", E::kSequence}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"token", E::kToken}, {"sequence", E::kSequence}}};
 };
 template <>
 struct retort::EnumNames<retort::losses::SamplingCorrection> {
   using E = retort::losses::SamplingCorrection;
-  static constexpr std::array<std::pair<std::string_view, E>, 5> values{{{"none", E::kNone},
-                                                                         {"token_truncate", E::kTokenTruncate},
-                                                                         {"token_mask", E::kTokenMask},
-                                                                         {"sequence_truncate", E::kSequenceTruncate},
-                                                                         {"sequence_mask", E::kSequenceMask}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 5> values{
+      {{"none", E::kNone},
+       {"token_truncate", E::kTokenTruncate},
+       {"token_mask", E::kTokenMask},
+       {"sequence_truncate", E::kSequenceTruncate},
+       {"sequence_mask", E::kSequenceMask}}};
 };
 template <>
 struct retort::EnumNames<retort::losses::SampledKl> {
   using E = retort::losses::SampledKl;
-  static constexpr std::array<std::pair<std::string_view, E>, 3> values{{{"k1", E::kK1}, {"k2", E::kK2}, {"k3", E::kK3}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"k1", E::kK1}, {"k2", E::kK2}, {"k3", E::kK3}}};
 };

@@ -1,4 +1,5 @@
-// Losses over pairs of completions (DPO and its family), from summed log-probabilities. Formulas: docs/losses.md.
+// Losses over pairs of completions (DPO and its family), from summed log-probabilities. Formulas:
+// docs/losses.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,19 +27,23 @@ enum class PreferenceLoss {
 
 struct PreferenceOptions {
   std::vector<PreferenceLoss> loss_type{PreferenceLoss::kSigmoid};  // their weighted sum
-  std::vector<double> loss_weights;                                 // one for each loss_type, positive; empty: all 1
-  double beta = 0.1;             // of every loss (orpo: the weight of the odds-ratio term), and of the rewards in the metrics
+  // one for each loss_type, positive; empty: all 1
+  std::vector<double> loss_weights;
+  // of every loss (orpo: the weight of the odds-ratio term), and of the rewards in the metrics
+  double beta = 0.1;
   double label_smoothing = 0.0;  // robust: in [0, 0.5); cdpo: in (0, 0.5); no other loss reads it
   double simpo_gamma = 0.5;      // simpo: the target margin
 
-  // kInvalidArgument: ranges, an empty or repeated loss_type, loss_weights of another length, and what would have no effect:
-  // label_smoothing without robust or cdpo, simpo_gamma without simpo, cdpo without label_smoothing.
+  // kInvalidArgument: ranges, an empty or repeated loss_type, loss_weights of another length, and
+  // what would have no effect: label_smoothing without robust or cdpo, simpo_gamma without simpo,
+  // cdpo without label_smoothing.
   void validate() const;
 };
 
 // Whether any of the losses compares with a reference model; simpo, orpo and sft alone do not.
 bool needs_reference(const PreferenceOptions& options);
-// Whether any of the losses is (or contains) cross-entropy on the chosen completions: sft, orpo. Then chosen_nll_sum counts.
+// Whether any of the losses is (or contains) cross-entropy on the chosen completions: sft, orpo.
+// Then chosen_nll_sum counts.
 bool uses_chosen_nll(const PreferenceOptions& options);
 
 // P pairs. Sums over a completion's tokens of log p(token), temperature 1.
@@ -50,29 +55,34 @@ struct PreferenceInputs {
 
 // Sums, so that micro-batches and ranks add up: the loss of a step is
 //     loss_sum / (pairs of the global batch) + chosen_nll_sum / (chosen tokens of the global batch)
-// which is TRL's value when the global batch is one batch of TRL. Both are scalar float32 with autograd, weighted by
-// loss_weights.
+// which is TRL's value when the global batch is one batch of TRL. Both are scalar float32 with
+// autograd, weighted by loss_weights.
 struct PreferenceResult {
   at::Tensor loss_sum;  // every term that is a mean over pairs
-  // -log p over the chosen tokens, for sft and orpo's first term (TRL's ORPOTrainer adds the prompt's tokens); zero unless
-  // uses_chosen_nll.
+  // -log p over the chosen tokens, for sft and orpo's first term (TRL's ORPOTrainer adds the
+  // prompt's tokens); zero unless uses_chosen_nll.
   at::Tensor chosen_nll_sum;
-  int64_t count = 0;         // P
-  double chosen_tokens = 0;  // their sum; what chosen_nll_sum is divided by, once summed over the global batch
+  int64_t count = 0;  // P
+  // their sum; what chosen_nll_sum is divided by, once summed over the global batch
+  double chosen_tokens = 0;
 
-  // Metrics, as sums over pairs. With a reference: reward = beta * (log pi - log pi_ref), logps are sums over tokens (TRL's
-  // DPOTrainer). Without: reward = beta * (mean log-probability of a token), logps are those means (TRL's CPO and ORPO trainers).
+  // Metrics, as sums over pairs. With a reference: reward = beta * (log pi - log pi_ref), logps are
+  // sums over tokens (TRL's DPOTrainer). Without: reward = beta * (mean log-probability of a
+  // token), logps are those means (TRL's CPO and ORPO trainers).
   double rewards_chosen_sum = 0, rewards_rejected_sum = 0, rewards_margins_sum = 0;
-  double rewards_accuracies_sum = 0;  // pairs whose chosen reward is strictly larger: equal completions do not count
+  // pairs whose chosen reward is strictly larger: equal completions do not count
+  double rewards_accuracies_sum = 0;
   double logps_chosen_sum = 0, logps_rejected_sum = 0;
 };
 
-// Values and gradients are formed together in float64, pair by pair, without overflow on the way; orpo takes a mean
-// log-probability above -1e-7 as -1e-7 (its odds are infinite at 0). ipo and sigmoid_norm count a completion without tokens as
-// one token, as TRL does; simpo and orpo refuse it (TRL: NaN). Differentiable once. P = 0 gives zeros that still reach the
-// policy's sums. NaN in gives NaN out: the trainer reports it. kInvalidArgument: options.validate(), shapes and dtypes, a
-// reference that is missing or not used. Any thread; collectives: none.
-// Devices: every vector on any; each is read with a copy to the host, where it is computed. The scalars are on policy_chosen's.
+// Values and gradients are formed together in float64, pair by pair, without overflow on the way;
+// orpo takes a mean log-probability above -1e-7 as -1e-7 (its odds are infinite at 0). ipo and
+// sigmoid_norm count a completion without tokens as one token, as TRL does; simpo and orpo refuse
+// it (TRL: NaN). Differentiable once. P = 0 gives zeros that still reach the policy's sums. NaN in
+// gives NaN out: the trainer reports it. kInvalidArgument: options.validate(), shapes and dtypes, a
+// reference that is missing or not used. Any thread; collectives: none. Devices: every vector on
+// any; each is read with a copy to the host, where it is computed. The scalars are on
+// policy_chosen's.
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options);
 
 }  // namespace retort::losses
@@ -80,15 +90,16 @@ PreferenceResult preference_loss(const PreferenceInputs& inputs, const Preferenc
 template <>
 struct retort::EnumNames<retort::losses::PreferenceLoss> {
   using E = retort::losses::PreferenceLoss;
-  static constexpr std::array<std::pair<std::string_view, E>, 11> values{{{"sigmoid", E::kSigmoid},
-                                                                          {"hinge", E::kHinge},
-                                                                          {"ipo", E::kIpo},
-                                                                          {"robust", E::kRobust},
-                                                                          {"cdpo", E::kCdpo},
-                                                                          {"sigmoid_norm", E::kSigmoidNorm},
-                                                                          {"simpo", E::kSimpo},
-                                                                          {"orpo", E::kOrpo},
-                                                                          {"apo_zero", E::kApoZero},
-                                                                          {"apo_down", E::kApoDown},
-                                                                          {"sft", E::kSft}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 11> values{
+      {{"sigmoid", E::kSigmoid},
+       {"hinge", E::kHinge},
+       {"ipo", E::kIpo},
+       {"robust", E::kRobust},
+       {"cdpo", E::kCdpo},
+       {"sigmoid_norm", E::kSigmoidNorm},
+       {"simpo", E::kSimpo},
+       {"orpo", E::kOrpo},
+       {"apo_zero", E::kApoZero},
+       {"apo_down", E::kApoDown},
+       {"sft", E::kSft}}};
 };

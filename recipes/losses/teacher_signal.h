@@ -1,5 +1,5 @@
-// What a loss knows of the teacher at R target positions. Shapes: R rows (positions with targets), Ht the teacher's hidden
-// size, Vt its vocabulary, K the top-k size. Devices: linear_distill.h.
+// What a loss knows of the teacher at R target positions. Shapes: R rows (positions with targets),
+// Ht the teacher's hidden size, Vt its vocabulary, K the top-k size. Devices: linear_distill.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,8 @@ struct TeacherHidden {
   at::Tensor bias;    // [Vt] or undefined
 };
 
-// The K largest log-probabilities at the request's temperature over the common vocabulary, and the log of the remaining mass.
+// The K largest log-probabilities at the request's temperature over the common vocabulary, and the
+// log of the remaining mass.
 struct TeacherTopK {
   at::Tensor ids;       // [R, K] int32, distinct in a row, descending log-probability
   at::Tensor logps;     // [R, K] float32 or bfloat16

@@ -14,11 +14,13 @@ namespace retort::rewards {
 enum class RewardType { kExactMatch, kNumeric, kRegex, kFormat, kLength, kCommand, kHttp };
 enum class LengthUnit { kTokens, kCharacters };
 
-// What each type computes, and its protocol: docs/rewards.md. An option that has no effect on the type is refused.
+// What each type computes, and its protocol: docs/rewards.md. An option that has no effect on the
+// type is refused.
 struct RewardOptions {
   RewardType type = RewardType::kNumeric;
   double weight = 1.0;
-  std::string name;                    // in metrics; empty: the type's name, with _2, _3, ... where several have the same
+  // in metrics; empty: the type's name, with _2, _3, ... where several have the same
+  std::string name;
   std::optional<std::string> pattern;  // regex, format
   std::optional<int64_t> min, max;     // length; at least one
   std::optional<LengthUnit> unit;      // length
@@ -31,7 +33,8 @@ struct RewardOptions {
     visit("type", type, "how a completion is scored");
     visit("weight", weight, "factor of this reward in the sum; 0: only shown in metrics");
     visit("name", name, "name in metrics and errors; empty: the type");
-    visit("pattern", pattern, "regex: found anywhere in the completion; format: matches all of it (PCRE2)");
+    visit("pattern", pattern,
+          "regex: found anywhere in the completion; format: matches all of it (PCRE2)");
     visit("min", min, "length: shortest completion that gets 1");
     visit("max", max, "length: longest completion that gets 1");
     visit("unit", unit, "length: what is counted; default tokens");
@@ -39,7 +42,8 @@ struct RewardOptions {
     visit("url", url, "http: where batches are posted");
     visit("timeout", timeout, "command, http: time for a whole batch; default 60s");
   }
-  void validate() const;  // kInvalidArgument naming the option; also for a pattern that does not compile
+  // kInvalidArgument naming the option; also for a pattern that does not compile
+  void validate() const;
 };
 
 }  // namespace retort::rewards
@@ -47,16 +51,18 @@ struct RewardOptions {
 template <>
 struct retort::EnumNames<retort::rewards::RewardType> {
   using E = retort::rewards::RewardType;
-  static constexpr std::array<std::pair<std::string_view, E>, 7> values{{{"exact_match", E::kExactMatch},
-                                                                         {"numeric", E::kNumeric},
-                                                                         {"regex", E::kRegex},
-                                                                         {"format", E::kFormat},
-                                                                         {"length", E::kLength},
-                                                                         {"command", E::kCommand},
-                                                                         {"http", E::kHttp}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 7> values{
+      {{"exact_match", E::kExactMatch},
+       {"numeric", E::kNumeric},
+       {"regex", E::kRegex},
+       {"format", E::kFormat},
+       {"length", E::kLength},
+       {"command", E::kCommand},
+       {"http", E::kHttp}}};
 };
 template <>
 struct retort::EnumNames<retort::rewards::LengthUnit> {
   using E = retort::rewards::LengthUnit;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{{{"tokens", E::kTokens}, {"characters", E::kCharacters}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"tokens", E::kTokens}, {"characters", E::kCharacters}}};
 };

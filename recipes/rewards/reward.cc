@@ -14,7 +14,8 @@ std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const 
     case RewardType::kNumeric: return detail::make_numeric(name);
     case RewardType::kRegex: return detail::make_pattern(name, *options.pattern, false);
     case RewardType::kFormat:
-      return detail::make_pattern(name, options.pattern.value_or(std::string(detail::kThinkFormat)), true);
+      return detail::make_pattern(name, options.pattern.value_or(std::string(detail::kThinkFormat)),
+                                  true);
     case RewardType::kLength: return detail::make_length(options);
     case RewardType::kCommand: return detail::make_command(name, options);
     case RewardType::kHttp: return detail::make_http(name, options);
@@ -25,15 +26,19 @@ std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const 
 
 std::vector<std::string> make_names(const std::vector<RewardOptions>& options) {
   std::vector<std::string> names;
-  const auto taken = [&](const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  const auto taken = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   for (const RewardOptions& option : options) {
     std::string name = option.name;
     if (name.empty()) {
       const std::string type(enum_name(option.type));
       name = type;
-      for (int i = 2; taken(name); ++i) name = type + "_" + std::to_string(i);
+      for (int i = 2; taken(name); ++i)
+        name = type + "_" + std::to_string(i);
     } else if (taken(name)) {
-      throw Error(ErrorCode::kInvalidArgument, "rewards: two are named '" + name + "'; expected different names");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "rewards: two are named '" + name + "'; expected different names");
     }
     names.push_back(name);
   }
@@ -48,11 +53,17 @@ struct RewardSet::Impl {
   std::vector<std::unique_ptr<detail::Scorer>> scorers;
 };
 
-RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores) : impl_(std::make_unique<Impl>()) {
-  if (options.empty()) throw Error(ErrorCode::kInvalidArgument, "rewards: none is given; expected at least one {type: ...}");
-  for (const RewardOptions& option : options) option.validate();
-  if (std::all_of(options.begin(), options.end(), [](const RewardOptions& option) { return option.weight == 0; }))
-    throw Error(ErrorCode::kInvalidArgument, "rewards: every weight is 0; expected one that counts");
+RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores)
+    : impl_(std::make_unique<Impl>()) {
+  if (options.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "rewards: none is given; expected at least one {type: ...}");
+  for (const RewardOptions& option : options)
+    option.validate();
+  if (std::all_of(options.begin(), options.end(),
+                  [](const RewardOptions& option) { return option.weight == 0; }))
+    throw Error(ErrorCode::kInvalidArgument,
+                "rewards: every weight is 0; expected one that counts");
   impl_->names = make_names(options);
   for (size_t i = 0; i < options.size(); ++i) {
     impl_->weights.push_back(options[i].weight);
@@ -68,7 +79,8 @@ const std::vector<std::string>& RewardSet::names() const { return impl_->names; 
 std::vector<Scored> RewardSet::score(const std::vector<RewardInput>& inputs) {
   std::vector<Scored> result(inputs.size());
   if (inputs.empty()) return result;
-  RETORT_CHECK(impl_->scorers.size() == impl_->names.size()) << "a set of rewards that does not score";
+  RETORT_CHECK(impl_->scorers.size() == impl_->names.size())
+      << "a set of rewards that does not score";
   for (size_t reward = 0; reward < impl_->scorers.size(); ++reward) {
     const detail::Scores scores = impl_->scorers[reward]->score(inputs);
     RETORT_CHECK(scores.size() == inputs.size()) << impl_->names[reward];

@@ -15,34 +15,39 @@ namespace retort::rewards {
 // One completion to be scored.
 struct RewardInput {
   std::string prompt, completion;
-  std::string reference;                                    // "" if the row has none
-  int64_t num_tokens = 0;                                   // of the completion
-  bool truncated = false;                                   // it ended at max_new_tokens, not at EOS
+  std::string reference;   // "" if the row has none
+  int64_t num_tokens = 0;  // of the completion
+  // it ended at max_new_tokens, not at EOS
+  bool truncated = false;
   std::vector<std::pair<std::string, std::string>> fields;  // other columns of the row
   std::string origin;                                       // "train.jsonl:17", for errors
 };
 
 struct Scored {
-  std::optional<double> total;  // weighted sum of the components that there are; nullopt if there is none with a weight
-  std::vector<std::optional<double>> components;  // before weights, in the order of the options; nullopt: not scorable
+  // weighted sum of the components that there are; nullopt if there is none with a weight
+  std::optional<double> total;
+  // before weights, in the order of the options; nullopt: not scorable
+  std::vector<std::optional<double>> components;
 };
 
-// The rewards of a recipe. Commands are started by the constructor and ended by the destructor (end of file on stdin, two seconds
-// later SIGKILL to the process group). One thread.
+// The rewards of a recipe. Commands are started by the constructor and ended by the destructor (end
+// of file on stdin, two seconds later SIGKILL to the process group). One thread.
 class RewardSet {
  public:
-  // kInvalidArgument for an empty list, options that validate() refuses, two equal names, a program that cannot be started.
-  // `scores`: false on a rank that only needs the names and gets the scores of another; it starts nothing and may not call score.
+  // kInvalidArgument for an empty list, options that validate() refuses, two equal names, a program
+  // that cannot be started. `scores`: false on a rank that only needs the names and gets the scores
+  // of another; it starts nothing and may not call score.
   explicit RewardSet(std::vector<RewardOptions> options, bool scores = true);
   ~RewardSet();
   RewardSet(RewardSet&&) noexcept;
   RewardSet& operator=(RewardSet&&) noexcept;
 
   const std::vector<std::string>& names() const;
-  // One result for each input. Only a component that is null (a command or a service answered null) is left out; whatever fails
-  // is an Error naming the reward, never a zero: kInvalidArgument for a sample without the reference that the reward needs,
-  // kTimeout, kPeerLost (the command died), kCorrupt (an answer that is none), kUnavailable (no service, a status other than
-  // 200), kResourceExhausted (a pattern beyond its match limit), kClosed (the command failed before).
+  // One result for each input. Only a component that is null (a command or a service answered null)
+  // is left out; whatever fails is an Error naming the reward, never a zero: kInvalidArgument for a
+  // sample without the reference that the reward needs, kTimeout, kPeerLost (the command died),
+  // kCorrupt (an answer that is none), kUnavailable (no service, a status other than 200),
+  // kResourceExhausted (a pattern beyond its match limit), kClosed (the command failed before).
   std::vector<Scored> score(const std::vector<RewardInput>& inputs);
 
  private:

@@ -1,4 +1,5 @@
-// The CUDA module's part for the RPC layer: TensorPipe's CUDA channels, and the streams on which they copy.
+// The CUDA module's part for the RPC layer: TensorPipe's CUDA channels, and the streams on which
+// they copy.
 #include <cuda_runtime_api.h>
 
 #include <map>
@@ -26,7 +27,8 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-// The streams of one device. Computation is on the device's default stream; collectives have streams of NCCL's process groups.
+// The streams of one device. Computation is on the device's default stream; collectives have
+// streams of NCCL's process groups.
 struct Streams {
   CUDAStream compute, sending, receiving;
 };
@@ -42,10 +44,10 @@ class CudaTransfer final : public detail::DeviceTransfer {
 
   std::vector<NamedChannel> channels() override {
     // Inside one process, inside one host, anywhere (through pinned host memory).
-    std::vector<NamedChannel> found{
-        {"cuda_xth", tensorpipe::channel::cuda_xth::create()},
-        {"cuda_ipc", tensorpipe::channel::cuda_ipc::create()},
-        {"cuda_basic", tensorpipe::channel::cuda_basic::create(tensorpipe::channel::basic::create())}};
+    std::vector<NamedChannel> found{{"cuda_xth", tensorpipe::channel::cuda_xth::create()},
+                                    {"cuda_ipc", tensorpipe::channel::cuda_ipc::create()},
+                                    {"cuda_basic", tensorpipe::channel::cuda_basic::create(
+                                                       tensorpipe::channel::basic::create())}};
     std::erase_if(found, [](const NamedChannel& channel) { return !channel.second->isViable(); });
     return found;
   }
@@ -60,25 +62,31 @@ class CudaTransfer final : public detail::DeviceTransfer {
   }
 
   tensorpipe::Buffer send_buffer(const at::Tensor& tensor) override {
-    return tensorpipe::CudaBuffer{const_cast<void*>(tensor.const_data_ptr()), streams(tensor.device().index()).sending.stream()};
+    return tensorpipe::CudaBuffer{const_cast<void*>(tensor.const_data_ptr()),
+                                  streams(tensor.device().index()).sending.stream()};
   }
 
-  at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype, int64_t index) override {
+  at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype,
+                      int64_t index) override {
     const auto device = static_cast<c10::DeviceIndex>(index);
     const Streams& s = streams(device);
     c10::InferenceMode ordinary(false);
-    // The allocator reuses memory in the order of the stream it was asked on: that of the copies that write it.
+    // The allocator reuses memory in the order of the stream it was asked on: that of the copies
+    // that write it.
     const c10::cuda::CUDAStreamGuard guard(s.receiving);
-    at::Tensor tensor = at::empty(sizes, at::TensorOptions().dtype(dtype).device(at::Device(at::kCUDA, device)));
+    at::Tensor tensor =
+        at::empty(sizes, at::TensorOptions().dtype(dtype).device(at::Device(at::kCUDA, device)));
     c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), s.compute);
     return tensor;
   }
 
   tensorpipe::Buffer receive_buffer(const at::Tensor& tensor) override {
-    return tensorpipe::CudaBuffer{tensor.mutable_data_ptr(), streams(tensor.device().index()).receiving.stream()};
+    return tensorpipe::CudaBuffer{tensor.mutable_data_ptr(),
+                                  streams(tensor.device().index()).receiving.stream()};
   }
 
-  void when_arrived(const std::vector<at::Tensor>& tensors, std::function<void()> arrived) override {
+  void when_arrived(const std::vector<at::Tensor>& tensors,
+                    std::function<void()> arrived) override {
     std::optional<CUDAStream> last;
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.is_cuda()) continue;
@@ -103,8 +111,11 @@ class CudaTransfer final : public detail::DeviceTransfer {
     std::lock_guard lock(mutex_);
     const auto found = streams_.find(index);
     if (found != streams_.end()) return found->second;
-    const auto pool = [index] { return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index); };
-    return streams_.emplace(index, Streams{c10::cuda::getDefaultCUDAStream(index), pool(), pool()}).first->second;
+    const auto pool = [index] {
+      return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
+    };
+    return streams_.emplace(index, Streams{c10::cuda::getDefaultCUDAStream(index), pool(), pool()})
+        .first->second;
   }
 
   std::mutex mutex_;
@@ -115,6 +126,7 @@ class CudaTransfer final : public detail::DeviceTransfer {
 }  // namespace retort::rpc::cuda
 
 // detail::kDeviceTransferFunction
-extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer* retort_cuda_transfer_1() {
+extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer*
+retort_cuda_transfer_1() {
   return std::make_unique<retort::rpc::cuda::CudaTransfer>().release();
 }

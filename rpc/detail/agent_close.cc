@@ -17,9 +17,11 @@ void Agent::Impl::close() {
     std::lock_guard lock(mutex_);
     if (closed_) return;
     closed_ = true;
-    for (const auto& [name, peer] : peers_) states.push_back(peer.state);
+    for (const auto& [name, peer] : peers_)
+      states.push_back(peer.state);
   }
-  for (const auto& state : states) state->close();
+  for (const auto& state : states)
+    state->close();
   loop_->post([this] { begin_close(); });
 }
 
@@ -39,9 +41,11 @@ void Agent::Impl::begin_close() {
   drain_timer_.expires_after(kDrainTimeout);
   drain_timer_.async_wait([this](const boost::system::error_code& code) {
     if (code || drained_) return;
-    RETORT_LOG(kWarning) << options_.name << " closes with calls that did not end; they are cancelled";
+    RETORT_LOG(kWarning) << options_.name
+                         << " closes with calls that did not end; they are cancelled";
     drained_ = true;
-    for (const auto& session : std::set<SessionPtr>(sessions_)) session->cancel_all(closed_error());
+    for (const auto& session : std::set<SessionPtr>(sessions_))
+      session->cancel_all(closed_error());
     advance_close();
   });
   session_idle();
@@ -64,7 +68,8 @@ void Agent::Impl::advance_close() {
       if (!session->idle()) return;
     drained_ = true;
   }
-  for (const auto& session : std::set<SessionPtr>(sessions_)) session->say_goodbye();
+  for (const auto& session : std::set<SessionPtr>(sessions_))
+    session->say_goodbye();
   if (!sessions_.empty()) return;
   down_ = true;
   drain_timer_.cancel();

@@ -38,9 +38,11 @@ Agent::Impl::Impl(Options options)
       drain_timer_(loop_->io()),
       down_future_(down_promise_.future()) {
   if (options_.name.empty() || options_.name.size() > detail::kMaxNameBytes)
-    throw Error(ErrorCode::kInvalidArgument, "an agent needs a name like 'student/0', at most 256 bytes");
+    throw Error(ErrorCode::kInvalidArgument,
+                "an agent needs a name like 'student/0', at most 256 bytes");
   if (options_.secret.empty())
-    throw Error(ErrorCode::kInvalidArgument, "an agent needs the run's secret; make one with random_hex(32)");
+    throw Error(ErrorCode::kInvalidArgument,
+                "an agent needs the run's secret; make one with random_hex(32)");
   options_.rpc.validate();
   open_port();
   open_transport();
@@ -54,7 +56,8 @@ void Agent::Impl::open_port() {
   error_code code;
   const auto host = boost::asio::ip::make_address(options_.bind_host, code);
   if (code || host.is_unspecified())
-    throw Error(ErrorCode::kInvalidArgument, "bind_host must be the IP address of one interface; peers connect to it")
+    throw Error(ErrorCode::kInvalidArgument,
+                "bind_host must be the IP address of one interface; peers connect to it")
         .with("bind_host", options_.bind_host);
   const tcp::endpoint endpoint(host, options_.port);
   acceptor_.open(endpoint.protocol(), code);
@@ -67,18 +70,20 @@ void Agent::Impl::open_port() {
         .with("port", options_.port);
   const auto bound = acceptor_.local_endpoint();
   const std::string text = bound.address().to_string();
-  address_ = (bound.address().is_v6() ? "[" + text + "]" : text) + ":" + std::to_string(bound.port());
+  address_ =
+      (bound.address().is_v6() ? "[" + text + "]" : text) + ":" + std::to_string(bound.port());
 }
 
 void Agent::Impl::open_transport() {
   detail::SigpipeBlock no_sigpipe;  // for the threads that start here
-  transport_ = std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(options_.name));
+  transport_ =
+      std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(options_.name));
   int64_t priority = 100;
   for (const auto& name : options_.rpc.transports) {
     auto context = make_transport(name);
     if (!context->isViable())
-      throw Error(ErrorCode::kUnavailable,
-                  "this machine has no TensorPipe transport '" + name + "'; remove it from rpc.transports");
+      throw Error(ErrorCode::kUnavailable, "this machine has no TensorPipe transport '" + name +
+                                               "'; remove it from rpc.transports");
     transport_->registerTransport(priority--, name, std::move(context));
   }
   // A channel that the machine cannot do is left to the next one; basic always works.
@@ -87,10 +92,12 @@ void Agent::Impl::open_transport() {
     if (context->isViable())
       transport_->registerChannel(priority--, name, std::move(context));
     else
-      RETORT_LOG(kInfo) << "TensorPipe channel '" << name << "' does not work on this machine; the next one is used";
+      RETORT_LOG(kInfo) << "TensorPipe channel '" << name
+                        << "' does not work on this machine; the next one is used";
   }
   if (!options_.devices) return;
-  for (auto& [name, context] : options_.devices->channels()) transport_->registerChannel(priority--, name, std::move(context));
+  for (auto& [name, context] : options_.devices->channels())
+    transport_->registerChannel(priority--, name, std::move(context));
 }
 
 std::string Agent::Impl::address() const { return address_; }
@@ -114,8 +121,8 @@ void Agent::Impl::accept() {
   });
 }
 
-// Keeps the number of connections that have proved nothing bounded; the oldest gives way, so that a flood of silent
-// ones cannot keep a real peer out.
+// Keeps the number of connections that have proved nothing bounded; the oldest gives way, so that a
+// flood of silent ones cannot keep a real peer out.
 void Agent::Impl::add_stranger(const SessionPtr& session) {
   std::erase_if(strangers_, [](const auto& weak) {
     const auto known = weak.lock();
@@ -125,7 +132,9 @@ void Agent::Impl::add_stranger(const SessionPtr& session) {
   if (strangers_.size() <= kMaxStrangers) return;
   const auto oldest = strangers_.front().lock();
   strangers_.pop_front();
-  if (oldest) oldest->fail(Error(ErrorCode::kResourceExhausted, "too many connections that have not authenticated"));
+  if (oldest)
+    oldest->fail(
+        Error(ErrorCode::kResourceExhausted, "too many connections that have not authenticated"));
 }
 
 void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline) {
@@ -134,18 +143,18 @@ void Agent::Impl::connect(std::string_view peer, const std::string& address, Dea
     throw Error(ErrorCode::kInvalidArgument, "connect() needs the peer's name, like 'teacher/0'");
   Promise<Empty> promise;
   auto done = promise.future();
-  const bool posted =
-      loop_->post([this, promise, name = std::string(peer), where = detail::parse_address(address), deadline]() mutable {
-        if (closing_) {
-          promise.set_error(std::make_exception_ptr(closed_error()));
-          return;
-        }
-        std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
-        auto connector =
-            std::make_shared<detail::Connector>(*this, std::move(name), std::move(where), deadline, std::move(promise));
-        connectors_.push_back(connector);
-        connector->start();
-      });
+  const bool posted = loop_->post([this, promise, name = std::string(peer),
+                                   where = detail::parse_address(address), deadline]() mutable {
+    if (closing_) {
+      promise.set_error(std::make_exception_ptr(closed_error()));
+      return;
+    }
+    std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
+    auto connector = std::make_shared<detail::Connector>(*this, std::move(name), std::move(where),
+                                                         deadline, std::move(promise));
+    connectors_.push_back(connector);
+    connector->start();
+  });
   if (!posted) throw closed_error();
   done.get();
 }
@@ -155,13 +164,16 @@ std::shared_ptr<detail::PeerState> Agent::Impl::live_peer(const std::string& pee
   if (closed_) throw closed_error();
   const auto found = peers_.find(peer);
   if (found == peers_.end() || !found->second.live)
-    throw Error(ErrorCode::kPeerLost, "no connection to this peer; connect() first").with("peer", peer);
+    throw Error(ErrorCode::kPeerLost, "no connection to this peer; connect() first")
+        .with("peer", peer);
   return found->second.state;
 }
 
-std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view method, Message message, CallOptions options,
+std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view method,
+                                        Message message, CallOptions options,
                                         std::function<void(Outcome<Message>)> done) {
-  RETORT_CHECK(!method.empty() && method.size() <= detail::kMaxMethodBytes) << "method name '" << method << "'";
+  RETORT_CHECK(!method.empty() && method.size() <= detail::kMaxMethodBytes)
+      << "method name '" << method << "'";
   const auto timeout = options.timeout.count() > 0 ? options.timeout : options_.rpc.timeout;
   auto call = std::make_shared<detail::OutgoingCall>(Deadline::after(timeout));
   call->id = next_call_id_++;
@@ -176,11 +188,13 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
                                           .trace_id = call->id},
                                          message.envelope);
     wire->tensors = std::move(message.tensors);
-    detail::address(*wire, state->name(), std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
+    detail::address(*wire, state->name(),
+                    std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
                     options_.rpc, options_.devices.get());
     call->credit_bytes = wire->size_bytes();
     detail::begin_send(wire->tensors, options_.devices.get());
-    state->acquire(call->credit_bytes, call->deadline, options.wait_for_credit && !detail::on_loop_thread());
+    state->acquire(call->credit_bytes, call->deadline,
+                   options.wait_for_credit && !detail::on_loop_thread());
     call->peer = std::move(state);
   } catch (...) {
     Outcome<Message> outcome;
@@ -195,7 +209,8 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     loop->post([weak] {
       const auto running = weak.lock();
       const auto session = running ? running->session.lock() : nullptr;
-      if (session) session->cancel(running->id, Error(ErrorCode::kCancelled, "the call was cancelled"));
+      if (session)
+        session->cancel(running->id, Error(ErrorCode::kCancelled, "the call was cancelled"));
     });
   };
 }
@@ -206,14 +221,18 @@ void Agent::Impl::dispatch(const std::shared_ptr<detail::OutgoingCall>& call) {
   if (found != up_.end())
     for (auto session = found->second.rbegin(); session != found->second.rend(); ++session)
       if ((*session)->takes_calls()) return (*session)->send(call);
-  call->fail(Error(ErrorCode::kPeerLost, "the connection ended before the call was sent").with("peer", call->peer->name()));
+  call->fail(Error(ErrorCode::kPeerLost, "the connection ended before the call was sent")
+                 .with("peer", call->peer->name()));
 }
 
 void Agent::Impl::serve(std::string_view method, detail::Handler handler) {
-  RETORT_CHECK(handler.queue && !method.empty() && method.size() <= detail::kMaxMethodBytes) << "serve '" << method << "'";
+  RETORT_CHECK(handler.queue && !method.empty() && method.size() <= detail::kMaxMethodBytes)
+      << "serve '" << method << "'";
   std::lock_guard lock(mutex_);
-  if (!handlers_.emplace(method, std::make_shared<const detail::Handler>(std::move(handler))).second)
-    throw Error(ErrorCode::kInvalidArgument, "this method is served already").with("method", method);
+  if (!handlers_.emplace(method, std::make_shared<const detail::Handler>(std::move(handler)))
+           .second)
+    throw Error(ErrorCode::kInvalidArgument, "this method is served already")
+        .with("method", method);
 }
 
 std::shared_ptr<const detail::Handler> Agent::Impl::handler(const std::string& method) const {
@@ -222,7 +241,8 @@ std::shared_ptr<const detail::Handler> Agent::Impl::handler(const std::string& m
   return found == handlers_.end() ? nullptr : found->second;
 }
 
-void Agent::Impl::on_peer_lost(std::function<void(const std::string&, const std::string&)> callback) {
+void Agent::Impl::on_peer_lost(
+    std::function<void(const std::string&, const std::string&)> callback) {
   std::lock_guard lock(mutex_);
   lost_callback_ = std::move(callback);
 }
@@ -241,7 +261,8 @@ PeerStats Agent::Impl::stats(std::string_view peer) const {
     std::lock_guard lock(mutex_);
     const auto found = peers_.find(std::string(peer));
     if (found == peers_.end())
-      throw Error(ErrorCode::kInvalidArgument, "no peer of this name was ever connected").with("peer", peer);
+      throw Error(ErrorCode::kInvalidArgument, "no peer of this name was ever connected")
+          .with("peer", peer);
     state = found->second.state;
   }
   return state->stats();
@@ -273,8 +294,8 @@ void Agent::Impl::session_up(const SessionPtr& session) {
     const bool restarted = other->peer_incarnation() != session->peer_incarnation();
     if (restarted || same >= kMaxSessionsPerPeer) {
       --same;
-      other->fail(
-          Error(ErrorCode::kPeerLost, restarted ? "the peer came back as a new process" : "the peer connected too often"));
+      other->fail(Error(ErrorCode::kPeerLost, restarted ? "the peer came back as a new process"
+                                                        : "the peer connected too often"));
     }
   }
   if (closing_) session->fail(closed_error());
@@ -286,7 +307,8 @@ void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
   if (found != up_.end() && std::erase(found->second, session) > 0) {
     const bool last = found->second.empty();
     if (last) up_.erase(found);
-    RETORT_LOG(kDebug) << options_.name << " lost a connection to " << session->peer() << ": " << reason.what();
+    RETORT_LOG(kDebug) << options_.name << " lost a connection to " << session->peer() << ": "
+                       << reason.what();
     std::function<void(const std::string&, const std::string&)> callback;
     if (last) {
       std::lock_guard lock(mutex_);
@@ -295,7 +317,8 @@ void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
     }
     if (callback) callback(session->peer(), reason.what());
   } else if (reason.code() != ErrorCode::kClosed) {
-    RETORT_LOG(kDebug) << options_.name << ": a connection ended before it was up: " << reason.what();
+    RETORT_LOG(kDebug) << options_.name
+                       << ": a connection ended before it was up: " << reason.what();
   }
   if (closing_) session_idle();
 }

@@ -1,5 +1,6 @@
-// What is behind rpc::Agent: the loop, the control port, TensorPipe's context, the sessions, and the order in which they
-// end. Members are used on the loop thread unless they stand under the mutex or are constant.
+// What is behind rpc::Agent: the loop, the control port, TensorPipe's context, the sessions, and
+// the order in which they end. Members are used on the loop thread unless they stand under the
+// mutex or are constant.
 #pragma once
 
 #include <tensorpipe/core/context.h>
@@ -28,8 +29,8 @@ class Agent::Impl final : public detail::SessionHost {
   // Any thread.
   std::string address() const;
   void connect(std::string_view peer, const std::string& address, Deadline deadline);
-  std::function<void()> call(std::string_view peer, std::string_view method, Message message, CallOptions options,
-                             std::function<void(Outcome<Message>)> done);
+  std::function<void()> call(std::string_view peer, std::string_view method, Message message,
+                             CallOptions options, std::function<void(Outcome<Message>)> done);
   void serve(std::string_view method, detail::Handler handler);
   void on_peer_lost(std::function<void(const std::string&, const std::string&)> callback);
   std::vector<std::string> peers() const;

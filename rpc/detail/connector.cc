@@ -12,7 +12,9 @@ using tcp = boost::asio::ip::tcp;
 constexpr std::chrono::milliseconds kMaxPause{500};
 
 // What will not get better by trying again.
-bool is_final(ErrorCode code) { return code != ErrorCode::kPeerLost && code != ErrorCode::kTimeout; }
+bool is_final(ErrorCode code) {
+  return code != ErrorCode::kPeerLost && code != ErrorCode::kTimeout;
+}
 
 }  // namespace
 
@@ -25,13 +27,16 @@ HostPort parse_address(const std::string& address) {
       parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
   }
   const bool digits = !parsed.port.empty() && parsed.port.size() <= 5 &&
-                      std::all_of(parsed.port.begin(), parsed.port.end(), [](char c) { return c >= '0' && c <= '9'; });
+                      std::all_of(parsed.port.begin(), parsed.port.end(),
+                                  [](char c) { return c >= '0' && c <= '9'; });
   if (parsed.host.empty() || !digits)
-    throw Error(ErrorCode::kInvalidArgument, "an address is host:port or [ipv6]:port").with("address", address);
+    throw Error(ErrorCode::kInvalidArgument, "an address is host:port or [ipv6]:port")
+        .with("address", address);
   return parsed;
 }
 
-Connector::Connector(SessionHost& host, std::string peer, HostPort address, Deadline deadline, Promise<Empty> promise)
+Connector::Connector(SessionHost& host, std::string peer, HostPort address, Deadline deadline,
+                     Promise<Empty> promise)
     : host_(host),
       loop_(host.loop()),
       peer_(std::move(peer)),
@@ -46,8 +51,9 @@ void Connector::start() {
   deadline_timer_.expires_at(deadline_.time());
   deadline_timer_.async_wait([self = shared_from_this()](const error_code& code) {
     if (code || self->finished_) return;
-    const Error error = Error(ErrorCode::kTimeout, "could not connect by the deadline; last: " + self->last_reason_)
-                            .with("address", self->address_.host + ":" + self->address_.port);
+    const Error error =
+        Error(ErrorCode::kTimeout, "could not connect by the deadline; last: " + self->last_reason_)
+            .with("address", self->address_.host + ":" + self->address_.port);
     self->finish(&error);
   });
   attempt();
@@ -57,24 +63,28 @@ void Connector::attempt() {
   error_code not_numeric;
   const auto numeric = boost::asio::ip::make_address(address_.host, not_numeric);
   if (!not_numeric) {
-    const tcp::endpoint endpoint(numeric, static_cast<uint16_t>(std::min(std::stoul(address_.port), 65535ul)));
+    const tcp::endpoint endpoint(
+        numeric, static_cast<uint16_t>(std::min(std::stoul(address_.port), 65535ul)));
     return connect_to(tcp::resolver::results_type::create(endpoint, address_.host, address_.port));
   }
-  resolver_.async_resolve(address_.host, address_.port,
-                          [self = shared_from_this()](const error_code& code, tcp::resolver::results_type results) {
-                            if (self->finished_) return;
-                            if (code) return self->retry("the host name does not resolve: " + code.message());
-                            self->connect_to(results);
-                          });
+  resolver_.async_resolve(
+      address_.host, address_.port,
+      [self = shared_from_this()](const error_code& code, tcp::resolver::results_type results) {
+        if (self->finished_) return;
+        if (code) return self->retry("the host name does not resolve: " + code.message());
+        self->connect_to(results);
+      });
 }
 
 void Connector::connect_to(const tcp::resolver::results_type& endpoints) {
   socket_.emplace(loop_->io());
-  boost::asio::async_connect(*socket_, endpoints, [self = shared_from_this()](const error_code& code, const tcp::endpoint&) {
-    if (self->finished_) return;
-    if (code) return self->retry(code.message());
-    self->on_connected();
-  });
+  boost::asio::async_connect(
+      *socket_, endpoints,
+      [self = shared_from_this()](const error_code& code, const tcp::endpoint&) {
+        if (self->finished_) return;
+        if (code) return self->retry(code.message());
+        self->on_connected();
+      });
 }
 
 void Connector::on_connected() {

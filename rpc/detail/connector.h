@@ -1,5 +1,5 @@
-// One Agent::connect(): tries the address again and again until a session is up, a final error, or the deadline.
-// Lives on the loop thread.
+// One Agent::connect(): tries the address again and again until a session is up, a final error, or
+// the deadline. Lives on the loop thread.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -21,7 +21,8 @@ HostPort parse_address(const std::string& address);
 
 class Connector : public std::enable_shared_from_this<Connector> {
  public:
-  Connector(SessionHost& host, std::string peer, HostPort address, Deadline deadline, Promise<Empty> promise);
+  Connector(SessionHost& host, std::string peer, HostPort address, Deadline deadline,
+            Promise<Empty> promise);
   void start();
   void abort(const Error& error) { finish(&error); }
 

@@ -9,12 +9,14 @@
 namespace retort::rpc::detail {
 namespace {
 
-constexpr size_t kMaxQueuedFrames = 65536;  // cancellations of a burst of calls; a live peer reads them at once
+// cancellations of a burst of calls; a live peer reads them at once
+constexpr size_t kMaxQueuedFrames = 65536;
 using boost::system::error_code;
 
 Error lost(const error_code& code) {
-  return Error(ErrorCode::kPeerLost, code == boost::asio::error::eof ? "the other side closed the control connection"
-                                                                     : "the control connection broke: " + code.message());
+  return Error(ErrorCode::kPeerLost, code == boost::asio::error::eof
+                                         ? "the other side closed the control connection"
+                                         : "the control connection broke: " + code.message());
 }
 
 }  // namespace
@@ -49,20 +51,23 @@ void ControlSocket::read_body(uint32_t length) {
                     .with("bytes", length)
                     .with("max", max_frame_bytes_));
   body_.resize(length);
-  boost::asio::async_read(socket_, boost::asio::buffer(body_), [self = shared_from_this()](const error_code& code, size_t) {
-    if (code) return self->fail(lost(code));
-    if (self->closing_ || self->closed_) return;
-    const std::string frame = std::move(self->body_);
-    const auto type = static_cast<uint8_t>(frame[0]);
-    if (type > static_cast<uint8_t>(FrameType::kByeAck))
-      return self->fail(Error(ErrorCode::kCorrupt, "a control frame has an unknown type").with("type", int{type}));
-    try {
-      self->on_frame_(static_cast<FrameType>(type), std::string_view(frame).substr(1));
-    } catch (const Error& error) {
-      return self->fail(error);
-    }
-    self->read_header();
-  });
+  boost::asio::async_read(
+      socket_, boost::asio::buffer(body_),
+      [self = shared_from_this()](const error_code& code, size_t) {
+        if (code) return self->fail(lost(code));
+        if (self->closing_ || self->closed_) return;
+        const std::string frame = std::move(self->body_);
+        const auto type = static_cast<uint8_t>(frame[0]);
+        if (type > static_cast<uint8_t>(FrameType::kByeAck))
+          return self->fail(Error(ErrorCode::kCorrupt, "a control frame has an unknown type")
+                                .with("type", int{type}));
+        try {
+          self->on_frame_(static_cast<FrameType>(type), std::string_view(frame).substr(1));
+        } catch (const Error& error) {
+          return self->fail(error);
+        }
+        self->read_header();
+      });
 }
 
 void ControlSocket::send(std::string bytes) {
@@ -102,8 +107,10 @@ void ControlSocket::close() {
   error_code ignored;
   socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
-  // The functions hold what uses this object. They may be running now, so they go away from the queue, not from here.
-  boost::asio::post(socket_.get_executor(), [on_frame = std::move(on_frame_), on_error = std::move(on_error_)] {});
+  // The functions hold what uses this object. They may be running now, so they go away from the
+  // queue, not from here.
+  boost::asio::post(socket_.get_executor(),
+                    [on_frame = std::move(on_frame_), on_error = std::move(on_error_)] {});
   on_frame_ = nullptr;
   on_error_ = nullptr;
 }

@@ -1,4 +1,5 @@
-// A TCP connection that carries length-prefixed frames (rpc/detail/frames.h). Used on the loop thread only.
+// A TCP connection that carries length-prefixed frames (rpc/detail/frames.h). Used on the loop
+// thread only.
 #pragma once
 
 #include <array>
@@ -23,11 +24,12 @@ class ControlSocket : public std::enable_shared_from_this<ControlSocket> {
 
   explicit ControlSocket(boost::asio::ip::tcp::socket socket);
 
-  // Calls on_frame for every frame and on_error once: kPeerLost when the connection ends, kCorrupt for a frame longer
-  // than allowed. Neither is called after close().
+  // Calls on_frame for every frame and on_error once: kPeerLost when the connection ends, kCorrupt
+  // for a frame longer than allowed. Neither is called after close().
   void start(OnFrame on_frame, OnError on_error);
   void set_max_frame_bytes(size_t bytes) { max_frame_bytes_ = bytes; }
-  // Queues a frame (frame_bytes()). A peer that lets too many pile up is an error of the connection.
+  // Queues a frame (frame_bytes()). A peer that lets too many pile up is an error of the
+  // connection.
   void send(std::string bytes);
   // Stops reading now and closes when everything queued is written, or after half a second.
   void close_after_flush();

@@ -13,21 +13,26 @@ namespace {
 
 constexpr size_t kMaxTensorMetadataBytes = 2 + kMaxDims * sizeof(int64_t);
 
-Error lost(const tensorpipe::Error& error) { return Error(ErrorCode::kPeerLost, "the data connection broke: " + error.what()); }
+Error lost(const tensorpipe::Error& error) {
+  return Error(ErrorCode::kPeerLost, "the data connection broke: " + error.what());
+}
 
 // "teacher/0" -> "teacher"
 std::string role_of(const std::string& peer) { return peer.substr(0, peer.find('/')); }
 
 // Where rpc.device_maps sends a tensor on a device.
-int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOptions& options, const DeviceTransfer* devices) {
+int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOptions& options,
+                  const DeviceTransfer* devices) {
   const std::string role = role_of(peer);
   const auto index = std::to_string(tensor.device().has_index() ? tensor.device().index() : 0);
   const auto map = options.device_maps.find(role);
   const bool mapped = map != options.device_maps.end() && map->second.count(index) > 0;
   if (mapped && devices != nullptr && tensor.is_cuda()) return map->second.at(index);
   throw Error(ErrorCode::kUnavailable,
-              std::string(mapped ? "rpc.device_maps." : "no entry rpc.device_maps.") + role + "." + index +
-                  (mapped ? " needs the retort_cuda module, which is not loaded" : " for a tensor on this device") +
+              std::string(mapped ? "rpc.device_maps." : "no entry rpc.device_maps.") + role + "." +
+                  index +
+                  (mapped ? " needs the retort_cuda module, which is not loaded"
+                          : " for a tensor on this device") +
                   "; send a CPU copy of it")
       .with("device", tensor.device().str())
       .with("peer", peer);
@@ -36,9 +41,11 @@ int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOp
 // The device of ours that a tensor is to be received on, or -1 for the CPU.
 int64_t device_of(const tensorpipe::Descriptor::Tensor& tensor, const DeviceTransfer* devices) {
   const bool from_cpu = tensor.sourceDevice.type == tensorpipe::kCpuDeviceType;
-  if (from_cpu && (!tensor.targetDevice || tensor.targetDevice->type == tensorpipe::kCpuDeviceType)) return -1;
-  const bool possible = devices != nullptr && tensor.sourceDevice.type == kCudaDevice && tensor.targetDevice &&
-                        tensor.targetDevice->type == kCudaDevice && tensor.targetDevice->index >= 0 &&
+  if (from_cpu && (!tensor.targetDevice || tensor.targetDevice->type == tensorpipe::kCpuDeviceType))
+    return -1;
+  const bool possible = devices != nullptr && tensor.sourceDevice.type == kCudaDevice &&
+                        tensor.targetDevice && tensor.targetDevice->type == kCudaDevice &&
+                        tensor.targetDevice->index >= 0 &&
                         tensor.targetDevice->index < devices->num_devices();
   if (possible) return tensor.targetDevice->index;
   throw Error(ErrorCode::kCorrupt, "a tensor announces devices that this process does not have")
@@ -50,25 +57,30 @@ int64_t device_of(const tensorpipe::Descriptor::Tensor& tensor, const DeviceTran
 
 uint64_t WireMessage::size_bytes() const {
   uint64_t bytes = payload.size();
-  for (const auto& tensor : tensors) bytes += tensor.nbytes();
+  for (const auto& tensor : tensors)
+    bytes += tensor.nbytes();
   return bytes;
 }
 
 bool WireMessage::on_device() const {
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
 }
 
-void address(WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options,
-             const DeviceTransfer* devices) {
+void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
+             const RpcOptions& options, const DeviceTransfer* devices) {
   if (message.tensors.size() > kMaxTensors)
-    throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors; concatenate some")
+    throw Error(ErrorCode::kResourceExhausted,
+                "a message carries too many tensors; concatenate some")
         .with("tensors", message.tensors.size())
         .with("max", kMaxTensors);
   if (message.on_device())
     for (const auto& tensor : message.tensors)
-      message.target_devices.push_back(tensor.is_cpu() ? -1 : target_of(tensor, peer, options, devices));
+      message.target_devices.push_back(tensor.is_cpu() ? -1
+                                                       : target_of(tensor, peer, options, devices));
   if (const uint64_t bytes = message.size_bytes(); bytes > max_bytes)
-    throw Error(ErrorCode::kResourceExhausted, "a message is larger than rpc.max_message_bytes of one of the two sides")
+    throw Error(ErrorCode::kResourceExhausted,
+                "a message is larger than rpc.max_message_bytes of one of the two sides")
         .with("bytes", bytes)
         .with("max", max_bytes);
 }
@@ -79,16 +91,20 @@ void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices)
     if (tensor.is_cuda()) devices->begin_send(tensor);
 }
 
-std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, ReceivePool& pool,
-                                      tensorpipe::Allocation& allocation, DeviceTransfer* devices) {
-  if (descriptor.payloads.size() != 1 || !descriptor.metadata.empty() || !descriptor.payloads[0].metadata.empty())
+std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+                                      ReceivePool& pool, tensorpipe::Allocation& allocation,
+                                      DeviceTransfer* devices) {
+  if (descriptor.payloads.size() != 1 || !descriptor.metadata.empty() ||
+      !descriptor.payloads[0].metadata.empty())
     throw Error(ErrorCode::kCorrupt, "a data message has another form than ours");
   if (descriptor.tensors.size() > kMaxTensors)
-    throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors").with("tensors", descriptor.tensors.size());
+    throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors")
+        .with("tensors", descriptor.tensors.size());
   uint64_t bytes = 0;
   const auto add = [&](uint64_t length) {
     if (length > max_bytes || bytes > max_bytes - length)
-      throw Error(ErrorCode::kResourceExhausted, "a message is larger than rpc.max_message_bytes").with("max", max_bytes);
+      throw Error(ErrorCode::kResourceExhausted, "a message is larger than rpc.max_message_bytes")
+          .with("max", max_bytes);
     bytes += length;
   };
   add(descriptor.payloads[0].length);
@@ -97,27 +113,32 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
   for (const auto& tensor : descriptor.tensors) {
     add(tensor.length);
     std::string_view metadata = tensor.metadata;
-    if (metadata.size() > kMaxTensorMetadataBytes) throw Error(ErrorCode::kCorrupt, "a tensor announces impossible metadata");
+    if (metadata.size() > kMaxTensorMetadataBytes)
+      throw Error(ErrorCode::kCorrupt, "a tensor announces impossible metadata");
     targets.push_back(device_of(tensor, devices));
     formats.push_back(TensorFormat::take(metadata));
     if (!metadata.empty() || formats.back().size_bytes() != tensor.length)
-      throw Error(ErrorCode::kCorrupt, "a tensor's shape and length disagree").with("bytes", tensor.length);
+      throw Error(ErrorCode::kCorrupt, "a tensor's shape and length disagree")
+          .with("bytes", tensor.length);
   }
   auto message = std::make_shared<WireMessage>();
   try {
     message->payload.resize(descriptor.payloads[0].length);
     for (size_t i = 0; i < formats.size(); ++i)
-      message->tensors.push_back(targets[i] < 0 ? pool.allocate(formats[i])
-                                                : devices->allocate(formats[i].sizes, formats[i].dtype, targets[i]));
+      message->tensors.push_back(
+          targets[i] < 0 ? pool.allocate(formats[i])
+                         : devices->allocate(formats[i].sizes, formats[i].dtype, targets[i]));
   } catch (const std::exception&) {
-    throw Error(ErrorCode::kResourceExhausted, "no memory for a message that arrives").with("bytes", bytes);
+    throw Error(ErrorCode::kResourceExhausted, "no memory for a message that arrives")
+        .with("bytes", bytes);
   }
   allocation.payloads.resize(1);
   allocation.payloads[0].data = message->payload.data();
   for (size_t i = 0; i < targets.size(); ++i) {
     const at::Tensor& tensor = message->tensors[i];
-    allocation.tensors.push_back({targets[i] < 0 ? tensorpipe::Buffer(tensorpipe::CpuBuffer{tensor.mutable_data_ptr()})
-                                                 : devices->receive_buffer(tensor)});
+    allocation.tensors.push_back(
+        {targets[i] < 0 ? tensorpipe::Buffer(tensorpipe::CpuBuffer{tensor.mutable_data_ptr()})
+                        : devices->receive_buffer(tensor)});
   }
   return message;
 }
@@ -130,7 +151,8 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* de
   for (size_t i = 0; i < message.tensors.size(); ++i) {
     const at::Tensor& tensor = message.tensors[i];
     tensorpipe::Message::Tensor entry;
-    if (const int64_t target = message.target_devices.empty() ? -1 : message.target_devices[i]; target >= 0) {
+    if (const int64_t target = message.target_devices.empty() ? -1 : message.target_devices[i];
+        target >= 0) {
       entry.buffer = devices->send_buffer(tensor);
       entry.targetDevice = tensorpipe::Device(kCudaDevice, static_cast<int>(target));
     } else {
@@ -143,25 +165,35 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* de
   return out;
 }
 
-DataPipe::DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<DeviceTransfer> devices,
-                   std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error)
-    : loop_(loop), pool_(std::move(pool)), devices_(std::move(devices)), pipe_(std::move(pipe)), on_error_(std::move(on_error)) {}
+DataPipe::DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool,
+                   std::shared_ptr<DeviceTransfer> devices, std::shared_ptr<tensorpipe::Pipe> pipe,
+                   OnError on_error)
+    : loop_(loop),
+      pool_(std::move(pool)),
+      devices_(std::move(devices)),
+      pipe_(std::move(pipe)),
+      on_error_(std::move(on_error)) {}
 
 void DataPipe::read(uint64_t max_bytes, OnMessage on_message) {
   if (closed_) return;
-  pipe_->readDescriptor([self = shared_from_this(), max_bytes, on_message = std::move(on_message)](
-                            const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
-    // Without tensors there is nothing but a string to make: asked for at once, which saves a hand-over.
-    if (!error && descriptor.tensors.empty()) return self->receive(descriptor, max_bytes, on_message);
-    self->loop_.post([self, error, max_bytes, descriptor = std::move(descriptor), on_message] {
-      if (error) return self->fail(lost(error));
-      if (!self->closed_) self->receive(descriptor, max_bytes, on_message);
-    });
-  });
+  pipe_->readDescriptor(
+      [self = shared_from_this(), max_bytes, on_message = std::move(on_message)](
+          const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
+        // Without tensors there is nothing but a string to make: asked for at once, which saves a
+        // hand-over.
+        if (!error && descriptor.tensors.empty())
+          return self->receive(descriptor, max_bytes, on_message);
+        self->loop_.post([self, error, max_bytes, descriptor = std::move(descriptor), on_message] {
+          if (error) return self->fail(lost(error));
+          if (!self->closed_) self->receive(descriptor, max_bytes, on_message);
+        });
+      });
 }
 
-// On the loop thread, or on TensorPipe's: touches nothing but constants and the pipe, which takes calls from any thread.
-void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, OnMessage on_message) {
+// On the loop thread, or on TensorPipe's: touches nothing but constants and the pipe, which takes
+// calls from any thread.
+void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+                       OnMessage on_message) {
   tensorpipe::Allocation allocation;
   std::shared_ptr<WireMessage> message;
   try {
@@ -171,7 +203,8 @@ void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_by
     return;
   }
   pipe_->read(std::move(allocation),
-              [self = shared_from_this(), message, on_message = std::move(on_message)](const tensorpipe::Error& error) noexcept {
+              [self = shared_from_this(), message,
+               on_message = std::move(on_message)](const tensorpipe::Error& error) noexcept {
                 if (!error && message->on_device()) return self->deliver(message, on_message);
                 self->loop_.post([self, error, message, on_message] {
                   if (error) return self->fail(lost(error));
@@ -200,7 +233,8 @@ void DataPipe::write(std::shared_ptr<const WireMessage> message, std::function<v
   if (closed_) return on_written();
   auto wire = to_tensorpipe(*message, devices_.get());
   pipe_->write(std::move(wire),
-               [self = shared_from_this(), message, on_written = std::move(on_written)](const tensorpipe::Error& error) noexcept {
+               [self = shared_from_this(), message,
+                on_written = std::move(on_written)](const tensorpipe::Error& error) noexcept {
                  self->loop_.post([self, error, message, on_written] {
                    if (error) self->fail(lost(error));
                    on_written();

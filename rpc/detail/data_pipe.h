@@ -1,5 +1,6 @@
-// One TensorPipe pipe, seen from the loop thread: whole messages in, whole messages out, every limit checked on the
-// descriptor before a byte is allocated. Used on the loop thread only; TensorPipe's callbacks only post to it.
+// One TensorPipe pipe, seen from the loop thread: whole messages in, whole messages out, every
+// limit checked on the descriptor before a byte is allocated. Used on the loop thread only;
+// TensorPipe's callbacks only post to it.
 #pragma once
 
 #include <tensorpipe/core/message.h>
@@ -21,30 +22,34 @@
 namespace retort::rpc::detail {
 
 inline constexpr size_t kMaxTensors = 4096;
-inline constexpr uint64_t kMinMessageBytes = 64 << 10;  // always accepted, so that errors get through
-inline constexpr uint64_t kPipeHelloBytes = 4 << 10;    // the first message of a pipe
+// always accepted, so that errors get through
+inline constexpr uint64_t kMinMessageBytes = 64 << 10;
+inline constexpr uint64_t kPipeHelloBytes = 4 << 10;  // the first message of a pipe
 
 // A message with everything that must live while it travels.
 struct WireMessage {
   std::string payload;
   std::vector<at::Tensor> tensors;
   std::vector<int64_t>
-      target_devices;  // of an outgoing message: for each tensor the peer's device, or -1; empty: all are on the CPU
+      // of an outgoing message: for each tensor the peer's device, or -1; empty: all are on the CPU
+      target_devices;
   uint64_t size_bytes() const;
   bool on_device() const;  // any of the tensors
 };
 
-// Checks a message and says for each tensor on a device where it goes. kResourceExhausted above `max_bytes` or 4,096 tensors;
-// kUnavailable, naming the device map, for a tensor that is not on the CPU and has no entry there, or if `devices` is null.
-void address(WireMessage& message, const std::string& peer, uint64_t max_bytes, const RpcOptions& options,
-             const DeviceTransfer* devices = nullptr);
+// Checks a message and says for each tensor on a device where it goes. kResourceExhausted above
+// `max_bytes` or 4,096 tensors; kUnavailable, naming the device map, for a tensor that is not on
+// the CPU and has no entry there, or if `devices` is null.
+void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
+             const RpcOptions& options, const DeviceTransfer* devices = nullptr);
 // On the thread that gives the tensors away: orders the sending behind its work on the devices.
 void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices);
 
-// Space for a message as its descriptor announces it, on the devices that the peer names if there are `devices`. kResourceExhausted
-// if it is too large, kCorrupt if it cannot be.
-std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes, ReceivePool& pool,
-                                      tensorpipe::Allocation& allocation, DeviceTransfer* devices = nullptr);
+// Space for a message as its descriptor announces it, on the devices that the peer names if there
+// are `devices`. kResourceExhausted if it is too large, kCorrupt if it cannot be.
+std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+                                      ReceivePool& pool, tensorpipe::Allocation& allocation,
+                                      DeviceTransfer* devices = nullptr);
 // `message` must live until the write is done.
 tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* devices);
 

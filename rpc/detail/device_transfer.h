@@ -1,7 +1,8 @@
 // What libretort_cuda.so implements for the RPC layer (rpc/cuda). Nothing of CUDA is named here.
 //
-// Order on the device. Sending: what the sender's current stream has queued before begin_send() happens before the bytes leave.
-// Receiving: a tensor is handed out when its bytes are there, so any stream may read it at once. Neither blocks a thread.
+// Order on the device. Sending: what the sender's current stream has queued before begin_send()
+// happens before the bytes leave. Receiving: a tensor is handed out when its bytes are there, so
+// any stream may read it at once. Neither blocks a thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,17 +30,20 @@ class DeviceTransfer {
   // Channels for device memory, best first; only those that work on this machine.
   virtual std::vector<NamedChannel> channels() = 0;
 
-  // On the thread that gives a tensor away, after its last change: orders the sending behind what that thread has queued, and keeps
-  // the memory until it is sent, whatever becomes of the tensor.
+  // On the thread that gives a tensor away, after its last change: orders the sending behind what
+  // that thread has queued, and keeps the memory until it is sent, whatever becomes of the tensor.
   virtual void begin_send(const at::Tensor& tensor) = 0;
   virtual tensorpipe::Buffer send_buffer(const at::Tensor& tensor) = 0;
 
-  // Uninitialised memory on device `index` (below num_devices()) that a message is received into. Throws what LibTorch throws.
-  virtual at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype, int64_t index) = 0;
+  // Uninitialised memory on device `index` (below num_devices()) that a message is received into.
+  // Throws what LibTorch throws.
+  virtual at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype,
+                              int64_t index) = 0;
   virtual tensorpipe::Buffer receive_buffer(const at::Tensor& tensor) = 0;
-  // Calls `arrived` once, on a thread of the driver, when all that is queued for these received tensors has happened; it must
-  // return at once and call nothing of CUDA.
-  virtual void when_arrived(const std::vector<at::Tensor>& tensors, std::function<void()> arrived) = 0;
+  // Calls `arrived` once, on a thread of the driver, when all that is queued for these received
+  // tensors has happened; it must return at once and call nothing of CUDA.
+  virtual void when_arrived(const std::vector<at::Tensor>& tensors,
+                            std::function<void()> arrived) = 0;
 };
 
 // The module's C function that makes one; the number changes with this header.

@@ -22,7 +22,9 @@ struct WireError {
   }
 };
 
-std::string shortened(const std::string& text, size_t size) { return text.size() <= size ? text : text.substr(0, size) + " ..."; }
+std::string shortened(const std::string& text, size_t size) {
+  return text.size() <= size ? text : text.substr(0, size) + " ...";
+}
 
 }  // namespace
 
@@ -38,13 +40,15 @@ Envelope split_payload(std::string_view payload, std::string_view& body) {
   Envelope envelope;
   archive(envelope);
   if (envelope.version != kEnvelopeVersion)
-    throw Error(ErrorCode::kCorrupt, "envelope has another version").with("version", envelope.version);
+    throw Error(ErrorCode::kCorrupt, "envelope has another version")
+        .with("version", envelope.version);
   if (envelope.body_bytes != archive.remaining_bytes())
     throw Error(ErrorCode::kCorrupt, "envelope and body sizes disagree")
         .with("said", envelope.body_bytes)
         .with("found", archive.remaining_bytes());
   const bool request = envelope.kind == MessageKind::kRequest;
-  if (envelope.method.size() > kMaxMethodBytes || envelope.method.empty() == request || envelope.timeout_ms < 0)
+  if (envelope.method.size() > kMaxMethodBytes || envelope.method.empty() == request ||
+      envelope.timeout_ms < 0)
     throw Error(ErrorCode::kCorrupt, "envelope has a bad method or timeout");
   body = payload.substr(payload.size() - archive.remaining_bytes());
   return envelope;
@@ -55,21 +59,32 @@ std::string error_to_body(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    wire = {static_cast<uint8_t>(e.code()), shortened(e.message(), kMaxErrorText), shortened(e.origin(), kMaxContextText), {}};
+    wire = {static_cast<uint8_t>(e.code()),
+            shortened(e.message(), kMaxErrorText),
+            shortened(e.origin(), kMaxContextText),
+            {}};
     for (const auto& [key, value] : e.context())
       if (wire.context.size() < kMaxErrorContext)
-        wire.context.emplace_back(shortened(key, kMaxContextText), shortened(value, kMaxContextText));
+        wire.context.emplace_back(shortened(key, kMaxContextText),
+                                  shortened(value, kMaxContextText));
   } catch (const std::exception& e) {
-    wire = {static_cast<uint8_t>(ErrorCode::kRemote), shortened(e.what(), kMaxErrorText), "handler", {}};
+    wire = {static_cast<uint8_t>(ErrorCode::kRemote),
+            shortened(e.what(), kMaxErrorText),
+            "handler",
+            {}};
   } catch (...) {
-    wire = {static_cast<uint8_t>(ErrorCode::kRemote), "the handler threw something that is no std::exception", "handler", {}};
+    wire = {static_cast<uint8_t>(ErrorCode::kRemote),
+            "the handler threw something that is no std::exception",
+            "handler",
+            {}};
   }
   return to_bytes(wire);
 }
 
 Error error_from_body(std::string_view body) {
   auto wire = from_bytes<WireError>(body);
-  return Error(checked_code(wire.code), std::move(wire.message), std::move(wire.origin), std::move(wire.context));
+  return Error(checked_code(wire.code), std::move(wire.message), std::move(wire.origin),
+               std::move(wire.context));
 }
 
 }  // namespace retort::rpc::detail

@@ -37,8 +37,8 @@ std::string join_payload(Envelope envelope, std::string_view body);
 // Splits payload 0 again; `body` points into `payload`. kCorrupt.
 Envelope split_payload(std::string_view payload, std::string_view& body);
 
-// An error as the body of a kError message: code, message (at most 16 KiB), origin, context. Exceptions that are no
-// Error become kRemote.
+// An error as the body of a kError message: code, message (at most 16 KiB), origin, context.
+// Exceptions that are no Error become kRemote.
 std::string error_to_body(const std::exception_ptr& error);
 Error error_from_body(std::string_view body);
 

@@ -1,8 +1,10 @@
 // The frames of the control socket: what each says, and how a frame becomes bytes.
 //
-// On the wire: length (4 bytes, little-endian, without itself), type (1 byte), body (rpc/archive.h). Order:
+// On the wire: length (4 bytes, little-endian, without itself), type (1 byte), body
+// (rpc/archive.h). Order:
 //   client: Hello        server: Challenge | Refuse
-//   client: Proof        server: Listen | Refuse          (both sides are authenticated from here on)
+//   client: Proof        server: Listen | Refuse          (both sides are authenticated from here
+//                        on)
 //   client: two pipes to the data listener; each carries one PipeHello each way
 //                        server: Ready
 //   both:   Heartbeat, Cancel, Bye, ByeAck
@@ -24,15 +26,28 @@ inline constexpr size_t kMaxFrameBytes = 64 << 10;
 inline constexpr size_t kMaxHandshakeFrameBytes = 4 << 10;  // before the peer has proved anything
 inline constexpr size_t kMaxNameBytes = 256;
 
-enum class FrameType : uint8_t { kHello, kChallenge, kProof, kListen, kRefuse, kReady, kHeartbeat, kCancel, kBye, kByeAck };
+enum class FrameType : uint8_t {
+  kHello,
+  kChallenge,
+  kProof,
+  kListen,
+  kRefuse,
+  kReady,
+  kHeartbeat,
+  kCancel,
+  kBye,
+  kByeAck
+};
 
-// First frame of either side. The first two members never change, so that any version can refuse any other.
+// First frame of either side. The first two members never change, so that any version can refuse
+// any other.
 struct Hello {
   uint64_t magic = kMagic;
   uint32_t version = kProtocolVersion;
-  std::string nonce;               // 64 hex digits
-  std::string name;                // who sends this
-  std::string incarnation;         // random per agent: tells a restarted peer from a second connection
+  std::string nonce;  // 64 hex digits
+  std::string name;   // who sends this
+  // random per agent: tells a restarted peer from a second connection
+  std::string incarnation;
   std::string target;              // client: whom it wants to reach
   uint64_t max_message_bytes = 0;  // the largest data message the sender accepts
   template <class A>
@@ -87,11 +102,13 @@ std::string frame_bytes(FrameType type, const Body& body) {
   return bytes + content;
 }
 
-// Both sides' proofs cover both first frames, hence both nonces, names, versions and limits; `prover` keeps one side's
-// proof from being the other's.
-std::string handshake_mac(std::string_view secret, std::string_view prover, const Hello& client, const Hello& server);
+// Both sides' proofs cover both first frames, hence both nonces, names, versions and limits;
+// `prover` keeps one side's proof from being the other's.
+std::string handshake_mac(std::string_view secret, std::string_view prover, const Hello& client,
+                          const Hello& server);
 
-// kMismatch for another magic or version (read from the first bytes alone), kCorrupt for anything else that is wrong.
+// kMismatch for another magic or version (read from the first bytes alone), kCorrupt for anything
+// else that is wrong.
 Hello parse_hello(std::string_view body);
 
 // A code from the wire; kCorrupt if it is none.

@@ -1,4 +1,5 @@
-// The agent's one thread: an asio io_context that everything except handlers and TensorPipe's own threads runs on.
+// The agent's one thread: an asio io_context that everything except handlers and TensorPipe's own
+// threads runs on.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -28,7 +29,8 @@ class Loop {
     });
   }
 
-  // Runs `task` on the loop thread. False, and `task` never runs, once stop() was called. Any thread; never runs inline.
+  // Runs `task` on the loop thread. False, and `task` never runs, once stop() was called. Any
+  // thread; never runs inline.
   template <class Task>
   bool post(Task task) {
     std::lock_guard lock(mutex_);

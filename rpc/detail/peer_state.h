@@ -1,4 +1,5 @@
-// What an agent keeps per peer name across connections: credit for calls in flight and counters. Any thread.
+// What an agent keeps per peer name across connections: credit for calls in flight and counters.
+// Any thread.
 #pragma once
 
 #include <array>
@@ -17,11 +18,12 @@ inline constexpr uint64_t kMaxInflightCalls = 4096;  // per peer
 
 class PeerState {
  public:
-  PeerState(std::string name, uint64_t max_inflight_bytes) : name_(std::move(name)), max_bytes_(max_inflight_bytes) {}
+  PeerState(std::string name, uint64_t max_inflight_bytes)
+      : name_(std::move(name)), max_bytes_(max_inflight_bytes) {}
   const std::string& name() const { return name_; }
 
-  // Takes credit for one call; a call larger than the limit goes alone. Waits until `deadline` if `wait`.
-  // kTimeout, kResourceExhausted (not waiting), kClosed.
+  // Takes credit for one call; a call larger than the limit goes alone. Waits until `deadline` if
+  // `wait`. kTimeout, kResourceExhausted (not waiting), kClosed.
   void acquire(uint64_t bytes, Deadline deadline, bool wait);
   void release(uint64_t bytes);
   void close();  // wakes the waiters with kClosed

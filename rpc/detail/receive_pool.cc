@@ -14,20 +14,23 @@ namespace {
 
 constexpr uint64_t kMinPooledBytes = 256 << 10;  // below, malloc reuses its own memory
 constexpr uint64_t kPage = 4096, kHugePage = 2 << 20;
-constexpr uint64_t kMinHugeBytes = 4 << 20;  // from here on huge pages: one fault for 512 small ones
+// from here on huge pages: one fault for 512 small ones
+constexpr uint64_t kMinHugeBytes = 4 << 20;
 
 void* fresh_block(uint64_t bytes) {
   const uint64_t align = bytes >= kMinHugeBytes ? kHugePage : kPage;
   void* data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
   if (!data) throw std::bad_alloc();
-  if (align == kHugePage) ::madvise(data, bytes, MADV_HUGEPAGE);  // a hint: nothing is lost where it is refused
+  // a hint: nothing is lost where it is refused
+  if (align == kHugePage) ::madvise(data, bytes, MADV_HUGEPAGE);
   return data;
 }
 
 }  // namespace
 
 ReceivePool::~ReceivePool() {
-  for (const auto& block : idle_) std::free(block.data);
+  for (const auto& block : idle_)
+    std::free(block.data);
 }
 
 at::Tensor ReceivePool::allocate(const TensorFormat& format) {
@@ -36,7 +39,8 @@ at::Tensor ReceivePool::allocate(const TensorFormat& format) {
   c10::InferenceMode ordinary(false);
   const Block block = take(bytes);
   return at::from_blob(
-      block.data, format.sizes, [pool = shared_from_this(), block](void*) { pool->give_back(block); },
+      block.data, format.sizes,
+      [pool = shared_from_this(), block](void*) { pool->give_back(block); },
       at::TensorOptions().dtype(format.dtype));
 }
 
@@ -73,7 +77,8 @@ void ReceivePool::give_back(Block block) {
       idle_.pop_front();
     }
   }
-  for (void* data : released) std::free(data);
+  for (void* data : released)
+    std::free(data);
 }
 
 }  // namespace retort::rpc::detail

@@ -1,4 +1,5 @@
-// Memory for tensors that arrive, used again: fresh pages cost more than the copy into them. Any thread.
+// Memory for tensors that arrive, used again: fresh pages cost more than the copy into them. Any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   ReceivePool(const ReceivePool&) = delete;
   ReceivePool& operator=(const ReceivePool&) = delete;
 
-  // As TensorFormat::allocate(); the memory comes back when the last use of the tensor's storage ends.
+  // As TensorFormat::allocate(); the memory comes back when the last use of the tensor's storage
+  // ends.
   at::Tensor allocate(const TensorFormat& format);
   uint64_t idle_bytes() const;
 

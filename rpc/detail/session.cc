@@ -10,7 +10,8 @@
 namespace retort::rpc::detail {
 namespace {
 
-constexpr uint64_t kSmallBytes = 64 << 10;  // up to here a message goes over the pipe of small calls
+// up to here a message goes over the pipe of small calls
+constexpr uint64_t kSmallBytes = 64 << 10;
 constexpr std::chrono::milliseconds kGoodbyeTimeout{1000};
 constexpr size_t kMaxEarlyCancels = 1024;
 constexpr int64_t kMaxTimeoutMs = int64_t{30} * 24 * 3600 * 1000;
@@ -29,7 +30,9 @@ struct Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   ~Job() {
-    if (call->start()) call->reply(failed(Error(ErrorCode::kPeerLost, "the queue of handlers went away before the call ran")));
+    if (call->start())
+      call->reply(failed(
+          Error(ErrorCode::kPeerLost, "the queue of handlers went away before the call ran")));
   }
 };
 
@@ -48,12 +51,15 @@ void OutgoingCall::fail(const Error& error) { finish(failed(error.with("method",
 
 void IncomingCall::run() {
   if (!start()) return;
-  if (cancelled->load()) return reply(failed(Error(ErrorCode::kCancelled, "cancelled before it ran")));
+  if (cancelled->load())
+    return reply(failed(Error(ErrorCode::kCancelled, "cancelled before it ran")));
   if (context.deadline.expired())
-    return reply(failed(Error(ErrorCode::kTimeout, "the deadline passed in the queue of handlers")));
+    return reply(
+        failed(Error(ErrorCode::kTimeout, "the deadline passed in the queue of handlers")));
   try {
-    handler->run(std::move(request), context,
-                 [self = shared_from_this()](Outcome<Message> outcome) { self->reply(std::move(outcome)); });
+    handler->run(
+        std::move(request), context,
+        [self = shared_from_this()](Outcome<Message> outcome) { self->reply(std::move(outcome)); });
   } catch (...) {
     reply({std::nullopt, std::current_exception()});
   }
@@ -67,9 +73,10 @@ void IncomingCall::reply(Outcome<Message> outcome) {
     outcome = {std::nullopt, std::current_exception()};
   }
   if (auto target = session.lock())
-    loop->post([target = std::move(target), id = context.call_id, outcome = std::move(outcome)]() mutable {
-      target->finish_incoming(id, std::move(outcome));
-    });
+    loop->post(
+        [target = std::move(target), id = context.call_id, outcome = std::move(outcome)]() mutable {
+          target->finish_incoming(id, std::move(outcome));
+        });
 }
 
 void Session::go_up() {
@@ -92,7 +99,8 @@ void Session::tick() {
   if (now - last_tick_ > timeout) last_heard_ = now;
   last_tick_ = now;
   if (now - last_heard_ > timeout)
-    return fail(Error(ErrorCode::kPeerLost, "no heartbeat for rpc.peer_timeout").with("timeout", format_duration(timeout)));
+    return fail(Error(ErrorCode::kPeerLost, "no heartbeat for rpc.peer_timeout")
+                    .with("timeout", format_duration(timeout)));
   control_->send(frame_bytes(FrameType::kHeartbeat, Empty{}));
   timer_.expires_after(interval);
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
@@ -121,9 +129,11 @@ void Session::write(std::shared_ptr<const WireMessage> message) {
 }
 
 void Session::send(const std::shared_ptr<OutgoingCall>& call) {
-  if (!takes_calls()) return call->fail(lost_error(Error(ErrorCode::kPeerLost, "the peer is gone")));
+  if (!takes_calls())
+    return call->fail(lost_error(Error(ErrorCode::kPeerLost, "the peer is gone")));
   if (call->deadline.expired())
-    return call->fail(Error(ErrorCode::kTimeout, "the deadline passed before the call was sent").with("peer", peer()));
+    return call->fail(Error(ErrorCode::kTimeout, "the deadline passed before the call was sent")
+                          .with("peer", peer()));
   call->session = weak_from_this();
   outgoing_.emplace(call->id, call);
   const bool earliest = deadlines_.empty() || call->deadline.time() < deadlines_.begin()->first;
@@ -138,8 +148,9 @@ void Session::arm_deadlines() {
   deadline_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
     if (code || self->phase_ != Phase::kUp) return;
     while (!self->deadlines_.empty() && self->deadlines_.begin()->first <= Clock::now())
-      self->cancel(self->deadlines_.begin()->second,
-                   Error(ErrorCode::kTimeout, "no reply by the call's deadline").with("peer", self->peer()));
+      self->cancel(
+          self->deadlines_.begin()->second,
+          Error(ErrorCode::kTimeout, "no reply by the call's deadline").with("peer", self->peer()));
     self->arm_deadlines();
   });
 }
@@ -186,28 +197,36 @@ void Session::on_message(WireMessage message) {
 
 void Session::on_request(const Envelope& envelope, Message request) {
   if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
-  auto call = std::make_shared<IncomingCall>(
-      CallContext{peer(), envelope.call_id,
-                  Deadline::after(std::chrono::milliseconds(std::min(envelope.timeout_ms, kMaxTimeoutMs))), nullptr});
+  auto call = std::make_shared<IncomingCall>(CallContext{
+      peer(), envelope.call_id,
+      Deadline::after(std::chrono::milliseconds(std::min(envelope.timeout_ms, kMaxTimeoutMs))),
+      nullptr});
   call->context.cancelled = call->cancelled;
   call->request = std::move(request);
   call->session = weak_from_this();
   call->loop = loop_;
   call->devices = host_.options().devices;
   if (!incoming_.emplace(envelope.call_id, call).second)
-    throw Error(ErrorCode::kCorrupt, "two running calls have the same id").with("id", envelope.call_id);
-  const auto answer = [&](Error error) { finish_incoming(envelope.call_id, failed(error.with("method", envelope.method))); };
-  if (host_.closing()) return answer(Error(ErrorCode::kPeerLost, "the peer is closing and takes no more calls"));
+    throw Error(ErrorCode::kCorrupt, "two running calls have the same id")
+        .with("id", envelope.call_id);
+  const auto answer = [&](Error error) {
+    finish_incoming(envelope.call_id, failed(error.with("method", envelope.method)));
+  };
+  if (host_.closing())
+    return answer(Error(ErrorCode::kPeerLost, "the peer is closing and takes no more calls"));
   if (incoming_.size() > kMaxInflightCalls)
-    return answer(Error(ErrorCode::kResourceExhausted, "too many calls of one peer are unanswered"));
+    return answer(
+        Error(ErrorCode::kResourceExhausted, "too many calls of one peer are unanswered"));
   call->handler = host_.handler(envelope.method);
-  if (!call->handler) return answer(Error(ErrorCode::kUnavailable, "the peer serves no such method"));
+  if (!call->handler)
+    return answer(Error(ErrorCode::kUnavailable, "the peer serves no such method"));
   auto job = std::make_shared<Job>(call);
   if (call->handler->queue->try_push([job] { job->call->run(); })) return;
   if (!call->start()) return;
   const bool closed = call->handler->queue->closed();
   answer(closed ? Error(ErrorCode::kPeerLost, "the peer no longer runs handlers")
-                : Error(ErrorCode::kResourceExhausted, "the peer's queue of handlers is full; try again later"));
+                : Error(ErrorCode::kResourceExhausted,
+                        "the peer's queue of handlers is full; try again later"));
 }
 
 void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
@@ -219,11 +238,12 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
   if (wanted) {
     auto message = std::make_shared<WireMessage>();
     if (!outcome.error) {
-      message->payload = join_payload({.kind = MessageKind::kReply, .call_id = call_id}, outcome.value->envelope);
+      message->payload =
+          join_payload({.kind = MessageKind::kReply, .call_id = call_id}, outcome.value->envelope);
       message->tensors = std::move(outcome.value->tensors);
       try {
-        address(*message, peer(), std::min(theirs_.max_message_bytes, ours_.max_message_bytes), host_.options().rpc,
-                host_.options().devices.get());
+        address(*message, peer(), std::min(theirs_.max_message_bytes, ours_.max_message_bytes),
+                host_.options().rpc, host_.options().devices.get());
       } catch (...) {
         outcome.error = std::current_exception();
       }
@@ -231,7 +251,8 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
     if (outcome.error) {
       message->tensors.clear();
       message->target_devices.clear();
-      message->payload = join_payload({.kind = MessageKind::kError, .call_id = call_id}, error_to_body(outcome.error));
+      message->payload = join_payload({.kind = MessageKind::kError, .call_id = call_id},
+                                      error_to_body(outcome.error));
     }
     write(std::move(message));
   }
@@ -243,23 +264,28 @@ void Session::on_control(FrameType type, std::string_view body) {
   if (type == FrameType::kCancel) {
     const uint64_t call_id = from_bytes<Cancel>(body).call_id;
     const auto found = incoming_.find(call_id);
-    if (found == incoming_.end()) {  // it was answered already, or is still on its way over the slower connection
+    // it was answered already, or is still on its way over the slower connection
+    if (found == incoming_.end()) {
       cancelled_early_.push_back(call_id);
       if (cancelled_early_.size() > kMaxEarlyCancels) cancelled_early_.pop_front();
       return;
     }
     const auto call = found->second;
     call->cancelled->store(true);
-    if (call->start()) finish_incoming(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));
+    if (call->start())
+      finish_incoming(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));
     return;
   }
-  if (type == FrameType::kByeAck && said_goodbye_) return fail(Error(ErrorCode::kClosed, "the agent is closed"));
+  if (type == FrameType::kByeAck && said_goodbye_)
+    return fail(Error(ErrorCode::kClosed, "the agent is closed"));
   if (type != FrameType::kBye)
-    throw Error(ErrorCode::kCorrupt, "a control frame came out of order").with("type", static_cast<int>(type));
+    throw Error(ErrorCode::kCorrupt, "a control frame came out of order")
+        .with("type", static_cast<int>(type));
   const auto farewell = from_bytes<Farewell>(body);
   if (checked_code(farewell.code) != ErrorCode::kClosed)
-    return fail(Error(ErrorCode::kPeerLost, "the other side dropped the connection: " + farewell.reason)
-                    .with("code", to_string(checked_code(farewell.code))));
+    return fail(
+        Error(ErrorCode::kPeerLost, "the other side dropped the connection: " + farewell.reason)
+            .with("code", to_string(checked_code(farewell.code))));
   // Its replies may still be on their way over the pipes: wait for them, a little.
   peer_leaving_ = true;
   goodbye_timer_.expires_after(kGoodbyeTimeout / 2);
@@ -280,22 +306,27 @@ void Session::refuse_queued() {
   for (const auto& [id, call] : incoming_)
     if (call->start()) queued.push_back(id);
   for (const uint64_t id : queued)
-    finish_incoming(id, failed(Error(ErrorCode::kPeerLost, "the peer closed before the call began")));
+    finish_incoming(id,
+                    failed(Error(ErrorCode::kPeerLost, "the peer closed before the call began")));
 }
 
 void Session::cancel_all(const Error& error) {
-  for (const auto& [id, call] : incoming_) call->cancelled->store(true);
+  for (const auto& [id, call] : incoming_)
+    call->cancelled->store(true);
   incoming_.clear();
   std::vector<uint64_t> ids;
-  for (const auto& [id, call] : outgoing_) ids.push_back(id);
-  for (const uint64_t id : ids) cancel(id, error);
+  for (const auto& [id, call] : outgoing_)
+    ids.push_back(id);
+  for (const uint64_t id : ids)
+    cancel(id, error);
 }
 
 void Session::say_goodbye() {
   if (phase_ != Phase::kUp) return fail(Error(ErrorCode::kClosed, "the agent is closed"));
   if (said_goodbye_) return;
   said_goodbye_ = true;
-  control_->send(frame_bytes(FrameType::kBye, Farewell{static_cast<uint8_t>(ErrorCode::kClosed), "closed"}));
+  control_->send(
+      frame_bytes(FrameType::kBye, Farewell{static_cast<uint8_t>(ErrorCode::kClosed), "closed"}));
   goodbye_timer_.expires_after(kGoodbyeTimeout);
   goodbye_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
     if (!code) self->fail(Error(ErrorCode::kClosed, "the agent is closed"));
@@ -316,7 +347,8 @@ void Session::fail(const Error& reason) {
   goodbye_timer_.cancel();
   control_->close_after_flush();
   if (listener_) listener_->close();
-  for (const auto& pipe : candidates_) pipe->close();
+  for (const auto& pipe : candidates_)
+    pipe->close();
   for (const auto& pipe : pipes_)
     if (pipe) pipe->close();
   candidates_.clear();
@@ -327,10 +359,12 @@ void Session::fail(const Error& reason) {
   incoming_.clear();
   deadlines_.clear();
   const auto calls = std::exchange(outgoing_, {});
-  // First the agent forgets this session, so that what a completion starts meets the new state of things.
+  // First the agent forgets this session, so that what a completion starts meets the new state of
+  // things.
   host_.session_down(self, reason);
   if (const auto settled = std::exchange(on_settled_, nullptr)) settled(&reason);
-  for (const auto& [id, call] : calls) call->fail(lost_error(reason));
+  for (const auto& [id, call] : calls)
+    call->fail(lost_error(reason));
 }
 
 }  // namespace retort::rpc::detail

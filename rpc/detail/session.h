@@ -1,5 +1,6 @@
-// One connection to one peer: handshake on the control socket, two pipes, the calls in both directions, heartbeats,
-// and one way to end, fail(). Lives on the loop thread; only IncomingCall is shared with the threads that run handlers.
+// One connection to one peer: handshake on the control socket, two pipes, the calls in both
+// directions, heartbeats, and one way to end, fail(). Lives on the loop thread; only IncomingCall
+// is shared with the threads that run handlers.
 #pragma once
 
 #include <tensorpipe/core/context.h>
@@ -172,7 +173,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unordered_map<uint64_t, std::shared_ptr<OutgoingCall>> outgoing_;
   std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>> deadlines_;
   std::unordered_map<uint64_t, std::shared_ptr<IncomingCall>> incoming_;
-  std::deque<uint64_t> cancelled_early_;  // cancelled before the request came over its pipe; the last 1,024
+  // cancelled before the request came over its pipe; the last 1,024
+  std::deque<uint64_t> cancelled_early_;
   size_t writes_ = 0;
   std::function<void(const Error*)> on_settled_;
   bool peer_leaving_ = false, said_goodbye_ = false;

@@ -12,7 +12,8 @@ namespace retort::rpc::detail {
 namespace {
 
 constexpr std::chrono::seconds kHandshakeTimeout{5};  // for a stranger to prove the secret
-constexpr std::chrono::seconds kPipesTimeout{15};     // for an authenticated peer to set up its pipes
+// for an authenticated peer to set up its pipes
+constexpr std::chrono::seconds kPipesTimeout{15};
 
 // The first message on every pipe, each way.
 struct PipeHello {
@@ -51,7 +52,8 @@ void Session::start() {
   auto self = shared_from_this();
   timer_.expires_after(kHandshakeTimeout);
   timer_.async_wait([self](const boost::system::error_code& code) {
-    if (!code && self->phase_ < Phase::kPipes) self->fail(Error(ErrorCode::kTimeout, "the handshake was not finished in time"));
+    if (!code && self->phase_ < Phase::kPipes)
+      self->fail(Error(ErrorCode::kTimeout, "the handshake was not finished in time"));
   });
   control_->start([self](FrameType type, std::string_view body) { self->on_frame(type, body); },
                   [self](const Error& error) { self->fail(error); });
@@ -75,18 +77,21 @@ void Session::on_handshake_frame(FrameType type, std::string_view body) {
   const bool client = !target_.empty();
   if (client && type == FrameType::kRefuse) {
     const auto farewell = from_bytes<Farewell>(body);
-    return fail(Error(checked_code(farewell.code), "refused by the other side: " + farewell.reason).with("peer", target_));
+    return fail(Error(checked_code(farewell.code), "refused by the other side: " + farewell.reason)
+                    .with("peer", target_));
   }
   if (!client && phase_ == Phase::kHello && type == FrameType::kHello) return on_hello(body);
   if (client && phase_ == Phase::kHello && type == FrameType::kChallenge) return on_challenge(body);
   if (!client && phase_ == Phase::kProof && type == FrameType::kProof) return on_proof(body);
   if (client && phase_ == Phase::kProof && type == FrameType::kListen) return on_listen(body);
-  throw Error(ErrorCode::kCorrupt, "a control frame came out of order").with("type", static_cast<int>(type));
+  throw Error(ErrorCode::kCorrupt, "a control frame came out of order")
+      .with("type", static_cast<int>(type));
 }
 
 std::string Session::mac(std::string_view prover) const {
   const bool client = !target_.empty();
-  return handshake_mac(host_.options().secret, prover, client ? ours_ : theirs_, client ? theirs_ : ours_);
+  return handshake_mac(host_.options().secret, prover, client ? ours_ : theirs_,
+                       client ? theirs_ : ours_);
 }
 
 // Tells an honest peer why, then ends. A stranger learns no more than the error's text.
@@ -104,7 +109,8 @@ void Session::refuse(const Error& error) {
 void Session::on_hello(std::string_view body) {
   const Hello hello = parse_hello(body);
   if (hello.target != ours_.name)
-    throw Error(ErrorCode::kUnauthenticated, "this is '" + ours_.name + "', not '" + hello.target.substr(0, kMaxNameBytes) + "'");
+    throw Error(ErrorCode::kUnauthenticated, "this is '" + ours_.name + "', not '" +
+                                                 hello.target.substr(0, kMaxNameBytes) + "'");
   theirs_ = hello;
   phase_ = Phase::kProof;
   control_->send(frame_bytes(FrameType::kChallenge, ours_));
@@ -122,7 +128,8 @@ void Session::on_challenge(std::string_view body) {
 
 void Session::on_proof(std::string_view body) {
   if (!constant_time_equal(from_bytes<Proof>(body).mac, mac("client")))
-    throw Error(ErrorCode::kUnauthenticated, "the secrets differ").with("claims_to_be", theirs_.name);
+    throw Error(ErrorCode::kUnauthenticated, "the secrets differ")
+        .with("claims_to_be", theirs_.name);
   open_listener();
 }
 
@@ -137,30 +144,37 @@ void Session::open_listener() {
   });
   std::vector<std::string> urls;
   for (const auto& transport : host_.options().rpc.transports)
-    urls.push_back(transport == "uv" ? "uv://" + control_->local_host() + ":0" : transport + "://retort-" + random_hex(12));
+    urls.push_back(transport == "uv" ? "uv://" + control_->local_host() + ":0"
+                                     : transport + "://retort-" + random_hex(12));
   Listen listen;
   token_ = random_hex(32);
   listen.mac = mac("server");
   listen.token = token_;
   try {
     listener_ = host_.transport().listen(urls);
-    for (const auto& transport : host_.options().rpc.transports) listen.addresses[transport] = listener_->url(transport);
+    for (const auto& transport : host_.options().rpc.transports)
+      listen.addresses[transport] = listener_->url(transport);
   } catch (const std::exception& e) {
-    throw Error(ErrorCode::kUnavailable, std::string("cannot listen for data connections: ") + e.what());
+    throw Error(ErrorCode::kUnavailable,
+                std::string("cannot listen for data connections: ") + e.what());
   }
   accept_pipe();
   control_->send(frame_bytes(FrameType::kListen, listen));
 }
 
 void Session::accept_pipe() {
-  if (accepts_left_-- <= 0) throw Error(ErrorCode::kUnauthenticated, "too many strangers on the data listener");
-  listener_->accept([self = shared_from_this()](const tensorpipe::Error& error, std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
+  if (accepts_left_-- <= 0)
+    throw Error(ErrorCode::kUnauthenticated, "too many strangers on the data listener");
+  listener_->accept([self = shared_from_this()](const tensorpipe::Error& error,
+                                                std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
     self->loop_->post([self, error, pipe = std::move(pipe)] {
       if (self->phase_ != Phase::kPipes) {
         if (pipe) pipe->close();
         return;
       }
-      if (error) return self->fail(Error(ErrorCode::kPeerLost, "accepting a data connection failed: " + error.what()));
+      if (error)
+        return self->fail(
+            Error(ErrorCode::kPeerLost, "accepting a data connection failed: " + error.what()));
       self->on_accepted(pipe);
     });
   });
@@ -168,8 +182,8 @@ void Session::accept_pipe() {
 
 void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
   auto self = shared_from_this();
-  auto pipe =
-      std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices, std::move(tensorpipe_pipe), nullptr);
+  auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices,
+                                         std::move(tensorpipe_pipe), nullptr);
   candidates_.push_back(pipe);
   // Weak: a pipe whose read never ends must not keep the session.
   pipe->read(kPipeHelloBytes, [self, weak = std::weak_ptr<DataPipe>(pipe)](WireMessage message) {
@@ -177,14 +191,16 @@ void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
     if (!candidate || self->phase_ != Phase::kPipes) return;
     try {
       const auto hello = from_bytes<PipeHello>(message.payload);
-      if (hello.index < 2 && !self->pipes_[hello.index] && constant_time_equal(hello.token, self->token_)) {
+      if (hello.index < 2 && !self->pipes_[hello.index] &&
+          constant_time_equal(hello.token, self->token_)) {
         // In this order: when the client's connect() returns, this side takes calls too.
         self->add_pipe(hello.index, candidate);
         return candidate->write(pipe_hello(self->token_, hello.index), [] {});
       }
     } catch (const Error&) {  // a stranger's first message: only its pipe ends
     }
-    RETORT_LOG(kWarning) << "a stranger on the data listener for " << self->peer() << " was refused";
+    RETORT_LOG(kWarning) << "a stranger on the data listener for " << self->peer()
+                         << " was refused";
     candidate->close();
   });
   try {
@@ -197,7 +213,8 @@ void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
 void Session::on_listen(std::string_view body) {
   const auto listen = from_bytes<Listen>(body);
   if (!constant_time_equal(listen.mac, mac("server")))
-    throw Error(ErrorCode::kUnauthenticated, "the other side did not prove the secret").with("peer", target_);
+    throw Error(ErrorCode::kUnauthenticated, "the other side did not prove the secret")
+        .with("peer", target_);
   phase_ = Phase::kPipes;
   control_->set_max_frame_bytes(kMaxFrameBytes);
   timer_.expires_after(kPipesTimeout);
@@ -216,17 +233,22 @@ void Session::connect_pipes(const Listen& listen) {
         found != listen.addresses.end() && (url.empty() || transport == "uv"))
       url = found->second;
   if (url.empty())
-    throw Error(ErrorCode::kMismatch, "the two sides have no transport in common; set rpc.transports alike")
+    throw Error(ErrorCode::kMismatch,
+                "the two sides have no transport in common; set rpc.transports alike")
         .with("peer", target_);
   auto self = shared_from_this();
   for (uint32_t index = 0; index < 2; ++index) {
     std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe;
     try {
-      tensorpipe_pipe = host_.transport().connect(url, tensorpipe::PipeOptions().remoteName(target_));
+      tensorpipe_pipe =
+          host_.transport().connect(url, tensorpipe::PipeOptions().remoteName(target_));
     } catch (const std::exception& e) {
-      throw Error(ErrorCode::kUnavailable, std::string("cannot open a data connection: ") + e.what()).with("peer", target_);
+      throw Error(ErrorCode::kUnavailable,
+                  std::string("cannot open a data connection: ") + e.what())
+          .with("peer", target_);
     }
-    auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices, std::move(tensorpipe_pipe),
+    auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices,
+                                           std::move(tensorpipe_pipe),
                                            [self](const Error& error) { self->refuse(error); });
     candidates_.push_back(pipe);
     pipe->write(pipe_hello(listen.token, index), [] {});
@@ -235,7 +257,8 @@ void Session::connect_pipes(const Listen& listen) {
       try {
         const auto hello = from_bytes<PipeHello>(message.payload);
         if (hello.index != index || !constant_time_equal(hello.token, token))
-          throw Error(ErrorCode::kUnauthenticated, "another process answers on the data connection");
+          throw Error(ErrorCode::kUnauthenticated,
+                      "another process answers on the data connection");
         self->add_pipe(index, self->candidates_[index]);
       } catch (const Error& error) {
         self->fail(error);

@@ -17,10 +17,11 @@ namespace {
 
 using Type = at::ScalarType;
 // The code on the wire is the position here: append only.
-constexpr std::array kTypes{Type::Byte,          Type::Char,       Type::Short,  Type::Int,          Type::Long,
-                            Type::Half,          Type::Float,      Type::Double, Type::Bool,         Type::BFloat16,
-                            Type::UInt16,        Type::UInt32,     Type::UInt64, Type::ComplexFloat, Type::ComplexDouble,
-                            Type::Float8_e4m3fn, Type::Float8_e5m2};
+constexpr std::array kTypes{
+    Type::Byte,          Type::Char,       Type::Short,  Type::Int,          Type::Long,
+    Type::Half,          Type::Float,      Type::Double, Type::Bool,         Type::BFloat16,
+    Type::UInt16,        Type::UInt32,     Type::UInt64, Type::ComplexFloat, Type::ComplexDouble,
+    Type::Float8_e4m3fn, Type::Float8_e5m2};
 
 uint8_t take_byte(std::string_view& bytes) {
   if (bytes.empty()) throw Error(ErrorCode::kCorrupt, "a tensor's format ends too early");
@@ -43,7 +44,8 @@ std::string TensorFormat::to_bytes() const {
 TensorFormat TensorFormat::take(std::string_view& bytes) {
   TensorFormat format;
   const uint8_t code = take_byte(bytes);
-  if (code >= kTypes.size()) throw Error(ErrorCode::kCorrupt, "a tensor has an unknown dtype").with("code", int{code});
+  if (code >= kTypes.size())
+    throw Error(ErrorCode::kCorrupt, "a tensor has an unknown dtype").with("code", int{code});
   format.dtype = kTypes[code];
   const uint8_t dims = take_byte(bytes);
   if (dims > kMaxDims || bytes.size() < dims * sizeof(int64_t))
@@ -54,7 +56,8 @@ TensorFormat TensorFormat::take(std::string_view& bytes) {
   uint64_t product = c10::elementSize(format.dtype);
   bool empty = false;
   for (int64_t size : format.sizes) {
-    if (size < 0) throw Error(ErrorCode::kCorrupt, "a tensor has a negative dim").with("size", size);
+    if (size < 0)
+      throw Error(ErrorCode::kCorrupt, "a tensor has a negative dim").with("size", size);
     empty = empty || size == 0;
     // Strides are computed even for empty tensors, so the product of the others must fit as well.
     const auto factor = static_cast<uint64_t>(std::max<int64_t>(size, 1));
@@ -67,7 +70,8 @@ TensorFormat TensorFormat::take(std::string_view& bytes) {
 
 uint64_t TensorFormat::size_bytes() const {
   uint64_t bytes = c10::elementSize(dtype);
-  for (int64_t size : sizes) bytes *= static_cast<uint64_t>(size);
+  for (int64_t size : sizes)
+    bytes *= static_cast<uint64_t>(size);
   return bytes;
 }
 
@@ -93,6 +97,8 @@ at::Tensor dense(const at::Tensor& tensor) {
   return plain.contiguous();
 }
 
-TensorFormat format_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
+TensorFormat format_of(const at::Tensor& tensor) {
+  return {tensor.scalar_type(), tensor.sizes().vec()};
+}
 
 }  // namespace retort::rpc::detail

@@ -27,9 +27,11 @@ ErrorCode code_of(F&& f) {
 
 TEST(BoundedQueue, KeepsOrder) {
   BoundedQueue<int> queue(3);
-  for (int i = 0; i < 3; ++i) queue.push(i, soon());
+  for (int i = 0; i < 3; ++i)
+    queue.push(i, soon());
   EXPECT_EQ(queue.size(), 3u);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(queue.pop(soon()), i);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(queue.pop(soon()), i);
   EXPECT_EQ(queue.size(), 0u);
 }
 
@@ -86,7 +88,8 @@ TEST(BoundedQueue, CloseWakesEveryWaiter) {
   const auto start = Deadline::Clock::now();
   empty.close();
   full.close();
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   EXPECT_EQ(woken, 4);
   EXPECT_LT(Deadline::Clock::now() - start, 25s) << "they waited for their deadlines";
 }
@@ -113,7 +116,8 @@ TEST(BoundedQueue, ManyThreadsLoseAndRepeatNothing) {
   std::vector<std::thread> producers, consumers;
   for (int p = 0; p < kProducers; ++p)
     producers.emplace_back([&, p] {
-      for (int i = 0; i < kEach; ++i) queue.push(p * kEach + i, late());
+      for (int i = 0; i < kEach; ++i)
+        queue.push(p * kEach + i, late());
     });
   for (int c = 0; c < kConsumers; ++c)
     consumers.emplace_back([&] {
@@ -122,14 +126,19 @@ TEST(BoundedQueue, ManyThreadsLoseAndRepeatNothing) {
         if (const size_t size = queue.size(); size > largest) largest = size;
       }
     });
-  for (auto& thread : producers) thread.join();
+  for (auto& thread : producers)
+    thread.join();
   queue.close();
-  for (auto& thread : consumers) thread.join();
-  for (size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], 1) << i;
+  for (auto& thread : consumers)
+    thread.join();
+  for (size_t i = 0; i < seen.size(); ++i)
+    ASSERT_EQ(seen[i], 1) << i;
   EXPECT_LE(largest, 5u) << "more than the capacity was queued";
 }
 
-TEST(BoundedQueueDeathTest, CapacityIsPositive) { EXPECT_DEATH(BoundedQueue<int>(0), "capacity > 0"); }
+TEST(BoundedQueueDeathTest, CapacityIsPositive) {
+  EXPECT_DEATH(BoundedQueue<int>(0), "capacity > 0");
+}
 
 }  // namespace
 }  // namespace retort

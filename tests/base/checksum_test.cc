@@ -12,7 +12,8 @@ namespace {
 
 std::vector<std::byte> bytes(size_t size) {
   std::vector<std::byte> all(size);
-  for (size_t i = 0; i < size; ++i) all[i] = static_cast<std::byte>(i * 37 + (i >> 8));
+  for (size_t i = 0; i < size; ++i)
+    all[i] = static_cast<std::byte>(i * 37 + (i >> 8));
   return all;
 }
 
@@ -34,13 +35,16 @@ TEST(Checksum64, FindsSwappedWordsLengthsAndSeeds) {
   for (size_t i = 0; i < 32; ++i)
     for (size_t j = 0; j < i; ++j) {
       auto other = data;
-      std::swap_ranges(other.begin() + static_cast<ptrdiff_t>(8 * i), other.begin() + static_cast<ptrdiff_t>(8 * i + 8),
+      std::swap_ranges(other.begin() + static_cast<ptrdiff_t>(8 * i),
+                       other.begin() + static_cast<ptrdiff_t>(8 * i + 8),
                        other.begin() + static_cast<ptrdiff_t>(8 * j));
       EXPECT_TRUE(seen.insert(checksum64(other)).second) << i << " and " << j;
     }
-  for (uint64_t seed = 1; seed < 100; ++seed) EXPECT_TRUE(seen.insert(checksum64(data, seed)).second) << seed;
+  for (uint64_t seed = 1; seed < 100; ++seed)
+    EXPECT_TRUE(seen.insert(checksum64(data, seed)).second) << seed;
   std::vector<std::byte> zeros;
-  for (; zeros.size() < 100; zeros.emplace_back()) EXPECT_TRUE(seen.insert(checksum64(zeros)).second) << zeros.size();
+  for (; zeros.size() < 100; zeros.emplace_back())
+    EXPECT_TRUE(seen.insert(checksum64(zeros)).second) << zeros.size();
 }
 
 TEST(Checksum64, DoesNotDependOnAlignment) {

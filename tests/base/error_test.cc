@@ -7,10 +7,11 @@
 namespace retort {
 namespace {
 
-constexpr ErrorCode kAll[] = {ErrorCode::kInvalidArgument, ErrorCode::kTimeout,     ErrorCode::kPeerLost,
-                              ErrorCode::kClosed,          ErrorCode::kCancelled,   ErrorCode::kCollective,
-                              ErrorCode::kRemote,          ErrorCode::kCorrupt,     ErrorCode::kUnauthenticated,
-                              ErrorCode::kMismatch,        ErrorCode::kUnavailable, ErrorCode::kResourceExhausted};
+constexpr ErrorCode kAll[] = {
+    ErrorCode::kInvalidArgument, ErrorCode::kTimeout,     ErrorCode::kPeerLost,
+    ErrorCode::kClosed,          ErrorCode::kCancelled,   ErrorCode::kCollective,
+    ErrorCode::kRemote,          ErrorCode::kCorrupt,     ErrorCode::kUnauthenticated,
+    ErrorCode::kMismatch,        ErrorCode::kUnavailable, ErrorCode::kResourceExhausted};
 
 TEST(Error, CarriesCodeMessageOriginAndContext) {
   const int line = __LINE__ + 1;
@@ -33,7 +34,8 @@ TEST(Error, CrossesAProcessBoundaryUnchanged) {
 
 TEST(Error, EveryCodeHasItsOwnName) {
   std::set<std::string_view> names;
-  for (const auto code : kAll) names.insert(to_string(code));
+  for (const auto code : kAll)
+    names.insert(to_string(code));
   EXPECT_EQ(names.size(), std::size(kAll));
   EXPECT_FALSE(names.count("unknown"));
   EXPECT_EQ(to_string(static_cast<ErrorCode>(250)), "unknown");
@@ -41,15 +43,17 @@ TEST(Error, EveryCodeHasItsOwnName) {
 
 TEST(Error, ExitCodes) {
   for (const auto code : kAll) {
-    const int expected = code == ErrorCode::kInvalidArgument                                        ? 2
-                         : code == ErrorCode::kUnavailable || code == ErrorCode::kResourceExhausted ? 3
-                                                                                                    : 1;
+    const int expected = code == ErrorCode::kInvalidArgument ? 2
+                         : code == ErrorCode::kUnavailable || code == ErrorCode::kResourceExhausted
+                             ? 3
+                             : 1;
     EXPECT_EQ(exit_code_for(code), expected) << to_string(code);
   }
 }
 
 TEST(CheckDeathTest, AbortsWithPlaceConditionAndMessage) {
-  EXPECT_DEATH(RETORT_CHECK(1 + 1 == 3) << "sum=" << 2, "base/error_test.cc:[0-9]+: check failed: 1 \\+ 1 == 3 sum=2");
+  EXPECT_DEATH(RETORT_CHECK(1 + 1 == 3) << "sum=" << 2,
+               "base/error_test.cc:[0-9]+: check failed: 1 \\+ 1 == 3 sum=2");
 }
 
 TEST(Check, DoesNotEvaluateTheMessageWhenItHolds) {

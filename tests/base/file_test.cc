@@ -26,7 +26,8 @@ class Files : public testing::Test {
 
   std::set<std::string> names() const {
     std::set<std::string> found;
-    for (const auto& entry : fs::directory_iterator(folder_)) found.insert(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(folder_))
+      found.insert(entry.path().filename());
     return found;
   }
   template <class F>
@@ -44,7 +45,8 @@ class Files : public testing::Test {
   fs::path folder_;
 };
 
-// Files of this process may not grow beyond `bytes`: writing more fails with EFBIG, as a full disk does with ENOSPC.
+// Files of this process may not grow beyond `bytes`: writing more fails with EFBIG, as a full disk
+// does with ENOSPC.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -61,7 +63,8 @@ class FileSizeLimit {
 
 TEST_F(Files, WritesAndReadsBackAnyBytes) {
   std::string content(300'000, '\0');
-  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31);
+  for (size_t i = 0; i < content.size(); ++i)
+    content[i] = static_cast<char>(i * 31);
   write_file_atomically(folder_ / "a", content);
   EXPECT_EQ(read_file(folder_ / "a"), content);
   write_file_atomically(folder_ / "a", "");
@@ -70,15 +73,18 @@ TEST_F(Files, WritesAndReadsBackAnyBytes) {
 }
 
 TEST_F(Files, ReadNamesTheMissingFile) {
-  EXPECT_EQ(code_of([&] { read_file(folder_ / "missing"); }, "missing"), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([&] { read_file(folder_); }, folder_.string()), ErrorCode::kInvalidArgument) << "a folder";
+  EXPECT_EQ(code_of([&] { read_file(folder_ / "missing"); }, "missing"),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { read_file(folder_); }, folder_.string()), ErrorCode::kInvalidArgument)
+      << "a folder";
 }
 
 TEST_F(Files, FullDiskKeepsTheOldContent) {
   write_file_atomically(folder_ / "a", "old");
   {
     FileSizeLimit limit(1000);
-    EXPECT_EQ(code_of([&] { write_file_atomically(folder_ / "a", std::string(5000, 'x')); }, "free space"),
+    EXPECT_EQ(code_of([&] { write_file_atomically(folder_ / "a", std::string(5000, 'x')); },
+                      "free space"),
               ErrorCode::kResourceExhausted);
   }
   EXPECT_EQ(read_file(folder_ / "a"), "old");
@@ -86,7 +92,8 @@ TEST_F(Files, FullDiskKeepsTheOldContent) {
 }
 
 TEST_F(Files, MissingFolderIsUnavailable) {
-  EXPECT_EQ(code_of([&] { write_file_atomically(folder_ / "no/a", "x"); }, "no/a"), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { write_file_atomically(folder_ / "no/a", "x"); }, "no/a"),
+            ErrorCode::kUnavailable);
 }
 
 TEST_F(Files, NothingIsVisibleBeforeCommit) {
@@ -143,7 +150,8 @@ TEST_F(Files, FolderAppearsWhole) {
 
 TEST_F(Files, FolderReplacesTheOldOneWhole) {
   const auto write = [&](const std::string& name) {
-    write_folder_atomically(folder_ / "c", [&](const fs::path& temporary) { std::ofstream(temporary / name) << name; });
+    write_folder_atomically(
+        folder_ / "c", [&](const fs::path& temporary) { std::ofstream(temporary / name) << name; });
   };
   write("first");
   write("second");
@@ -153,24 +161,28 @@ TEST_F(Files, FolderReplacesTheOldOneWhole) {
 }
 
 TEST_F(Files, FailureWhileFillingKeepsTheOldFolder) {
-  write_folder_atomically(folder_ / "c", [](const fs::path& temporary) { std::ofstream(temporary / "x") << "old"; });
+  write_folder_atomically(
+      folder_ / "c", [](const fs::path& temporary) { std::ofstream(temporary / "x") << "old"; });
   const auto fail = [&] {
     write_folder_atomically(folder_ / "c", [](const fs::path& temporary) {
       std::ofstream(temporary / "x") << "new";
       throw Error(ErrorCode::kCancelled, "stopped in the middle");
     });
   };
-  EXPECT_EQ(code_of(fail, "stopped in the middle"), ErrorCode::kCancelled) << "the cause arrives as it was";
+  EXPECT_EQ(code_of(fail, "stopped in the middle"), ErrorCode::kCancelled)
+      << "the cause arrives as it was";
   EXPECT_EQ(read_file(folder_ / "c/x"), "old");
   EXPECT_EQ(names(), std::set<std::string>{"c"});
 }
 
 TEST_F(Files, FullDiskWhileFillingKeepsTheOldFolder) {
-  write_folder_atomically(folder_ / "c", [](const fs::path& temporary) { std::ofstream(temporary / "x") << "old"; });
+  write_folder_atomically(
+      folder_ / "c", [](const fs::path& temporary) { std::ofstream(temporary / "x") << "old"; });
   FileSizeLimit limit(1000);
   const auto fail = [&] {
-    write_folder_atomically(folder_ / "c",
-                            [](const fs::path& temporary) { write_file_atomically(temporary / "x", std::string(5000, 'x')); });
+    write_folder_atomically(folder_ / "c", [](const fs::path& temporary) {
+      write_file_atomically(temporary / "x", std::string(5000, 'x'));
+    });
   };
   EXPECT_EQ(code_of(fail, "free space"), ErrorCode::kResourceExhausted);
   EXPECT_EQ(read_file(folder_ / "c/x"), "old");
@@ -179,7 +191,9 @@ TEST_F(Files, FullDiskWhileFillingKeepsTheOldFolder) {
 
 TEST_F(Files, FolderUnderAFileIsUnavailable) {
   write_file_atomically(folder_ / "a", "x");
-  EXPECT_EQ(code_of([&] { write_folder_atomically(folder_ / "a/c", [](const fs::path&) {}); }, "a/c"), ErrorCode::kUnavailable);
+  EXPECT_EQ(
+      code_of([&] { write_folder_atomically(folder_ / "a/c", [](const fs::path&) {}); }, "a/c"),
+      ErrorCode::kUnavailable);
   EXPECT_EQ(names(), std::set<std::string>{"a"});
 }
 
@@ -208,19 +222,23 @@ TEST_F(Files, SharedFilesAreWrittenAtTheirPlaces) {
   moved.write(4, std::as_bytes(std::span("3456", 4)));
   moved.sync();
   EXPECT_EQ(read_file(folder_ / "a"), "head3456789A");
-  EXPECT_EQ(code_of([&] { SharedFile file(folder_ / "missing"); }, "missing"), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { SharedFile file(folder_ / "missing"); }, "missing"),
+            ErrorCode::kUnavailable);
   rename_file(folder_ / "a", folder_ / "b");
   EXPECT_EQ(names(), std::set<std::string>{"b"});
-  EXPECT_EQ(code_of([&] { rename_file(folder_ / "a", folder_ / "b"); }, "b"), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { rename_file(folder_ / "a", folder_ / "b"); }, "b"),
+            ErrorCode::kUnavailable);
 }
 
 TEST_F(Files, AFullDiskShowsWhenTheFileIsReserved) {
   FileSizeLimit limit(1000);
-  EXPECT_EQ(code_of([&] { reserve_file(folder_ / "a", "head", 5000); }, "5000 bytes"), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code_of([&] { reserve_file(folder_ / "a", "head", 5000); }, "5000 bytes"),
+            ErrorCode::kResourceExhausted);
   EXPECT_EQ(names(), std::set<std::string>{});
   reserve_file(folder_ / "a", "head", 1000);
   SharedFile file(folder_ / "a");
-  EXPECT_EQ(code_of([&] { file.write(1000, std::as_bytes(std::span("x", 1))); }, "free space"), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code_of([&] { file.write(1000, std::as_bytes(std::span("x", 1))); }, "free space"),
+            ErrorCode::kResourceExhausted);
 }
 
 TEST_F(Files, MapShowsTheBytesAndMoves) {
@@ -237,8 +255,10 @@ TEST_F(Files, MapShowsTheBytesAndMoves) {
 TEST_F(Files, MapOfNothing) {
   write_file_atomically(folder_ / "empty", "");
   EXPECT_TRUE(MappedFile(folder_ / "empty").bytes().empty());
-  EXPECT_EQ(code_of([&] { MappedFile map(folder_ / "missing"); }, "missing"), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([&] { MappedFile map(folder_); }, "not a regular file"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { MappedFile map(folder_ / "missing"); }, "missing"),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { MappedFile map(folder_); }, "not a regular file"),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ TEST(JsonQuote, EscapesWhatJsonAsksFor) {
 
 TEST(JsonQuote, ReadsBackForEveryAsciiByte) {
   std::string all;
-  for (int c = 0; c < 128; ++c) all += static_cast<char>(c);
+  for (int c = 0; c < 128; ++c)
+    all += static_cast<char>(c);
   EXPECT_EQ(nlohmann::json::parse(json_quote(all)).get<std::string>(), all);
 }
 
@@ -43,13 +44,16 @@ TEST(JsonLine, KeepsOrderAndTypes) {
       .add("name", "a \"b\"")
       .raw("list", "[1, 2]")
       .add("bad", std::nan(""));
-  EXPECT_EQ(line.str(), R"({"step": 7, "loss": 0.5, "done": true, "name": "a \"b\"", "list": [1, 2], "bad": null})");
+  EXPECT_EQ(
+      line.str(),
+      R"({"step": 7, "loss": 0.5, "done": true, "name": "a \"b\"", "list": [1, 2], "bad": null})");
   EXPECT_TRUE(nlohmann::json::accept(line.str()));
   EXPECT_EQ(JsonLine().str(), "{}");
 }
 
 TEST(JsonLine, KeepsLargeIntegersExactly) {
-  EXPECT_EQ(JsonLine().add("n", std::numeric_limits<int64_t>::max()).str(), R"({"n": 9223372036854775807})");
+  EXPECT_EQ(JsonLine().add("n", std::numeric_limits<int64_t>::max()).str(),
+            R"({"n": 9223372036854775807})");
 }
 
 }  // namespace

@@ -17,7 +17,9 @@ TEST(Log, LineHasLevelTimeIdentityPlaceAndText) {
   RETORT_LOG(kWarning) << "call done id=" << 7;
   const std::string text = testing::internal::GetCapturedStderr();
   set_log_identity("-");
-  EXPECT_TRUE(std::regex_match(text, std::regex(R"(W \d\d:\d\d:\d\d\.\d{6} teacher/1 base/log_test\.cc:\d+\] call done id=7\n)")))
+  EXPECT_TRUE(std::regex_match(
+      text,
+      std::regex(R"(W \d\d:\d\d:\d\d\.\d{6} teacher/1 base/log_test\.cc:\d+\] call done id=7\n)")))
       << text;
 }
 
@@ -37,9 +39,11 @@ TEST(Log, LinesOfThreadsDoNotMix) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&] {
-      for (int i = 0; i < kLines; ++i) RETORT_LOG(kInfo) << body;
+      for (int i = 0; i < kLines; ++i)
+        RETORT_LOG(kInfo) << body;
     });
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   std::istringstream lines(testing::internal::GetCapturedStderr());
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {

@@ -13,13 +13,15 @@ struct EnumNames<Fruit> {
 
 namespace {
 
-constexpr std::string_view kNames[] = {"learning_rate", "max_steps", "num_train_epochs", "lr_scheduler_type"};
+constexpr std::string_view kNames[] = {"learning_rate", "max_steps", "num_train_epochs",
+                                       "lr_scheduler_type"};
 
 TEST(NearestName, FindsSlips) {
   EXPECT_EQ(nearest_name("learning_rat", kNames), "learning_rate");
   EXPECT_EQ(nearest_name("laerning_rate", kNames), "learning_rate");
   EXPECT_EQ(nearest_name("maxsteps", kNames), "max_steps");
-  EXPECT_EQ(nearest_name("num_epochs", kNames), "") << "six letters away from num_train_epochs: more than a third";
+  EXPECT_EQ(nearest_name("num_epochs", kNames), "")
+      << "six letters away from num_train_epochs: more than a third";
   EXPECT_EQ(nearest_name("lr_schedule_type", kNames), "lr_scheduler_type");
   EXPECT_EQ(nearest_name("max_steps", kNames), "max_steps");
 }
@@ -37,7 +39,8 @@ TEST(NearestName, PrefersTheClosest) {
 }
 
 TEST(Enums, GoBothWays) {
-  for (const auto fruit : {Fruit::kApple, Fruit::kPear, Fruit::kPlum}) EXPECT_EQ(parse_enum<Fruit>(enum_name(fruit)), fruit);
+  for (const auto fruit : {Fruit::kApple, Fruit::kPear, Fruit::kPlum})
+    EXPECT_EQ(parse_enum<Fruit>(enum_name(fruit)), fruit);
   EXPECT_EQ(enum_choices<Fruit>(), "apple | pear | plum");
 }
 

@@ -47,7 +47,8 @@ TEST(RandomUniform, IsUniformInTheOpenInterval) {
   }
   EXPECT_NEAR(sum / kDraws, 0.5, 5 * std::sqrt(1.0 / 12 / kDraws));
   double chi2 = 0;
-  for (int count : bins) chi2 += std::pow(count - kDraws / double{kBins}, 2) / (kDraws / double{kBins});
+  for (int count : bins)
+    chi2 += std::pow(count - kDraws / double{kBins}, 2) / (kDraws / double{kBins});
   EXPECT_LT(chi2, 50.8) << "19 degrees of freedom, p = 1e-4";
 }
 
@@ -73,7 +74,8 @@ TEST(RandomGumbel, ArgmaxDrawsFromTheCategorical) {
     size_t best = 0;
     double best_value = -1e300;
     for (size_t id = 0; id < 4; ++id)
-      if (const double value = std::log(probabilities[id]) + random_gumbel(11, draw, id); value > best_value) {
+      if (const double value = std::log(probabilities[id]) + random_gumbel(11, draw, id);
+          value > best_value) {
         best_value = value;
         best = id;
       }
@@ -116,16 +118,18 @@ TEST(Permutation, IsAFunctionOfSeedAndEpoch) {
 }
 
 TEST(Permutation, SpreadsEveryIndexOverAllPlaces) {
-  // Over many epochs each index lands in each place equally often (with four Feistel rounds some places are up to a third more likely
-  // at such sizes).
+  // Over many epochs each index lands in each place equally often (with four Feistel rounds some
+  // places are up to a third more likely at such sizes).
   constexpr int kSize = 32, kEpochs = 20'000;
   std::vector<int> counts(kSize * kSize);
   for (uint64_t e = 0; e < kEpochs; ++e) {
     const Permutation permutation(kSize, 9, e);
-    for (uint64_t i = 0; i < kSize; ++i) ++counts[i * kSize + permutation(i)];
+    for (uint64_t i = 0; i < kSize; ++i)
+      ++counts[i * kSize + permutation(i)];
   }
   const double expected = kEpochs / double{kSize}, sigma = std::sqrt(expected * (1 - 1.0 / kSize));
-  for (int count : counts) EXPECT_NEAR(count, expected, 6 * sigma);
+  for (int count : counts)
+    EXPECT_NEAR(count, expected, 6 * sigma);
 }
 
 TEST(Permutation, NeighboursAreNotNeighboursAfterwards) {
@@ -134,7 +138,8 @@ TEST(Permutation, NeighboursAreNotNeighboursAfterwards) {
   double products = 0;
   const double mean = (kSize - 1) / 2.0, variance = (double{kSize} * kSize - 1) / 12;
   for (uint64_t i = 0; i + 1 < kSize; ++i)
-    products += (static_cast<double>(permutation(i)) - mean) * (static_cast<double>(permutation(i + 1)) - mean);
+    products += (static_cast<double>(permutation(i)) - mean) *
+                (static_cast<double>(permutation(i + 1)) - mean);
   EXPECT_NEAR(products / (kSize - 1) / variance, 0.0, 5 / std::sqrt(double{kSize}));
 }
 
@@ -154,14 +159,15 @@ TEST(PermutationDeathTest, IndexOutsideIsABug) {
   EXPECT_DEATH(permutation(5), "index 5 of a permutation of 5");
 }
 
-// The order of data and the noise of sampling are part of what a run means: these numbers may not change.
-// Computed from the definition by a second implementation (Python integers).
+// The order of data and the noise of sampling are part of what a run means: these numbers may not
+// change. Computed from the definition by a second implementation (Python integers).
 TEST(RandomBits, GoldenValues) {
   EXPECT_EQ(random_bits(0, 0), 0x2130748aaac80268ULL);
   EXPECT_EQ(random_bits(42, 1, 2, 3), 0x3fb96077da5807fdULL);
   const Permutation permutation(8, 42, 0);
   std::vector<uint64_t> order;
-  for (uint64_t i = 0; i < 8; ++i) order.push_back(permutation(i));
+  for (uint64_t i = 0; i < 8; ++i)
+    order.push_back(permutation(i));
   EXPECT_EQ(order, (std::vector<uint64_t>{2, 7, 3, 6, 4, 1, 5, 0}));
 }
 

@@ -19,14 +19,17 @@ TEST(Duration, Parses) {
 }
 
 TEST(Duration, RefusesWhatIsNone) {
-  for (const char* text : {"", "s", "12", "12 parsecs", "-3s", "nan s", "inf s", "1s2", "3S", "1e400s"}) {
+  for (const char* text :
+       {"", "s", "12", "12 parsecs", "-3s", "nan s", "inf s", "1s2", "3S", "1e400s"}) {
     try {
       const auto parsed = parse_duration(text);
       ADD_FAILURE() << "'" << text << "' became " << parsed.count() << " ms";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      EXPECT_NE(error.message().find(std::string("'") + text + "'"), std::string::npos) << error.message();
-      EXPECT_NE(error.message().find("120s"), std::string::npos) << "no example: " << error.message();
+      EXPECT_NE(error.message().find(std::string("'") + text + "'"), std::string::npos)
+          << error.message();
+      EXPECT_NE(error.message().find("120s"), std::string::npos)
+          << "no example: " << error.message();
     }
   }
 }
@@ -69,7 +72,8 @@ TEST(ByteSize, FormatsExactlyAndReadsBack) {
   EXPECT_EQ(format_byte_size({uint64_t{2} << 30}), "2GiB");
   EXPECT_EQ(format_byte_size({uint64_t{2} << 40}), "2TiB");
   EXPECT_EQ(format_byte_size({(uint64_t{1} << 20) + 1024}), "1025KiB");
-  for (uint64_t bytes : {uint64_t{1}, uint64_t{1000}, uint64_t{1} << 10, uint64_t{3} << 21, (uint64_t{1} << 50) + 1})
+  for (uint64_t bytes :
+       {uint64_t{1}, uint64_t{1000}, uint64_t{1} << 10, uint64_t{3} << 21, (uint64_t{1} << 50) + 1})
     EXPECT_EQ(parse_byte_size(format_byte_size({bytes})).bytes, bytes);
 }
 

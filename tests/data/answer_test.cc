@@ -40,7 +40,8 @@ TEST(Answer, BoxedNumbers) {
       {"so \\boxed{42}. Check: 6 * 7", "42"},
       {"\\boxed{1} and then \\boxed{x = 2}", "2"},
       {"$\\boxed{12{,}345}$", "12345"},
-      {"\\boxed{12,\\!345\\,\\text{m}^{2}}", "2"},  // a unit with an exponent: the last number counts, so say it without
+      // a unit with an exponent: the last number counts, so say it without
+      {"\\boxed{12,\\!345\\,\\text{m}^{2}}", "2"},
       {"\\boxed{\\text{the answer is } -3.50}", "-3.5"},
       {"\\boxed{\\$1,200}", "1200"},
       {"\\boxed{7", "7"},
@@ -49,7 +50,8 @@ TEST(Answer, BoxedNumbers) {
       {"5 \\boxed{2\\sqrt{3}}", ""},
       {"\\boxed{3} #### 4", "4"},
   };
-  for (const auto& [text, number] : cases) EXPECT_EQ(extract_answer(text), number) << text;
+  for (const auto& [text, number] : cases)
+    EXPECT_EQ(extract_answer(text), number) << text;
 }
 
 TEST(Answer, SameNumber) {

@@ -54,7 +54,8 @@ TEST(Arithmetic, ProblemsAreRightAndDistinct) {
     EXPECT_TRUE(prompts.insert(problem.prompt).second) << problem.prompt;
     answers.insert(problem.answer);
     EXPECT_LE(std::count(problem.prompt.begin(), problem.prompt.end(), ' '), 25) << problem.prompt;
-    EXPECT_LE(std::count(problem.completion.begin(), problem.completion.end(), ' '), 15) << problem.completion;
+    EXPECT_LE(std::count(problem.completion.begin(), problem.completion.end(), ' '), 15)
+        << problem.completion;
   }
   EXPECT_GT(answers.size(), 70u);
 }
@@ -67,9 +68,11 @@ TEST(Arithmetic, RangesOfOneSeedAreDisjoint) {
   ASSERT_EQ(train.size(), 3000);
   ASSERT_EQ(held_out.size(), 500);
   std::set<std::string_view> seen;
-  for (int64_t i = 0; i < train.size(); ++i) seen.insert(train.line(i));
+  for (int64_t i = 0; i < train.size(); ++i)
+    seen.insert(train.line(i));
   EXPECT_EQ(seen.size(), 3000u);
-  for (int64_t i = 0; i < held_out.size(); ++i) EXPECT_FALSE(seen.contains(held_out.line(i))) << held_out.line(i);
+  for (int64_t i = 0; i < held_out.size(); ++i)
+    EXPECT_FALSE(seen.contains(held_out.line(i))) << held_out.line(i);
 }
 
 TEST(Arithmetic, TheSameArgumentsGiveTheSameBytes) {
@@ -92,7 +95,8 @@ std::vector<int> numbers_of(std::string text) {
   return {std::istream_iterator<int>(words), {}};
 }
 
-// One step is wrong in one of the promised ways, the others follow from it, and all else is the right solution's text.
+// One step is wrong in one of the promised ways, the others follow from it, and all else is the
+// right solution's text.
 TEST(Arithmetic, ARejectedSolutionHasOneMistake) {
   std::map<int, int> kinds;  // wrong - right -> times
   int in_first_step = 0;
@@ -117,22 +121,26 @@ TEST(Arithmetic, ARejectedSolutionHasOneMistake) {
       EXPECT_EQ(w[4], r[4]) << wrong;
       if (step == 0) {
         ++in_first_step;
-        EXPECT_EQ(w[5] - w[2], r[5] - r[2]) << wrong;  // the second step of every kind adds or subtracts
+        // the second step of every kind adds or subtracts
+        EXPECT_EQ(w[5] - w[2], r[5] - r[2]) << wrong;
       }
     }
     const int a = w[step], b = w[step + 1], mistake = w[step + 2] - r[step + 2];
-    const bool other_operation = w[step + 2] == a + b || w[step + 2] == a - b || w[step + 2] == a * b;
+    const bool other_operation =
+        w[step + 2] == a + b || w[step + 2] == a - b || w[step + 2] == a * b;
     EXPECT_TRUE(std::abs(mistake) == 1 || std::abs(mistake) == 10 || other_operation) << wrong;
     ++kinds[std::abs(mistake) == 1 || std::abs(mistake) == 10 ? mistake : 0];
   }
-  for (const int kind : {-10, -1, 0, 1, 10}) EXPECT_GT(kinds[kind], 300) << kind;
+  for (const int kind : {-10, -1, 0, 1, 10})
+    EXPECT_GT(kinds[kind], 300) << kind;
   EXPECT_GT(in_first_step, 500);
 }
 
 TEST(Arithmetic, PreferencesAreTheProblemsAsPairs) {
   const test::TempFolder folder;
   const auto content = [&](int64_t first, uint64_t seed) {
-    write_arithmetic_problems(folder.path() / "f.jsonl", first, 50, seed, ArithmeticRows::kPreferences);
+    write_arithmetic_problems(folder.path() / "f.jsonl", first, 50, seed,
+                              ArithmeticRows::kPreferences);
     return read_file(folder.path() / "f.jsonl");
   };
   const std::string once = content(0, 1);
@@ -141,11 +149,14 @@ TEST(Arithmetic, PreferencesAreTheProblemsAsPairs) {
   content(12, 1);
   const JsonlFile file(folder.path() / "f.jsonl");
   const ArithmeticProblem problem = arithmetic_problem(12, 1);
-  EXPECT_EQ(file.line(0), "{\"prompt\": \"" + problem.prompt + "\", \"chosen\": \"" + problem.completion +
-                              "\", \"rejected\": \"" + problem.rejected + "\"}");
+  EXPECT_EQ(file.line(0), "{\"prompt\": \"" + problem.prompt + "\", \"chosen\": \"" +
+                              problem.completion + "\", \"rejected\": \"" + problem.rejected +
+                              "\"}");
   const auto tokenizer = test::word_tokenizer(folder.path());
-  const PreferenceSample pair = make_preference(file.line(0), "f:1", {}, tokenizer, test::chat_template(), 1024);
-  EXPECT_EQ(pair.chosen_ids.size(), pair.rejected_ids.size());  // the same words but for the numbers
+  const PreferenceSample pair =
+      make_preference(file.line(0), "f:1", {}, tokenizer, test::chat_template(), 1024);
+  // the same words but for the numbers
+  EXPECT_EQ(pair.chosen_ids.size(), pair.rejected_ids.size());
 }
 
 TEST(Arithmetic, RowsAreReadAsSamplesAndPrompts) {
@@ -168,11 +179,14 @@ TEST(Arithmetic, RangeIsChecked) {
   EXPECT_NE(test::invalid_argument([&] { arithmetic_problem(size, 1); }), "");
   EXPECT_NE(test::invalid_argument([&] { arithmetic_problem(-1, 1); }), "");
   const test::TempFolder folder;
-  EXPECT_NE(test::invalid_argument([&] { write_arithmetic_problems(folder.path() / "f", size - 1, 2, 1); }), "");
+  EXPECT_NE(test::invalid_argument(
+                [&] { write_arithmetic_problems(folder.path() / "f", size - 1, 2, 1); }),
+            "");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "f"));
 }
 
-// Each kind walks a permutation of its whole space: the last problem of all is as distinct as the first.
+// Each kind walks a permutation of its whole space: the last problem of all is as distinct as the
+// first.
 TEST(Arithmetic, AllProblemsAreDistinct) {
   const test::TempFolder folder;
   const int64_t size = num_arithmetic_problems();
@@ -180,7 +194,8 @@ TEST(Arithmetic, AllProblemsAreDistinct) {
   const JsonlFile file(folder.path() / "all.jsonl");
   ASSERT_EQ(file.size(), size);
   std::vector<std::string_view> lines;
-  for (int64_t i = 0; i < size; ++i) lines.push_back(file.line(i));
+  for (int64_t i = 0; i < size; ++i)
+    lines.push_back(file.line(i));
   std::sort(lines.begin(), lines.end());
   EXPECT_EQ(std::adjacent_find(lines.begin(), lines.end()), lines.end());
 }

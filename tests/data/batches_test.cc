@@ -22,7 +22,8 @@ class BatchStreamTest : public testing::Test {
 Ids all_of(const std::vector<StepRecord>& steps) {
   Ids all;
   for (const auto& step : steps)
-    for (const Ids& ids : step.micro_batches) all.insert(all.end(), ids.begin(), ids.end());
+    for (const Ids& ids : step.micro_batches)
+      all.insert(all.end(), ids.begin(), ids.end());
   return all;
 }
 Ids sorted(Ids ids) {
@@ -31,25 +32,30 @@ Ids sorted(Ids ids) {
 }
 Ids first_integers(int64_t count) {
   Ids ids;
-  for (int64_t i = 0; i < count; ++i) ids.push_back(i);
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(i);
   return ids;
 }
 
 TEST_F(BatchStreamTest, UnshuffledUnpackedBatchesAreTheFile) {
   const auto set = set_of({{6, 6, 6, 6, 6, 6, 6, 6, 6}});
-  const BatchOptions options{.rows_per_micro_batch = 2, .micro_batches = 2, .packing = false, .shuffle = false};
+  const BatchOptions options{
+      .rows_per_micro_batch = 2, .micro_batches = 2, .packing = false, .shuffle = false};
   const auto steps = run_epochs(set, options, 2);
   ASSERT_EQ(steps.size(), 6u);
   EXPECT_EQ(steps[0].micro_batches, (std::vector<Ids>{{0, 1}, {2, 3}}));
   EXPECT_EQ(steps[1].micro_batches, (std::vector<Ids>{{4, 5}, {6, 7}}));
-  EXPECT_EQ(steps[2].micro_batches, (std::vector<Ids>{{8}, {}})) << "the short batch is used as it is";
+  EXPECT_EQ(steps[2].micro_batches, (std::vector<Ids>{{8}, {}}))
+      << "the short batch is used as it is";
   EXPECT_EQ(steps[3].micro_batches, steps[0].micro_batches);
-  const auto ranks = run_ranks(set, {.rows_per_micro_batch = 2, .packing = false, .shuffle = false}, 2, 1);
+  const auto ranks =
+      run_ranks(set, {.rows_per_micro_batch = 2, .packing = false, .shuffle = false}, 2, 1);
   ASSERT_EQ(ranks[0].size(), 3u);
   EXPECT_EQ(ranks[0][0].micro_batches, (std::vector<Ids>{{0, 2}})) << "pack i goes to rank i mod 2";
   EXPECT_EQ(ranks[1][0].micro_batches, (std::vector<Ids>{{1, 3}}));
   EXPECT_EQ(ranks[0][2].micro_batches, (std::vector<Ids>{{8}}));
-  EXPECT_EQ(ranks[1][2].micro_batches, (std::vector<Ids>{{}})) << "a rank without a pack takes part with an empty micro-batch";
+  EXPECT_EQ(ranks[1][2].micro_batches, (std::vector<Ids>{{}}))
+      << "a rank without a pack takes part with an empty micro-batch";
 }
 
 TEST_F(BatchStreamTest, CursorAndEpochProgress) {
@@ -82,17 +88,23 @@ TEST_F(BatchStreamTest, EveryRowOnceAnEpochForEveryLayout) {
           Ids all;
           for (const auto& rank : ranks) {
             EXPECT_EQ(rank.size(), ranks[0].size()) << "ranks must take as many steps";
-            for (const Ids part = all_of(rank); const int64_t id : part) all.push_back(id);
-            for (const auto& step : rank) EXPECT_EQ(step.micro_batches.size(), 2u);
+            for (const Ids part = all_of(rank); const int64_t id : part)
+              all.push_back(id);
+            for (const auto& step : rank)
+              EXPECT_EQ(step.micro_batches.size(), 2u);
           }
-          EXPECT_EQ(sorted(all), first_integers(2500)) << packing << shuffle << tokens << " dp " << dp;
+          EXPECT_EQ(sorted(all), first_integers(2500))
+              << packing << shuffle << tokens << " dp " << dp;
         }
 }
 
 TEST_F(BatchStreamTest, ARampGrowsTheBatch) {
   const auto set = set_of({test::some_lengths(64, 60)});
-  const BatchOptions options{
-      .rows_per_micro_batch = 2, .micro_batches = 4, .rampup_steps = 6, .packing = false, .shuffle = false};
+  const BatchOptions options{.rows_per_micro_batch = 2,
+                             .micro_batches = 4,
+                             .rampup_steps = 6,
+                             .packing = false,
+                             .shuffle = false};
   BatchStream stream(set, options);
   std::vector<size_t> counts;
   BatchCursor middle;
@@ -125,13 +137,16 @@ TEST_F(BatchStreamTest, RowsKeepTheirBounds) {
       EXPECT_EQ(batch.tokens.cu_seqlens[s + 1] - batch.tokens.cu_seqlens[s],
                 static_cast<int64_t>(batch.samples[s].input_ids.size()));
   }
-  EXPECT_GT(static_cast<double>(tokens), 0.93 * static_cast<double>(steps * 4 * 64)) << "rows are not well filled";
+  EXPECT_GT(static_cast<double>(tokens), 0.93 * static_cast<double>(steps * 4 * 64))
+      << "rows are not well filled";
 
-  BatchStream budget(set, {.tokens_per_micro_batch = 200, .micro_batches = 3, .max_length = 64, .packing = false});
+  BatchStream budget(
+      set, {.tokens_per_micro_batch = 200, .micro_batches = 3, .max_length = 64, .packing = false});
   for (BatchCursor at; at.epoch == 0;) {
     const auto step = budget.next();
     at = step.after;
-    for (const MicroBatch& batch : step.micro_batches) EXPECT_LE(batch.tokens.num_tokens(), 200);
+    for (const MicroBatch& batch : step.micro_batches)
+      EXPECT_LE(batch.tokens.num_tokens(), 200);
   }
 }
 
@@ -139,15 +154,19 @@ TEST_F(BatchStreamTest, GlobalBatchesDoNotDependOnTheLayout) {
   const auto set = set_of({test::some_lengths(1300, 60)});
   for (const bool packing : {false, true})
     for (const int64_t tokens : {int64_t{0}, int64_t{128}}) {
-      BatchOptions options{
-          .rows_per_micro_batch = 2, .tokens_per_micro_batch = tokens, .micro_batches = 6, .max_length = 64, .packing = packing};
+      BatchOptions options{.rows_per_micro_batch = 2,
+                           .tokens_per_micro_batch = tokens,
+                           .micro_batches = 6,
+                           .max_length = 64,
+                           .packing = packing};
       const auto one = run_ranks(set, options, 1, 2);
       for (const int64_t dp : {2, 3, 6}) {
         options.micro_batches = 6 / dp;
         const auto many = run_ranks(set, options, dp, 2);
         ASSERT_EQ(many[0].size(), one[0].size());
         for (size_t s = 0; s < one[0].size(); ++s) {
-          EXPECT_EQ(global_batch(many, s), global_batch(one, s)) << "step " << s << " dp " << dp << " tokens " << tokens;
+          EXPECT_EQ(global_batch(many, s), global_batch(one, s))
+              << "step " << s << " dp " << dp << " tokens " << tokens;
           EXPECT_EQ(many[0][s].after.packs_consumed, one[0][s].after.packs_consumed);
         }
       }
@@ -171,18 +190,22 @@ TEST_F(BatchStreamTest, TheOrderIsAFunctionOfSeedAndEpoch) {
   }
 }
 
-// In the order of their first samples, packs of many samples would stand at the beginning of their window.
+// In the order of their first samples, packs of many samples would stand at the beginning of their
+// window.
 TEST_F(BatchStreamTest, PacksOfAWindowAreShuffled) {
-  const auto steps = run_epochs(set_of({test::some_lengths(1000, 60)}), {.rows_per_micro_batch = 1, .max_length = 64}, 1);
+  const auto steps = run_epochs(set_of({test::some_lengths(1000, 60)}),
+                                {.rows_per_micro_batch = 1, .max_length = 64}, 1);
   size_t first_half = 0;
-  for (size_t s = 0; s < steps.size() / 2; ++s) first_half += steps[s].micro_batches[0].size();
+  for (size_t s = 0; s < steps.size() / 2; ++s)
+    first_half += steps[s].micro_batches[0].size();
   EXPECT_NEAR(static_cast<double>(first_half), 500, 30);
 }
 
 TEST_F(BatchStreamTest, WeightsRepeatRows) {
   const auto set = set_of({std::vector<int64_t>(50, 6), std::vector<int64_t>(30, 6)}, {1, 2.5});
   std::map<int64_t, int> times;
-  for (const int64_t id : all_of(run_epochs(set, {.max_length = 32}, 2))) ++times[id];
+  for (const int64_t id : all_of(run_epochs(set, {.max_length = 32}, 2)))
+    ++times[id];
   ASSERT_EQ(times.size(), 80u);
   int64_t extra = 0;
   for (const auto& [id, count] : times) {
@@ -206,7 +229,8 @@ TEST_F(BatchStreamTest, StepsPerEpoch) {
                                  .dp_size = 2};
       BatchStream stream(set, options);
       EXPECT_EQ(stream.steps_per_epoch(), static_cast<int64_t>(run_epochs(set, options, 1).size()));
-      EXPECT_EQ(test::record(stream.next()).after.total_steps, 1) << "asking does not move the stream";
+      EXPECT_EQ(test::record(stream.next()).after.total_steps, 1)
+          << "asking does not move the stream";
     }
 }
 
@@ -218,13 +242,15 @@ TEST_F(BatchStreamTest, SkippedRowsAreMissingAndNothingElse) {
     rows += bad ? "bad\n" : test::numbered_row(i, 5 + i % 40);
     if (!bad) good.push_back(i);
   }
-  const auto set = std::make_shared<Dataset>(std::vector<Source>{{.path = folder_.write("a.jsonl", rows).string()}},
-                                             DataOptions{.on_bad_sample = OnBadSample::kSkip},
-                                             test::word_tokenizer(folder_.path()), test::chat_template(), folder_.path());
+  const auto set = std::make_shared<Dataset>(
+      std::vector<Source>{{.path = folder_.write("a.jsonl", rows).string()}},
+      DataOptions{.on_bad_sample = OnBadSample::kSkip}, test::word_tokenizer(folder_.path()),
+      test::chat_template(), folder_.path());
   for (const bool packing : {false, true})
     for (const bool shuffle : {false, true}) {
-      const auto steps =
-          run_epochs(set, {.rows_per_micro_batch = 4, .max_length = 64, .packing = packing, .shuffle = shuffle}, 1);
+      const auto steps = run_epochs(
+          set,
+          {.rows_per_micro_batch = 4, .max_length = 64, .packing = packing, .shuffle = shuffle}, 1);
       EXPECT_EQ(sorted(all_of(steps)), good);
       EXPECT_EQ(steps.back().epoch, 1.0);
     }
@@ -232,21 +258,27 @@ TEST_F(BatchStreamTest, SkippedRowsAreMissingAndNothingElse) {
 }
 
 TEST_F(BatchStreamTest, Errors) {
-  const auto bad = std::make_shared<Dataset>(std::vector<Source>{{.path = folder_.write("a.jsonl", "bad\nworse\n").string()}},
-                                             DataOptions{.on_bad_sample = OnBadSample::kSkip},
-                                             test::word_tokenizer(folder_.path()), test::chat_template(), folder_.path());
+  const auto bad = std::make_shared<Dataset>(
+      std::vector<Source>{{.path = folder_.write("a.jsonl", "bad\nworse\n").string()}},
+      DataOptions{.on_bad_sample = OnBadSample::kSkip}, test::word_tokenizer(folder_.path()),
+      test::chat_template(), folder_.path());
   const std::string message = test::invalid_argument([&] { BatchStream(bad, {}).next(); });
   EXPECT_NE(message.find("all 2 rows were skipped; the first: "), std::string::npos) << message;
   EXPECT_NE(message.find("malformed JSON"), std::string::npos) << message;
   EXPECT_EQ(BatchStream(bad, {}).steps_per_epoch(), 0);
 
   const auto set = set_of({{60, 6}});
-  EXPECT_NE(
-      test::invalid_argument([&] { BatchStream(set, {.max_length = 32}).next(); }).find("60 tokens, more than max_length 32"),
-      std::string::npos);
+  EXPECT_NE(test::invalid_argument([&] {
+              BatchStream(set, {.max_length = 32}).next();
+            }).find("60 tokens, more than max_length 32"),
+            std::string::npos);
   const auto refuses = [&](const BatchOptions& options, const std::string& part) {
-    EXPECT_NE(test::invalid_argument([&] { BatchStream(set, options); }).find(part), std::string::npos) << part;
-    EXPECT_NE(test::invalid_argument([&] { eval_batches(*set, options); }).find(part), std::string::npos) << part;
+    EXPECT_NE(test::invalid_argument([&] { BatchStream(set, options); }).find(part),
+              std::string::npos)
+        << part;
+    EXPECT_NE(test::invalid_argument([&] { eval_batches(*set, options); }).find(part),
+              std::string::npos)
+        << part;
   };
   refuses({.rows_per_micro_batch = 0}, "per_device_train_batch_size");
   refuses({.micro_batches = 0}, "gradient_accumulation_steps");

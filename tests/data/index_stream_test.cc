@@ -18,17 +18,19 @@ class IndexStreamTest : public testing::Test {
   test::TempFolder folder_;
 };
 
-std::vector<IndexStream::Step> run(const std::shared_ptr<const RowSet>& set, const IndexOptions& options, int64_t count,
-                                   int64_t epochs) {
+std::vector<IndexStream::Step> run(const std::shared_ptr<const RowSet>& set,
+                                   const IndexOptions& options, int64_t count, int64_t epochs) {
   IndexStream stream(set, options);
   std::vector<IndexStream::Step> steps;
-  do steps.push_back(stream.next(count));
+  do
+    steps.push_back(stream.next(count));
   while (steps.back().after.epoch < epochs);
   return steps;
 }
 Rows all_of(const std::vector<IndexStream::Step>& steps) {
   Rows all;
-  for (const auto& step : steps) all.insert(all.end(), step.rows.begin(), step.rows.end());
+  for (const auto& step : steps)
+    all.insert(all.end(), step.rows.begin(), step.rows.end());
   return all;
 }
 
@@ -47,17 +49,22 @@ TEST_F(IndexStreamTest, FileOrderAndShortLastStep) {
 }
 
 TEST_F(IndexStreamTest, TheOrderIsTheBatchStreams) {
-  const auto set = std::make_shared<Dataset>(test::numbered_dataset(folder_, {Rows(90, 6), Rows(60, 6)}, {1, 1.5}));
+  const auto set = std::make_shared<Dataset>(
+      test::numbered_dataset(folder_, {Rows(90, 6), Rows(60, 6)}, {1, 1.5}));
   const auto steps = run(set, {.seed = 9}, 4, 3);
   Rows expected;
-  for (const auto& step : test::run_epochs(set, {.seed = 9, .rows_per_micro_batch = 4, .packing = false}, 3))
+  for (const auto& step :
+       test::run_epochs(set, {.seed = 9, .rows_per_micro_batch = 4, .packing = false}, 3))
     expected.insert(expected.end(), step.micro_batches[0].begin(), step.micro_batches[0].end());
   EXPECT_EQ(all_of(steps), expected);
   EXPECT_NE(all_of(steps), all_of(run(set, {.seed = 8}, 4, 3)));
   std::map<int64_t, int> times;
-  for (const int64_t row : all_of(run(set, {.seed = 9}, 7, 1))) ++times[row];
-  for (int64_t row = 0; row < 150; ++row) EXPECT_GE(times[row], 1);
-  for (int64_t row = 0; row < 90; ++row) EXPECT_EQ(times[row], 1);
+  for (const int64_t row : all_of(run(set, {.seed = 9}, 7, 1)))
+    ++times[row];
+  for (int64_t row = 0; row < 150; ++row)
+    EXPECT_GE(times[row], 1);
+  for (int64_t row = 0; row < 90; ++row)
+    EXPECT_EQ(times[row], 1);
 }
 
 TEST_F(IndexStreamTest, SkipsBadRowsAndResumes) {
@@ -83,9 +90,11 @@ TEST_F(IndexStreamTest, SkipsBadRowsAndResumes) {
 TEST_F(IndexStreamTest, RefusesWhatCannotWork) {
   const auto bad = test::pair_dataset(folder_, Rows(3, 3), 1);
   IndexStream none(bad, {});
-  EXPECT_NE(test::invalid_argument([&] { none.next(1); }).find("all 3 rows were skipped"), std::string::npos);
+  EXPECT_NE(test::invalid_argument([&] { none.next(1); }).find("all 3 rows were skipped"),
+            std::string::npos);
   const auto set = test::pair_dataset(folder_, Rows(3, 3));
-  EXPECT_NE(test::invalid_argument([&] { IndexStream(set, {}, {.place = -1}); }).find("negative"), std::string::npos);
+  EXPECT_NE(test::invalid_argument([&] { IndexStream(set, {}, {.place = -1}); }).find("negative"),
+            std::string::npos);
   IndexStream beyond(set, {}, {.epoch = 1, .place = 4});
   try {
     beyond.next(1);

@@ -17,7 +17,8 @@ using test::TempFolder;
 using Lines = std::vector<std::pair<int64_t, std::string>>;
 Lines lines_of(const JsonlFile& file) {
   Lines lines;
-  for (int64_t i = 0; i < file.size(); ++i) lines.emplace_back(file.line_number(i), std::string(file.line(i)));
+  for (int64_t i = 0; i < file.size(); ++i)
+    lines.emplace_back(file.line_number(i), std::string(file.line(i)));
   return lines;
 }
 
@@ -60,23 +61,32 @@ TEST(JsonlFile, LinesAndTheirNumbers) {
       {"empty", "", {}},
       {"BOM alone", "\xef\xbb\xbf", {}},
   };
-  for (const auto& c : cases) EXPECT_EQ(lines_of(JsonlFile(folder.write("f.jsonl", c.text))), c.lines) << c.what;
+  for (const auto& c : cases)
+    EXPECT_EQ(lines_of(JsonlFile(folder.write("f.jsonl", c.text))), c.lines) << c.what;
 }
 
 TEST(JsonlFile, RefusesWhatIsNotJsonl) {
   const TempFolder folder;
-  EXPECT_NE(test::invalid_argument([&] { JsonlFile(folder.path() / "none.jsonl"); }).find("none.jsonl"), std::string::npos);
-  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(folder.path()); }).find("not a regular file"), std::string::npos);
+  EXPECT_NE(
+      test::invalid_argument([&] { JsonlFile(folder.path() / "none.jsonl"); }).find("none.jsonl"),
+      std::string::npos);
+  EXPECT_NE(
+      test::invalid_argument([&] { JsonlFile file(folder.path()); }).find("not a regular file"),
+      std::string::npos);
   const auto utf16 = folder.write("u.jsonl", std::string_view("\xff\xfe{\0}\0", 6));
-  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(utf16); }).find("UTF-16"), std::string::npos);
+  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(utf16); }).find("UTF-16"),
+            std::string::npos);
   const auto fake = folder.write("f.jsonl.gz", "{}\n");
-  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(fake); }).find("does not begin like"), std::string::npos);
+  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(fake); }).find("does not begin like"),
+            std::string::npos);
 }
 
 TEST(JsonlFile, DecompressesOnceIntoTheCache) {
   const TempFolder folder;
   std::string text;
-  for (int i = 0; i < 200000; ++i) text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";  // more than one buffer
+  // more than one buffer
+  for (int i = 0; i < 200000; ++i)
+    text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";
   const JsonlFile plain(folder.write("p.jsonl", text));
   const size_t half = text.find('\n', text.size() / 2) + 1;
   const struct {
@@ -89,7 +99,8 @@ TEST(JsonlFile, DecompressesOnceIntoTheCache) {
       {"two-frames.jsonl.zst", zstd(text.substr(0, half)) + zstd(text.substr(half))},
   };
   for (const auto& file : files) {
-    const fs::path cache = folder.path() / ("cache-" + file.name), path = folder.write(file.name, file.bytes);
+    const fs::path cache = folder.path() / ("cache-" + file.name),
+                   path = folder.write(file.name, file.bytes);
     const JsonlFile read(path, cache);
     ASSERT_EQ(read.size(), 200000) << file.name;
     EXPECT_EQ(read.line(199999), "{\"text\":\"row 199999\"}") << file.name;
@@ -111,7 +122,8 @@ TEST(JsonlFile, DecompressesOnceIntoTheCache) {
 TEST(JsonlFile, DamagedArchivesAreErrorsAndLeaveNothing) {
   const TempFolder folder;
   std::string text;
-  for (int i = 0; i < 20000; ++i) text += "{\"text\":\"row " + std::to_string(i * 7919) + "\"}\n";
+  for (int i = 0; i < 20000; ++i)
+    text += "{\"text\":\"row " + std::to_string(i * 7919) + "\"}\n";
   const std::string gz = gzip(text), zst = zstd(text);
   std::string flipped = gz;
   flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 0x55);
@@ -132,8 +144,10 @@ TEST(JsonlFile, DamagedArchivesAreErrorsAndLeaveNothing) {
 
 TEST(JsonlFile, FingerprintIsOfTheContent) {
   const TempFolder folder;
-  EXPECT_EQ(JsonlFile(folder.write("a", "{}\n")).fingerprint(), JsonlFile(folder.write("b", "{}\n")).fingerprint());
-  EXPECT_NE(JsonlFile(folder.write("a", "{}\n")).fingerprint(), JsonlFile(folder.write("b", "{ }\n")).fingerprint());
+  EXPECT_EQ(JsonlFile(folder.write("a", "{}\n")).fingerprint(),
+            JsonlFile(folder.write("b", "{}\n")).fingerprint());
+  EXPECT_NE(JsonlFile(folder.write("a", "{}\n")).fingerprint(),
+            JsonlFile(folder.write("b", "{ }\n")).fingerprint());
 }
 
 }  // namespace

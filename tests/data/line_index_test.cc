@@ -1,5 +1,5 @@
-// The index of a file with many lines: on disk, correct, and not in the process's memory. A binary of its own, so that nothing that
-// other tests have freed hides what is allocated here.
+// The index of a file with many lines: on disk, correct, and not in the process's memory. A binary
+// of its own, so that nothing that other tests have freed hides what is allocated here.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -83,7 +83,8 @@ TEST_F(LineIndexTest, FiveMillionLinesTakeNoMemory) {
   const auto start = std::chrono::steady_clock::now();
   {
     const MemoryLimit limit(kLimit);
-    EXPECT_THROW(std::vector<char>(2 * kLimit), std::bad_alloc) << "the limit does not hold on this machine";
+    EXPECT_THROW(std::vector<char>(2 * kLimit), std::bad_alloc)
+        << "the limit does not hold on this machine";
     ASSERT_NO_THROW(file.emplace(path, cache_));
   }
   const auto made = std::chrono::steady_clock::now();
@@ -104,9 +105,12 @@ TEST_F(LineIndexTest, FiveMillionLinesTakeNoMemory) {
   EXPECT_EQ(again.size(), kLines);
   EXPECT_EQ(again.line(kLines / 2), file->line(kLines / 2));
   EXPECT_EQ(fs::last_write_time(indices()[0]), time) << "indexed twice";
-  const auto ms = [](auto duration) { return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count(); };
-  std::printf("indexed %lld lines in %lld ms, opened again in %lld ms\n", static_cast<long long>(kLines),
-              static_cast<long long>(ms(made - start)), static_cast<long long>(ms(opened - again_start)));
+  const auto ms = [](auto duration) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  };
+  std::printf("indexed %lld lines in %lld ms, opened again in %lld ms\n",
+              static_cast<long long>(kLines), static_cast<long long>(ms(made - start)),
+              static_cast<long long>(ms(opened - again_start)));
 }
 
 TEST_F(LineIndexTest, EqualsTheIndexInMemory) {

@@ -17,7 +17,8 @@ Values values(const at::Tensor& tensor) {
 
 TEST(MicroBatch, LaysSamplesEndToEnd) {
   Sample a{.input_ids = {11, 12, 13}, .is_target = {0, 1, 1}, .origin = "a:1"};
-  // The first token of a sequence is no target even if it is marked: what stands before it belongs to another sample.
+  // The first token of a sequence is no target even if it is marked: what stands before it belongs
+  // to another sample.
   Sample b{.input_ids = {21, 22}, .is_target = {1, 0}, .origin = "b:1"};
   Sample c{.input_ids = {31, 32, 33, 34}, .is_target = {0, 0, 1, 0}, .origin = "c:1"};
   const MicroBatch batch = make_micro_batch({a, b, c});
@@ -45,14 +46,16 @@ TEST(MicroBatch, Empty) {
 class EvalBatchesTest : public testing::Test {
  protected:
   // Ids of the samples of every rank, in order, micro-batch by micro-batch.
-  std::vector<std::vector<Values>> ranks(const Dataset& set, BatchOptions options, int64_t dp_size) {
+  std::vector<std::vector<Values>> ranks(const Dataset& set, BatchOptions options,
+                                         int64_t dp_size) {
     std::vector<std::vector<Values>> all;
     options.dp_size = dp_size;
     for (options.dp_rank = 0; options.dp_rank < dp_size; ++options.dp_rank) {
       all.emplace_back();
       for (const MicroBatch& batch : eval_batches(set, options)) {
         all.back().emplace_back();
-        for (const Sample& sample : batch.samples) all.back().back().push_back(test::numbered_row_id(sample));
+        for (const Sample& sample : batch.samples)
+          all.back().back().push_back(test::numbered_row_id(sample));
       }
     }
     return all;
@@ -63,24 +66,32 @@ class EvalBatchesTest : public testing::Test {
 TEST_F(EvalBatchesTest, EverySampleOnceInFileOrder) {
   const Dataset set = test::numbered_dataset(folder_, {{6, 9, 5, 7}, {8, 6, 6}});
   const BatchOptions options{.rows_per_micro_batch = 2, .packing = false};
-  EXPECT_EQ(ranks(set, options, 1), (std::vector<std::vector<Values>>{{{0, 1}, {2, 3}, {4, 5}, {6}}}));
-  EXPECT_EQ(ranks(set, options, 2), (std::vector<std::vector<Values>>{{{0, 2}, {4, 6}}, {{1, 3}, {5}}}));
-  EXPECT_EQ(ranks(set, options, 3), (std::vector<std::vector<Values>>{{{0, 3}, {6}}, {{1, 4}, {}}, {{2, 5}, {}}}))
+  EXPECT_EQ(ranks(set, options, 1),
+            (std::vector<std::vector<Values>>{{{0, 1}, {2, 3}, {4, 5}, {6}}}));
+  EXPECT_EQ(ranks(set, options, 2),
+            (std::vector<std::vector<Values>>{{{0, 2}, {4, 6}}, {{1, 3}, {5}}}));
+  EXPECT_EQ(ranks(set, options, 3),
+            (std::vector<std::vector<Values>>{{{0, 3}, {6}}, {{1, 4}, {}}, {{2, 5}, {}}}))
       << "every rank has as many micro-batches";
 }
 
 TEST_F(EvalBatchesTest, TokenBudgets) {
   const Dataset set = test::numbered_dataset(folder_, {{6, 9, 5, 7, 8, 6, 6}});
-  const std::vector<std::vector<Values>> expected{{{0, 1, 2}, {3, 4}, {5, 6}}};  // at most 20 tokens
-  EXPECT_EQ(ranks(set, {.rows_per_micro_batch = 2, .max_length = 10, .packing = true}, 1), expected);
-  EXPECT_EQ(ranks(set, {.tokens_per_micro_batch = 20, .max_length = 10, .packing = false}, 1), expected);
+  // at most 20 tokens
+  const std::vector<std::vector<Values>> expected{{{0, 1, 2}, {3, 4}, {5, 6}}};
+  EXPECT_EQ(ranks(set, {.rows_per_micro_batch = 2, .max_length = 10, .packing = true}, 1),
+            expected);
+  EXPECT_EQ(ranks(set, {.tokens_per_micro_batch = 20, .max_length = 10, .packing = false}, 1),
+            expected);
 }
 
 TEST_F(EvalBatchesTest, BadRowsAreSkippedAlikeOnAllRanks) {
   std::string rows;
-  for (int64_t i = 0; i < 9; ++i) rows += i % 3 == 1 ? "bad\n" : test::numbered_row(i, 6);
-  const Dataset set({{.path = folder_.write("a.jsonl", rows).string()}}, {.on_bad_sample = OnBadSample::kSkip},
-                    test::word_tokenizer(folder_.path()), test::chat_template(), {});
+  for (int64_t i = 0; i < 9; ++i)
+    rows += i % 3 == 1 ? "bad\n" : test::numbered_row(i, 6);
+  const Dataset set({{.path = folder_.write("a.jsonl", rows).string()}},
+                    {.on_bad_sample = OnBadSample::kSkip}, test::word_tokenizer(folder_.path()),
+                    test::chat_template(), {});
   EXPECT_EQ(ranks(set, {.rows_per_micro_batch = 2, .packing = false}, 2),
             (std::vector<std::vector<Values>>{{{0, 3}, {6}}, {{2, 5}, {8}}}));
 }

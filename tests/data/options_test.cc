@@ -15,18 +15,24 @@ std::string refusal(DataOptions options) {
 
 TEST(DataOptions, DefaultsAreValid) {
   DataOptions options;
-  options.train = {{.path = "a.jsonl", .columns = {{"prompt", "question"}, {"completion", "answer"}}}};
+  options.train = {
+      {.path = "a.jsonl", .columns = {{"prompt", "question"}, {"completion", "answer"}}}};
   EXPECT_NO_THROW(options.validate());
 }
 
 TEST(DataOptions, NamesTheField) {
-  EXPECT_NE(refusal({.train = {{.path = "a"}, {.path = ""}}}).find("data.train[1].path"), std::string::npos);
-  EXPECT_NE(refusal({.eval = {{.path = "a", .weight = 0}}}).find("data.eval[0].weight"), std::string::npos);
-  EXPECT_NE(refusal({.eval = {{.path = "a", .weight = -1}}}).find("data.eval[0].weight"), std::string::npos);
+  EXPECT_NE(refusal({.train = {{.path = "a"}, {.path = ""}}}).find("data.train[1].path"),
+            std::string::npos);
+  EXPECT_NE(refusal({.eval = {{.path = "a", .weight = 0}}}).find("data.eval[0].weight"),
+            std::string::npos);
+  EXPECT_NE(refusal({.eval = {{.path = "a", .weight = -1}}}).find("data.eval[0].weight"),
+            std::string::npos);
   const double infinite = std::numeric_limits<double>::infinity();
-  EXPECT_NE(refusal({.train = {{.path = "a", .weight = infinite}}}).find("data.train[0].weight"), std::string::npos);
+  EXPECT_NE(refusal({.train = {{.path = "a", .weight = infinite}}}).find("data.train[0].weight"),
+            std::string::npos);
   EXPECT_NE(refusal({.max_length = 1}).find("data.max_length"), std::string::npos);
-  EXPECT_NE(refusal({.train = {{.path = "a", .columns = {{"text", ""}}}}}).find("columns.text"), std::string::npos);
+  EXPECT_NE(refusal({.train = {{.path = "a", .columns = {{"text", ""}}}}}).find("columns.text"),
+            std::string::npos);
 }
 
 TEST(DataOptions, UnknownColumnKeySuggestsTheNearest) {

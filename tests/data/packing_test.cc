@@ -24,17 +24,20 @@ TEST(PackBestFit, FillsTheFullestRowThatHasRoom) {
 TEST(PackBestFit, KeepsEverySampleAndWastesLittle) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     std::vector<int64_t> lengths(500);
-    for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = 1 + static_cast<int64_t>(64 * std::pow(random_uniform(seed, i), 2));
+    for (size_t i = 0; i < lengths.size(); ++i)
+      lengths[i] = 1 + static_cast<int64_t>(64 * std::pow(random_uniform(seed, i), 2));
     const auto packs = pack_best_fit(lengths, 64);
     std::vector<int> seen(lengths.size(), 0);
     for (const auto& pack : packs) {
       int64_t tokens = 0;
-      for (const int64_t i : pack) tokens += lengths[static_cast<size_t>(i)], ++seen[static_cast<size_t>(i)];
+      for (const int64_t i : pack)
+        tokens += lengths[static_cast<size_t>(i)], ++seen[static_cast<size_t>(i)];
       EXPECT_LE(tokens, 64);
     }
     EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
     const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-    EXPECT_LE(static_cast<int64_t>(packs.size()), (total + 63) / 64 * 21 / 20 + 1) << "more than 5 % of padding";
+    EXPECT_LE(static_cast<int64_t>(packs.size()), (total + 63) / 64 * 21 / 20 + 1)
+        << "more than 5 % of padding";
   }
 }
 

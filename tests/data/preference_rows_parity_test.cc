@@ -26,8 +26,11 @@ TEST(PreferenceParity, EqualsTrl) {
   for (std::string line; std::getline(file, line); ++rows) {
     const Json golden = Json::parse(line);
     const std::string name = golden["tokenizer"];
-    const auto tokenizer = tokenizers.try_emplace(name, models::Tokenizer::load(tests / "text" / "goldens" / name)).first;
-    const PreferenceSample pair = make_preference(golden["row"].dump(), "row", {.path = "row"}, tokenizer->second, chat, 10000);
+    const auto tokenizer =
+        tokenizers.try_emplace(name, models::Tokenizer::load(tests / "text" / "goldens" / name))
+            .first;
+    const PreferenceSample pair = make_preference(golden["row"].dump(), "row", {.path = "row"},
+                                                  tokenizer->second, chat, 10000);
     EXPECT_EQ(pair.prompt_ids, golden["prompt_ids"].get<std::vector<int32_t>>()) << line;
     EXPECT_EQ(pair.chosen_ids, golden["chosen_ids"].get<std::vector<int32_t>>()) << line;
     EXPECT_EQ(pair.rejected_ids, golden["rejected_ids"].get<std::vector<int32_t>>()) << line;

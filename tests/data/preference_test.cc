@@ -14,10 +14,12 @@ using Ids = std::vector<int32_t>;
 
 class PreferenceTest : public testing::Test {
  protected:
-  PreferenceSample make(const std::string& line, int64_t max_length = 100, Source source = {.path = "p.jsonl"}) {
+  PreferenceSample make(const std::string& line, int64_t max_length = 100,
+                        Source source = {.path = "p.jsonl"}) {
     return make_preference(line, "p.jsonl:3", source, tokenizer_, chat_, max_length);
   }
-  void expect_error(const std::string& line, const std::string& part, int64_t max_length = 100, Source source = {.path = "p"}) {
+  void expect_error(const std::string& line, const std::string& part, int64_t max_length = 100,
+                    Source source = {.path = "p"}) {
     const std::string message = test::invalid_argument([&] { make(line, max_length, source); });
     EXPECT_TRUE(message.starts_with("p.jsonl:3: ")) << line << ": " << message;
     EXPECT_NE(message.find(part), std::string::npos) << line << ": " << message;
@@ -28,16 +30,19 @@ class PreferenceTest : public testing::Test {
 };
 
 TEST_F(PreferenceTest, Strings) {
-  const auto pair = make(R"({"prompt":"w1 w2","chosen":" w3","rejected":" w4 w5</s>","score":0.5,"who":"me"})");
+  const auto pair =
+      make(R"({"prompt":"w1 w2","chosen":" w3","rejected":" w4 w5</s>","score":0.5,"who":"me"})");
   EXPECT_EQ(pair.prompt_ids, (Ids{test::kBos, word(1), word(2)}));
   EXPECT_EQ(pair.chosen_ids, (Ids{word(3), test::kEos}));
   EXPECT_EQ(pair.rejected_ids, (Ids{word(4), word(5), test::kEos})) << "EOS is not appended twice";
   EXPECT_EQ(pair.origin, "p.jsonl:3");
-  EXPECT_EQ(pair.fields, (std::vector<std::pair<std::string, std::string>>{{"score", "0.5"}, {"who", "me"}}));
+  EXPECT_EQ(pair.fields,
+            (std::vector<std::pair<std::string, std::string>>{{"score", "0.5"}, {"who", "me"}}));
   EXPECT_EQ(pair.num_tokens(), 2 * 3 + 2 + 3);
   EXPECT_FALSE(pair.truncated);
   EXPECT_FALSE(pair.identical);
-  EXPECT_EQ(make(R"({"prompt":"w1","chosen":"","rejected":"w4"})").chosen_ids, Ids{test::kEos}) << "says nothing and stops";
+  EXPECT_EQ(make(R"({"prompt":"w1","chosen":"","rejected":"w4"})").chosen_ids, Ids{test::kEos})
+      << "says nothing and stops";
 }
 
 TEST_F(PreferenceTest, StringsWithoutAPromptAreCutAtAWord) {
@@ -52,12 +57,14 @@ TEST_F(PreferenceTest, StringsWithoutAPromptAreCutAtAWord) {
       {"w1 w2", "w1 w2", {1}, {2}, {2}},
   };
   const auto words = [](Ids ids, bool first) {
-    for (int32_t& id : ids) id = word(id);
+    for (int32_t& id : ids)
+      id = word(id);
     first ? ids.insert(ids.begin(), test::kBos) : ids.insert(ids.end(), test::kEos);
     return ids;
   };
   for (const auto& c : cases) {
-    const auto pair = make(std::string("{\"chosen\":\"") + c.chosen + "\",\"rejected\":\"" + c.rejected + "\"}");
+    const auto pair =
+        make(std::string("{\"chosen\":\"") + c.chosen + "\",\"rejected\":\"" + c.rejected + "\"}");
     EXPECT_EQ(pair.prompt_ids, words(c.prompt, true)) << c.chosen;
     EXPECT_EQ(pair.chosen_ids, words(c.better, false)) << c.chosen;
     EXPECT_EQ(pair.rejected_ids, words(c.worse, false)) << c.chosen;
@@ -67,17 +74,21 @@ TEST_F(PreferenceTest, StringsWithoutAPromptAreCutAtAWord) {
   expect_error(R"({"chosen":" w11","rejected":" w12"})", "add a prompt column");
 }
 
-constexpr const char* kConversation = R"({"chosen":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}],)"
-                                      R"("rejected":[{"role":"user","content":"w1"},{"role":"assistant","content":"w3 w4"}]})";
+constexpr const char* kConversation =
+    R"({"chosen":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}],)"
+    R"("rejected":[{"role":"user","content":"w1"},{"role":"assistant","content":"w3 w4"}]})";
 
 TEST_F(PreferenceTest, MessagesWithAndWithoutAPrompt) {
   const auto implicit = make(kConversation);
   EXPECT_EQ(implicit.prompt_ids, (Ids{test::kUser, word(1), test::kEnd, test::kAssistant}));
-  EXPECT_EQ(implicit.chosen_ids, (Ids{word(2), test::kEnd})) << "the template ends its turns itself";
+  EXPECT_EQ(implicit.chosen_ids, (Ids{word(2), test::kEnd}))
+      << "the template ends its turns itself";
   EXPECT_EQ(implicit.rejected_ids, (Ids{word(3), word(4), test::kEnd}));
 
-  const auto given = make(R"({"prompt":[{"role":"user","content":"w1"}],"chosen":[{"role":"assistant","content":"w2"}],)"
-                          R"("rejected":[{"role":"assistant","content":"w3 w4"}]})");
+  const auto given =
+      make(R"({"prompt":[{"role":"user","content":"w1"}],"chosen":[{"role":"assistant",)"
+           R"("content":"w2"}],)"
+           R"("rejected":[{"role":"assistant","content":"w3 w4"}]})");
   EXPECT_EQ(given.prompt_ids, implicit.prompt_ids);
   EXPECT_EQ(given.chosen_ids, implicit.chosen_ids);
   EXPECT_EQ(given.rejected_ids, implicit.rejected_ids);
@@ -91,14 +102,18 @@ TEST_F(PreferenceTest, MessagesWithAndWithoutAPrompt) {
 }
 
 TEST_F(PreferenceTest, ConversationsKeepTheirLastMessage) {
-  const std::string user = R"({"role":"user","content":"w1"})", good = R"({"role":"assistant","content":"w2"})";
-  const auto same = make("{\"chosen\":[" + user + "," + good + "],\"rejected\":[" + user + "," + good + "]}");
+  const std::string user = R"({"role":"user","content":"w1"})",
+                    good = R"({"role":"assistant","content":"w2"})";
+  const auto same =
+      make("{\"chosen\":[" + user + "," + good + "],\"rejected\":[" + user + "," + good + "]}");
   EXPECT_EQ(same.prompt_ids, (Ids{test::kUser, word(1), test::kEnd, test::kAssistant}));
   EXPECT_EQ(same.chosen_ids, (Ids{word(2), test::kEnd}));
   EXPECT_TRUE(same.identical);
   expect_error("{\"chosen\":[" + good + "],\"rejected\":[" + good + "]}", "add a prompt column");
-  expect_error("{\"chosen\":[" + user + "," + good + "],\"rejected\":[" + good + "," + good + "]}", "add a prompt column");
-  expect_error(R"({"chosen":[],"rejected":[{"role":"user","content":"w1"}]})", "'chosen' is an empty array");
+  expect_error("{\"chosen\":[" + user + "," + good + "],\"rejected\":[" + good + "," + good + "]}",
+               "add a prompt column");
+  expect_error(R"({"chosen":[],"rejected":[{"role":"user","content":"w1"}]})",
+               "'chosen' is an empty array");
 }
 
 TEST_F(PreferenceTest, KeepsTheStart) {
@@ -113,18 +128,24 @@ TEST_F(PreferenceTest, KeepsTheStart) {
 }
 
 TEST_F(PreferenceTest, ColumnsAndErrors) {
-  const Source mapped{.path = "p", .columns = {{"prompt", "q"}, {"chosen", "good"}, {"rejected", "bad"}}};
-  EXPECT_EQ(make(R"({"q":"w1","good":"w2","bad":"w3","chosen":"w9"})", 100, mapped).chosen_ids, (Ids{word(2), test::kEos}));
-  EXPECT_EQ(
-      make(R"({"prompt":"w1","chosen":"w2","rejected":"w3"})", 100, {.path = "p", .format = Format::kPreference}).prompt_ids,
-      (Ids{test::kBos, word(1)}));
+  const Source mapped{.path = "p",
+                      .columns = {{"prompt", "q"}, {"chosen", "good"}, {"rejected", "bad"}}};
+  EXPECT_EQ(make(R"({"q":"w1","good":"w2","bad":"w3","chosen":"w9"})", 100, mapped).chosen_ids,
+            (Ids{word(2), test::kEos}));
+  EXPECT_EQ(make(R"({"prompt":"w1","chosen":"w2","rejected":"w3"})", 100,
+                 {.path = "p", .format = Format::kPreference})
+                .prompt_ids,
+            (Ids{test::kBos, word(1)}));
   expect_error(R"({"prompt":"w1","chosen":"w2"})", "'rejected' is missing or null");
   expect_error(R"({"prompt":"w1","chosen":null,"rejected":"w2"})", "'chosen' is missing or null");
   expect_error(R"({"prompt":"w1","chosen":"w2","rejected":"w3"})", "format: text has no pairs", 100,
                {.path = "p", .format = Format::kText});
-  expect_error(R"({"prompt":"w1","chosen":"w2","rejected":[{"role":"assistant","content":"w3"}]})", "two strings or two arrays");
-  expect_error(R"({"prompt":[{"role":"user","content":"w1"}],"chosen":"w2","rejected":"w3"})", "expected a string");
-  expect_error(R"({"prompt":5,"chosen":[{"role":"user","content":"w1"}],"rejected":[{"role":"user","content":"w1"}]})",
+  expect_error(R"({"prompt":"w1","chosen":"w2","rejected":[{"role":"assistant","content":"w3"}]})",
+               "two strings or two arrays");
+  expect_error(R"({"prompt":[{"role":"user","content":"w1"}],"chosen":"w2","rejected":"w3"})",
+               "expected a string");
+  expect_error(R"({"prompt":5,"chosen":[{"role":"user","content":"w1"}],)"
+               R"("rejected":[{"role":"user","content":"w1"}]})",
                "'prompt' is a number");
   expect_error(R"({"prompt":"w1","chosen":"w2","rejected":"w3","tools":[{"a":1}]})", "'tools'");
   expect_error("{\"chosen\"", "malformed JSON");
@@ -133,20 +154,25 @@ TEST_F(PreferenceTest, ColumnsAndErrors) {
 TEST_F(PreferenceTest, OtherRecipesSayWhatToDo) {
   const std::string line = R"({"prompt":"w1","chosen":"w2","rejected":"w3"})";
   const auto sft = [&](Format format) {
-    return test::invalid_argument([&] { make_sample(line, "p", {.path = "p", .format = format}, tokenizer_, chat_, {}); });
+    return test::invalid_argument(
+        [&] { make_sample(line, "p", {.path = "p", .format = format}, tokenizer_, chat_, {}); });
   };
-  EXPECT_NE(sft(Format::kAuto).find("columns: {completion: chosen}"), std::string::npos) << sft(Format::kAuto);
+  EXPECT_NE(sft(Format::kAuto).find("columns: {completion: chosen}"), std::string::npos)
+      << sft(Format::kAuto);
   EXPECT_NE(sft(Format::kPreference).find("columns: {completion: chosen}"), std::string::npos);
   const Source better{.path = "p", .columns = {{"completion", "chosen"}}};
-  EXPECT_EQ(make_sample(line, "p", better, tokenizer_, chat_, {}).input_ids, (Ids{test::kBos, word(1), word(2), test::kEos}));
+  EXPECT_EQ(make_sample(line, "p", better, tokenizer_, chat_, {}).input_ids,
+            (Ids{test::kBos, word(1), word(2), test::kEos}));
   for (const Format format : {Format::kAuto, Format::kPreference})
-    EXPECT_EQ(make_prompt(line, "p", {.path = "p", .format = format}, tokenizer_, chat_).prompt_ids, (Ids{test::kBos, word(1)}));
+    EXPECT_EQ(make_prompt(line, "p", {.path = "p", .format = format}, tokenizer_, chat_).prompt_ids,
+              (Ids{test::kBos, word(1)}));
 }
 
 TEST_F(PreferenceTest, Datasets) {
-  const auto rows = folder_.write("p.jsonl", R"({"prompt":"w1","chosen":"w2","rejected":"w3"})"
-                                             "\nbad\n"
-                                             R"({"prompt":"w1 w2 w3 w4","chosen":"w2","rejected":"w3"})");
+  const auto rows =
+      folder_.write("p.jsonl", R"({"prompt":"w1","chosen":"w2","rejected":"w3"})"
+                               "\nbad\n"
+                               R"({"prompt":"w1 w2 w3 w4","chosen":"w2","rejected":"w3"})");
   const Source source{.path = rows.string()};
   const PreferenceDataset strict({source}, {}, tokenizer_, chat_, {});
   EXPECT_EQ(strict.size(), 3);
@@ -154,29 +180,35 @@ TEST_F(PreferenceTest, Datasets) {
   EXPECT_EQ(strict.origin(2), rows.string() + ":3");
   EXPECT_TRUE(strict.usable(1)) << "not looked at where bad rows are errors";
   EXPECT_THROW(strict.get(1), Error);
-  const PreferenceDataset skipping({source}, {.max_length = 5, .on_bad_sample = OnBadSample::kSkip}, tokenizer_, chat_, {});
+  const PreferenceDataset skipping({source}, {.max_length = 5, .on_bad_sample = OnBadSample::kSkip},
+                                   tokenizer_, chat_, {});
   EXPECT_TRUE(skipping.usable(0));
   EXPECT_FALSE(skipping.usable(1));
   EXPECT_FALSE(skipping.get(2)) << "nothing is left of the completions";
   EXPECT_EQ(skipping.num_skipped(), 2);
-  const PromptDataset prompts({source}, {.max_length = 5, .on_bad_sample = OnBadSample::kSkip}, tokenizer_, chat_, {});
+  const PromptDataset prompts({source}, {.max_length = 5, .on_bad_sample = OnBadSample::kSkip},
+                              tokenizer_, chat_, {});
   EXPECT_EQ(prompts.get(0)->prompt_ids, (Ids{test::kBos, word(1)}));
   EXPECT_FALSE(prompts.get(1));
   EXPECT_FALSE(prompts.usable(2));
   EXPECT_NE(prompts.first_skip_reason().find(":2: malformed"), std::string::npos);
   const PromptDataset tight({source}, {.max_length = 5}, tokenizer_, chat_, {});
-  EXPECT_NE(test::invalid_argument([&] { tight.get(2); }).find(":3: the prompt has 5 tokens"), std::string::npos);
+  EXPECT_NE(test::invalid_argument([&] { tight.get(2); }).find(":3: the prompt has 5 tokens"),
+            std::string::npos);
 
   EXPECT_NE(strict.fingerprint(), skipping.fingerprint());
-  EXPECT_EQ(strict.fingerprint(), PreferenceDataset({source}, {.packing = false}, tokenizer_, chat_, {}).fingerprint());
+  EXPECT_EQ(strict.fingerprint(),
+            PreferenceDataset({source}, {.packing = false}, tokenizer_, chat_, {}).fingerprint());
   EXPECT_NE(skipping.fingerprint(), prompts.fingerprint());
   EXPECT_NE(strict.fingerprint(), Dataset({source}, {}, tokenizer_, chat_, {}).fingerprint());
 }
 
 TEST_F(PreferenceTest, PromptsKeepTheOtherColumns) {
-  const auto prompt = make_prompt(R"({"prompt":"w1","answer":4,"level":"hard","id":7})", "p", {.path = "p"}, tokenizer_, chat_);
+  const auto prompt = make_prompt(R"({"prompt":"w1","answer":4,"level":"hard","id":7})", "p",
+                                  {.path = "p"}, tokenizer_, chat_);
   EXPECT_EQ(prompt.reference, "4");
-  EXPECT_EQ(prompt.fields, (std::vector<std::pair<std::string, std::string>>{{"level", "hard"}, {"id", "7"}}));
+  EXPECT_EQ(prompt.fields,
+            (std::vector<std::pair<std::string, std::string>>{{"level", "hard"}, {"id", "7"}}));
 }
 
 }  // namespace

@@ -32,20 +32,26 @@ TEST_F(PromptTest, Strings) {
   EXPECT_EQ(make(R"({"prompt":"w1"})").reference, "");
   EXPECT_EQ(make(R"({"prompt":"w1","answer":42})").reference, "42");
   EXPECT_EQ(make(R"({"prompt":"w1","completion":"w3"})").reference, "w3");
-  EXPECT_EQ(make(R"({"prompt":"w1","completion":"w3 #### 5","answer":"5"})").reference, "5") << "the answer goes first";
-  EXPECT_EQ(make(R"({"q":"w1","a":"w3"})", {.columns = {{"prompt", "q"}, {"answer", "a"}}}).reference, "w3");
+  EXPECT_EQ(make(R"({"prompt":"w1","completion":"w3 #### 5","answer":"5"})").reference, "5")
+      << "the answer goes first";
+  EXPECT_EQ(
+      make(R"({"q":"w1","a":"w3"})", {.columns = {{"prompt", "q"}, {"answer", "a"}}}).reference,
+      "w3");
 }
 
 TEST_F(PromptTest, PromptsAreThePromptsOfTraining) {
   for (const std::string row :
-       {R"({"prompt":"w1 w2","completion":"w3"})", R"({"instruction":"w1","input":"w2","output":"w3"})",
-        R"({"prompt":[{"role":"user","content":"w1"}],"completion":[{"role":"assistant","content":"w3"}]})",
+       {R"({"prompt":"w1 w2","completion":"w3"})",
+        R"({"instruction":"w1","input":"w2","output":"w3"})",
+        R"({"prompt":[{"role":"user","content":"w1"}],)"
+        R"("completion":[{"role":"assistant","content":"w3"}]})",
         R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w3"}]})",
         R"({"conversations":[{"from":"human","value":"w1"},{"from":"gpt","value":"w3"}]})",
         R"({"input_ids":[11,12,13],"labels":[-100,-100,13]})"}) {
     const Sample sample = make_sample(row, "f:1", {}, tokenizer_, chat_, {});
     Ids prompt;
-    for (size_t i = 0; i < sample.input_ids.size() && !sample.is_target[i]; ++i) prompt.push_back(sample.input_ids[i]);
+    for (size_t i = 0; i < sample.input_ids.size() && !sample.is_target[i]; ++i)
+      prompt.push_back(sample.input_ids[i]);
     EXPECT_EQ(make(row).prompt_ids, prompt) << row;
     EXPECT_EQ(make(row).reference, "w3") << row;
   }
@@ -53,14 +59,15 @@ TEST_F(PromptTest, PromptsAreThePromptsOfTraining) {
 
 TEST_F(PromptTest, Messages) {
   const Ids ids{kUser, word(1), kEnd, kAssistant, word(2), kEnd, kUser, word(3), kEnd, kAssistant};
-  const std::string start =
-      R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"},{"role":"user","content":"w3"})";
+  const std::string start = R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant",)"
+                            R"("content":"w2"},{"role":"user","content":"w3"})";
   EXPECT_EQ(make(start + "]}").prompt_ids, ids);
   EXPECT_EQ(make(start + "]}").reference, "");
   const PromptSample answered = make(start + R"(,{"role":"assistant","content":"w4"}]})");
   EXPECT_EQ(answered.prompt_ids, ids) << "the last answer is the reference, not the prompt";
   EXPECT_EQ(answered.reference, "w4");
-  EXPECT_EQ(answered.prompt_text, "<|user|>w1<|end|><|assistant|>w2<|end|><|user|>w3<|end|><|assistant|>");
+  EXPECT_EQ(answered.prompt_text,
+            "<|user|>w1<|end|><|assistant|>w2<|end|><|user|>w3<|end|><|assistant|>");
   EXPECT_EQ(make(R"({"prompt":[{"role":"user","content":"w1"}],"answer":"9"})").prompt_ids,
             (Ids{kUser, word(1), kEnd, kAssistant}));
 }

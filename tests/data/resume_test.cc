@@ -17,16 +17,17 @@ struct Layout {
 class ResumeTest : public testing::TestWithParam<Layout> {};
 
 bool same(const StepRecord& a, const StepRecord& b) {
-  return a.micro_batches == b.micro_batches && a.epoch == b.epoch && a.after.epoch == b.after.epoch &&
-         a.after.packs_consumed == b.after.packs_consumed && a.after.total_steps == b.after.total_steps &&
-         a.after.window == b.after.window && a.after.packs_before_window == b.after.packs_before_window;
+  return a.micro_batches == b.micro_batches && a.epoch == b.epoch &&
+         a.after.epoch == b.after.epoch && a.after.packs_consumed == b.after.packs_consumed &&
+         a.after.total_steps == b.after.total_steps && a.after.window == b.after.window &&
+         a.after.packs_before_window == b.after.packs_before_window;
 }
 
 TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
   const Layout layout = GetParam();
   const test::TempFolder folder;
-  const auto set = std::make_shared<Dataset>(
-      test::numbered_dataset(folder, {test::some_lengths(1200, 60), test::some_lengths(700, 60, 2)}, {1, 1.5}));
+  const auto set = std::make_shared<Dataset>(test::numbered_dataset(
+      folder, {test::some_lengths(1200, 60), test::some_lengths(700, 60, 2)}, {1, 1.5}));
   BatchOptions options{.rows_per_micro_batch = 8,
                        .tokens_per_micro_batch = layout.tokens,
                        .micro_batches = 2,
@@ -41,31 +42,39 @@ TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
       BatchStream resumed(set, options, whole[stop].after);
       const size_t compare = std::min(whole.size(), stop + 4);
       for (size_t s = stop + 1; s < compare; ++s)
-        ASSERT_TRUE(same(test::record(resumed.next()), whole[s])) << "stopped after step " << stop << ", differs at " << s;
+        ASSERT_TRUE(same(test::record(resumed.next()), whole[s]))
+            << "stopped after step " << stop << ", differs at " << s;
     }
-    // The three numbers that define a place are enough; where the search begins is only a short cut.
+    // The three numbers that define a place are enough; where the search begins is only a short
+    // cut.
     for (const size_t stop :
-         {whole.size() * 9 / 20, whole.size() * 2 / 3}) {  // the last window of epoch 0; an early one of epoch 1
+         // the last window of epoch 0; an early one of epoch 1
+         {whole.size() * 9 / 20, whole.size() * 2 / 3}) {
       const BatchCursor place = whole[stop].after;
       BatchStream slow(set, options, {place.epoch, place.packs_consumed, place.total_steps});
-      ASSERT_TRUE(same(test::record(slow.next()), whole[stop + 1])) << "stopped after step " << stop;
+      ASSERT_TRUE(same(test::record(slow.next()), whole[stop + 1]))
+          << "stopped after step " << stop;
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ResumeTest,
-                         testing::Values(Layout{1, true, 0, true}, Layout{1, false, 0, true}, Layout{2, true, 0, true},
-                                         Layout{2, false, 0, true}, Layout{3, true, 0, true}, Layout{3, false, 0, true},
-                                         Layout{1, true, 300, true}, Layout{2, false, 300, true}, Layout{1, true, 0, false}));
+                         testing::Values(Layout{1, true, 0, true}, Layout{1, false, 0, true},
+                                         Layout{2, true, 0, true}, Layout{2, false, 0, true},
+                                         Layout{3, true, 0, true}, Layout{3, false, 0, true},
+                                         Layout{1, true, 300, true}, Layout{2, false, 300, true},
+                                         Layout{1, true, 0, false}));
 
 TEST(Resume, RunningAheadDoesNotMoveTheStoredPlace) {
   const test::TempFolder folder;
-  const auto set = std::make_shared<Dataset>(test::numbered_dataset(folder, {test::some_lengths(300, 60)}));
+  const auto set =
+      std::make_shared<Dataset>(test::numbered_dataset(folder, {test::some_lengths(300, 60)}));
   const BatchOptions options{.rows_per_micro_batch = 4, .max_length = 64};
   BatchStream stream(set, options);
   const BatchCursor stored = stream.next().after;
   const auto second = test::record(stream.next());
-  for (int i = 0; i < 5; ++i) stream.next();
+  for (int i = 0; i < 5; ++i)
+    stream.next();
   BatchStream resumed(set, options, stored);
   EXPECT_TRUE(same(test::record(resumed.next()), second));
 }
@@ -80,7 +89,8 @@ TEST(Resume, APlaceBeyondTheDataIsAMismatch) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
   }
-  BatchStream at_end(set, {.rows_per_micro_batch = 3, .packing = false}, {.epoch = 1, .packs_consumed = 3, .total_steps = 9});
+  BatchStream at_end(set, {.rows_per_micro_batch = 3, .packing = false},
+                     {.epoch = 1, .packs_consumed = 3, .total_steps = 9});
   EXPECT_EQ(at_end.next().after.epoch, 3) << "the end of an epoch is the beginning of the next";
 }
 

@@ -10,9 +10,10 @@ namespace {
 class SampleErrorTest : public testing::Test {
  protected:
   // Expects a kInvalidArgument at "dir/f.jsonl:7: " whose message holds `part`.
-  void refuses(const std::string& line, const std::string& part, const Source& source = {}, const SampleOptions& options = {}) {
-    const std::string message =
-        test::invalid_argument([&] { make_sample(line, "dir/f.jsonl:7", source, tokenizer_, chat_, options); });
+  void refuses(const std::string& line, const std::string& part, const Source& source = {},
+               const SampleOptions& options = {}) {
+    const std::string message = test::invalid_argument(
+        [&] { make_sample(line, "dir/f.jsonl:7", source, tokenizer_, chat_, options); });
     EXPECT_TRUE(message.starts_with("dir/f.jsonl:7: ")) << line << "\n  " << message;
     EXPECT_NE(message.find(part), std::string::npos) << line << "\n  " << message;
   }
@@ -50,10 +51,12 @@ TEST_F(SampleErrorTest, Columns) {
           {.columns = {{"prompt", "q"}, {"completion", "a"}}});
   refuses(R"({"text":5})", "'text' is a number; expected a string");
   refuses(R"({"prompt":"w1","completion":["w2"]})", "two strings or two arrays of messages");
-  refuses(R"({"prompt":"w1","completion":{"role":"assistant"}})", "two strings or two arrays of messages");
+  refuses(R"({"prompt":"w1","completion":{"role":"assistant"}})",
+          "two strings or two arrays of messages");
   refuses(R"({"instruction":"w1","input":3,"output":"w2"})", "'input' is a number");
   refuses(R"({"instruction":"w1","output":"w2","history":[["a","b"]]})", "column 'history'");
-  refuses(R"({"messages":[{"role":"assistant","content":"w1"}],"tools":[{"name":"f"}]})", "column 'tools'");
+  refuses(R"({"messages":[{"role":"assistant","content":"w1"}],"tools":[{"name":"f"}]})",
+          "column 'tools'");
 }
 
 TEST_F(SampleErrorTest, Messages) {
@@ -61,23 +64,31 @@ TEST_F(SampleErrorTest, Messages) {
   refuses(R"({"messages":"w1"})", "is a string; expected a non-empty array");
   refuses(R"({"messages":["w1"]})", "messages[0] is a string");
   refuses(R"({"messages":[{"content":"w1"}]})", "messages[0].role");
-  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant"}]})", "messages[1].content is missing");
+  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant"}]})",
+          "messages[1].content is missing");
   refuses(R"({"messages":[{"role":"user","content":3}]})", "messages[0].content is a number");
-  refuses(R"({"conversations":[{"from":"robot","value":"w1"}]})", "conversations[0].from is 'robot'");
+  refuses(R"({"conversations":[{"from":"robot","value":"w1"}]})",
+          "conversations[0].from is 'robot'");
   refuses(R"({"conversations":[{"from":"gpt"}]})", "conversations[0].value");
   refuses(R"({"conversations":[]})", "non-empty array");
   chat_ = models::ChatTemplate::load(folder_.path());
-  refuses(R"({"messages":[{"role":"assistant","content":"w1"}]})", "need a chat template, and " + folder_.path().string());
+  refuses(R"({"messages":[{"role":"assistant","content":"w1"}]})",
+          "need a chat template, and " + folder_.path().string());
 }
 
 TEST_F(SampleErrorTest, TemplatesThatCannotBeMasked) {
-  chat_ = test::chat_template("{{ messages|length }} {% for m in messages %}{{ m.content }} {% endfor %}");
-  refuses(R"({"prompt":[{"role":"user","content":"w1"}],"completion":[{"role":"assistant","content":"w2"}]})",
-          "is not a prefix of the rendering of prompt and completion; they part at byte 0");
-  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]})", "cannot be located");
   chat_ = test::chat_template(
-      "{% for m in messages %}{{ m.content }} {% if false %}{% generation %}{% endgeneration %}{% endif %}{% endfor %}");
-  refuses(R"({"messages":[{"role":"assistant","content":"w2"}]})", "no targets: the chat template puts nothing");
+      "{{ messages|length }} {% for m in messages %}{{ m.content }} {% endfor %}");
+  refuses(R"({"prompt":[{"role":"user","content":"w1"}],)"
+          R"("completion":[{"role":"assistant","content":"w2"}]})",
+          "is not a prefix of the rendering of prompt and completion; they part at byte 0");
+  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]})",
+          "cannot be located");
+  chat_ = test::chat_template(
+      "{% for m in messages %}{{ m.content }} {% if false %}{% generation %}{% endgeneration %}{% "
+      "endif %}{% endfor %}");
+  refuses(R"({"messages":[{"role":"assistant","content":"w2"}]})",
+          "no targets: the chat template puts nothing");
   chat_ = test::chat_template("{{ raise_exception('roles must alternate') }}");
   refuses(R"({"messages":[{"role":"assistant","content":"w2"}]})", "roles must alternate");
 }
@@ -90,17 +101,22 @@ TEST_F(SampleErrorTest, InputIds) {
   refuses(R"({"input_ids":[11,12],"labels":[-100]})", "as long as input_ids (2); it has 1");
   refuses(R"({"input_ids":[11,12],"labels":[12,-100]})", "labels are not shifted");
   refuses(R"({"input_ids":[11,12],"attention_mask":[0,1]})", "padding");
-  refuses(R"({"input_ids":[11,12],"completion_mask":[0,1]})", "say which ids are targets with `labels`");
+  refuses(R"({"input_ids":[11,12],"completion_mask":[0,1]})",
+          "say which ids are targets with `labels`");
 }
 
 TEST_F(SampleErrorTest, NoTargets) {
   const SampleOptions short_rows{.max_length = 4};
-  refuses(R"({"prompt":"w1 w2 w3 w4","completion":"w5 w6"})",
-          "no targets: all 3 targets lie beyond max_length 4 (the row has 8 tokens, the start is kept)", {}, short_rows);
-  refuses(R"({"messages":[{"role":"user","content":"w1 w2 w3"},{"role":"assistant","content":"w4"}]})",
-          "all 2 targets lie beyond max_length 4", {}, short_rows);
+  refuses(
+      R"({"prompt":"w1 w2 w3 w4","completion":"w5 w6"})",
+      "no targets: all 3 targets lie beyond max_length 4 (the row has 8 tokens, the start is kept)",
+      {}, short_rows);
+  refuses(
+      R"({"messages":[{"role":"user","content":"w1 w2 w3"},{"role":"assistant","content":"w4"}]})",
+      "all 2 targets lie beyond max_length 4", {}, short_rows);
   refuses(R"({"messages":[{"role":"user","content":"w1"}]})", "no message has the role assistant");
-  refuses(R"({"input_ids":[11,12],"labels":[-100,-100]})", "all labels from the second on are -100");
+  refuses(R"({"input_ids":[11,12],"labels":[-100,-100]})",
+          "all labels from the second on are -100");
   refuses(R"({"input_ids":[11,12],"labels":[11,-100]})", "all labels from the second on are -100");
   refuses(R"({"input_ids":[11]})", "single token");
   refuses(R"({"text":""})", "'text' is empty");

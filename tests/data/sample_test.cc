@@ -7,17 +7,19 @@
 
 namespace retort::data {
 namespace {
-using test::kAssistant, test::kBos, test::kEnd, test::kEos, test::kSystem, test::kUnknown, test::kUser, test::word;
+using test::kAssistant, test::kBos, test::kEnd, test::kEos, test::kSystem, test::kUnknown,
+    test::kUser, test::word;
 using Ids = std::vector<int32_t>;
 using Mask = std::vector<uint8_t>;
 
 class SampleTest : public testing::Test {
  protected:
-  Sample make(const std::string& line, const Source& source = {}, const SampleOptions& options = {}) {
+  Sample make(const std::string& line, const Source& source = {},
+              const SampleOptions& options = {}) {
     return make_sample(line, "f.jsonl:7", source, tokenizer_, chat_, options);
   }
-  void expect(const std::string& line, const Ids& ids, const Mask& mask, const SampleOptions& options = {},
-              const Source& source = {}) {
+  void expect(const std::string& line, const Ids& ids, const Mask& mask,
+              const SampleOptions& options = {}, const Source& source = {}) {
     const Sample sample = make(line, source, options);
     EXPECT_EQ(sample.input_ids, ids) << line;
     EXPECT_EQ(sample.is_target, mask) << line;
@@ -39,7 +41,8 @@ TEST_F(SampleTest, PromptAndCompletionStrings) {
 }
 
 TEST_F(SampleTest, BosAndEosAreNotDoubled) {
-  expect(R"({"prompt":"<s> w1","completion":"w2 </s>"})", {kBos, word(1), word(2), kEos}, {0, 0, 1, 1});
+  expect(R"({"prompt":"<s> w1","completion":"w2 </s>"})", {kBos, word(1), word(2), kEos},
+         {0, 0, 1, 1});
   expect(R"({"text":"<s> w1 </s>"})", {kBos, word(1), kEos}, {0, 1, 1});
 }
 
@@ -54,18 +57,23 @@ TEST_F(SampleTest, TokenizersThatAddOtherSpecials) {
   const std::string row = R"({"prompt":"w1","completion":"w2"})";
   tokenizer_ = test::word_tokenizer(folder_.path(), {.adds_bos = false});
   expect(row, {word(1), word(2), kEos}, {0, 1, 1});
-  expect(R"({"prompt":"","completion":"w2 w3"})", {word(2), word(3), kEos}, {0, 1, 1});  // nothing predicts w2
+  // nothing predicts w2
+  expect(R"({"prompt":"","completion":"w2 w3"})", {word(2), word(3), kEos}, {0, 1, 1});
   tokenizer_ = test::word_tokenizer(folder_.path(), {.adds_bos = true, .adds_eos = true});
-  expect(row, {kBos, word(1), word(2), kEos}, {0, 0, 1, 1});  // no EOS between prompt and completion
+  // no EOS between prompt and completion
+  expect(row, {kBos, word(1), word(2), kEos}, {0, 0, 1, 1});
   expect(R"({"text":"w1 w2"})", {kBos, word(1), word(2), kEos}, {0, 1, 1, 1});
 }
 
-TEST_F(SampleTest, Text) { expect(R"({"text":"w5 w6 nonsense"})", {kBos, word(5), word(6), kUnknown, kEos}, {0, 1, 1, 1, 1}); }
+TEST_F(SampleTest, Text) {
+  expect(R"({"text":"w5 w6 nonsense"})", {kBos, word(5), word(6), kUnknown, kEos}, {0, 1, 1, 1, 1});
+}
 
 TEST_F(SampleTest, Messages) {
   const std::string row =
       R"({"messages":[{"role":"system","content":"w1"},{"role":"user","content":"w2"},)"
-      R"({"role":"assistant","content":"w3 w4"},{"role":"user","content":"w5"},{"role":"assistant","content":"w6"}]})";
+      R"({"role":"assistant","content":"w3 w4"},{"role":"user","content":"w5"},)"
+      R"({"role":"assistant","content":"w6"}]})";
   const Ids ids{kSystem, word(1), kEnd,  kUser,   word(2), kEnd,       kAssistant, word(3),
                 word(4), kEnd,    kUser, word(5), kEnd,    kAssistant, word(6),    kEnd};
   expect(row, ids, {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1});  // every assistant turn
@@ -75,25 +83,34 @@ TEST_F(SampleTest, Messages) {
 TEST_F(SampleTest, ShareGpt) {
   const Ids ids{kSystem, word(1), kEnd, kUser, word(2), kEnd, kAssistant, word(3), kEnd};
   const Mask mask{0, 0, 0, 0, 0, 0, 0, 1, 1};
-  expect(R"({"conversations":[{"from":"system","value":"w1"},{"from":"human","value":"w2"},{"from":"gpt","value":"w3"}]})", ids,
-         mask);
-  expect(R"({"system":"w1","conversations":[{"from":"user","value":"w2"},{"from":"assistant","value":"w3"}]})", ids, mask);
+  expect(R"({"conversations":[{"from":"system","value":"w1"},{"from":"human",)"
+         R"("value":"w2"},{"from":"gpt","value":"w3"}]})",
+         ids, mask);
+  expect(R"({"system":"w1","conversations":[{"from":"user","value":"w2"},)"
+         R"({"from":"assistant","value":"w3"}]})",
+         ids, mask);
 }
 
 TEST_F(SampleTest, PromptAndCompletionMessages) {
-  const std::string row = R"({"prompt":[{"role":"user","content":"w1"}],"completion":[{"role":"assistant","content":"w2"},)"
+  const std::string row = R"({"prompt":[{"role":"user","content":"w1"}],)"
+                          R"("completion":[{"role":"assistant","content":"w2"},)"
                           R"({"role":"user","content":"w3"},{"role":"assistant","content":"w4"}]})";
-  const Ids ids{kUser, word(1), kEnd, kAssistant, word(2), kEnd, kUser, word(3), kEnd, kAssistant, word(4), kEnd};
-  // All that the full rendering adds is the completion, and nothing is appended to what the template ends.
+  const Ids ids{kUser, word(1), kEnd, kAssistant, word(2), kEnd,
+                kUser, word(3), kEnd, kAssistant, word(4), kEnd};
+  // All that the full rendering adds is the completion, and nothing is appended to what the
+  // template ends.
   expect(row, ids, {0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1});
   expect(row, ids, {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, all_tokens_);
 }
 
 TEST_F(SampleTest, Alpaca) {
   const auto prompt = [&](const std::string& text) { return tokenizer_.encode(text, true); };
-  const std::string tail = "Write a response that appropriately completes the request.\n\n### Instruction:\nw1\n\n";
-  Ids with = prompt("Below is an instruction that describes a task, paired with an input that provides further context. " + tail +
-                    "### Input:\nw2\n\n### Response:\n");
+  const std::string tail =
+      "Write a response that appropriately completes the request.\n\n### Instruction:\nw1\n\n";
+  Ids with = prompt(
+      "Below is an instruction that describes a task, paired with an input that provides further "
+      "context. " +
+      tail + "### Input:\nw2\n\n### Response:\n");
   Ids alone = prompt("Below is an instruction that describes a task. " + tail + "### Response:\n");
   EXPECT_EQ(alone.size(), 1u + 8 + 8 + 5);
   for (auto& [ids, row] : {std::pair{with, R"({"instruction":"w1","input":"w2","output":"w3"})"},
@@ -101,29 +118,36 @@ TEST_F(SampleTest, Alpaca) {
                            std::pair{alone, R"({"instruction":"w1","output":"w3"})"}}) {
     Mask mask(ids.size(), 0);
     Ids all = ids;
-    for (const int32_t id : {word(3), int32_t{kEos}}) all.push_back(id), mask.push_back(1);
+    for (const int32_t id : {word(3), int32_t{kEos}})
+      all.push_back(id), mask.push_back(1);
     expect(row, all, mask);
   }
 }
 
 TEST_F(SampleTest, InputIds) {
   expect(R"({"input_ids":[11,12,13]})", {11, 12, 13}, {0, 1, 1});
-  expect(R"({"input_ids":[11,12,13,14],"labels":[-100,-100,13,-100]})", {11, 12, 13, 14}, {0, 0, 1, 0});
+  expect(R"({"input_ids":[11,12,13,14],"labels":[-100,-100,13,-100]})", {11, 12, 13, 14},
+         {0, 0, 1, 0});
   expect(R"({"input_ids":[11,12],"labels":[11,12],"attention_mask":[1,1]})", {11, 12}, {0, 1});
 }
 
 TEST_F(SampleTest, ColumnsAreRenamed) {
   const Source source{.columns = {{"prompt", "question"}, {"completion", "answer"}}};
   const Sample sample =
-      make(R"({"id":17,"question":"w1","answer":"w2","prompt":"other","score":0.5,"list":[1],"flag":true})", source);
+      make(R"({"id":17,"question":"w1","answer":"w2","prompt":"other","score":0.5,)"
+           R"("list":[1],"flag":true})",
+           source);
   EXPECT_EQ(sample.input_ids, (Ids{kBos, word(1), word(2), kEos}));
-  const std::vector<std::pair<std::string, std::string>> fields{{"id", "17"}, {"prompt", "other"}, {"score", "0.5"}};
+  const std::vector<std::pair<std::string, std::string>> fields{
+      {"id", "17"}, {"prompt", "other"}, {"score", "0.5"}};
   EXPECT_EQ(sample.fields, fields);
 }
 
 TEST_F(SampleTest, OtherColumnsAreKept) {
-  const Sample sample = make(R"({"prompt":"w1","completion":"w2","answer":"42","domain":"math","none":null})");
-  const std::vector<std::pair<std::string, std::string>> fields{{"answer", "42"}, {"domain", "math"}};
+  const Sample sample =
+      make(R"({"prompt":"w1","completion":"w2","answer":"42","domain":"math","none":null})");
+  const std::vector<std::pair<std::string, std::string>> fields{{"answer", "42"},
+                                                                {"domain", "math"}};
   EXPECT_EQ(sample.fields, fields);
 }
 
@@ -137,7 +161,9 @@ TEST_F(SampleTest, OverMaxLengthTheStartIsKept) {
 }
 
 TEST_F(SampleTest, DetectsTheFormatByTheKeys) {
-  const auto detect = [](const std::string& line, const Source& source = {}) { return detect_format(line, "f:1", source); };
+  const auto detect = [](const std::string& line, const Source& source = {}) {
+    return detect_format(line, "f:1", source);
+  };
   EXPECT_EQ(detect(R"({"messages":[]})"), Format::kMessages);
   EXPECT_EQ(detect(R"({"prompt":"","messages":[]})"), Format::kMessages);
   EXPECT_EQ(detect(R"({"prompt":"","completion":"","answer":"3"})"), Format::kPromptCompletion);
@@ -146,25 +172,37 @@ TEST_F(SampleTest, DetectsTheFormatByTheKeys) {
   EXPECT_EQ(detect(R"({"conversations":[]})"), Format::kShareGpt);
   EXPECT_EQ(detect(R"({"input_ids":[],"labels":[]})"), Format::kInputIds);
   EXPECT_EQ(detect(R"({"messages":[],"text":null})"), Format::kMessages) << "null is absent";
-  EXPECT_EQ(detect(R"({"q":"","a":""})", {.columns = {{"prompt", "q"}, {"completion", "a"}}}), Format::kPromptCompletion);
-  EXPECT_EQ(detect(R"({"q":""})", {.format = Format::kText, .columns = {{"text", "q"}}}), Format::kText);
+  EXPECT_EQ(detect(R"({"q":"","a":""})", {.columns = {{"prompt", "q"}, {"completion", "a"}}}),
+            Format::kPromptCompletion);
+  EXPECT_EQ(detect(R"({"q":""})", {.format = Format::kText, .columns = {{"text", "q"}}}),
+            Format::kText);
 }
 
 TEST_F(SampleTest, GenerationPromptOfATrainedTokenizerMeetsItsCompletion) {
   const auto folder = folder_.path() / "trained";
   std::filesystem::create_directories(folder);
-  models::train_tokenizer({"one two three four", "what is one and two"}, {.vocab_size = 300}, folder);
+  models::train_tokenizer({"one two three four", "what is one and two"}, {.vocab_size = 300},
+                          folder);
   tokenizer_ = models::Tokenizer::load(folder);
   chat_ = models::ChatTemplate::load(folder);
-  const Sample pair = make(R"({"prompt":[{"role":"user","content":"one"}],"completion":[{"role":"assistant","content":"two"}]})");
-  const Sample chat = make(R"({"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"two"}]})");
+  const Sample pair = make(R"({"prompt":[{"role":"user","content":"one"}],)"
+                           R"("completion":[{"role":"assistant","content":"two"}]})");
+  const Sample chat = make(
+      R"({"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"two"}]})");
   EXPECT_EQ(tokenizer_.decode(pair.input_ids, false), tokenizer_.decode(chat.input_ids, false));
-  const auto first = [](const Sample& s) { return std::find(s.is_target.begin(), s.is_target.end(), 1) - s.is_target.begin(); };
-  EXPECT_TRUE(tokenizer_.decode(std::span(chat.input_ids).subspan(static_cast<size_t>(first(chat))), false).starts_with("two"));
+  const auto first = [](const Sample& s) {
+    return std::find(s.is_target.begin(), s.is_target.end(), 1) - s.is_target.begin();
+  };
+  EXPECT_TRUE(
+      tokenizer_.decode(std::span(chat.input_ids).subspan(static_cast<size_t>(first(chat))), false)
+          .starts_with("two"));
   EXPECT_EQ(first(pair), first(chat));
   const SampleOptions all{.assistant_only_loss = false};
-  EXPECT_EQ(make(R"({"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"two"}]})", {}, all).input_ids,
-            chat.input_ids);
+  EXPECT_EQ(
+      make(R"({"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"two"}]})",
+           {}, all)
+          .input_ids,
+      chat.input_ids);
 }
 
 }  // namespace

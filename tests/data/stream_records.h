@@ -22,36 +22,42 @@ struct StepRecord {
 
 inline Ids ids_of(const MicroBatch& batch) {
   Ids ids;
-  for (const Sample& sample : batch.samples) ids.push_back(numbered_row_id(sample));
+  for (const Sample& sample : batch.samples)
+    ids.push_back(numbered_row_id(sample));
   return ids;
 }
 inline StepRecord record(const BatchStream::Step& step) {
   StepRecord result{{}, step.after, step.epoch};
-  for (const MicroBatch& batch : step.micro_batches) result.micro_batches.push_back(ids_of(batch));
+  for (const MicroBatch& batch : step.micro_batches)
+    result.micro_batches.push_back(ids_of(batch));
   return result;
 }
 // The steps of one rank until `epochs` epochs are consumed.
-inline std::vector<StepRecord> run_epochs(const std::shared_ptr<const Dataset>& set, const BatchOptions& options,
-                                          int64_t epochs) {
+inline std::vector<StepRecord> run_epochs(const std::shared_ptr<const Dataset>& set,
+                                          const BatchOptions& options, int64_t epochs) {
   BatchStream stream(set, options);
   std::vector<StepRecord> steps;
-  do steps.push_back(record(stream.next()));
+  do
+    steps.push_back(record(stream.next()));
   while (steps.back().after.epoch < epochs);
   return steps;
 }
 // By rank.
-inline std::vector<std::vector<StepRecord>> run_ranks(const std::shared_ptr<const Dataset>& set, BatchOptions options,
-                                                      int64_t dp_size, int64_t epochs) {
+inline std::vector<std::vector<StepRecord>> run_ranks(const std::shared_ptr<const Dataset>& set,
+                                                      BatchOptions options, int64_t dp_size,
+                                                      int64_t epochs) {
   std::vector<std::vector<StepRecord>> ranks;
   options.dp_size = dp_size;
-  for (options.dp_rank = 0; options.dp_rank < dp_size; ++options.dp_rank) ranks.push_back(run_epochs(set, options, epochs));
+  for (options.dp_rank = 0; options.dp_rank < dp_size; ++options.dp_rank)
+    ranks.push_back(run_epochs(set, options, epochs));
   return ranks;
 }
 // All samples of step `s` over all ranks, sorted.
 inline Ids global_batch(const std::vector<std::vector<StepRecord>>& ranks, size_t s) {
   Ids all;
   for (const auto& rank : ranks)
-    for (const Ids& ids : rank.at(s).micro_batches) all.insert(all.end(), ids.begin(), ids.end());
+    for (const Ids& ids : rank.at(s).micro_batches)
+      all.insert(all.end(), ids.begin(), ids.end());
   std::sort(all.begin(), all.end());
   return all;
 }

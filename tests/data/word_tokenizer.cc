@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 TempFolder::TempFolder() {
   static std::atomic<int> next{0};
-  path_ = fs::temp_directory_path() / ("retort-data-" + std::to_string(::getpid()) + "-" + std::to_string(next++));
+  path_ = fs::temp_directory_path() /
+          ("retort-data-" + std::to_string(::getpid()) + "-" + std::to_string(next++));
   fs::remove_all(path_);
   fs::create_directories(path_);
 }
@@ -26,25 +27,35 @@ fs::path TempFolder::write(const std::string& name, std::string_view content) co
 }
 
 models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions& options) {
-  const std::vector<std::string> specials{"<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"};
+  const std::vector<std::string> specials{"<unk>",    "<s>",           "</s>",   "<|system|>",
+                                          "<|user|>", "<|assistant|>", "<|end|>"};
   std::string added, vocab;
   for (size_t i = 0; i < specials.size(); ++i) {
-    added += std::string(i ? "," : "") + "{\"id\":" + std::to_string(i) + ",\"content\":\"" + specials[i] +
-             "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}";
+    added += std::string(i ? "," : "") + "{\"id\":" + std::to_string(i) + ",\"content\":\"" +
+             specials[i] +
+             "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+             "\"special\":true}";
     vocab += std::string(i ? "," : "") + "\"" + specials[i] + "\":" + std::to_string(i);
   }
-  for (int32_t i = kEnd + 1; i < kFirstWord; ++i) vocab += ",\"unused" + std::to_string(i) + "\":" + std::to_string(i);
-  for (int32_t i = 0; i < kNumWords; ++i) vocab += ",\"w" + std::to_string(i) + "\":" + std::to_string(word(i));
-  const std::string bos = R"({"SpecialToken":{"id":"<s>","type_id":0}})", eos = R"({"SpecialToken":{"id":"</s>","type_id":0}})";
+  for (int32_t i = kEnd + 1; i < kFirstWord; ++i)
+    vocab += ",\"unused" + std::to_string(i) + "\":" + std::to_string(i);
+  for (int32_t i = 0; i < kNumWords; ++i)
+    vocab += ",\"w" + std::to_string(i) + "\":" + std::to_string(word(i));
+  const std::string bos = R"({"SpecialToken":{"id":"<s>","type_id":0}})",
+                    eos = R"({"SpecialToken":{"id":"</s>","type_id":0}})";
   const std::string text = R"({"Sequence":{"id":"A","type_id":0}})";
-  const std::string single = (options.adds_bos ? bos + "," : "") + text + (options.adds_eos ? "," + eos : "");
-  const std::string post = R"({"type":"TemplateProcessing","single":[)" + single + R"(],"pair":[)" + text +
-                           R"(,{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{)" +
-                           R"("<s>":{"id":"<s>","ids":[1],"tokens":["<s>"]},"</s>":{"id":"</s>","ids":[2],"tokens":["</s>"]}}})";
+  const std::string single =
+      (options.adds_bos ? bos + "," : "") + text + (options.adds_eos ? "," + eos : "");
+  const std::string post =
+      R"({"type":"TemplateProcessing","single":[)" + single + R"(],"pair":[)" + text +
+      R"(,{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{)" +
+      R"("<s>":{"id":"<s>","ids":[1],"tokens":["<s>"]},"</s>":{"id":"</s>","ids":[2],)"
+      R"("tokens":["</s>"]}}})";
   std::ofstream(folder / "tokenizer.json")
       << R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)" << added
-      << R"(],"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":)" << post
-      << R"(,"decoder":null,"model":{"type":"WordLevel","vocab":{)" << vocab << R"(},"unk_token":"<unk>"}})";
+      << R"(],"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":)"
+      << post << R"(,"decoder":null,"model":{"type":"WordLevel","vocab":{)" << vocab
+      << R"(},"unk_token":"<unk>"}})";
   std::ofstream(folder / "tokenizer_config.json")
       << R"({"tokenizer_class":"PreTrainedTokenizerFast","unk_token":"<unk>","bos_token":"<s>")"
       << (options.has_eos ? R"(,"eos_token":"</s>"})" : "}");
@@ -57,28 +68,34 @@ models::ChatTemplate chat_template(std::string_view source) {
 
 std::string numbered_row(int64_t id, int64_t tokens) {
   RETORT_CHECK(tokens >= 5 && id < kNumWords * kNumWords);
-  std::string ids = std::to_string(kBos) + "," + std::to_string(word(static_cast<int32_t>(id / kNumWords))) + "," +
+  std::string ids = std::to_string(kBos) + "," +
+                    std::to_string(word(static_cast<int32_t>(id / kNumWords))) + "," +
                     std::to_string(word(static_cast<int32_t>(id % kNumWords)));
-  for (int64_t i = 4; i < tokens; ++i) ids += "," + std::to_string(word(static_cast<int32_t>(i % kNumWords)));
+  for (int64_t i = 4; i < tokens; ++i)
+    ids += "," + std::to_string(word(static_cast<int32_t>(i % kNumWords)));
   return "{\"input_ids\":[" + ids + "," + std::to_string(kEos) + "]}\n";
 }
 
 int64_t numbered_row_id(const Sample& sample) {
-  return int64_t{sample.input_ids.at(1) - kFirstWord} * kNumWords + (sample.input_ids.at(2) - kFirstWord);
+  return int64_t{sample.input_ids.at(1) - kFirstWord} * kNumWords +
+         (sample.input_ids.at(2) - kFirstWord);
 }
 
-Dataset numbered_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
+Dataset numbered_dataset(const TempFolder& folder,
+                         const std::vector<std::vector<int64_t>>& lengths_by_source,
                          const std::vector<double>& weights, const DataOptions& options) {
   std::vector<Source> sources;
   int64_t id = 0;
   for (size_t s = 0; s < lengths_by_source.size(); ++s) {
     std::string rows;
-    for (const int64_t length : lengths_by_source[s]) rows += numbered_row(id++, length);
+    for (const int64_t length : lengths_by_source[s])
+      rows += numbered_row(id++, length);
     Source source{.path = folder.write("source" + std::to_string(s) + ".jsonl", rows).string()};
     if (s < weights.size()) source.weight = weights[s];
     sources.push_back(source);
   }
-  return Dataset(sources, options, word_tokenizer(folder.path()), chat_template(), folder.path() / "cache");
+  return Dataset(sources, options, word_tokenizer(folder.path()), chat_template(),
+                 folder.path() / "cache");
 }
 
 }  // namespace retort::data::test

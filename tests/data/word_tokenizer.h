@@ -28,7 +28,16 @@ class TempFolder {
 };
 
 // Ids of the special tokens; the words w0, w1, ... have the ids kFirstWord + 0, + 1, ...
-enum SpecialId : int32_t { kUnknown = 0, kBos = 1, kEos = 2, kSystem = 3, kUser = 4, kAssistant = 5, kEnd = 6, kFirstWord = 10 };
+enum SpecialId : int32_t {
+  kUnknown = 0,
+  kBos = 1,
+  kEos = 2,
+  kSystem = 3,
+  kUser = 4,
+  kAssistant = 5,
+  kEnd = 6,
+  kFirstWord = 10
+};
 inline constexpr int32_t kNumWords = 90;
 inline int32_t word(int32_t i) { return kFirstWord + i; }
 
@@ -37,9 +46,11 @@ struct TokenizerOptions {
   bool adds_eos = false;  // and </s> behind, as some post-processors do
   bool has_eos = true;    // whether </s> is named eos_token
 };
-models::Tokenizer word_tokenizer(const std::filesystem::path& folder, const TokenizerOptions& options = {});
+models::Tokenizer word_tokenizer(const std::filesystem::path& folder,
+                                 const TokenizerOptions& options = {});
 
-// <|role|>content<|end|> for each message; the assistant's content and <|end|> stand between generation marks.
+// <|role|>content<|end|> for each message; the assistant's content and <|end|> stand between
+// generation marks.
 inline constexpr std::string_view kMarkedTemplate =
     "{% for m in messages %}<|{{ m.role }}|>"
     "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
@@ -53,10 +64,12 @@ std::string numbered_row(int64_t id, int64_t tokens);
 int64_t numbered_row_id(const Sample& sample);
 
 // A dataset over numbered rows with these lengths; the numbers run through all sources.
-Dataset numbered_dataset(const TempFolder& folder, const std::vector<std::vector<int64_t>>& lengths_by_source,
+Dataset numbered_dataset(const TempFolder& folder,
+                         const std::vector<std::vector<int64_t>>& lengths_by_source,
                          const std::vector<double>& weights = {}, const DataOptions& options = {});
 
-// The message of the kInvalidArgument that `call` throws; "" if it throws nothing or something else.
+// The message of the kInvalidArgument that `call` throws; "" if it throws nothing or something
+// else.
 template <class F>
 std::string invalid_argument(F&& call) {
   try {

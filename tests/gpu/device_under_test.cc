@@ -10,7 +10,9 @@ namespace retort::gpu_testing {
 std::string module_path() {
   if (const char* path = std::getenv("RETORT_CUDA_MODULE")) return path;
   const char* program = std::getenv("RETORT_BIN");
-  return (std::filesystem::path(program ? program : "build/bin/retort").parent_path() / "libretort_cuda.so").string();
+  return (std::filesystem::path(program ? program : "build/bin/retort").parent_path() /
+          "libretort_cuda.so")
+      .string();
 }
 
 DeviceUnderTest find_device() {
@@ -24,11 +26,13 @@ DeviceUnderTest find_device() {
     result.num_devices = result.module->num_devices();
   } catch (const Error& e) {
     // Without a driver its libraries are not installed either.
-    result.missing = std::filesystem::exists("/dev/nvidiactl") ? "the CUDA module cannot be used here: " + e.message()
-                                                               : "no device: this machine has no NVIDIA driver (/dev/nvidiactl)";
+    result.missing = std::filesystem::exists("/dev/nvidiactl")
+                         ? "the CUDA module cannot be used here: " + e.message()
+                         : "no device: this machine has no NVIDIA driver (/dev/nvidiactl)";
     return result;
   }
-  if (result.num_devices == 0) result.missing = "no device: the CUDA driver is missing or shows none";
+  if (result.num_devices == 0)
+    result.missing = "no device: the CUDA driver is missing or shows none";
   return result;
 }
 

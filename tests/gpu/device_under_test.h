@@ -24,10 +24,11 @@ DeviceUnderTest find_device();
 }  // namespace retort::gpu_testing
 
 // Skips the test with the reason where there are fewer than `count` devices.
-#define RETORT_NEEDS_DEVICES(count)                                                                     \
-  const auto device_under_test = ::retort::gpu_testing::find_device();                                  \
-  if (!device_under_test.missing.empty()) {                                                             \
-    GTEST_SKIP() << device_under_test.missing;                                                          \
-  } else if (device_under_test.num_devices < (count)) {                                                 \
-    GTEST_SKIP() << "needs " << (count) << " devices, this host has " << device_under_test.num_devices; \
+#define RETORT_NEEDS_DEVICES(count)                                    \
+  const auto device_under_test = ::retort::gpu_testing::find_device(); \
+  if (!device_under_test.missing.empty()) {                            \
+    GTEST_SKIP() << device_under_test.missing;                         \
+  } else if (device_under_test.num_devices < (count)) {                \
+    GTEST_SKIP() << "needs " << (count) << " devices, this host has "  \
+                 << device_under_test.num_devices;                     \
   }

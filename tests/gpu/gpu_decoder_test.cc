@@ -1,4 +1,5 @@
-// The decoder on a device against the decoder on the CPU: hidden states and the gradient of every parameter.
+// The decoder on a device against the decoder on the CPU: hidden states and the gradient of every
+// parameter.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -21,8 +22,10 @@ struct Case {
 ModelConfig config_of(const Case& given) {
   ModelConfig config;
   config.family = Family::kQwen3;
-  config.vocab_size = 300, config.hidden_size = 128, config.intermediate_size = 256, config.num_hidden_layers = 2;
-  config.num_attention_heads = 4, config.num_key_value_heads = given.kv_heads, config.head_dim = given.head_dim;
+  config.vocab_size = 300, config.hidden_size = 128, config.intermediate_size = 256,
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4, config.num_key_value_heads = given.kv_heads,
+  config.head_dim = given.head_dim;
   config.max_position_embeddings = 512;
   config.initializer_range = 0.1;
   config.sliding_window = {given.window, given.window};
@@ -36,7 +39,8 @@ PackedTokens some_tokens() {
   for (const size_t length : {3u, 70u, 1u, 45u}) {
     rows.emplace_back();
     for (size_t i = 0; i < length; ++i)
-      rows.back().push_back(static_cast<int32_t>((state = state * 1664525u + 1013904223u) >> 8) % 300);
+      rows.back().push_back(static_cast<int32_t>((state = state * 1664525u + 1013904223u) >> 8) %
+                            300);
   }
   return pack_rows(rows);
 }
@@ -89,20 +93,24 @@ TEST_P(GpuDecoder, AgreesWithTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Paths, GpuDecoder,
                          ::testing::Values(Case{"fp32_grouped", at::kFloat, 2, 32, 0, 2e-3},
-                                           Case{"fp32_window", at::kFloat, 2, 32, 16, 2e-3},  // block by block
+                                           // block by block
+                                           Case{"fp32_window", at::kFloat, 2, 32, 16, 2e-3},
                                            Case{"bf16_grouped", at::kBFloat16, 2, 64, 0, 3e-2},
                                            Case{"bf16_heads", at::kBFloat16, 4, 32, 0, 3e-2},
                                            Case{"bf16_window", at::kBFloat16, 1, 32, 16, 3e-2},
-                                           Case{"bf16_odd_width", at::kBFloat16, 2, 20, 0, 3e-2}),  // block by block
+                                           // block by block
+                                           Case{"bf16_odd_width", at::kBFloat16, 2, 20, 0, 3e-2}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(GpuAttention, TheKernelsAreTakenWhereTheyFit) {
   RETORT_NEEDS_DEVICES(1);
   const auto plan = [](int64_t head_dim, int64_t window) {
-    return c10::make_intrusive<AttentionPlan>(HeadShape{4, 2, head_dim}, std::vector<int64_t>{0, 30, 40}, std::vector<Fork>{},
+    return c10::make_intrusive<AttentionPlan>(HeadShape{4, 2, head_dim},
+                                              std::vector<int64_t>{0, 30, 40}, std::vector<Fork>{},
                                               window, at::TensorOptions());
   };
-  const at::Tensor bf16 = at::empty({40, 128}, at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16));
+  const at::Tensor bf16 =
+      at::empty({40, 128}, at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16));
   EXPECT_TRUE(has_device_kernel(bf16, *plan(32, 0)));
   EXPECT_TRUE(has_device_kernel(bf16, *plan(32, 8)));
   EXPECT_FALSE(has_device_kernel(bf16, *plan(20, 0)));

@@ -1,4 +1,5 @@
-// The losses and a teacher's payloads on a device against the CPU: values and gradients, in fp32 and bf16.
+// The losses and a teacher's payloads on a device against the CPU: values and gradients, in fp32
+// and bf16.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +15,9 @@
 namespace retort::losses {
 namespace {
 
-at::Tensor there(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().to(at::Device(at::kCUDA, 0)) : tensor; }
+at::Tensor there(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.detach().to(at::Device(at::kCUDA, 0)) : tensor;
+}
 at::Tensor leaf(const at::Tensor& tensor, at::ScalarType dtype, bool device) {
   if (!tensor.defined()) return tensor;
   const at::Tensor copy = tensor.detach().to(dtype, false, true);
@@ -29,7 +32,9 @@ double relative(const at::Tensor& got, const at::Tensor& expected) {
 // What a loss makes of a head, here or there.
 struct Head {
   Head(const Problem& p, at::ScalarType dtype, bool device)
-      : hidden(leaf(p.hidden, dtype, device)), weight(leaf(p.weight, dtype, device)), bias(leaf(p.bias, dtype, device)) {}
+      : hidden(leaf(p.hidden, dtype, device)),
+        weight(leaf(p.weight, dtype, device)),
+        bias(leaf(p.bias, dtype, device)) {}
   at::Tensor hidden, weight, bias;
 };
 void expect_gradients(const Head& got, const Head& expected, double tolerance) {
@@ -55,11 +60,14 @@ TEST(GpuLosses, EveryDivergenceTailAndPayload) {
       SCOPED_TRACE(c.name);
       const Problem& p = all.problems[c.problem];
       const Head host(p, precision.dtype, false), device(p, precision.dtype, true);
-      const DistillResult expected = linear_distill(host.hidden, host.weight, host.bias, p.targets, c.signal, c.options);
+      const DistillResult expected =
+          linear_distill(host.hidden, host.weight, host.bias, p.targets, c.signal, c.options);
       // The signal from the host, as it comes over the wire.
-      const DistillResult got = linear_distill(device.hidden, device.weight, device.bias, p.targets, c.signal, c.options);
+      const DistillResult got =
+          linear_distill(device.hidden, device.weight, device.bias, p.targets, c.signal, c.options);
       EXPECT_LT(relative(got.loss_sum, expected.loss_sum), precision.tolerance);
-      EXPECT_NEAR(got.teacher_mass_sum, expected.teacher_mass_sum, 1e-4 * expected.teacher_mass_sum);
+      EXPECT_NEAR(got.teacher_mass_sum, expected.teacher_mass_sum,
+                  1e-4 * expected.teacher_mass_sum);
       expected.loss_sum.backward();
       got.loss_sum.backward();
       expect_gradients(device, host, precision.tolerance);
@@ -68,20 +76,30 @@ TEST(GpuLosses, EveryDivergenceTailAndPayload) {
 
 TEST(GpuLosses, CrossEntropyAndLogProbabilities) {
   RETORT_NEEDS_DEVICES(1);
-  const Problem p =
-      random_problem({.rows = 700, .vocab = 5003, .width = 48, .teacher_vocab = 1, .teacher_width = 1, .bias = true}, 61);
+  const Problem p = random_problem({.rows = 700,
+                                    .vocab = 5003,
+                                    .width = 48,
+                                    .teacher_vocab = 1,
+                                    .teacher_width = 1,
+                                    .bias = true},
+                                   61);
   const at::Tensor scale = at::sin(at::arange(700, at::kFloat));
   for (const Precision& precision : kPrecisions)
     for (const bool host_targets : {true, false}) {
       const Head host(p, precision.dtype, false), device(p, precision.dtype, true);
       const at::Tensor targets = host_targets ? p.targets : there(p.targets);
-      const CrossEntropyResult expected = linear_cross_entropy(host.hidden, host.weight, host.bias, p.targets);
-      const CrossEntropyResult got = linear_cross_entropy(device.hidden, device.weight, device.bias, targets, 256);
+      const CrossEntropyResult expected =
+          linear_cross_entropy(host.hidden, host.weight, host.bias, p.targets);
+      const CrossEntropyResult got =
+          linear_cross_entropy(device.hidden, device.weight, device.bias, targets, 256);
       EXPECT_LT(relative(got.loss_sum, expected.loss_sum), precision.tolerance);
-      EXPECT_NEAR(static_cast<double>(got.num_correct), static_cast<double>(expected.num_correct), 2);
+      EXPECT_NEAR(static_cast<double>(got.num_correct), static_cast<double>(expected.num_correct),
+                  2);
       const LogProbsOptions options{.temperature = 0.7, .entropy = true};
-      const LogProbs rows = linear_log_probs(host.hidden, host.weight, host.bias, p.targets, options);
-      const LogProbs mine = linear_log_probs(device.hidden, device.weight, device.bias, targets, options);
+      const LogProbs rows =
+          linear_log_probs(host.hidden, host.weight, host.bias, p.targets, options);
+      const LogProbs mine =
+          linear_log_probs(device.hidden, device.weight, device.bias, targets, options);
       EXPECT_LT(relative(mine.log_probs, rows.log_probs), precision.tolerance);
       EXPECT_LT(relative(mine.entropy, rows.entropy), precision.tolerance);
       (expected.loss_sum + (rows.log_probs * scale).sum()).backward();
@@ -96,7 +114,8 @@ TEST(GpuLosses, PreferencesAndPolicyGradients) {
   const auto preference = [&](bool device) {
     const auto put = [&](const at::Tensor& t) { return device ? there(t) : t; };
     const at::Tensor chosen = leaf(a, at::kFloat, device), rejected = leaf(b, at::kFloat, device);
-    preference_loss({chosen, rejected, put(b), put(a), put(counts), put(counts)}, {}).loss_sum.backward();
+    preference_loss({chosen, rejected, put(b), put(a), put(counts), put(counts)}, {})
+        .loss_sum.backward();
     return at::cat({chosen.grad(), rejected.grad()}).cpu();
   };
   EXPECT_TRUE(at::equal(preference(true), preference(false)));
@@ -117,12 +136,14 @@ TEST(GpuLosses, PreferencesAndPolicyGradients) {
 TEST(GpuPayload, AgreesWithTheCpu) {
   RETORT_NEEDS_DEVICES(1);
   using roles::PayloadKind;
-  const Problem p = random_problem({.rows = 200, .vocab = 3001, .width = 32, .teacher_vocab = 1, .teacher_width = 1}, 71);
-  for (const roles::PayloadSpec& spec : std::vector<roles::PayloadSpec>{{.kind = PayloadKind::kTopK, .top_k = 64},
-                                                                        {.kind = PayloadKind::kTopK, .common_vocab = 2900},
-                                                                        {.kind = PayloadKind::kFull, .temperature = 2.0},
-                                                                        {.kind = PayloadKind::kTargetLogProbs},
-                                                                        {.kind = PayloadKind::kHiddenStates}}) {
+  const Problem p = random_problem(
+      {.rows = 200, .vocab = 3001, .width = 32, .teacher_vocab = 1, .teacher_width = 1}, 71);
+  for (const roles::PayloadSpec& spec :
+       std::vector<roles::PayloadSpec>{{.kind = PayloadKind::kTopK, .top_k = 64},
+                                       {.kind = PayloadKind::kTopK, .common_vocab = 2900},
+                                       {.kind = PayloadKind::kFull, .temperature = 2.0},
+                                       {.kind = PayloadKind::kTargetLogProbs},
+                                       {.kind = PayloadKind::kHiddenStates}}) {
     SCOPED_TRACE(std::string(enum_name(spec.kind)));
     const roles::Payload expected = make_payload(p.hidden, p.weight, spec, p.targets);
     const roles::Payload got = make_payload(there(p.hidden), there(p.weight), spec, p.targets);
@@ -146,7 +167,8 @@ TEST(GpuPayload, AgreesWithTheCpu) {
 // The same values on both sides: no rounding, so the same order.
 TEST(GpuPayload, TiesAreOrderedAlike) {
   RETORT_NEEDS_DEVICES(1);
-  const at::Tensor values = (at::arange(50 * 4000) * 7919).remainder(97).view({50, 4000}).to(at::kFloat);
+  const at::Tensor values =
+      (at::arange(50 * 4000) * 7919).remainder(97).view({50, 4000}).to(at::kFloat);
   for (const int64_t k : {1, 64, 1000, 4000}) {
     const auto [top, ids] = roles::top_k(there(values), k);
     const auto [expected_top, expected_ids] = roles::top_k(values, k);

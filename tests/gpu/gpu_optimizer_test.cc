@@ -1,4 +1,5 @@
-// Gradients, their norm and AdamW on a device against the same steps on the CPU; sharded over two ranks that share a device.
+// Gradients, their norm and AdamW on a device against the same steps on the CPU; sharded over two
+// ranks that share a device.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -29,7 +30,8 @@ struct Training {
 
   Training(World& world, const at::Device& device, at::ScalarType dtype, bool shard = false)
       : parameters(make(device, dtype)),
-        buckets(parameters, world.dp(), {.bucket_bytes = 40'000, .mp = &world.mp(), .shard = shard}),
+        buckets(parameters, world.dp(),
+                {.bucket_bytes = 40'000, .mp = &world.mp(), .shard = shard}),
         gather(buckets),
         optimizer(buckets, {.weight_decay = 0.1, .no_decay_suffixes = {".bias"}}) {}
 
@@ -37,7 +39,8 @@ struct Training {
     std::vector<NamedParameter> parameters;
     const auto add = [&](const char* name, std::vector<int64_t> shape) {
       const int64_t numel = c10::multiply_integers(shape);
-      const at::Tensor value = (at::arange(numel, at::kDouble) * 0.7 + static_cast<double>(parameters.size())).sin();
+      const at::Tensor value =
+          (at::arange(numel, at::kDouble) * 0.7 + static_cast<double>(parameters.size())).sin();
       parameters.push_back({name, value.view(shape).to(dtype).to(device).requires_grad_(true)});
     };
     add("embed", {301, 65});
@@ -56,9 +59,12 @@ struct Training {
       buckets.set_last_micro_batch(micro == 1);
       std::vector<at::Tensor> losses;
       for (const NamedParameter& p : parameters) {
-        const at::Tensor weights =
-            (at::arange(p.value.numel(), at::kDouble) * 0.3 + static_cast<double>(3 * number + micro + 7 * rank)).cos();
-        losses.push_back((p.value * weights.view(p.value.sizes()).to(p.value.options().requires_grad(false))).sum());
+        const at::Tensor weights = (at::arange(p.value.numel(), at::kDouble) * 0.3 +
+                                    static_cast<double>(3 * number + micro + 7 * rank))
+                                       .cos();
+        losses.push_back(
+            (p.value * weights.view(p.value.sizes()).to(p.value.options().requires_grad(false)))
+                .sum());
       }
       at::stack(losses).sum().backward();
     }
@@ -72,7 +78,8 @@ struct Training {
 };
 
 double relative(const at::Tensor& got, const at::Tensor& expected) {
-  const at::Tensor a = got.detach().cpu().to(at::kDouble), b = expected.detach().cpu().to(at::kDouble);
+  const at::Tensor a = got.detach().cpu().to(at::kDouble),
+                   b = expected.detach().cpu().to(at::kDouble);
   return ((a - b).norm() / b.norm().clamp_min(1e-12)).item<double>();
 }
 
@@ -95,13 +102,16 @@ TEST_P(GpuOptimizer, AgreesWithTheCpu) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(got[i].values.is_cuda()) << got[i].name;
-    EXPECT_LT(relative(got[i].values, expected[i].values), 1e-5) << got[i].name;  // the masters of bf16 among them
+    // the masters of bf16 among them
+    EXPECT_LT(relative(got[i].values, expected[i].values), 1e-5) << got[i].name;
   }
   for (size_t i = 0; i < device.parameters.size(); ++i) {
     EXPECT_TRUE(device.buckets.main_grad(i).is_cuda());
-    EXPECT_LT(relative(device.buckets.main_grad(i), host.buckets.main_grad(i)), 1e-6) << device.parameters[i].name;
+    EXPECT_LT(relative(device.buckets.main_grad(i), host.buckets.main_grad(i)), 1e-6)
+        << device.parameters[i].name;
     // A master beside the middle of two bf16 numbers may round to the other one.
-    EXPECT_LT(relative(device.parameters[i].value, host.parameters[i].value), GetParam() == at::kFloat ? 1e-5 : 4e-3)
+    EXPECT_LT(relative(device.parameters[i].value, host.parameters[i].value),
+              GetParam() == at::kFloat ? 1e-5 : 4e-3)
         << device.parameters[i].name;
   }
 }
@@ -110,15 +120,20 @@ TEST_P(GpuOptimizer, StateGoesThroughHostMemory) {
   RETORT_NEEDS_DEVICES(1);
   World world(one_rank(device_under_test));
   Training first(world, world.device(), GetParam()), second(world, world.device(), GetParam());
-  for (int number = 0; number < 3; ++number) first.step(0, number);
+  for (int number = 0; number < 3; ++number)
+    first.step(0, number);
   std::map<std::string, at::Tensor> saved;
-  for (const TensorPiece& piece : first.optimizer.state()) saved[piece.name] = piece.values.cpu();
+  for (const TensorPiece& piece : first.optimizer.state())
+    saved[piece.name] = piece.values.cpu();
   for (size_t i = 0; i < first.parameters.size(); ++i)
     second.parameters[i].value.detach().copy_(first.parameters[i].value.detach().cpu());
-  second.optimizer.load_state(first.optimizer.num_steps(), [&](const TensorPiece& wanted) { return saved.at(wanted.name); });
-  for (int number = 3; number < kSteps; ++number) EXPECT_EQ(first.step(0, number), second.step(0, number));
+  second.optimizer.load_state(first.optimizer.num_steps(),
+                              [&](const TensorPiece& wanted) { return saved.at(wanted.name); });
+  for (int number = 3; number < kSteps; ++number)
+    EXPECT_EQ(first.step(0, number), second.step(0, number));
   for (size_t i = 0; i < first.parameters.size(); ++i)
-    EXPECT_TRUE(at::equal(first.parameters[i].value, second.parameters[i].value)) << first.parameters[i].name;
+    EXPECT_TRUE(at::equal(first.parameters[i].value, second.parameters[i].value))
+        << first.parameters[i].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, GpuOptimizer, ::testing::Values(at::kFloat, at::kBFloat16),
@@ -134,7 +149,8 @@ TEST(GpuGradients, WhatIsNotFiniteIsNamed) {
   training.buckets.main_grad(3)[0] = std::numeric_limits<float>::infinity();
   training.buckets.main_grad(4).fill_(std::numeric_limits<float>::max());  // finite all the same
   EXPECT_TRUE(std::isnan(training.buckets.norm()));
-  EXPECT_EQ(training.buckets.non_finite(), (std::vector<std::string>{"embed (norm nan)", "q.bias (norm inf)"}));
+  EXPECT_EQ(training.buckets.non_finite(),
+            (std::vector<std::string>{"embed (norm nan)", "q.bias (norm inf)"}));
 }
 
 TEST(GpuGradients, TwoDevicesInOneListAreRefused) {
@@ -145,10 +161,12 @@ TEST(GpuGradients, TwoDevicesInOneListAreRefused) {
   const Error buckets = error_of([&] { GradBuckets(parameters, world.dp(), {}); });
   const Error optimizer = error_of([&] { AdamW(parameters, {}); });
   for (const Error& e : {buckets, optimizer})
-    EXPECT_NE(e.message().find("'q.weight' is on cpu and 'embed' on cuda:0"), std::string::npos) << e.what();
+    EXPECT_NE(e.message().find("'q.weight' is on cpu and 'embed' on cuda:0"), std::string::npos)
+        << e.what();
 }
 
-// Of a world of two: sharded as whole. Sums of two in either order are the same bits, the kernels' last elements may not be.
+// Of a world of two: sharded as whole. Sums of two in either order are the same bits, the kernels'
+// last elements may not be.
 void sharded_scenario() {
   World::Options options = child_world_options();
   options.layout.device = Device::kCuda;
@@ -158,13 +176,16 @@ void sharded_scenario() {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Training plain(world, world.device(), dtype), sharded(world, world.device(), dtype, true);
     for (int number = 0; number < kSteps; ++number) {
-      const double norm = sharded.step(world.rank(), number), expected = plain.step(world.rank(), number);
+      const double norm = sharded.step(world.rank(), number),
+                   expected = plain.step(world.rank(), number);
       require(std::abs(norm / expected - 1) < 1e-6, "the norms are the same");
     }
     sharded.gather.wait();
-    require(2 * sharded.optimizer.state_bytes() < plain.optimizer.state_bytes() + 1000, "the state is sharded");
+    require(2 * sharded.optimizer.state_bytes() < plain.optimizer.state_bytes() + 1000,
+            "the state is sharded");
     for (size_t i = 0; i < plain.parameters.size(); ++i)
-      require(relative(sharded.parameters[i].value, plain.parameters[i].value) < (dtype == at::kFloat ? 1e-6 : 4e-3),
+      require(relative(sharded.parameters[i].value, plain.parameters[i].value) <
+                  (dtype == at::kFloat ? 1e-6 : 4e-3),
               "the values of " + plain.parameters[i].name);
   }
 }
@@ -174,7 +195,8 @@ TEST(GpuGradients, AShardedOptimizerOfTwoRanksOnOneDeviceMakesTheSameUpdates) {
   ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);  // for the children
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "sharded", .layout = {.dp = 2}}, 2);
-  for (auto& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(240))), 0);
+  for (auto& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(240))), 0);
   ::unsetenv("CUDA_VISIBLE_DEVICES");
 }
 

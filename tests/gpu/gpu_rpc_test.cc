@@ -1,4 +1,5 @@
-// Tensors that travel from device to device: inside one process, between two, and onto another device by the map.
+// Tensors that travel from device to device: inside one process, between two, and onto another
+// device by the map.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -14,7 +15,8 @@ namespace {
 
 using testing_support::ChildProcess;
 
-Agent::Options device_agent(const std::string& name, const std::string& peer_role, const std::map<std::string, int64_t>& map) {
+Agent::Options device_agent(const std::string& name, const std::string& peer_role,
+                            const std::map<std::string, int64_t>& map) {
   RpcOptions rpc;
   rpc.device_maps[peer_role] = map;
   Agent::Options options = agent_options(name, rpc);
@@ -23,16 +25,20 @@ Agent::Options device_agent(const std::string& name, const std::string& peer_rol
 }
 
 at::Tensor on(int64_t device, int64_t count, int64_t first) {
-  return at::arange(first, first + count,
-                    at::TensorOptions().device(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device))));
+  return at::arange(
+      first, first + count,
+      at::TensorOptions().device(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device))));
 }
 
-// Several calls at once, small and large, with host tensors between; each right after the kernel that makes it was queued.
+// Several calls at once, small and large, with host tensors between; each right after the kernel
+// that makes it was queued.
 void exchange(Agent& client, int64_t home) {
   std::vector<Future<EchoReply>> replies;
   for (int64_t i = 0; i < 20; ++i)
-    replies.push_back(client.call(
-        "teacher/0", kEcho, {.text = std::to_string(i), .tensors = {on(0, i % 3 == 0 ? 1 << 20 : 100, i), at::full({3}, i)}}));
+    replies.push_back(
+        client.call("teacher/0", kEcho,
+                    {.text = std::to_string(i),
+                     .tensors = {on(0, i % 3 == 0 ? 1 << 20 : 100, i), at::full({3}, i)}}));
   for (int64_t i = 0; i < 20; ++i) {
     const EchoReply reply = replies[static_cast<size_t>(i)].get(soon());
     ASSERT_EQ(reply.tensors.size(), 2u);
@@ -46,7 +52,8 @@ void exchange(Agent& client, int64_t home) {
 TEST(GpuRpc, RoundTripInsideOneProcess) {
   RETORT_NEEDS_DEVICES(1);
   HandlerThread handlers;
-  Agent server(device_agent("teacher/0", "student", {{"0", 0}})), client(device_agent("student/0", "teacher", {{"0", 0}}));
+  Agent server(device_agent("teacher/0", "student", {{"0", 0}})),
+      client(device_agent("student/0", "teacher", {{"0", 0}}));
   serve_echo(server, handlers.queue);
   client.connect("teacher/0", server.address(), soon());
   exchange(client, 0);
@@ -55,7 +62,8 @@ TEST(GpuRpc, RoundTripInsideOneProcess) {
 TEST(GpuRpc, TheMapNamesTheDevice) {
   RETORT_NEEDS_DEVICES(2);
   HandlerThread handlers;
-  Agent server(device_agent("teacher/0", "student", {{"1", 1}})), client(device_agent("student/0", "teacher", {{"0", 1}}));
+  Agent server(device_agent("teacher/0", "student", {{"1", 1}})),
+      client(device_agent("student/0", "teacher", {{"0", 1}}));
   serve_echo(server, handlers.queue);
   client.connect("teacher/0", server.address(), soon());
   exchange(client, 1);  // to the teacher's device 1, and from there to the student's device 1
@@ -77,7 +85,8 @@ TEST(GpuRpc, RoundTripBetweenProcesses) {
 TEST(GpuRpc, ADeviceWithoutAnEntryIsRefused) {
   RETORT_NEEDS_DEVICES(1);
   HandlerThread handlers;
-  Agent server(device_agent("teacher/0", "student", {})), client(device_agent("student/0", "teacher", {{"0", 0}}));
+  Agent server(device_agent("teacher/0", "student", {})),
+      client(device_agent("student/0", "teacher", {{"0", 0}}));
   serve_echo(server, handlers.queue);
   client.connect("teacher/0", server.address(), soon());
   auto reply = client.call("teacher/0", kEcho, {.tensors = {on(0, 10, 0)}});

@@ -1,4 +1,5 @@
-// Worlds whose tensors are on devices: NCCL's collectives against what they should give, ranks that share a device, a hung collective.
+// Worlds whose tensors are on devices: NCCL's collectives against what they should give, ranks that
+// share a device, a hung collective.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -30,7 +31,9 @@ void require_equal(const at::Tensor& got, const at::Tensor& expected, const std:
 }
 
 // Whole numbers: the sums are exact in any order.
-at::Tensor values(int rank, int64_t count, at::ScalarType dtype) { return (at::arange(count) % 7 + rank).to(dtype); }
+at::Tensor values(int rank, int64_t count, at::ScalarType dtype) {
+  return (at::arange(count) % 7 + rank).to(dtype);
+}
 
 void check_group(Group& group, const at::Device& device) {
   const int n = group.size();
@@ -71,7 +74,8 @@ void check_group(Group& group, const at::Device& device) {
 
 void nccl_scenario() {
   World world(device_options());
-  require(world.device() == at::Device(at::kCUDA, static_cast<at::DeviceIndex>(world.rank())), "a device for each rank");
+  require(world.device() == at::Device(at::kCUDA, static_cast<at::DeviceIndex>(world.rank())),
+          "a device for each rank");
   for (Group* group : {&world.all(), &world.dp(), &world.tp()})
     if (group->size() > 1) check_group(*group, world.device());
 }
@@ -87,10 +91,12 @@ void shared_scenario() {
 void too_many_scenario() {
   const Error error = error_of([] { World world(device_options()); });
   require(error.code() == ErrorCode::kUnavailable, error.what());
-  require(error.message().find("2 ranks on a host with 1 devices") != std::string::npos, error.what());
+  require(error.message().find("2 ranks on a host with 1 devices") != std::string::npos,
+          error.what());
 }
 
-// Rank 1 leaves out a collective: rank 0 hears of it though no call of its own waits for the device.
+// Rank 1 leaves out a collective: rank 0 hears of it though no call of its own waits for the
+// device.
 void hang_scenario() {
   World world(device_options());
   at::Tensor t = at::ones({1024}, at::TensorOptions().device(world.device()));
@@ -112,10 +118,13 @@ void hang_scenario() {
     require(text.find(part) != std::string::npos, std::string(part) + " in: " + text);
 }
 
-void run_ranks(const std::string& scenario, const Layout& layout, std::chrono::milliseconds timeout = 60s) {
+void run_ranks(const std::string& scenario, const Layout& layout,
+               std::chrono::milliseconds timeout = 60s) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = timeout}, layout.world_size());
-  for (auto& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(240s)), 0) << scenario;
+  auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = timeout},
+                           layout.world_size());
+  for (auto& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(240s)), 0) << scenario;
 }
 
 TEST(GpuWorld, CollectivesOfNcclGiveTheSums) {
@@ -150,7 +159,9 @@ TEST(GpuWorld, AHungCollectiveEndsWithAnErrorThatNamesIt) {
 int main(int argc, char** argv) {
   using namespace retort::parallel::testing;
   retort::gpu_testing::find_device();
-  return ranks_or_tests(
-      argc, argv,
-      {{"nccl", nccl_scenario}, {"shared", shared_scenario}, {"too_many", too_many_scenario}, {"hang", hang_scenario}});
+  return ranks_or_tests(argc, argv,
+                        {{"nccl", nccl_scenario},
+                         {"shared", shared_scenario},
+                         {"too_many", too_many_scenario},
+                         {"hang", hang_scenario}});
 }

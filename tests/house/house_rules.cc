@@ -16,21 +16,27 @@ constexpr size_t kMaxLines = 500, kMaxTestLines = 600;
 const std::set<std::string> kFolders{"base",    "rpc",    "parallel", "models", "roles",
                                      "recipes", "launch", "tests",    "bench",  "cmake"};
 const std::set<std::string> kSeesEverything{"tests", "bench"};
-// Names that say nothing about what is inside; and names that hide a system header once the root is on the include path.
+// Names that say nothing about what is inside; and names that hide a system header once the root is
+// on the include path.
 const std::regex kEmptyName("(.*_)?(utils?|commons?|helpers?|misc)");
-const std::set<std::string> kShadowing{"rpc/netdb.h",     "parallel/types.h", "parallel/settings.h", "parallel/tags.h",
-                                       "parallel/base.h", "parallel/queue.h", "parallel/iterator.h", "parallel/features.h"};
+const std::set<std::string> kShadowing{
+    "rpc/netdb.h",     "parallel/types.h", "parallel/settings.h", "parallel/tags.h",
+    "parallel/base.h", "parallel/queue.h", "parallel/iterator.h", "parallel/features.h"};
 
 struct Source {
   fs::path path;  // relative to the root
   std::vector<std::string> lines;
 };
 
-bool is_cxx(const fs::path& path) { return std::set<std::string>{".h", ".cc", ".cu", ".cuh"}.count(path.extension()) != 0; }
-bool is_header(const fs::path& path) { return path.extension() == ".h" || path.extension() == ".cuh"; }
+bool is_cxx(const fs::path& path) {
+  return std::set<std::string>{".h", ".cc", ".cu", ".cuh"}.count(path.extension()) != 0;
+}
+bool is_header(const fs::path& path) {
+  return path.extension() == ".h" || path.extension() == ".cuh";
+}
 bool is_source(const fs::path& path) {
-  return is_cxx(path) || path.extension() == ".rs" || path.extension() == ".py" || path.extension() == ".cmake" ||
-         path.filename() == "CMakeLists.txt";
+  return is_cxx(path) || path.extension() == ".rs" || path.extension() == ".py" ||
+         path.extension() == ".cmake" || path.filename() == "CMakeLists.txt";
 }
 bool is_detail(const fs::path& path) {
   return std::any_of(path.begin(), path.end(), [](auto& part) { return part == "detail"; });
@@ -39,7 +45,8 @@ bool is_detail(const fs::path& path) {
 std::vector<std::string> split_lines(std::string_view text) {
   std::istringstream stream{std::string(text)};
   std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  for (std::string line; std::getline(stream, line);)
+    lines.push_back(line);
   return lines;
 }
 
@@ -47,8 +54,10 @@ std::vector<Source> read_sources(const fs::path& root) {
   std::vector<Source> sources;
   for (const auto& folder : kFolders) {
     if (!fs::is_directory(root / folder)) continue;
-    for (auto it = fs::recursive_directory_iterator(root / folder); it != fs::recursive_directory_iterator(); ++it) {
-      if (it->is_directory() && (it->path().filename() == "target" || it->path().filename() == "__pycache__"))
+    for (auto it = fs::recursive_directory_iterator(root / folder);
+         it != fs::recursive_directory_iterator(); ++it) {
+      if (it->is_directory() &&
+          (it->path().filename() == "target" || it->path().filename() == "__pycache__"))
         it.disable_recursion_pending();
       else if (it->is_regular_file() && is_source(it->path()))
         sources.push_back({fs::relative(it->path(), root), split_lines(read_file(it->path()))});
@@ -69,23 +78,28 @@ bool has_cycle(const LayerTable& table) {
     done.insert(name);
     return false;
   };
-  return std::any_of(table.begin(), table.end(), [&](const auto& entry) { return visit(entry.first); });
+  return std::any_of(table.begin(), table.end(),
+                     [&](const auto& entry) { return visit(entry.first); });
 }
 
 class Checker {
  public:
   explicit Checker(const fs::path& root)
-      : root_(root), table_(read_layer_table(read_file(root / "docs/architecture.md"))), sources_(read_sources(root)) {
+      : root_(root),
+        table_(read_layer_table(read_file(root / "docs/architecture.md"))),
+        sources_(read_sources(root)) {
     for (const auto& source : sources_)
       if (source.path.filename() == "CMakeLists.txt") {
         std::string text;
-        for (const auto& line : source.lines) text += line.substr(0, line.find('#')) + "\n";
+        for (const auto& line : source.lines)
+          text += line.substr(0, line.find('#')) + "\n";
         lists_[source.path.parent_path()] = text;
       }
   }
 
   std::vector<std::string> run() {
-    for (const auto& source : sources_) check(source);
+    for (const auto& source : sources_)
+      check(source);
     std::sort(found_.begin(), found_.end());
     return found_;
   }
@@ -101,33 +115,42 @@ class Checker {
   void check(const Source& source) {
     const size_t limit = module_of(source.path) == "tests" ? kMaxTestLines : kMaxLines;
     if (source.lines.size() > limit)
-      report(source.path, source.lines.size(), "more than " + std::to_string(limit) + " lines; split it by concept");
+      report(source.path, source.lines.size(),
+             "more than " + std::to_string(limit) + " lines; split it by concept");
     if (std::regex_match(source.path.stem().string(), kEmptyName))
       report(source.path, 1, "the name says nothing; name it after the one concept it holds");
-    if (kShadowing.count(source.path.string())) report(source.path, 1, "the name hides a system header");
+    if (kShadowing.count(source.path.string()))
+      report(source.path, 1, "the name hides a system header");
     if (!is_cxx(source.path)) return;
     if (!is_header(source.path) && !is_listed(source.path))
-      report(source.path, 1, "no CMakeLists.txt of its folder or above names it, so it is never compiled");
-    if (is_header(source.path) &&
-        std::none_of(source.lines.begin(), source.lines.end(), [](auto& line) { return line == "#pragma once"; }))
+      report(source.path, 1,
+             "no CMakeLists.txt of its folder or above names it, so it is never compiled");
+    if (is_header(source.path) && std::none_of(source.lines.begin(), source.lines.end(),
+                                               [](auto& line) { return line == "#pragma once"; }))
       report(source.path, 1, "no #pragma once");
     static const std::regex include(R"(^\s*#\s*include\s*(["<])([^">]+)[">].*)");
     std::smatch match;
     for (size_t i = 0; i < source.lines.size(); ++i)
       if (std::regex_match(source.lines[i], match, include))
-        match[1] == "\"" ? check_own_include(source, i + 1, match[2]) : check_system_include(source, i + 1, match[2]);
+        match[1] == "\"" ? check_own_include(source, i + 1, match[2])
+                         : check_system_include(source, i + 1, match[2]);
   }
 
   // Whether the CMakeLists.txt of its folder or of one above names the file.
   bool is_listed(const fs::path& path) const {
-    const auto is_end = [](char c) { return std::isspace(static_cast<unsigned char>(c)) || c == ')' || c == '(' || c == '"'; };
+    const auto is_end = [](char c) {
+      return std::isspace(static_cast<unsigned char>(c)) || c == ')' || c == '(' || c == '"';
+    };
     for (fs::path folder = path.parent_path(); !folder.empty(); folder = folder.parent_path()) {
       const auto list = lists_.find(folder);
       if (list == lists_.end()) continue;
       const std::string name = path.lexically_relative(folder).string();
-      for (auto at = list->second.find(name); at != std::string::npos; at = list->second.find(name, at + 1)) {
+      for (auto at = list->second.find(name); at != std::string::npos;
+           at = list->second.find(name, at + 1)) {
         const size_t end = at + name.size();
-        if ((at == 0 || is_end(list->second[at - 1])) && (end == list->second.size() || is_end(list->second[end]))) return true;
+        if ((at == 0 || is_end(list->second[at - 1])) &&
+            (end == list->second.size() || is_end(list->second[end])))
+          return true;
       }
     }
     return false;
@@ -135,18 +158,23 @@ class Checker {
 
   void check_own_include(const Source& source, size_t line, const std::string& included) {
     if (!fs::exists(root_ / included)) {
-      report(source.path, line, "\"" + included + "\" does not exist from the root: quotes are for our files, <> for packages");
+      report(source.path, line,
+             "\"" + included +
+                 "\" does not exist from the root: quotes are for our files, <> for packages");
       return;
     }
     const std::string from = module_of(source.path), to = module_of(included);
     if (kSeesEverything.count(from)) return;
     if (from != to && !kSeesEverything.count(to) && is_private(included))
-      report(source.path, line, "\"" + included + "\" is private to " + to + " (in detail/, or not in its HEADERS)");
+      report(source.path, line,
+             "\"" + included + "\" is private to " + to + " (in detail/, or not in its HEADERS)");
     const auto allowed = table_.find(from);
     if (allowed == table_.end())
       report(source.path, line, "module " + from + " is not in the table of docs/architecture.md");
     else if (from != to && !allowed->second.count(to))
-      report(source.path, line, from + " may not include " + to + " (table in docs/architecture.md): \"" + included + "\"");
+      report(source.path, line,
+             from + " may not include " + to + " (table in docs/architecture.md): \"" + included +
+                 "\"");
     else if (is_header(source.path) && !is_private(source.path) && is_private(included))
       report(source.path, line, "a public header may not include the private \"" + included + "\"");
   }
@@ -157,14 +185,19 @@ class Checker {
     if (included == "torch/torch.h")
       return report(source.path, line, "<torch/torch.h> costs every includer 20 s; not in headers");
     if (is_detail(source.path)) return;
-    static const std::regex third_party("(tensorpipe/|yaml-cpp/|boost/beast).*|nccl.h|cuda_runtime.h");
+    static const std::regex third_party(
+        "(tensorpipe/|yaml-cpp/|boost/beast).*|nccl.h|cuda_runtime.h");
     if (std::regex_match(included, third_party))
-      return report(source.path, line, "<" + included + "> belongs into a .cc or a header in detail/");
+      return report(source.path, line,
+                    "<" + included + "> belongs into a .cc or a header in detail/");
     if (is_private(source.path)) return;
     static const std::regex standard("[a-z_0-9]+|std(int|def|bool)\\.h|unistd\\.h|sys/[a-z]+\\.h");
-    static const std::set<std::string> accepted{"ATen/core/Tensor.h", "c10/core/ScalarType.h", "boost/asio/awaitable.hpp"};
+    static const std::set<std::string> accepted{"ATen/core/Tensor.h", "c10/core/ScalarType.h",
+                                                "boost/asio/awaitable.hpp"};
     if (std::regex_match(included, standard) || accepted.count(included)) return;
-    report(source.path, line, "a public header includes only std, ours and <ATen/core/Tensor.h>, not <" + included + ">");
+    report(
+        source.path, line,
+        "a public header includes only std, ours and <ATen/core/Tensor.h>, not <" + included + ">");
   }
 
   fs::path root_;
@@ -184,18 +217,24 @@ LayerTable read_layer_table(std::string_view markdown) {
     if (line.starts_with("```") && !table.empty()) break;
     if (!std::regex_match(line, match, row)) continue;
     // The remark begins after two spaces that do not follow a comma.
-    const std::string names = match[2].str().substr(1 + match[2].str().substr(1).find_first_not_of(' '));
+    const std::string names =
+        match[2].str().substr(1 + match[2].str().substr(1).find_first_not_of(' '));
     const std::string edges = names.substr(0, names.find("  "));
     auto& allowed = table[match[1]];
-    for (auto it = std::sregex_iterator(edges.begin(), edges.end(), word); it != std::sregex_iterator(); ++it)
+    for (auto it = std::sregex_iterator(edges.begin(), edges.end(), word);
+         it != std::sregex_iterator(); ++it)
       if (it->str() != "std") allowed.insert(it->str());
   }
-  if (table.empty()) throw Error(ErrorCode::kInvalidArgument, "no table of modules in this document");
+  if (table.empty())
+    throw Error(ErrorCode::kInvalidArgument, "no table of modules in this document");
   for (const auto& [name, allowed] : table)
     for (const auto& other : allowed)
       if (!table.count(other))
-        throw Error(ErrorCode::kInvalidArgument, "module without a line of its own").with("module", other).with("used_by", name);
-  if (has_cycle(table)) throw Error(ErrorCode::kInvalidArgument, "the table of modules has a cycle");
+        throw Error(ErrorCode::kInvalidArgument, "module without a line of its own")
+            .with("module", other)
+            .with("used_by", name);
+  if (has_cycle(table))
+    throw Error(ErrorCode::kInvalidArgument, "the table of modules has a cycle");
   return table;
 }
 

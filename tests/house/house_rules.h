@@ -1,4 +1,5 @@
-// The rules of the house that a program can check: who may include whom, what a public header may pull in, sizes, names.
+// The rules of the house that a program can check: who may include whom, what a public header may
+// pull in, sizes, names.
 #pragma once
 
 #include <filesystem>
@@ -13,14 +14,17 @@ namespace retort::house {
 // Module -> the modules it may include (itself not listed).
 using LayerTable = std::map<std::string, std::set<std::string>>;
 
-// Reads the lines "name -> other, other   remark" of the first ``` block that has one. kInvalidArgument if there is none, or if an
+// Reads the lines "name -> other, other   remark" of the first ``` block that has one.
+//     kInvalidArgument if there is none, or if an
 // edge names a module without a line, or if the edges have a cycle.
 LayerTable read_layer_table(std::string_view markdown);
 
-// The module a path (relative to the root) belongs to: "recipes/data/x.h" is data, "rpc/detail/x.h" is rpc; "" for a file at the top.
+// The module a path (relative to the root) belongs to: "recipes/data/x.h" is data, "rpc/detail/x.h"
+// is rpc; "" for a file at the top.
 std::string module_of(const std::filesystem::path& relative);
 
-// Every broken rule under `root`, as "path:line: what is wrong", sorted. Reads docs/architecture.md for the table.
+// Every broken rule under `root`, as "path:line: what is wrong", sorted. Reads docs/architecture.md
+// for the table.
 std::vector<std::string> find_violations(const std::filesystem::path& root);
 
 // The number of source files that find_violations looks at.

@@ -20,14 +20,16 @@ fs::path repository() {
 
 TEST(Repository, KeepsTheRules) {
   std::string text;
-  for (const auto& violation : find_violations(repository())) text += violation + "\n";
+  for (const auto& violation : find_violations(repository()))
+    text += violation + "\n";
   EXPECT_EQ(text, "");
   EXPECT_GT(count_sources(repository()), 40u) << "the check looked at almost nothing";
 }
 
 TEST(Repository, TableNamesEveryModule) {
   const auto table = read_layer_table(read_file(repository() / "docs/architecture.md"));
-  for (const char* name : {"launch", "recipes", "rewards", "data", "losses", "roles", "models", "rpc", "parallel", "base"})
+  for (const char* name : {"launch", "recipes", "rewards", "data", "losses", "roles", "models",
+                           "rpc", "parallel", "base"})
     EXPECT_TRUE(table.count(name)) << name;
   EXPECT_EQ(table.size(), 10u);
   EXPECT_TRUE(table.at("base").empty());
@@ -36,7 +38,8 @@ TEST(Repository, TableNamesEveryModule) {
 }
 
 TEST(LayerTable, ReadsEdgesAndRefusesNonsense) {
-  const auto table = read_layer_table("text\n```\nb -> a     one, two words\na -> std\nc -> a, b\n```\n```\nd -> a\n```\n");
+  const auto table = read_layer_table(
+      "text\n```\nb -> a     one, two words\na -> std\nc -> a, b\n```\n```\nd -> a\n```\n");
   EXPECT_EQ(table, (LayerTable{{"a", {}}, {"b", {"a"}}, {"c", {"a", "b"}}}));
   EXPECT_THROW(read_layer_table("nothing here"), Error);
   EXPECT_THROW(read_layer_table("```\nb -> a\n```"), Error) << "a has no line";
@@ -64,9 +67,11 @@ class SmallTree : public testing::Test {
     add("base/CMakeLists.txt", "retort_module(base SOURCES error.cc HEADERS error.h)\n");
     add("base/error.h", "#pragma once\n#include <string>\n");
     add("base/error.cc", "#include \"base/error.h\"\n");
-    add("rpc/CMakeLists.txt", "retort_module(rpc SOURCES agent.cc detail/pipe.cc HEADERS agent.h)\n");
+    add("rpc/CMakeLists.txt",
+        "retort_module(rpc SOURCES agent.cc detail/pipe.cc HEADERS agent.h)\n");
     add("rpc/agent.h", "#pragma once\n#include <ATen/core/Tensor.h>\n#include \"base/error.h\"\n");
-    add("rpc/agent.cc", "#include \"rpc/agent.h\"\n#include <torch/torch.h>\n#include \"rpc/detail/pipe.h\"\n");
+    add("rpc/agent.cc",
+        "#include \"rpc/agent.h\"\n#include <torch/torch.h>\n#include \"rpc/detail/pipe.h\"\n");
     add("rpc/detail/pipe.h", "#pragma once\n#include <tensorpipe/tensorpipe.h>\n");
     add("rpc/detail/pipe.cc", "#include \"rpc/detail/pipe.h\"\n");
     add("tests/rpc/CMakeLists.txt", "retort_test(agent_test SOURCES agent_test.cc)\n");
@@ -80,7 +85,8 @@ class SmallTree : public testing::Test {
   }
   void expect_one(const std::string& start, const std::string& part) {
     const auto found = find_violations(root_);
-    ASSERT_EQ(found.size(), 1u) << (found.empty() ? std::string("nothing found") : found[found.size() - 1]);
+    ASSERT_EQ(found.size(), 1u) << (found.empty() ? std::string("nothing found")
+                                                  : found[found.size() - 1]);
     EXPECT_TRUE(found[0].starts_with(start)) << found[0];
     EXPECT_NE(found[0].find(part), std::string::npos) << found[0];
   }
@@ -88,7 +94,9 @@ class SmallTree : public testing::Test {
   fs::path root_;
 };
 
-TEST_F(SmallTree, IsClean) { EXPECT_TRUE(find_violations(root_).empty()) << find_violations(root_)[0]; }
+TEST_F(SmallTree, IsClean) {
+  EXPECT_TRUE(find_violations(root_).empty()) << find_violations(root_)[0];
+}
 
 TEST_F(SmallTree, ForbiddenEdge) {
   add("base/error.cc", "#include \"base/error.h\"\n\n  #  include \"rpc/agent.h\"  // why\n");
@@ -132,7 +140,8 @@ TEST_F(SmallTree, PrivateInAPublicHeader) {
   expect_one("rpc/agent.h:2:", "may not include the private");
 }
 TEST_F(SmallTree, UnlistedSource) {
-  add("tests/rpc/CMakeLists.txt", "retort_test(other SOURCES other_agent_test.cc)  # agent_test.cc\n");
+  add("tests/rpc/CMakeLists.txt",
+      "retort_test(other SOURCES other_agent_test.cc)  # agent_test.cc\n");
   expect_one("tests/rpc/agent_test.cc:1:", "never compiled");
 }
 TEST_F(SmallTree, UnlistedHeaderIsPrivate) {
@@ -148,7 +157,8 @@ TEST_F(SmallTree, PackageThatBelongsIntoDetail) {
 }
 TEST_F(SmallTree, LongFile) {
   std::string text = "#include \"base/error.h\"\n";
-  for (int i = 1; i < 500; ++i) text += "\n";
+  for (int i = 1; i < 500; ++i)
+    text += "\n";
   add("base/error.cc", text);
   EXPECT_TRUE(find_violations(root_).empty()) << "500 lines are allowed";
   add("base/error.cc", text + "\n");
@@ -170,7 +180,8 @@ TEST_F(SmallTree, EmptyNames) {
   EXPECT_TRUE(find_violations(root_).empty());
 }
 TEST_F(SmallTree, ShadowingName) {
-  add("rpc/CMakeLists.txt", "retort_module(rpc SOURCES agent.cc detail/pipe.cc HEADERS agent.h netdb.h)\n");
+  add("rpc/CMakeLists.txt",
+      "retort_module(rpc SOURCES agent.cc detail/pipe.cc HEADERS agent.h netdb.h)\n");
   add("rpc/netdb.h", "#pragma once\n");
   expect_one("rpc/netdb.h:1:", "hides a system header");
 }

@@ -26,7 +26,8 @@ TEST(StatusPipeTest, MessagesKeepTheirBounds) {
   char buffer[8192];
   const auto receive = [&] {
     const ssize_t got = ::recv(fds[0], buffer, sizeof buffer, 0);
-    return launch::decode_status(std::string_view(buffer, static_cast<size_t>(std::max<ssize_t>(got, 0))));
+    return launch::decode_status(
+        std::string_view(buffer, static_cast<size_t>(std::max<ssize_t>(got, 0))));
   };
   EXPECT_EQ(receive(), (ProcessStatus{"training", 5, "two lines \"quoted\"", ""}));
   const auto failed = receive();
@@ -49,18 +50,21 @@ TEST(StatusPipeTest, AFullPipeNeverBlocks) {
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds), 0);
   launch::StatusPipe pipe(fds[1]);
-  for (int i = 0; i < 20'000; ++i) pipe.report({"training", i, std::string(900, 'x'), ""});
+  for (int i = 0; i < 20'000; ++i)
+    pipe.report({"training", i, std::string(900, 'x'), ""});
   ::close(fds[0]);
 }
 
 TEST(StatusPipeTest, NonsenseIsNotAStatus) {
   for (const char* text :
-       {"", "{", "[]", "{\"state\": 1, \"message\": \"\", \"error\": \"\", \"step\": 0}", "{\"state\": \"x\"}"})
+       {"", "{", "[]", "{\"state\": 1, \"message\": \"\", \"error\": \"\", \"step\": 0}",
+        "{\"state\": \"x\"}"})
     EXPECT_FALSE(launch::decode_status(text)) << text;
 }
 
 TEST(ChildContextTest, RoundTrip) {
-  const launch::ChildContext context{"run", "teacher", 3, 7, "127.0.0.1", 65535, "se\"cret", true, 4};
+  const launch::ChildContext context{"run", "teacher",  3,    7, "127.0.0.1",
+                                     65535, "se\"cret", true, 4};
   EXPECT_EQ(launch::decode_context(launch::encode_context(context)), context);
   EXPECT_THROW(launch::decode_context("{\"run\": 1}"), Error);
   EXPECT_THROW(launch::decode_context(""), Error);
@@ -82,7 +86,9 @@ TEST(ChildEnvironmentTest, OursIsTakenOutAndThreadsAreSet) {
   ::setenv("OMP_NUM_THREADS", "64", 1);
   ::setenv("KEEP_ME", "a=b", 1);
   const auto environment = launch::child_environment(3);
-  const auto count = [&](const std::string& entry) { return std::count(environment.begin(), environment.end(), entry); };
+  const auto count = [&](const std::string& entry) {
+    return std::count(environment.begin(), environment.end(), entry);
+  };
   EXPECT_EQ(count("OMP_NUM_THREADS=3"), 1);
   EXPECT_EQ(count("MKL_NUM_THREADS=3"), 1);
   EXPECT_EQ(count("OMP_WAIT_POLICY=passive"), 1);

@@ -9,7 +9,8 @@ class CheckpointsTest : public FolderTest {
  protected:
   std::vector<int64_t> steps() const {
     std::vector<int64_t> result;
-    for (const auto& entry : recipes::list_checkpoints(folder_)) result.push_back(entry.step);
+    for (const auto& entry : recipes::list_checkpoints(folder_))
+      result.push_back(entry.step);
     return result;
   }
 };
@@ -17,7 +18,8 @@ class CheckpointsTest : public FolderTest {
 TEST_F(CheckpointsTest, OnlyCompleteOnesCountInOrderOfSteps) {
   EXPECT_FALSE(recipes::latest_checkpoint(folder_ / "missing"));
   EXPECT_FALSE(recipes::latest_checkpoint(folder_));
-  for (int64_t step : {100, 20, 9}) checkpoint(step);
+  for (int64_t step : {100, 20, 9})
+    checkpoint(step);
   checkpoint(200, false);                                       // a crash before the marker
   put(folder_ / "checkpoint-300" / "state" / "COMPLETE", "x");  // no model
   put(folder_ / "checkpoint-400.tmp-17" / "config.json", "{}");
@@ -35,7 +37,8 @@ TEST_F(CheckpointsTest, MarkCompleteMakesOneCount) {
 }
 
 TEST_F(CheckpointsTest, PruningKeepsTheNewest) {
-  for (int64_t step : {1, 2, 3, 10}) checkpoint(step);
+  for (int64_t step : {1, 2, 3, 10})
+    checkpoint(step);
   recipes::prune_checkpoints(folder_, 0);
   EXPECT_EQ(steps().size(), 4u) << "0 keeps all";
   recipes::prune_checkpoints(folder_, 2);

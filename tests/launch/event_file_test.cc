@@ -1,4 +1,5 @@
-// TensorBoard's record format, against published checksums and a file decoded by another program's rules.
+// TensorBoard's record format, against published checksums and a file decoded by another program's
+// rules.
 #include "recipes/event_file.h"
 
 #include <vector>
@@ -27,22 +28,24 @@ std::string hex(const std::string& bytes) {
   return text;
 }
 
-// Written by TensorBoard's own RecordWriter from its own protobuf classes with wall_time 1.5: the version event, and step 300 with two
-// scalars.
+// Written by TensorBoard's own RecordWriter from its own protobuf classes with wall_time 1.5: the
+// version event, and step 300 with two scalars.
 TEST(EventRecordTest, SameBytesAsTensorBoard) {
   EXPECT_EQ(hex(recipes::event_record(recipes::version_event(1.5))),
             "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c");
-  EXPECT_EQ(
-      hex(recipes::event_record(recipes::scalar_event(1.5, 300, Scalars{{"loss", 0.5}, {"rpc/latency_p50", -2}}))),
-      "33000000000000000ca7205609000000000000f83f10ac022a250a0b0a046c6f7373150000003f0a160a0f7270632f6c6174656e63795f7035301"
-      "5000000c0d1e67e63");
+  EXPECT_EQ(hex(recipes::event_record(
+                recipes::scalar_event(1.5, 300, Scalars{{"loss", 0.5}, {"rpc/latency_p50", -2}}))),
+            "33000000000000000ca7205609000000000000f83f10ac022a250a0b0a046c6f7373150000003f0a160a0f"
+            "7270632f6c6174656e63795f7035301"
+            "5000000c0d1e67e63");
 }
 
 class EventFileTest : public FolderTest {
  protected:
   std::vector<std::filesystem::path> files() const {
     std::vector<std::filesystem::path> found;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) found.push_back(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      found.push_back(entry.path());
     return found;
   }
 };
@@ -75,7 +78,8 @@ TEST_F(EventFileTest, CutBackDropsADamagedTail) {
   file.write(2, Scalars{{"loss", 2}});
   std::string damaged = get(file.path());
   damaged[damaged.size() - 6] ^= 1;
-  for (const std::string& content : {damaged, damaged.substr(0, damaged.size() - 3), good + "\x01\x02"}) {
+  for (const std::string& content :
+       {damaged, damaged.substr(0, damaged.size() - 3), good + "\x01\x02"}) {
     put(file.path(), content);
     recipes::cut_back_events(folder_, 100);
     EXPECT_EQ(hex(get(file.path())), hex(good));

@@ -12,15 +12,19 @@ namespace {
 
 class LauncherLostTest : public SupervisorTest {
  protected:
-  // Starts this program as a launcher of its own and waits until its children have said that they are up.
+  // Starts this program as a launcher of its own and waits until its children have said that they
+  // are up.
   void start_launcher() {
     // Orphans become ours, so that their end can be waited for.
     ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     const std::string program = std::filesystem::read_symlink("/proc/self/exe"), folder = folder_;
     const char* argv[] = {program.c_str(), "launcher", folder.c_str(), nullptr};
-    ASSERT_EQ(::posix_spawn(&launcher_, program.c_str(), nullptr, nullptr, const_cast<char**>(argv), environ), 0);
+    ASSERT_EQ(::posix_spawn(&launcher_, program.c_str(), nullptr, nullptr, const_cast<char**>(argv),
+                            environ),
+              0);
     const Deadline deadline = Deadline::after(std::chrono::seconds(60));
-    while (!exists("up") && !deadline.expired()) ::usleep(5000);
+    while (!exists("up") && !deadline.expired())
+      ::usleep(5000);
     ASSERT_TRUE(exists("up"));
   }
   pid_t launcher_ = 0;
@@ -30,9 +34,11 @@ TEST_F(LauncherLostTest, ChildrenStopAndTheStubbornOneEndsToo) {
   start_launcher();
   std::vector<pid_t> pids;
   std::istringstream text(get(folder_ / "up"));
-  for (pid_t pid; text >> pid;) pids.push_back(pid);
+  for (pid_t pid; text >> pid;)
+    pids.push_back(pid);
   ASSERT_EQ(pids.size(), 3u);
-  for (pid_t pid : pids) ASSERT_TRUE(process_runs(pid));
+  for (pid_t pid : pids)
+    ASSERT_TRUE(process_runs(pid));
   ::kill(launcher_, SIGKILL);
   ::waitpid(launcher_, nullptr, 0);
   std::map<pid_t, int> ended;
@@ -60,7 +66,8 @@ TEST_F(LauncherLostTest, ChildrenStopAndTheStubbornOneEndsToo) {
 
 }  // namespace
 
-// argv: <binary> launcher <folder>: a launcher with three children; writes their pids into <folder>/up when all have reported.
+// argv: <binary> launcher <folder>: a launcher with three children; writes their pids into
+// <folder>/up when all have reported.
 int run_launcher(const std::filesystem::path& folder) {
   launch::SupervisorOptions options;
   options.program = std::filesystem::read_symlink("/proc/self/exe");
@@ -80,7 +87,8 @@ int run_launcher(const std::filesystem::path& folder) {
   script.status = [&](const std::string&, const std::string&) {
     if (++ready < 3) return;
     std::string pids;
-    for (pid_t pid : script.pids) pids += std::to_string(pid) + " ";
+    for (pid_t pid : script.pids)
+      pids += std::to_string(pid) + " ";
     write_file_atomically(folder / "up", pids);
   };
   launch::SignalCatcher signals({SIGINT, SIGTERM});

@@ -16,16 +16,22 @@ using recipes::MetricsRow;
 class MetricsTest : public FolderTest {
  protected:
   std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
-  static std::string row(int step) { return "{\"step\": " + std::to_string(step) + ", \"loss\": 1}\n"; }
+  static std::string row(int step) {
+    return "{\"step\": " + std::to_string(step) + ", \"loss\": 1}\n";
+  }
 };
 
 TEST_F(MetricsTest, OneObjectALineInOrder) {
   {
     recipes::MetricsWriter writer(folder_);
-    writer.write(MetricsRow{.step = 1, .values = {}}.add("num_tokens", int64_t{1} << 40).add("loss", 0.1));
-    writer.write(MetricsRow{.step = 2, .values = {}}.add("loss", std::numeric_limits<double>::quiet_NaN()));
+    writer.write(
+        MetricsRow{.step = 1, .values = {}}.add("num_tokens", int64_t{1} << 40).add("loss", 0.1));
+    writer.write(
+        MetricsRow{.step = 2, .values = {}}.add("loss", std::numeric_limits<double>::quiet_NaN()));
   }
-  EXPECT_EQ(get(metrics()), "{\"step\": 1, \"num_tokens\": 1099511627776, \"loss\": 0.1}\n{\"step\": 2, \"loss\": null}\n");
+  EXPECT_EQ(get(metrics()),
+            "{\"step\": 1, \"num_tokens\": 1099511627776, \"loss\": 0.1}\n{\"step\": 2, \"loss\": "
+            "null}\n");
   { recipes::MetricsWriter(folder_).write(MetricsRow{.step = 3, .values = {}}.add("loss", 0.5)); }
   EXPECT_NE(get(metrics()).find("\"step\": 1"), std::string::npos) << "a resumed run appends";
   EXPECT_FALSE(std::filesystem::is_empty(folder_ / "tensorboard"));

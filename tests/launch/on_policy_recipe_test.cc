@@ -31,7 +31,8 @@ train: {max_steps: 10}
 
 class OnPolicyRecipe : public RecipeTest {
  protected:
-  void refused(const std::string& text, const std::vector<std::string>& overrides, const std::string& part) {
+  void refused(const std::string& text, const std::vector<std::string>& overrides,
+               const std::string& part) {
     const std::string message = error_of(text, overrides);
     EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
   }
@@ -46,14 +47,16 @@ TEST_F(OnPolicyRecipe, WorkAsTheyStand) {
 }
 
 TEST_F(OnPolicyRecipe, TheSampledTokenFormNeedsTheWholeDistribution) {
-  const std::vector<std::string> sampled{"distill.payload=target_logps", "distill.use_policy_gradient=true"};
+  const std::vector<std::string> sampled{"distill.payload=target_logps",
+                                         "distill.use_policy_gradient=true"};
   EXPECT_NO_THROW(load(kOnPolicy, sampled));
   auto with = [&](const std::string& more) {
     std::vector<std::string> all = sampled;
     all.push_back(more);
     return all;
   };
-  refused(kOnPolicy, with("generation.top_p=0.5"), "is unbiased only for tokens drawn from the student's whole distribution");
+  refused(kOnPolicy, with("generation.top_p=0.5"),
+          "is unbiased only for tokens drawn from the student's whole distribution");
   refused(kOnPolicy, with("generation.temperature=0.7"), "is unbiased only for tokens");
   refused(kOnPolicy, with("distill.loss_type=forward_kl"), "write loss_type: reverse_kl");
   refused(kOnPolicy, {"distill.payload=target_logps"},
@@ -62,21 +65,25 @@ TEST_F(OnPolicyRecipe, TheSampledTokenFormNeedsTheWholeDistribution) {
 }
 
 TEST_F(OnPolicyRecipe, RefusesWhatWouldTeachNothing) {
-  refused(kOnPolicy, {"distill.kd_ratio=0.5"}, "distill.kd_ratio: must be 1 with on-policy batches");
+  refused(kOnPolicy, {"distill.kd_ratio=0.5"},
+          "distill.kd_ratio: must be 1 with on-policy batches");
   refused(kOnPolicy, {"distill.lmbda=0.5"}, "on_policy_distill is distill with lmbda: 1.0");
   refused(kOnPolicy, {"generation.num_generations=4"}, "draws one completion for each prompt");
   refused(kOnPolicy, {"generation.max_new_tokens=128"}, "leaves no room for a prompt");
   refused(kGrpo, {"generation.temperature=0"}, "temperature");
   refused(kGrpo, {"generation.num_generations=1"}, "must be at least 2");
-  refused(kGrpo, {"train.per_device_train_batch_size=6"}, "must be a multiple of generation.num_generations");
+  refused(kGrpo, {"train.per_device_train_batch_size=6"},
+          "must be a multiple of generation.num_generations");
   refused(kGrpo, {"grpo.max_staleness=1", "generation.top_k=5"},
           "compares with the probabilities that the samples were drawn with");
-  EXPECT_NO_THROW(load(kGrpo, {"grpo.max_staleness=1", "generation.top_k=5", "grpo.sampling_correction=token_truncate"}));
+  EXPECT_NO_THROW(load(kGrpo, {"grpo.max_staleness=1", "generation.top_k=5",
+                               "grpo.sampling_correction=token_truncate"}));
   refused(kGrpo, {"grpo.beta=0.1"}, "grpo.reference: 'reference' is not declared under roles");
 }
 
 TEST_F(OnPolicyRecipe, TheEnginesRulesHoldBeforeAnythingStarts) {
-  refused(kGrpo, {"generation.max_tokens_per_step=32", "generation.max_sequences=64"}, "max_tokens_per_step");
+  refused(kGrpo, {"generation.max_tokens_per_step=32", "generation.max_sequences=64"},
+          "max_tokens_per_step");
   refused(kGrpo, {"generation.temperature=0.0001"}, "temperature");
   refused(kGrpo, {"generation.top_p=0"}, "top_p");
 }

@@ -27,8 +27,10 @@ TEST(ProgressTextTest, Times) {
 }
 
 TEST(ProgressTextTest, PlainLines) {
-  const LoggedStep step{10, {{"loss", 2.34567}, {"tokens_per_second", 1234.4}, {"learning_rate", 1e-4}}};
-  EXPECT_EQ(launch::plain_step(step, "10/200", seconds(65)), "step 10/200  loss 2.3457  tokens/s 1234  lr 1.00e-04  eta 1m05s");
+  const LoggedStep step{
+      10, {{"loss", 2.34567}, {"tokens_per_second", 1234.4}, {"learning_rate", 1e-4}}};
+  EXPECT_EQ(launch::plain_step(step, "10/200", seconds(65)),
+            "step 10/200  loss 2.3457  tokens/s 1234  lr 1.00e-04  eta 1m05s");
   const LoggedStep eval{50, {{"eval_loss", 1.5}}};
   EXPECT_EQ(launch::plain_step(eval, "50/200", seconds(65)), "eval at step 50  eval_loss 1.5000");
 }
@@ -36,7 +38,8 @@ TEST(ProgressTextTest, PlainLines) {
 TEST(ProgressTextTest, DisplayFitsTheTerminal) {
   ProgressState state{
       .title = "distill -> runs/x",
-      .processes = {{"student/0", 17, "training", "step 5"}, {"teacher/0", 18, "serving", "\x1b[2J" + std::string(300, 'x')}},
+      .processes = {{"student/0", 17, "training", "step 5"},
+                    {"teacher/0", 18, "serving", "\x1b[2J" + std::string(300, 'x')}},
       .fraction = 0.5,
       .position = "5/10",
       .last = LoggedStep{5, {{"loss", 1.0}}},
@@ -63,7 +66,8 @@ class ProgressTest : public FolderTest {
     ::close(pipe_[1]);
     std::string text;
     char buffer[4096];
-    for (ssize_t got; (got = ::read(pipe_[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(got));
+    for (ssize_t got; (got = ::read(pipe_[0], buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<size_t>(got));
     return text;
   }
   int pipe_[2];
@@ -72,32 +76,39 @@ class ProgressTest : public FolderTest {
 TEST_F(ProgressTest, WithoutATerminalOneLineAStep) {
   put(folder_ / "metrics.jsonl", "{\"step\": 1, \"loss\": 9}\n");  // of an earlier run
   {
-    Progress progress(
-        {.fd = pipe_[1], .title = "sft -> run", .metrics = folder_ / "metrics.jsonl", .start_step = 1, .max_steps = 4});
+    Progress progress({.fd = pipe_[1],
+                       .title = "sft -> run",
+                       .metrics = folder_ / "metrics.jsonl",
+                       .start_step = 1,
+                       .max_steps = 4});
     progress.on_start(spec("student", 0), 17);
     progress.on_status(spec("student", 0), {"training", 0, "", ""});
     progress.on_status(spec("student", 0), {"training", 2, "", ""});  // same state: no line
-    std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "{\"step\": 2, \"loss\": 2.5}\n{\"step\": 2, \"eval_loss\": 3}\n";
+    std::ofstream(folder_ / "metrics.jsonl", std::ios::app)
+        << "{\"step\": 2, \"loss\": 2.5}\n{\"step\": 2, \"eval_loss\": 3}\n";
     progress.on_tick();
     std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "{\"step\": 4, \"loss\": 1.5}\n";
     progress.on_exit(spec("student", 0), "done");
   }
   const std::string text = shown();
   const std::string begin =
-      "sft -> run\nstudent/0 started, pid 17\nstudent/0 training\nstep 2/4  loss 2.5000\neval at step 2  eval_loss 3.0000\n"
+      "sft -> run\nstudent/0 started, pid 17\nstudent/0 training\nstep 2/4  loss 2.5000\neval at "
+      "step 2  eval_loss 3.0000\n"
       "student/0 done\nstep 4/4  loss 1.5000";
   EXPECT_EQ(text.substr(0, begin.size()), begin);
 }
 
 TEST_F(ProgressTest, TheLastStepIsShownBeforeTheEnd) {
-  Progress progress({.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .max_steps = 4});
+  Progress progress(
+      {.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .max_steps = 4});
   put(folder_ / "metrics.jsonl", "{\"step\": 4, \"loss\": 1.5}\n");
   progress.finish();
   EXPECT_EQ(shown(), "step 4/4  loss 1.5000\n");
 }
 
 TEST_F(ProgressTest, EpochsMeasureARunWithoutSteps) {
-  Progress progress({.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .num_epochs = 2.0});
+  Progress progress(
+      {.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .num_epochs = 2.0});
   put(folder_ / "metrics.jsonl", "{\"step\": 7, \"epoch\": 0.5, \"loss\": 1}\n");
   progress.finish();
   EXPECT_EQ(shown(), "step 7 (epoch 0.50/2)  loss 1.0000\n");
@@ -117,9 +128,12 @@ TEST_F(ProgressTest, ALiveDisplayIsDrawnInPlace) {
   }
   const std::string text = shown();
   size_t drawings = 0;
-  for (size_t at = text.find("sft -> run"); at != std::string::npos; at = text.find("sft -> run", at + 1)) ++drawings;
+  for (size_t at = text.find("sft -> run"); at != std::string::npos;
+       at = text.find("sft -> run", at + 1))
+    ++drawings;
   EXPECT_EQ(drawings, 2u) << "one by the tick, one by finish()";
-  EXPECT_NE(text.find("\x1b[3A\r"), std::string::npos) << "the second goes back up over the three lines of the first";
+  EXPECT_NE(text.find("\x1b[3A\r"), std::string::npos)
+      << "the second goes back up over the three lines of the first";
 }
 
 }  // namespace

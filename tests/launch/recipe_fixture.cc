@@ -54,20 +54,23 @@ std::string RecipeTest::with_folder(std::string text) const {
   return text;
 }
 
-launch::Recipe RecipeTest::load(std::string text, const std::vector<std::string>& overrides, launch::LoadOptions options) {
+launch::Recipe RecipeTest::load(std::string text, const std::vector<std::string>& overrides,
+                                launch::LoadOptions options) {
   std::ofstream(folder_ / "r.yaml") << with_folder(std::move(text));
   warnings_.clear();
   return launch::load_recipe(folder_ / "r.yaml", overrides, options, &warnings_);
 }
 
-std::string RecipeTest::error_of(const std::string& text, const std::vector<std::string>& overrides) {
+std::string RecipeTest::error_of(const std::string& text,
+                                 const std::vector<std::string>& overrides) {
   try {
     load(text, overrides);
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument) << e.what();
     std::string message = e.message();
     const std::string folder = folder_.string() + "/";
-    for (size_t at = message.find(folder); at != std::string::npos; at = message.find(folder)) message.erase(at, folder.size());
+    for (size_t at = message.find(folder); at != std::string::npos; at = message.find(folder))
+      message.erase(at, folder.size());
     return message;
   }
   return "no error";

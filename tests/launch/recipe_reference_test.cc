@@ -22,11 +22,13 @@ TEST(RecipeReferenceTest, FileIsInStep) {
 
 TEST(RecipeReferenceTest, EveryBlockHasItsTable) {
   const std::string text = launch::recipe_reference_markdown();
-  for (const char* heading : {"## The recipe", "## `roles.<name>`", "## `roles.<name>.world`", "## `data.train[]`", "## `train`",
-                              "## `distill.teachers[]`", "## `rpc`"})
+  for (const char* heading :
+       {"## The recipe", "## `roles.<name>`", "## `roles.<name>.world`", "## `data.train[]`",
+        "## `train`", "## `distill.teachers[]`", "## `rpc`"})
     EXPECT_NE(text.find(heading), std::string::npos) << heading;
   EXPECT_NE(text.find("| `loss_top_k` | integer | `64` |"), std::string::npos);
-  EXPECT_NE(text.find("| `payload` | `hidden_states` \\| `topk` \\| `full` \\| `target_logps` | `hidden_states` |"),
+  EXPECT_NE(text.find("| `payload` | `hidden_states` \\| `topk` \\| `full` \\| `target_logps` | "
+                      "`hidden_states` |"),
             std::string::npos);
 }
 

@@ -28,7 +28,8 @@ TEST_F(RecipeTest, DefaultsAreThoseOfTheReference) {
 }
 
 TEST_F(RecipeTest, AlternativesReplaceTheDefaults) {
-  const Recipe recipe = load(replaced(kSft, "max_steps: 10", "num_train_epochs: 1.5\n  tokens_per_batch: 4096"));
+  const Recipe recipe =
+      load(replaced(kSft, "max_steps: 10", "num_train_epochs: 1.5\n  tokens_per_batch: 4096"));
   EXPECT_FALSE(recipe.train.max_steps);
   EXPECT_EQ(recipe.train.num_train_epochs, 1.5);
   EXPECT_FALSE(recipe.train.per_device_train_batch_size);
@@ -60,8 +61,9 @@ TEST_F(RecipeTest, DistillBlockBecomesLossAndRequest) {
 
 TEST_F(RecipeTest, OverridesReplaceAddAndRemove) {
   const Recipe recipe =
-      load(kDistill, {"train.max_steps=null", "train.num_train_epochs=2", "roles.teacher.world={dp: 1, threads: 3}",
-                      "rpc.timeout=5m", "data.train.0.weight=0.5", "seed=7", "seed=8", "data.packing=false"});
+      load(kDistill, {"train.max_steps=null", "train.num_train_epochs=2",
+                      "roles.teacher.world={dp: 1, threads: 3}", "rpc.timeout=5m",
+                      "data.train.0.weight=0.5", "seed=7", "seed=8", "data.packing=false"});
   EXPECT_FALSE(recipe.train.max_steps);
   EXPECT_EQ(recipe.train.num_train_epochs, 2);
   EXPECT_EQ(recipe.roles.at("teacher").world.dp, 1);
@@ -75,8 +77,9 @@ TEST_F(RecipeTest, OverridesReplaceAddAndRemove) {
 TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
   ::setenv("RETORT_TEST_ROOT", folder_.c_str(), 1);
   ::setenv("RETORT_TEST_STEPS", "17", 1);
-  const std::string text = replaced(replaced(kSft, "FOLDER/student", "${RETORT_TEST_ROOT}/student"), "train:\n  max_steps: 10",
-                                    "train: {max_steps: \"${RETORT_TEST_STEPS}\"}");
+  const std::string text =
+      replaced(replaced(kSft, "FOLDER/student", "${RETORT_TEST_ROOT}/student"),
+               "train:\n  max_steps: 10", "train: {max_steps: \"${RETORT_TEST_STEPS}\"}");
   const Recipe recipe = load(text, {"output_dir=\"a-$${x}-${RETORT_TEST_STEPS}\""});
   EXPECT_EQ(recipe.roles.at("student").model, (folder_ / "student").string());
   EXPECT_EQ(recipe.train.max_steps, 17);
@@ -84,9 +87,10 @@ TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
 }
 
 TEST_F(RecipeTest, UnitsAreRead) {
-  const Recipe recipe = load(replaced(kSft, "data:",
-                                      "launch: {collective_timeout: 250ms, stop_timeout: 2h}\n"
-                                      "rpc: {max_inflight_bytes: 512KiB, max_message_bytes: 1000000}\ndata:"));
+  const Recipe recipe =
+      load(replaced(kSft, "data:",
+                    "launch: {collective_timeout: 250ms, stop_timeout: 2h}\n"
+                    "rpc: {max_inflight_bytes: 512KiB, max_message_bytes: 1000000}\ndata:"));
   EXPECT_EQ(recipe.launch.collective_timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(recipe.launch.stop_timeout, std::chrono::hours(2));
   EXPECT_EQ(recipe.rpc.max_inflight_bytes.bytes, 512u << 10);
@@ -103,13 +107,15 @@ TEST_F(RecipeTest, AnchorsAndFlowStyleAreRead) {
 TEST_F(RecipeTest, FieldsWithoutEffectMayStandAtTheirDefaults) {
   load(replaced(kDistill, "distill:", "distill:\n  beta: 0.5\n  loss_top_k: 64\n  tail: bucket"));
   ASSERT_EQ(warnings_.size(), 3u);
-  EXPECT_NE(warnings_[0].find("r.yaml:15: distill.loss_top_k: has no effect without payload: topk"), std::string::npos)
+  EXPECT_NE(warnings_[0].find("r.yaml:15: distill.loss_top_k: has no effect without payload: topk"),
+            std::string::npos)
       << warnings_[0];
 }
 
 TEST_F(RecipeTest, BetaAtTheEndsOfJsdIsWarnedAbout) {
   for (const char* beta : {"0.01", "0.99", "1.0"}) {
-    load(replaced(kDistill, "distill:", std::string("distill:\n  loss_type: jsd\n  beta: ") + beta));
+    load(
+        replaced(kDistill, "distill:", std::string("distill:\n  loss_type: jsd\n  beta: ") + beta));
     EXPECT_EQ(warnings_.size(), 1u) << beta;
   }
   load(replaced(kDistill, "distill:", "distill:\n  loss_type: jsd\n  beta: 0.3"));
@@ -120,15 +126,18 @@ TEST_F(RecipeTest, BetaAtTheEndsOfJsdIsWarnedAbout) {
 TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
   const std::string odd = folder_ / "odd ${name}: #1 \"x\".jsonl";
   std::ofstream(odd) << "{}\n";
-  const Recipe recipe =
-      load(replaced(replaced(kDistill, "train: [{path: FOLDER/train.jsonl}]",
-                             "train: [{path: 'FOLDER/odd $${name}: #1 \"x\".jsonl', columns: {prompt: 'true', "
-                             "completion: ~x}, weight: 0.3333333333333333}]\n"
-                             "  eval: [{path: FOLDER/train.jsonl, format: text}]"),
-                    "[{role: teacher}]",
-                    "[{role: teacher, when: {domain: 'null', level: 3}}]\n  loss_type: skewed_kl\n  skew_lambda: 1.0e-7"),
-           {"roles.teacher.env={GLOO_SOCKET_IFNAME: lo}", "train.learning_rate=3e-5", "rpc.max_message_bytes=1234567",
-            "launch.stop_timeout=1500ms"});
+  const Recipe recipe = load(
+      replaced(
+          replaced(
+              kDistill, "train: [{path: FOLDER/train.jsonl}]",
+              "train: [{path: 'FOLDER/odd $${name}: #1 \"x\".jsonl', columns: {prompt: 'true', "
+              "completion: ~x}, weight: 0.3333333333333333}]\n"
+              "  eval: [{path: FOLDER/train.jsonl, format: text}]"),
+          "[{role: teacher}]",
+          "[{role: teacher, when: {domain: 'null', level: 3}}]\n  loss_type: skewed_kl\n  "
+          "skew_lambda: 1.0e-7"),
+      {"roles.teacher.env={GLOO_SOCKET_IFNAME: lo}", "train.learning_rate=3e-5",
+       "rpc.max_message_bytes=1234567", "launch.stop_timeout=1500ms"});
   EXPECT_EQ(recipe.data.train[0].path, odd);
   const std::string text = launch::resolved_yaml(recipe);
   std::ofstream(folder_ / "resolved.yaml") << text;
@@ -137,12 +146,14 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
   EXPECT_EQ(again.data.train[0].path, odd);
   EXPECT_EQ(again.data.train[0].columns, recipe.data.train[0].columns);
   EXPECT_EQ(again.data.train[0].weight, 0.3333333333333333);
-  EXPECT_EQ(again.distill->teachers[0].when, (std::map<std::string, std::string>{{"domain", "null"}, {"level", "3"}}));
+  EXPECT_EQ(again.distill->teachers[0].when,
+            (std::map<std::string, std::string>{{"domain", "null"}, {"level", "3"}}));
   EXPECT_EQ(again.distill->skew_lambda, 1e-7);
   EXPECT_EQ(again.train.learning_rate, 3e-5);
   EXPECT_EQ(again.roles.at("teacher").env.at("GLOO_SOCKET_IFNAME"), "lo");
   EXPECT_EQ(again.launch.stop_timeout, std::chrono::milliseconds(1500));
-  EXPECT_NE(text.find("num_train_epochs: null"), std::string::npos) << "every field stands in it:\n" << text;
+  EXPECT_NE(text.find("num_train_epochs: null"), std::string::npos) << "every field stands in it:\n"
+                                                                    << text;
 }
 
 TEST_F(RecipeTest, ResolvedSftHasNoDistillBlock) {

@@ -41,19 +41,26 @@ struct Child {
   bool stop_requested() const { return signals.any() || lost; }
   void wait_for_stop() const {
     const Deadline deadline = Deadline::after(kForever);
-    while (!stop_requested() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
+    while (!stop_requested() && !deadline.expired())
+      std::this_thread::sleep_for(milliseconds(5));
   }
   // A file that the test makes.
   void wait_for(const std::string& name) const {
     const Deadline deadline = Deadline::after(kForever);
-    while (!fs::exists(folder / name) && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
+    while (!fs::exists(folder / name) && !deadline.expired())
+      std::this_thread::sleep_for(milliseconds(5));
   }
-  void leave(const std::string& name, const std::string& text) const { write_file_atomically(folder / name, text); }
-  std::string name() const { return channels.context.role + "-" + std::to_string(channels.context.rank); }
+  void leave(const std::string& name, const std::string& text) const {
+    write_file_atomically(folder / name, text);
+  }
+  std::string name() const {
+    return channels.context.role + "-" + std::to_string(channels.context.rank);
+  }
 };
 
 [[noreturn]] void sleep_forever() {
-  for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+  for (;;)
+    std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
 int serve(Child& child) {
@@ -64,7 +71,8 @@ int serve(Child& child) {
 }
 
 int finish(Child& child) {
-  std::cout << "threads " << std::getenv("OMP_NUM_THREADS") << " secret of " << child.channels.context.secret.size() << std::endl;
+  std::cout << "threads " << std::getenv("OMP_NUM_THREADS") << " secret of "
+            << child.channels.context.secret.size() << std::endl;
   return 0;
 }
 
@@ -103,7 +111,8 @@ int hang(Child& child) {
   ::sigaction(SIGTERM, &ignore, nullptr);
   pid_t pid = 0;
   const char* argv[] = {"sleep", "1000", nullptr};
-  if (::posix_spawnp(&pid, "sleep", nullptr, nullptr, const_cast<char**>(argv), environ) != 0) return 9;
+  if (::posix_spawnp(&pid, "sleep", nullptr, nullptr, const_cast<char**>(argv), environ) != 0)
+    return 9;
   child.leave("pids-" + child.name(), std::to_string(::getpid()) + " " + std::to_string(pid));
   child.status.report({child.more.empty() ? "serving" : child.more, 0, "", ""});
   sleep_forever();
@@ -122,9 +131,10 @@ int look(Child& child) {
     (void)entry;
     ++open;
   }
-  child.leave("look-" + child.name(),
-              std::string(found ? "visible" : "hidden") + " " + std::to_string(::getpgid(0) == ::getpid()));
-  // 0, 1, 2, life, status, the life pipe's own event, the signal pipe, the folder being listed, and little else.
+  child.leave("look-" + child.name(), std::string(found ? "visible" : "hidden") + " " +
+                                          std::to_string(::getpgid(0) == ::getpid()));
+  // 0, 1, 2, life, status, the life pipe's own event, the signal pipe, the folder being listed, and
+  // little else.
   return open <= 12 ? 0 : 7;
 }
 
@@ -153,9 +163,9 @@ int run_child(int argc, char** argv) {
       channels.life_fd, [&lost] { lost = true; }, grace);
   launch::StatusPipe status(channels.status_fd);
   Child child{channels, signals, status, lost, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : ""};
-  const std::map<std::string, int (*)(Child&)> modes{{"serve", serve}, {"finish", finish},  {"train", train},
-                                                     {"fail", fail},   {"crash", crash},    {"hang", hang},
-                                                     {"look", look},   {"stopped", stopped}};
+  const std::map<std::string, int (*)(Child&)> modes{
+      {"serve", serve}, {"finish", finish}, {"train", train}, {"fail", fail},
+      {"crash", crash}, {"hang", hang},     {"look", look},   {"stopped", stopped}};
   const auto found = modes.find(mode);
   return found == modes.end() ? 99 : found->second(child);
 }

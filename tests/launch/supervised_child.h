@@ -1,4 +1,5 @@
-// The program that supervisor tests start: this test binary, started as one of a few small children.
+// The program that supervisor tests start: this test binary, started as one of a few small
+// children.
 #pragma once
 
 namespace retort::test {

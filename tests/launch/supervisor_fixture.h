@@ -12,17 +12,23 @@
 
 namespace retort::test {
 
-// Calls a function when a role reports a state, when one ends, or when the supervisor says something.
+// Calls a function when a role reports a state, when one ends, or when the supervisor says
+// something.
 class Script : public launch::SupervisorObserver {
  public:
-  std::function<void(const std::string& role, const std::string& state)> status = [](auto&, auto&) {};
+  std::function<void(const std::string& role, const std::string& state)> status = [](auto&, auto&) {
+  };
   std::function<void(const std::string& role, const std::string& what)> end = [](auto&, auto&) {};
   std::function<void(const std::string& message)> phase = [](auto&) {};
   std::vector<pid_t> pids;
 
   void on_start(const launch::ProcessSpec&, pid_t pid) override { pids.push_back(pid); }
-  void on_status(const launch::ProcessSpec& spec, const launch::ProcessStatus& s) override { status(spec.context.role, s.state); }
-  void on_exit(const launch::ProcessSpec& spec, const std::string& what) override { end(spec.context.role, what); }
+  void on_status(const launch::ProcessSpec& spec, const launch::ProcessStatus& s) override {
+    status(spec.context.role, s.state);
+  }
+  void on_exit(const launch::ProcessSpec& spec, const std::string& what) override {
+    end(spec.context.role, what);
+  }
   void on_phase(const std::string& message) override { phase(message); }
 };
 
@@ -31,11 +37,13 @@ class SupervisorTest : public FolderTest {
   SupervisorTest() {
     options_.program = std::filesystem::read_symlink("/proc/self/exe");
     options_.log_folder = folder_ / "logs";
-    // Generous where a test waits for something to happen, so that only what it is about can end it.
+    // Generous where a test waits for something to happen, so that only what it is about can end
+    // it.
     options_.stop_timeout = options_.serving_timeout = options_.failure_grace = Duration(60'000);
   }
 
-  void add(const std::string& role, int64_t rank, const std::string& mode, const std::string& more = "") {
+  void add(const std::string& role, int64_t rank, const std::string& mode,
+           const std::string& more = "") {
     launch::ProcessSpec spec;
     spec.context = {.run = "run",
                     .role = role,
@@ -53,7 +61,8 @@ class SupervisorTest : public FolderTest {
     launch::SignalCatcher signals({SIGINT, SIGTERM});
     launch::Supervisor supervisor(options_, &script_);
     const auto result = supervisor.run(signals);
-    for (pid_t pid : script_.pids) EXPECT_EQ(::kill(pid, 0), -1) << "process " << pid << " is still there";
+    for (pid_t pid : script_.pids)
+      EXPECT_EQ(::kill(pid, 0), -1) << "process " << pid << " is still there";
     return result;
   }
 

@@ -93,7 +93,8 @@ TEST(SignalCatcherTest, KeepsOrderAndRestoresWhatWasBefore) {
     launch::SignalCatcher signals({SIGUSR1, SIGUSR2});
     EXPECT_FALSE(signals.any());
     EXPECT_FALSE(signals.next());
-    // Handlers run on a thread of the catcher: the next signal is sent once the one before is there.
+    // Handlers run on a thread of the catcher: the next signal is sent once the one before is
+    // there.
     const auto send = [&](int number) {
       ::kill(::getpid(), number);
       pollfd readable{signals.fd(), POLLIN, 0};

@@ -52,7 +52,9 @@ TEST_F(SupervisorTest, ACrashIsNamedAndStopsTheOthers) {
   EXPECT_EQ(result.cause->log_tail, (std::vector<std::string>{"about to crash"}));
   EXPECT_TRUE(result.consequences.empty()) << "the others ended as they were asked to";
   EXPECT_TRUE(exists("saved-student-0"));
-  EXPECT_NE(result.report().find("teacher/1 failed first: it was killed by signal 11"), std::string::npos) << result.report();
+  EXPECT_NE(result.report().find("teacher/1 failed first: it was killed by signal 11"),
+            std::string::npos)
+      << result.report();
 }
 
 TEST_F(SupervisorTest, ALostPeerIsAConsequenceEvenIfItShowsFirst) {
@@ -89,9 +91,13 @@ TEST_F(SupervisorTest, TheUsersMistakeKeepsItsExitCode) {
   ASSERT_TRUE(result.cause);
   EXPECT_EQ(result.cause->exit_code, 2);
   EXPECT_EQ(result.cause->message, "the recipe is wrong");
-  EXPECT_EQ(result.cause->log_tail, (std::vector<std::string>{"line 1", "line 2", "the recipe is wrong"}));
-  EXPECT_NE(result.report().find("student/0 failed first: it exited with code 2"), std::string::npos) << result.report();
-  EXPECT_NE(result.report().find("the recipe is wrong [invalid_argument]"), std::string::npos) << result.report();
+  EXPECT_EQ(result.cause->log_tail,
+            (std::vector<std::string>{"line 1", "line 2", "the recipe is wrong"}));
+  EXPECT_NE(result.report().find("student/0 failed first: it exited with code 2"),
+            std::string::npos)
+      << result.report();
+  EXPECT_NE(result.report().find("the recipe is wrong [invalid_argument]"), std::string::npos)
+      << result.report();
 }
 
 TEST_F(SupervisorTest, AServerThatEndsEarlyIsAFailure) {
@@ -121,7 +127,8 @@ TEST_F(SupervisorTest, AHungProcessAndItsChildrenAreKilledAfterTheGrace) {
   pids >> child >> grandchild;
   ASSERT_GT(grandchild, 0);
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
-  while (process_runs(grandchild) && !deadline.expired()) ::usleep(5000);
+  while (process_runs(grandchild) && !deadline.expired())
+    ::usleep(5000);
   EXPECT_FALSE(process_runs(child));
   EXPECT_FALSE(process_runs(grandchild));
 }

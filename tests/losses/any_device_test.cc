@@ -1,4 +1,5 @@
-// The losses with tensors on a device, as far as that can be seen without one: on a stand-in, against the same operators on the CPU.
+// The losses with tensors on a device, as far as that can be seen without one: on a stand-in,
+// against the same operators on the CPU.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -33,7 +34,8 @@ TeacherSignal there(const TeacherSignal& signal) {
   return TeacherHidden{there(hidden.hidden), there(hidden.weight), there(hidden.bias)};
 }
 
-Outcome run(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b, const std::function<DistillResult()>& loss) {
+Outcome run(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b,
+            const std::function<DistillResult()>& loss) {
   Outcome outcome;
   outcome.result = loss();
   outcome.loss = outcome.result.loss_sum.item<double>();
@@ -44,28 +46,32 @@ Outcome run(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b, const
   return outcome;
 }
 
-Outcome on_device(const Problem& p, const at::Tensor& targets, const TeacherSignal& signal, const DivergenceOptions& options,
-                  const parallel::VocabShard& vocab, at::ScalarType dtype) {
-  const at::Tensor h = leaf_there(p.hidden, dtype), w = leaf_there(p.weight, dtype), b = leaf_there(p.bias, dtype);
+Outcome on_device(const Problem& p, const at::Tensor& targets, const TeacherSignal& signal,
+                  const DivergenceOptions& options, const parallel::VocabShard& vocab,
+                  at::ScalarType dtype) {
+  const at::Tensor h = leaf_there(p.hidden, dtype), w = leaf_there(p.weight, dtype),
+                   b = leaf_there(p.bias, dtype);
   return run(h, w, b, [&] { return linear_distill(h, w, b, targets, signal, options, vocab); });
 }
 
 Outcome on_host(const Problem& p, const TeacherSignal& signal, const DivergenceOptions& options,
                 const parallel::VocabShard& vocab, at::ScalarType dtype) {
   const at::Tensor h = leaf(p.hidden, dtype), w = leaf(p.weight, dtype), b = leaf(p.bias, dtype);
-  return run(h, w, b, [&] { return detail::sharded_distill(h, w, b, p.targets, signal, options, vocab); });
+  return run(h, w, b,
+             [&] { return detail::sharded_distill(h, w, b, p.targets, signal, options, vocab); });
 }
 
 void compare(const Outcome& got, const Outcome& expected, const std::string& name) {
   const auto a = numbers_of(got), b = numbers_of(expected);
-  for (size_t i = 0; i < a.size(); ++i) require_near(a[i].second, b[i].second, 1e-6, name + ": " + a[i].first);
+  for (size_t i = 0; i < a.size(); ++i)
+    require_near(a[i].second, b[i].second, 1e-6, name + ": " + a[i].first);
   require_near(got.dh, expected.dh, 1e-6, name + ": dh");
   require_near(got.dw, expected.dw, 1e-6, name + ": dw");
   if (got.db.defined()) require_near(got.db, expected.db, 1e-6, name + ": db");
 }
 
-// Of every divergence and payload every second case (payloads follow one another in threes), targets and signal by turns on the host
-// and on the device.
+// Of every divergence and payload every second case (payloads follow one another in threes),
+// targets and signal by turns on the host and on the device.
 TEST(AnyDevice, Distillation) {
   const DistillCases all = distill_cases();
   const int64_t before = testing_support::stand_in_operators();
@@ -76,7 +82,8 @@ TEST(AnyDevice, Distillation) {
     const Problem& p = all.problems[c.problem];
     const auto dtype = turn % 5 == 0 ? at::kBFloat16 : at::kFloat;
     const at::Tensor targets = turn % 2 == 0 ? p.targets : there(p.targets);
-    const Outcome got = on_device(p, targets, turn % 3 == 0 ? c.signal : there(c.signal), c.options, {}, dtype);
+    const Outcome got =
+        on_device(p, targets, turn % 3 == 0 ? c.signal : there(c.signal), c.options, {}, dtype);
     ASSERT_NO_THROW(compare(got, on_host(p, c.signal, c.options, {}, dtype), c.name));
     ++turn;
   }
@@ -84,14 +91,17 @@ TEST(AnyDevice, Distillation) {
 }
 
 TEST(AnyDevice, CrossEntropyAndLogProbabilities) {
-  const Problem p =
-      random_problem({.rows = 45, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = true}, 61);
+  const Problem p = random_problem(
+      {.rows = 45, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = true},
+      61);
   const at::Tensor scale = at::sin(at::arange(45, at::kFloat));
   for (const at::Tensor& targets : {p.targets, there(p.targets)})
     for (const int64_t chunk : {0, 8}) {
       const at::Tensor h = leaf(p.hidden), w = leaf(p.weight), b = leaf(p.bias);
-      const at::Tensor h2 = leaf_there(p.hidden), w2 = leaf_there(p.weight), b2 = leaf_there(p.bias);
-      const CrossEntropyResult expected = detail::sharded_cross_entropy(h, w, b, p.targets, chunk, {});
+      const at::Tensor h2 = leaf_there(p.hidden), w2 = leaf_there(p.weight),
+                       b2 = leaf_there(p.bias);
+      const CrossEntropyResult expected =
+          detail::sharded_cross_entropy(h, w, b, p.targets, chunk, {});
       const CrossEntropyResult got = linear_cross_entropy(h2, w2, b2, targets, chunk);
       EXPECT_EQ(got.loss_sum.device(), h2.device());
       EXPECT_NEAR(got.loss_sum.item<double>(), expected.loss_sum.item<double>(), 1e-6);
@@ -111,7 +121,9 @@ TEST(AnyDevice, CrossEntropyAndLogProbabilities) {
     }
   const at::NoGradGuard no_grad;
   const at::Tensor none = there(p.hidden.narrow(0, 0, 0));
-  EXPECT_EQ(linear_cross_entropy(none, there(p.weight), {}, p.targets.narrow(0, 0, 0)).loss_sum.item<double>(), 0);
+  EXPECT_EQ(linear_cross_entropy(none, there(p.weight), {}, p.targets.narrow(0, 0, 0))
+                .loss_sum.item<double>(),
+            0);
 }
 
 // The whole loss and this rank's part of it; what the ranks put together goes through host memory.
@@ -125,21 +137,25 @@ void split_scenario(parallel::Group& group) {
     if (c.problem != 0) continue;
     TeacherSignal own = c.signal;
     if (const auto* hidden = std::get_if<TeacherHidden>(&c.signal))
-      own = TeacherHidden{hidden->hidden, own_rows(hidden->weight, vocab), own_rows(hidden->bias, vocab)};
+      own = TeacherHidden{hidden->hidden, own_rows(hidden->weight, vocab),
+                          own_rows(hidden->bias, vocab)};
     else if (const auto* full = std::get_if<TeacherFull>(&c.signal))
       own = TeacherFull{own_rows(full->logps.t(), vocab).t()};
     const Problem part = own_part(p, vocab);
-    compare(on_device(part, p.targets, own, c.options, vocab, at::kFloat), on_host(part, own, c.options, vocab, at::kFloat),
-            c.name);
+    compare(on_device(part, p.targets, own, c.options, vocab, at::kFloat),
+            on_host(part, own, c.options, vocab, at::kFloat), c.name);
   }
-  const LogProbs rows = detail::sharded_log_probs(p.hidden, own_rows(p.weight, vocab), {}, p.targets, {}, vocab);
-  const LogProbs mine = linear_log_probs(there(p.hidden), there(own_rows(p.weight, vocab)), {}, p.targets, {}, vocab);
+  const LogProbs rows =
+      detail::sharded_log_probs(p.hidden, own_rows(p.weight, vocab), {}, p.targets, {}, vocab);
+  const LogProbs mine =
+      linear_log_probs(there(p.hidden), there(own_rows(p.weight, vocab)), {}, p.targets, {}, vocab);
   require_near(mine.log_probs.cpu(), rows.log_probs, 1e-7, "log-probabilities");
 }
 TEST(AnyDevice, ASplitVocabulary) { expect_ranks_succeed("split", 2); }
 
 TEST(AnyDevice, DamagedPayloadsNameTheRow) {
-  const Problem p = random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31);
+  const Problem p = random_problem(
+      {.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31);
   TeacherTopK top = top_k_signal(p, 1, 4);
   top.ids = top.ids.clone();
   top.ids[3][1] = 20;
@@ -159,7 +175,8 @@ TEST(AnyDevice, DamagedPayloadsNameTheRow) {
 }
 
 TEST(AnyDevice, WhatIsRefused) {
-  const Problem p = random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31);
+  const Problem p = random_problem(
+      {.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31);
   const auto refuse = [](const char* part, const std::function<void()>& call) {
     try {
       call();
@@ -171,10 +188,13 @@ TEST(AnyDevice, WhatIsRefused) {
   };
   refuse("on one device", [&] { linear_cross_entropy(there(p.hidden), p.weight, {}, p.targets); });
   refuse("on one device", [&] { linear_log_probs(p.hidden, there(p.weight), {}, p.targets); });
-  refuse("targets must be on", [&] { linear_cross_entropy(p.hidden, p.weight, {}, there(p.targets)); });
+  refuse("targets must be on",
+         [&] { linear_cross_entropy(p.hidden, p.weight, {}, there(p.targets)); });
   for (const TeacherSignal& signal :
-       {TeacherSignal(hidden_signal(p)), TeacherSignal(full_signal(p, 1)), TeacherSignal(top_k_signal(p, 1, 4))})
-    refuse("signal must be on", [&] { linear_distill(p.hidden, p.weight, {}, p.targets, there(signal), {}); });
+       {TeacherSignal(hidden_signal(p)), TeacherSignal(full_signal(p, 1)),
+        TeacherSignal(top_k_signal(p, 1, 4))})
+    refuse("signal must be on",
+           [&] { linear_distill(p.hidden, p.weight, {}, p.targets, there(signal), {}); });
 }
 
 at::Tensor vector(std::vector<float> values) { return at::tensor(values, at::kFloat); }
@@ -189,10 +209,14 @@ TEST(AnyDevice, Preferences) {
                               vector({3, 4, 8, 4})};
   // The last: the two sides of a pair on different devices.
   for (const bool rejected : {true, false}) {
-    PreferenceInputs in{leaf_there(host.policy_chosen), rejected ? leaf_there(host.policy_rejected) : leaf(host.policy_rejected),
-                        there(host.reference_chosen),   host.reference_rejected,
-                        there(host.chosen_tokens),      there(host.rejected_tokens)};
-    const PreferenceResult got = preference_loss(in, options), expected = preference_loss(host, options);
+    PreferenceInputs in{leaf_there(host.policy_chosen),
+                        rejected ? leaf_there(host.policy_rejected) : leaf(host.policy_rejected),
+                        there(host.reference_chosen),
+                        host.reference_rejected,
+                        there(host.chosen_tokens),
+                        there(host.rejected_tokens)};
+    const PreferenceResult got = preference_loss(in, options),
+                           expected = preference_loss(host, options);
     EXPECT_EQ(got.loss_sum.device(), in.policy_chosen.device());
     EXPECT_EQ(got.loss_sum.item<float>(), expected.loss_sum.item<float>());
     (got.loss_sum + 0.1 * got.chosen_nll_sum).backward();
@@ -213,8 +237,11 @@ TEST(AnyDevice, PolicyGradientsAndAdvantages) {
   host.num_sequences = 4;
   PolicyInputs in = host;
   in.policy_logps = leaf_there(host.policy_logps);
-  for (at::Tensor* tensor : {&in.old_logps, &in.reference_logps, &in.sequence_of_row, &in.advantages}) *tensor = there(*tensor);
-  const PolicyResult got = policy_loss(in, {.beta = 0.5}), expected = policy_loss(host, {.beta = 0.5});
+  for (at::Tensor* tensor :
+       {&in.old_logps, &in.reference_logps, &in.sequence_of_row, &in.advantages})
+    *tensor = there(*tensor);
+  const PolicyResult got = policy_loss(in, {.beta = 0.5}),
+                     expected = policy_loss(host, {.beta = 0.5});
   EXPECT_EQ(got.loss_sum.device(), in.policy_logps.device());
   EXPECT_EQ(got.loss_sum.item<float>(), expected.loss_sum.item<float>());
   got.loss_sum.backward();
@@ -234,7 +261,8 @@ TEST(StandInDevice, PunishesWhatADeviceWould) {
   EXPECT_TRUE(at::equal((x.t() + 1).select(0, 2).cpu(), at::tensor({3.0f, 6.0f})));
   EXPECT_THROW(x + at::ones({2, 3}), std::exception);
   EXPECT_THROW(at::mm(x, at::ones({3, 3})), std::exception);
-  EXPECT_THROW(at::empty_like(x).copy_(x).masked_fill_(at::ones({2, 3}, at::kBool), 0), std::exception);
+  EXPECT_THROW(at::empty_like(x).copy_(x).masked_fill_(at::ones({2, 3}, at::kBool), 0),
+               std::exception);
   EXPECT_DEATH(std::printf("%f", x.const_data_ptr<float>()[0]), "");
 }
 

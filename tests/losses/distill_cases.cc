@@ -8,13 +8,15 @@ std::vector<DivergenceOptions> every_loss() {
   std::vector<DivergenceOptions> all;
   for (T type : {T::kForwardKl, T::kReverseKl, T::kJsd, T::kSkewedKl, T::kSkewedReverseKl, T::kTvd})
     all.push_back({.type = type});
-  for (double beta : {0.0, 0.1, 1.0}) all.push_back({.type = T::kJsd, .beta = beta});
+  for (double beta : {0.0, 0.1, 1.0})
+    all.push_back({.type = T::kJsd, .beta = beta});
   all.push_back({.type = T::kSkewedKl, .skew_lambda = 0.0});
   all.push_back({.type = T::kSkewedReverseKl, .skew_lambda = 0.7});
   return all;
 }
 
-// Temperature, mixture with cross-entropy and chunk size; the first shares the student's softmax with cross-entropy.
+// Temperature, mixture with cross-entropy and chunk size; the first shares the student's softmax
+// with cross-entropy.
 std::vector<DivergenceOptions> variants(DivergenceOptions options) {
   std::vector<DivergenceOptions> all(3, options);
   all[0].kd_ratio = 0.6;
@@ -25,13 +27,17 @@ std::vector<DivergenceOptions> variants(DivergenceOptions options) {
   return all;
 }
 
-void add(DistillCases& out, size_t at, const char* payload, const TeacherSignal& signal, const DivergenceOptions& options) {
-  const std::string name = "problem " + std::to_string(at) + " " + payload + " " + std::string(enum_name(options.type)) + " " +
-                           std::string(enum_name(options.tail)) + " beta " + std::to_string(options.beta) + " lambda " +
-                           std::to_string(options.skew_lambda) + " T " + std::to_string(options.temperature) + " kd_ratio " +
-                           std::to_string(options.kd_ratio);
-  // p (g - E_p[g]) with g nearly the same wherever p is large: float32 keeps one digit less (sharded_whole_test measures it).
-  const bool cancels = options.type == DivergenceType::kSkewedReverseKl && options.skew_lambda > 0.5;
+void add(DistillCases& out, size_t at, const char* payload, const TeacherSignal& signal,
+         const DivergenceOptions& options) {
+  const std::string name =
+      "problem " + std::to_string(at) + " " + payload + " " + std::string(enum_name(options.type)) +
+      " " + std::string(enum_name(options.tail)) + " beta " + std::to_string(options.beta) +
+      " lambda " + std::to_string(options.skew_lambda) + " T " +
+      std::to_string(options.temperature) + " kd_ratio " + std::to_string(options.kd_ratio);
+  // p (g - E_p[g]) with g nearly the same wherever p is large: float32 keeps one digit less
+  // (sharded_whole_test measures it).
+  const bool cancels =
+      options.type == DivergenceType::kSkewedReverseKl && options.skew_lambda > 0.5;
   out.cases.push_back({name, at, signal, options, cancels ? 4e-6 : 1e-6});
 }
 
@@ -39,13 +45,19 @@ void add(DistillCases& out, size_t at, const char* payload, const TeacherSignal&
 
 DistillCases distill_cases() {
   const auto problem = [](int64_t vocab, int64_t teacher_vocab, int64_t common, uint64_t seed) {
-    Problem p = random_problem(
-        {.rows = 19, .vocab = vocab, .width = 12, .teacher_vocab = teacher_vocab, .teacher_width = 9, .bias = true}, seed);
+    Problem p = random_problem({.rows = 19,
+                                .vocab = vocab,
+                                .width = 12,
+                                .teacher_vocab = teacher_vocab,
+                                .teacher_width = 9,
+                                .bias = true},
+                               seed);
     p.common = common;
     return p;
   };
   DistillCases out;
-  out.problems = {problem(67, 67, 0, 51), problem(67, 80, 61, 52), problem(67, 50, 40, 53), problem(5, 6, 5, 54)};
+  out.problems = {problem(67, 67, 0, 51), problem(67, 80, 61, 52), problem(67, 50, 40, 53),
+                  problem(5, 6, 5, 54)};
   for (size_t at = 0; at < out.problems.size(); ++at) {
     const Problem& p = out.problems[at];
     const int64_t common = p.common > 0 ? p.common : p.weight.size(0);
@@ -60,7 +72,8 @@ DistillCases distill_cases() {
     }
     for (const Tail tail : {Tail::kRenormalize, Tail::kDrop})
       for (const DivergenceOptions& o : variants({.tail = tail, .common_vocab = p.common}))
-        for (const int64_t k : {int64_t{4}, common}) add(out, at, "top-k", top_k_signal(p, o.temperature, k), o);
+        for (const int64_t k : {int64_t{4}, common})
+          add(out, at, "top-k", top_k_signal(p, o.temperature, k), o);
   }
   return out;
 }

@@ -1,5 +1,5 @@
-// Every divergence, tail and payload of linear_distill on problems with equal, larger and smaller teacher vocabularies: what another
-// way of computing them is compared by.
+// Every divergence, tail and payload of linear_distill on problems with equal, larger and smaller
+// teacher vocabularies: what another way of computing them is compared by.
 #pragma once
 
 #include <string>

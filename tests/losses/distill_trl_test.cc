@@ -1,4 +1,5 @@
-// linear_distill's jsd against TRL 1.4.0's GKDTrainer.generalized_jsd_loss (make_trl_goldens.py), from hidden states.
+// linear_distill's jsd against TRL 1.4.0's GKDTrainer.generalized_jsd_loss (make_trl_goldens.py),
+// from hidden states.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -21,17 +22,23 @@ struct Jsd {
 Jsd run(const DivergenceOptions& options, bool swapped = false) {
   const TrlGoldens& g = trl_goldens();
   const Packing packing(g.tensor("pairs.mask"));
-  const at::Tensor student = packing.rows(g.tensor("pairs.hidden")), teacher = packing.rows(g.tensor("pairs.reference"));
+  const at::Tensor student = packing.rows(g.tensor("pairs.hidden")),
+                   teacher = packing.rows(g.tensor("pairs.reference"));
   const at::Tensor h = (swapped ? teacher : student).clone().requires_grad_();
-  const at::Tensor w = g.tensor(swapped ? "pairs.teacher_weight" : "pairs.weight").clone().requires_grad_();
-  const TeacherHidden signal{swapped ? student : teacher, g.tensor(swapped ? "pairs.weight" : "pairs.teacher_weight"), {}};
-  const DistillResult r = linear_distill(h, w, {}, at::zeros({packing.count()}, at::kLong), signal, options);
+  const at::Tensor w =
+      g.tensor(swapped ? "pairs.teacher_weight" : "pairs.weight").clone().requires_grad_();
+  const TeacherHidden signal{
+      swapped ? student : teacher, g.tensor(swapped ? "pairs.weight" : "pairs.teacher_weight"), {}};
+  const DistillResult r =
+      linear_distill(h, w, {}, at::zeros({packing.count()}, at::kLong), signal, options);
   (r.loss_sum / r.count).backward();
   return {r.loss_sum.item<double>() / r.count, packing.padded(h.grad()), w.grad()};
 }
 
 DivergenceOptions options_of(const TrlRecord& c) {
-  return {.type = DivergenceType::kJsd, .beta = c.number("beta"), .temperature = c.number("temperature")};
+  return {.type = DivergenceType::kJsd,
+          .beta = c.number("beta"),
+          .temperature = c.number("temperature")};
 }
 
 TEST(TrlJsd, EveryBetaAndTemperature) {
@@ -60,7 +67,8 @@ TEST(TrlJsd, AReversedDirectionIsDetected) {
         EXPECT_GT(std::abs(wrong.mean - c.number("loss")), 100 * kTolerance * c.number("loss"));
       }
     }
-    EXPECT_GT(distance(run(options_of(c), true).dh, dh), 100 * kTolerance);  // student and teacher exchanged
+    // student and teacher exchanged
+    EXPECT_GT(distance(run(options_of(c), true).dh, dh), 100 * kTolerance);
   }
 }
 
@@ -69,8 +77,10 @@ TEST(TrlJsd, AWrongTemperatureOrCountIsDetected) {
   for (const TrlRecord& c : trl_goldens().of_kind("jsd")) {
     SCOPED_TRACE(c.name);
     DivergenceOptions options = options_of(c);
-    const double sum = run(options).mean * packing.count(), padded = sum / (packing.sequences * packing.length);
-    EXPECT_GT(std::abs(padded - c.number("loss")), 100 * kTolerance * c.number("loss"));  // masked positions counted as zeros
+    const double sum = run(options).mean * packing.count(),
+                 padded = sum / (packing.sequences * packing.length);
+    // masked positions counted as zeros
+    EXPECT_GT(std::abs(padded - c.number("loss")), 100 * kTolerance * c.number("loss"));
     if (options.temperature == 1) continue;
     options.temperature = 1;
     EXPECT_GT(std::abs(run(options).mean - c.number("loss")), 100 * kTolerance * c.number("loss"));

@@ -1,4 +1,5 @@
-// What must be exact: zero at student == teacher, agreement of the payloads, independence of chunk sizes, and autograd's rules.
+// What must be exact: zero at student == teacher, agreement of the payloads, independence of chunk
+// sizes, and autograd's rules.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -21,7 +22,8 @@ std::vector<DivergenceOptions> every_loss() {
   std::vector<DivergenceOptions> all;
   for (T type : {T::kForwardKl, T::kReverseKl, T::kJsd, T::kSkewedKl, T::kSkewedReverseKl, T::kTvd})
     all.push_back({.type = type});
-  for (double beta : {0.0, 0.01, 0.3, 1.0}) all.push_back({.type = T::kJsd, .beta = beta});
+  for (double beta : {0.0, 0.01, 0.3, 1.0})
+    all.push_back({.type = T::kJsd, .beta = beta});
   for (double lambda : {0.0, 0.9}) {
     all.push_back({.type = T::kSkewedKl, .skew_lambda = lambda});
     all.push_back({.type = T::kSkewedReverseKl, .skew_lambda = lambda});
@@ -30,12 +32,17 @@ std::vector<DivergenceOptions> every_loss() {
 }
 
 std::string describe(const DivergenceOptions& o) {
-  return std::string(enum_name(o.type)) + " beta " + std::to_string(o.beta) + " lambda " + std::to_string(o.skew_lambda) + " T " +
-         std::to_string(o.temperature);
+  return std::string(enum_name(o.type)) + " beta " + std::to_string(o.beta) + " lambda " +
+         std::to_string(o.skew_lambda) + " T " + std::to_string(o.temperature);
 }
 
 // Mean per row; a vocabulary that is no multiple of any vector length.
-constexpr ProblemSizes kSizes{.rows = 70, .vocab = 1003, .width = 24, .teacher_vocab = 1003, .teacher_width = 24, .bias = true};
+constexpr ProblemSizes kSizes{.rows = 70,
+                              .vocab = 1003,
+                              .width = 24,
+                              .teacher_vocab = 1003,
+                              .teacher_width = 24,
+                              .bias = true};
 
 TEST(Exactness, TeacherEqualsStudentIsZero) {
   const Problem p = self_problem(kSizes, 11);
@@ -65,7 +72,8 @@ TEST(Exactness, TruncatedTailsAtTeacherEqualsStudent) {
     const TeacherTopK top = top_k_signal(p, temperature, 16);
     const Outcome drop = distill(p, top, {.temperature = temperature, .tail = Tail::kDrop});
     EXPECT_LT(std::abs(drop.result.kd_sum) / 70, 1e-6);
-    const Outcome renormalized = distill(p, top, {.temperature = temperature, .tail = Tail::kRenormalize});
+    const Outcome renormalized =
+        distill(p, top, {.temperature = temperature, .tail = Tail::kRenormalize});
     const double expected = -top.logps.to(at::kDouble).logsumexp(-1).mean().item<double>();
     EXPECT_GT(expected, 0.05);
     EXPECT_NEAR(renormalized.result.kd_sum / 70, expected, 1e-6);
@@ -74,14 +82,20 @@ TEST(Exactness, TruncatedTailsAtTeacherEqualsStudent) {
 }
 
 TEST(Exactness, HiddenFullAndTopKOfEverythingAgree) {
-  const Problem p =
-      random_problem({.rows = 40, .vocab = 517, .width = 16, .teacher_vocab = 517, .teacher_width = 9, .bias = true}, 13);
+  const Problem p = random_problem({.rows = 40,
+                                    .vocab = 517,
+                                    .width = 16,
+                                    .teacher_vocab = 517,
+                                    .teacher_width = 9,
+                                    .bias = true},
+                                   13);
   for (DivergenceOptions options : every_loss()) {
     options.temperature = 1.7;
     options.kd_ratio = 0.8;
     SCOPED_TRACE(describe(options));
     const Outcome hidden = distill(p, hidden_signal(p), options);
-    for (const TeacherSignal& signal : {TeacherSignal(full_signal(p, 1.7)), TeacherSignal(top_k_signal(p, 1.7, 517))}) {
+    for (const TeacherSignal& signal :
+         {TeacherSignal(full_signal(p, 1.7)), TeacherSignal(top_k_signal(p, 1.7, 517))}) {
       const Outcome other = distill(p, signal, options);
       EXPECT_NEAR(other.loss, hidden.loss, 1e-6 * std::abs(hidden.loss));
       EXPECT_NEAR(other.result.kd_sum, hidden.result.kd_sum, 1e-6 * std::abs(hidden.result.kd_sum));
@@ -93,7 +107,8 @@ TEST(Exactness, HiddenFullAndTopKOfEverythingAgree) {
 }
 
 TEST(Exactness, CoarseNeverExceedsFull) {
-  const Problem p = random_problem({.rows = 40, .vocab = 211, .width = 16, .teacher_vocab = 211, .teacher_width = 9}, 14);
+  const Problem p = random_problem(
+      {.rows = 40, .vocab = 211, .width = 16, .teacher_vocab = 211, .teacher_width = 9}, 14);
   for (DivergenceOptions options : every_loss()) {
     SCOPED_TRACE(describe(options));
     double previous = -1e-6;
@@ -107,10 +122,16 @@ TEST(Exactness, CoarseNeverExceedsFull) {
 }
 
 TEST(Exactness, ChunkSizesAndThreadsDoNotMatter) {
-  const Problem p =
-      random_problem({.rows = 150, .vocab = 301, .width = 16, .teacher_vocab = 301, .teacher_width = 9, .bias = true}, 15);
+  const Problem p = random_problem({.rows = 150,
+                                    .vocab = 301,
+                                    .width = 16,
+                                    .teacher_vocab = 301,
+                                    .teacher_width = 9,
+                                    .bias = true},
+                                   15);
   DivergenceOptions options{.type = DivergenceType::kJsd, .kd_ratio = 0.7};
-  const std::vector<TeacherSignal> signals{hidden_signal(p), full_signal(p, 1.0), top_k_signal(p, 1.0, 20)};
+  const std::vector<TeacherSignal> signals{hidden_signal(p), full_signal(p, 1.0),
+                                           top_k_signal(p, 1.0, 20)};
   for (const TeacherSignal& signal : signals) {
     options.chunk_tokens = 0;
     const Outcome whole = distill(p, signal, options);
@@ -134,13 +155,15 @@ TEST(Exactness, ChunkSizesAndThreadsDoNotMatter) {
 }
 
 TEST(Exactness, ExtremeLogitsStayFinite) {
-  Problem p = random_problem({.rows = 12, .vocab = 67, .width = 8, .teacher_vocab = 67, .teacher_width = 5}, 16);
+  Problem p = random_problem(
+      {.rows = 12, .vocab = 67, .width = 8, .teacher_vocab = 67, .teacher_width = 5}, 16);
   p.hidden = p.hidden * 60;  // gaps of several hundred nats: most probabilities underflow
   p.teacher_hidden = p.teacher_hidden * 60;
   for (DivergenceOptions options : every_loss()) {
     options.kd_ratio = 0.5;
     SCOPED_TRACE(describe(options));
-    for (const TeacherSignal& signal : {TeacherSignal(hidden_signal(p)), TeacherSignal(top_k_signal(p, 1.0, 5))}) {
+    for (const TeacherSignal& signal :
+         {TeacherSignal(hidden_signal(p)), TeacherSignal(top_k_signal(p, 1.0, 5))}) {
       const Outcome got = distill(p, signal, options);
       EXPECT_TRUE(std::isfinite(got.loss));
       EXPECT_TRUE(at::isfinite(got.dh).all().item<bool>());
@@ -155,7 +178,8 @@ TEST(Exactness, ExtremeLogitsStayFinite) {
 }
 
 TEST(Autograd, ScalesByTheIncomingGradientAndAccumulates) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 17);
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 17);
   const Outcome one = distill(p, hidden_signal(p), {});
   const at::Tensor h = p.hidden.clone().requires_grad_(), w = p.weight.clone().requires_grad_();
   const at::Tensor loss = linear_distill(h, w, {}, p.targets, hidden_signal(p), {}).loss_sum;
@@ -173,7 +197,8 @@ TEST(Autograd, ScalesByTheIncomingGradientAndAccumulates) {
 }
 
 TEST(Autograd, TiedEmbeddingGetsBothGradients) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 18);
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 18);
   const at::Tensor inputs = at::arange(9, at::kLong);
   const at::Tensor w = p.weight.clone().requires_grad_();
   linear_cross_entropy(w.index_select(0, inputs), w, {}, p.targets, 4).loss_sum.backward();
@@ -184,7 +209,8 @@ TEST(Autograd, TiedEmbeddingGetsBothGradients) {
 }
 
 TEST(Autograd, NoGradAndInferenceModeFormNoGradient) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 19);
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 19);
   const Outcome reference = distill(p, hidden_signal(p), {});
   const at::Tensor h = p.hidden.clone().requires_grad_();
   {
@@ -195,22 +221,27 @@ TEST(Autograd, NoGradAndInferenceModeFormNoGradient) {
   }
   const c10::InferenceMode guard;
   const at::Tensor made_here = p.hidden * 1;
-  EXPECT_EQ(linear_distill(made_here, p.weight, {}, p.targets, hidden_signal(p), {}).loss_sum.item<double>(), reference.loss);
+  EXPECT_EQ(linear_distill(made_here, p.weight, {}, p.targets, hidden_signal(p), {})
+                .loss_sum.item<double>(),
+            reference.loss);
 }
 
 TEST(Autograd, DoubleBackwardIsRefused) {
-  const Problem p = random_problem({.rows = 4, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 20);
+  const Problem p = random_problem(
+      {.rows = 4, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5}, 20);
   const at::Tensor h = p.hidden.clone().requires_grad_();
   const at::Tensor loss = linear_distill(h, p.weight, {}, p.targets, hidden_signal(p), {}).loss_sum;
   EXPECT_THROW(loss.backward({}, true, /*create_graph=*/true), Error);
 }
 
 TEST(Autograd, NoRowsStillReachTheInputs) {
-  const Problem p =
-      random_problem({.rows = 0, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5, .bias = true}, 21);
+  const Problem p = random_problem(
+      {.rows = 0, .vocab = 31, .width = 6, .teacher_vocab = 31, .teacher_width = 5, .bias = true},
+      21);
   for (const TeacherSignal& signal :
        {TeacherSignal(hidden_signal(p)), TeacherSignal(full_signal(p, 1)),
-        TeacherSignal(TeacherTopK{at::empty({0, 4}, at::kInt), at::empty({0, 4}), at::empty({0})})}) {
+        TeacherSignal(
+            TeacherTopK{at::empty({0, 4}, at::kInt), at::empty({0, 4}), at::empty({0})})}) {
     const Outcome got = distill(p, signal, {.kd_ratio = 0.5});
     EXPECT_EQ(got.loss, 0);
     EXPECT_EQ(got.result.count, 0);
@@ -226,15 +257,20 @@ TEST(Autograd, NoRowsStillReachTheInputs) {
 }
 
 TEST(Dtypes, Bfloat16InputsAreComputedInFloat32) {
-  const Problem p =
-      random_problem({.rows = 70, .vocab = 301, .width = 16, .teacher_vocab = 301, .teacher_width = 9, .bias = true}, 22);
+  const Problem p = random_problem({.rows = 70,
+                                    .vocab = 301,
+                                    .width = 16,
+                                    .teacher_vocab = 301,
+                                    .teacher_width = 9,
+                                    .bias = true},
+                                   22);
   Problem narrow = p;
-  for (at::Tensor* t :
-       {&narrow.hidden, &narrow.weight, &narrow.bias, &narrow.teacher_hidden, &narrow.teacher_weight, &narrow.teacher_bias})
+  for (at::Tensor* t : {&narrow.hidden, &narrow.weight, &narrow.bias, &narrow.teacher_hidden,
+                        &narrow.teacher_weight, &narrow.teacher_bias})
     *t = t->to(at::kBFloat16);
   Problem rounded = narrow;  // the same numbers in float32
-  for (at::Tensor* t :
-       {&rounded.hidden, &rounded.weight, &rounded.bias, &rounded.teacher_hidden, &rounded.teacher_weight, &rounded.teacher_bias})
+  for (at::Tensor* t : {&rounded.hidden, &rounded.weight, &rounded.bias, &rounded.teacher_hidden,
+                        &rounded.teacher_weight, &rounded.teacher_bias})
     *t = t->to(at::kFloat);
   const DivergenceOptions options{.kd_ratio = 0.6, .chunk_tokens = 32};
   const Outcome got = distill(narrow, hidden_signal(narrow), options),
@@ -245,7 +281,8 @@ TEST(Dtypes, Bfloat16InputsAreComputedInFloat32) {
   EXPECT_TRUE(got.dh.equal(expected.dh.to(at::kBFloat16)));
   EXPECT_TRUE(got.dw.equal(expected.dw.to(at::kBFloat16)));  // accumulated in float32, rounded once
   EXPECT_TRUE(got.db.equal(expected.db.to(at::kBFloat16)));
-  EXPECT_GT(std::abs(got.loss - distill(p, hidden_signal(p), options).loss), 1e-4);  // bf16 inputs do differ
+  // bf16 inputs do differ
+  EXPECT_GT(std::abs(got.loss - distill(p, hidden_signal(p), options).loss), 1e-4);
 
   TeacherTopK top = top_k_signal(rounded, 1.0, 32);
   const Outcome wide = distill(rounded, top, options);

@@ -14,17 +14,21 @@ namespace retort::losses {
 namespace {
 
 at::Tensor teacher_log_probs(const Problem& problem, double temperature) {
-  at::Tensor logits = at::mm(problem.teacher_hidden.to(at::kDouble), problem.teacher_weight.to(at::kDouble).t());
+  at::Tensor logits =
+      at::mm(problem.teacher_hidden.to(at::kDouble), problem.teacher_weight.to(at::kDouble).t());
   if (problem.teacher_bias.defined()) logits = logits + problem.teacher_bias.to(at::kDouble);
   const int64_t common = problem.common > 0 ? problem.common : problem.weight.size(0);
   return at::log_softmax(logits.narrow(1, 0, common) / temperature, -1);
 }
 
-at::Tensor leaf(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().clone().requires_grad_() : at::Tensor(); }
+at::Tensor leaf(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.detach().clone().requires_grad_() : at::Tensor();
+}
 
 std::map<std::string, std::string> pairs_of(std::istringstream& line) {
   std::map<std::string, std::string> pairs;
-  for (std::string word; line >> word;) pairs[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+  for (std::string word; line >> word;)
+    pairs[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
   return pairs;
 }
 
@@ -53,13 +57,15 @@ GoldenCase parse_case(std::istringstream& line) {
 
 Problem random_problem(const ProblemSizes& sizes, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  const auto normal = [&](at::IntArrayRef shape, double scale) { return at::randn(shape, generator, at::kFloat) * scale; };
+  const auto normal = [&](at::IntArrayRef shape, double scale) {
+    return at::randn(shape, generator, at::kFloat) * scale;
+  };
   Problem p;
   p.hidden = normal({sizes.rows, sizes.width}, 1);
   p.weight = normal({sizes.vocab, sizes.width}, 2 / std::sqrt(static_cast<double>(sizes.width)));
   p.teacher_hidden = normal({sizes.rows, sizes.teacher_width}, 1);
-  p.teacher_weight =
-      normal({sizes.teacher_vocab, sizes.teacher_width}, 2.5 / std::sqrt(static_cast<double>(sizes.teacher_width)));
+  p.teacher_weight = normal({sizes.teacher_vocab, sizes.teacher_width},
+                            2.5 / std::sqrt(static_cast<double>(sizes.teacher_width)));
   p.targets = at::randint(sizes.vocab, {sizes.rows}, generator, at::kLong);
   if (sizes.bias) {
     p.bias = normal({sizes.vocab}, 0.5);
@@ -76,14 +82,19 @@ Problem self_problem(const ProblemSizes& sizes, uint64_t seed) {
   return p;
 }
 
-TeacherHidden hidden_signal(const Problem& p) { return {p.teacher_hidden, p.teacher_weight, p.teacher_bias}; }
+TeacherHidden hidden_signal(const Problem& p) {
+  return {p.teacher_hidden, p.teacher_weight, p.teacher_bias};
+}
 
-TeacherFull full_signal(const Problem& p, double temperature) { return {teacher_log_probs(p, temperature).to(at::kFloat)}; }
+TeacherFull full_signal(const Problem& p, double temperature) {
+  return {teacher_log_probs(p, temperature).to(at::kFloat)};
+}
 
 TeacherTopK top_k_signal(const Problem& p, double temperature, int64_t k) {
   const at::Tensor all = teacher_log_probs(p, temperature);
   const auto [logps, ids] = at::topk(all, k, -1);
-  const at::Tensor rest = all.scatter(1, ids, -std::numeric_limits<double>::infinity()).logsumexp(-1);
+  const at::Tensor rest =
+      all.scatter(1, ids, -std::numeric_limits<double>::infinity()).logsumexp(-1);
   return {ids.to(at::kInt), logps.to(at::kFloat), rest.to(at::kFloat)};
 }
 
@@ -124,7 +135,8 @@ Goldens read_goldens() {
     int64_t offset = 0;
     line >> name >> offset;
     std::vector<int64_t> shape;
-    for (int64_t dim; line >> dim;) shape.push_back(dim);
+    for (int64_t dim; line >> dim;)
+      shape.push_back(dim);
     at::Tensor tensor = at::empty(shape, at::kFloat);
     binary.seekg(offset * 4);
     if (!binary.read(static_cast<char*>(tensor.data_ptr()), tensor.numel() * 4))
@@ -135,7 +147,9 @@ Goldens read_goldens() {
     c.dh = tensors.at(c.name + ".dh");
     c.dw = tensors.at(c.name + ".dw");
     if (tensors.count(c.name + ".db")) c.db = tensors.at(c.name + ".db");
-    const auto of = [&](const char* key) { return tensors.count(c.set + key) ? tensors.at(c.set + key) : at::Tensor(); };
+    const auto of = [&](const char* key) {
+      return tensors.count(c.set + key) ? tensors.at(c.set + key) : at::Tensor();
+    };
     goldens.sets[c.set] = {of(".hidden"),
                            of(".weight"),
                            of(".bias"),

@@ -1,4 +1,5 @@
-// Problems for the loss tests, the teacher's payloads computed from them in float64, and one call with its gradients.
+// Problems for the loss tests, the teacher's payloads computed from them in float64, and one call
+// with its gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +40,8 @@ struct Outcome {
   at::Tensor dh, dw, db;
 };
 // linear_distill on fresh leaves, then backward.
-Outcome distill(const Problem& problem, const TeacherSignal& signal, const DivergenceOptions& options);
+Outcome distill(const Problem& problem, const TeacherSignal& signal,
+                const DivergenceOptions& options);
 
 // |a - b| / |b| by norm, in float64.
 double distance(const at::Tensor& a, const at::Tensor& b);

@@ -26,13 +26,15 @@ struct Columns {
 };
 
 Columns textbook(const Problem& p, double temperature) {
-  const at::Tensor h = leaf(p.hidden, at::kDouble), w = leaf(p.weight, at::kDouble), b = leaf(p.bias, at::kDouble);
+  const at::Tensor h = leaf(p.hidden, at::kDouble), w = leaf(p.weight, at::kDouble),
+                   b = leaf(p.bias, at::kDouble);
   at::Tensor logits = at::mm(h, w.t());
   if (b.defined()) logits = logits + b;
   const at::Tensor all = at::log_softmax(logits / temperature, -1);
   const at::Tensor picked = all.gather(1, p.targets.unsqueeze(1)).squeeze(1);
   (picked * row_weights(h.size(0))).sum().backward();
-  return {picked.detach(), -(all.exp() * all).sum(-1).detach(), h.grad(), w.grad(), b.defined() ? b.grad() : at::Tensor()};
+  return {picked.detach(), -(all.exp() * all).sum(-1).detach(), h.grad(), w.grad(),
+          b.defined() ? b.grad() : at::Tensor()};
 }
 
 Columns chunked(const Problem& p, const LogProbsOptions& options) {
@@ -41,18 +43,25 @@ Columns chunked(const Problem& p, const LogProbsOptions& options) {
   EXPECT_TRUE(got.log_probs.requires_grad());
   EXPECT_EQ(got.entropy.defined(), options.entropy);
   (got.log_probs * row_weights(h.size(0))).sum().backward();
-  return {got.log_probs.detach(), got.entropy, h.grad(), w.grad(), b.defined() ? b.grad() : at::Tensor()};
+  return {got.log_probs.detach(), got.entropy, h.grad(), w.grad(),
+          b.defined() ? b.grad() : at::Tensor()};
 }
 
 TEST(LogProbs, ValuesAndGradientsOfEveryTemperatureAndChunk) {
   for (bool bias : {false, true})
     for (double temperature : {1.0, 0.6, 2.5}) {
-      const Problem p =
-          random_problem({.rows = 37, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = bias}, 5);
+      const Problem p = random_problem({.rows = 37,
+                                        .vocab = 131,
+                                        .width = 12,
+                                        .teacher_vocab = 1,
+                                        .teacher_width = 1,
+                                        .bias = bias},
+                                       5);
       const Columns expected = textbook(p, temperature);
       for (int64_t chunk : {0, 1, 8}) {
         SCOPED_TRACE(std::to_string(temperature) + " " + std::to_string(chunk));
-        const Columns got = chunked(p, {.temperature = temperature, .entropy = true, .chunk_tokens = chunk});
+        const Columns got =
+            chunked(p, {.temperature = temperature, .entropy = true, .chunk_tokens = chunk});
         EXPECT_LT(distance(got.log_probs, expected.log_probs), 1e-6);
         EXPECT_LT(distance(got.entropy, expected.entropy), 1e-6);
         EXPECT_LT(distance(got.dh, expected.dh), 2e-6);
@@ -65,7 +74,8 @@ TEST(LogProbs, ValuesAndGradientsOfEveryTemperatureAndChunk) {
 }
 
 TEST(LogProbs, MutationsAreDetected) {
-  const Problem p = random_problem({.rows = 37, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1}, 5);
+  const Problem p = random_problem(
+      {.rows = 37, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1}, 5);
   const Columns truth = textbook(p, 0.6), wrong = chunked(p, {.temperature = 1.0});
   EXPECT_GT(distance(wrong.log_probs, truth.log_probs), 1e-2);
   EXPECT_GT(distance(wrong.dh, truth.dh), 1e-2);
@@ -73,7 +83,8 @@ TEST(LogProbs, MutationsAreDetected) {
 }
 
 TEST(LogProbs, HalfPrecisionInputs) {
-  Problem p = random_problem({.rows = 20, .vocab = 67, .width = 16, .teacher_vocab = 1, .teacher_width = 1}, 6);
+  Problem p = random_problem(
+      {.rows = 20, .vocab = 67, .width = 16, .teacher_vocab = 1, .teacher_width = 1}, 6);
   p.hidden = p.hidden.to(at::kBFloat16);
   p.weight = p.weight.to(at::kBFloat16);
   const at::Tensor h = leaf(p.hidden, at::kBFloat16), w = leaf(p.weight, at::kBFloat16);
@@ -89,7 +100,8 @@ TEST(LogProbs, HalfPrecisionInputs) {
 }
 
 TEST(LogProbs, OnlyWhatRequiresGradGetsOne) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 7);
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 7);
   const at::Tensor w = leaf(p.weight);
   linear_log_probs(p.hidden, w, {}, p.targets).log_probs.sum().backward();
   EXPECT_TRUE(w.grad().defined());
@@ -99,16 +111,18 @@ TEST(LogProbs, OnlyWhatRequiresGradGetsOne) {
 }
 
 TEST(LogProbs, AWholeVocabularyIsTheWeightsRows) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 7);
-  EXPECT_TRUE(at::equal(linear_log_probs(p.hidden, p.weight, {}, p.targets, {}, {nullptr, 0, 31}).log_probs,
-                        linear_log_probs(p.hidden, p.weight, {}, p.targets).log_probs));
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 7);
+  EXPECT_TRUE(
+      at::equal(linear_log_probs(p.hidden, p.weight, {}, p.targets, {}, {nullptr, 0, 31}).log_probs,
+                linear_log_probs(p.hidden, p.weight, {}, p.targets).log_probs));
   EXPECT_THROW(linear_log_probs(p.hidden, p.weight, {}, p.targets, {}, {nullptr, 0, 62}), Error);
   EXPECT_THROW(linear_log_probs(p.hidden, p.weight, {}, p.targets, {}, {nullptr, 1, 32}), Error);
 }
 
 TEST(LogProbs, NoRowsStillReachTheInputs) {
-  const at::Tensor h = at::empty({0, 6}, at::kFloat).requires_grad_(), w = at::randn({31, 6}).requires_grad_(),
-                   b = at::zeros({31}).requires_grad_();
+  const at::Tensor h = at::empty({0, 6}, at::kFloat).requires_grad_(),
+                   w = at::randn({31, 6}).requires_grad_(), b = at::zeros({31}).requires_grad_();
   const LogProbs got = linear_log_probs(h, w, b, at::empty({0}, at::kLong), {.entropy = true});
   EXPECT_EQ(got.entropy.size(0), 0);
   got.log_probs.sum().backward();
@@ -118,7 +132,8 @@ TEST(LogProbs, NoRowsStillReachTheInputs) {
 }
 
 TEST(LogProbs, BackwardTwiceButNotTwiceDifferentiable) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 8);
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 8);
   const at::Tensor w = leaf(p.weight);
   const at::Tensor sum = linear_log_probs(p.hidden, w, {}, p.targets).log_probs.sum();
   sum.backward({}, /*retain_graph=*/true);
@@ -129,7 +144,8 @@ TEST(LogProbs, BackwardTwiceButNotTwiceDifferentiable) {
 }
 
 TEST(LogProbs, AWeightChangedBeforeBackwardIsRefused) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 8);
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 8);
   const at::Tensor h = leaf(p.hidden), w = p.weight.clone();
   const at::Tensor sum = linear_log_probs(h, w, {}, p.targets).log_probs.sum();
   w.add_(1);
@@ -137,7 +153,8 @@ TEST(LogProbs, AWeightChangedBeforeBackwardIsRefused) {
 }
 
 TEST(LogProbs, Refusals) {
-  const Problem p = random_problem({.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 9);
+  const Problem p = random_problem(
+      {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 9);
   const auto expect_refused = [&](const at::Tensor& targets, const LogProbsOptions& options) {
     try {
       linear_log_probs(p.hidden, p.weight, {}, targets, options);
@@ -158,13 +175,16 @@ TEST(LogProbs, Refusals) {
 constexpr int64_t kRows = 2048, kVocab = 6400, kWidth = 32, kMatrixBytes = kRows * kVocab * 4;
 
 TEST(LogProbsMemory, AsItsHeaderSays) {
-  const Problem p = random_problem({.rows = kRows, .vocab = kVocab, .width = kWidth, .teacher_vocab = 1, .teacher_width = 1}, 41);
+  const Problem p = random_problem(
+      {.rows = kRows, .vocab = kVocab, .width = kWidth, .teacher_vocab = 1, .teacher_width = 1},
+      41);
   const at::Tensor h = leaf(p.hidden), w = leaf(p.weight);
   constexpr int64_t kChunk = 256, kSlack = 1 << 17, kLogits = kChunk * kVocab * 4;
   at::Tensor sum;
   {
     const PeakAllocation meter;
-    sum = linear_log_probs(h, w, {}, p.targets, {.entropy = true, .chunk_tokens = kChunk}).log_probs.sum();
+    sum = linear_log_probs(h, w, {}, p.targets, {.entropy = true, .chunk_tokens = kChunk})
+              .log_probs.sum();
     EXPECT_LE(meter.peak_bytes(), kLogits + kRows * 8 + kSlack);
     EXPECT_EQ(meter.largest_bytes(), kLogits);
   }

@@ -14,8 +14,12 @@ constexpr int64_t kRows = 2048, kVocab = 6400, kWidth = 32, kTeacherWidth = 48;
 constexpr int64_t kMatrixBytes = kRows * kVocab * 4;
 
 Problem problem() {
-  return random_problem(
-      {.rows = kRows, .vocab = kVocab, .width = kWidth, .teacher_vocab = kVocab, .teacher_width = kTeacherWidth}, 41);
+  return random_problem({.rows = kRows,
+                         .vocab = kVocab,
+                         .width = kWidth,
+                         .teacher_vocab = kVocab,
+                         .teacher_width = kTeacherWidth},
+                        41);
 }
 
 // The expression that one would write: both logits in one graph.
@@ -48,7 +52,8 @@ TEST(Memory, AFractionOfTheTextbookExpression) {
   EXPECT_LT(distance(got, expected), 1e-5);
   EXPECT_LE(peak, textbook_peak * 15 / 100) << peak << " of " << textbook_peak;
   EXPECT_LE(largest, 16 << 20);
-  EXPECT_LE(peak, (16 << 20) + 2 * kVocab * kWidth * 4 + 2 * kRows * kWidth * 4 + (1 << 20));  // docs/losses.md
+  // docs/losses.md
+  EXPECT_LE(peak, (16 << 20) + 2 * kVocab * kWidth * 4 + 2 * kRows * kWidth * 4 + (1 << 20));
 }
 
 TEST(Memory, CrossEntropyAndTopKAsWell) {
@@ -68,7 +73,8 @@ TEST(Memory, NoGradientWithoutGradMode) {
   const at::NoGradGuard no_grad;
   const PeakAllocation meter;
   linear_cross_entropy(p.hidden, w, {}, p.targets, 64);
-  EXPECT_LT(meter.peak_bytes(), 64 * kVocab * 4 + (1 << 17));  // one chunk of logits, no dW (0.8 MB), no dH
+  // one chunk of logits, no dW (0.8 MB), no dH
+  EXPECT_LT(meter.peak_bytes(), 64 * kVocab * 4 + (1 << 17));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Losses and gradients against PyTorch's autograd over whole matrices (make_goldens.py), and wrong formulas against the same
-// numbers: a tolerance that a bug would pass is no test.
+// Losses and gradients against PyTorch's autograd over whole matrices (make_goldens.py), and wrong
+// formulas against the same numbers: a tolerance that a bug would pass is no test.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ TEST(Parity, EveryDivergenceByEveryPayload) {
       }
       expect_golden(c, distill(p, hidden_signal(p), options), "hidden");
       expect_golden(c, distill(p, full_signal(p, options.temperature), options), "full");
-      expect_golden(c, distill(p, top_k_signal(p, options.temperature, p.common), options), "topk with K = V");
+      expect_golden(c, distill(p, top_k_signal(p, options.temperature, p.common), options),
+                    "topk with K = V");
     }
   }
 }
@@ -83,7 +84,8 @@ TEST(Parity, CrossEntropyIsTheKdRatioZeroCase) {
 TEST(Parity, MetricsOfTheDistributions) {
   const Problem& p = goldens().sets.at("b");  // 33 common ids; the teacher has 45, the student 37
   DivergenceOptions options{.temperature = 1.5, .common_vocab = p.common};
-  const at::Tensor logits = at::addmm(p.teacher_bias, p.teacher_hidden, p.teacher_weight.t()).to(at::kDouble) / 1.5;
+  const at::Tensor logits =
+      at::addmm(p.teacher_bias, p.teacher_hidden, p.teacher_weight.t()).to(at::kDouble) / 1.5;
   const double masked = at::softmax(logits, -1).narrow(1, 33, 12).sum().item<double>();
   const DistillResult hidden = distill(p, hidden_signal(p), options).result;
   EXPECT_NEAR(hidden.masked_mass_sum, masked, 1e-5);
@@ -92,8 +94,10 @@ TEST(Parity, MetricsOfTheDistributions) {
   const TeacherTopK top = top_k_signal(p, 1.5, 5);
   const DistillResult coarse = distill(p, top, options).result;
   EXPECT_NEAR(coarse.teacher_mass_sum, top.logps.to(at::kDouble).exp().sum().item<double>(), 1e-5);
-  const at::Tensor student = at::addmm(p.bias, p.hidden, p.weight.t()).to(at::kDouble).narrow(1, 0, 33) / 1.5;
-  EXPECT_NEAR(coarse.student_mass_sum, at::softmax(student, -1).gather(1, top.ids.to(at::kLong)).sum().item<double>(), 1e-5);
+  const at::Tensor student =
+      at::addmm(p.bias, p.hidden, p.weight.t()).to(at::kDouble).narrow(1, 0, 33) / 1.5;
+  EXPECT_NEAR(coarse.student_mass_sum,
+              at::softmax(student, -1).gather(1, top.ids.to(at::kLong)).sum().item<double>(), 1e-5);
   EXPECT_EQ(coarse.masked_mass_sum, 0);
 }
 
@@ -109,7 +113,8 @@ void expect_detected(const GoldenCase& c, const Outcome& wrong) {
 TEST(Mutation, SwappedDirectionIsDetected) {
   int detected = 0;
   for (const GoldenCase& c : goldens().cases) {
-    if (c.options.type != DivergenceType::kForwardKl || c.options.tail != Tail::kBucket || c.k > 0) continue;
+    if (c.options.type != DivergenceType::kForwardKl || c.options.tail != Tail::kBucket || c.k > 0)
+      continue;
     const Problem& p = goldens().sets.at(c.set);
     DivergenceOptions options = c.options;
     options.type = DivergenceType::kReverseKl;
@@ -126,8 +131,10 @@ TEST(Mutation, MissingTemperatureIsDetected) {
     const Problem& p = goldens().sets.at(c.set);
     DivergenceOptions options = c.options;
     options.temperature = 1;
-    expect_detected(c, distill(p, hidden_signal(p), options));                       // on both sides
-    expect_detected(c, distill(p, full_signal(p, c.options.temperature), options));  // on the student's side
+    // on both sides
+    expect_detected(c, distill(p, hidden_signal(p), options));
+    // on the student's side
+    expect_detected(c, distill(p, full_signal(p, c.options.temperature), options));
     ++detected;
   }
   EXPECT_GE(detected, 20);
@@ -167,16 +174,19 @@ TEST(Mutation, WrongTailIsDetected) {
   }
 }
 
-// One side's first 4 ids hold all but ~1e-6 of the mass: log(1 - sum) in float32 keeps a digit of the rest, or none. Reverse KL
-// asks for the teacher's tail, forward KL for the student's.
+// One side's first 4 ids hold all but ~1e-6 of the mass: log(1 - sum) in float32 keeps a digit of
+// the rest, or none. Reverse KL asks for the teacher's tail, forward KL for the student's.
 at::Tensor coarse(const at::Tensor& logits, bool naive) {
   const at::Tensor logp = at::log_softmax(logits.to(at::kDouble), -1);
   const at::Tensor top = logp.narrow(1, 0, 4);
-  const at::Tensor tail = naive ? (1 - top.to(at::kFloat).exp().sum(-1, true)).clamp_min(1e-7).log().to(at::kDouble)
-                                : logp.narrow(1, 4, logits.size(1) - 4).logsumexp(-1, true);
+  const at::Tensor tail =
+      naive ? (1 - top.to(at::kFloat).exp().sum(-1, true)).clamp_min(1e-7).log().to(at::kDouble)
+            : logp.narrow(1, 4, logits.size(1) - 4).logsumexp(-1, true);
   return at::cat({top, tail}, 1);
 }
-double forward_kl(const at::Tensor& lq, const at::Tensor& lp) { return (lq.exp() * (lq - lp)).sum().item<double>(); }
+double forward_kl(const at::Tensor& lq, const at::Tensor& lp) {
+  return (lq.exp() * (lq - lp)).sum().item<double>();
+}
 
 TEST(Mutation, LogOfOneMinusSumIsDetected) {
   constexpr int64_t kRows = 16, kVocab = 50;
@@ -188,15 +198,18 @@ TEST(Mutation, LogOfOneMinusSumIsDetected) {
     const at::Tensor teacher = at::randn({kRows, kVocab}, generator, at::kFloat);
     const at::Tensor student = at::randn({kRows, kVocab}, generator, at::kFloat);
     (peaked_student ? student : teacher).narrow(1, 0, 4).add_(16);
-    const DivergenceOptions options{.type = peaked_student ? DivergenceType::kForwardKl : DivergenceType::kReverseKl};
+    const DivergenceOptions options{.type = peaked_student ? DivergenceType::kForwardKl
+                                                           : DivergenceType::kReverseKl};
     const auto loss = [&](const at::Tensor& lq) {
-      const TeacherTopK signal{ids, lq.narrow(1, 0, 4).to(at::kFloat), lq.select(1, 4).to(at::kFloat)};
+      const TeacherTopK signal{ids, lq.narrow(1, 0, 4).to(at::kFloat),
+                               lq.select(1, 4).to(at::kFloat)};
       return linear_distill(student, identity, {}, targets, signal, options).kd_sum;
     };
     const at::Tensor lq = coarse(teacher, false), lp = coarse(student, false);
     const double exact = peaked_student ? forward_kl(lq, lp) : forward_kl(lp, lq);
     EXPECT_NEAR(loss(lq), exact, kTolerance * exact);
-    const double naive = peaked_student ? forward_kl(lq, coarse(student, true)) : loss(coarse(teacher, true));
+    const double naive =
+        peaked_student ? forward_kl(lq, coarse(student, true)) : loss(coarse(teacher, true));
     EXPECT_GT(std::abs(naive - exact), 10 * kTolerance * exact);
   }
 }

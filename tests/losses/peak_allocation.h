@@ -1,4 +1,5 @@
-// Peak bytes that LibTorch's CPU allocator holds while an object of this type lives, counted on its thread.
+// Peak bytes that LibTorch's CPU allocator holds while an object of this type lives, counted on its
+// thread.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -12,7 +13,8 @@ namespace retort::losses {
 
 class PeakAllocation {
  public:
-  PeakAllocation() : meter_(std::make_shared<Meter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, meter_) {}
+  PeakAllocation()
+      : meter_(std::make_shared<Meter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, meter_) {}
 
   int64_t peak_bytes() const { return meter_->peak; }        // above what was held at construction
   int64_t largest_bytes() const { return meter_->largest; }  // of a single allocation

@@ -1,5 +1,5 @@
-// The policy losses by themselves: gradients against finite differences, extremes, parts of a batch, on-policy distillation,
-// refusals; and advantages with samples that could not be scored.
+// The policy losses by themselves: gradients against finite differences, extremes, parts of a
+// batch, on-policy distillation, refusals; and advantages with samples that could not be scored.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,8 @@ TEST(PolicyLoss, GradientsAreThoseOfTheValue) {
             in.token_advantages = vector({1, -1, 0.5f, 0, -2, 1, 0.25f});
             in.advantages = at::Tensor();
           }
-          const PolicyOptions options{.loss_type = type, .importance_sampling_level = level, .epsilon = 0.3, .beta = beta};
+          const PolicyOptions options{
+              .loss_type = type, .importance_sampling_level = level, .epsilon = 0.3, .beta = beta};
           const Value exact = evaluate(in, options);
           for (int64_t r = 0; r < 7; ++r) {
             const float step = 1.0f / 256;
@@ -62,7 +63,8 @@ TEST(PolicyLoss, GradientsAreThoseOfTheValue) {
               return evaluate(moved, options).loss;
             };
             const double slope = (at_offset(step) - at_offset(-step)) / (2 * step);
-            EXPECT_NEAR(exact.gradient[r].item<double>(), slope, 1e-3 + 1e-3 * std::abs(slope)) << r;
+            EXPECT_NEAR(exact.gradient[r].item<double>(), slope, 1e-3 + 1e-3 * std::abs(slope))
+                << r;
           }
         }
 }
@@ -79,19 +81,24 @@ TEST(PolicyLoss, TheFirstStepIsThePlainPolicyGradient) {
 
 TEST(PolicyLoss, ClippingAndItsMetrics) {
   const PolicyResult r = policy_loss(example(), {.epsilon = 0.3});
-  // ratios e^(.125, -.25, .75, -.5, 0, .5, .0625) with A = 1.5 1.5 -.5 .25 -.5 .25 .25: only row 5 is above 1.3 with A > 0
+  // ratios e^(.125, -.25, .75, -.5, 0, .5, .0625) with A = 1.5 1.5 -.5 .25 -.5 .25 .25: only row 5
+  // is above 1.3 with A > 0
   EXPECT_EQ(r.clip_high_sum, 1);
   EXPECT_EQ(r.clip_low_sum, 0);
   EXPECT_EQ(r.clip_count, 7);
   EXPECT_EQ(evaluate(example(), {.epsilon = 0.3}).gradient[5].item<double>(), 0);
-  EXPECT_EQ(policy_loss(example(), {.importance_sampling_level = ImportanceSamplingLevel::kSequence}).clip_count, 4);
+  EXPECT_EQ(
+      policy_loss(example(), {.importance_sampling_level = ImportanceSamplingLevel::kSequence})
+          .clip_count,
+      4);
   EXPECT_EQ(r.num_sequences, 4);
 }
 
 TEST(PolicyLoss, PartsOfABatchAddUp) {
   for (const auto& [name, type] : EnumNames<PolicyLossType>::values) {
     const PolicyInputs whole = example();
-    const auto part = [&](std::vector<int64_t> rows, std::vector<int64_t> sequences, std::vector<float> advantages) {
+    const auto part = [&](std::vector<int64_t> rows, std::vector<int64_t> sequences,
+                          std::vector<float> advantages) {
       PolicyInputs in;
       in.policy_logps = whole.policy_logps.index_select(0, ids(rows));
       in.old_logps = whole.old_logps.index_select(0, ids(rows));
@@ -100,8 +107,9 @@ TEST(PolicyLoss, PartsOfABatchAddUp) {
       in.num_sequences = in.advantages.size(0);
       return policy_loss(in, {.loss_type = type}).loss_sum.item<double>();
     };
-    EXPECT_NEAR(part({0, 1}, {0, 0}, {1.5f}) + part({2, 3, 4, 5, 6}, {0, 2, 0, 2, 2}, {-0.5f, 9, 0.25f}),
-                policy_loss(whole, {.loss_type = type}).loss_sum.item<double>(), 1e-6);
+    EXPECT_NEAR(
+        part({0, 1}, {0, 0}, {1.5f}) + part({2, 3, 4, 5, 6}, {0, 2, 0, 2, 2}, {-0.5f, 9, 0.25f}),
+        policy_loss(whole, {.loss_type = type}).loss_sum.item<double>(), 1e-6);
   }
 }
 
@@ -135,7 +143,8 @@ TEST(PolicyLoss, NoRowsStillReachThePolicy) {
 }
 
 TEST(PolicyDivisor, OneGlobalNumber) {
-  const PolicyCounts counts{.sequences = 8, .tokens = 100, .masked_tokens = 12, .max_completion_tokens = 64};
+  const PolicyCounts counts{
+      .sequences = 8, .tokens = 100, .masked_tokens = 12, .max_completion_tokens = 64};
   EXPECT_EQ(policy_divisor(PolicyLossType::kGrpo, counts), 8);
   EXPECT_EQ(policy_divisor(PolicyLossType::kBnpo, counts), 100);
   EXPECT_EQ(policy_divisor(PolicyLossType::kDapo, counts), 112);
@@ -145,9 +154,11 @@ TEST(PolicyDivisor, OneGlobalNumber) {
 
 // ---- on-policy distillation ----
 
-// The expectation over the student's own samples, by enumeration: every id is one sample, weighted by its probability.
+// The expectation over the student's own samples, by enumeration: every id is one sample, weighted
+// by its probability.
 struct Enumerated {
-  at::Tensor logits = at::randn({7}, at::kFloat), teacher = at::log_softmax(at::randn({7}, at::kFloat), -1);
+  at::Tensor logits = at::randn({7}, at::kFloat),
+             teacher = at::log_softmax(at::randn({7}, at::kFloat), -1);
   at::Tensor student(const at::Tensor& z) const { return at::log_softmax(z, -1); }
   at::Tensor reverse_kl_gradient() const {
     const at::Tensor z = logits.clone().requires_grad_(), lp = student(z);
@@ -174,7 +185,8 @@ TEST(OnPolicyDistillation, ItsExpectedGradientIsThatOfReverseKl) {
   EXPECT_LT(distance(expected, e.reverse_kl_gradient()), 1e-5);
 }
 
-// The trap: differentiated as a loss, k1's gradient is the same for every teacher and vanishes in expectation.
+// The trap: differentiated as a loss, k1's gradient is the same for every teacher and vanishes in
+// expectation.
 TEST(OnPolicyDistillation, DirectK1HasAGradientWithoutTeacherAndIsRefused) {
   const Enumerated e, other;
   const auto direct = [&](const at::Tensor& teacher) {
@@ -198,14 +210,18 @@ TEST(Advantages, UnscorableSamplesAreLeftOutAndCounted) {
   EXPECT_EQ(got.num_unscorable, 7);
   EXPECT_EQ(got.num_unscorable_groups, 1);
   const double d = std::sqrt(2.0) + 1e-4;
-  EXPECT_LT(distance(got.advantages.narrow(0, 0, 3), vector({static_cast<float>(-1 / d), 0, static_cast<float>(1 / d)})), 1e-6);
-  EXPECT_EQ(got.advantages.narrow(0, 3, 9).abs().sum().item<double>(), 0);  // no score, equal ones, a single one
+  EXPECT_LT(distance(got.advantages.narrow(0, 0, 3),
+                     vector({static_cast<float>(-1 / d), 0, static_cast<float>(1 / d)})),
+            1e-6);
+  // no score, equal ones, a single one
+  EXPECT_EQ(got.advantages.narrow(0, 3, 9).abs().sum().item<double>(), 0);
   EXPECT_NEAR(got.frac_reward_zero_std, 3.0 / 5, 1e-12);
   EXPECT_NEAR(got.reward_mean, 3.2, 1e-6);
   // TRL 1.4 counts an unscorable sample as reward 0: another number.
   const Advantages zeros = group_advantages(at::nan_to_num(rewards, 0.0), 3, ScaleRewards::kGroup);
   EXPECT_GT(distance(zeros.advantages, got.advantages), 0.1);
-  EXPECT_EQ(group_advantages(vector({NAN, NAN, 1, 2}), 2, ScaleRewards::kBatch).num_unscorable_groups, 1);
+  EXPECT_EQ(
+      group_advantages(vector({NAN, NAN, 1, 2}), 2, ScaleRewards::kBatch).num_unscorable_groups, 1);
   const Advantages none = group_advantages(vector({NAN, NAN}), 2, ScaleRewards::kGroup);
   EXPECT_EQ(none.advantages.abs().sum().item<double>(), 0);
   EXPECT_EQ(none.frac_reward_zero_std, 0);
@@ -220,8 +236,11 @@ TEST(Advantages, ReinforcePlusPlusNormalisesOverTheBatch) {
   const at::Tensor rewards = vector({1, 2, 6, 3, 4, 0.5f});
   const at::Tensor plain = (rewards - rewards.mean()) / (rewards.std() + 1e-4);
   EXPECT_LT(distance(reinforce_plus_plus_advantages(rewards, 3).advantages, plain), 1e-6);
-  const at::Tensor centred = (rewards.reshape({2, 3}) - rewards.reshape({2, 3}).mean(1, true)).flatten();
-  EXPECT_LT(distance(reinforce_plus_plus_advantages(rewards, 3, true).advantages, centred / (centred.std() + 1e-4)), 1e-6);
+  const at::Tensor centred =
+      (rewards.reshape({2, 3}) - rewards.reshape({2, 3}).mean(1, true)).flatten();
+  EXPECT_LT(distance(reinforce_plus_plus_advantages(rewards, 3, true).advantages,
+                     centred / (centred.std() + 1e-4)),
+            1e-6);
 }
 
 // ---- refusals ----
@@ -243,9 +262,12 @@ TEST(PolicyRefusals, Options) {
   expect_refused("beta", [] { PolicyOptions{.beta = -1}.validate(); });
   expect_refused("no effect", [] { PolicyOptions{.importance_sampling_cap = 2}.validate(); });
   expect_refused("importance_sampling_cap", [] {
-    PolicyOptions{.sampling_correction = SamplingCorrection::kTokenMask, .importance_sampling_cap = 0}.validate();
+    PolicyOptions{.sampling_correction = SamplingCorrection::kTokenMask,
+                  .importance_sampling_cap = 0}
+        .validate();
   });
-  expect_refused("max_completion_tokens", [] { policy_divisor(PolicyLossType::kDrGrpo, {.sequences = 1}); });
+  expect_refused("max_completion_tokens",
+                 [] { policy_divisor(PolicyLossType::kDrGrpo, {.sequences = 1}); });
   expect_refused("negative", [] { policy_divisor(PolicyLossType::kGrpo, {.sequences = -1}); });
 }
 
@@ -257,21 +279,30 @@ TEST(PolicyRefusals, Inputs) {
     expect_refused(part, [&] { policy_loss(in, options); });
   };
   refuse("reference_logps is missing", [](PolicyInputs&) {}, {.beta = 0.1});
-  refuse("reference_logps would not be used", [](PolicyInputs& in) { in.reference_logps = in.old_logps; });
-  refuse("generator_logps is missing", [](PolicyInputs&) {}, {.sampling_correction = SamplingCorrection::kTokenMask});
-  refuse("generator_logps would not be used", [](PolicyInputs& in) { in.generator_logps = in.old_logps; });
+  refuse("reference_logps would not be used",
+         [](PolicyInputs& in) { in.reference_logps = in.old_logps; });
+  refuse("generator_logps is missing", [](PolicyInputs&) {},
+         {.sampling_correction = SamplingCorrection::kTokenMask});
+  refuse("generator_logps would not be used",
+         [](PolicyInputs& in) { in.generator_logps = in.old_logps; });
   refuse("either advantages", [](PolicyInputs& in) { in.token_advantages = in.old_logps; });
   refuse("either advantages", [](PolicyInputs& in) { in.advantages = at::Tensor(); });
   refuse("advantages must be a vector of 4", [](PolicyInputs& in) { in.advantages = vector({1}); });
   refuse("row=3", [](PolicyInputs& in) { in.sequence_of_row[3] = 4; });
-  refuse("old_logps must be", [](PolicyInputs& in) { in.old_logps = in.old_logps.to(at::kDouble); });
-  refuse("sequence_of_row must be", [](PolicyInputs& in) { in.sequence_of_row = in.sequence_of_row.to(at::kInt); });
+  refuse("old_logps must be",
+         [](PolicyInputs& in) { in.old_logps = in.old_logps.to(at::kDouble); });
+  refuse("sequence_of_row must be",
+         [](PolicyInputs& in) { in.sequence_of_row = in.sequence_of_row.to(at::kInt); });
 }
 
 TEST(AdvantageRefusals, Rewards) {
-  expect_refused("whole groups", [] { group_advantages(vector({1, 2, 3}), 2, ScaleRewards::kGroup); });
+  expect_refused("whole groups", [] {
+    group_advantages(vector({1, 2, 3}), 2, ScaleRewards::kGroup);
+  });
   expect_refused("whole groups", [] { rloo_advantages(vector({1, 2}), 0); });
-  expect_refused("sample=1", [] { group_advantages(vector({1, INFINITY}), 2, ScaleRewards::kNone); });
+  expect_refused("sample=1", [] {
+    group_advantages(vector({1, INFINITY}), 2, ScaleRewards::kNone);
+  });
   expect_refused("rewards must be", [] { reinforce_plus_plus_advantages(ids({1, 2}), 2); });
 }
 

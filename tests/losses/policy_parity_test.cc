@@ -1,5 +1,6 @@
-// Policy losses, gradients, metrics and advantages against TRL 1.4.0's GRPOTrainer and RLOOTrainer (make_trl_goldens.py),
-// from hidden states to the gradient of hidden states and head; then wrong formulas against the same numbers.
+// Policy losses, gradients, metrics and advantages against TRL 1.4.0's GRPOTrainer and RLOOTrainer
+// (make_trl_goldens.py), from hidden states to the gradient of hidden states and head; then wrong
+// formulas against the same numbers.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -22,16 +23,20 @@ constexpr int64_t kPrompt = 2, kLongest = 6, kSamples = 8;
 struct Batch {
   explicit Batch(bool masked)
       : packing(trl_goldens().tensor("samples.mask") *
-                (masked ? 1 - trl_goldens().tensor("samples.truncated").unsqueeze(1) : at::ones({1}))) {}
+                (masked ? 1 - trl_goldens().tensor("samples.truncated").unsqueeze(1)
+                        : at::ones({1}))) {}
 
   at::Tensor rows(const std::string& name) const {  // position t predicts token t + 1
     return packing.rows(trl_goldens().tensor("samples." + name).narrow(1, kPrompt - 1, kLongest));
   }
-  at::Tensor tokens_of(const std::string& name) const { return packing.rows(trl_goldens().tensor("samples." + name)); }
+  at::Tensor tokens_of(const std::string& name) const {
+    return packing.rows(trl_goldens().tensor("samples." + name));
+  }
   at::Tensor targets() const { return tokens_of("ids").to(at::kLong); }
   at::Tensor weight() const { return trl_goldens().tensor("samples.weight"); }
   at::Tensor log_probs(const std::string& name, double temperature) const {
-    return linear_log_probs(rows(name), weight(), {}, targets(), {.temperature = temperature}).log_probs;
+    return linear_log_probs(rows(name), weight(), {}, targets(), {.temperature = temperature})
+        .log_probs;
   }
 
   Packing packing;
@@ -49,16 +54,19 @@ PolicyOptions options_of(const TrlRecord& c) {
   return options;
 }
 
-PolicyInputs inputs_of(const TrlRecord& c, const Batch& batch, const PolicyOptions& options, const at::Tensor& policy_logps) {
+PolicyInputs inputs_of(const TrlRecord& c, const Batch& batch, const PolicyOptions& options,
+                       const at::Tensor& policy_logps) {
   const double temperature = c.number("temperature");
   PolicyInputs in;
   in.policy_logps = policy_logps;
   if (c.number("old") != 0 || options.sampling_correction != SamplingCorrection::kNone)
     in.old_logps = batch.log_probs("old", temperature);
   if (options.beta > 0) in.reference_logps = batch.log_probs("reference", temperature);
-  if (options.sampling_correction != SamplingCorrection::kNone) in.generator_logps = batch.tokens_of("generator");
+  if (options.sampling_correction != SamplingCorrection::kNone)
+    in.generator_logps = batch.tokens_of("generator");
   in.sequence_of_row = batch.packing.sequence;
-  in.advantages = group_advantages(trl_goldens().tensor("samples.rewards"), 4, ScaleRewards::kGroup).advantages;
+  in.advantages =
+      group_advantages(trl_goldens().tensor("samples.rewards"), 4, ScaleRewards::kGroup).advantages;
   in.num_sequences = kSamples;
   return in;
 }
@@ -75,18 +83,22 @@ struct Measured {
   PolicyCounts counts;
 };
 
-Measured run(const TrlRecord& c, const PolicyOptions& options, const std::function<void(PolicyInputs&)>& change = {}) {
+Measured run(const TrlRecord& c, const PolicyOptions& options,
+             const std::function<void(PolicyInputs&)>& change = {}) {
   const Batch batch(c.number("masked") != 0);
-  const at::Tensor hidden = batch.rows("hidden").requires_grad_(), weight = batch.weight().clone().requires_grad_();
+  const at::Tensor hidden = batch.rows("hidden").requires_grad_(),
+                   weight = batch.weight().clone().requires_grad_();
   const at::Tensor logps =
-      linear_log_probs(hidden, weight, {}, batch.targets(), {.temperature = c.number("temperature"), .chunk_tokens = 8})
+      linear_log_probs(hidden, weight, {}, batch.targets(),
+                       {.temperature = c.number("temperature"), .chunk_tokens = 8})
           .log_probs;
   PolicyInputs in = inputs_of(c, batch, options, logps);
   if (change) change(in);
   Measured measured;
   measured.result = policy_loss(in, options);
   measured.counts = counts_of(c, batch);
-  const at::Tensor loss = measured.result.loss_sum / policy_divisor(options.loss_type, measured.counts);
+  const at::Tensor loss =
+      measured.result.loss_sum / policy_divisor(options.loss_type, measured.counts);
   loss.backward();
   measured.loss = loss.item<double>();
   measured.dh = at::constant_pad_nd(batch.packing.padded(hidden.grad()), {0, 0, kPrompt - 1, 1});
@@ -107,9 +119,11 @@ void expect_metrics(const TrlRecord& c, const PolicyResult& r) {
   expect_ratio("clip_ratio/low_mean", r.clip_low_sum, clips);
   expect_ratio("clip_ratio/high_mean", r.clip_high_sum, clips);
   expect_ratio("clip_ratio/region_mean", r.clip_region_sum, clips);
-  expect_ratio("sampling/sampling_logp_difference/mean", r.sampling_logp_difference_sum, static_cast<double>(r.num_tokens));
+  expect_ratio("sampling/sampling_logp_difference/mean", r.sampling_logp_difference_sum,
+               static_cast<double>(r.num_tokens));
   expect_ratio("sampling/sampling_logp_difference/max", r.sampling_logp_difference_max, 1);
-  expect_ratio("sampling/importance_sampling_ratio/mean", r.sampling_ratio_sum, static_cast<double>(r.sampling_ratio_count));
+  expect_ratio("sampling/importance_sampling_ratio/mean", r.sampling_ratio_sum,
+               static_cast<double>(r.sampling_ratio_count));
   expect_ratio("sampling/importance_sampling_ratio/min", r.sampling_ratio_min, 1);
   expect_ratio("sampling/importance_sampling_ratio/max", r.sampling_ratio_max, 1);
 }
@@ -119,7 +133,8 @@ TEST(PolicyParity, EveryLossLevelAndCorrectionOfTrl) {
   ASSERT_GE(cases.size(), 40u);
   int clipped = 0, dropped = 0;
   for (const TrlRecord& c : cases) {
-    SCOPED_TRACE(c.name + " " + c.text("loss_type") + " " + c.text("level") + " " + c.text("correction"));
+    SCOPED_TRACE(c.name + " " + c.text("loss_type") + " " + c.text("level") + " " +
+                 c.text("correction"));
     const Measured got = run(c, options_of(c));
     const double scale = std::max(std::abs(c.number("loss")), 1e-2);
     EXPECT_NEAR(got.loss, c.number("loss"), kTolerance * scale);
@@ -137,9 +152,11 @@ TEST(PolicyParity, EveryLossLevelAndCorrectionOfTrl) {
 TEST(PolicyParity, EntropyAtTheSamplingTemperature) {
   for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
     const Batch batch(c.number("masked") != 0);
-    const LogProbs got = linear_log_probs(batch.rows("hidden"), batch.weight(), {}, batch.targets(),
-                                          {.temperature = c.number("temperature"), .entropy = true});
-    if (c.has("entropy")) expect_near(got.entropy.mean().item<double>(), c.number("entropy"), "entropy");
+    const LogProbs got =
+        linear_log_probs(batch.rows("hidden"), batch.weight(), {}, batch.targets(),
+                         {.temperature = c.number("temperature"), .entropy = true});
+    if (c.has("entropy"))
+      expect_near(got.entropy.mean().item<double>(), c.number("entropy"), "entropy");
   }
 }
 
@@ -150,9 +167,10 @@ TEST(PolicyParity, AdvantagesOfTrl) {
     SCOPED_TRACE(c.text("rewards") + " " + c.text("estimator"));
     const at::Tensor rewards = trl_goldens().tensor("rewards." + c.text("rewards"));
     const std::string& estimator = c.text("estimator");
-    const Advantages got = estimator == "rloo"              ? rloo_advantages(rewards, 4)
-                           : estimator == "rloo_normalized" ? rloo_advantages(rewards, 4, true)
-                                                            : group_advantages(rewards, 4, parse_enum<ScaleRewards>(estimator));
+    const Advantages got = estimator == "rloo" ? rloo_advantages(rewards, 4)
+                           : estimator == "rloo_normalized"
+                               ? rloo_advantages(rewards, 4, true)
+                               : group_advantages(rewards, 4, parse_enum<ScaleRewards>(estimator));
     // TRL's deviations are float32 sums around 5 with differences of 1e-3 in "small".
     EXPECT_LT(distance(got.advantages, trl_goldens().tensor(c.name + ".advantages")),
               c.text("rewards") == "small" ? 1e-3 : kTolerance);
@@ -170,7 +188,8 @@ void expect_detected(const TrlRecord& c, const Measured& wrong) {
   EXPECT_GT(distance(wrong.dh, trl_goldens().tensor(c.name + ".dh")), 100 * kTolerance);
 }
 void expect_detected(const TrlRecord& c, double wrong_loss) {
-  EXPECT_GT(std::abs(wrong_loss - c.number("loss")), 100 * kTolerance * std::abs(c.number("loss"))) << c.name;
+  EXPECT_GT(std::abs(wrong_loss - c.number("loss")), 100 * kTolerance * std::abs(c.number("loss")))
+      << c.name;
 }
 
 TEST(PolicyMutation, AWrongCountIsDetected) {
@@ -181,7 +200,8 @@ TEST(PolicyMutation, AWrongCountIsDetected) {
     const double sum = got.result.loss_sum.item<double>();
     const double truth = policy_divisor(options.loss_type, got.counts);
     const auto n = [](int64_t count) { return static_cast<double>(count); };
-    for (double wrong : {n(got.counts.sequences), n(got.counts.tokens), n(got.counts.tokens + got.counts.masked_tokens),
+    for (double wrong : {n(got.counts.sequences), n(got.counts.tokens),
+                         n(got.counts.tokens + got.counts.masked_tokens),
                          n(kSamples * kLongest),  // padding counted as zeros
                          n(got.counts.sequences - 2), n(2)})
       if (wrong != truth) {
@@ -192,7 +212,8 @@ TEST(PolicyMutation, AWrongCountIsDetected) {
   EXPECT_GE(checked, 100);
 }
 
-// In grpo a sequence without rows counts; leaving it out gives another mean. In bnpo it must not count.
+// In grpo a sequence without rows counts; leaving it out gives another mean. In bnpo it must not
+// count.
 TEST(PolicyMutation, SequencesWithoutRowsAreCountedAsTrlDoes) {
   int checked = 0;
   for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
@@ -206,7 +227,8 @@ TEST(PolicyMutation, SequencesWithoutRowsAreCountedAsTrlDoes) {
       wrong.masked_tokens = 0;
     else
       wrong.sequences -= 2;
-    expect_detected(c, got.result.loss_sum.item<double>() / policy_divisor(options.loss_type, wrong));
+    expect_detected(c,
+                    got.result.loss_sum.item<double>() / policy_divisor(options.loss_type, wrong));
     ++checked;
   }
   EXPECT_GE(checked, 8);
@@ -216,12 +238,14 @@ TEST(PolicyMutation, AnotherReductionLevelOrClippingIsDetected) {
   for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
     if (c.number("old") == 0 || c.text("correction") != "none") continue;
     PolicyOptions wrong = options_of(c);
-    const bool by_sequences = wrong.loss_type == PolicyLossType::kGrpo || wrong.loss_type == PolicyLossType::kDrGrpo;
+    const bool by_sequences =
+        wrong.loss_type == PolicyLossType::kGrpo || wrong.loss_type == PolicyLossType::kDrGrpo;
     wrong.loss_type = by_sequences ? PolicyLossType::kDapo : PolicyLossType::kDrGrpo;
     expect_detected(c, run(c, wrong));
     wrong = options_of(c);
-    wrong.importance_sampling_level =
-        c.text("level") == "token" ? ImportanceSamplingLevel::kSequence : ImportanceSamplingLevel::kToken;
+    wrong.importance_sampling_level = c.text("level") == "token"
+                                          ? ImportanceSamplingLevel::kSequence
+                                          : ImportanceSamplingLevel::kToken;
     expect_detected(c, run(c, wrong));
     wrong = options_of(c);
     wrong.epsilon = 0.99;
@@ -235,12 +259,15 @@ TEST(PolicyMutation, AReversedOrMissingKlIsDetected) {
   for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
     const PolicyOptions options = options_of(c);
     if (options.beta == 0) continue;
-    // k3 of the other direction is what exchanging the two sets of log-probabilities gives: 2 policy - reference mirrors d.
-    expect_detected(
-        c, run(c, options, [](PolicyInputs& in) { in.reference_logps = 2 * in.policy_logps.detach() - in.reference_logps; }));
+    // k3 of the other direction is what exchanging the two sets of log-probabilities gives: 2
+    // policy - reference mirrors d.
+    expect_detected(c, run(c, options, [](PolicyInputs& in) {
+                      in.reference_logps = 2 * in.policy_logps.detach() - in.reference_logps;
+                    }));
     PolicyOptions without = options;
     without.beta = 0;
-    expect_detected(c, run(c, without, [](PolicyInputs& in) { in.reference_logps = at::Tensor(); }));
+    expect_detected(c,
+                    run(c, without, [](PolicyInputs& in) { in.reference_logps = at::Tensor(); }));
     ++checked;
   }
   EXPECT_GE(checked, 10);
@@ -250,10 +277,14 @@ TEST(PolicyMutation, AWrongSamplingCorrectionIsDetected) {
   for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
     const PolicyOptions options = options_of(c);
     if (options.sampling_correction == SamplingCorrection::kNone) continue;
-    expect_detected(c, run(c, options, [](PolicyInputs& in) { in.generator_logps = in.old_logps; }));
-    expect_detected(c, run(c, options, [](PolicyInputs& in) { std::swap(in.generator_logps, in.old_logps); }));
+    expect_detected(c,
+                    run(c, options, [](PolicyInputs& in) { in.generator_logps = in.old_logps; }));
+    expect_detected(
+        c, run(c, options, [](PolicyInputs& in) { std::swap(in.generator_logps, in.old_logps); }));
     for (const auto& [name, mode] : EnumNames<SamplingCorrection>::values) {
-      if (mode == options.sampling_correction || mode == SamplingCorrection::kNone || c.number("cap") > 2) continue;
+      if (mode == options.sampling_correction || mode == SamplingCorrection::kNone ||
+          c.number("cap") > 2)
+        continue;
       PolicyOptions wrong = options;
       wrong.sampling_correction = mode;
       expect_detected(c, run(c, wrong));
@@ -267,7 +298,9 @@ TEST(PolicyMutation, ADeviationWithoutBesselOrEpsilonIsDetected) {
   const at::Tensor centred = rewards - rewards.mean(1, true);
   const at::Tensor biased = (centred / (rewards.std(1, /*unbiased=*/false, true) + 1e-4)).flatten();
   const at::Tensor no_epsilon = (centred / rewards.std(1, true, true)).flatten();
-  EXPECT_LT(distance(group_advantages(rewards.flatten(), 4, ScaleRewards::kGroup).advantages, truth), 1e-6);
+  EXPECT_LT(
+      distance(group_advantages(rewards.flatten(), 4, ScaleRewards::kGroup).advantages, truth),
+      1e-6);
   EXPECT_GT(distance(biased, truth), 100 * kTolerance);
   EXPECT_GT(distance(no_epsilon, truth), 5 * kTolerance);
 }

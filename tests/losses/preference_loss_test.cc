@@ -1,4 +1,5 @@
-// The preference losses by themselves: gradients against finite differences, extremes, batches in parts, refusals.
+// The preference losses by themselves: gradients against finite differences, extremes, batches in
+// parts, refusals.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -17,19 +18,25 @@ at::Tensor vector(std::vector<float> values) { return at::tensor(values, at::kFl
 
 PreferenceOptions one(PreferenceLoss loss) {
   PreferenceOptions options{.loss_type = {loss}, .beta = 0.5};
-  if (loss == PreferenceLoss::kRobust || loss == PreferenceLoss::kCdpo) options.label_smoothing = 0.1;
+  if (loss == PreferenceLoss::kRobust || loss == PreferenceLoss::kCdpo)
+    options.label_smoothing = 0.1;
   return options;
 }
 
 std::vector<PreferenceLoss> all_losses() {
   std::vector<PreferenceLoss> losses;
-  for (const auto& [name, loss] : EnumNames<PreferenceLoss>::values) losses.push_back(loss);
+  for (const auto& [name, loss] : EnumNames<PreferenceLoss>::values)
+    losses.push_back(loss);
   return losses;
 }
 
 PreferenceInputs example(bool reference) {
-  PreferenceInputs in{
-      vector({-12.5f, -3.25f, -40, -7}), vector({-11, -6.5f, -38, -7}), {}, {}, vector({5, 2, 9, 4}), vector({3, 4, 8, 4})};
+  PreferenceInputs in{vector({-12.5f, -3.25f, -40, -7}),
+                      vector({-11, -6.5f, -38, -7}),
+                      {},
+                      {},
+                      vector({5, 2, 9, 4}),
+                      vector({3, 4, 8, 4})};
   if (reference) {
     in.reference_chosen = vector({-13, -3, -36, -8});
     in.reference_rejected = vector({-10.5f, -7, -41, -8});
@@ -67,7 +74,8 @@ TEST(PreferenceLoss, GradientsAreThoseOfTheValue) {
           return evaluate(moved, options).value;
         };
         const double slope = (at_offset(step) - at_offset(-step)) / (2 * step);
-        EXPECT_NEAR((chosen ? exact.chosen : exact.rejected)[i].item<double>(), slope, 2e-3 + 2e-3 * std::abs(slope));
+        EXPECT_NEAR((chosen ? exact.chosen : exact.rejected)[i].item<double>(), slope,
+                    2e-3 + 2e-3 * std::abs(slope));
       }
   }
 }
@@ -77,8 +85,13 @@ TEST(PreferenceLoss, FiniteAtExtremes) {
   for (PreferenceLoss loss : all_losses()) {
     SCOPED_TRACE(enum_name(loss));
     const PreferenceOptions options = one(loss);
-    for (const auto& [chosen, rejected] : std::vector<std::pair<float, float>>{
-             {-huge, 0.0f}, {0.0f, -huge}, {0.0f, 0.0f}, {-huge, -huge}, {-1e-9f, -1e-9f}, {-1e-38f, -huge}, {1e-6f, -3.0f}}) {
+    for (const auto& [chosen, rejected] : std::vector<std::pair<float, float>>{{-huge, 0.0f},
+                                                                               {0.0f, -huge},
+                                                                               {0.0f, 0.0f},
+                                                                               {-huge, -huge},
+                                                                               {-1e-9f, -1e-9f},
+                                                                               {-1e-38f, -huge},
+                                                                               {1e-6f, -3.0f}}) {
       PreferenceInputs in{vector({chosen}), vector({rejected}), {}, {}, vector({3}), vector({2})};
       if (needs_reference(options)) in.reference_chosen = in.reference_rejected = vector({-2});
       const Gradients got = evaluate(in, options);
@@ -109,18 +122,23 @@ TEST(PreferenceLoss, EqualCompletionsHaveNoMargin) {
 }
 
 TEST(PreferenceLoss, PartsOfABatchAddUp) {
-  const PreferenceOptions options{.loss_type = {PreferenceLoss::kIpo, PreferenceLoss::kOrpo, PreferenceLoss::kSft},
-                                  .loss_weights = {1, 0.5, 2}};
+  const PreferenceOptions options{
+      .loss_type = {PreferenceLoss::kIpo, PreferenceLoss::kOrpo, PreferenceLoss::kSft},
+      .loss_weights = {1, 0.5, 2}};
   const PreferenceInputs whole = example(true);
   const auto part = [&](int64_t begin, int64_t size) {
     const auto cut = [&](const at::Tensor& t) { return t.narrow(0, begin, size); };
-    return preference_loss({cut(whole.policy_chosen), cut(whole.policy_rejected), cut(whole.reference_chosen),
-                            cut(whole.reference_rejected), cut(whole.chosen_tokens), cut(whole.rejected_tokens)},
-                           options);
+    return preference_loss(
+        {cut(whole.policy_chosen), cut(whole.policy_rejected), cut(whole.reference_chosen),
+         cut(whole.reference_rejected), cut(whole.chosen_tokens), cut(whole.rejected_tokens)},
+        options);
   };
-  const PreferenceResult all = preference_loss(whole, options), first = part(0, 1), rest = part(1, 3), none = part(0, 0);
-  EXPECT_NEAR(all.loss_sum.item<double>(), (first.loss_sum + rest.loss_sum + none.loss_sum).item<double>(), 1e-5);
-  EXPECT_NEAR(all.chosen_nll_sum.item<double>(), (first.chosen_nll_sum + rest.chosen_nll_sum).item<double>(), 1e-5);
+  const PreferenceResult all = preference_loss(whole, options), first = part(0, 1),
+                         rest = part(1, 3), none = part(0, 0);
+  EXPECT_NEAR(all.loss_sum.item<double>(),
+              (first.loss_sum + rest.loss_sum + none.loss_sum).item<double>(), 1e-5);
+  EXPECT_NEAR(all.chosen_nll_sum.item<double>(),
+              (first.chosen_nll_sum + rest.chosen_nll_sum).item<double>(), 1e-5);
   EXPECT_EQ(all.chosen_tokens, first.chosen_tokens + rest.chosen_tokens + none.chosen_tokens);
   EXPECT_EQ(all.count, first.count + rest.count + none.count);
   EXPECT_NEAR(all.rewards_margins_sum, first.rewards_margins_sum + rest.rewards_margins_sum, 1e-9);
@@ -128,7 +146,8 @@ TEST(PreferenceLoss, PartsOfABatchAddUp) {
 
 TEST(PreferenceLoss, NoPairsStillReachThePolicy) {
   const at::Tensor empty = at::empty({0}, at::kFloat);
-  const at::Tensor chosen = at::empty({0}, at::kFloat).requires_grad_(), rejected = at::empty({0}, at::kFloat).requires_grad_();
+  const at::Tensor chosen = at::empty({0}, at::kFloat).requires_grad_(),
+                   rejected = at::empty({0}, at::kFloat).requires_grad_();
   const PreferenceResult r = preference_loss({chosen, rejected, empty, empty, empty, empty}, {});
   (r.loss_sum + r.chosen_nll_sum).backward();
   EXPECT_EQ(r.loss_sum.item<double>(), 0);
@@ -150,11 +169,14 @@ TEST(PreferenceRefusals, OptionsWithoutEffect) {
   using Loss = PreferenceLoss;
   for (Loss loss : all_losses()) {
     if (loss == Loss::kRobust || loss == Loss::kCdpo) continue;
-    expect_refused("only loss_type robust and cdpo read it",
-                   [&] { PreferenceOptions{.loss_type = {loss}, .label_smoothing = 0.1}.validate(); });
+    expect_refused("only loss_type robust and cdpo read it", [&] {
+      PreferenceOptions{.loss_type = {loss}, .label_smoothing = 0.1}.validate();
+    });
   }
-  expect_refused("only loss_type simpo reads it", [] { PreferenceOptions{.simpo_gamma = 1.0}.validate(); });
-  expect_refused("with loss_type cdpo", [] { PreferenceOptions{.loss_type = {Loss::kCdpo}}.validate(); });
+  expect_refused("only loss_type simpo reads it",
+                 [] { PreferenceOptions{.simpo_gamma = 1.0}.validate(); });
+  expect_refused("with loss_type cdpo",
+                 [] { PreferenceOptions{.loss_type = {Loss::kCdpo}}.validate(); });
   expect_refused("none of the losses reads them", [] {
     preference_loss(example(true), {.loss_type = {Loss::kSimpo, Loss::kSft}});
   });
@@ -164,14 +186,26 @@ TEST(PreferenceRefusals, Ranges) {
   using Loss = PreferenceLoss;
   expect_refused("beta", [] { PreferenceOptions{.beta = 0}.validate(); });
   expect_refused("beta", [] { PreferenceOptions{.beta = NAN}.validate(); });
-  expect_refused("label_smoothing", [] { PreferenceOptions{.loss_type = {Loss::kRobust}, .label_smoothing = 0.5}.validate(); });
-  expect_refused("label_smoothing", [] { PreferenceOptions{.loss_type = {Loss::kCdpo}, .label_smoothing = -0.1}.validate(); });
-  expect_refused("simpo_gamma", [] { PreferenceOptions{.loss_type = {Loss::kSimpo}, .simpo_gamma = -1}.validate(); });
+  expect_refused("label_smoothing", [] {
+    PreferenceOptions{.loss_type = {Loss::kRobust}, .label_smoothing = 0.5}.validate();
+  });
+  expect_refused("label_smoothing", [] {
+    PreferenceOptions{.loss_type = {Loss::kCdpo}, .label_smoothing = -0.1}.validate();
+  });
+  expect_refused("simpo_gamma", [] {
+    PreferenceOptions{.loss_type = {Loss::kSimpo}, .simpo_gamma = -1}.validate();
+  });
   expect_refused("at least one", [] { PreferenceOptions{.loss_type = {}}.validate(); });
-  expect_refused("twice", [] { PreferenceOptions{.loss_type = {Loss::kIpo, Loss::kIpo}}.validate(); });
-  expect_refused("one weight for each", [] { PreferenceOptions{.loss_weights = {1, 2}}.validate(); });
+  expect_refused("twice", [] {
+    PreferenceOptions{.loss_type = {Loss::kIpo, Loss::kIpo}}.validate();
+  });
+  expect_refused("one weight for each", [] {
+    PreferenceOptions{.loss_weights = {1, 2}}.validate();
+  });
   expect_refused("must be positive", [] { PreferenceOptions{.loss_weights = {0}}.validate(); });
-  EXPECT_NO_THROW((PreferenceOptions{.loss_type = {Loss::kSigmoid, Loss::kRobust}, .label_smoothing = 0.1}.validate()));
+  EXPECT_NO_THROW(
+      (PreferenceOptions{.loss_type = {Loss::kSigmoid, Loss::kRobust}, .label_smoothing = 0.1}
+           .validate()));
 }
 
 TEST(PreferenceRefusals, Inputs) {
@@ -188,13 +222,15 @@ TEST(PreferenceRefusals, Inputs) {
   expect_refused("pair=2", [&] { preference_loss(in, {.loss_type = {PreferenceLoss::kOrpo}}); });
   in = example(true);
   in.rejected_tokens = vector({3, 4, 0, 4});
-  EXPECT_NO_THROW(preference_loss(in, {.loss_type = {PreferenceLoss::kIpo}}));  // as one token, like TRL
+  // as one token, like TRL
+  EXPECT_NO_THROW(preference_loss(in, {.loss_type = {PreferenceLoss::kIpo}}));
 }
 
 TEST(PreferenceRefusals, WhoNeedsAReference) {
   using Loss = PreferenceLoss;
   for (Loss loss : all_losses())
-    EXPECT_EQ(needs_reference({.loss_type = {loss}}), loss != Loss::kSimpo && loss != Loss::kOrpo && loss != Loss::kSft);
+    EXPECT_EQ(needs_reference({.loss_type = {loss}}),
+              loss != Loss::kSimpo && loss != Loss::kOrpo && loss != Loss::kSft);
   EXPECT_TRUE(needs_reference({.loss_type = {Loss::kSimpo, Loss::kIpo}}));
   EXPECT_FALSE(needs_reference({.loss_type = {Loss::kSimpo, Loss::kSft}}));
   EXPECT_TRUE(uses_chosen_nll({.loss_type = {Loss::kOrpo}}));

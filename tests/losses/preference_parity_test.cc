@@ -1,5 +1,6 @@
-// Preference losses, gradients and metrics against TRL 1.4.0's trainers (make_trl_goldens.py), from hidden states to the
-// gradient of hidden states and head; then wrong formulas against the same numbers.
+// Preference losses, gradients and metrics against TRL 1.4.0's trainers (make_trl_goldens.py), from
+// hidden states to the gradient of hidden states and head; then wrong formulas against the same
+// numbers.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -18,9 +19,12 @@ namespace {
 constexpr double kTolerance = 1e-5;
 
 struct Batch {
-  Packing packing{trl_goldens().tensor("pairs.mask").narrow(1, 1, 9)};  // position t predicts token t + 1
+  // position t predicts token t + 1
+  Packing packing{trl_goldens().tensor("pairs.mask").narrow(1, 1, 9)};
   at::Tensor shifted(const char* name) const { return trl_goldens().tensor(name).narrow(1, 0, 9); }
-  at::Tensor targets() const { return packing.rows(trl_goldens().tensor("pairs.ids").narrow(1, 1, 9)).to(at::kLong); }
+  at::Tensor targets() const {
+    return packing.rows(trl_goldens().tensor("pairs.ids").narrow(1, 1, 9)).to(at::kLong);
+  }
   at::Tensor weight() const { return trl_goldens().tensor("pairs.weight"); }
 };
 
@@ -30,13 +34,16 @@ struct Measured {
   PreferenceResult result;
 };
 
-PreferenceInputs inputs_of(const Batch& batch, const at::Tensor& policy_logps, bool with_reference) {
+PreferenceInputs inputs_of(const Batch& batch, const at::Tensor& policy_logps,
+                           bool with_reference) {
   const auto halves = [](const at::Tensor& sums) { return sums.chunk(2); };
-  const auto policy = halves(batch.packing.sums(policy_logps)), tokens = halves(batch.packing.tokens);
+  const auto policy = halves(batch.packing.sums(policy_logps)),
+             tokens = halves(batch.packing.tokens);
   PreferenceInputs in{policy[0], policy[1], {}, {}, tokens[0], tokens[1]};
   if (with_reference) {
     const at::Tensor rows = batch.packing.rows(batch.shifted("pairs.reference"));
-    const auto reference = halves(batch.packing.sums(linear_log_probs(rows, batch.weight(), {}, batch.targets()).log_probs));
+    const auto reference = halves(
+        batch.packing.sums(linear_log_probs(rows, batch.weight(), {}, batch.targets()).log_probs));
     in.reference_chosen = reference[0];
     in.reference_rejected = reference[1];
   }
@@ -48,11 +55,12 @@ Measured run(const PreferenceOptions& options) {
   const Batch batch;
   const at::Tensor hidden = batch.packing.rows(batch.shifted("pairs.hidden")).requires_grad_();
   const at::Tensor weight = batch.weight().clone().requires_grad_();
-  const at::Tensor logps = linear_log_probs(hidden, weight, {}, batch.targets(), {.chunk_tokens = 7}).log_probs;
+  const at::Tensor logps =
+      linear_log_probs(hidden, weight, {}, batch.targets(), {.chunk_tokens = 7}).log_probs;
   Measured measured;
   measured.result = preference_loss(inputs_of(batch, logps, needs_reference(options)), options);
-  const at::Tensor loss =
-      measured.result.loss_sum / measured.result.count + measured.result.chosen_nll_sum / measured.result.chosen_tokens;
+  const at::Tensor loss = measured.result.loss_sum / measured.result.count +
+                          measured.result.chosen_nll_sum / measured.result.chosen_tokens;
   loss.backward();
   measured.loss = loss.item<double>();
   measured.dh = at::constant_pad_nd(batch.packing.padded(hidden.grad()), {0, 0, 0, 1});
@@ -64,15 +72,18 @@ template <class T>
 std::vector<T> split(const std::string& text, T (*parse)(const std::string&)) {
   std::vector<T> parts;
   std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(parse(part));
+  for (std::string part; std::getline(stream, part, ',');)
+    parts.push_back(parse(part));
   return parts;
 }
 
 PreferenceOptions options_of(const TrlRecord& c) {
   PreferenceOptions options;
-  options.loss_type = split<PreferenceLoss>(c.text("losses"), [](const std::string& s) { return parse_enum<PreferenceLoss>(s); });
+  options.loss_type = split<PreferenceLoss>(
+      c.text("losses"), [](const std::string& s) { return parse_enum<PreferenceLoss>(s); });
   if (c.text("weights") != "-")
-    options.loss_weights = split<double>(c.text("weights"), [](const std::string& s) { return std::stod(s); });
+    options.loss_weights =
+        split<double>(c.text("weights"), [](const std::string& s) { return std::stod(s); });
   options.beta = c.number("beta");
   options.label_smoothing = c.number("smoothing");
   options.simpo_gamma = c.number("gamma");
@@ -99,7 +110,8 @@ TEST(PreferenceParity, EveryLossOfTrl) {
     const PreferenceResult& r = got.result;
     ASSERT_EQ(r.count, 4);
     expect_near(r.rewards_chosen_sum / 4, c.number("rewards/chosen"), kTolerance, "rewards/chosen");
-    expect_near(r.rewards_rejected_sum / 4, c.number("rewards/rejected"), kTolerance, "rewards/rejected");
+    expect_near(r.rewards_rejected_sum / 4, c.number("rewards/rejected"), kTolerance,
+                "rewards/rejected");
     EXPECT_NEAR(r.rewards_margins_sum / 4, c.number("rewards/margins"), kTolerance);
     EXPECT_EQ(r.rewards_accuracies_sum / 4, c.number("rewards/accuracies"));
     expect_near(r.logps_chosen_sum / 4, c.number("logps/chosen"), kTolerance, "logps/chosen");
@@ -119,7 +131,8 @@ const TrlRecord& case_of(const std::string& losses, double beta) {
 void expect_detected(const std::string& losses, const PreferenceOptions& wrong) {
   const TrlRecord& c = case_of(losses, wrong.beta);
   const Measured got = run(wrong);
-  EXPECT_GT(std::abs(got.loss - c.number("loss")), 100 * kTolerance * std::abs(c.number("loss"))) << losses;
+  EXPECT_GT(std::abs(got.loss - c.number("loss")), 100 * kTolerance * std::abs(c.number("loss")))
+      << losses;
   EXPECT_GT(distance(got.dh, trl_goldens().tensor(c.name + ".dh")), 100 * kTolerance) << losses;
 }
 
@@ -127,25 +140,31 @@ TEST(PreferenceMutation, IgnoredLabelSmoothingIsDetected) {
   for (double beta : {0.1, 0.8}) {
     expect_detected("robust", {.loss_type = {PreferenceLoss::kSigmoid}, .beta = beta});
     expect_detected("cdpo", {.loss_type = {PreferenceLoss::kSigmoid}, .beta = beta});
-    expect_detected("cdpo", {.loss_type = {PreferenceLoss::kRobust}, .beta = beta, .label_smoothing = 0.2});
+    expect_detected("cdpo",
+                    {.loss_type = {PreferenceLoss::kRobust}, .beta = beta, .label_smoothing = 0.2});
   }
 }
 
 TEST(PreferenceMutation, AnotherLossOfTheFamilyIsDetected) {
-  const std::vector<std::string> names = {"sigmoid", "hinge", "ipo", "sigmoid_norm", "apo_zero", "apo_down"};
+  const std::vector<std::string> names = {"sigmoid",      "hinge",    "ipo",
+                                          "sigmoid_norm", "apo_zero", "apo_down"};
   for (const std::string& truth : names)
     for (const std::string& used : names)
-      if (truth != used) expect_detected(truth, {.loss_type = {parse_enum<PreferenceLoss>(used)}, .beta = 0.8});
+      if (truth != used)
+        expect_detected(truth, {.loss_type = {parse_enum<PreferenceLoss>(used)}, .beta = 0.8});
 }
 
 TEST(PreferenceMutation, ReversedPairsAndAMissingReferenceAreDetected) {
   const Batch batch;
-  const at::Tensor logps =
-      linear_log_probs(batch.packing.rows(batch.shifted("pairs.hidden")), batch.weight(), {}, batch.targets()).log_probs;
+  const at::Tensor logps = linear_log_probs(batch.packing.rows(batch.shifted("pairs.hidden")),
+                                            batch.weight(), {}, batch.targets())
+                               .log_probs;
   const PreferenceInputs right = inputs_of(batch, logps, true);
   const double truth = case_of("sigmoid", 0.8).number("loss");
   const PreferenceOptions options{.beta = 0.8};
-  const auto loss = [&](const PreferenceInputs& in) { return preference_loss(in, options).loss_sum.item<double>() / 4; };
+  const auto loss = [&](const PreferenceInputs& in) {
+    return preference_loss(in, options).loss_sum.item<double>() / 4;
+  };
   EXPECT_NEAR(loss(right), truth, kTolerance * truth);
   PreferenceInputs reversed = right;
   std::swap(reversed.policy_chosen, reversed.policy_rejected);
@@ -162,15 +181,20 @@ TEST(PreferenceMutation, ReversedPairsAndAMissingReferenceAreDetected) {
 TEST(PreferenceMutation, AWrongCountIsDetected) {
   const TrlRecord& c = case_of("sigmoid,sft", 0.8);
   const PreferenceResult r = run(options_of(c)).result;
-  const double pairs = r.loss_sum.item<double>(), nll = r.chosen_nll_sum.item<double>(), truth = c.number("loss");
+  const double pairs = r.loss_sum.item<double>(), nll = r.chosen_nll_sum.item<double>(),
+               truth = c.number("loss");
   EXPECT_NEAR(pairs / 4 + nll / r.chosen_tokens, truth, kTolerance * truth);
   const Batch batch;
   const double all_tokens = static_cast<double>(batch.packing.count()), padded = 4 * 9;
-  for (double wrong : {pairs / 8 + nll / r.chosen_tokens,                    // sequences instead of pairs
-                       pairs / 4 + nll / 4,                                  // pairs instead of tokens
-                       pairs / 4 + nll / all_tokens,                         // both completions' tokens
-                       pairs / 4 + nll / padded,                             // masked positions counted as zeros
-                       (pairs + nll) / 4, (pairs + nll) / r.chosen_tokens})  // one count for both
+  // sequences instead of pairs
+  for (double wrong : {pairs / 8 + nll / r.chosen_tokens,
+                       // pairs instead of tokens
+                       pairs / 4 + nll / 4,
+                       // both completions' tokens
+                       pairs / 4 + nll / all_tokens,
+                       // masked positions counted as zeros
+                       pairs / 4 + nll / padded, (pairs + nll) / 4,
+                       (pairs + nll) / r.chosen_tokens})  // one count for both
     EXPECT_GT(std::abs(wrong - truth), 100 * kTolerance * truth) << wrong;
 }
 

@@ -23,9 +23,13 @@ void expect_error(ErrorCode code, const std::string& part, const std::function<v
   }
 }
 
-Problem small() { return random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31); }
+Problem small() {
+  return random_problem(
+      {.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 31);
+}
 
-DistillResult call(const Problem& p, const TeacherSignal& signal, const DivergenceOptions& options = {}) {
+DistillResult call(const Problem& p, const TeacherSignal& signal,
+                   const DivergenceOptions& options = {}) {
   return linear_distill(p.hidden, p.weight, p.bias, p.targets, signal, options);
 }
 
@@ -65,8 +69,9 @@ TEST(Refusals, TruncatedTailsWithOtherDivergences) {
     }
   }
   const Problem p = small();
-  expect_error(ErrorCode::kInvalidArgument, "forward_kl only",
-               [&] { call(p, top_k_signal(p, 1, 4), {.type = DivergenceType::kTvd, .tail = Tail::kDrop}); });
+  expect_error(ErrorCode::kInvalidArgument, "forward_kl only", [&] {
+    call(p, top_k_signal(p, 1, 4), {.type = DivergenceType::kTvd, .tail = Tail::kDrop});
+  });
 }
 
 TEST(Refusals, ShapesOfTheHead) {
@@ -93,18 +98,22 @@ TEST(Refusals, ShapesOfTheHead) {
   refuse("row=4", bad);
   bad.targets[4] = 20;
   refuse("target=20", bad);
-  expect_error(ErrorCode::kInvalidArgument, "row=4", [&] { linear_cross_entropy(p.hidden, p.weight, {}, bad.targets); });
+  expect_error(ErrorCode::kInvalidArgument, "row=4",
+               [&] { linear_cross_entropy(p.hidden, p.weight, {}, bad.targets); });
 }
 
 TEST(Refusals, VocabulariesAndRowsThatDiffer) {
   const Problem p = small();
-  const auto mismatch = [&](const char* part, const TeacherSignal& signal, const DivergenceOptions& options = {}) {
+  const auto mismatch = [&](const char* part, const TeacherSignal& signal,
+                            const DivergenceOptions& options = {}) {
     expect_error(ErrorCode::kMismatch, part, [&] { call(p, signal, options); });
   };
   const TeacherHidden hidden = hidden_signal(p);
   mismatch("set common_vocab", TeacherHidden{hidden.hidden, hidden.weight.narrow(0, 0, 19), {}});
-  mismatch("set common_vocab", TeacherHidden{hidden.hidden, at::cat({hidden.weight, hidden.weight}), {}});
-  mismatch("set common_vocab", TeacherHidden{hidden.hidden, hidden.weight.narrow(0, 0, 10), {}}, {.common_vocab = 11});
+  mismatch("set common_vocab",
+           TeacherHidden{hidden.hidden, at::cat({hidden.weight, hidden.weight}), {}});
+  mismatch("set common_vocab", TeacherHidden{hidden.hidden, hidden.weight.narrow(0, 0, 10), {}},
+           {.common_vocab = 11});
   call(p, TeacherHidden{hidden.hidden, hidden.weight.narrow(0, 0, 10), {}}, {.common_vocab = 10});
   mismatch("exceeds", hidden, {.common_vocab = 21});
   mismatch("row counts", TeacherHidden{hidden.hidden.narrow(0, 0, 5), hidden.weight, {}});
@@ -128,17 +137,24 @@ TEST(Refusals, VocabulariesAndRowsThatDiffer) {
 TEST(Refusals, DamagedPayloadsNameTheRow) {
   const Problem p = small();
   const auto refuse = [&](ErrorCode code, const char* part, const TeacherSignal& signal) {
-    for (int64_t chunk : {0, 2}) expect_error(code, part, [&] { call(p, signal, {.chunk_tokens = chunk}); });
+    for (int64_t chunk : {0, 2})
+      expect_error(code, part, [&] { call(p, signal, {.chunk_tokens = chunk}); });
   };
   const TeacherTopK top = top_k_signal(p, 1, 4);
-  refuse(ErrorCode::kMismatch, "row=3", TeacherTopK{with_value(top.ids, 3, 1, 20), top.logps, top.log_tail});
-  refuse(ErrorCode::kMismatch, "row=5", TeacherTopK{with_value(top.ids, 5, 0, -1), top.logps, top.log_tail});
+  refuse(ErrorCode::kMismatch, "row=3",
+         TeacherTopK{with_value(top.ids, 3, 1, 20), top.logps, top.log_tail});
+  refuse(ErrorCode::kMismatch, "row=5",
+         TeacherTopK{with_value(top.ids, 5, 0, -1), top.logps, top.log_tail});
   const int64_t first = top.ids.select(0, 2).select(0, 0).item<int64_t>();
-  refuse(ErrorCode::kCorrupt, "twice",
-         TeacherTopK{with_value(top.ids, 2, 3, static_cast<double>(first)), top.logps, top.log_tail});
-  refuse(ErrorCode::kCorrupt, "row=1", TeacherTopK{top.ids, with_value(top.logps, 1, 2, NAN), top.log_tail});
-  refuse(ErrorCode::kCorrupt, "row=0", TeacherTopK{top.ids, with_value(top.logps, 0, 2, INFINITY), top.log_tail});
-  refuse(ErrorCode::kCorrupt, "do not sum to 1", TeacherTopK{top.ids, top.logps + 0.01, top.log_tail + 0.01});
+  refuse(
+      ErrorCode::kCorrupt, "twice",
+      TeacherTopK{with_value(top.ids, 2, 3, static_cast<double>(first)), top.logps, top.log_tail});
+  refuse(ErrorCode::kCorrupt, "row=1",
+         TeacherTopK{top.ids, with_value(top.logps, 1, 2, NAN), top.log_tail});
+  refuse(ErrorCode::kCorrupt, "row=0",
+         TeacherTopK{top.ids, with_value(top.logps, 0, 2, INFINITY), top.log_tail});
+  refuse(ErrorCode::kCorrupt, "do not sum to 1",
+         TeacherTopK{top.ids, top.logps + 0.01, top.log_tail + 0.01});
   refuse(ErrorCode::kCorrupt, "do not sum to 1", TeacherTopK{top.ids, top.logps, top.log_tail + 5});
   at::Tensor tail = top.log_tail.clone();
   tail[4] = NAN;
@@ -146,10 +162,13 @@ TEST(Refusals, DamagedPayloadsNameTheRow) {
 
   const TeacherFull full = full_signal(p, 1);
   refuse(ErrorCode::kCorrupt, "row=2", TeacherFull{with_value(full.logps, 2, 19, NAN)});
-  refuse(ErrorCode::kCorrupt, "do not sum to 1", TeacherFull{full.logps * 2});  // e.g. another temperature
+  // e.g. another temperature
+  refuse(ErrorCode::kCorrupt, "do not sum to 1", TeacherFull{full.logps * 2});
   const TeacherHidden hidden = hidden_signal(p);
-  refuse(ErrorCode::kCorrupt, "row=4", TeacherHidden{with_value(hidden.hidden, 4, 0, NAN), hidden.weight, {}});
-  refuse(ErrorCode::kCorrupt, "row=", TeacherHidden{hidden.hidden, with_value(hidden.weight, 7, 0, INFINITY), {}});
+  refuse(ErrorCode::kCorrupt, "row=4",
+         TeacherHidden{with_value(hidden.hidden, 4, 0, NAN), hidden.weight, {}});
+  refuse(ErrorCode::kCorrupt,
+         "row=", TeacherHidden{hidden.hidden, with_value(hidden.weight, 7, 0, INFINITY), {}});
 }
 
 TEST(Refusals, AStudentThatDivergedIsNotHidden) {
@@ -157,7 +176,8 @@ TEST(Refusals, AStudentThatDivergedIsNotHidden) {
   p.hidden = with_value(p.hidden, 2, 1, NAN);
   EXPECT_TRUE(std::isnan(call(p, hidden_signal(p)).loss_sum.item<double>()));
   EXPECT_TRUE(std::isnan(call(p, top_k_signal(p, 1, 4)).loss_sum.item<double>()));
-  EXPECT_TRUE(std::isnan(linear_cross_entropy(p.hidden, p.weight, {}, p.targets).loss_sum.item<double>()));
+  EXPECT_TRUE(
+      std::isnan(linear_cross_entropy(p.hidden, p.weight, {}, p.targets).loss_sum.item<double>()));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Every instruction set's row kernels against a plain double-precision softmax, at lengths around the vector widths.
+// Every instruction set's row kernels against a plain double-precision softmax, at lengths around
+// the vector widths.
 #include "recipes/losses/detail/row_kernels.h"
 
 #include <gtest/gtest.h>
@@ -23,17 +24,22 @@ std::vector<float> random_row(int64_t n, uint32_t seed, float scale) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> normal(0, scale);
   std::vector<float> row(n);
-  for (float& x : row) x = normal(engine);
+  for (float& x : row)
+    x = normal(engine);
   return row;
 }
 
 std::vector<double> softmax(const std::vector<float>& row, double temperature) {
   double max = -INFINITY, sum = 0;
-  for (float x : row) max = std::max(max, x / temperature);
+  for (float x : row)
+    max = std::max(max, x / temperature);
   std::vector<double> p;
-  for (float x : row) p.push_back(std::exp(x / temperature - max));
-  for (double x : p) sum += x;
-  for (double& x : p) x /= sum;
+  for (float x : row)
+    p.push_back(std::exp(x / temperature - max));
+  for (double x : p)
+    sum += x;
+  for (double& x : p)
+    x /= sum;
   return p;
 }
 
@@ -51,12 +57,15 @@ TEST(RowKernels, CrossEntropyAtEveryLength) {
       const std::vector<double> p = softmax(row, 1);
       const int64_t target = n / 2;
       double entropy = 0;
-      for (double x : p) entropy -= x > 0 ? x * std::log(x) : 0;
-      const RowResult got = kernels->cross_entropy({row.data(), n, n, target}, {.ce_weight = 0.75f, .gradient = true});
+      for (double x : p)
+        entropy -= x > 0 ? x * std::log(x) : 0;
+      const RowResult got = kernels->cross_entropy({row.data(), n, n, target},
+                                                   {.ce_weight = 0.75f, .gradient = true});
       EXPECT_NEAR(got.log_prob, std::log(p[target]), 1e-6);
       EXPECT_NEAR(got.entropy, entropy, 1e-6);
       EXPECT_EQ(got.correct, *std::max_element(p.begin(), p.end()) == p[target]);
-      for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(row[i], 0.75 * (p[i] - (i == target)), 3e-7 * p[i] + 1e-7);
+      for (int64_t i = 0; i < n; ++i)
+        ASSERT_NEAR(row[i], 0.75 * (p[i] - (i == target)), 3e-7 * p[i] + 1e-7);
     }
   }
 }
@@ -66,20 +75,27 @@ TEST(RowKernels, ForwardKlWithMaskedIdsAndTemperature) {
     for (int64_t n : {1, 2, 15, 16, 17, 33, 64, 129}) {
       SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(n));
       const int64_t vocab = n + 5, teacher_vocab = n + 9;
-      const std::vector<float> student = random_row(vocab, 1, 3), teacher = random_row(teacher_vocab, 2, 3);
+      const std::vector<float> student = random_row(vocab, 1, 3),
+                               teacher = random_row(teacher_vocab, 2, 3);
       const std::vector<double> p = softmax({student.begin(), student.begin() + n}, 2);
       const std::vector<double> q = softmax({teacher.begin(), teacher.begin() + n}, 2);
       const std::vector<double> whole = softmax(student, 1), all = softmax(teacher, 2);
       double kd = 0, masked = 0;
-      for (int64_t i = 0; i < n; ++i) kd += q[i] * std::log(q[i] / p[i]);
-      for (int64_t i = n; i < teacher_vocab; ++i) masked += all[i];
-      RowLoss loss{.inv_temperature = 0.5f, .ce_weight = 0.25f, .kd_weight = 0.375f, .gradient = true};
+      for (int64_t i = 0; i < n; ++i)
+        kd += q[i] * std::log(q[i] / p[i]);
+      for (int64_t i = n; i < teacher_vocab; ++i)
+        masked += all[i];
+      RowLoss loss{
+          .inv_temperature = 0.5f, .ce_weight = 0.25f, .kd_weight = 0.375f, .gradient = true};
       std::vector<float> row = student;
-      const RowResult got = kernels->dense({row.data(), vocab, n, 0}, {teacher.data(), teacher_vocab, 0.5f, -1}, loss);
+      const RowResult got = kernels->dense({row.data(), vocab, n, 0},
+                                           {teacher.data(), teacher_vocab, 0.5f, -1}, loss);
       EXPECT_NEAR(got.kd, kd, 1e-6);
       EXPECT_NEAR(got.masked_mass, masked, 1e-6);
       for (int64_t i = 0; i < vocab; ++i)
-        ASSERT_NEAR(row[i], 0.25 * (whole[i] - (i == 0)) + (i < n ? 0.375 * (p[i] - q[i]) : 0), 2e-7) << i;
+        ASSERT_NEAR(row[i], 0.25 * (whole[i] - (i == 0)) + (i < n ? 0.375 * (p[i] - q[i]) : 0),
+                    2e-7)
+            << i;
     }
   }
 }
@@ -89,8 +105,9 @@ struct TopKRun {
   RowResult result;
   std::vector<float> gradient;
 };
-TopKRun run_top_k(const RowKernels& kernels, const std::vector<float>& student, int64_t common, const std::vector<int32_t>& ids,
-                  const std::vector<float>& logps, float log_tail, const RowLoss& loss) {
+TopKRun run_top_k(const RowKernels& kernels, const std::vector<float>& student, int64_t common,
+                  const std::vector<int32_t>& ids, const std::vector<float>& logps, float log_tail,
+                  const RowLoss& loss) {
   const int64_t k = static_cast<int64_t>(ids.size());
   TopKRun run{.gradient = student};
   std::vector<float> coarse_s(k + 1), coarse_t(k + 1), raw(k);
@@ -105,7 +122,8 @@ TEST(RowKernels, EveryVariantAgreesOnTopKAndDense) {
   const RowKernels& reference = *row_kernels_named("portable");
   for (const RowKernels* kernels : available()) {
     for (int64_t common : {1, 7, 16, 50, 131}) {
-      const std::vector<float> student = random_row(common + 6, 5, 3), teacher = random_row(common, 6, 3);
+      const std::vector<float> student = random_row(common + 6, 5, 3),
+                               teacher = random_row(common, 6, 3);
       const std::vector<double> q = softmax(teacher, 1);
       for (int64_t k : {int64_t{1}, common / 2, common}) {
         if (k == 0) continue;
@@ -114,57 +132,68 @@ TEST(RowKernels, EveryVariantAgreesOnTopKAndDense) {
         double rest = 0;
         for (int64_t i = 0; i < common; ++i) {
           const int64_t id = common - 1 - i;
-          if (i < k) ids.push_back(static_cast<int32_t>(id)), logps.push_back(static_cast<float>(std::log(q[id])));
+          if (i < k)
+            ids.push_back(static_cast<int32_t>(id)),
+                logps.push_back(static_cast<float>(std::log(q[id])));
           if (i >= k) rest += q[id];
         }
         for (int type = 0; type < 8; ++type) {  // the last two: forward KL with the other tails
-          SCOPED_TRACE(std::string(kernels->name) + " common " + std::to_string(common) + " k " + std::to_string(k) + " type " +
-                       std::to_string(type));
-          const RowLoss loss{.type = type < 6 ? static_cast<Divergence>(type) : Divergence::kForwardKl,
-                             .tail = type < 6 ? TopKTail::kBucket : static_cast<TopKTail>(type - 5),
-                             .mix = 0.3f,
-                             .ce_weight = 0.5f,
-                             .kd_weight = 2,
-                             .gradient = true};
+          SCOPED_TRACE(std::string(kernels->name) + " common " + std::to_string(common) + " k " +
+                       std::to_string(k) + " type " + std::to_string(type));
+          const RowLoss loss{
+              .type = type < 6 ? static_cast<Divergence>(type) : Divergence::kForwardKl,
+              .tail = type < 6 ? TopKTail::kBucket : static_cast<TopKTail>(type - 5),
+              .mix = 0.3f,
+              .ce_weight = 0.5f,
+              .kd_weight = 2,
+              .gradient = true};
           const float log_tail = static_cast<float>(std::log(rest));
           const TopKRun a = run_top_k(*kernels, student, common, ids, logps, log_tail, loss);
           const TopKRun b = run_top_k(reference, student, common, ids, logps, log_tail, loss);
           EXPECT_EQ(a.result.status, RowStatus::kOk);
           EXPECT_NEAR(a.result.kd, b.result.kd, 1e-6);
           EXPECT_NEAR(a.result.student_mass, b.result.student_mass, 1e-6);
-          for (size_t i = 0; i < student.size(); ++i) ASSERT_NEAR(a.gradient[i], b.gradient[i], 2e-6) << i;
+          for (size_t i = 0; i < student.size(); ++i)
+            ASSERT_NEAR(a.gradient[i], b.gradient[i], 2e-6) << i;
           if (k < common || type >= 6) continue;
-          std::vector<float> dense = student;  // the whole vocabulary as top-k is the dense divergence
-          const RowResult whole = kernels->dense({dense.data(), common + 6, common, 1}, {teacher.data(), common, 1.0f, -1}, loss);
+          // the whole vocabulary as top-k is the dense divergence
+          std::vector<float> dense = student;
+          const RowResult whole = kernels->dense({dense.data(), common + 6, common, 1},
+                                                 {teacher.data(), common, 1.0f, -1}, loss);
           EXPECT_NEAR(a.result.kd, whole.kd, 1e-6);
-          for (size_t i = 0; i < student.size(); ++i) ASSERT_NEAR(a.gradient[i], dense[i], 2e-6) << i;
+          for (size_t i = 0; i < student.size(); ++i)
+            ASSERT_NEAR(a.gradient[i], dense[i], 2e-6) << i;
         }
       }
     }
   }
 }
 
-// Probabilities over 28 orders of magnitude: the relative error of exp and log shows where it would matter.
+// Probabilities over 28 orders of magnitude: the relative error of exp and log shows where it would
+// matter.
 TEST(RowKernels, ExpAndLogAreAccurateFarDown) {
   for (const RowKernels* kernels : available()) {
     SCOPED_TRACE(kernels->name);
     const int64_t n = 4096;
     std::vector<float> row(n);
-    for (int64_t i = 0; i < n; ++i) row[i] = -64.0f * static_cast<float>(i) / n;
+    for (int64_t i = 0; i < n; ++i)
+      row[i] = -64.0f * static_cast<float>(i) / n;
     const std::vector<float> logits = row;
     const std::vector<double> p = softmax(logits, 1);
     kernels->cross_entropy({row.data(), n, n, n - 1}, {.ce_weight = 1, .gradient = true});
-    for (int64_t i = 0; i + 1 < n; ++i) ASSERT_NEAR(row[i] / p[i], 1, 4e-7) << i;
+    for (int64_t i = 0; i + 1 < n; ++i)
+      ASSERT_NEAR(row[i] / p[i], 1, 4e-7) << i;
 
-    std::vector<float> flat(n, 0.0f);  // p uniform against q over the same range: every log(q / M) counts
+    // p uniform against q over the same range: every log(q / M) counts
+    std::vector<float> flat(n, 0.0f);
     const std::vector<double> u(n, 1.0 / n);
     double jsd = 0;
     for (int64_t i = 0; i < n; ++i) {
       const double m = 0.3 * p[i] + 0.7 * u[i];
       jsd += 0.3 * p[i] * std::log(p[i] / m) + 0.7 * u[i] * std::log(u[i] / m);
     }
-    const RowResult got =
-        kernels->dense({flat.data(), n, n, 0}, {logits.data(), n, 1.0f, -1}, {.type = Divergence::kJsd, .mix = 0.3f});
+    const RowResult got = kernels->dense({flat.data(), n, n, 0}, {logits.data(), n, 1.0f, -1},
+                                         {.type = Divergence::kJsd, .mix = 0.3f});
     EXPECT_NEAR(got.kd, jsd, 2e-7 * jsd);
   }
 }
@@ -178,8 +207,9 @@ TEST(RowKernels, NonFiniteTeacherIsReportedAndNanStudentIsKept) {
       row[at] = 0;
       for (float bad : {NAN, INFINITY}) {
         teacher[at] = bad;
-        EXPECT_EQ(kernels->dense({row.data(), 41, 41, 5}, {teacher.data(), 41, 1.0f, -1}, {}).status,
-                  RowStatus::kTeacherNotFinite);
+        EXPECT_EQ(
+            kernels->dense({row.data(), 41, 41, 5}, {teacher.data(), 41, 1.0f, -1}, {}).status,
+            RowStatus::kTeacherNotFinite);
       }
     }
   }

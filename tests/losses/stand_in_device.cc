@@ -27,7 +27,8 @@ std::atomic<int64_t> operators{0};
 size_t pages(size_t bytes) { return std::max<size_t>((bytes + 4095) / 4096 * 4096, 4096); }
 
 void protect(void* memory, size_t bytes, int protection) {
-  if (memory && ::mprotect(memory, pages(bytes), protection) != 0) throw std::runtime_error("mprotect");
+  if (memory && ::mprotect(memory, pages(bytes), protection) != 0)
+    throw std::runtime_error("mprotect");
 }
 
 // Memory that nobody can read. The length stands beside the address: munmap wants it.
@@ -38,7 +39,9 @@ class Memory : public at::Allocator {
     if (memory == MAP_FAILED) throw std::bad_alloc();
     return {memory, new Block{memory, pages(bytes)}, &release, kDevice};
   }
-  void copy_data(void*, const void*, size_t) const override { throw std::runtime_error("the allocator does not copy"); }
+  void copy_data(void*, const void*, size_t) const override {
+    throw std::runtime_error("the allocator does not copy");
+  }
 
  private:
   struct Block {
@@ -60,7 +63,9 @@ Memory* memory() {
 struct Guard : c10::impl::NoOpDeviceGuardImpl<kType> {
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }
-  c10::Stream getStream(c10::Device) const noexcept override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
+  c10::Stream getStream(c10::Device) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, kDevice);
+  }
 };
 
 // Backward asks for the device's current stream, and through these whether it has one.
@@ -79,7 +84,8 @@ class Opened {
     protect(base(), tensor.storage().nbytes(), PROT_READ | PROT_WRITE);
   }
   ~Opened() {
-    if (!tensor_.is_cpu() && tensor_.numel() > 0) ::mprotect(base(), pages(tensor_.storage().nbytes()), PROT_NONE);
+    if (!tensor_.is_cpu() && tensor_.numel() > 0)
+      ::mprotect(base(), pages(tensor_.storage().nbytes()), PROT_NONE);
   }
   Opened(const Opened&) = delete;
   Opened& operator=(const Opened&) = delete;
@@ -103,19 +109,24 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool) {
   return target;
 }
 
-at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device>,
-                 std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  return at::detail::empty_generic(size, memory(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(at::kFloat),
-                                   format);
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(size, memory(),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   dtype.value_or(at::kFloat), format);
 }
 
-at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, memory(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                         std::optional<at::Device>, std::optional<bool>) {
+  return at::detail::empty_strided_generic(size, stride, memory(),
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            dtype.value_or(at::kFloat));
 }
 
-const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat>) {
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
+                         std::optional<at::MemoryFormat>) {
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize());
   if (self.storage().nbytes() < bytes) {  // what it held is lost
     self.storage().set_data_ptr_noswap(memory()->allocate(bytes));
@@ -131,7 +142,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& targ
 }
 
 // A tensor that a kernel of a device could not read.
-bool is_elsewhere(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cpu() && tensor.dim() > 0; }
+bool is_elsewhere(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.dim() > 0;
+}
 
 bool is_elsewhere(const c10::IValue& value) {
   if (value.isTensor()) return is_elsewhere(value.toTensor());
@@ -143,7 +156,8 @@ bool is_elsewhere(const c10::IValue& value) {
 
 void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (const c10::IValue& value : torch::jit::last(*stack, op.schema().arguments().size()))
-    if (is_elsewhere(value)) throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
+    if (is_elsewhere(value))
+      throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
   ++operators;
   at::native::cpu_fallback(op, stack);
 }
@@ -159,7 +173,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_reshape_alias", &at::native::_reshape_alias);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_host>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_host>());
+}
 
 }  // namespace
 

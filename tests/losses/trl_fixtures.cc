@@ -14,7 +14,8 @@ TrlGoldens read_trl_goldens() {
   const char* source = std::getenv("RETORT_SOURCE_DIR");
   if (!source) throw std::runtime_error("RETORT_SOURCE_DIR is not set: run by ctest");
   const std::string folder = std::string(source) + "/tests/losses/";
-  std::ifstream manifest(folder + "trl_goldens.txt"), binary(folder + "trl_goldens.bin", std::ios::binary);
+  std::ifstream manifest(folder + "trl_goldens.txt"),
+      binary(folder + "trl_goldens.bin", std::ios::binary);
   if (!manifest || !binary) throw std::runtime_error("no TRL goldens in " + folder);
 
   TrlGoldens goldens;
@@ -24,14 +25,16 @@ TrlGoldens read_trl_goldens() {
     line >> kind >> name;
     if (kind != "tensor") {
       TrlRecord record{kind, name, {}};
-      for (std::string word; line >> word;) record.values[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+      for (std::string word; line >> word;)
+        record.values[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
       goldens.records.push_back(record);
       continue;
     }
     int64_t offset = 0;
     line >> offset;
     std::vector<int64_t> shape;
-    for (int64_t dim; line >> dim;) shape.push_back(dim);
+    for (int64_t dim; line >> dim;)
+      shape.push_back(dim);
     at::Tensor tensor = at::empty(shape, at::kFloat);
     binary.seekg(offset * 4);
     if (!binary.read(static_cast<char*>(tensor.data_ptr()), tensor.numel() * 4))
@@ -60,14 +63,18 @@ Packing::Packing(const at::Tensor& mask) : sequences(mask.size(0)), length(mask.
   sequence = at::div(index, length, "floor");
   tokens = mask.sum(1).to(at::kFloat);
 }
-at::Tensor Packing::rows(const at::Tensor& padded) const { return padded.flatten(0, 1).index_select(0, index).contiguous(); }
+at::Tensor Packing::rows(const at::Tensor& padded) const {
+  return padded.flatten(0, 1).index_select(0, index).contiguous();
+}
 at::Tensor Packing::sums(const at::Tensor& of_rows) const {
-  return at::zeros({sequences}, of_rows.options().requires_grad(false)).index_add(0, sequence, of_rows);
+  return at::zeros({sequences}, of_rows.options().requires_grad(false))
+      .index_add(0, sequence, of_rows);
 }
 at::Tensor Packing::padded(const at::Tensor& of_rows) const {
   std::vector<int64_t> shape = of_rows.sizes().vec();
   shape[0] = sequences * length;
-  const at::Tensor flat = at::zeros(shape, of_rows.options().requires_grad(false)).index_copy(0, index, of_rows);
+  const at::Tensor flat =
+      at::zeros(shape, of_rows.options().requires_grad(false)).index_copy(0, index, of_rows);
   shape[0] = length;
   shape.insert(shape.begin(), sequences);
   return flat.reshape(shape);

@@ -16,7 +16,8 @@ namespace {
 // The teacher's rows as linear_distill's header lays them out.
 at::Tensor own_teacher_rows(const at::Tensor& whole, const parallel::VocabShard& vocab) {
   if (!whole.defined()) return {};
-  const int64_t end = parallel::vocab_end(vocab.total, vocab.group->size(), vocab.group->rank()), all = whole.size(0);
+  const int64_t end = parallel::vocab_end(vocab.total, vocab.group->size(), vocab.group->rank()),
+                all = whole.size(0);
   const bool last = vocab.begin < vocab.total && end == vocab.total;
   const int64_t from = std::min(vocab.begin, all), to = last ? all : std::min(end, all);
   return whole.narrow(0, from, vocab.begin == vocab.total ? 0 : to - from);
@@ -24,7 +25,8 @@ at::Tensor own_teacher_rows(const at::Tensor& whole, const parallel::VocabShard&
 
 TeacherSignal own_signal(const TeacherSignal& signal, const parallel::VocabShard& vocab) {
   if (const auto* hidden = std::get_if<TeacherHidden>(&signal))
-    return TeacherHidden{hidden->hidden, own_teacher_rows(hidden->weight, vocab), own_teacher_rows(hidden->bias, vocab)};
+    return TeacherHidden{hidden->hidden, own_teacher_rows(hidden->weight, vocab),
+                         own_teacher_rows(hidden->bias, vocab)};
   if (const auto* full = std::get_if<TeacherFull>(&signal)) {
     const int64_t common = full->logps.size(1);
     const int64_t end = parallel::vocab_end(vocab.total, vocab.group->size(), vocab.group->rank());
@@ -50,7 +52,8 @@ Outcome distill_as(const Problem& p, const TeacherSignal& signal, const Divergen
 void compare(parallel::Group& group, const Problem& p, const DistillCase& c, at::ScalarType dtype) {
   const parallel::VocabShard vocab = shard_of(group, p.weight.size(0));
   const Outcome whole = distill_as(p, c.signal, c.options, {}, dtype);
-  const Outcome mine = distill_as(own_part(p, vocab), own_signal(c.signal, vocab), c.options, vocab, dtype);
+  const Outcome mine =
+      distill_as(own_part(p, vocab), own_signal(c.signal, vocab), c.options, vocab, dtype);
   const auto numbers = numbers_of(mine), expected = numbers_of(whole);
   std::vector<double> values;
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -58,7 +61,8 @@ void compare(parallel::Group& group, const Problem& p, const DistillCase& c, at:
     values.push_back(numbers[i].second);
   }
   const at::Tensor all = group.all_gather(at::tensor(values, at::kDouble));
-  for (int r = 1; r < group.size(); ++r) require(at::equal(all[r], all[0]), c.name + ": the same bits on every rank");
+  for (int r = 1; r < group.size(); ++r)
+    require(at::equal(all[r], all[0]), c.name + ": the same bits on every rank");
   at::Tensor dh = mine.dh.to(at::kFloat);
   group.all_reduce(dh);
   const bool exact = dtype == at::kFloat;
@@ -69,7 +73,8 @@ void compare(parallel::Group& group, const Problem& p, const DistillCase& c, at:
 
 void cases_scenario(parallel::Group& group) {
   const DistillCases all = distill_cases();
-  // A third of them on two and on three ranks, not the same; a seventh on four. The steps share no factor with the ten cases of a loss.
+  // A third of them on two and on three ranks, not the same; a seventh on four. The steps share no
+  // factor with the ten cases of a loss.
   const size_t ranks = static_cast<size_t>(group.size());
   for (size_t i = ranks - 2; i < all.cases.size(); i += ranks < 4 ? 3 : 7) {
     compare(group, all.problems[all.cases[i].problem], all.cases[i], at::kFloat);
@@ -78,21 +83,28 @@ void cases_scenario(parallel::Group& group) {
 }
 
 void no_rows_scenario(parallel::Group& group) {
-  Problem p = random_problem({.rows = 0, .vocab = 9, .width = 4, .teacher_vocab = 9, .teacher_width = 3, .bias = true}, 44);
+  Problem p = random_problem(
+      {.rows = 0, .vocab = 9, .width = 4, .teacher_vocab = 9, .teacher_width = 3, .bias = true},
+      44);
   const parallel::VocabShard vocab = shard_of(group, 9);
   const Problem own = own_part(p, vocab);
   const TeacherTopK none{at::empty({0, 2}, at::kInt), at::empty({0, 2}), at::empty({0})};
   for (const TeacherSignal& signal :
-       {TeacherSignal(hidden_signal(p)), TeacherSignal(TeacherFull{at::empty({0, 9})}), TeacherSignal(none)}) {
+       {TeacherSignal(hidden_signal(p)), TeacherSignal(TeacherFull{at::empty({0, 9})}),
+        TeacherSignal(none)}) {
     const Outcome got = distill_as(own, own_signal(signal, vocab), {}, vocab);
-    require(got.loss == 0 && got.dh.sizes() == p.hidden.sizes() && got.dw.sizes() == own.weight.sizes(), "no rows: shapes");
-    require(got.dw.abs().sum().item<double>() == 0 && got.db.abs().sum().item<double>() == 0, "no rows: zeros");
+    require(
+        got.loss == 0 && got.dh.sizes() == p.hidden.sizes() && got.dw.sizes() == own.weight.sizes(),
+        "no rows: shapes");
+    require(got.dw.abs().sum().item<double>() == 0 && got.db.abs().sum().item<double>() == 0,
+            "no rows: zeros");
   }
 }
 
 // What one rank alone has, or finds, is thrown on all of them; the group stays usable.
 void refusals_scenario(parallel::Group& group) {
-  const Problem p = random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 46);
+  const Problem p = random_problem(
+      {.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3}, 46);
   const parallel::VocabShard vocab = shard_of(group, 20);
   const Problem own = own_part(p, vocab);
   const bool second = group.rank() == 1;
@@ -104,19 +116,25 @@ void refusals_scenario(parallel::Group& group) {
     } catch (const Error& e) {
       error = e;
     }
-    require(error && error->code() == code && std::string(error->what()).find(part) != std::string::npos,
+    require(error && error->code() == code &&
+                std::string(error->what()).find(part) != std::string::npos,
             part + ", but: " + (error ? error->what() : "accepted"));
   };
   const auto hidden = std::get<TeacherHidden>(own_signal(hidden_signal(p), vocab));
   at::Tensor weight = hidden.weight.clone();
   if (second) weight[2][1] = NAN;
-  refused(ErrorCode::kCorrupt, "row=0", TeacherHidden{hidden.hidden, weight, {}}, {.chunk_tokens = 2});
+  refused(ErrorCode::kCorrupt, "row=0", TeacherHidden{hidden.hidden, weight, {}},
+          {.chunk_tokens = 2});
   refused(ErrorCode::kMismatch, "beside the student's",
           TeacherHidden{hidden.hidden, second ? weight.narrow(0, 0, 3) : weight, {}});
-  refused(ErrorCode::kMismatch, "set common_vocab",
-          TeacherHidden{hidden.hidden, group.rank() + 1 == group.size() ? at::cat({weight, weight}) : hidden.weight, {}});
+  refused(
+      ErrorCode::kMismatch, "set common_vocab",
+      TeacherHidden{hidden.hidden,
+                    group.rank() + 1 == group.size() ? at::cat({weight, weight}) : hidden.weight,
+                    {}});
   auto full = std::get<TeacherFull>(own_signal(full_signal(p, 1), vocab));
-  refused(ErrorCode::kMismatch, "as wide as", TeacherFull{second ? full.logps.narrow(1, 0, 2) : full.logps});
+  refused(ErrorCode::kMismatch, "as wide as",
+          TeacherFull{second ? full.logps.narrow(1, 0, 2) : full.logps});
   refused(ErrorCode::kCorrupt, "do not sum to 1", TeacherFull{full.logps + (second ? 0.1 : 0.0)});
   TeacherTopK top = top_k_signal(p, 1, 4);
   top.ids = top.ids.clone();
@@ -128,15 +146,17 @@ void refusals_scenario(parallel::Group& group) {
 
 // A rank that leaves its statistics out of a reduction is found: the checks above would fail.
 void missing_part_scenario(parallel::Group& group) {
-  const Problem p =
-      random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3, .bias = true}, 47);
+  const Problem p = random_problem(
+      {.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 20, .teacher_width = 3, .bias = true},
+      47);
   const parallel::VocabShard vocab = shard_of(group, 20);
   Problem own = own_part(p, vocab);
   const double whole = distill_as(p, hidden_signal(p), {}, {}).loss;
   TeacherHidden hidden = std::get<TeacherHidden>(own_signal(hidden_signal(p), vocab));
   if (group.rank() == 1) hidden.bias = at::full_like(hidden.bias, -INFINITY);
   const double without = distill_as(own, hidden, {}, vocab).loss;
-  require(std::abs(without - whole) > 1e-2 * std::abs(whole), "a missing part of the teacher changes the loss");
+  require(std::abs(without - whole) > 1e-2 * std::abs(whole),
+          "a missing part of the teacher changes the loss");
 }
 
 TEST(VocabDistill, TwoRanks) { expect_ranks_succeed("cases", 2); }

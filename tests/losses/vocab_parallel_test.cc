@@ -1,4 +1,5 @@
-// Cross-entropy and log-probabilities of a vocabulary that 2, 3 or 4 ranks share, against the same loss on one rank.
+// Cross-entropy and log-probabilities of a vocabulary that 2, 3 or 4 ranks share, against the same
+// loss on one rank.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -18,10 +19,11 @@ struct Got {
   std::vector<at::Tensor> rows;
   at::Tensor dh, dw, db;
 };
-using Call = std::function<Got(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b, const at::Tensor& targets,
-                               const parallel::VocabShard& vocab)>;
+using Call = std::function<Got(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b,
+                               const at::Tensor& targets, const parallel::VocabShard& vocab)>;
 
-Got run(const Problem& p, at::ScalarType dtype, const Call& call, const parallel::VocabShard& vocab) {
+Got run(const Problem& p, at::ScalarType dtype, const Call& call,
+        const parallel::VocabShard& vocab) {
   const at::Tensor h = leaf(p.hidden, dtype), w = leaf(p.weight, dtype), b = leaf(p.bias, dtype);
   Got got = call(h, w, b, p.targets, vocab);
   got.dh = h.grad();
@@ -31,7 +33,8 @@ Got run(const Problem& p, at::ScalarType dtype, const Call& call, const parallel
 }
 
 // All of `call` on this rank's part against the whole.
-void compare(parallel::Group& group, const Problem& p, at::ScalarType dtype, const Call& call, const std::string& name) {
+void compare(parallel::Group& group, const Problem& p, at::ScalarType dtype, const Call& call,
+             const std::string& name) {
   const parallel::VocabShard vocab = shard_of(group, p.weight.size(0));
   const Got whole = run(p, dtype, call, {});
   Got mine = run(own_part(p, vocab), dtype, call, vocab);
@@ -41,7 +44,8 @@ void compare(parallel::Group& group, const Problem& p, at::ScalarType dtype, con
   for (size_t i = 0; i < whole.rows.size(); ++i) {
     require_near(mine.rows[i], whole.rows[i], 1e-6, name + " rows " + std::to_string(i));
     const at::Tensor all = group.all_gather(mine.rows[i]);
-    for (int r = 1; r < group.size(); ++r) require(at::equal(all[r], all[0]), name + ": the same bits on every rank");
+    for (int r = 1; r < group.size(); ++r)
+      require(at::equal(all[r], all[0]), name + ": the same bits on every rank");
   }
   require(mine.dh.scalar_type() == dtype && mine.dw.scalar_type() == dtype, name + " dtypes");
   at::Tensor dh = mine.dh.to(at::kFloat);
@@ -49,18 +53,21 @@ void compare(parallel::Group& group, const Problem& p, at::ScalarType dtype, con
   // In bfloat16 each rank's part is rounded before the sum.
   require_near(dh, whole.dh, exact ? 1e-6 : 6e-3, name + " dH");
   require_near(all_rows(mine.dw, vocab), whole.dw, exact ? 1e-6 : 1e-3, name + " dW");
-  if (p.bias.defined()) require_near(all_rows(mine.db, vocab), whole.db, exact ? 1e-6 : 1e-3, name + " db");
+  if (p.bias.defined())
+    require_near(all_rows(mine.db, vocab), whole.db, exact ? 1e-6 : 1e-3, name + " db");
 }
 
-Got cross_entropy(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b, const at::Tensor& targets, int64_t chunk,
-                  const parallel::VocabShard& vocab) {
+Got cross_entropy(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b,
+                  const at::Tensor& targets, int64_t chunk, const parallel::VocabShard& vocab) {
   const CrossEntropyResult r = linear_cross_entropy(h, w, b, targets, chunk, vocab);
   (r.loss_sum * 0.25).backward();
-  return {{r.loss_sum.item<double>(), static_cast<double>(r.count), r.entropy_sum, static_cast<double>(r.num_correct)}};
+  return {{r.loss_sum.item<double>(), static_cast<double>(r.count), r.entropy_sum,
+           static_cast<double>(r.num_correct)}};
 }
 
-Got log_probs(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b, const at::Tensor& targets,
-              const LogProbsOptions& options, const parallel::VocabShard& vocab) {
+Got log_probs(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b,
+              const at::Tensor& targets, const LogProbsOptions& options,
+              const parallel::VocabShard& vocab) {
   const LogProbs got = linear_log_probs(h, w, b, targets, options, vocab);
   (got.log_probs * at::sin(at::arange(h.size(0), at::kFloat) + 1)).sum().backward();
   Got result{{}, {got.log_probs.detach()}};
@@ -68,7 +75,8 @@ Got log_probs(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b, con
   return result;
 }
 
-void every_loss(parallel::Group& group, const Problem& p, at::ScalarType dtype, const std::string& name) {
+void every_loss(parallel::Group& group, const Problem& p, at::ScalarType dtype,
+                const std::string& name) {
   for (int64_t chunk : {0, 7}) {
     compare(
         group, p, dtype,
@@ -82,7 +90,9 @@ void every_loss(parallel::Group& group, const Problem& p, at::ScalarType dtype, 
           group, p, dtype,
           [&](const auto&... args) {
             const auto [h, w, b, t, vocab] = std::tie(args...);
-            return log_probs(h, w, b, t, {.temperature = temperature, .entropy = chunk > 0, .chunk_tokens = chunk}, vocab);
+            return log_probs(
+                h, w, b, t,
+                {.temperature = temperature, .entropy = chunk > 0, .chunk_tokens = chunk}, vocab);
           },
           name + " log_probs");
   }
@@ -90,36 +100,52 @@ void every_loss(parallel::Group& group, const Problem& p, at::ScalarType dtype, 
 
 void losses_scenario(parallel::Group& group) {
   for (const bool bias : {false, true}) {
-    const Problem p =
-        random_problem({.rows = 45, .vocab = 67, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = bias}, 41);
+    const Problem p = random_problem({.rows = 45,
+                                      .vocab = 67,
+                                      .width = 12,
+                                      .teacher_vocab = 1,
+                                      .teacher_width = 1,
+                                      .bias = bias},
+                                     41);
     every_loss(group, p, at::kFloat, "67 ids");
     every_loss(group, p, at::kBFloat16, "67 ids bfloat16");
   }
   // Ranks with one id, or none.
-  every_loss(group, random_problem({.rows = 9, .vocab = 5, .width = 6, .teacher_vocab = 1, .teacher_width = 1, .bias = true}, 42),
-             at::kFloat, "5 ids");
+  every_loss(
+      group,
+      random_problem(
+          {.rows = 9, .vocab = 5, .width = 6, .teacher_vocab = 1, .teacher_width = 1, .bias = true},
+          42),
+      at::kFloat, "5 ids");
 }
 
-// Equal largest logits on two ranks: the lowest id is the prediction, as in the row kernels. And logits that are excluded.
+// Equal largest logits on two ranks: the lowest id is the prediction, as in the row kernels. And
+// logits that are excluded.
 void ties_scenario(parallel::Group& group) {
-  Problem p = random_problem({.rows = 8, .vocab = 10, .width = 4, .teacher_vocab = 1, .teacher_width = 1, .bias = true}, 43);
+  Problem p = random_problem(
+      {.rows = 8, .vocab = 10, .width = 4, .teacher_vocab = 1, .teacher_width = 1, .bias = true},
+      43);
   p.weight.zero_();
   p.bias.zero_();
-  for (const int64_t id : {3, 4, 9}) p.bias[id] = 2.0;
+  for (const int64_t id : {3, 4, 9})
+    p.bias[id] = 2.0;
   p.targets = at::tensor({3, 4, 9, 0, 3, 9, 4, 3}, at::kLong);
   p.bias[0] = -std::numeric_limits<float>::infinity();
   const parallel::VocabShard vocab = shard_of(group, 10);
   p.targets[3] = 5;
   const Problem own = own_part(p, vocab);
   const CrossEntropyResult whole = linear_cross_entropy(p.hidden, p.weight, p.bias, p.targets);
-  const CrossEntropyResult mine = linear_cross_entropy(own.hidden, own.weight, own.bias, own.targets, 0, vocab);
+  const CrossEntropyResult mine =
+      linear_cross_entropy(own.hidden, own.weight, own.bias, own.targets, 0, vocab);
   require(whole.num_correct == 3 && mine.num_correct == 3, "ties go to the lowest id");
   require_near(mine.entropy_sum, whole.entropy_sum, 1e-6, "entropy with an excluded id");
   require_near(mine.loss_sum, whole.loss_sum, 1e-6, "loss with an excluded id");
 }
 
 void no_rows_scenario(parallel::Group& group) {
-  const Problem p = random_problem({.rows = 0, .vocab = 9, .width = 4, .teacher_vocab = 1, .teacher_width = 1, .bias = true}, 44);
+  const Problem p = random_problem(
+      {.rows = 0, .vocab = 9, .width = 4, .teacher_vocab = 1, .teacher_width = 1, .bias = true},
+      44);
   const parallel::VocabShard vocab = shard_of(group, 9);
   const Problem own = own_part(p, vocab);
   for (const bool probabilities : {false, true}) {
@@ -127,11 +153,15 @@ void no_rows_scenario(parallel::Group& group) {
         own, at::kFloat,
         [&](const auto&... args) {
           const auto [h, w, b, t, v] = std::tie(args...);
-          return probabilities ? log_probs(h, w, b, t, {.entropy = true}, v) : cross_entropy(h, w, b, t, 0, v);
+          return probabilities ? log_probs(h, w, b, t, {.entropy = true}, v)
+                               : cross_entropy(h, w, b, t, 0, v);
         },
         vocab);
-    require(got.dh.sizes() == p.hidden.sizes() && got.dw.sizes() == own.weight.sizes(), "no rows: shapes");
-    require(got.dw.abs().sum().template item<double>() == 0 && got.db.abs().sum().template item<double>() == 0, "no rows: zeros");
+    require(got.dh.sizes() == p.hidden.sizes() && got.dw.sizes() == own.weight.sizes(),
+            "no rows: shapes");
+    require(got.dw.abs().sum().template item<double>() == 0 &&
+                got.db.abs().sum().template item<double>() == 0,
+            "no rows: zeros");
   }
 }
 
@@ -146,10 +176,12 @@ std::optional<Error> error_of(const std::function<void()>& body) {
 
 // What one rank alone finds wrong is thrown on all of them, at once, and the group stays usable.
 void refusals_scenario(parallel::Group& group) {
-  const Problem p = random_problem({.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 1, .teacher_width = 1}, 45);
+  const Problem p = random_problem(
+      {.rows = 6, .vocab = 20, .width = 4, .teacher_vocab = 1, .teacher_width = 1}, 45);
   const parallel::VocabShard vocab = shard_of(group, 20);
   const at::Tensor own = own_rows(p.weight, vocab);
-  const auto refused = [&](const char* part, const at::Tensor& weight, const at::Tensor& targets, parallel::VocabShard shard) {
+  const auto refused = [&](const char* part, const at::Tensor& weight, const at::Tensor& targets,
+                           parallel::VocabShard shard) {
     for (const bool probabilities : {false, true}) {
       const auto e = error_of([&] {
         if (probabilities)
@@ -157,7 +189,8 @@ void refusals_scenario(parallel::Group& group) {
         else
           linear_cross_entropy(p.hidden, weight, {}, targets, 0, shard);
       });
-      require(e && e->code() == ErrorCode::kInvalidArgument && std::string(e->what()).find(part) != std::string::npos,
+      require(e && e->code() == ErrorCode::kInvalidArgument &&
+                  std::string(e->what()).find(part) != std::string::npos,
               std::string(part) + ": " + (e ? e->what() : "nothing"));
     }
   };
@@ -182,7 +215,10 @@ TEST(VocabParallel, WhatOneRankFindsIsThrownOnAll) { expect_ranks_succeed("refus
 }  // namespace
 
 std::map<std::string, Scenario> scenarios() {
-  return {{"losses", losses_scenario}, {"ties", ties_scenario}, {"no_rows", no_rows_scenario}, {"refusals", refusals_scenario}};
+  return {{"losses", losses_scenario},
+          {"ties", ties_scenario},
+          {"no_rows", no_rows_scenario},
+          {"refusals", refusals_scenario}};
 }
 
 }  // namespace retort::losses::testing

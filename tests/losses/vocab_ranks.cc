@@ -19,22 +19,26 @@ void expect_ranks_succeed(const std::string& scenario, int64_t ranks) {
   const parallel::StoreServer store("127.0.0.1");
   std::vector<ChildProcess> children;
   for (int64_t rank = 0; rank < ranks; ++rank)
-    children.push_back(ChildProcess::spawn({.role = scenario,
-                                            .args = {std::to_string(rank), std::to_string(ranks), std::to_string(store.port())},
-                                            .env = {},
-                                            .program = {}}));
-  for (ChildProcess& child : children) EXPECT_EQ(child.wait(Deadline::after(std::chrono::seconds(100))), 0) << scenario;
+    children.push_back(ChildProcess::spawn(
+        {.role = scenario,
+         .args = {std::to_string(rank), std::to_string(ranks), std::to_string(store.port())},
+         .env = {},
+         .program = {}}));
+  for (ChildProcess& child : children)
+    EXPECT_EQ(child.wait(Deadline::after(std::chrono::seconds(100))), 0) << scenario;
 }
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error("not true: " + what);
 }
 
-void require_near(const at::Tensor& mine, const at::Tensor& whole, double tolerance, const std::string& what) {
+void require_near(const at::Tensor& mine, const at::Tensor& whole, double tolerance,
+                  const std::string& what) {
   require(mine.sizes() == whole.sizes(), "shape of " + what);
   const double norm = whole.to(at::kDouble).norm().item<double>();
   const double off = (mine.to(at::kDouble) - whole.to(at::kDouble)).norm().item<double>();
-  require(off <= tolerance * norm, what + " is off by " + std::to_string(off / norm * 1e6) + "e-6 of " + std::to_string(norm));
+  require(off <= tolerance * norm, what + " is off by " + std::to_string(off / norm * 1e6) +
+                                       "e-6 of " + std::to_string(norm));
 }
 
 void require_near(double mine, double whole, double tolerance, const std::string& what) {
@@ -79,8 +83,9 @@ int main(int argc, char** argv) {
   if (const auto role = testing_support::spawned_role()) {
     try {
       const std::vector<std::string> args = testing_support::spawned_args();
-      parallel::World::Options options{
-          .role = "student", .layout = {.tp = std::stoll(args.at(1))}, .rank = std::stoll(args.at(0))};
+      parallel::World::Options options{.role = "student",
+                                       .layout = {.tp = std::stoll(args.at(1))},
+                                       .rank = std::stoll(args.at(0))};
       options.store_port = static_cast<uint16_t>(std::stoi(args.at(2)));
       options.store_prefix = "run/student/0/";
       options.timeout = std::chrono::seconds(60);

@@ -1,5 +1,6 @@
-// Ranks of a split vocabulary as child processes: a test starts them by the name of a scenario; each rank compares its part of a
-// loss with the whole one, which it computes by itself, and exits 0, or prints why not and exits 1.
+// Ranks of a split vocabulary as child processes: a test starts them by the name of a scenario;
+// each rank compares its part of a loss with the whole one, which it computes by itself, and exits
+// 0, or prints why not and exits 1.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,10 +21,12 @@ void expect_ranks_succeed(const std::string& scenario, int64_t ranks);
 // In a child: ends it with exit code 1 and this text.
 void require(bool condition, const std::string& what);
 // |mine - whole| / |whole| by norm must not exceed `tolerance`, or both be 0.
-void require_near(const at::Tensor& mine, const at::Tensor& whole, double tolerance, const std::string& what);
+void require_near(const at::Tensor& mine, const at::Tensor& whole, double tolerance,
+                  const std::string& what);
 void require_near(double mine, double whole, double tolerance, const std::string& what);
 
-// This rank's shard of a vocabulary, and its rows of a weight or bias [V, ...] (undefined stays so).
+// This rank's shard of a vocabulary, and its rows of a weight or bias [V, ...] (undefined stays
+// so).
 parallel::VocabShard shard_of(parallel::Group& group, int64_t total);
 at::Tensor own_rows(const at::Tensor& whole, const parallel::VocabShard& vocab);
 // The problem with this rank's rows of the student's head; the teacher stays whole.

@@ -15,11 +15,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json base_config(const std::string& type) {
-  return Json::parse(R"({"model_type": ")" + type + R"(", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu"})");
+  return Json::parse(R"({"model_type": ")" + type +
+                     R"(", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+     "hidden_act": "silu"})");
 }
 
-ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "folder/config.json"); }
+ModelConfig parse(const Json& json) {
+  return parse_model_config(json.dump(), "folder/config.json");
+}
 
 struct Refusal {
   const char* type;
@@ -46,7 +50,8 @@ TEST_P(ConfigRefusal, NamesFileKeyAndValue) {
     EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
     EXPECT_NE(e.message().find("folder/config.json"), std::string::npos) << e.message();
     EXPECT_NE(e.message().find(refusal.key), std::string::npos) << e.message();
-    for (const char* word : refusal.named) EXPECT_NE(e.message().find(word), std::string::npos) << e.message();
+    for (const char* word : refusal.named)
+      EXPECT_NE(e.message().find(word), std::string::npos) << e.message();
   }
 }
 
@@ -54,26 +59,45 @@ INSTANTIATE_TEST_SUITE_P(
     All, ConfigRefusal,
     testing::Values(
         Refusal{"llama", "model_type", "\"gpt2\"", {"gpt2", "llama, mistral, qwen2, qwen3"}},
-        Refusal{"llama", "hidden_act", "\"gelu\"", {"gelu", "silu"}}, Refusal{"llama", "pretraining_tp", "2", {"2"}},
+        Refusal{"llama", "hidden_act", "\"gelu\"", {"gelu", "silu"}},
+        Refusal{"llama", "pretraining_tp", "2", {"2"}},
         Refusal{"qwen2", "quantization_config", R"({"bits": 4})", {"bits"}},
-        Refusal{"llama", "rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})", {"yarn", "llama3"}},
+        Refusal{
+            "llama", "rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})", {"yarn", "llama3"}},
         Refusal{"llama", "rope_scaling", R"({"type": "dynamic", "factor": 4.0})", {"dynamic"}},
         Refusal{"llama", "rope_scaling", R"({"rope_type": "linear"})", {"factor"}},
-        Refusal{
-            "llama", "rope_scaling", R"({"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0})", {"low_freq_factor"}},
-        Refusal{"qwen3", "rope_parameters", R"({"full_attention": {"rope_type": "default"}})", {"full_attention"}},
-        Refusal{"llama", "partial_rotary_factor", "0.5", {"0.5"}}, Refusal{"llama", "attn_logit_softcapping", "30.0", {"30"}},
-        Refusal{"llama", "final_logit_softcapping", "30.0", {"30"}}, Refusal{"qwen2", "attention_dropout", "0.1", {"0.1"}},
-        Refusal{"qwen3", "num_experts", "8", {"8"}}, Refusal{"llama", "vocab_size", "remove", {"missing"}},
-        Refusal{"llama", "hidden_size", "\"32\"", {"integer"}}, Refusal{"llama", "vocab_size", "0", {"at least 1"}},
-        Refusal{"llama", "num_key_value_heads", "3", {"divide"}}, Refusal{"llama", "head_dim", "7", {"even"}},
+        Refusal{"llama",
+                "rope_scaling",
+                R"({"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0})",
+                {"low_freq_factor"}},
+        Refusal{"qwen3",
+                "rope_parameters",
+                R"({"full_attention": {"rope_type": "default"}})",
+                {"full_attention"}},
+        Refusal{"llama", "partial_rotary_factor", "0.5", {"0.5"}},
+        Refusal{"llama", "attn_logit_softcapping", "30.0", {"30"}},
+        Refusal{"llama", "final_logit_softcapping", "30.0", {"30"}},
+        Refusal{"qwen2", "attention_dropout", "0.1", {"0.1"}},
+        Refusal{"qwen3", "num_experts", "8", {"8"}},
+        Refusal{"llama", "vocab_size", "remove", {"missing"}},
+        Refusal{"llama", "hidden_size", "\"32\"", {"integer"}},
+        Refusal{"llama", "vocab_size", "0", {"at least 1"}},
+        Refusal{"llama", "num_key_value_heads", "3", {"divide"}},
+        Refusal{"llama", "head_dim", "7", {"even"}},
         Refusal{"llama", "rms_norm_eps", "\"small\"", {"number"}},
         Refusal{"llama", "tie_word_embeddings", "1", {"true or false"}},
         Refusal{"llama", "torch_dtype", "\"float64\"", {"float64", "bfloat16"}},
         Refusal{"qwen2", "layer_types", R"(["full_attention"])", {"3"}},
-        Refusal{"qwen2", "layer_types", R"(["full_attention", "full_attention", "chunked_attention"])", {"chunked_attention"}},
-        Refusal{"qwen2", "layer_types", R"(["full_attention", "full_attention", "sliding_attention"])", {"use_sliding_window"}},
-        Refusal{"mistral", "sliding_window", "0", {"at least 1"}}, Refusal{"llama", "eos_token_id", "\"</s>\"", {"token id"}}));
+        Refusal{"qwen2",
+                "layer_types",
+                R"(["full_attention", "full_attention", "chunked_attention"])",
+                {"chunked_attention"}},
+        Refusal{"qwen2",
+                "layer_types",
+                R"(["full_attention", "full_attention", "sliding_attention"])",
+                {"use_sliding_window"}},
+        Refusal{"mistral", "sliding_window", "0", {"at least 1"}},
+        Refusal{"llama", "eos_token_id", "\"</s>\"", {"token id"}}));
 
 TEST(Config, RefusesWhatIsNotAJsonObject) {
   EXPECT_THROW(parse_model_config("{\"model_type\": ", "f"), Error);
@@ -105,7 +129,8 @@ TEST(Config, DefaultsOfTheFamilies) {
 TEST(Config, BothStylesSayTheSame) {
   Json old_style = base_config("llama");
   old_style["rope_theta"] = 500000.0;
-  old_style["rope_scaling"] = Json::parse(R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+  old_style["rope_scaling"] =
+      Json::parse(R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})");
   old_style["torch_dtype"] = "bfloat16";
   Json new_style = base_config("llama");
@@ -172,7 +197,8 @@ TEST(Config, AFreshConfigReadsBackTheSame) {
   for (Family family : {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3}) {
     ModelConfig config;
     config.family = family;
-    config.vocab_size = 100, config.hidden_size = 64, config.intermediate_size = 96, config.num_hidden_layers = 2;
+    config.vocab_size = 100, config.hidden_size = 64, config.intermediate_size = 96,
+    config.num_hidden_layers = 2;
     config.num_attention_heads = 4, config.num_key_value_heads = 2, config.head_dim = 16;
     config.max_position_embeddings = 512;
     config.rms_norm_eps = 1e-5;
@@ -180,7 +206,8 @@ TEST(Config, AFreshConfigReadsBackTheSame) {
     config.attention_bias = family == Family::kQwen2;
     config.qk_norm = family == Family::kQwen3;
     config.rope.theta = 1e6;
-    config.sliding_window = family == Family::kMistral ? std::vector<int64_t>{32, 32} : std::vector<int64_t>{0, 0};
+    config.sliding_window =
+        family == Family::kMistral ? std::vector<int64_t>{32, 32} : std::vector<int64_t>{0, 0};
     config.eos_token_ids = {3, 4};
     config.bos_token_id = 1;
     const ModelConfig back = parse_model_config(write_model_config(config), "fresh");
@@ -200,8 +227,11 @@ TEST(Config, AFreshConfigReadsBackTheSame) {
 TEST(DescribeFunction, ChangesWithWhatChangesTheFunction) {
   const Json base = base_config("qwen3");
   const std::string same = describe_function(parse(base));
-  const std::vector<std::pair<const char*, Json>> changes{
-      {"rope_theta", 10.0}, {"rms_norm_eps", 1e-3}, {"intermediate_size", 64}, {"tie_word_embeddings", true}, {"head_dim", 16}};
+  const std::vector<std::pair<const char*, Json>> changes{{"rope_theta", 10.0},
+                                                          {"rms_norm_eps", 1e-3},
+                                                          {"intermediate_size", 64},
+                                                          {"tie_word_embeddings", true},
+                                                          {"head_dim", 16}};
   for (const auto& [key, value] : changes) {
     Json other = base;
     other[key] = value;

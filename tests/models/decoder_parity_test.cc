@@ -17,11 +17,14 @@ namespace {
 
 std::vector<int32_t> row(const at::Tensor& ids) {
   std::vector<int32_t> out;
-  for (int64_t i = 0; i < ids.size(0); ++i) out.push_back(static_cast<int32_t>(ids[i].item<int64_t>()));
+  for (int64_t i = 0; i < ids.size(0); ++i)
+    out.push_back(static_cast<int32_t>(ids[i].item<int64_t>()));
   return out;
 }
 
-double max_difference(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+double max_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
 
 // Log-probabilities of the next token, per sequence, concatenated.
 at::Tensor next_logps(const Decoder& decoder, const PackedTokens& tokens) {
@@ -38,8 +41,11 @@ at::Tensor next_logps(const Decoder& decoder, const PackedTokens& tokens) {
 
 struct Golden {
   explicit Golden(const std::string& name)
-      : decoder(load_decoder(golden_folder(name), at::kFloat)), reference(golden_folder(name) / "reference.safetensors") {}
-  std::vector<std::vector<int32_t>> rows() const { return {row(reference.get("ids_0")), row(reference.get("ids_1"))}; }
+      : decoder(load_decoder(golden_folder(name), at::kFloat)),
+        reference(golden_folder(name) / "reference.safetensors") {}
+  std::vector<std::vector<int32_t>> rows() const {
+    return {row(reference.get("ids_0")), row(reference.get("ids_1"))};
+  }
   at::Tensor logps() const { return at::cat({reference.get("logps_0"), reference.get("logps_1")}); }
   Decoder decoder;
   SafetensorsReader reference;
@@ -51,7 +57,8 @@ std::pair<double, std::string> worst_gradient(const Golden& golden) {
   for (const auto& [name, value, shard] : golden.decoder.parameters()) {
     const at::Tensor expected = golden.reference.get("grad." + name);
     if (!value.grad().defined()) return {INFINITY, name};
-    const double difference = ((value.grad() - expected).norm() / expected.norm().clamp_min(1e-6)).item<double>();
+    const double difference =
+        ((value.grad() - expected).norm() / expected.norm().clamp_min(1e-6)).item<double>();
     if (!(difference <= worst.first)) worst = {difference, name};
   }
   return worst;
@@ -65,7 +72,8 @@ class Parity : public testing::TestWithParam<const char*> {
 TEST_P(Parity, InverseFrequencies) {
   const ModelConfig& config = golden.decoder.config();
   const at::Tensor mine = rope_inverse_frequencies(config.rope, config.head_dim);
-  EXPECT_LT(((mine / golden.reference.get("inverse_frequencies")) - 1).abs().max().item<double>(), 1e-6);
+  EXPECT_LT(((mine / golden.reference.get("inverse_frequencies")) - 1).abs().max().item<double>(),
+            1e-6);
 }
 
 TEST_P(Parity, NextTokenLogProbabilities) {
@@ -90,7 +98,8 @@ TEST_P(Parity, GradientsOfEveryParameter) {
 TEST_P(Parity, GreedyTokensAreIdentical) {
   GenerateOptions options;
   options.max_new_tokens = 64;
-  const std::vector<int32_t> prompt = row(golden.reference.get("prompt")), expected = row(golden.reference.get("greedy"));
+  const std::vector<int32_t> prompt = row(golden.reference.get("prompt")),
+                             expected = row(golden.reference.get("greedy"));
   const std::vector<Completion> out = generate(golden.decoder, {prompt}, options);
   ASSERT_EQ(out.size(), 1u);
   EXPECT_EQ(out[0].token_ids, expected);
@@ -98,15 +107,19 @@ TEST_P(Parity, GreedyTokensAreIdentical) {
   // Its log-probabilities are those of a full forward over prompt and completion.
   std::vector<int32_t> whole = prompt;
   whole.insert(whole.end(), out[0].token_ids.begin(), out[0].token_ids.end());
-  const at::Tensor logps = next_logps(golden.decoder, pack_rows({whole})).narrow(0, static_cast<int64_t>(prompt.size()) - 1, 64);
-  for (int64_t i = 0; i < 64; ++i) EXPECT_NEAR(out[0].logps[static_cast<size_t>(i)], logps[i].item<float>(), 1e-4) << i;
+  const at::Tensor logps = next_logps(golden.decoder, pack_rows({whole}))
+                               .narrow(0, static_cast<int64_t>(prompt.size()) - 1, 64);
+  for (int64_t i = 0; i < 64; ++i)
+    EXPECT_NEAR(out[0].logps[static_cast<size_t>(i)], logps[i].item<float>(), 1e-4) << i;
 }
 
 TEST_P(Parity, PackedPaddedAndSingleAreTheSameNumbers) {
   const auto rows = golden.rows();
   const at::Tensor packed = golden.decoder.hidden(pack_rows(rows));
-  const at::Tensor single = at::cat({golden.decoder.hidden(pack_rows({rows[0]})), golden.decoder.hidden(pack_rows({rows[1]}))});
-  EXPECT_LT(max_difference(packed, single), 2e-5) << "states are of size " << packed.abs().max().item<double>();
+  const at::Tensor single = at::cat(
+      {golden.decoder.hidden(pack_rows({rows[0]})), golden.decoder.hidden(pack_rows({rows[1]}))});
+  EXPECT_LT(max_difference(packed, single), 2e-5)
+      << "states are of size " << packed.abs().max().item<double>();
   const int64_t length = static_cast<int64_t>(rows[0].size());
   for (const bool left : {false, true}) {
     at::Tensor ids = at::zeros({2, length}, at::kLong), mask = at::zeros({2, length}, at::kLong);
@@ -115,46 +128,55 @@ TEST_P(Parity, PackedPaddedAndSingleAreTheSameNumbers) {
     const auto size = static_cast<int64_t>(rows[1].size()), start = left ? length - size : 0;
     ids[1].narrow(0, start, size).copy_(golden.reference.get("ids_1"));
     mask[1].narrow(0, start, size).fill_(1);
-    EXPECT_EQ(max_difference(golden.decoder.hidden(pack_padded(ids, mask)), packed), 0) << "left=" << left;
+    EXPECT_EQ(max_difference(golden.decoder.hidden(pack_padded(ids, mask)), packed), 0)
+        << "left=" << left;
   }
-  const at::Tensor logps =
-      at::cat({next_logps(golden.decoder, pack_rows({rows[0]})), next_logps(golden.decoder, pack_rows({rows[1]}))});
+  const at::Tensor logps = at::cat({next_logps(golden.decoder, pack_rows({rows[0]})),
+                                    next_logps(golden.decoder, pack_rows({rows[1]}))});
   EXPECT_LT(max_difference(next_logps(golden.decoder, pack_rows(rows)), logps), 1e-5);
 }
 
 // The prompt computed in pieces, and continued from blocks of the cache, gives the same tokens.
 TEST_P(Parity, GreedyTokensInPieces) {
-  const std::vector<int32_t> prompt = row(golden.reference.get("prompt")), expected = row(golden.reference.get("greedy"));
+  const std::vector<int32_t> prompt = row(golden.reference.get("prompt")),
+                             expected = row(golden.reference.get("greedy"));
   Engine engine(golden.decoder, {.num_blocks = 8, .max_tokens_per_step = 3, .max_sequences = 2});
-  GenerationRequest request{.prompts = {prompt}, .sampling = {.temperature = 0}, .max_new_tokens = 40};
+  GenerationRequest request{
+      .prompts = {prompt}, .sampling = {.temperature = 0}, .max_new_tokens = 40};
   const std::vector<int32_t> first = engine.run(request)[0].token_ids;
   EXPECT_EQ(first, std::vector<int32_t>(expected.begin(), expected.begin() + 40));
   request.prompts[0].insert(request.prompts[0].end(), first.begin(), first.end());
   request.max_new_tokens = 24;
-  EXPECT_EQ(engine.run(request)[0].token_ids, std::vector<int32_t>(expected.begin() + 40, expected.end()));
+  EXPECT_EQ(engine.run(request)[0].token_ids,
+            std::vector<int32_t>(expected.begin() + 40, expected.end()));
   EXPECT_EQ(engine.stats().reused_tokens, 32);
 }
 
 // The tolerances above see these mistakes.
 TEST_P(Parity, DeliberateMistakesAreSeen) {
   PackedTokens running_on = pack_rows(golden.rows());
-  running_on.positions = at::arange(running_on.num_tokens());  // a shift: rotary angles are relative, so no change at all ...
+  // a shift: rotary angles are relative, so no change at all ...
+  running_on.positions = at::arange(running_on.num_tokens());
   EXPECT_LT(max_difference(next_logps(golden.decoder, running_on), golden.logps()), 1e-3);
   PackedTokens doubled = pack_rows(golden.rows());
   doubled.positions = doubled.positions * 2;  // ... while wrong distances are
   EXPECT_GT(max_difference(next_logps(golden.decoder, doubled), golden.logps()), 1e-2);
   PackedTokens merged = pack_rows(golden.rows());
   merged.cu_seqlens = {0, merged.num_tokens()};  // the second sequence sees the first
-  const at::Tensor second = at::log_softmax(golden.decoder.logits(golden.decoder.hidden(merged)), -1).narrow(0, 37, 13);
-  const at::Tensor chosen = second.gather(1, merged.input_ids.narrow(0, 38, 13).unsqueeze(1)).squeeze(1);
+  const at::Tensor second =
+      at::log_softmax(golden.decoder.logits(golden.decoder.hidden(merged)), -1).narrow(0, 37, 13);
+  const at::Tensor chosen =
+      second.gather(1, merged.input_ids.narrow(0, 38, 13).unsqueeze(1)).squeeze(1);
   EXPECT_GT(max_difference(chosen, golden.reference.get("logps_1")), 1e-2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Parity, testing::ValuesIn(kGoldens), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Goldens, Parity, testing::ValuesIn(kGoldens),
+                         [](const auto& info) { return std::string(info.param); });
 
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& [name, value, shard] : decoder.parameters()) tensors.emplace_back(name, value);
+  for (const auto& [name, value, shard] : decoder.parameters())
+    tensors.emplace_back(name, value);
   return tensors;
 }
 
@@ -177,7 +199,8 @@ TEST(DeliberateMistake, InTheConfigIsSeen) {
     ModelConfig config = golden.decoder.config();
     make(config);
     const Decoder wrong(config, tensors_of(golden.decoder));
-    EXPECT_GT(max_difference(next_logps(wrong, pack_rows(golden.rows())), golden.logps()), 1e-3) << name;
+    EXPECT_GT(max_difference(next_logps(wrong, pack_rows(golden.rows())), golden.logps()), 1e-3)
+        << name;
   }
 }
 
@@ -192,7 +215,8 @@ TEST(DeliberateMistake, PadEmbeddingWithGradientIsSeen) {
   EXPECT_GT(worst_gradient(golden).first, 1e-4);
 }
 
-// bf16 arithmetic follows the fp32 numbers within its precision, in every path (full, cached, backward).
+// bf16 arithmetic follows the fp32 numbers within its precision, in every path (full, cached,
+// backward).
 TEST(Bfloat16, FollowsFloat32) {
   for (const char* name : {"llama", "mistral_window", "qwen3"}) {
     const Golden golden(name);
@@ -204,7 +228,8 @@ TEST(Bfloat16, FollowsFloat32) {
     torch::autograd::backward({-logps.mean()}, {});
     for (const auto& [parameter, value, shard] : half.parameters()) {
       const at::Tensor expected = golden.reference.get("grad." + parameter);
-      EXPECT_LT(((value.grad().to(at::kFloat) - expected).norm() / expected.norm()).item<double>(), 0.3)
+      EXPECT_LT(((value.grad().to(at::kFloat) - expected).norm() / expected.norm()).item<double>(),
+                0.3)
           << name << " " << parameter;
     }
     GenerateOptions options;
@@ -214,7 +239,8 @@ TEST(Bfloat16, FollowsFloat32) {
     std::vector<int32_t> whole = prompt;
     whole.insert(whole.end(), out.token_ids.begin(), out.token_ids.end());
     const at::Tensor again = next_logps(half, pack_rows({whole})).detach().narrow(0, 4, 8);
-    for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(out.logps[static_cast<size_t>(i)], again[i].item<float>(), 0.2) << name << i;
+    for (int64_t i = 0; i < 8; ++i)
+      EXPECT_NEAR(out.logps[static_cast<size_t>(i)], again[i].item<float>(), 0.2) << name << i;
   }
 }
 

@@ -22,7 +22,8 @@ namespace {
 ModelConfig small_config() {
   ModelConfig config;
   config.family = Family::kQwen2;
-  config.vocab_size = 300, config.hidden_size = 128, config.intermediate_size = 256, config.num_hidden_layers = 2;
+  config.vocab_size = 300, config.hidden_size = 128, config.intermediate_size = 256,
+  config.num_hidden_layers = 2;
   config.num_attention_heads = 4, config.num_key_value_heads = 2, config.head_dim = 32;
   config.max_position_embeddings = 512;
   config.initializer_range = 0.1;
@@ -33,13 +34,15 @@ ModelConfig small_config() {
 
 std::vector<int32_t> some_tokens(size_t count, uint32_t state) {
   std::vector<int32_t> ids;
-  for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>((state = state * 1664525u + 1013904223u) >> 8) % 300);
+  for (size_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>((state = state * 1664525u + 1013904223u) >> 8) % 300);
   return ids;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& [name, value, shard] : decoder.parameters()) tensors.emplace_back(name, value);
+  for (const auto& [name, value, shard] : decoder.parameters())
+    tensors.emplace_back(name, value);
   return tensors;
 }
 
@@ -61,7 +64,8 @@ ErrorCode code_of(const std::function<void()>& f) {
 
 TEST(Gemm, LargeProductsAgreeWithFp64) {
   at::manual_seed(1);
-  const at::Tensor x = at::randn({160, 256}), w = at::randn({192, 256}), b = at::randn({192}), g = at::randn({160, 192});
+  const at::Tensor x = at::randn({160, 256}), w = at::randn({192, 256}), b = at::randn({192}),
+                   g = at::randn({160, 192});
   const at::Tensor xd = x.to(at::kDouble), wd = w.to(at::kDouble), gd = g.to(at::kDouble);
   EXPECT_LT(relative(linear_forward(x, w, b), xd.mm(wd.t()) + b), 1e-6);
   EXPECT_LT(relative(linear_forward(x, w, {}), xd.mm(wd.t())), 1e-6);
@@ -79,12 +83,16 @@ TEST(Gemm, PaddedRowsTakeFewValues) {
 }
 
 TEST(Kernels, SwigluOverTheWholeRange) {
-  const at::Tensor gate = at::linspace(-120, 120, 4801), up = at::linspace(-2, 3, 4801), dout = at::linspace(1, -1, 4801);
+  const at::Tensor gate = at::linspace(-120, 120, 4801), up = at::linspace(-2, 3, 4801),
+                   dout = at::linspace(1, -1, 4801);
   at::Tensor y = at::empty_like(gate), dgate = at::empty_like(gate), dup = at::empty_like(gate);
-  swiglu_forward(gate.const_data_ptr<float>(), up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), 4801);
-  swiglu_backward(dout.const_data_ptr<float>(), gate.const_data_ptr<float>(), up.const_data_ptr<float>(),
-                  dgate.mutable_data_ptr<float>(), dup.mutable_data_ptr<float>(), 4801);
-  at::Tensor g = gate.to(at::kDouble).set_requires_grad(true), u = up.to(at::kDouble).set_requires_grad(true);
+  swiglu_forward(gate.const_data_ptr<float>(), up.const_data_ptr<float>(),
+                 y.mutable_data_ptr<float>(), 4801);
+  swiglu_backward(dout.const_data_ptr<float>(), gate.const_data_ptr<float>(),
+                  up.const_data_ptr<float>(), dgate.mutable_data_ptr<float>(),
+                  dup.mutable_data_ptr<float>(), 4801);
+  at::Tensor g = gate.to(at::kDouble).set_requires_grad(true),
+             u = up.to(at::kDouble).set_requires_grad(true);
   const at::Tensor expected = at::silu(g) * u;
   torch::autograd::backward({expected}, {dout.to(at::kDouble)});
   EXPECT_TRUE(at::allclose(y.to(at::kDouble), expected.detach(), 1e-6, 1e-30));
@@ -95,7 +103,8 @@ TEST(Kernels, SwigluOverTheWholeRange) {
   EXPECT_TRUE(std::isnan(out));
 }
 
-// Two continuations of a beginning that is computed once, against two sequences: hidden states and gradients.
+// Two continuations of a beginning that is computed once, against two sequences: hidden states and
+// gradients.
 TEST(Decoder, ForksEqualTwoSequences) {
   for (const int64_t window : {0, 8, 40}) {
     ModelConfig config = small_config();
@@ -103,40 +112,49 @@ TEST(Decoder, ForksEqualTwoSequences) {
     config.qk_norm = true;
     Decoder decoder = Decoder::random(config, 5, at::kFloat);
     decoder.set_requires_grad(true);
-    const std::vector<int32_t> prompt = some_tokens(25, 1), first = some_tokens(12, 2), second = some_tokens(30, 3);
+    const std::vector<int32_t> prompt = some_tokens(25, 1), first = some_tokens(12, 2),
+                               second = some_tokens(30, 3);
     const auto joined = [](std::vector<int32_t> a, const std::vector<int32_t>& b) {
       a.insert(a.end(), b.begin(), b.end());
       return a;
     };
-    const PackedTokens two = pack_rows({joined(prompt, first), some_tokens(9, 4), joined(prompt, second)});
+    const PackedTokens two =
+        pack_rows({joined(prompt, first), some_tokens(9, 4), joined(prompt, second)});
     PackedTokens forked = pack_rows({joined(joined(prompt, first), second), some_tokens(9, 4)});
     forked.positions.narrow(0, 37, 30).copy_(at::arange(25, 55));
     forked.forks = {{.prefix = 25, .begin = 37}, {}};
     // Rows of the forked layout, in the order of the plain one: the prompt stands there twice.
-    const at::Tensor rows = at::cat({at::arange(0, 37), at::arange(67, 76), at::arange(0, 25), at::arange(37, 67)});
-    const at::Tensor expected = decoder.hidden(two), got = decoder.hidden(forked).index_select(0, rows);
+    const at::Tensor rows =
+        at::cat({at::arange(0, 37), at::arange(67, 76), at::arange(0, 25), at::arange(37, 67)});
+    const at::Tensor expected = decoder.hidden(two),
+                     got = decoder.hidden(forked).index_select(0, rows);
     EXPECT_LT(relative(got.detach(), expected.detach()), 2e-6) << window;
     at::manual_seed(3);
     const at::Tensor direction = at::randn(expected.sizes());
     std::vector<at::Tensor> gradients;
     torch::autograd::backward({expected}, {direction});
     for (const auto& parameter : decoder.parameters())
-      gradients.push_back(parameter.value.grad().defined() ? parameter.value.grad().clone() : at::Tensor());
-    for (const auto& parameter : decoder.parameters()) parameter.value.mutable_grad().reset();
+      gradients.push_back(parameter.value.grad().defined() ? parameter.value.grad().clone()
+                                                           : at::Tensor());
+    for (const auto& parameter : decoder.parameters())
+      parameter.value.mutable_grad().reset();
     torch::autograd::backward({got}, {direction});
     const auto parameters = decoder.parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!gradients[i].defined()) continue;
       const double tolerance = parameters[i].name.ends_with("k_proj.bias") ? 1e-3 : 1e-5;
-      EXPECT_LT(relative(parameters[i].value.grad(), gradients[i]), tolerance) << parameters[i].name << " window " << window;
+      EXPECT_LT(relative(parameters[i].value.grad(), gradients[i]), tolerance)
+          << parameters[i].name << " window " << window;
     }
     // It would show if the second continuation saw the first.
     forked.forks.clear();
-    EXPECT_GT(relative(decoder.hidden(forked).index_select(0, rows).detach(), expected.detach()), 1e-3);
+    EXPECT_GT(relative(decoder.hidden(forked).index_select(0, rows).detach(), expected.detach()),
+              1e-3);
   }
 }
 
-// The fp32 paths against the ATen paths in fp64, at sizes that use oneDNN, several blocks of a window and all threads.
+// The fp32 paths against the ATen paths in fp64, at sizes that use oneDNN, several blocks of a
+// window and all threads.
 TEST(Decoder, FusedPathsEqualFp64) {
   for (const int threads : {1, 2}) {
     at::set_num_threads(threads);
@@ -145,11 +163,13 @@ TEST(Decoder, FusedPathsEqualFp64) {
     config.qk_norm = true;
     Decoder single = Decoder::random(config, 5, at::kFloat);
     std::vector<std::pair<std::string, at::Tensor>> wide;
-    for (const auto& [name, value, shard] : single.parameters()) wide.emplace_back(name, value.to(at::kDouble));
+    for (const auto& [name, value, shard] : single.parameters())
+      wide.emplace_back(name, value.to(at::kDouble));
     Decoder twice(config, std::move(wide));
-    std::vector<std::vector<int32_t>> rows{
-        some_tokens(301, 1), {}, some_tokens(1, 2), some_tokens(150, 3), some_tokens(100, 4), some_tokens(77, 5),
-        some_tokens(13, 6)};
+    std::vector<std::vector<int32_t>> rows{some_tokens(301, 1), {},
+                                           some_tokens(1, 2),   some_tokens(150, 3),
+                                           some_tokens(100, 4), some_tokens(77, 5),
+                                           some_tokens(13, 6)};
     const PackedTokens tokens = pack_rows(rows);
     single.set_requires_grad(true), twice.set_requires_grad(true);
     const at::Tensor a = single.hidden(tokens), b = twice.hidden(tokens);
@@ -165,8 +185,10 @@ TEST(Decoder, FusedPathsEqualFp64) {
         EXPECT_EQ(name, "lm_head.weight");
         continue;
       }
-      const double tolerance = name.ends_with("k_proj.bias") ? 1e-3 : 1e-5;  // that one nearly cancels
-      EXPECT_LT(relative(mine[i].value.grad(), exact[i].value.grad()), tolerance) << name << " threads=" << threads;
+      // that one nearly cancels
+      const double tolerance = name.ends_with("k_proj.bias") ? 1e-3 : 1e-5;
+      EXPECT_LT(relative(mine[i].value.grad(), exact[i].value.grad()), tolerance)
+          << name << " threads=" << threads;
     }
   }
   at::set_num_threads(1);
@@ -177,7 +199,8 @@ TEST(Decoder, GradientOnlyWhereAsked) {
   for (const bool checkpointing : {false, true}) {
     Decoder decoder = Decoder::random(small_config(), 5, at::kFloat);
     decoder.set_gradient_checkpointing(checkpointing);
-    std::vector<std::string> asked{"model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"};
+    std::vector<std::string> asked{"model.layers.1.mlp.up_proj.weight",
+                                   "model.layers.0.self_attn.q_proj.bias"};
     for (auto& [name, value, shard] : decoder.parameters()) {
       at::Tensor leaf = value;
       leaf.set_requires_grad(std::find(asked.begin(), asked.end(), name) != asked.end());
@@ -206,7 +229,8 @@ TEST(Decoder, CheckpointingChangesNoBit) {
       if (every == 0) {
         first.push_back(grad);
       } else {
-        EXPECT_TRUE(at::equal(grad, first[i])) << decoder.parameters()[i].name << " every " << every;
+        EXPECT_TRUE(at::equal(grad, first[i]))
+            << decoder.parameters()[i].name << " every " << every;
       }
     }
   }
@@ -226,11 +250,13 @@ TEST(Decoder, AnEmptyPackRunsForwardAndBackward) {
 }
 
 TEST(Decoder, RandomIsAFunctionOfConfigAndSeed) {
-  const Decoder a = Decoder::random(small_config(), 7, at::kFloat), b = Decoder::random(small_config(), 7, at::kFloat);
+  const Decoder a = Decoder::random(small_config(), 7, at::kFloat),
+                b = Decoder::random(small_config(), 7, at::kFloat);
   const Decoder c = Decoder::random(small_config(), 8, at::kFloat);
   EXPECT_EQ(weights_fingerprint(a), weights_fingerprint(b));
   EXPECT_NE(weights_fingerprint(a), weights_fingerprint(c));
-  EXPECT_NE(weights_fingerprint(a), weights_fingerprint(Decoder::random(small_config(), 7, at::kBFloat16)));
+  EXPECT_NE(weights_fingerprint(a),
+            weights_fingerprint(Decoder::random(small_config(), 7, at::kBFloat16)));
   const at::Tensor embedding = a.parameters().front().value;
   EXPECT_NEAR(embedding.std().item<double>(), 0.1, 0.002);
   EXPECT_NEAR(embedding.mean().item<double>(), 0, 0.002);
@@ -244,7 +270,8 @@ TEST(Decoder, RandomIsAFunctionOfConfigAndSeed) {
     }
   }
   int64_t elements = 0;
-  for (const auto& [name, value, shard] : a.parameters()) elements += value.numel();
+  for (const auto& [name, value, shard] : a.parameters())
+    elements += value.numel();
   EXPECT_EQ(elements, small_config().num_parameters());
 }
 
@@ -283,7 +310,8 @@ TEST(Decoder, RefusesTokensThatDoNotFit) {
 TEST(Generate, EveryPromptAsIfAlone) {
   const Decoder decoder = Decoder::random(small_config(), 7, at::kFloat);
   std::vector<std::vector<int32_t>> prompts;
-  for (uint32_t i = 0; i < 11; ++i) prompts.push_back(some_tokens(1 + 7 * i, i));
+  for (uint32_t i = 0; i < 11; ++i)
+    prompts.push_back(some_tokens(1 + 7 * i, i));
   GenerateOptions options;
   options.max_new_tokens = 12;
   options.max_batch = 4;
@@ -294,7 +322,8 @@ TEST(Generate, EveryPromptAsIfAlone) {
     GenerateOptions alone = options;
     alone.max_batch = 1;
     const std::vector<Completion> one_by_one = generate(decoder, prompts, alone);
-    for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(together[i].token_ids, one_by_one[i].token_ids) << i;
+    for (size_t i = 0; i < prompts.size(); ++i)
+      EXPECT_EQ(together[i].token_ids, one_by_one[i].token_ids) << i;
   }
 }
 
@@ -307,12 +336,14 @@ TEST(Generate, StopsAtAnEndToken) {
   options.eos_token_ids = {299, free_run[0].token_ids[4]};
   std::vector<std::vector<int32_t>> streamed(2);
   const std::vector<Completion> out =
-      generate(decoder, prompts, options, [&](size_t sample, int32_t token) { streamed[sample].push_back(token); });
+      generate(decoder, prompts, options,
+               [&](size_t sample, int32_t token) { streamed[sample].push_back(token); });
   EXPECT_EQ(out[0].finish_reason, FinishReason::kEos);
   EXPECT_LE(out[0].token_ids.size(), 5u);
   EXPECT_EQ(out[0].token_ids.back(), options.eos_token_ids[1]);
   EXPECT_EQ(out[0].logps.size(), out[0].token_ids.size());
-  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(streamed[i], out[i].token_ids);
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(streamed[i], out[i].token_ids);
   EXPECT_TRUE(generate(decoder, {}, options).empty());
 }
 
@@ -332,8 +363,10 @@ TEST(Generate, SamplesFromTheDistribution) {
     double temperature, top_p;
     int64_t top_k;
   };
-  for (const Setting& setting : {Setting{1.0, 1.0, 0}, Setting{0.5, 1.0, 0}, Setting{1.0, 1.0, 3}, Setting{1.0, 0.6, 0}}) {
-    options.temperature = setting.temperature, options.top_p = setting.top_p, options.top_k = setting.top_k;
+  for (const Setting& setting :
+       {Setting{1.0, 1.0, 0}, Setting{0.5, 1.0, 0}, Setting{1.0, 1.0, 3}, Setting{1.0, 0.6, 0}}) {
+    options.temperature = setting.temperature, options.top_p = setting.top_p,
+    options.top_k = setting.top_k;
     at::Tensor expected = at::softmax(logits / setting.temperature, 0);
     const auto [sorted, order] = expected.sort(0, true);
     double before = 0;
@@ -346,7 +379,8 @@ TEST(Generate, SamplesFromTheDistribution) {
     at::Tensor counts = at::zeros({12}, at::kDouble);
     for (const Completion& completion : generate(decoder, prompts, options)) {
       counts[completion.token_ids[0]] += 1;
-      EXPECT_NEAR(completion.logps[0], at::log_softmax(logits, 0)[completion.token_ids[0]].item<double>(), 1e-4);
+      EXPECT_NEAR(completion.logps[0],
+                  at::log_softmax(logits, 0)[completion.token_ids[0]].item<double>(), 1e-4);
     }
     EXPECT_LT((counts / 4000 - expected).abs().max().item<double>(), 0.03)
         << setting.temperature << setting.top_p << setting.top_k;
@@ -367,14 +401,16 @@ TEST(Generate, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(run({}, {{1}, {}}), ErrorCode::kInvalidArgument);
   auto weights = tensors_of(decoder);
   weights[0].second.fill_(NAN);
-  EXPECT_EQ(code_of([&] { generate(Decoder(small_config(), weights), {{1}}, {}); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(code_of([&] { generate(Decoder(small_config(), weights), {{1}}, {}); }),
+            ErrorCode::kCorrupt);
 }
 
 // --- checkpoints ---
 
 std::vector<std::string> listing(const std::filesystem::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   names.erase(std::remove(names.begin(), names.end(), "reference.safetensors"), names.end());
   return names;
@@ -394,11 +430,13 @@ TEST(Checkpoint, SaveKeepsLayoutWeightsAndBytes) {
     save_decoder(again, file_dtype, first.path(), second.path());
     ASSERT_EQ(listing(second.path()), listing(first.path())) << name;
     for (const std::string& file : listing(first.path())) {
-      EXPECT_EQ(read_file(first.path() / file), read_file(second.path() / file)) << name << " " << file;
+      EXPECT_EQ(read_file(first.path() / file), read_file(second.path() / file))
+          << name << " " << file;
     }
     const SafetensorsReader reader(first.path()), original(source);
     EXPECT_EQ(reader.names(), original.names()) << name;
-    for (const std::string& tensor : reader.names()) EXPECT_TRUE(at::equal(reader.get(tensor), original.get(tensor))) << tensor;
+    for (const std::string& tensor : reader.names())
+      EXPECT_TRUE(at::equal(reader.get(tensor), original.get(tensor))) << tensor;
     EXPECT_EQ(reader.contains("lm_head.weight"), !decoder.config().tie_word_embeddings);
   }
 }
@@ -426,10 +464,12 @@ TEST(Checkpoint, LoadedWeightsAreWritableAndTheirOwn) {
 TEST(Checkpoint, NamesTheTensorThatDoesNotFit) {
   auto with_tensors = [](const std::function<void(std::map<std::string, at::Tensor>&)>& change) {
     TemporaryFolder folder;
-    std::filesystem::copy_file(golden_folder("qwen2") / "config.json", folder.path() / "config.json");
+    std::filesystem::copy_file(golden_folder("qwen2") / "config.json",
+                               folder.path() / "config.json");
     const SafetensorsReader reader(golden_folder("qwen2"));
     std::map<std::string, at::Tensor> tensors;
-    for (const std::string& name : reader.names()) tensors[name] = reader.get(name);
+    for (const std::string& name : reader.names())
+      tensors[name] = reader.get(name);
     change(tensors);
     write_safetensors(folder.path() / "model.safetensors", {tensors.begin(), tensors.end()});
     try {
@@ -441,13 +481,23 @@ TEST(Checkpoint, NamesTheTensorThatDoesNotFit) {
     return std::string("loaded");
   };
   EXPECT_EQ(with_tensors([](auto&) {}), "loaded");
-  EXPECT_EQ(with_tensors([](auto& t) { t["lm_head.weight"] = t["model.embed_tokens.weight"].clone(); }), "loaded");  // tied
-  EXPECT_NE(with_tensors([](auto& t) { t.erase("model.norm.weight"); }).find("'model.norm.weight' is missing"),
+  // tied
+  EXPECT_EQ(
+      with_tensors([](auto& t) { t["lm_head.weight"] = t["model.embed_tokens.weight"].clone(); }),
+      "loaded");
+  EXPECT_NE(with_tensors([](auto& t) {
+              t.erase("model.norm.weight");
+            }).find("'model.norm.weight' is missing"),
             std::string::npos);
-  EXPECT_NE(with_tensors([](auto& t) { t["extra.weight"] = at::zeros({1}); }).find("'extra.weight' does not belong"),
+  EXPECT_NE(with_tensors([](auto& t) {
+              t["extra.weight"] = at::zeros({1});
+            }).find("'extra.weight' does not belong"),
             std::string::npos);
-  EXPECT_NE(with_tensors([](auto& t) { t["model.norm.weight"] = at::zeros({31}); }).find("[31]"), std::string::npos);
-  EXPECT_NE(with_tensors([](auto& t) { t["model.norm.weight"] = at::zeros({32}, at::kInt); }).find("floating"),
+  EXPECT_NE(with_tensors([](auto& t) { t["model.norm.weight"] = at::zeros({31}); }).find("[31]"),
+            std::string::npos);
+  EXPECT_NE(with_tensors([](auto& t) {
+              t["model.norm.weight"] = at::zeros({32}, at::kInt);
+            }).find("floating"),
             std::string::npos);
 }
 

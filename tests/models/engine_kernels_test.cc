@@ -15,11 +15,13 @@ class Kernels : public testing::TestWithParam<bool> {
  protected:
   const VectorKernels& kernels = GetParam() ? vector_kernels() : baseline_kernels();
 };
-INSTANTIATE_TEST_SUITE_P(Widths, Kernels, testing::Bool(), [](const auto& info) { return info.param ? "widest" : "portable"; });
+INSTANTIATE_TEST_SUITE_P(Widths, Kernels, testing::Bool(),
+                         [](const auto& info) { return info.param ? "widest" : "portable"; });
 
 std::vector<float> normal(int64_t count, uint64_t seed) {
   std::vector<float> values;
-  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(random_gumbel(seed, static_cast<uint64_t>(i)) - 0.6));
+  for (int64_t i = 0; i < count; ++i)
+    values.push_back(static_cast<float>(random_gumbel(seed, static_cast<uint64_t>(i)) - 0.6));
   return values;
 }
 
@@ -27,17 +29,20 @@ TEST_P(Kernels, ProductsOfAnyShape) {
   for (const int64_t inner : {1, 7, 16, 33, 256, 700, 5000}) {
     for (const int64_t rows : {1, 2, 3, 5, 40}) {
       const int64_t columns = 23, begin = 3;
-      const auto x = normal(rows * (inner + 2), 1), w = normal(columns * inner, 2), bias = normal(columns, 3);
+      const auto x = normal(rows * (inner + 2), 1), w = normal(columns * inner, 2),
+                 bias = normal(columns, 3);
       std::vector<float> y(static_cast<size_t>(rows * columns), 0.5f);
       for (const bool add : {false, true}) {
-        kernels.product_float(x.data(), inner + 2, w.data(), inner, bias.data(), y.data(), columns, rows, begin, columns, add);
+        kernels.product_float(x.data(), inner + 2, w.data(), inner, bias.data(), y.data(), columns,
+                              rows, begin, columns, add);
       }
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t n = 0; n < columns; ++n) {
           double expected = bias[static_cast<size_t>(n)], size = 1;
           for (int64_t k = 0; k < inner; ++k) {
             const double product =
-                static_cast<double>(x[static_cast<size_t>(r * (inner + 2) + k)]) * w[static_cast<size_t>(n * inner + k)];
+                static_cast<double>(x[static_cast<size_t>(r * (inner + 2) + k)]) *
+                w[static_cast<size_t>(n * inner + k)];
             expected += product;
             size += std::abs(product);
           }
@@ -57,11 +62,15 @@ TEST_P(Kernels, ARowDoesNotDependOnTheOthers) {
   const int64_t inner = 300, columns = 29, rows = 50;
   const auto x = normal(rows * inner, 1), w = normal(columns * inner, 2);
   std::vector<float> all(static_cast<size_t>(rows * columns)), one(static_cast<size_t>(columns));
-  kernels.product_float(x.data(), inner, w.data(), inner, nullptr, all.data(), columns, rows, 0, columns, false);
+  kernels.product_float(x.data(), inner, w.data(), inner, nullptr, all.data(), columns, rows, 0,
+                        columns, false);
   for (int64_t r = 0; r < rows; ++r) {
-    kernels.product_float(x.data() + r * inner, inner, w.data(), inner, nullptr, one.data(), columns, 1, 0, 11, false);
-    kernels.product_float(x.data() + r * inner, inner, w.data(), inner, nullptr, one.data(), columns, 1, 11, columns, false);
-    for (int64_t n = 0; n < columns; ++n) ASSERT_EQ(one[static_cast<size_t>(n)], all[static_cast<size_t>(r * columns + n)]);
+    kernels.product_float(x.data() + r * inner, inner, w.data(), inner, nullptr, one.data(),
+                          columns, 1, 0, 11, false);
+    kernels.product_float(x.data() + r * inner, inner, w.data(), inner, nullptr, one.data(),
+                          columns, 1, 11, columns, false);
+    for (int64_t n = 0; n < columns; ++n)
+      ASSERT_EQ(one[static_cast<size_t>(n)], all[static_cast<size_t>(r * columns + n)]);
   }
 }
 
@@ -70,39 +79,49 @@ TEST_P(Kernels, AttentionOverBlocks) {
   for (const int64_t dim : {8, 16, 24, 64, 80}) {
     for (const int64_t window : {0, 9, 40}) {
       for (const int64_t bt : {16, 32}) {
-        const int64_t length = 75, first = 58, count = length - first, group = 3, padded = (dim + 15) / 16 * 16;
+        const int64_t length = 75, first = 58, count = length - first, group = 3,
+                      padded = (dim + 15) / 16 * 16;
         const int64_t num_blocks = (length + bt - 1) / bt, block = padded * bt;
-        const auto q = normal(count * group * dim, 4), k = normal(length * dim, 5), v = normal(length * dim, 6);
+        const auto q = normal(count * group * dim, 4), k = normal(length * dim, 5),
+                   v = normal(length * dim, 6);
         std::vector<float> keys(static_cast<size_t>(num_blocks * block), NAN), values = keys;
         std::vector<int32_t> table;
-        for (int64_t b = 0; b < num_blocks; ++b) table.push_back(static_cast<int32_t>((b * 2 + 1) % num_blocks));
+        for (int64_t b = 0; b < num_blocks; ++b)
+          table.push_back(static_cast<int32_t>((b * 2 + 1) % num_blocks));
         if (num_blocks % 2 == 0) std::iota(table.begin(), table.end(), 0);
         for (int64_t t = 0; t < length; ++t) {
           for (int64_t d = 0; d < dim; ++d) {
             const int64_t at = table[static_cast<size_t>(t / bt)] * block;
             keys[static_cast<size_t>(at + d * bt + t % bt)] = k[static_cast<size_t>(t * dim + d)];
-            values[static_cast<size_t>(at + (t % bt) * padded + d)] = v[static_cast<size_t>(t * dim + d)];
+            values[static_cast<size_t>(at + (t % bt) * padded + d)] =
+                v[static_cast<size_t>(t * dim + d)];
           }
         }
-        std::vector<float> out(q.size()), scratch(static_cast<size_t>(attend_scratch(length, padded)));
-        kernels.attend({q.data(), out.data(), keys.data(), values.data(), table.data(), scratch.data(), group * dim, block, first,
-                        count, group, dim, padded, bt, window, 0.3f});
+        std::vector<float> out(q.size()),
+            scratch(static_cast<size_t>(attend_scratch(length, padded)));
+        kernels.attend({q.data(), out.data(), keys.data(), values.data(), table.data(),
+                        scratch.data(), group * dim, block, first, count, group, dim, padded, bt,
+                        window, 0.3f});
         for (int64_t r = 0; r < count * group; ++r) {
-          const int64_t position = first + r / group, low = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+          const int64_t position = first + r / group,
+                        low = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
           std::vector<double> p;
           double total = 0;
           for (int64_t t = low; t <= position; ++t) {
             double dot = 0;
             for (int64_t d = 0; d < dim; ++d)
-              dot += static_cast<double>(q[static_cast<size_t>(r * dim + d)]) * k[static_cast<size_t>(t * dim + d)];
+              dot += static_cast<double>(q[static_cast<size_t>(r * dim + d)]) *
+                     k[static_cast<size_t>(t * dim + d)];
             p.push_back(std::exp(0.3 * dot));
             total += p.back();
           }
           for (int64_t d = 0; d < dim; ++d) {
             double expected = 0;
             for (int64_t t = low; t <= position; ++t)
-              expected += p[static_cast<size_t>(t - low)] / total * v[static_cast<size_t>(t * dim + d)];
-            ASSERT_NEAR(out[static_cast<size_t>(r * dim + d)], expected, 2e-5) << dim << " " << window << " " << bt;
+              expected +=
+                  p[static_cast<size_t>(t - low)] / total * v[static_cast<size_t>(t * dim + d)];
+            ASSERT_NEAR(out[static_cast<size_t>(r * dim + d)], expected, 2e-5)
+                << dim << " " << window << " " << bt;
           }
         }
       }
@@ -114,7 +133,8 @@ TEST_P(Kernels, RaceIsTheGumbelMaximum) {
   for (const int64_t size : {1, 15, 512, 1500}) {
     for (uint64_t position = 0; position < 30; ++position) {
       std::vector<float> weights;
-      for (const float x : normal(size, 7)) weights.push_back(std::exp(x));
+      for (const float x : normal(size, 7))
+        weights.push_back(std::exp(x));
       weights[0] = 0;
       weights.back() = 1;
       double best = -INFINITY;
@@ -131,7 +151,8 @@ TEST_P(Kernels, RaceIsTheGumbelMaximum) {
 
 TEST(Matrices, ThreadsAndCompanyDoNotShow) {
   at::manual_seed(1);
-  const at::Tensor x = at::randn({33, 200}), a = at::randn({130, 200}), b = at::randn({7, 200}), bias = at::randn({130});
+  const at::Tensor x = at::randn({33, 200}), a = at::randn({130, 200}), b = at::randn({7, 200}),
+                   bias = at::randn({130});
   WorkerPool pool(4);
   const Matrix first(a, bias), second(b, {});
   at::Tensor y = at::zeros({33, 130}), z = at::zeros({33, 7});
@@ -140,8 +161,8 @@ TEST(Matrices, ThreadsAndCompanyDoNotShow) {
   EXPECT_LT((y - at::linear(x, a, bias)).abs().max().item<double>(), 1e-4);
   EXPECT_LT((z - at::linear(x, b)).abs().max().item<double>(), 1e-4);
   at::Tensor gate = at::zeros({33, 130}), scratch = at::zeros({33, 130});
-  multiply_gated(pool, x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}), gate.mutable_data_ptr<float>(),
-                 scratch.mutable_data_ptr<float>(), 130);
+  multiply_gated(pool, x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}),
+                 gate.mutable_data_ptr<float>(), scratch.mutable_data_ptr<float>(), 130);
   const at::Tensor g = at::linear(x, a, bias);
   EXPECT_LT((gate - at::silu(g) * at::linear(x, -a)).abs().max().item<double>(), 1e-3);
 }
@@ -155,7 +176,8 @@ TEST(Workers, DoEveryPieceOnceAndPassErrorsOn) {
         std::vector<int> seen(static_cast<size_t>(count), 0);
         pool.run(count, 3, [&](int64_t begin, int64_t end, int thread) {
           EXPECT_LT(thread, threads);
-          for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+          for (int64_t i = begin; i < end; ++i)
+            ++seen[static_cast<size_t>(i)];
         });
         ASSERT_EQ(std::count(seen.begin(), seen.end(), 1), count);
       }

@@ -1,4 +1,5 @@
-// Draws: their distribution, their noise, the probabilities that are reported, stop strings; and scoring.
+// Draws: their distribution, their noise, the probabilities that are reported, stop strings; and
+// scoring.
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -13,35 +14,46 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-// Log-probabilities of the distribution that options describe, by a sort and in fp64; kNever for tokens cut off.
-std::vector<double> reference(std::vector<double> scores, const SamplingOptions& options, const std::vector<int32_t>& seen) {
+// Log-probabilities of the distribution that options describe, by a sort and in fp64; kNever for
+// tokens cut off.
+std::vector<double> reference(std::vector<double> scores, const SamplingOptions& options,
+                              const std::vector<int32_t>& seen) {
   for (const int32_t id : std::set<int32_t>(seen.begin(), seen.end())) {
     double& score = scores[static_cast<size_t>(id)];
     score = score < 0 ? score * options.repetition_penalty : score / options.repetition_penalty;
   }
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
   const double largest = scores[order[0]];
   std::vector<double> weights;
-  for (const double score : scores) weights.push_back(std::exp((score - largest) / options.temperature));
-  size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<size_t>(options.top_k)) : scores.size();
+  for (const double score : scores)
+    weights.push_back(std::exp((score - largest) / options.temperature));
+  size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<size_t>(options.top_k))
+                                  : scores.size();
   double total = 0, before = 0;
-  for (size_t rank = 0; rank < kept; ++rank) total += weights[order[rank]];
+  for (size_t rank = 0; rank < kept; ++rank)
+    total += weights[order[rank]];
   size_t in_mass = 0;
-  for (; in_mass < kept && before < options.top_p * total; ++in_mass) before += weights[order[in_mass]];
+  for (; in_mass < kept && before < options.top_p * total; ++in_mass)
+    before += weights[order[in_mass]];
   if (options.top_p < 1) kept = std::max<size_t>(1, in_mass);
-  while (weights[order[kept - 1]] < options.min_p) --kept;
+  while (weights[order[kept - 1]] < options.min_p)
+    --kept;
   total = 0;
-  for (size_t rank = 0; rank < kept; ++rank) total += weights[order[rank]];
+  for (size_t rank = 0; rank < kept; ++rank)
+    total += weights[order[rank]];
   std::vector<double> result(scores.size(), kNever);
-  for (size_t rank = 0; rank < kept; ++rank) result[order[rank]] = std::log(weights[order[rank]] / total);
+  for (size_t rank = 0; rank < kept; ++rank)
+    result[order[rank]] = std::log(weights[order[rank]] / total);
   return result;
 }
 
 std::vector<float> some_logits(size_t size, double spread, uint64_t seed) {
   std::vector<float> logits;
-  for (size_t i = 0; i < size; ++i) logits.push_back(static_cast<float>(spread * std::log(random_uniform(seed, i)) + 1));
+  for (size_t i = 0; i < size; ++i)
+    logits.push_back(static_cast<float>(spread * std::log(random_uniform(seed, i)) + 1));
   return logits;
 }
 
@@ -64,10 +76,12 @@ TEST(Sampler, FrequenciesPassAChiSquareTest) {
   const std::vector<int32_t> seen{2, 3, 7};
   SamplerScratch scratch;
   for (size_t s = 0; s < settings().size(); ++s) {
-    const std::vector<double> expected = reference({logits.begin(), logits.end()}, settings()[s], seen);
+    const std::vector<double> expected =
+        reference({logits.begin(), logits.end()}, settings()[s], seen);
     std::vector<int> counts(12, 0);
     for (int draw = 0; draw < kDraws; ++draw) {
-      const Choice choice = choose_token(logits.data(), 12, settings()[s], seen, static_cast<uint64_t>(draw), 3, scratch);
+      const Choice choice = choose_token(logits.data(), 12, settings()[s], seen,
+                                         static_cast<uint64_t>(draw), 3, scratch);
       ++counts[static_cast<size_t>(choice.token)];
       ASSERT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-5) << s;
     }
@@ -84,11 +98,13 @@ TEST(Sampler, FrequenciesPassAChiSquareTest) {
   }
 }
 
-// A long vocabulary: several pieces of every loop, and cuts inside a bin of the histogram, with equal logits among them.
+// A long vocabulary: several pieces of every loop, and cuts inside a bin of the histogram, with
+// equal logits among them.
 TEST(Sampler, LargeVocabularyFollowsTheDefinition) {
   constexpr int64_t kSize = 10007;
   std::vector<float> logits = some_logits(kSize, 1.5, 6);
-  for (size_t i = 0; i < kSize; i += 3) logits[i] = std::round(logits[i] * 4) / 4;
+  for (size_t i = 0; i < kSize; i += 3)
+    logits[i] = std::round(logits[i] * 4) / 4;
   std::vector<SamplingOptions> all = settings();
   all.push_back({.top_k = 1});
   all.push_back({.top_k = 2500});
@@ -116,9 +132,11 @@ TEST(Sampler, LargeVocabularyFollowsTheDefinition) {
 // Padding rows of a head are logits like others to the model, but no ids to draw.
 TEST(Sampler, DrawsOnlyIdsBelowNumIds) {
   std::vector<float> logits = some_logits(40, 1.0, 3);
-  for (size_t i = 30; i < 40; ++i) logits[i] = 9;  // by far the most probable
+  for (size_t i = 30; i < 40; ++i)
+    logits[i] = 9;  // by far the most probable
   double normaliser = 0;
-  for (const float logit : logits) normaliser += std::exp(static_cast<double>(logit));
+  for (const float logit : logits)
+    normaliser += std::exp(static_cast<double>(logit));
   SamplerScratch scratch;
   for (SamplingOptions options : settings()) {
     options.num_ids = 30;
@@ -127,10 +145,14 @@ TEST(Sampler, DrawsOnlyIdsBelowNumIds) {
       const Choice choice = choose_token(logits.data(), 40, options, {}, sample, 0, scratch);
       ASSERT_LT(choice.token, 30);
       EXPECT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-4);
-      EXPECT_NEAR(choice.logp, logits[static_cast<size_t>(choice.token)] - std::log(normaliser), 1e-4) << "over the whole head";
+      EXPECT_NEAR(choice.logp, logits[static_cast<size_t>(choice.token)] - std::log(normaliser),
+                  1e-4)
+          << "over the whole head";
     }
   }
-  EXPECT_LT(choose_token(logits.data(), 40, {.temperature = 0, .num_ids = 30}, {}, 0, 0, scratch).token, 30);
+  EXPECT_LT(
+      choose_token(logits.data(), 40, {.temperature = 0, .num_ids = 30}, {}, 0, 0, scratch).token,
+      30);
   EXPECT_GE(choose_token(logits.data(), 40, {.temperature = 0}, {}, 0, 0, scratch).token, 30);
 }
 
@@ -142,25 +164,31 @@ TEST(Sampler, GreedyTakesTheFirstMaximumAndBadLogitsAreSeen) {
   EXPECT_EQ(choice.token, 1200);
   EXPECT_EQ(choice.sampling_logp, 0);
   const std::vector<int32_t> seen{1200};
-  EXPECT_EQ(choose_token(logits.data(), 3000, {.temperature = 0, .repetition_penalty = 1.01}, seen, 0, 0, scratch).token, 2100);
+  EXPECT_EQ(choose_token(logits.data(), 3000, {.temperature = 0, .repetition_penalty = 1.01}, seen,
+                         0, 0, scratch)
+                .token,
+            2100);
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> broken = logits;
     broken[777] = bad;
-    error_of([&] { choose_token(broken.data(), 3000, {}, {}, 0, 0, scratch); }, ErrorCode::kCorrupt);
+    error_of([&] { choose_token(broken.data(), 3000, {}, {}, 0, 0, scratch); },
+             ErrorCode::kCorrupt);
   }
 }
 
 // Through the engine: penalty over prompt and completion, both log-probabilities against fp64.
 TEST(EngineSampling, LogProbabilitiesAgreeWithFp64) {
   const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
-  GenerationRequest request{.prompts = engine_prompts(3), .num_generations = 2, .max_new_tokens = 15};
+  GenerationRequest request{
+      .prompts = engine_prompts(3), .num_generations = 2, .max_new_tokens = 15};
   for (const SamplingOptions& sampling : settings()) {
     request.sampling = sampling;
     const auto out = Engine(decoder, {.num_blocks = 100}).run(request);
     for (size_t i = 0; i < out.size(); ++i) {
       std::vector<int32_t> ids = request.prompts[i / 2];
       for (size_t t = 0; t < 15; ++t) {
-        const at::Tensor logits = decoder.logits(decoder.hidden(pack_rows({ids})))[-1].to(at::kDouble).contiguous();
+        const at::Tensor logits =
+            decoder.logits(decoder.hidden(pack_rows({ids})))[-1].to(at::kDouble).contiguous();
         const double* begin = logits.const_data_ptr<double>();
         const auto expected = reference({begin, begin + logits.numel()}, sampling, ids);
         const int32_t token = out[i].token_ids[t];
@@ -174,13 +202,15 @@ TEST(EngineSampling, LogProbabilitiesAgreeWithFp64) {
 
 std::string spell(std::span<const int32_t> ids) {
   std::string text;
-  for (const int32_t id : ids) text += "<" + std::to_string(id) + ">";
+  for (const int32_t id : ids)
+    text += "<" + std::to_string(id) + ">";
   return text;
 }
 
 TEST(EngineSampling, StopStringsEndACompletion) {
   const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
-  GenerationRequest request{.prompts = engine_prompts(4), .sampling = {.seed = 3}, .max_new_tokens = 20};
+  GenerationRequest request{
+      .prompts = engine_prompts(4), .sampling = {.seed = 3}, .max_new_tokens = 20};
   Engine engine(decoder, {.num_blocks = 100}, spell);
   const auto whole = engine.run(request);
   const auto& ids = whole[2].token_ids;
@@ -202,26 +232,31 @@ TEST(EngineSampling, OtherDtypesAreTheirValuesInFloat32) {
     config.qk_norm = true;
     const Decoder half = Decoder::random(config, 7, dtype);
     std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const auto& [name, value, shard] : half.parameters()) tensors.emplace_back(name, value.to(at::kFloat));
+    for (const auto& [name, value, shard] : half.parameters())
+      tensors.emplace_back(name, value.to(at::kFloat));
     const Decoder whole(config, tensors);
     const GenerationRequest request{.prompts = engine_prompts(3), .max_new_tokens = 10};
-    expect_same_bits(Engine(half, {.num_blocks = 100}).run(request), Engine(whole, {.num_blocks = 100}).run(request), "half");
+    expect_same_bits(Engine(half, {.num_blocks = 100}).run(request),
+                     Engine(whole, {.num_blocks = 100}).run(request), "half");
   }
 }
 
 TEST(Score, IsTheLogSoftmaxOfAFullForward) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Decoder decoder = Decoder::random(engine_config(), 7, dtype);
-    const ScoreRequest request{.sequences = engine_prompts(6), .prompt_lengths = {1, 20, 5, 53, 70, 1}};
+    const ScoreRequest request{.sequences = engine_prompts(6),
+                               .prompt_lengths = {1, 20, 5, 53, 70, 1}};
     for (const ScoreOptions& options :
-         {ScoreOptions{}, ScoreOptions{.max_tokens_per_forward = 60, .vocab_chunk = 77, .row_chunk = 9}}) {
+         {ScoreOptions{},
+          ScoreOptions{.max_tokens_per_forward = 60, .vocab_chunk = 77, .row_chunk = 9}}) {
       const auto scores = score(decoder, request, options);
       ASSERT_EQ(scores.size(), 6u);
       for (size_t s = 0; s < 6; ++s) {
         const auto& ids = request.sequences[s];
         const auto prompt = static_cast<size_t>(request.prompt_lengths[s]);
         ASSERT_EQ(scores[s].size(), ids.size() - prompt);
-        const at::Tensor all = at::log_softmax(decoder.logits(decoder.hidden(pack_rows({ids}))).to(at::kDouble), -1);
+        const at::Tensor all =
+            at::log_softmax(decoder.logits(decoder.hidden(pack_rows({ids}))).to(at::kDouble), -1);
         for (size_t i = prompt; i < ids.size(); ++i) {
           EXPECT_NEAR(scores[s][i - prompt], all[static_cast<long>(i) - 1][ids[i]].item<double>(),
                       dtype == at::kFloat ? 1e-5 : 0.1);
@@ -234,15 +269,18 @@ TEST(Score, IsTheLogSoftmaxOfAFullForward) {
 TEST(Score, AgreesWithGeneration) {
   const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
   const auto prompts = engine_prompts(3);
-  const auto out = Engine(decoder, {.num_blocks = 100}).run({.prompts = prompts, .max_new_tokens = 30});
+  const auto out =
+      Engine(decoder, {.num_blocks = 100}).run({.prompts = prompts, .max_new_tokens = 30});
   ScoreRequest request{.sequences = prompts};
   for (size_t i = 0; i < 3; ++i) {
     request.prompt_lengths.push_back(static_cast<int64_t>(prompts[i].size()));
-    request.sequences[i].insert(request.sequences[i].end(), out[i].token_ids.begin(), out[i].token_ids.end());
+    request.sequences[i].insert(request.sequences[i].end(), out[i].token_ids.begin(),
+                                out[i].token_ids.end());
   }
   const auto scores = score(decoder, request);
   for (size_t i = 0; i < 3; ++i) {
-    for (size_t t = 0; t < 30; ++t) EXPECT_NEAR(scores[i][t], out[i].logps[t], 1e-5);
+    for (size_t t = 0; t < 30; ++t)
+      EXPECT_NEAR(scores[i][t], out[i].logps[t], 1e-5);
   }
 }
 

@@ -1,4 +1,5 @@
-// The engine's scheduling: what is computed with what, in which blocks, must not show in the numbers.
+// The engine's scheduling: what is computed with what, in which blocks, must not show in the
+// numbers.
 #include "models/generation/engine.h"
 
 #include <ATen/Parallel.h>
@@ -10,7 +11,8 @@
 namespace retort::models {
 namespace {
 
-GenerationRequest sampled_request(size_t prompts, int64_t num_generations, int64_t max_new_tokens = 20) {
+GenerationRequest sampled_request(size_t prompts, int64_t num_generations,
+                                  int64_t max_new_tokens = 20) {
   return {.prompts = engine_prompts(prompts),
           .num_generations = num_generations,
           .sampling = {.temperature = 0.9, .top_p = 0.95, .seed = 11},
@@ -20,7 +22,8 @@ GenerationRequest sampled_request(size_t prompts, int64_t num_generations, int64
 class EngineTest : public testing::Test {
  protected:
   Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
-  std::vector<Completion> run(const GenerationRequest& request, EngineOptions options = {.num_blocks = 200}) {
+  std::vector<Completion> run(const GenerationRequest& request,
+                              EngineOptions options = {.num_blocks = 200}) {
     return Engine(decoder, options).run(request);
   }
 };
@@ -33,7 +36,8 @@ TEST_F(EngineTest, LogProbabilitiesAreThoseOfAFullForward) {
     ASSERT_EQ(out[i].token_ids.size(), 20u);
     for (size_t t = 0; t < out[i].token_ids.size(); ++t) {
       const int32_t token = out[i].token_ids[t];
-      EXPECT_NEAR(out[i].logps[t], next_log_probs(decoder, ids)[token].item<double>(), 1e-5) << i << " " << t;
+      EXPECT_NEAR(out[i].logps[t], next_log_probs(decoder, ids)[token].item<double>(), 1e-5)
+          << i << " " << t;
       ids.push_back(token);
     }
   }
@@ -43,21 +47,26 @@ TEST_F(EngineTest, BitsDoNotDependOnWhatIsComputedTogether) {
   const auto request = sampled_request(6, 3);
   const auto expected = run(request);
   expect_same_bits(run(request), expected, "again");
-  for (const EngineOptions& options : {EngineOptions{.num_blocks = 200, .max_tokens_per_step = 1, .max_sequences = 1},
-                                       EngineOptions{.num_blocks = 200, .max_tokens_per_step = 7, .max_sequences = 5},
-                                       EngineOptions{.block_tokens = 32, .num_blocks = 100, .max_sequences = 4},
-                                       EngineOptions{.num_blocks = 200, .share_prefixes = false}}) {
-    expect_same_bits(run(request, options), expected, "sequences " + std::to_string(options.max_sequences));
+  for (const EngineOptions& options :
+       {EngineOptions{.num_blocks = 200, .max_tokens_per_step = 1, .max_sequences = 1},
+        EngineOptions{.num_blocks = 200, .max_tokens_per_step = 7, .max_sequences = 5},
+        EngineOptions{.block_tokens = 32, .num_blocks = 100, .max_sequences = 4},
+        EngineOptions{.num_blocks = 200, .share_prefixes = false}}) {
+    expect_same_bits(run(request, options), expected,
+                     "sequences " + std::to_string(options.max_sequences));
   }
   const int threads = at::get_num_threads();
   at::set_num_threads(threads + 2);
   expect_same_bits(run(request), expected, "more threads");
   at::set_num_threads(threads);
-  for (size_t p = 0; p < request.prompts.size(); ++p) {  // each prompt alone, with the numbers its samples had
+  // each prompt alone, with the numbers its samples had
+  for (size_t p = 0; p < request.prompts.size(); ++p) {
     GenerationRequest alone = request;
     alone.prompts = {request.prompts[p]};
     alone.sample_ids = {3 * p, 3 * p + 1, 3 * p + 2};
-    expect_same_bits(run(alone), {expected.begin() + static_cast<long>(3 * p), expected.begin() + static_cast<long>(3 * p + 3)},
+    expect_same_bits(run(alone),
+                     {expected.begin() + static_cast<long>(3 * p),
+                      expected.begin() + static_cast<long>(3 * p + 3)},
                      "alone");
   }
 }
@@ -81,7 +90,8 @@ TEST_F(EngineTest, SamplesOfAPromptShareItsBlocks) {
   GenerationRequest apart = request;  // as eight prompts: nothing is shared within a step
   apart.prompts.assign(8, request.prompts[0]);
   apart.num_generations = 1;
-  Engine separate(decoder, {.num_blocks = 200, .max_tokens_per_step = 1000, .share_prefixes = false});
+  Engine separate(decoder,
+                  {.num_blocks = 200, .max_tokens_per_step = 1000, .share_prefixes = false});
   expect_same_bits(separate.run(apart), out, "without sharing");
   EXPECT_EQ(separate.stats().peak_used_blocks, 8 * 5);
   EXPECT_EQ(separate.stats().cached_blocks, 0);
@@ -89,16 +99,19 @@ TEST_F(EngineTest, SamplesOfAPromptShareItsBlocks) {
 
 TEST_F(EngineTest, AConversationContinuesFromTheCache) {
   Engine engine(decoder, {.num_blocks = 40});
-  GenerationRequest first{.prompts = {engine_tokens(50, 1)}, .sampling = {.temperature = 0}, .max_new_tokens = 30};
+  GenerationRequest first{
+      .prompts = {engine_tokens(50, 1)}, .sampling = {.temperature = 0}, .max_new_tokens = 30};
   const auto answer = engine.run(first);
   EXPECT_EQ(engine.stats().reused_tokens, 0);
   GenerationRequest second = first;
-  second.prompts[0].insert(second.prompts[0].end(), answer[0].token_ids.begin(), answer[0].token_ids.end());
+  second.prompts[0].insert(second.prompts[0].end(), answer[0].token_ids.begin(),
+                           answer[0].token_ids.end());
   const auto more = engine.run(second);
   EXPECT_EQ(engine.stats().reused_tokens, 64);  // of 50 + 29 computed tokens, the full blocks
   expect_same_bits(more, run(second), "fresh engine");
   // With other weights nothing of it may be used.
-  for (const auto& parameter : decoder.parameters()) parameter.value.mul_(1.1);
+  for (const auto& parameter : decoder.parameters())
+    parameter.value.mul_(1.1);
   engine.weights_changed();
   EXPECT_EQ(engine.stats().cached_blocks, 0);
   expect_same_bits(engine.run(second), run(second), "new weights");
@@ -110,7 +123,10 @@ TEST_F(EngineTest, PreemptionDoesNotShow) {
   const auto expected = run(request);
   for (const int64_t blocks : {10, 13, 17, 24, 40}) {  // the longest sequence needs 10
     for (const bool share : {true, false}) {
-      Engine engine(decoder, {.num_blocks = blocks, .max_tokens_per_step = 32, .max_sequences = 8, .share_prefixes = share});
+      Engine engine(decoder, {.num_blocks = blocks,
+                              .max_tokens_per_step = 32,
+                              .max_sequences = 8,
+                              .share_prefixes = share});
       expect_same_bits(engine.run(request), expected, std::to_string(blocks) + " blocks");
       if (blocks == 17) {
         EXPECT_GT(engine.stats().preemptions, 0);
@@ -141,7 +157,8 @@ TEST_F(EngineTest, RequestsAreServedInOrderOrMerged) {
     const uint64_t a = engine.submit(first), b = engine.submit(second);
     EXPECT_THROW(engine.weights_changed(), Error);
     EXPECT_THROW(engine.take(a), Error);
-    while (!engine.finished(a)) ASSERT_TRUE(engine.step());
+    while (!engine.finished(a))
+      ASSERT_TRUE(engine.step());
     EXPECT_EQ(engine.finished(b), merge);  // the second is shorter
     while (engine.step()) {
     }
@@ -160,22 +177,25 @@ TEST_F(EngineTest, EveryPromptMayHaveItsOwnLength) {
   std::map<size_t, std::vector<int32_t>> streamed;
   std::vector<size_t> order;
   Engine engine(decoder, {.num_blocks = 200});
-  const auto out = engine.run(request, {.on_token = [&](size_t i, int32_t token, float) { streamed[i].push_back(token); },
-                                        .on_completion =
-                                            [&](size_t i, const Completion& result) {
-                                              order.push_back(i);
-                                              EXPECT_EQ(result.finish_reason, FinishReason::kLength);
-                                            }});
+  const auto out = engine.run(
+      request, {.on_token = [&](size_t i, int32_t token, float) { streamed[i].push_back(token); },
+                .on_completion =
+                    [&](size_t i, const Completion& result) {
+                      order.push_back(i);
+                      EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+                    }});
   for (size_t i = 0; i < 4; ++i) {
     ASSERT_EQ(out[i].token_ids.size(), static_cast<size_t>(request.max_new_tokens_of_prompt[i]));
-    EXPECT_TRUE(std::equal(out[i].token_ids.begin(), out[i].token_ids.end(), expected[i].token_ids.begin()));
+    EXPECT_TRUE(std::equal(out[i].token_ids.begin(), out[i].token_ids.end(),
+                           expected[i].token_ids.begin()));
     EXPECT_EQ(streamed[i], out[i].token_ids);
   }
   EXPECT_EQ(order, (std::vector<size_t>{0, 2, 3, 1}));
 }
 
 TEST_F(EngineTest, ACompletionMayEndAtItsFirstToken) {
-  GenerationRequest request{.prompts = {engine_tokens(5, 1)}, .sampling = {.temperature = 0}, .max_new_tokens = 1};
+  GenerationRequest request{
+      .prompts = {engine_tokens(5, 1)}, .sampling = {.temperature = 0}, .max_new_tokens = 1};
   request.eos_token_ids = {run(request)[0].token_ids[0]};
   request.max_new_tokens = 50;
   const auto out = run(request);
@@ -188,8 +208,10 @@ TEST_F(EngineTest, CancellationFreesTheBlocks) {
   Engine engine(decoder, {.num_blocks = 40, .max_tokens_per_step = 32, .max_sequences = 8});
   for (const int steps : {0, 1, 3, 40}) {
     int64_t delivered = 0;
-    const uint64_t id = engine.submit(request, {.on_completion = [&](size_t, const Completion&) { ++delivered; }});
-    for (int i = 0; i < steps; ++i) engine.step();
+    const uint64_t id =
+        engine.submit(request, {.on_completion = [&](size_t, const Completion&) { ++delivered; }});
+    for (int i = 0; i < steps; ++i)
+      engine.step();
     EXPECT_EQ(engine.stats().used_blocks > 0, steps > 0);
     EXPECT_TRUE(engine.cancel(id));
     EXPECT_FALSE(engine.cancel(id));
@@ -201,7 +223,8 @@ TEST_F(EngineTest, CancellationFreesTheBlocks) {
       EXPECT_EQ(completion.logps.size(), completion.token_ids.size());
     }
   }
-  // From a callback: the tokens so far stay, finished completions stay finished, the next request is not disturbed.
+  // From a callback: the tokens so far stay, finished completions stay finished, the next request
+  // is not disturbed.
   uint64_t id = 0;
   int tokens = 0;
   id = engine.submit(request, {.on_token = [&](size_t, int32_t, float) {
@@ -211,7 +234,8 @@ TEST_F(EngineTest, CancellationFreesTheBlocks) {
   while (engine.step()) {
   }
   size_t kept = 0;
-  for (const Completion& completion : engine.take(id)) kept += completion.token_ids.size();
+  for (const Completion& completion : engine.take(id))
+    kept += completion.token_ids.size();
   EXPECT_GE(kept, 30u);
   EXPECT_LT(kept, 30u + 8);
   expect_same_bits(engine.take(next), run(sampled_request(2, 2)), "after a cancelled one");
@@ -224,7 +248,8 @@ TEST_F(EngineTest, CacheBytesAreTheFormulas) {
   odd.head_dim = 12;
   const Decoder padded = Decoder::random(odd, 1, at::kFloat);
   EXPECT_EQ(Engine(padded, {.num_blocks = 5}).stats().kv_bytes, 2 * 2 * 5 * 16 * 2 * 16 * 4);
-  EXPECT_EQ(Engine(decoder, {.kv_cache_bytes = 100000}).stats().num_blocks, 100000 / (2 * 2 * 16 * 2 * 16 * 4));
+  EXPECT_EQ(Engine(decoder, {.kv_cache_bytes = 100000}).stats().num_blocks,
+            100000 / (2 * 2 * 16 * 2 * 16 * 4));
 }
 
 TEST_F(EngineTest, RefusalsNameTheirReason) {
@@ -255,7 +280,8 @@ TEST_F(EngineTest, RefusalsNameTheirReason) {
   has(refused([](auto& r) { r.sampling = {.temperature = 0, .top_p = 0.9}; }), "no effect");
   has(error_of([&] { Engine(decoder, {.block_tokens = 20}); }), "block_tokens");
   has(error_of([&] { Engine(decoder, {.kv_cache_bytes = 10}); }), "kv_cache_bytes");
-  has(error_of([&] { Engine(decoder, {.max_tokens_per_step = 3, .max_sequences = 4}); }), "max_tokens_per_step");
+  has(error_of([&] { Engine(decoder, {.max_tokens_per_step = 3, .max_sequences = 4}); }),
+      "max_tokens_per_step");
   ModelConfig other = engine_config();
   other.vocab_size = 299;
   const Decoder small = Decoder::random(other, 1, at::kFloat);
@@ -268,7 +294,8 @@ TEST_F(EngineTest, AnotherDecoderTakesOver) {
   Engine engine(decoder, {.num_blocks = 200});
   engine.run(request);
   engine.set_decoder(other);
-  expect_same_bits(engine.run(request), Engine(other, {.num_blocks = 200}).run(request), "the other decoder");
+  expect_same_bits(engine.run(request), Engine(other, {.num_blocks = 200}).run(request),
+                   "the other decoder");
 }
 
 }  // namespace

@@ -10,9 +10,10 @@
 
 namespace retort::models {
 
-inline const char* const kGoldens[] = {"llama",           "llama3_rope", "llama_bias_linear", "mistral_window",
-                                       "mistral_sharded", "qwen2",       "qwen2_window_bf16", "qwen3",
-                                       "qwen3_bias"};
+inline const char* const kGoldens[] = {
+    "llama",           "llama3_rope", "llama_bias_linear", "mistral_window",
+    "mistral_sharded", "qwen2",       "qwen2_window_bf16", "qwen3",
+    "qwen3_bias"};
 
 inline std::filesystem::path golden_folder(const std::string& name) {
   const char* root = getenv("RETORT_SOURCE_DIR");

@@ -38,7 +38,9 @@ TEST(MemoryEstimate, StagesHoldTheModelsParameters) {
         const ModelConfig config = config_of(family, tied);
         int64_t bytes = 0;
         for (int64_t stage = 0; stage < pp; ++stage)
-          bytes += estimate_training_memory(config, {.layout = {.pp = pp}, .stage = stage, .tokens = 8}).parameters;
+          bytes +=
+              estimate_training_memory(config, {.layout = {.pp = pp}, .stage = stage, .tokens = 8})
+                  .parameters;
         const int64_t twice = tied && pp > 1 ? config.vocab_size * config.hidden_size : 0;
         EXPECT_EQ(bytes, 4 * (config.num_parameters() + twice));
       }
@@ -55,20 +57,22 @@ TEST(MemoryEstimate, ActivationsAreWhatForwardLeaves) {
       const PackedTokens tokens = pack_rows({row, row});
       const testing_support::PeakMemory memory;
       const at::Tensor hidden = decoder.hidden(tokens);
-      const TrainingMemory estimate =
-          estimate_training_memory(config, {.layout = {},
-                                            .tokens = 500,
-                                            .gradient_checkpointing = every > 0,
-                                            .gradient_checkpointing_every = std::max<int64_t>(every, 1)});
+      const TrainingMemory estimate = estimate_training_memory(
+          config, {.layout = {},
+                   .tokens = 500,
+                   .gradient_checkpointing = every > 0,
+                   .gradient_checkpointing_every = std::max<int64_t>(every, 1)});
       const auto measured = static_cast<double>(memory.live_bytes());
-      EXPECT_NEAR(static_cast<double>(estimate.activations + 512 * 96 * 4), measured, 0.02 * measured);
+      EXPECT_NEAR(static_cast<double>(estimate.activations + 512 * 96 * 4), measured,
+                  0.02 * measured);
     }
 }
 
 TEST(MemoryEstimate, FollowsTheLayout) {
   const ModelConfig config = config_of(Family::kQwen3, false);
   const auto of = [&](const parallel::Layout& layout, int64_t micro_batches = 1) {
-    return estimate_training_memory(config, {.layout = layout, .tokens = 512, .micro_batches = micro_batches});
+    return estimate_training_memory(
+        config, {.layout = layout, .tokens = 512, .micro_batches = micro_batches});
   };
   const TrainingMemory whole = of({}), zero = of({.dp = 2, .distributed_optimizer = true});
   EXPECT_EQ(zero.optimizer * 2, whole.optimizer);
@@ -76,8 +80,10 @@ TEST(MemoryEstimate, FollowsTheLayout) {
   EXPECT_EQ(zero.activations, whole.activations);
   const TrainingMemory split = of({.tp = 2}), sequence = of({.tp = 2, .sequence_parallel = true});
   EXPECT_LT(split.layer_bytes, whole.layer_bytes);
-  EXPECT_EQ(split.layer_bytes - sequence.layer_bytes, 256 * (4 * 96 + 2) * 4);  // half of the rows of norms and residuals
-  EXPECT_EQ(of({.pp = 4}, 1).activations * 4, of({.pp = 4}, 8).activations);    // micro-batches in flight on the first stage
+  // half of the rows of norms and residuals
+  EXPECT_EQ(split.layer_bytes - sequence.layer_bytes, 256 * (4 * 96 + 2) * 4);
+  // micro-batches in flight on the first stage
+  EXPECT_EQ(of({.pp = 4}, 1).activations * 4, of({.pp = 4}, 8).activations);
   EXPECT_THROW(of({.tp = 8}), Error);
   EXPECT_THROW(estimate_training_memory(config, {.layout = {.pp = 2}, .stage = 2}), Error);
 }

@@ -1,5 +1,5 @@
-// Safetensors files that several processes write, each its own slices of the tensors: the bytes of one writer's file, and any slice of
-// them read back.
+// Safetensors files that several processes write, each its own slices of the tensors: the bytes of
+// one writer's file, and any slice of them read back.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -39,12 +39,14 @@ NamedTensors sample() {
 
 std::vector<TensorInfo> infos(const NamedTensors& tensors) {
   std::vector<TensorInfo> infos;
-  for (const auto& [name, tensor] : tensors) infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  for (const auto& [name, tensor] : tensors)
+    infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
   return infos;
 }
 
 NamedTensors converted(NamedTensors tensors, at::ScalarType dtype) {
-  for (auto& [name, tensor] : tensors) tensor = tensor.to(dtype);
+  for (auto& [name, tensor] : tensors)
+    tensor = tensor.to(dtype);
   return tensors;
 }
 
@@ -58,12 +60,15 @@ std::vector<int64_t> random_cuts(int64_t size, std::mt19937_64& random) {
 }
 
 // All of the tensor, as flat ranges of slices along a random dimension; some of them are empty.
-void cut(const std::string& name, const at::Tensor& whole, std::mt19937_64& random, std::vector<TensorPiece>& pieces) {
-  const int64_t dim = whole.dim() == 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(whole.dim()));
+void cut(const std::string& name, const at::Tensor& whole, std::mt19937_64& random,
+         std::vector<TensorPiece>& pieces) {
+  const int64_t dim =
+      whole.dim() == 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(whole.dim()));
   const std::vector<int64_t> slices = random_cuts(whole.dim() == 0 ? 1 : whole.size(dim), random);
   for (size_t i = 0; i + 1 < slices.size(); ++i) {
-    const at::Tensor slice = whole.dim() == 0 ? (slices[i + 1] > slices[i] ? whole : at::empty({0}))
-                                              : whole.narrow(dim, slices[i], slices[i + 1] - slices[i]).contiguous();
+    const at::Tensor slice =
+        whole.dim() == 0 ? (slices[i + 1] > slices[i] ? whole : at::empty({0}))
+                         : whole.narrow(dim, slices[i], slices[i + 1] - slices[i]).contiguous();
     if (whole.dim() == 0 && slice.numel() == 0) continue;
     const at::Tensor flat = slice.reshape({-1});
     const std::vector<int64_t> ranges = random_cuts(flat.numel(), random);
@@ -80,21 +85,25 @@ void cut(const std::string& name, const at::Tensor& whole, std::mt19937_64& rand
 
 std::vector<TensorPiece> cut_all(const NamedTensors& tensors, std::mt19937_64& random) {
   std::vector<TensorPiece> pieces;
-  for (const auto& [name, tensor] : tensors) cut(name, tensor, random, pieces);
+  for (const auto& [name, tensor] : tensors)
+    cut(name, tensor, random, pieces);
   std::shuffle(pieces.begin(), pieces.end(), random);
   return pieces;
 }
 
 // Every fourth piece from the one at `rank`.
-uint64_t write_share(const fs::path& folder, const SafetensorsFiles& files, const std::vector<TensorPiece>& pieces, size_t rank) {
+uint64_t write_share(const fs::path& folder, const SafetensorsFiles& files,
+                     const std::vector<TensorPiece>& pieces, size_t rank) {
   SafetensorsSliceWriter writer(folder, files);
-  for (size_t i = rank; i < pieces.size(); i += 4) writer.write(pieces[i]);
+  for (size_t i = rank; i < pieces.size(); i += 4)
+    writer.write(pieces[i]);
   writer.finish();
   return writer.num_elements();
 }
 
 // The same by four processes at once.
-void write_by_processes(const fs::path& folder, const SafetensorsFiles& files, const std::vector<TensorPiece>& pieces) {
+void write_by_processes(const fs::path& folder, const SafetensorsFiles& files,
+                        const std::vector<TensorPiece>& pieces) {
   std::vector<pid_t> children;
   for (size_t rank = 0; rank < 4; ++rank) {
     const pid_t child = ::fork();
@@ -122,15 +131,18 @@ TEST(SafetensorsPieces, OfFourProcessesGiveTheBytesOfOneWriter) {
     std::mt19937_64 random(seed);
     TemporaryFolder one, four;
     write_safetensors(one.path() / "t.safetensors", tensors, {{"step", "3"}});
-    const SafetensorsFiles files = SafetensorsFiles::one("t.safetensors", SafetensorsLayout(infos(tensors), {{"step", "3"}}));
+    const SafetensorsFiles files =
+        SafetensorsFiles::one("t.safetensors", SafetensorsLayout(infos(tensors), {{"step", "3"}}));
     create_safetensors(four.path(), files);
     write_by_processes(four.path(), files, cut_all(tensors, random));
-    EXPECT_TRUE(read_file(one.path() / "t.safetensors") == read_file(four.path() / "t.safetensors")) << "seed " << seed;
+    EXPECT_TRUE(read_file(one.path() / "t.safetensors") == read_file(four.path() / "t.safetensors"))
+        << "seed " << seed;
   }
 }
 
 TEST(SafetensorsPieces, AreConvertedToTheFilesDtypeInShardsToo) {
-  const NamedTensors tensors = converted(sample(), at::kFloat), expected = converted(tensors, at::kBFloat16);
+  const NamedTensors tensors = converted(sample(), at::kFloat),
+                     expected = converted(tensors, at::kBFloat16);
   for (uint64_t seed = 0; seed < 4; ++seed) {
     std::mt19937_64 random(seed);
     TemporaryFolder one, four;
@@ -141,10 +153,12 @@ TEST(SafetensorsPieces, AreConvertedToTheFilesDtypeInShardsToo) {
     create_safetensors(four.path(), files);
     const std::vector<TensorPiece> pieces = cut_all(tensors, random);
     uint64_t elements = 0;
-    for (size_t rank = 0; rank < 4; ++rank) elements += write_share(four.path(), files, pieces, rank);
+    for (size_t rank = 0; rank < 4; ++rank)
+      elements += write_share(four.path(), files, pieces, rank);
     EXPECT_EQ(elements, files.num_elements());
     for (const auto& entry : fs::directory_iterator(one.path()))
-      EXPECT_TRUE(read_file(entry.path()) == read_file(four.path() / entry.path().filename())) << entry.path();
+      EXPECT_TRUE(read_file(entry.path()) == read_file(four.path() / entry.path().filename()))
+          << entry.path();
   }
 }
 
@@ -155,14 +169,18 @@ TEST(SafetensorsPieces, OfAModelGiveTheBytesThatPythonWrote) {
     if (!fs::exists(source / "model.safetensors")) continue;
     const SafetensorsReader reader(source);
     NamedTensors tensors;
-    for (const std::string& tensor : reader.names()) tensors.emplace_back(tensor, reader.get(tensor));
+    for (const std::string& tensor : reader.names())
+      tensors.emplace_back(tensor, reader.get(tensor));
     TemporaryFolder folder;
     const SafetensorsFiles files = SafetensorsFiles::model(infos(tensors));
     create_safetensors(folder.path(), files);
     std::mt19937_64 random(7);
     const std::vector<TensorPiece> pieces = cut_all(tensors, random);
-    for (size_t rank = 0; rank < 4; ++rank) write_share(folder.path(), files, pieces, rank);
-    EXPECT_TRUE(read_file(folder.path() / "model.safetensors") == read_file(source / "model.safetensors")) << name;
+    for (size_t rank = 0; rank < 4; ++rank)
+      write_share(folder.path(), files, pieces, rank);
+    EXPECT_TRUE(read_file(folder.path() / "model.safetensors") ==
+                read_file(source / "model.safetensors"))
+        << name;
   }
 }
 
@@ -191,7 +209,8 @@ TEST(SafetensorsPieces, ThatLieTogetherAreNotCopied) {
   write_safetensors(folder.path() / "t.safetensors", {{"a", numbers({6, 4}, at::kFloat)}});
   const SafetensorsReader reader(folder.path() / "t.safetensors");
   const auto* begin = reader.get("a").const_data_ptr<float>();
-  const auto piece = [&](int64_t dim, std::vector<int64_t> slice, int64_t offset, int64_t first, int64_t count) {
+  const auto piece = [&](int64_t dim, std::vector<int64_t> slice, int64_t offset, int64_t first,
+                         int64_t count) {
     return TensorPiece{"a", {6, 4}, std::move(slice), dim, offset, first, at::empty({count})};
   };
   EXPECT_EQ(reader.get(piece(0, {3, 4}, 2, 1, 7)).const_data_ptr<float>(), begin + 9);
@@ -214,15 +233,19 @@ TEST(SafetensorsPieces, OfOtherTensorsAreRefused) {
   TemporaryFolder folder;
   write_safetensors(folder.path() / "t.safetensors", {{"a", numbers({4, 6}, at::kFloat)}});
   const SafetensorsReader reader(folder.path() / "t.safetensors");
-  const SafetensorsFiles files = SafetensorsFiles::one("t.safetensors", SafetensorsLayout({{"a", at::kFloat, {4, 6}}}));
+  const SafetensorsFiles files =
+      SafetensorsFiles::one("t.safetensors", SafetensorsLayout({{"a", at::kFloat, {4, 6}}}));
   SafetensorsSliceWriter writer(folder.path(), files);
-  TensorPiece misshaped = whole_piece("a", numbers({6, 4}, at::kFloat)), unknown = whole_piece("b", numbers({4, 6}, at::kFloat));
-  for (const Error& e : {error_of([&] { reader.read_piece(misshaped); }), error_of([&] { writer.write(misshaped); })}) {
+  TensorPiece misshaped = whole_piece("a", numbers({6, 4}, at::kFloat)),
+              unknown = whole_piece("b", numbers({4, 6}, at::kFloat));
+  for (const Error& e : {error_of([&] { reader.read_piece(misshaped); }),
+                         error_of([&] { writer.write(misshaped); })}) {
     EXPECT_EQ(e.code(), ErrorCode::kMismatch) << e.what();
     EXPECT_NE(e.message().find("'a'"), std::string::npos) << e.what();
     EXPECT_NE(e.message().find("[4, 6]"), std::string::npos) << e.what();
   }
-  for (const Error& e : {error_of([&] { reader.read_piece(unknown); }), error_of([&] { writer.write(unknown); })}) {
+  for (const Error& e :
+       {error_of([&] { reader.read_piece(unknown); }), error_of([&] { writer.write(unknown); })}) {
     EXPECT_EQ(e.code(), ErrorCode::kMismatch) << e.what();
     EXPECT_NE(e.message().find("'b'"), std::string::npos) << e.what();
   }
@@ -236,7 +259,8 @@ TEST(SafetensorsPieces, OfOtherTensorsAreRefused) {
 
 TEST(SafetensorsPieces, AFullDiskShowsBeforeAnythingIsWritten) {
   TemporaryFolder folder;
-  const SafetensorsFiles files = SafetensorsFiles::one("t.safetensors", SafetensorsLayout({{"a", at::kFloat, {1000, 1000}}}));
+  const SafetensorsFiles files =
+      SafetensorsFiles::one("t.safetensors", SafetensorsLayout({{"a", at::kFloat, {1000, 1000}}}));
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   ::getrlimit(RLIMIT_FSIZE, &old);

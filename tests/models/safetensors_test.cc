@@ -15,7 +15,8 @@ namespace {
 
 std::string length_bytes(uint64_t length) {
   std::string bytes(8, '\0');
-  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(length >> (8 * i));
+  for (size_t i = 0; i < 8; ++i)
+    bytes[i] = static_cast<char>(length >> (8 * i));
   return bytes;
 }
 std::string file_of(const std::string& header, size_t data_bytes) {
@@ -45,7 +46,8 @@ TEST_P(BrokenFile, IsCorruptAndNamed) {
 }
 
 constexpr const char* kGood =
-    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"I64","shape":[],"data_offsets":[8,16]}})";
+    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"I64",)"
+    R"("shape":[],"data_offsets":[8,16]}})";
 
 Broken with_entry(const char* what, const char* a, size_t bytes, const char* message) {
   return {what, file_of(std::string(R"({"a":)") + a + "}", bytes), message};
@@ -54,39 +56,49 @@ Broken with_entry(const char* what, const char* a, size_t bytes, const char* mes
 INSTANTIATE_TEST_SUITE_P(
     All, BrokenFile,
     testing::Values(
-        Broken{"empty length", "1234", "shorter"}, Broken{"length beyond the file", length_bytes(1000) + "{}", "claims 1000"},
-        Broken{"huge length", length_bytes(~uint64_t{0}) + "{}", "claims"}, Broken{"not JSON", file_of("{\"a\":", 8), "not JSON"},
-        Broken{"not an object", file_of("[]", 0), "object"}, Broken{"truncated data", file_of(kGood, 12), "tensor 'b'"},
+        Broken{"empty length", "1234", "shorter"},
+        Broken{"length beyond the file", length_bytes(1000) + "{}", "claims 1000"},
+        Broken{"huge length", length_bytes(~uint64_t{0}) + "{}", "claims"},
+        Broken{"not JSON", file_of("{\"a\":", 8), "not JSON"},
+        Broken{"not an object", file_of("[]", 0), "object"},
+        Broken{"truncated data", file_of(kGood, 12), "tensor 'b'"},
         Broken{"surplus data", file_of(kGood, 17), "belong to none"},
-        with_entry("unknown dtype", R"({"dtype":"F31","shape":[2],"data_offsets":[0,8]})", 8, "F31"),
+        with_entry("unknown dtype", R"({"dtype":"F31","shape":[2],"data_offsets":[0,8]})", 8,
+                   "F31"),
         with_entry("no dtype", R"({"shape":[2],"data_offsets":[0,8]})", 8, "tensor 'a'"),
-        with_entry("size differs", R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8, "need 12"),
-        with_entry("negative size", R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8, "natural"),
-        with_entry("overflow", R"({"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]})", 8,
-                   "overflows"),
-        with_entry("offsets reversed", R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8, "outside"),
-        with_entry("offsets outside", R"({"dtype":"F32","shape":[2],"data_offsets":[8,16]})", 8, "outside"),
-        with_entry("offsets not a pair", R"({"dtype":"F32","shape":[2],"data_offsets":[0]})", 8, "pair"),
-        with_entry("offset a string", R"({"dtype":"F32","shape":[2],"data_offsets":["0",8]})", 8, "natural"),
+        with_entry("size differs", R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8,
+                   "need 12"),
+        with_entry("negative size", R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8,
+                   "natural"),
+        with_entry(
+            "overflow",
+            R"({"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]})", 8,
+            "overflows"),
+        with_entry("offsets reversed", R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8,
+                   "outside"),
+        with_entry("offsets outside", R"({"dtype":"F32","shape":[2],"data_offsets":[8,16]})", 8,
+                   "outside"),
+        with_entry("offsets not a pair", R"({"dtype":"F32","shape":[2],"data_offsets":[0]})", 8,
+                   "pair"),
+        with_entry("offset a string", R"({"dtype":"F32","shape":[2],"data_offsets":["0",8]})", 8,
+                   "natural"),
         with_entry("hole", R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})", 8, "unused"),
-        Broken{
-            "overlap",
-            file_of(
-                R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
-                12),
-            "overlaps"},
-        Broken{
-            "twice",
-            file_of(
-                R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-                8),
-            "twice"},
+        Broken{"overlap",
+               file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                       R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+                       12),
+               "overlaps"},
+        Broken{"twice",
+               file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                       R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+                       8),
+               "twice"},
         Broken{"metadata", file_of(R"({"__metadata__":{"format":1}})", 0), "__metadata__"}));
 
 std::vector<std::pair<std::string, at::Tensor>> sample_tensors() {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (at::ScalarType dtype :
-       {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
+  for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kLong,
+                               at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
     tensors.emplace_back(c10::toString(dtype), at::arange(6).view({2, 3}).to(dtype));
   }
   tensors.emplace_back("empty", at::arange(0));
@@ -129,7 +141,8 @@ TEST(Safetensors, ShardsRespectTheLimitAndReadAsOne) {
   const SafetensorsReader reader(folder.path());
   EXPECT_TRUE(reader.sharded());
   EXPECT_LE(reader.largest_shard_bytes(), 60u);
-  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(at::equal(reader.get(name), tensor)) << name;
+  for (const auto& [name, tensor] : tensors)
+    EXPECT_TRUE(at::equal(reader.get(name), tensor)) << name;
 }
 
 TEST(Safetensors, ABrokenIndexIsCorrupt) {
@@ -146,8 +159,10 @@ TEST(Safetensors, ABrokenIndexIsCorrupt) {
     }
   };
   for (const char* content :
-       {"", "[]", "{}", R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": "../x.safetensors"}})",
-        R"({"weight_map": {"a": "missing.safetensors"}})", R"({"weight_map": {"nobody": "model-00001-of-00005.safetensors"}})"}) {
+       {"", "[]", "{}", R"({"weight_map": {"a": 1}})",
+        R"({"weight_map": {"a": "../x.safetensors"}})",
+        R"({"weight_map": {"a": "missing.safetensors"}})",
+        R"({"weight_map": {"nobody": "model-00001-of-00005.safetensors"}})"}) {
     write_file_atomically(index, content);
     expect_corrupt(content);
   }

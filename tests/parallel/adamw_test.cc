@@ -13,8 +13,10 @@
 namespace retort::parallel {
 namespace {
 
-const std::vector<std::pair<std::string, std::vector<int64_t>>> kShapes{
-    {"embed.weight", {5, 3}}, {"layer.q.weight", {4, 3}}, {"layer.q.bias", {7}}, {"norm.weight", {1}}};
+const std::vector<std::pair<std::string, std::vector<int64_t>>> kShapes{{"embed.weight", {5, 3}},
+                                                                        {"layer.q.weight", {4, 3}},
+                                                                        {"layer.q.bias", {7}},
+                                                                        {"norm.weight", {1}}};
 constexpr int kSteps = 10;
 
 double learning_rate(int step) { return 1e-2 * (1.0 + 0.25 * step); }
@@ -24,7 +26,8 @@ at::Tensor to_tensor(const std::vector<double>& values, at::IntArrayRef shape) {
 }
 
 double relative_error(const at::Tensor& a, const at::Tensor& b) {
-  return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>() / b.to(at::kDouble).norm().item<double>();
+  return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>() /
+         b.to(at::kDouble).norm().item<double>();
 }
 
 class AdamWTest : public ::testing::Test {
@@ -32,13 +35,16 @@ class AdamWTest : public ::testing::Test {
   std::vector<NamedParameter> make_parameters(at::ScalarType dtype = at::kFloat) {
     std::vector<NamedParameter> parameters;
     for (const auto& [name, shape] : kShapes)
-      parameters.push_back({name, to_tensor(goldens_.at("adamw/start/" + name), shape).to(dtype).requires_grad_(true)});
+      parameters.push_back(
+          {name,
+           to_tensor(goldens_.at("adamw/start/" + name), shape).to(dtype).requires_grad_(true)});
     return parameters;
   }
   void set_gradients(GradBuckets& buckets, int step) {
     for (size_t i = 0; i < kShapes.size(); ++i)
       buckets.main_grad(i).copy_(
-          to_tensor(goldens_.at("adamw/grad/" + std::to_string(step) + "/" + kShapes[i].first), kShapes[i].second));
+          to_tensor(goldens_.at("adamw/grad/" + std::to_string(step) + "/" + kShapes[i].first),
+                    kShapes[i].second));
   }
   at::Tensor golden(const std::string& what, size_t i) {
     return to_tensor(goldens_.at("adamw/" + what + "/" + kShapes[i].first), kShapes[i].second);
@@ -55,7 +61,8 @@ struct Variant {
 
 TEST_F(AdamWTest, TenStepsEqualTorch) {
   for (const Variant& run :
-       {Variant{"plain", {}}, Variant{"decay", {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
+       {Variant{"plain", {}},
+        Variant{"decay", {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
         Variant{"groups", {.weight_decay = 0.1, .no_decay_suffixes = {".bias", "norm.weight"}}}}) {
     const std::vector<NamedParameter> parameters = make_parameters();
     GradBuckets buckets(parameters, world_.dp(), {});
@@ -65,7 +72,9 @@ TEST_F(AdamWTest, TenStepsEqualTorch) {
       optimizer.step(buckets, learning_rate(step));
       if (step != 0 && step != kSteps - 1) continue;
       for (size_t i = 0; i < parameters.size(); ++i)
-        EXPECT_LT(relative_error(parameters[i].value, golden(run.name + "/" + std::to_string(step), i)), 1e-6)
+        EXPECT_LT(
+            relative_error(parameters[i].value, golden(run.name + "/" + std::to_string(step), i)),
+            1e-6)
             << run.name << " step " << step << " " << parameters[i].name;
     }
     EXPECT_EQ(optimizer.num_steps(), kSteps);
@@ -74,8 +83,11 @@ TEST_F(AdamWTest, TenStepsEqualTorch) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       EXPECT_EQ(state[2 * i].name, parameters[i].name + ".exp_avg");
       EXPECT_EQ(state[2 * i + 1].name, parameters[i].name + ".exp_avg_sq");
-      EXPECT_LT(relative_error(state[2 * i].values, golden(run.name + "/exp_avg", i).flatten()), 1e-6);
-      EXPECT_LT(relative_error(state[2 * i + 1].values, golden(run.name + "/exp_avg_sq", i).flatten()), 1e-6);
+      EXPECT_LT(relative_error(state[2 * i].values, golden(run.name + "/exp_avg", i).flatten()),
+                1e-6);
+      EXPECT_LT(
+          relative_error(state[2 * i + 1].values, golden(run.name + "/exp_avg_sq", i).flatten()),
+          1e-6);
     }
   }
 }
@@ -85,7 +97,8 @@ TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     const std::vector<NamedParameter> half = make_parameters(dtype);
     std::vector<NamedParameter> full;
-    for (const NamedParameter& p : half) full.push_back({p.name, p.value.detach().to(at::kFloat).requires_grad_(true)});
+    for (const NamedParameter& p : half)
+      full.push_back({p.name, p.value.detach().to(at::kFloat).requires_grad_(true)});
     GradBuckets half_buckets(half, world_.dp(), {}), full_buckets(full, world_.dp(), {});
     AdamW half_optimizer(half, {.weight_decay = 0.1}), full_optimizer(full, {.weight_decay = 0.1});
     EXPECT_EQ(full_optimizer.state_bytes(), 8 * (15 + 12 + 7 + 1));
@@ -97,7 +110,8 @@ TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
       full_optimizer.step(full_buckets, 1e-5);
     }
     for (size_t i = 0; i < half.size(); ++i) {
-      EXPECT_TRUE(at::equal(half_optimizer.state()[3 * i + 2].values, full[i].value.detach().flatten()));
+      EXPECT_TRUE(
+          at::equal(half_optimizer.state()[3 * i + 2].values, full[i].value.detach().flatten()));
       EXPECT_TRUE(at::equal(half[i].value.detach(), full[i].value.detach().to(dtype)));
     }
   }
@@ -105,7 +119,8 @@ TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
 
 TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const std::vector<NamedParameter> first = make_parameters(dtype), second = make_parameters(dtype);
+    const std::vector<NamedParameter> first = make_parameters(dtype),
+                                      second = make_parameters(dtype);
     GradBuckets first_buckets(first, world_.dp(), {}), second_buckets(second, world_.dp(), {});
     AdamW a(first, {.weight_decay = 0.1});
     for (int step = 0; step < 4; ++step) {
@@ -113,9 +128,11 @@ TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
       a.step(first_buckets, 1e-2);
     }
     std::map<std::string, at::Tensor> saved;
-    for (const TensorPiece& piece : a.state()) saved[piece.name] = piece.values.clone();
+    for (const TensorPiece& piece : a.state())
+      saved[piece.name] = piece.values.clone();
     AdamW b(second, {.weight_decay = 0.1});
-    for (size_t i = 0; i < second.size(); ++i) second[i].value.detach().copy_(first[i].value.detach());
+    for (size_t i = 0; i < second.size(); ++i)
+      second[i].value.detach().copy_(first[i].value.detach());
     b.load_state(a.num_steps(), [&](const TensorPiece& wanted) { return saved.at(wanted.name); });
     EXPECT_EQ(b.num_steps(), 4);
     for (int step = 4; step < kSteps; ++step) {
@@ -124,7 +141,8 @@ TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
       a.step(first_buckets, 1e-2);
       b.step(second_buckets, 1e-2);
     }
-    for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i].value, second[i].value)) << first[i].name;
+    for (size_t i = 0; i < first.size(); ++i)
+      EXPECT_TRUE(at::equal(first[i].value, second[i].value)) << first[i].name;
   }
 }
 
@@ -158,17 +176,23 @@ TEST_F(AdamWTest, LoadingNamesWhatDoesNotFitAndWritesNothing) {
     return "";
   };
   const auto all_but = [](const std::string& name, const at::Tensor& other) {
-    return [=](const TensorPiece& wanted) { return wanted.name == name ? other : at::ones_like(wanted.values); };
+    return [=](const TensorPiece& wanted) {
+      return wanted.name == name ? other : at::ones_like(wanted.values);
+    };
   };
-  EXPECT_NE(mismatch_of(1, all_but("layer.q.weight.exp_avg_sq", {})).find("'layer.q.weight.exp_avg_sq' is missing"),
+  EXPECT_NE(mismatch_of(1, all_but("layer.q.weight.exp_avg_sq", {}))
+                .find("'layer.q.weight.exp_avg_sq' is missing"),
             std::string::npos);
   EXPECT_NE(mismatch_of(1, all_but("layer.q.bias.exp_avg", at::zeros({8})))
                 .find("'layer.q.bias.exp_avg' is Float[8], expected Float[7]"),
             std::string::npos);
-  EXPECT_NE(mismatch_of(1, all_but("norm.weight.exp_avg", at::zeros({1}, at::kDouble))).find("is Double[1]"), std::string::npos);
+  EXPECT_NE(mismatch_of(1, all_but("norm.weight.exp_avg", at::zeros({1}, at::kDouble)))
+                .find("is Double[1]"),
+            std::string::npos);
   EXPECT_NE(mismatch_of(-1, all_but("", {})).find("step is negative"), std::string::npos);
   EXPECT_EQ(optimizer.num_steps(), 0);
-  for (const TensorPiece& piece : optimizer.state()) EXPECT_TRUE(at::equal(piece.values, at::zeros_like(piece.values)));
+  for (const TensorPiece& piece : optimizer.state())
+    EXPECT_TRUE(at::equal(piece.values, at::zeros_like(piece.values)));
 }
 
 TEST_F(AdamWTest, RefusesWhatItCannotUpdate) {
@@ -181,7 +205,8 @@ TEST_F(AdamWTest, RefusesWhatItCannotUpdate) {
     FAIL() << "accepted two devices";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(e.message().find("'there' is on meta and 'here' on cpu"), std::string::npos) << e.what();
+    EXPECT_NE(e.message().find("'there' is on meta and 'here' on cpu"), std::string::npos)
+        << e.what();
   }
   EXPECT_THROW(AdamW(make_parameters(), {.beta1 = 1.0}), Error);
   EXPECT_THROW(AdamW(make_parameters(), {.weight_decay = -0.1}), Error);

@@ -1,4 +1,5 @@
-// What can be said of devices without one: who gets which, how a hung or failed collective is reported, a missing module.
+// What can be said of devices without one: who gets which, how a hung or failed collective is
+// reported, a missing module.
 #include "parallel/device_module.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +51,8 @@ TEST(ChooseDevice, MoreRanksThanDevicesNamesBothNumbers) {
   for (int64_t r = 0; r < 4; ++r) {  // on every rank, also on the host that has enough
     const Error error = error_of([&] { choose_device(ranks, r, false); });
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_NE(error.message().find("3 ranks on a host with 2 devices"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("3 ranks on a host with 2 devices"), std::string::npos)
+        << error.message();
     EXPECT_EQ(value_of(error, "host"), "a");
   }
 }
@@ -77,7 +79,8 @@ class FakeBackends final : public detail::DeviceBackends {
   int64_t num_devices() const override { return 3; }
   void use_device(int64_t index) override { used = index; }
   void synchronize() override {}
-  c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec&, const c10::intrusive_ptr<c10d::Store>&) override {
+  c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec&,
+                                            const c10::intrusive_ptr<c10d::Store>&) override {
     return {};
   }
   int64_t used = -1;
@@ -87,7 +90,8 @@ TEST(TakeDevice, ARankAloneTakesTheFirst) {
   auto owned = std::make_unique<FakeBackends>();
   const FakeBackends& fake = *owned;
   DeviceModule module(std::move(owned));
-  const DeviceChoice choice = detail::take_device(module, nullptr, 0, 1, false, Deadline::after(1s));
+  const DeviceChoice choice =
+      detail::take_device(module, nullptr, 0, 1, false, Deadline::after(1s));
   EXPECT_EQ(choice.index, 0);
   EXPECT_EQ(fake.used, 0);
 }
@@ -100,16 +104,20 @@ TEST(TakeDevice, RanksAgreeThroughTheStore) {
     ranks.emplace_back([&, r] {
       DeviceModule module(std::make_unique<FakeBackends>());
       StoreClient store("127.0.0.1", server.port(), "run/student/0/", 60s);
-      choices[static_cast<size_t>(r)] = detail::take_device(module, &store, r, 3, false, Deadline::after(60s));
+      choices[static_cast<size_t>(r)] =
+          detail::take_device(module, &store, r, 3, false, Deadline::after(60s));
     });
-  for (auto& rank : ranks) rank.join();
-  for (int64_t r = 0; r < 3; ++r) EXPECT_EQ(choices[static_cast<size_t>(r)].index, r);
+  for (auto& rank : ranks)
+    rank.join();
+  for (int64_t r = 0; r < 3; ++r)
+    EXPECT_EQ(choices[static_cast<size_t>(r)].index, r);
 }
 
 TEST(DeviceModule, AMissingFileSaysSo) {
   const Error error = error_of([] { DeviceModule::load("/nonexistent/libretort_cuda.so"); });
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-  EXPECT_NE(std::string(error.what()).find("/nonexistent/libretort_cuda.so"), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("/nonexistent/libretort_cuda.so"), std::string::npos)
+      << error.what();
 }
 
 TEST(DeviceModule, AWorldWithoutItIsUnavailable) {
@@ -152,7 +160,8 @@ struct Watched {
     dp = watch.add_group("student.dp", 3, timeout, dp_backend);
     tp = watch.add_group("student.tp", 3, 1h, tp_backend);
   }
-  c10::intrusive_ptr<FakeWork> queue(uint64_t sequence, bool completed = false, const std::string& error = "") {
+  c10::intrusive_ptr<FakeWork> queue(uint64_t sequence, bool completed = false,
+                                     const std::string& error = "") {
     auto work = c10::make_intrusive<FakeWork>();
     work->completed = completed;
     if (!error.empty()) work->fail(error);
@@ -160,7 +169,8 @@ struct Watched {
     return work;
   }
   std::optional<Error> failure_within(std::chrono::milliseconds limit) {
-    for (const auto end = std::chrono::steady_clock::now() + limit; std::chrono::steady_clock::now() < end;) {
+    for (const auto end = std::chrono::steady_clock::now() + limit;
+         std::chrono::steady_clock::now() < end;) {
       if (auto found = watch.failure()) return found;
       std::this_thread::sleep_for(1ms);
     }
@@ -189,7 +199,8 @@ TEST(DeviceWatch, ATimeoutNamesTheOperationAndAbortsAllGroups) {
                                                                      {"last_queued", "958"},
                                                                      {"last_completed", "956"}})
     EXPECT_EQ(value_of(*error, key), value) << error->what();
-  for (int i = 0; i < 30000 && !(w.dp_backend->aborted && w.tp_backend->aborted); ++i) std::this_thread::sleep_for(1ms);
+  for (int i = 0; i < 30000 && !(w.dp_backend->aborted && w.tp_backend->aborted); ++i)
+    std::this_thread::sleep_for(1ms);
   EXPECT_TRUE(w.dp_backend->aborted);
   EXPECT_TRUE(w.tp_backend->aborted) << "its kernels may wait for the group that failed";
 }
@@ -206,7 +217,8 @@ TEST(DeviceWatch, AnExceptionIsPassedOnBeforeTheTimeout) {
 
 TEST(DeviceWatch, WhatCompletesInTimeIsForgotten) {
   Watched w(1h);
-  for (uint64_t i = 1; i <= 50; ++i) w.queue(i, true);
+  for (uint64_t i = 1; i <= 50; ++i)
+    w.queue(i, true);
   EXPECT_FALSE(w.failure_within(100ms).has_value());
   EXPECT_FALSE(w.dp_backend->aborted);
   w.watch.stop();

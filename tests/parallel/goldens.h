@@ -15,14 +15,16 @@ class Goldens {
  public:
   Goldens() {
     const char* root = std::getenv("RETORT_SOURCE_DIR");
-    const std::string path = std::string(root != nullptr ? root : ".") + "/tests/parallel/goldens.txt";
+    const std::string path =
+        std::string(root != nullptr ? root : ".") + "/tests/parallel/goldens.txt";
     std::ifstream file(path);
     if (!file) throw std::runtime_error("cannot open " + path + " (set RETORT_SOURCE_DIR)");
     for (std::string line; std::getline(file, line);) {
       std::istringstream words(line);
       std::string name, number;
       words >> name;
-      while (words >> number) values_[name].push_back(std::strtod(number.c_str(), nullptr));
+      while (words >> number)
+        values_[name].push_back(std::strtod(number.c_str(), nullptr));
     }
   }
   const std::vector<double>& at(const std::string& name) const {

@@ -1,4 +1,5 @@
-// One process: layout of the buckets, accumulation, tied weights, order errors, norms. grad_sync_test.cc has two ranks.
+// One process: layout of the buckets, accumulation, tied weights, order errors, norms.
+// grad_sync_test.cc has two ranks.
 #include "parallel/grad_buckets.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ class GradBucketsTest : public ::testing::Test {
 };
 
 TEST_F(GradBucketsTest, FillsBucketsFromTheLastParameter) {
-  const std::vector<NamedParameter> p{{"a", leaf({10})}, {"b", leaf({4})}, {"c", leaf({3})}, {"d", leaf({2, 3})}};
+  const std::vector<NamedParameter> p{
+      {"a", leaf({10})}, {"b", leaf({4})}, {"c", leaf({3})}, {"d", leaf({2, 3})}};
   // 40 bytes: {d, c} = 36, {b} (a would make 56), {a} = 40.
   GradBuckets buckets(p, world_.dp(), {.bucket_bytes = 40});
   EXPECT_EQ(buckets.num_buckets(), 3);
@@ -41,7 +43,8 @@ TEST_F(GradBucketsTest, FillsBucketsFromTheLastParameter) {
   EXPECT_EQ(GradBuckets({}, world_.dp(), {}).num_buckets(), 0);
 }
 
-// Partial gradients are of the last buckets, whatever their place in the model; alone in its groups no rank has any.
+// Partial gradients are of the last buckets, whatever their place in the model; alone in its groups
+// no rank has any.
 TEST_F(GradBucketsTest, OneRankHasNoLateBuckets) {
   std::vector<NamedParameter> p{{"a", leaf({10})}, {"norm", leaf({4})}, {"c", leaf({3})}};
   p[0].shard.tied_stages = true;
@@ -55,13 +58,16 @@ TEST_F(GradBucketsTest, OneRankHasNoLateBuckets) {
   EXPECT_TRUE(buckets.main_grad_part(1).is_alias_of(buckets.main_grad(1)));
 }
 
-// The sum over dp may round by an element's place: what two ranks hold alike lies alike, whatever else they hold.
+// The sum over dp may round by an element's place: what two ranks hold alike lies alike, whatever
+// else they hold.
 TEST_F(GradBucketsTest, CopiesLieAlikeOnEveryRank) {
   const auto lay_out = [&](int64_t rows) {
-    const std::vector<NamedParameter> p{
-        {"norm1", leaf({4}), {.copies = 2}}, {"head", leaf({rows, 4})}, {"norm2", leaf({4}), {.copies = 2}}};
+    const std::vector<NamedParameter> p{{"norm1", leaf({4}), {.copies = 2}},
+                                        {"head", leaf({rows, 4})},
+                                        {"norm2", leaf({4}), {.copies = 2}}};
     const GradBuckets buckets(p, world_.dp(), {.bucket_bytes = 1024});
-    return std::tuple(buckets.place(0).offset, buckets.place(2).offset, buckets.bucket_numel(buckets.place(0).bucket));
+    return std::tuple(buckets.place(0).offset, buckets.place(2).offset,
+                      buckets.bucket_numel(buckets.place(0).bucket));
   };
   EXPECT_EQ(lay_out(7), lay_out(6));
 }
@@ -107,7 +113,8 @@ TEST_F(GradBucketsTest, ATiedWeightIsReducedOnceWithBothContributions) {
   const at::Tensor hidden = at::embedding(tied, at::tensor({1, 3}, at::kLong));
   at::matmul(hidden, tied.t()).sum().backward();
   buckets.finish();
-  // d/dW of sum_{n,v} W[ids_n] . W[v]: row v gets sum_n W[ids_n]; the rows of ids also get sum_v W[v].
+  // d/dW of sum_{n,v} W[ids_n] . W[v]: row v gets sum_n W[ids_n]; the rows of ids also get sum_v
+  // W[v].
   const at::Tensor w = tied.detach();
   at::Tensor expected = (w[1] + w[3]).expand({4, 3}).clone();
   expected[1] += w.sum(0);
@@ -120,35 +127,42 @@ TEST_F(GradBucketsTest, NormIsOfAllElements) {
   GradBuckets buckets({{"a", a}, {"b", b}}, world_.dp(), {});
   buckets.main_grad(0).copy_(a.detach().sin());
   buckets.main_grad(1).copy_(b.detach());
-  const double expected = std::sqrt(buckets.main_grad(0).to(at::kDouble).square().sum().item<double>() +
-                                    buckets.main_grad(1).to(at::kDouble).square().sum().item<double>());
+  const double expected =
+      std::sqrt(buckets.main_grad(0).to(at::kDouble).square().sum().item<double>() +
+                buckets.main_grad(1).to(at::kDouble).square().sum().item<double>());
   EXPECT_NEAR(buckets.norm() / expected, 1.0, 1e-12);
 }
 
 TEST_F(GradBucketsTest, NamesParametersThatAreNotFinite) {
   GradBuckets buckets({{"a", leaf({2})}, {"b", leaf({20})}, {"c", leaf({2})}}, world_.dp(), {});
   EXPECT_TRUE(buckets.non_finite().empty());
-  buckets.main_grad(0).fill_(std::numeric_limits<float>::max());  // its square overflows fp32, it is finite all the same
+  // its square overflows fp32, it is finite all the same
+  buckets.main_grad(0).fill_(std::numeric_limits<float>::max());
   EXPECT_TRUE(buckets.non_finite().empty());
   buckets.main_grad(1)[17] = std::numeric_limits<float>::quiet_NaN();
   buckets.main_grad(2)[0] = std::numeric_limits<float>::infinity();
   EXPECT_EQ(buckets.non_finite(), (std::vector<std::string>{"b (norm nan)", "c (norm inf)"}));
 }
 
-// What devices run, on the CPU: the same sums, with infinities, NaNs and tensors without elements in their places.
+// What devices run, on the CPU: the same sums, with infinities, NaNs and tensors without elements
+// in their places.
 TEST_F(GradBucketsTest, OperatorsGiveTheSumsOfDevices) {
   const float inf = std::numeric_limits<float>::infinity(), max = std::numeric_limits<float>::max();
   at::manual_seed(3);
   const at::Tensor flat = at::randn({100'003});
-  const std::vector<at::Tensor> tensors{at::empty({0}),       flat,
-                                        flat.narrow(0, 3, 7), at::tensor({1.0f, -inf}),
-                                        at::empty({0}),       at::tensor({max, max}),
-                                        at::zeros({3}),       at::tensor({std::numeric_limits<float>::quiet_NaN(), inf}),
-                                        at::empty({0})};
-  const std::vector<double> host = detail::sums_of_squares(tensors), got = detail::operator_sums_of_squares(tensors);
+  const std::vector<at::Tensor> tensors{
+      at::empty({0}),       flat,
+      flat.narrow(0, 3, 7), at::tensor({1.0f, -inf}),
+      at::empty({0}),       at::tensor({max, max}),
+      at::zeros({3}),       at::tensor({std::numeric_limits<float>::quiet_NaN(), inf}),
+      at::empty({0})};
+  const std::vector<double> host = detail::sums_of_squares(tensors),
+                            got = detail::operator_sums_of_squares(tensors);
   ASSERT_EQ(got.size(), tensors.size());
-  for (const size_t i : {1u, 2u, 5u}) EXPECT_NEAR(got[i] / host[i], 1.0, 1e-12) << i;
-  for (const size_t i : {0u, 4u, 6u, 8u}) EXPECT_EQ(got[i], 0.0) << i;
+  for (const size_t i : {1u, 2u, 5u})
+    EXPECT_NEAR(got[i] / host[i], 1.0, 1e-12) << i;
+  for (const size_t i : {0u, 4u, 6u, 8u})
+    EXPECT_EQ(got[i], 0.0) << i;
   EXPECT_EQ(got[3], std::numeric_limits<double>::infinity());
   EXPECT_TRUE(std::isnan(got[7]));
   EXPECT_TRUE(detail::operator_sums_of_squares({}).empty());
@@ -168,8 +182,14 @@ std::string refusal(F&& body) {
 
 TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
   const at::Tensor w = leaf({2});
-  EXPECT_NE(refusal([&] { GradBuckets({{"x", w * 2}}, world_.dp(), {}); }).find("'x' is not a leaf"), std::string::npos);
-  EXPECT_NE(refusal([&] { GradBuckets({{"y", at::zeros({2})}}, world_.dp(), {}); }).find("'y' is not a leaf"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              GradBuckets({{"x", w * 2}}, world_.dp(), {});
+            }).find("'x' is not a leaf"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              GradBuckets({{"y", at::zeros({2})}}, world_.dp(), {});
+            }).find("'y' is not a leaf"),
+            std::string::npos);
   EXPECT_NE(refusal([&] {
               GradBuckets({{"w", w}, {"again", w}}, world_.dp(), {});
             }).find("'again' is listed twice"),
@@ -183,11 +203,18 @@ TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
               GradBuckets({{"w", w}, {"m", nowhere}}, world_.dp(), {});
             }).find("'m' is on meta and 'w' on cpu"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { GradBuckets({{"none", {}}}, world_.dp(), {}); }).find("'none' is not defined"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              GradBuckets({{"none", {}}}, world_.dp(), {});
+            }).find("'none' is not defined"),
+            std::string::npos);
   // Groups that the shards need.
-  NamedParameter partial{"partial", w, {.copies = 2, .partial_gradient = true}}, tied{"tied", w, {.tied_stages = true}};
-  EXPECT_NE(refusal([&] { GradBuckets({partial}, world_.dp(), {}); }).find("expected Options::tp"), std::string::npos);
-  EXPECT_NE(refusal([&] { GradBuckets({tied}, world_.dp(), {}); }).find("expected Options::embedding"), std::string::npos);
+  NamedParameter partial{"partial", w, {.copies = 2, .partial_gradient = true}},
+      tied{"tied", w, {.tied_stages = true}};
+  EXPECT_NE(refusal([&] { GradBuckets({partial}, world_.dp(), {}); }).find("expected Options::tp"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal([&] { GradBuckets({tied}, world_.dp(), {}); }).find("expected Options::embedding"),
+      std::string::npos);
   // The failed attempts left no hook behind.
   EXPECT_EQ(refusal([&] { GradBuckets({{"w", w}}, world_.dp(), {}); }), "");
   // Nor do buckets that are gone: backward leaves its gradient in w.grad() again.
@@ -199,7 +226,8 @@ TEST_F(GradBucketsTest, RefusesCallsOutOfOrder) {
   const at::Tensor w = leaf({2});
   GradBuckets buckets({{"w", w}}, world_.dp(), {});
   EXPECT_NE(refusal([&] { buckets.finish(); }).find("begin_step"), std::string::npos);
-  EXPECT_NE(refusal([&] { buckets.set_last_micro_batch(true); }).find("begin_step"), std::string::npos);
+  EXPECT_NE(refusal([&] { buckets.set_last_micro_batch(true); }).find("begin_step"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { w.sum().backward(); }).find("'w' outside of a step"), std::string::npos);
   w.mutable_grad().reset();
   buckets.begin_step();

@@ -13,8 +13,8 @@ using testing_support::ChildProcess;
 
 constexpr int kMicroBatches = 3;
 
-// A small network with a tied weight, a bf16 weight, a weight that only the first rank's data reaches, and one that
-// nothing reaches.
+// A small network with a tied weight, a bf16 weight, a weight that only the first rank's data
+// reaches, and one that nothing reaches.
 struct Network {
   std::vector<NamedParameter> parameters;
 
@@ -29,7 +29,11 @@ struct Network {
   void add(const char* name, at::IntArrayRef shape, at::ScalarType dtype) {
     const int64_t numel = c10::multiply_integers(shape);
     const double phase = static_cast<double>(parameters.size());
-    parameters.push_back({name, (at::arange(numel, at::kDouble) * 0.7 + phase).sin().view(shape).to(dtype).requires_grad_(true)});
+    parameters.push_back({name, (at::arange(numel, at::kDouble) * 0.7 + phase)
+                                    .sin()
+                                    .view(shape)
+                                    .to(dtype)
+                                    .requires_grad_(true)});
   }
   const at::Tensor& p(size_t i) const { return parameters[i].value; }
 
@@ -47,7 +51,8 @@ struct Network {
 std::vector<at::Tensor> reference_gradients() {
   const Network network;
   std::vector<at::Tensor> sums;
-  for (const NamedParameter& p : network.parameters) sums.push_back(at::zeros(p.value.sizes()));
+  for (const NamedParameter& p : network.parameters)
+    sums.push_back(at::zeros(p.value.sizes()));
   for (int64_t rank = 0; rank < 2; ++rank)
     for (int micro = 0; micro < kMicroBatches; ++micro) {
       network.loss(rank, micro).backward();
@@ -90,27 +95,33 @@ void grad_sync_scenario() {
         at::Tensor most = got.clone(), least = got.clone();
         world.dp().all_reduce(most, ReduceOp::kMax);
         world.dp().all_reduce(least, ReduceOp::kMin);
-        require(at::equal(most, least), buckets.parameter(i).name + " has the same bits on all ranks");
+        require(at::equal(most, least),
+                buckets.parameter(i).name + " has the same bits on all ranks");
         runs.back().push_back(got.clone());
       }
     }
   }
-  require(expected[4].norm().item<double>() > 0 && expected[5].norm().item<double>() == 0, "the cases it is meant to cover");
+  require(expected[4].norm().item<double>() > 0 && expected[5].norm().item<double>() == 0,
+          "the cases it is meant to cover");
   for (const auto& run : runs)
-    for (size_t i = 0; i < run.size(); ++i) require(at::equal(run[i], runs[0][i]), "overlap changes no bit");
+    for (size_t i = 0; i < run.size(); ++i)
+      require(at::equal(run[i], runs[0][i]), "overlap changes no bit");
 }
 
 TEST(GradSync, TwoRanksEqualOneProcessWithAllTheData) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "grad_sync", .layout = {.dp = 2}}, 2);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(90))), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(90))), 0);
 }
 
-// The ranks reach their parameters in opposite orders; buckets of different sizes would meet if readiness set the order.
+// The ranks reach their parameters in opposite orders; buckets of different sizes would meet if
+// readiness set the order.
 void grad_order_scenario() {
   World world(child_world_options());
   std::vector<NamedParameter> parameters;
-  for (int64_t i = 0; i < 6; ++i) parameters.push_back({"w" + std::to_string(i), at::ones({100 + i}).requires_grad_(true)});
+  for (int64_t i = 0; i < 6; ++i)
+    parameters.push_back({"w" + std::to_string(i), at::ones({100 + i}).requires_grad_(true)});
   GradBuckets buckets(parameters, world.dp(), {.bucket_bytes = 4});
   require(buckets.num_buckets() == 6, "a bucket for each parameter");
   buckets.begin_step();
@@ -123,14 +134,18 @@ void grad_order_scenario() {
   chain.backward();
   buckets.finish();
   for (size_t i = 0; i < 6; ++i)
-    require(at::equal(buckets.main_grad(i), at::full({100 + static_cast<int64_t>(i)}, 2.0f * static_cast<float>(i + 1))),
+    require(at::equal(buckets.main_grad(i),
+                      at::full({100 + static_cast<int64_t>(i)}, 2.0f * static_cast<float>(i + 1))),
             buckets.parameter(i).name);
 }
 
 TEST(GradSync, BucketsAreSentInOneOrderOnAllRanks) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "grad_order", .layout = {.dp = 2}, .timeout = std::chrono::seconds(20)}, 2);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(90))), 0);
+  auto ranks = spawn_ranks(
+      store, {.scenario = "grad_order", .layout = {.dp = 2}, .timeout = std::chrono::seconds(20)},
+      2);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(90))), 0);
 }
 
 }  // namespace retort::parallel::testing

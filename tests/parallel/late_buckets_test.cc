@@ -1,5 +1,5 @@
-// Gradients that are parts on each rank: copies of a slice over tensor-parallel ranks, an embedding tied over two stages; and the
-// norm of a model that no rank holds whole.
+// Gradients that are parts on each rank: copies of a slice over tensor-parallel ranks, an embedding
+// tied over two stages; and the norm of a model that no rank holds whole.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -22,7 +22,8 @@ at::Tensor leaf(int64_t numel) { return at::full({numel}, 0.5).requires_grad_(tr
 
 // The gradient that rank `rank` computes for parameter `salt` in a micro-batch.
 at::Tensor gradient(int64_t rank, int64_t salt, int micro, int64_t numel) {
-  return (at::arange(numel, at::kFloat) * 0.31 + static_cast<double>(rank * 5 + salt * 3 + micro)).sin();
+  return (at::arange(numel, at::kFloat) * 0.31 + static_cast<double>(rank * 5 + salt * 3 + micro))
+      .sin();
 }
 
 // Of all micro-batches.
@@ -30,16 +31,19 @@ at::Tensor gradient(int64_t rank, int64_t salt, int64_t numel) {
   return gradient(rank, salt, 0, numel) + gradient(rank, salt, 1, numel);
 }
 
-// Parameter i's gradient is gradient(rank_of(i), i); ranks that hold a replica compute the same one.
+// Parameter i's gradient is gradient(rank_of(i), i); ranks that hold a replica compute the same
+// one.
 template <class RankOf>
-void run_step(const std::vector<NamedParameter>& parameters, GradBuckets& buckets, RankOf&& rank_of) {
+void run_step(const std::vector<NamedParameter>& parameters, GradBuckets& buckets,
+              RankOf&& rank_of) {
   buckets.begin_step();
   for (int micro = 0; micro < kMicroBatches; ++micro) {
     buckets.set_last_micro_batch(micro == kMicroBatches - 1);
     at::Tensor loss = at::zeros({});
     for (size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor& value = parameters[i].value;
-      loss = loss + (value * gradient(rank_of(i), static_cast<int64_t>(i), micro, value.numel())).sum();
+      loss = loss +
+             (value * gradient(rank_of(i), static_cast<int64_t>(i), micro, value.numel())).sum();
     }
     loss.backward();
   }
@@ -48,13 +52,14 @@ void run_step(const std::vector<NamedParameter>& parameters, GradBuckets& bucket
 
 void require_close(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
   const double error = (got - expected).norm().item<double>();
-  require(error <= 1e-6 * expected.norm().item<double>(), what + " is off by " + std::to_string(error));
+  require(error <= 1e-6 * expected.norm().item<double>(),
+          what + " is off by " + std::to_string(error));
 }
 
 }  // namespace
 
-// Layout tp 4. Of the parameters w is split, k has two copies of each of two slices, norm four copies with a part of the gradient
-// each, and replica four copies that have all of it.
+// Layout tp 4. Of the parameters w is split, k has two copies of each of two slices, norm four
+// copies with a part of the gradient each, and replica four copies that have all of it.
 void partial_copies_scenario() {
   World world(child_world_options());
   const int64_t rank = world.rank();
@@ -62,13 +67,24 @@ void partial_copies_scenario() {
     const std::vector<NamedParameter> parameters{
         {"norm", leaf(9), {.copies = 4, .partial_gradient = true, .counted = rank == 0}},
         {"w", leaf(12)},
-        {"k", leaf(10), {.shape = {20}, .begin = rank / 2 * 10, .copies = 2, .partial_gradient = true, .counted = rank % 2 == 0}},
+        {"k",
+         leaf(10),
+         {.shape = {20},
+          .begin = rank / 2 * 10,
+          .copies = 2,
+          .partial_gradient = true,
+          .counted = rank % 2 == 0}},
         {"replica", leaf(6), {.copies = 4, .counted = rank == 0}},
         {"norm2", leaf(9), {.copies = 4, .partial_gradient = true, .counted = rank == 0}}};
     const auto rank_of = [&](size_t i) { return i == 3 ? int64_t{0} : rank; };
-    GradBuckets buckets(parameters, world.dp(), {.bucket_bytes = 40, .overlap = overlap, .tp = &world.tp(), .mp = &world.mp()});
-    require(buckets.num_buckets() == 5 && buckets.num_late_buckets() == 3, "partial gradients have buckets of their own");
-    require(buckets.place(1).bucket == 0 && buckets.place(3).bucket == 1 && buckets.place(0).bucket == 4, "and they come last");
+    GradBuckets buckets(
+        parameters, world.dp(),
+        {.bucket_bytes = 40, .overlap = overlap, .tp = &world.tp(), .mp = &world.mp()});
+    require(buckets.num_buckets() == 5 && buckets.num_late_buckets() == 3,
+            "partial gradients have buckets of their own");
+    require(buckets.place(1).bucket == 0 && buckets.place(3).bucket == 1 &&
+                buckets.place(0).bucket == 4,
+            "and they come last");
     for (int step = 0; step < 2; ++step) {
       run_step(parameters, buckets, rank_of);
       double squares = 0;
@@ -79,8 +95,8 @@ void partial_copies_scenario() {
         for (int64_t r = 0; r < 4; ++r) {
           at::Tensor sum = at::zeros({n});
           for (int64_t other = 0; other < 4; ++other) {
-            const bool same_slice =
-                i == 0 || i == 4 || (i == 2 && other / 2 == r / 2) || (i == 1 && other == r) || (i == 3 && other == 0);
+            const bool same_slice = i == 0 || i == 4 || (i == 2 && other / 2 == r / 2) ||
+                                    (i == 1 && other == r) || (i == 3 && other == 0);
             if (same_slice) sum += gradient(i == 3 ? 0 : other, salt, n);
           }
           whole.push_back(sum);
@@ -88,12 +104,18 @@ void partial_copies_scenario() {
         require_close(buckets.main_grad(i), whole[static_cast<size_t>(rank)], parameters[i].name);
         const int64_t slices = i == 1 ? 4 : i == 2 ? 2 : 1;
         for (int64_t s = 0; s < slices; ++s)
-          squares += whole[static_cast<size_t>(s * 4 / slices)].to(at::kDouble).square().sum().item<double>();
+          squares += whole[static_cast<size_t>(s * 4 / slices)]
+                         .to(at::kDouble)
+                         .square()
+                         .sum()
+                         .item<double>();
       }
       buckets.scale(0.5);
       const double norm = buckets.norm(), expected = 0.5 * std::sqrt(squares);
-      require(std::abs(norm / expected - 1) < 1e-6, "norm " + std::to_string(norm) + " of " + std::to_string(expected));
-      require(world.all().all_reduce(norm, ReduceOp::kMax) == norm && world.all().all_reduce(norm, ReduceOp::kMin) == norm,
+      require(std::abs(norm / expected - 1) < 1e-6,
+              "norm " + std::to_string(norm) + " of " + std::to_string(expected));
+      require(world.all().all_reduce(norm, ReduceOp::kMax) == norm &&
+                  world.all().all_reduce(norm, ReduceOp::kMin) == norm,
               "the same norm on all ranks");
     }
   }
@@ -104,10 +126,14 @@ void tied_stages_scenario() {
   World world(child_world_options());
   const Coordinate c = world.coordinate();
   for (const bool shard : {false, true}) {
-    const std::vector<NamedParameter> parameters{{"embed", leaf(11), {.tied_stages = true, .counted = c.pp == 0}},
-                                                 {c.pp == 0 ? "layer.0" : "layer.1", leaf(7)}};
-    GradBuckets buckets(parameters, world.dp(), {.embedding = &world.embedding(), .mp = &world.mp(), .shard = shard});
-    require(buckets.num_buckets() == 2 && buckets.num_late_buckets() == 1 && buckets.sharded() == shard, "buckets");
+    const std::vector<NamedParameter> parameters{
+        {"embed", leaf(11), {.tied_stages = true, .counted = c.pp == 0}},
+        {c.pp == 0 ? "layer.0" : "layer.1", leaf(7)}};
+    GradBuckets buckets(parameters, world.dp(),
+                        {.embedding = &world.embedding(), .mp = &world.mp(), .shard = shard});
+    require(
+        buckets.num_buckets() == 2 && buckets.num_late_buckets() == 1 && buckets.sharded() == shard,
+        "buckets");
     run_step(parameters, buckets, [&](size_t) { return world.rank(); });
     at::Tensor embed = at::zeros({11});
     std::vector<at::Tensor> layers{at::zeros({7}), at::zeros({7})};
@@ -119,23 +145,28 @@ void tied_stages_scenario() {
     for (size_t i = 0; i < 2; ++i) {
       const GradBuckets::Part part = buckets.part(i);
       if (part.size() > 0)
-        require_close(buckets.main_grad_part(i), expected[i].slice(0, part.begin, part.end), parameters[i].name);
+        require_close(buckets.main_grad_part(i), expected[i].slice(0, part.begin, part.end),
+                      parameters[i].name);
     }
-    const double norm = buckets.norm(), whole = at::cat({embed, layers[0], layers[1]}).norm().item<double>();
-    require(std::abs(norm / whole - 1) < 1e-6, "norm " + std::to_string(norm) + " of " + std::to_string(whole));
+    const double norm = buckets.norm(),
+                 whole = at::cat({embed, layers[0], layers[1]}).norm().item<double>();
+    require(std::abs(norm / whole - 1) < 1e-6,
+            "norm " + std::to_string(norm) + " of " + std::to_string(whole));
   }
 }
 
 TEST(LateBuckets, CopiesOfASliceSumTheirGradients) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "partial_copies", .layout = {.tp = 4}}, 4);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
 TEST(LateBuckets, StagesOfATiedEmbeddingSumTheirGradients) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "tied_stages", .layout = {.pp = 2, .dp = 2}}, 4);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
 }  // namespace retort::parallel::testing

@@ -25,7 +25,8 @@ std::string error_of(const Layout& layout) {
 TEST(Layout, RanksAndCoordinatesAreInverse) {
   const Layout layout{.tp = 3, .pp = 2, .dp = 5};
   EXPECT_EQ(layout.world_size(), 30);
-  for (int64_t rank = 0; rank < 30; ++rank) EXPECT_EQ(rank_of(layout, coordinate_of(layout, rank)), rank);
+  for (int64_t rank = 0; rank < 30; ++rank)
+    EXPECT_EQ(rank_of(layout, coordinate_of(layout, rank)), rank);
   EXPECT_EQ(coordinate_of(layout, 1), (Coordinate{.tp = 1, .dp = 0, .pp = 0}));
   EXPECT_EQ(coordinate_of(layout, 3), (Coordinate{.tp = 0, .dp = 1, .pp = 0}));
   EXPECT_EQ(coordinate_of(layout, 15), (Coordinate{.tp = 0, .dp = 0, .pp = 1}));
@@ -35,11 +36,13 @@ TEST(Layout, RanksAndCoordinatesAreInverse) {
 }
 
 TEST(RankGroups, TensorParallel) {
-  EXPECT_EQ(rank_groups(kSixteen, "tp"), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 13}, {14, 15}}));
+  EXPECT_EQ(rank_groups(kSixteen, "tp"),
+            (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 13}, {14, 15}}));
 }
 
 TEST(RankGroups, PipelineParallel) {
-  EXPECT_EQ(rank_groups(kSixteen, "pp"), (Groups{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}}));
+  EXPECT_EQ(rank_groups(kSixteen, "pp"),
+            (Groups{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}}));
 }
 
 TEST(RankGroups, ModelParallel) {
@@ -49,14 +52,18 @@ TEST(RankGroups, ModelParallel) {
 }
 
 TEST(RankGroups, DataParallel) {
-  EXPECT_EQ(rank_groups(kSixteen, "dp"), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
+  EXPECT_EQ(rank_groups(kSixteen, "dp"),
+            (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
 }
 
 TEST(RankGroups, DataAndPipelineParallel) {
-  EXPECT_EQ(rank_groups(kSixteen, "dp-pp"), (Groups{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7, 9, 11, 13, 15}}));
+  EXPECT_EQ(rank_groups(kSixteen, "dp-pp"),
+            (Groups{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7, 9, 11, 13, 15}}));
 }
 
-TEST(RankGroups, Embedding) { EXPECT_EQ(embedding_groups(kSixteen), (Groups{{0, 12}, {1, 13}, {2, 14}, {3, 15}})); }
+TEST(RankGroups, Embedding) {
+  EXPECT_EQ(embedding_groups(kSixteen), (Groups{{0, 12}, {1, 13}, {2, 14}, {3, 15}}));
+}
 
 TEST(RankGroups, EmbeddingOfOneStageIsThatStage) {
   EXPECT_EQ(embedding_groups({.tp = 2, .pp = 1, .dp = 2}), (Groups{{0}, {1}, {2}, {3}}));
@@ -71,14 +78,16 @@ TEST(RankGroups, EveryRankStandsOnceInEachPartition) {
       EXPECT_GT(group.front(), previous_first) << axes;
       previous_first = group.front();
       EXPECT_TRUE(std::ranges::is_sorted(group)) << axes;
-      for (int rank : group) ++seen[static_cast<size_t>(rank)];
+      for (int rank : group)
+        ++seen[static_cast<size_t>(rank)];
     }
     EXPECT_EQ(seen, std::vector<int>(24, 1)) << axes;
   }
 }
 
 TEST(RankGroups, RefusesUnknownAndRepeatedAxes) {
-  for (const char* axes : {"", "ep", "tp-", "tp-tp", "tp dp"}) EXPECT_THROW(rank_groups(kSixteen, axes), Error) << axes;
+  for (const char* axes : {"", "ep", "tp-", "tp-tp", "tp dp"})
+    EXPECT_THROW(rank_groups(kSixteen, axes), Error) << axes;
 }
 
 TEST(Layout, ValidateNamesTheField) {
@@ -88,18 +97,27 @@ TEST(Layout, ValidateNamesTheField) {
   EXPECT_NE(error_of({.dp = 0}).find("world.dp is 0"), std::string::npos);
   EXPECT_NE(error_of({.virtual_pp = 0}).find("world.virtual_pp is 0"), std::string::npos);
   EXPECT_NE(error_of({.threads = -2}).find("world.threads is -2"), std::string::npos);
-  EXPECT_NE(error_of({.tp = INT64_MAX, .dp = INT64_MAX}).find("world.tp * world.pp * world.dp"), std::string::npos);
+  EXPECT_NE(error_of({.tp = INT64_MAX, .dp = INT64_MAX}).find("world.tp * world.pp * world.dp"),
+            std::string::npos);
 }
 
 TEST(Layout, OptionsWithoutEffectAreRefused) {
-  EXPECT_NE(error_of({.pp = 2, .dp = 2, .sequence_parallel = true}).find("world.sequence_parallel has no effect with world.tp 1"),
+  EXPECT_NE(error_of({.pp = 2, .dp = 2, .sequence_parallel = true})
+                .find("world.sequence_parallel has no effect with world.tp 1"),
             std::string::npos);
-  EXPECT_NE(error_of({.tp = 2, .dp = 2, .virtual_pp = 2}).find("world.virtual_pp has no effect with world.pp 1"),
+  EXPECT_NE(error_of({.tp = 2, .dp = 2, .virtual_pp = 2})
+                .find("world.virtual_pp has no effect with world.pp 1"),
             std::string::npos);
   EXPECT_NE(error_of({.tp = 2, .pp = 2, .distributed_optimizer = true})
                 .find("world.distributed_optimizer has no effect with world.dp 1"),
             std::string::npos);
-  EXPECT_EQ(error_of({.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .virtual_pp = 2, .distributed_optimizer = true}), "");
+  EXPECT_EQ(error_of({.tp = 2,
+                      .pp = 2,
+                      .dp = 2,
+                      .sequence_parallel = true,
+                      .virtual_pp = 2,
+                      .distributed_optimizer = true}),
+            "");
 }
 
 }  // namespace

@@ -17,11 +17,16 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.golden; }
 std::vector<Case> cases() {
   std::vector<Case> all;
   const std::vector<std::pair<std::string, LrSchedulerType>> types{
-      {"constant", LrSchedulerType::kConstant}, {"linear", LrSchedulerType::kLinear}, {"cosine", LrSchedulerType::kCosine}};
-  for (const auto& [warmup, total] : {std::pair<int64_t, int64_t>{0, 10}, {3, 17}, {1, 1}, {20, 10}}) {
+      {"constant", LrSchedulerType::kConstant},
+      {"linear", LrSchedulerType::kLinear},
+      {"cosine", LrSchedulerType::kCosine}};
+  for (const auto& [warmup, total] :
+       {std::pair<int64_t, int64_t>{0, 10}, {3, 17}, {1, 1}, {20, 10}}) {
     const std::string tag = "/" + std::to_string(warmup) + "/" + std::to_string(total);
     for (const auto& [name, type] : types)
-      all.push_back({"lr/" + name + tag, {.type = type, .learning_rate = 3e-4, .warmup_steps = warmup, .max_steps = total}});
+      all.push_back(
+          {"lr/" + name + tag,
+           {.type = type, .learning_rate = 3e-4, .warmup_steps = warmup, .max_steps = total}});
     if (warmup == 0 || warmup == 3)
       all.push_back({"lr/cosine_min" + tag,
                      {.type = LrSchedulerType::kCosine,
@@ -39,14 +44,16 @@ TEST_P(LrScheduleParity, EqualsTransformers) {
   const std::vector<double> expected = testing::Goldens().at(GetParam().golden);
   ASSERT_EQ(static_cast<int64_t>(expected.size()), GetParam().schedule.max_steps + 1);
   for (size_t step = 0; step < expected.size(); ++step)
-    EXPECT_NEAR(GetParam().schedule.at(static_cast<int64_t>(step)), expected[step], 1e-15) << "step " << step;
+    EXPECT_NEAR(GetParam().schedule.at(static_cast<int64_t>(step)), expected[step], 1e-15)
+        << "step " << step;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LrScheduleParity, ::testing::ValuesIn(cases()));
 
 TEST(LrSchedule, EndsAtMinLrAndStaysThere) {
   for (auto type : {LrSchedulerType::kLinear, LrSchedulerType::kCosine}) {
-    const LrSchedule s{.type = type, .learning_rate = 1.0, .min_lr = 0.25, .warmup_steps = 2, .max_steps = 10};
+    const LrSchedule s{
+        .type = type, .learning_rate = 1.0, .min_lr = 0.25, .warmup_steps = 2, .max_steps = 10};
     EXPECT_DOUBLE_EQ(s.at(0), 0.0);
     EXPECT_DOUBLE_EQ(s.at(1), 0.5);
     EXPECT_DOUBLE_EQ(s.at(2), 1.0);

@@ -1,4 +1,5 @@
-// Asynchronous messages, the exchanges made of them (all_gather_into, reduce_scatter), and the groups of a model-parallel world.
+// Asynchronous messages, the exchanges made of them (all_gather_into, reduce_scatter), and the
+// groups of a model-parallel world.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -18,7 +19,8 @@ using namespace std::chrono_literals;
 Deadline soon() { return Deadline::after(90s); }
 
 void expect_success(std::vector<ChildProcess> ranks) {
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
 void require_equal(const at::Tensor& a, const at::Tensor& b, const std::string& what) {
@@ -27,13 +29,17 @@ void require_equal(const at::Tensor& a, const at::Tensor& b, const std::string& 
 
 // Values whose sum depends on the order of the additions.
 at::Tensor uneven_values(int rank, int64_t numel, int salt = 0) {
-  return (at::arange(numel, at::kDouble) * 1.37 + rank * 2.71 + salt).sin().mul(std::pow(10.0, rank % 3)).to(at::kFloat);
+  return (at::arange(numel, at::kDouble) * 1.37 + rank * 2.71 + salt)
+      .sin()
+      .mul(std::pow(10.0, rank % 3))
+      .to(at::kFloat);
 }
 
 void check_reduce_scatter(Group& group, int64_t k, int salt) {
   const int n = group.size();
   at::Tensor expected = uneven_values(0, n * k, salt);
-  for (int r = 1; r < n; ++r) expected = expected + uneven_values(r, n * k, salt);
+  for (int r = 1; r < n; ++r)
+    expected = expected + uneven_values(r, n * k, salt);
   expected = expected.narrow(0, group.rank() * k, k);
   at::Tensor in = uneven_values(group.rank(), n * k, salt), out = at::empty({k});
   group.reduce_scatter(out, in);
@@ -44,15 +50,20 @@ void check_reduce_scatter(Group& group, int64_t k, int salt) {
   work.wait();
   work.wait();
   require_equal(own, expected, "reduce_scatter in place");
-  in.narrow(0, group.rank() * k, k).copy_(uneven_values(group.rank(), n * k, salt).narrow(0, group.rank() * k, k));
-  require_equal(in, uneven_values(group.rank(), n * k, salt), "reduce_scatter in place leaves the other parts");
+  in.narrow(0, group.rank() * k, k)
+      .copy_(uneven_values(group.rank(), n * k, salt).narrow(0, group.rank() * k, k));
+  require_equal(in, uneven_values(group.rank(), n * k, salt),
+                "reduce_scatter in place leaves the other parts");
 }
 
 void check_all_gather_into(Group& group, at::ScalarType dtype) {
   const int n = group.size();
-  const auto part = [&](int r) { return (at::arange(5, at::kLong) + 7 * r).remainder(11).to(dtype); };
+  const auto part = [&](int r) {
+    return (at::arange(5, at::kLong) + 7 * r).remainder(11).to(dtype);
+  };
   std::vector<at::Tensor> parts;
-  for (int r = 0; r < n; ++r) parts.push_back(part(r));
+  for (int r = 0; r < n; ++r)
+    parts.push_back(part(r));
   const at::Tensor expected = at::cat(parts);
   at::Tensor out = at::zeros({n * 5}, dtype);
   group.all_gather_into(out, part(group.rank()));
@@ -64,46 +75,61 @@ void check_all_gather_into(Group& group, at::ScalarType dtype) {
   require_equal(out, expected, std::string("all_gather_into in place ") + c10::toString(dtype));
 }
 
-// Every rank sends to the next one and has several messages on their way; with waiting sends this ring would stand still.
+// Every rank sends to the next one and has several messages on their way; with waiting sends this
+// ring would stand still.
 void check_ring(Group& group) {
-  const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
+  const int next = (group.rank() + 1) % group.size(),
+            previous = (group.rank() + group.size() - 1) % group.size();
   constexpr int kMessages = 4;
   std::vector<at::Tensor> in;
   std::vector<Work> works;
-  for (int m = 0; m < kMessages; ++m) works.push_back(group.send_async(uneven_values(group.rank(), 50'000, m), next, m / 2));
+  for (int m = 0; m < kMessages; ++m)
+    works.push_back(group.send_async(uneven_values(group.rank(), 50'000, m), next, m / 2));
   for (int m = 0; m < kMessages; ++m) {
     in.push_back(at::empty({50'000}));
     works.push_back(group.recv_async(in.back(), previous, m / 2));
   }
-  for (Work& work : works) work.wait();
+  for (Work& work : works)
+    work.wait();
   for (int m = 0; m < kMessages; ++m)
-    require_equal(in[static_cast<size_t>(m)], uneven_values(previous, 50'000, m), "messages of one tag keep their order");
+    require_equal(in[static_cast<size_t>(m)], uneven_values(previous, 50'000, m),
+                  "messages of one tag keep their order");
   group.send_async(at::zeros({0}), next).wait();  // none
 }
 
 void check_refusals(Group& group) {
   const auto code = [](auto&& body) { return error_of(body).code(); };
-  at::Tensor k = at::zeros({4}), nk = at::zeros({4 * group.size()}), wrong = at::zeros({4 * group.size() + 1});
+  at::Tensor k = at::zeros({4}), nk = at::zeros({4 * group.size()}),
+             wrong = at::zeros({4 * group.size() + 1});
   at::Tensor half = nk.to(at::kBFloat16), half_part = k.to(at::kBFloat16);
   const int next = (group.rank() + 1) % group.size();
-  require(code([&] { group.reduce_scatter(k, wrong); }) == ErrorCode::kInvalidArgument, "sizes of reduce_scatter");
-  require(code([&] { group.all_gather_into(wrong, k); }) == ErrorCode::kInvalidArgument, "sizes of all_gather_into");
-  require(code([&] { group.all_gather_into(half, k); }) == ErrorCode::kInvalidArgument, "two dtypes");
-  require(code([&] { group.reduce_scatter(half_part, half); }) == ErrorCode::kInvalidArgument, "sums are of fp32");
-  require(code([&] { group.send_async(k, next, 1 << 30); }) == ErrorCode::kInvalidArgument, "tag too large");
-  require(code([&] { group.recv_async(k, next, -1); }) == ErrorCode::kInvalidArgument, "negative tag");
-  require(code([&] { group.recv_async(k, group.rank()); }) == ErrorCode::kInvalidArgument, "from itself");
+  require(code([&] { group.reduce_scatter(k, wrong); }) == ErrorCode::kInvalidArgument,
+          "sizes of reduce_scatter");
+  require(code([&] { group.all_gather_into(wrong, k); }) == ErrorCode::kInvalidArgument,
+          "sizes of all_gather_into");
+  require(code([&] { group.all_gather_into(half, k); }) == ErrorCode::kInvalidArgument,
+          "two dtypes");
+  require(code([&] { group.reduce_scatter(half_part, half); }) == ErrorCode::kInvalidArgument,
+          "sums are of fp32");
+  require(code([&] { group.send_async(k, next, 1 << 30); }) == ErrorCode::kInvalidArgument,
+          "tag too large");
+  require(code([&] { group.recv_async(k, next, -1); }) == ErrorCode::kInvalidArgument,
+          "negative tag");
+  require(code([&] { group.recv_async(k, group.rank()); }) == ErrorCode::kInvalidArgument,
+          "from itself");
 }
 
 void exchange_scenario() {
   World world(child_world_options());
   Group& group = world.dp();
   check_refusals(group);  // they leave the group usable
-  for (const int64_t k : {int64_t{1}, int64_t{1000}, int64_t{3001}}) check_reduce_scatter(group, k, 3);
+  for (const int64_t k : {int64_t{1}, int64_t{1000}, int64_t{3001}})
+    check_reduce_scatter(group, k, 3);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kBool})
     check_all_gather_into(group, dtype);
   check_ring(group);
-  // Several in flight at once, waited for in another order than launched, and a collective of Gloo between them.
+  // Several in flight at once, waited for in another order than launched, and a collective of Gloo
+  // between them.
   const int n = group.size();
   std::vector<at::Tensor> in, out;
   std::vector<Work> works;
@@ -116,7 +142,8 @@ void exchange_scenario() {
     works.push_back(group.reduce_scatter_async(out[i], in[i]));
     if (i == 1) works.push_back(group.all_reduce_async(ones));
   }
-  for (size_t i = works.size(); i-- > 0;) works[i].wait();
+  for (size_t i = works.size(); i-- > 0;)
+    works[i].wait();
   require_equal(ones, at::full({9}, static_cast<float>(n)), "all_reduce between exchanges");
   for (size_t i = 0; i < 3; ++i) {
     at::Tensor again = at::empty({700});
@@ -153,8 +180,10 @@ void check_group(Group& group, const std::string& name, const std::vector<int>& 
   require(group.name() == "student." + name, group.name());
   require(group.ranks() == ranks, name + " has the right ranks");
   int64_t sum = 0;
-  for (const int r : ranks) sum += r;
-  require(group.all_reduce(int64_t{group.ranks()[static_cast<size_t>(group.rank())]}) == sum, name + " reduces over them");
+  for (const int r : ranks)
+    sum += r;
+  require(group.all_reduce(int64_t{group.ranks()[static_cast<size_t>(group.rank())]}) == sum,
+          name + " reduces over them");
 }
 
 // Layout tp 2, pp 2.
@@ -173,14 +202,17 @@ void pipeline_and_data_scenario() {
   const int dp = static_cast<int>(world.coordinate().dp), me = static_cast<int>(world.rank());
   check_group(world.mp(), "mp", {dp, dp + 2, dp + 4});
   check_group(world.dp_pp(), "dp_pp", {0, 1, 2, 3, 4, 5});
-  check_group(world.embedding(), "embedding", world.coordinate().pp == 1 ? std::vector<int>{me} : std::vector<int>{dp, dp + 4});
+  check_group(world.embedding(), "embedding",
+              world.coordinate().pp == 1 ? std::vector<int>{me} : std::vector<int>{dp, dp + 4});
 }
 
 TEST(Messages, GroupsOfAModelParallelWorld) {
   StoreServer store("127.0.0.1");
-  expect_success(spawn_ranks(store, {.scenario = "tensor_and_pipeline", .layout = {.tp = 2, .pp = 2}}, 4));
+  expect_success(
+      spawn_ranks(store, {.scenario = "tensor_and_pipeline", .layout = {.tp = 2, .pp = 2}}, 4));
   StoreServer other("127.0.0.1");
-  expect_success(spawn_ranks(other, {.scenario = "pipeline_and_data", .layout = {.pp = 3, .dp = 2}}, 6));
+  expect_success(
+      spawn_ranks(other, {.scenario = "pipeline_and_data", .layout = {.pp = 3, .dp = 2}}, 6));
 }
 
 // Two worlds in each of two processes, used in opposite orders.
@@ -190,7 +222,9 @@ void two_new_worlds_scenario() {
   teacher.store_prefix = "run/teacher/0/";
   teacher.layout = {.pp = 2};
   World a(student), b(teacher);
-  require(a.mp().size() == 2 && a.embedding().size() == 1 && b.mp().size() == 2 && b.embedding().size() == 2, "groups");
+  require(a.mp().size() == 2 && a.embedding().size() == 1 && b.mp().size() == 2 &&
+              b.embedding().size() == 2,
+          "groups");
   at::Tensor in_a = uneven_values(static_cast<int>(a.rank()), 2000), out_a = at::empty({1000});
   at::Tensor in_b = at::full({1000}, b.rank(), at::kFloat), out_b = at::empty({2000});
   Work wa, wb;
@@ -203,7 +237,9 @@ void two_new_worlds_scenario() {
   }
   wa.wait();
   wb.wait();
-  require_equal(out_a, (uneven_values(0, 2000) + uneven_values(1, 2000)).narrow(0, 1000 * a.rank(), 1000), "world a");
+  require_equal(out_a,
+                (uneven_values(0, 2000) + uneven_values(1, 2000)).narrow(0, 1000 * a.rank(), 1000),
+                "world a");
   require_equal(out_b, at::cat({at::zeros({1000}), at::ones({1000})}), "world b");
 }
 
@@ -228,10 +264,12 @@ void stopped_exchange_scenario() {
 
 TEST(Messages, AStoppedRankIsATimeoutThatNamesGroupAndOperation) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "stopped_exchange", .layout = {.dp = 2}, .timeout = 5s}, 2);
-  for (const std::string expected : {"group=student.dp rank=0 op=reduce_scatter sequence=1 shape=Float[600]",
-                                     "group=student.all rank=0 op=all_gather_into sequence=2 shape=Float[300]",
-                                     "group=student.dp_pp rank=0 op=recv sequence=1 shape=Float[600]"}) {
+  auto ranks =
+      spawn_ranks(store, {.scenario = "stopped_exchange", .layout = {.dp = 2}, .timeout = 5s}, 2);
+  for (const std::string expected :
+       {"group=student.dp rank=0 op=reduce_scatter sequence=1 shape=Float[600]",
+        "group=student.all rank=0 op=all_gather_into sequence=2 shape=Float[300]",
+        "group=student.dp_pp rank=0 op=recv sequence=1 shape=Float[600]"}) {
     EXPECT_EQ(ranks[0].read_line(soon()), "timeout");
     const std::string text = ranks[0].read_line(soon());
     EXPECT_NE(text.find(expected), std::string::npos) << text;

@@ -1,5 +1,5 @@
-// Tensors between the stages of a pipeline: the traffic of both schedules, and how a wrong message, a lost and a stopped stage
-// are reported.
+// Tensors between the stages of a pipeline: the traffic of both schedules, and how a wrong message,
+// a lost and a stopped stage are reported.
 #include "parallel/pipeline_channel.h"
 
 #include <gtest/gtest.h>
@@ -28,15 +28,20 @@ using Kind = PipelineAction::Kind;
 
 Deadline soon() { return Deadline::after(90s); }
 
-constexpr std::array<at::ScalarType, 5> kDtypes{at::kFloat, at::kBFloat16, at::kLong, at::kDouble, at::kBool};
+constexpr std::array<at::ScalarType, 5> kDtypes{at::kFloat, at::kBFloat16, at::kLong, at::kDouble,
+                                                at::kBool};
 
-// The tensor of a message: shape, dtype and content follow from the label, so that both ends know it.
+// The tensor of a message: shape, dtype and content follow from the label, so that both ends know
+// it.
 at::Tensor message_of(const PipelineAction& label, int64_t pass) {
-  std::mt19937 random(
-      static_cast<uint32_t>(pass * 10'000 + label.micro_batch * 100 + label.chunk * 10 + static_cast<int64_t>(label.kind)));
-  const auto draw = [&](int64_t below) { return static_cast<int64_t>(random() % static_cast<uint32_t>(below)); };
+  std::mt19937 random(static_cast<uint32_t>(pass * 10'000 + label.micro_batch * 100 +
+                                            label.chunk * 10 + static_cast<int64_t>(label.kind)));
+  const auto draw = [&](int64_t below) {
+    return static_cast<int64_t>(random() % static_cast<uint32_t>(below));
+  };
   const at::ScalarType dtype = kDtypes[static_cast<size_t>(draw(kDtypes.size()))];
-  const int64_t rows = draw(5) == 0 ? 0 : draw(draw(4) == 0 ? 60'000 : 20), columns = 1 + draw(9), first = draw(100);
+  const int64_t rows = draw(5) == 0 ? 0 : draw(draw(4) == 0 ? 60'000 : 20), columns = 1 + draw(9),
+                first = draw(100);
   const at::Tensor values = at::arange(first, first + rows * columns, at::kLong).remainder(101);
   if (draw(6) == 0) return values.to(dtype);                            // one dimension
   if (draw(6) == 0) return values.view({columns, rows}).to(dtype).t();  // not contiguous
@@ -51,8 +56,10 @@ void pass_messages(PipelineChannel& channel, const PipelineOptions& o, int64_t p
       const at::Tensor expected = message_of(input->label, pass);
       const at::Tensor got = pass % 2 == 0
                                  ? channel.recv(input->stage, input->label)
-                                 : channel.recv(input->stage, input->label, expected.sizes().vec(), expected.scalar_type());
-      require(got.scalar_type() == expected.scalar_type() && got.sizes() == expected.sizes() && at::equal(got, expected),
+                                 : channel.recv(input->stage, input->label, expected.sizes().vec(),
+                                                expected.scalar_type());
+      require(got.scalar_type() == expected.scalar_type() && got.sizes() == expected.sizes() &&
+                  at::equal(got, expected),
               "the input of " + to_string(action) + " is what was sent");
       require(got.is_contiguous() && !got.requires_grad(), "a fresh tensor");
     }
@@ -92,11 +99,14 @@ class PipelineTraffic : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(PipelineTraffic, OfBothSchedulesArrivesAsSent) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "pipeline_traffic", .layout = {.pp = GetParam()}}, GetParam());
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  auto ranks = spawn_ranks(store, {.scenario = "pipeline_traffic", .layout = {.pp = GetParam()}},
+                           GetParam());
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(PipelineChannel, PipelineTraffic, ::testing::Values(2, 3, 4), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(PipelineChannel, PipelineTraffic, ::testing::Values(2, 3, 4),
+                         ::testing::PrintToStringParamName());
 
 void pipeline_kinds_scenario() {
   World world(child_world_options());
@@ -114,11 +124,14 @@ void pipeline_kinds_scenario() {
 
 TEST(PipelineChannel, ForwardsAndBackwardsDoNotWaitForEachOther) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "pipeline_kinds", .layout = {.pp = 2}, .timeout = 20s}, 2);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  auto ranks =
+      spawn_ranks(store, {.scenario = "pipeline_kinds", .layout = {.pp = 2}, .timeout = 20s}, 2);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
-// Stage 1 takes nothing until the test says so, some time after stage 0 has posted as much as it may.
+// Stage 1 takes nothing until the test says so, some time after stage 0 has posted as much as it
+// may.
 void pipeline_bound_scenario() {
   const World::Options options = child_world_options();
   World world(options);
@@ -126,7 +139,8 @@ void pipeline_bound_scenario() {
   PipelineChannel channel(world.pp(), 2);
   const auto label = [](int64_t m) { return PipelineAction{Kind::kForward, 0, m}; };
   if (world.rank() == 0) {
-    for (int64_t m = 0; m < 2; ++m) channel.send(at::full({1000, 10}, m), 1, label(m));
+    for (int64_t m = 0; m < 2; ++m)
+      channel.send(at::full({1000, 10}, m), 1, label(m));
     require(channel.in_flight() == 2, "two are on their way");
     say("two");
     channel.send(at::full({1000, 10}, 2), 1, label(2));
@@ -155,14 +169,16 @@ TEST(PipelineChannel, SendsReturnAtOnceUntilTooManyAreOnTheirWay) {
   auto ranks = spawn_ranks(store, {.scenario = "pipeline_bound", .layout = {.pp = 2}}, 2);
   EXPECT_EQ(ranks[0].read_line(soon()), "two");
   ranks[1].write_line("go");
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
 void pipeline_mismatch_scenario() {
   World world(child_world_options());
   Group& pp = world.pp();
   const at::Tensor message = at::zeros({3, 4});
-  const auto exchange = [&](const PipelineAction& sent, const std::function<void(PipelineChannel&)>& receive) {
+  const auto exchange = [&](const PipelineAction& sent,
+                            const std::function<void(PipelineChannel&)>& receive) {
     PipelineChannel channel(pp);
     if (pp.rank() == 0) channel.send(message, 1, sent);
     if (pp.rank() == 1) say(error_of([&] { receive(channel); }).what());
@@ -170,36 +186,48 @@ void pipeline_mismatch_scenario() {
   };
   if (pp.rank() == 0) {
     PipelineChannel channel(pp);
-    for (const at::Tensor& wrong : {at::zeros({1, 2, 3}), at::zeros({2}, at::kComplexFloat), at::Tensor()})
-      require(error_of([&] { channel.send(wrong, 1, {Kind::kForward, 0, 0}); }).code() == ErrorCode::kInvalidArgument, "refused");
+    for (const at::Tensor& wrong :
+         {at::zeros({1, 2, 3}), at::zeros({2}, at::kComplexFloat), at::Tensor()})
+      require(error_of([&] {
+                channel.send(wrong, 1, {Kind::kForward, 0, 0});
+              }).code() == ErrorCode::kInvalidArgument,
+              "refused");
     require(error_of([&] {
               channel.send(message, 2, {Kind::kForward, 0, 0});
             }).code() == ErrorCode::kInvalidArgument,
             "no stage 2");
-    require(error_of([&] { PipelineChannel(pp, 1); }).code() == ErrorCode::kInvalidArgument, "too few sends in flight");
+    require(error_of([&] { PipelineChannel(pp, 1); }).code() == ErrorCode::kInvalidArgument,
+            "too few sends in flight");
     require(channel.in_flight() == 0, "nothing was sent");
   }
   exchange({Kind::kForward, 1, 3}, [](PipelineChannel& c) { c.recv(0, {Kind::kForward, 1, 2}); });
   // The tensor of the message that was refused is still there: the other kind has other tags.
-  exchange({Kind::kBackward, 0, 0}, [](PipelineChannel& c) { c.recv(0, {Kind::kBackward, 0, 0}, std::vector<int64_t>{3, 5}); });
+  exchange({Kind::kBackward, 0, 0}, [](PipelineChannel& c) {
+    c.recv(0, {Kind::kBackward, 0, 0}, std::vector<int64_t>{3, 5});
+  });
 }
 
 TEST(PipelineChannel, AMessageThatIsNotTheExpectedOneIsAMismatch) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "pipeline_mismatch", .layout = {.pp = 2}}, 2);
+  EXPECT_EQ(
+      ranks[1].read_line(soon()),
+      "expected the input of forward of chunk 1, micro-batch 2, but got that of forward of chunk "
+      "1, micro-batch 3; do all "
+      "stages have "
+      "the same schedule? [mismatch stage=1 from_stage=0 kind=forward chunk=1 micro_batch=2]");
   EXPECT_EQ(ranks[1].read_line(soon()),
-            "expected the input of forward of chunk 1, micro-batch 2, but got that of forward of chunk 1, micro-batch 3; do all "
-            "stages have "
-            "the same schedule? [mismatch stage=1 from_stage=0 kind=forward chunk=1 micro_batch=2]");
-  EXPECT_EQ(ranks[1].read_line(soon()),
-            "expected Float[3, 5] from the other stage, but got Float[3, 4]; do all stages have the same batch and model? "
+            "expected Float[3, 5] from the other stage, but got Float[3, 4]; do all stages have "
+            "the same batch and model? "
             "[mismatch stage=1 from_stage=0 kind=backward chunk=0 micro_batch=0]");
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
 namespace {
 
-// Runs 1F1B; the middle stage ends after its first two actions by the signal that is the scenario's.
+// Runs 1F1B; the middle stage ends after its first two actions by the signal that is the
+// scenario's.
 void lose_a_stage(int signal) {
   World world(child_world_options());
   Group& pp = world.pp();
@@ -207,7 +235,8 @@ void lose_a_stage(int signal) {
   pp.barrier();
   const Error e = error_of([&] {
     int64_t actions = 0;
-    for (const PipelineAction& action : pipeline_schedule({.pp = 3, .stage = pp.rank(), .micro_batches = 8})) {
+    for (const PipelineAction& action :
+         pipeline_schedule({.pp = 3, .stage = pp.rank(), .micro_batches = 8})) {
       if (pp.rank() == 1 && actions++ == 2) raise(signal);
       const auto input = pipeline_input(action, pp.rank(), 3, 1);
       const auto output = pipeline_output(action, pp.rank(), 3, 1);
@@ -224,8 +253,9 @@ void lose_a_stage(int signal) {
 
 void expect_named(const std::string& text, int stage) {
   const std::string other = stage == 0 ? "_stage=1" : "from_stage=1";
-  for (const std::string& part : {std::string("group=student.pp"), "stage=" + std::to_string(stage), other, std::string("kind="),
-                                  std::string("chunk=0"), std::string("micro_batch=")})
+  for (const std::string& part :
+       {std::string("group=student.pp"), "stage=" + std::to_string(stage), other,
+        std::string("kind="), std::string("chunk=0"), std::string("micro_batch=")})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
 }
 
@@ -236,7 +266,8 @@ void pipeline_stopped_scenario() { lose_a_stage(SIGSTOP); }
 
 TEST(PipelineChannel, NeighboursOfAKilledStageGetANamedError) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "pipeline_killed", .layout = {.pp = 3}, .timeout = 20s}, 3);
+  auto ranks =
+      spawn_ranks(store, {.scenario = "pipeline_killed", .layout = {.pp = 3}, .timeout = 20s}, 3);
   EXPECT_EQ(ranks[1].wait(soon()), 128 + SIGKILL);
   for (int stage : {0, 2}) {
     ChildProcess& survivor = ranks[static_cast<size_t>(stage)];
@@ -249,7 +280,8 @@ TEST(PipelineChannel, NeighboursOfAKilledStageGetANamedError) {
 
 TEST(PipelineChannel, AStoppedStageIsATimeoutOfItsNeighbours) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "pipeline_stopped", .layout = {.pp = 3}, .timeout = 8s}, 3);
+  auto ranks =
+      spawn_ranks(store, {.scenario = "pipeline_stopped", .layout = {.pp = 3}, .timeout = 8s}, 3);
   for (int stage : {0, 2}) {
     EXPECT_EQ(ranks[static_cast<size_t>(stage)].read_line(soon()), "timeout");
     expect_named(ranks[static_cast<size_t>(stage)].read_line(soon()), stage);

@@ -20,37 +20,44 @@ struct Message {
 };
 
 // One stage's list, checked alone.
-void check_list(const PipelineCase& c, int64_t stage, const std::vector<PipelineAction>& actions, PipelineRun& run) {
+void check_list(const PipelineCase& c, int64_t stage, const std::vector<PipelineAction>& actions,
+                PipelineRun& run) {
   std::set<std::pair<int64_t, int64_t>> forwards, backwards;
   int64_t peak = 0;
   const auto problem = [&](const PipelineAction& action, const std::string& what) {
-    run.problems.push_back("stage " + std::to_string(stage) + ": " + to_string(action) + " " + what);
+    run.problems.push_back("stage " + std::to_string(stage) + ": " + to_string(action) + " " +
+                           what);
   };
   for (const PipelineAction& action : actions) {
     const std::pair<int64_t, int64_t> key{action.chunk, action.micro_batch};
-    if (action.chunk < 0 || action.chunk >= c.virtual_pp || action.micro_batch < 0 || action.micro_batch >= c.micro_batches)
+    if (action.chunk < 0 || action.chunk >= c.virtual_pp || action.micro_batch < 0 ||
+        action.micro_batch >= c.micro_batches)
       problem(action, "does not exist");
     else if (!(action.kind == Kind::kForward ? forwards : backwards).insert(key).second)
       problem(action, "comes twice");
     else if (action.kind == Kind::kBackward && !forwards.contains(key))
       problem(action, "comes before its forward");
-    peak = std::max(peak, static_cast<int64_t>(forwards.size()) - static_cast<int64_t>(backwards.size()));
+    peak = std::max(peak,
+                    static_cast<int64_t>(forwards.size()) - static_cast<int64_t>(backwards.size()));
   }
   for (int64_t chunk = 0; chunk < c.virtual_pp; ++chunk)
     for (int64_t m = 0; m < c.micro_batches; ++m) {
       if (!forwards.contains({chunk, m})) problem({Kind::kForward, chunk, m}, "is missing");
-      if (!c.forward_only && !backwards.contains({chunk, m})) problem({Kind::kBackward, chunk, m}, "is missing");
+      if (!c.forward_only && !backwards.contains({chunk, m}))
+        problem({Kind::kBackward, chunk, m}, "is missing");
     }
   run.peak_live.push_back(peak);
 }
 
-// Each stage does one thing at a time and only waits for messages, so the outcome does not depend on the order in which stages
-// are looked at.
+// Each stage does one thing at a time and only waits for messages, so the outcome does not depend
+// on the order in which stages are looked at.
 class Simulation {
  public:
-  Simulation(const PipelineCase& c, const std::vector<std::vector<PipelineAction>>& lists, PipelineRun& run)
+  Simulation(const PipelineCase& c, const std::vector<std::vector<PipelineAction>>& lists,
+             PipelineRun& run)
       : c_(c), run_(run), stages_(lists.size()) {
-    for (size_t s = 0; s < lists.size(); ++s) stages_[s].list = &lists[s];
+    for (size_t s = 0; s < lists.size(); ++s)
+      stages_[s].list = &lists[s];
     run_.steps.resize(lists.size());
   }
 
@@ -58,7 +65,8 @@ class Simulation {
     for (bool progress = true; progress;) {
       progress = false;
       for (int64_t s = 0; s < c_.pp; ++s)
-        while (advance(s)) progress = true;
+        while (advance(s))
+          progress = true;
     }
     std::string stuck;
     for (int64_t s = 0; s < c_.pp; ++s) {
@@ -66,8 +74,9 @@ class Simulation {
       run_.time = std::max(run_.time, stage.now);
       if (stage.next == stage.list->size() && !stage.sending) continue;
       stuck += (stuck.empty() ? "deadlock: stage " : "; stage ") + std::to_string(s) +
-               (stage.sending ? " waits until its " + to_string(stage.in_flight.front()->label) + " is taken"
-                              : " waits for the input of " + to_string((*stage.list)[stage.next]));
+               (stage.sending
+                    ? " waits until its " + to_string(stage.in_flight.front()->label) + " is taken"
+                    : " waits for the input of " + to_string((*stage.list)[stage.next]));
     }
     if (!stuck.empty()) run_.problems.push_back(stuck);
   }
@@ -95,12 +104,14 @@ class Simulation {
       stage.now = std::max(stage.now, message.sent);
       message.taken = stage.now;
       if (message.label != action)
-        run_.problems.push_back("stage " + std::to_string(s) + " expects the input of " + to_string(action) +
-                                " and gets that of " + to_string(message.label));
+        run_.problems.push_back("stage " + std::to_string(s) + " expects the input of " +
+                                to_string(action) + " and gets that of " +
+                                to_string(message.label));
       wire.pop_front();
     }
     const double start = stage.now;
-    stage.now += (action.kind == Kind::kForward ? c_.forward_time : c_.backward_time) / static_cast<double>(c_.virtual_pp);
+    stage.now += (action.kind == Kind::kForward ? c_.forward_time : c_.backward_time) /
+                 static_cast<double>(c_.virtual_pp);
     run_.steps[static_cast<size_t>(s)].push_back({action, start, stage.now});
     ++stage.next;
     if (const auto output = pipeline_output(action, s, c_.pp, c_.virtual_pp)) {
@@ -126,14 +137,16 @@ class Simulation {
   const PipelineCase& c_;
   PipelineRun& run_;
   std::vector<Stage> stages_;
-  std::map<std::tuple<int64_t, int64_t, Kind>, std::deque<std::shared_ptr<Message>>> wires_;  // from, to, kind
+  // from, to, kind
+  std::map<std::tuple<int64_t, int64_t, Kind>, std::deque<std::shared_ptr<Message>>> wires_;
 };
 
 }  // namespace
 
 double PipelineRun::idle() const {
   double work = 0;
-  for (const Step& step : steps.front()) work += step.end - step.start;
+  for (const Step& step : steps.front())
+    work += step.end - step.start;
   return (time - work) / work;
 }
 
@@ -148,9 +161,11 @@ std::vector<std::vector<PipelineAction>> all_stages(const PipelineCase& c) {
   return stages;
 }
 
-PipelineRun simulate(const PipelineCase& c, const std::vector<std::vector<PipelineAction>>& stages) {
+PipelineRun simulate(const PipelineCase& c,
+                     const std::vector<std::vector<PipelineAction>>& stages) {
   PipelineRun run;
-  for (int64_t stage = 0; stage < c.pp; ++stage) check_list(c, stage, stages[static_cast<size_t>(stage)], run);
+  for (int64_t stage = 0; stage < c.pp; ++stage)
+    check_list(c, stage, stages[static_cast<size_t>(stage)], run);
   Simulation(c, stages, run).run();
   return run;
 }

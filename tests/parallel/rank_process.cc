@@ -8,16 +8,18 @@ namespace retort::parallel::testing {
 
 using testing_support::ChildProcess;
 
-std::vector<ChildProcess> spawn_ranks(const StoreServer& store, const RankOptions& options, int64_t count, int64_t first) {
+std::vector<ChildProcess> spawn_ranks(const StoreServer& store, const RankOptions& options,
+                                      int64_t count, int64_t first) {
   std::vector<ChildProcess> ranks;
   for (int64_t rank = first; rank < first + count; ++rank)
-    ranks.push_back(
-        ChildProcess::spawn({.role = options.scenario,
-                             .args = {std::to_string(rank), std::to_string(options.layout.tp), std::to_string(options.layout.pp),
-                                      std::to_string(options.layout.dp), std::to_string(store.port()), options.prefix,
-                                      std::to_string(options.timeout.count())},
-                             .env = {},
-                             .program = {}}));
+    ranks.push_back(ChildProcess::spawn(
+        {.role = options.scenario,
+         .args = {std::to_string(rank), std::to_string(options.layout.tp),
+                  std::to_string(options.layout.pp), std::to_string(options.layout.dp),
+                  std::to_string(store.port()), options.prefix,
+                  std::to_string(options.timeout.count())},
+         .env = {},
+         .program = {}}));
   return ranks;
 }
 
@@ -26,7 +28,8 @@ World::Options child_world_options() {
   World::Options options;
   options.role = "student";
   options.rank = std::stoll(args.at(0));
-  options.layout = {.tp = std::stoll(args.at(1)), .pp = std::stoll(args.at(2)), .dp = std::stoll(args.at(3))};
+  options.layout = {
+      .tp = std::stoll(args.at(1)), .pp = std::stoll(args.at(2)), .dp = std::stoll(args.at(3))};
   options.store_port = static_cast<uint16_t>(std::stoi(args.at(4)));
   options.store_prefix = args.at(5);
   options.timeout = std::chrono::milliseconds(std::stoll(args.at(6)));

@@ -1,5 +1,5 @@
-// Ranks of a world as child processes of a test: the test starts them by the name of a scenario, each runs it and exits
-// 0, or prints why not and exits 1.
+// Ranks of a world as child processes of a test: the test starts them by the name of a scenario,
+// each runs it and exits 0, or prints why not and exits 1.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,8 @@ struct RankOptions {
 };
 
 // In the test. Ranks [first, first + count) of the layout.
-std::vector<testing_support::ChildProcess> spawn_ranks(const StoreServer& store, const RankOptions& options, int64_t count,
+std::vector<testing_support::ChildProcess> spawn_ranks(const StoreServer& store,
+                                                       const RankOptions& options, int64_t count,
                                                        int64_t first = 0);
 
 // In a child: the world's options as spawn_ranks gave them.

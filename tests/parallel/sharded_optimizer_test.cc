@@ -1,4 +1,5 @@
-// ZeRO-1: an optimizer sharded over dp makes the same updates as one that every rank has whole, with its part of the state.
+// ZeRO-1: an optimizer sharded over dp makes the same updates as one that every rank has whole,
+// with its part of the state.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -23,7 +24,8 @@ constexpr size_t kWait = 2;  // parameters waited for at once
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(90)); }
 
-// A part of the model with everything that trains it. Sizes that no number of ranks divides; one parameter is bigger than a bucket.
+// A part of the model with everything that trains it. Sizes that no number of ranks divides; one
+// parameter is bigger than a bucket.
 struct Training {
   std::vector<NamedParameter> parameters;
   GradBuckets buckets;
@@ -40,7 +42,8 @@ struct Training {
     std::vector<NamedParameter> parameters;
     const auto add = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
       const int64_t numel = c10::multiply_integers(shape);
-      const at::Tensor value = (at::arange(numel, at::kDouble) * 0.7 + static_cast<double>(parameters.size())).sin();
+      const at::Tensor value =
+          (at::arange(numel, at::kDouble) * 0.7 + static_cast<double>(parameters.size())).sin();
       parameters.push_back({name, value.view(shape).to(type).requires_grad_(true)});
     };
     add("embed", {7, 9}, dtype);
@@ -60,7 +63,10 @@ struct Training {
       at::Tensor loss = at::zeros({});
       for (size_t i = 0; i < parameters.size(); ++i) {
         if (i % kWait == 0) gather.wait(i, std::min(i + kWait, parameters.size()));
-        loss = loss + (parameters[i].value * (1.5 + 0.5 * static_cast<double>(rank)) + 0.1 * (number + micro)).sin().sum();
+        loss = loss + (parameters[i].value * (1.5 + 0.5 * static_cast<double>(rank)) +
+                       0.1 * (number + micro))
+                          .sin()
+                          .sum();
       }
       loss.backward();
     }
@@ -79,21 +85,25 @@ double relative_error(const at::Tensor& got, const at::Tensor& expected) {
   return (a - b).norm().item<double>() / b.norm().item<double>();
 }
 
-// Everything that the dp ranks hold of each state tensor, put together. Every element must be there once.
-std::map<std::string, at::Tensor> assembled_state(const AdamW& optimizer, Group& dp, const std::vector<TensorPiece>& names) {
+// Everything that the dp ranks hold of each state tensor, put together. Every element must be there
+// once.
+std::map<std::string, at::Tensor> assembled_state(const AdamW& optimizer, Group& dp,
+                                                  const std::vector<TensorPiece>& names) {
   std::map<std::string, at::Tensor> result;
   const std::vector<TensorPiece> mine = optimizer.state(true);
   for (const TensorPiece& piece : names) {
     at::Tensor whole = at::zeros({piece.values.numel()}), count = at::zeros({piece.values.numel()});
     for (const TensorPiece& m : mine) {
       if (m.name != piece.name) continue;
-      require(m.shape == piece.shape && m.slice_shape == piece.slice_shape, "shapes of the pieces of " + m.name);
+      require(m.shape == piece.shape && m.slice_shape == piece.slice_shape,
+              "shapes of the pieces of " + m.name);
       whole.narrow(0, m.begin, m.values.numel()).add_(m.values);
       count.narrow(0, m.begin, m.values.numel()).add_(1);
     }
     dp.all_reduce(whole);
     dp.all_reduce(count);
-    require(at::equal(count, at::ones_like(count)), "the pieces of " + piece.name + " cover each element once");
+    require(at::equal(count, at::ones_like(count)),
+            "the pieces of " + piece.name + " cover each element once");
     result[piece.name] = whole;
   }
   return result;
@@ -111,16 +121,20 @@ struct Case {
 
 }  // namespace
 
-// Layout dp 2 or 3. The sums are taken in another order when there are three ranks, and the kernel rounds the last elements of a
-// tensor, which it does one by one, differently from those that it does eight at a time: a part ends elsewhere.
+// Layout dp 2 or 3. The sums are taken in another order when there are three ranks, and the kernel
+// rounds the last elements of a tensor, which it does one by one, differently from those that it
+// does eight at a time: a part ends elsewhere.
 void sharded_optimizer_scenario() {
   World world(child_world_options());
   constexpr double kTolerance = 1e-7;
-  for (const Case& c : {Case{at::kFloat, at::kFloat}, Case{at::kBFloat16, at::kBFloat16}, Case{at::kBFloat16, at::kFloat}}) {
-    Training plain(world, false, c.dtype, c.norm_dtype), sharded(world, true, c.dtype, c.norm_dtype);
+  for (const Case& c : {Case{at::kFloat, at::kFloat}, Case{at::kBFloat16, at::kBFloat16},
+                        Case{at::kBFloat16, at::kFloat}}) {
+    Training plain(world, false, c.dtype, c.norm_dtype),
+        sharded(world, true, c.dtype, c.norm_dtype);
     require(!plain.buckets.sharded() && sharded.buckets.sharded(), "sharded");
     for (int number = 0; number < kSteps; ++number) {
-      const double norm = plain.step(world.rank(), number), sharded_norm = sharded.step(world.rank(), number);
+      const double norm = plain.step(world.rank(), number),
+                   sharded_norm = sharded.step(world.rank(), number);
       require(std::abs(sharded_norm / norm - 1) < 1e-7, "norm");
       require(sharded.gather.pending() && !plain.gather.pending(), "the gather is in flight");
       sharded.gather.wait(0, 1);
@@ -128,7 +142,9 @@ void sharded_optimizer_scenario() {
         sharded.gather.wait(i, i + 1);
         const double error = relative_error(sharded.parameters[i].value, plain.parameters[i].value);
         require(error <= kTolerance, plain.parameters[i].name + " is off by " + text(error));
-        require(sharded.parameters[i].value.requires_grad() && sharded.parameters[i].value.is_leaf(), "still a leaf");
+        require(
+            sharded.parameters[i].value.requires_grad() && sharded.parameters[i].value.is_leaf(),
+            "still a leaf");
       }
     }
     const std::vector<TensorPiece> expected = plain.optimizer.state();
@@ -148,17 +164,24 @@ void sharded_state_scenario() {
     Training plain(world, false, dtype, dtype), sharded(world, true, dtype, dtype);
     const int64_t bytes_each = dtype == at::kFloat ? 8 : 12, numel = 63 + 15 + 5 + 1 + 16 + 2;
     require(plain.optimizer.state_bytes() == bytes_each * numel, "bytes of all");
-    require(world.dp().all_reduce(sharded.optimizer.state_bytes()) == bytes_each * numel, "the parts together");
+    require(world.dp().all_reduce(sharded.optimizer.state_bytes()) == bytes_each * numel,
+            "the parts together");
     // A bucket's padding is less than one element for each rank.
-    require(sharded.optimizer.state_bytes() <= bytes_each * (numel / ranks + sharded.buckets.num_buckets()), "bytes of a part");
+    require(sharded.optimizer.state_bytes() <=
+                bytes_each * (numel / ranks + sharded.buckets.num_buckets()),
+            "bytes of a part");
 
-    for (int number = 0; number < 3; ++number) plain.step(world.rank(), number);
-    // The state of one layout continues in another; its reader sees a whole tensor and gives the slice that is wanted.
+    for (int number = 0; number < 3; ++number)
+      plain.step(world.rank(), number);
+    // The state of one layout continues in another; its reader sees a whole tensor and gives the
+    // slice that is wanted.
     std::map<std::string, at::Tensor> saved;
-    for (const TensorPiece& piece : plain.optimizer.state()) saved[piece.name] = piece.values.clone();
+    for (const TensorPiece& piece : plain.optimizer.state())
+      saved[piece.name] = piece.values.clone();
     {
       const at::NoGradGuard no_grad;
-      for (size_t i = 0; i < plain.parameters.size(); ++i) sharded.parameters[i].value.copy_(plain.parameters[i].value);
+      for (size_t i = 0; i < plain.parameters.size(); ++i)
+        sharded.parameters[i].value.copy_(plain.parameters[i].value);
     }
     sharded.optimizer.load_state(plain.optimizer.num_steps(), [&](const TensorPiece& wanted) {
       return saved.at(wanted.name).narrow(0, wanted.begin, wanted.values.numel());
@@ -188,7 +211,8 @@ TEST(ShardedOptimizer, EqualsThePlainOne) {
   for (const int64_t dp : {2, 3}) {
     StoreServer store("127.0.0.1");
     auto ranks = spawn_ranks(store, {.scenario = "sharded_optimizer", .layout = {.dp = dp}}, dp);
-    for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+    for (ChildProcess& rank : ranks)
+      EXPECT_EQ(rank.wait(soon()), 0);
   }
 }
 
@@ -196,7 +220,8 @@ TEST(ShardedOptimizer, HoldsAndLoadsItsPartOfTheState) {
   for (const int64_t dp : {2, 3}) {
     StoreServer store("127.0.0.1");
     auto ranks = spawn_ranks(store, {.scenario = "sharded_state", .layout = {.dp = dp}}, dp);
-    for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+    for (ChildProcess& rank : ranks)
+      EXPECT_EQ(rank.wait(soon()), 0);
   }
 }
 

@@ -1,5 +1,5 @@
-// Worlds of one and of several processes: collectives, agreement, two worlds in one process, and how a lost, stopped or
-// absent rank is reported.
+// Worlds of one and of several processes: collectives, agreement, two worlds in one process, and
+// how a lost, stopped or absent rank is reported.
 #include "parallel/world.h"
 
 #include <gtest/gtest.h>
@@ -26,9 +26,11 @@ void require_equal(const at::Tensor& a, const at::Tensor& b, const std::string& 
 
 void check_reductions(Group& group) {
   int64_t sum = 0, least = group.ranks().front(), most = group.ranks().back();
-  for (int r : group.ranks()) sum += r;
+  for (int r : group.ranks())
+    sum += r;
   const int me = group.ranks()[static_cast<size_t>(group.rank())];
-  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kBFloat16, at::kHalf}) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kBFloat16, at::kHalf}) {
     const auto all = [&](int64_t value) { return at::full({3, 2}, value, dtype); };
     at::Tensor t = all(me);
     group.all_reduce(t);
@@ -43,7 +45,8 @@ void check_reductions(Group& group) {
     require_equal(t, all(least), group.name() + " min");
   }
   require(group.all_reduce(int64_t{me}, ReduceOp::kSum) == sum, "int64 sum");
-  require(group.all_reduce(0.5 * me, ReduceOp::kMax) == 0.5 * static_cast<double>(most), "double max");
+  require(group.all_reduce(0.5 * me, ReduceOp::kMax) == 0.5 * static_cast<double>(most),
+          "double max");
   at::Tensor empty = at::zeros({0, 4});
   group.all_reduce(empty);
 }
@@ -58,17 +61,21 @@ void check_moves(Group& group) {
     require_equal(flag, at::ones({2}, at::kBool), "bool broadcast");
     const std::string text = "from " + std::string(static_cast<size_t>(root) * 1000, 'x');
     require(group.broadcast(group.rank() == root ? text : "", root) == text, "string broadcast");
-    require(group.broadcast(group.rank() == root ? "" : "ignored", root).empty(), "empty string broadcast");
+    require(group.broadcast(group.rank() == root ? "" : "ignored", root).empty(),
+            "empty string broadcast");
   }
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kBool, at::kLong}) {
     const at::Tensor mine = at::full({2, 2}, group.rank() % 2, dtype);
     const at::Tensor gathered = group.all_gather(mine.t());
     require(gathered.sizes() == at::IntArrayRef({group.size(), 2, 2}), "shape of all_gather");
-    for (int r = 0; r < group.size(); ++r) require_equal(gathered[r], at::full({2, 2}, r % 2, dtype), "all_gather");
+    for (int r = 0; r < group.size(); ++r)
+      require_equal(gathered[r], at::full({2, 2}, r % 2, dtype), "all_gather");
   }
   if (group.size() > 1) {
-    // Around the ring, two messages with their tags. A send waits for its receiver, so one rank receives first.
-    const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
+    // Around the ring, two messages with their tags. A send waits for its receiver, so one rank
+    // receives first.
+    const int next = (group.rank() + 1) % group.size(),
+              previous = (group.rank() + group.size() - 1) % group.size();
     const auto pass = [&] {
       group.send(at::full({4}, group.rank(), at::kBFloat16), next, 1);
       group.send(at::full({4}, -group.rank(), at::kBFloat16), next, 2);
@@ -93,10 +100,15 @@ void collectives_scenario() {
   World world(child_world_options());
   const Coordinate c = world.coordinate();
   const int tp = static_cast<int>(c.tp), dp = static_cast<int>(c.dp);
-  require(world.all().ranks() == std::vector<int>{0, 1, 2, 3} && world.all().name() == "student.all", "all");
-  require(world.tp().ranks() == std::vector<int>{2 * dp, 2 * dp + 1} && world.tp().rank() == tp, "tp");
+  require(
+      world.all().ranks() == std::vector<int>{0, 1, 2, 3} && world.all().name() == "student.all",
+      "all");
+  require(world.tp().ranks() == std::vector<int>{2 * dp, 2 * dp + 1} && world.tp().rank() == tp,
+          "tp");
   require(world.dp().ranks() == std::vector<int>{tp, tp + 2} && world.dp().rank() == dp, "dp");
-  require(world.pp().ranks() == std::vector<int>{static_cast<int>(world.rank())} && world.pp().size() == 1, "pp");
+  require(world.pp().ranks() == std::vector<int>{static_cast<int>(world.rank())} &&
+              world.pp().size() == 1,
+          "pp");
   for (Group* group : {&world.all(), &world.tp(), &world.dp(), &world.pp()}) {
     check_reductions(*group);
     check_moves(*group);
@@ -104,19 +116,25 @@ void collectives_scenario() {
   // What is refused leaves the group usable.
   at::Tensor t = at::zeros({2, 3});
   at::Tensor transposed = t.t();
-  require(error_of([&] { world.tp().all_reduce(transposed); }).code() == ErrorCode::kInvalidArgument, "not contiguous");
-  require(error_of([&] { world.tp().broadcast(t, 2); }).code() == ErrorCode::kInvalidArgument, "root outside");
-  require(error_of([&] { world.tp().send(t, tp); }).code() == ErrorCode::kInvalidArgument, "send to itself");
+  require(
+      error_of([&] { world.tp().all_reduce(transposed); }).code() == ErrorCode::kInvalidArgument,
+      "not contiguous");
+  require(error_of([&] { world.tp().broadcast(t, 2); }).code() == ErrorCode::kInvalidArgument,
+          "root outside");
+  require(error_of([&] { world.tp().send(t, tp); }).code() == ErrorCode::kInvalidArgument,
+          "send to itself");
   world.all().barrier();
 }
 
 TEST(World, FourRanksRunEveryCollectiveOnEveryGroup) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "collectives", .layout = {.tp = 2, .dp = 2}}, 4);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
-// The two processes use their two worlds in opposite orders; were they one world, the operations would meet.
+// The two processes use their two worlds in opposite orders; were they one world, the operations
+// would meet.
 void two_worlds_scenario() {
   World::Options student = child_world_options(), teacher = child_world_options();
   teacher.role = "teacher";
@@ -124,8 +142,10 @@ void two_worlds_scenario() {
   teacher.layout = {.dp = 2};
   auto a = std::make_unique<World>(student);
   auto b = std::make_unique<World>(teacher);
-  require(a->tp().size() == 2 && a->dp().size() == 1 && b->tp().size() == 1 && b->dp().size() == 2, "layouts");
-  at::Tensor in_a = at::full({100}, 1.0 + static_cast<double>(a->rank())), in_b = at::full({7}, 10.0);
+  require(a->tp().size() == 2 && a->dp().size() == 1 && b->tp().size() == 1 && b->dp().size() == 2,
+          "layouts");
+  at::Tensor in_a = at::full({100}, 1.0 + static_cast<double>(a->rank())),
+             in_b = at::full({7}, 10.0);
   if (a->rank() == 0) {
     Work wa = a->tp().all_reduce_async(in_a);
     b->dp().all_reduce(in_b);
@@ -144,7 +164,8 @@ void two_worlds_scenario() {
 TEST(World, OneProcessHoldsTwoWorlds) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "two_worlds", .layout = {.tp = 2}}, 2);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
 void agreement_scenario() {
@@ -174,7 +195,8 @@ TEST(World, AVoteRaisesTheSameErrorEverywhere) {
     EXPECT_EQ(ranks[r].read_line(soon()), text);
     EXPECT_EQ(ranks[r].read_line(soon()), typed);
   }
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(soon()), 0);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(soon()), 0);
 }
 
 namespace {
@@ -195,7 +217,8 @@ void report_failure(World& world) {
 }
 
 void expect_named(const std::string& text, int rank) {
-  for (const std::string part : {"group=student.dp", "op=all_reduce", "shape=Float[1000, 5]", "sequence="})
+  for (const std::string part :
+       {"group=student.dp", "op=all_reduce", "shape=Float[1000, 5]", "sequence="})
     EXPECT_NE(text.find(part), std::string::npos) << text;
   EXPECT_NE(text.find("rank=" + std::to_string(rank) + " "), std::string::npos) << text;
 }
@@ -211,7 +234,8 @@ void lost_rank_scenario() {
 
 TEST(World, SurvivorsOfAKilledRankGetANamedError) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "lost_rank", .layout = {.dp = 3}, .timeout = 20s}, 3);
+  auto ranks =
+      spawn_ranks(store, {.scenario = "lost_rank", .layout = {.dp = 3}, .timeout = 20s}, 3);
   EXPECT_EQ(ranks[2].wait(soon()), 128 + SIGKILL);
   for (int r = 0; r < 2; ++r) {
     ChildProcess& survivor = ranks[static_cast<size_t>(r)];
@@ -231,7 +255,8 @@ void stopped_rank_scenario() {
 
 TEST(World, AStoppedRankIsATimeoutOfTheGroup) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "stopped_rank", .layout = {.dp = 2}, .timeout = 10s}, 2);
+  auto ranks =
+      spawn_ranks(store, {.scenario = "stopped_rank", .layout = {.dp = 2}, .timeout = 10s}, 2);
   EXPECT_EQ(ranks[0].read_line(soon()), "timeout");
   expect_named(ranks[0].read_line(soon()), 0);
   EXPECT_EQ(ranks[0].wait(soon()), 0);
@@ -245,10 +270,13 @@ void absent_rank_scenario() {
 
 TEST(World, RanksThatNeverArriveAreNamed) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "absent_rank", .layout = {.dp = 3}, .timeout = 2s}, 1, /*first=*/1);
+  auto ranks = spawn_ranks(store, {.scenario = "absent_rank", .layout = {.dp = 3}, .timeout = 2s},
+                           1, /*first=*/1);
   EXPECT_EQ(ranks[0].read_line(soon()), "timeout");
   const std::string text = ranks[0].read_line(soon());
-  EXPECT_NE(text.find("role 'student': rank(s) 0, 2 of 3 did not arrive within 2000 ms"), std::string::npos) << text;
+  EXPECT_NE(text.find("role 'student': rank(s) 0, 2 of 3 did not arrive within 2000 ms"),
+            std::string::npos)
+      << text;
   EXPECT_EQ(ranks[0].wait(soon()), 0);
 }
 
@@ -277,17 +305,20 @@ TEST(World, RefusesOptionsThatCannotWork) {
   EXPECT_EQ(code_of({.role = "student", .layout = {.tp = 0}}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of({.role = "student", .rank = 1}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of({.role = "student", .timeout = 0ms}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of({.role = "student", .layout = {.device = Device::kCuda}}), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of({.role = "student", .layout = {.device = Device::kCuda}}),
+            ErrorCode::kUnavailable);
 }
 
 TEST(Store, KeysLiveUnderTheirPrefix) {
   StoreServer server("127.0.0.1");
   ASSERT_NE(server.port(), 0);
-  StoreClient a("127.0.0.1", server.port(), "run/a/", 30s), also_a("127.0.0.1", server.port(), "run/a/", 30s);
+  StoreClient a("127.0.0.1", server.port(), "run/a/", 30s),
+      also_a("127.0.0.1", server.port(), "run/a/", 30s);
   StoreClient b("127.0.0.1", server.port(), "run/b/", 30s);
   a.set("key", std::string("v\0w", 3));
   EXPECT_EQ(also_a.get("key", soon()), std::string("v\0w", 3));
-  EXPECT_EQ(also_a.get("key", Deadline::after(0ms)), std::string("v\0w", 3));  // there already: no wait
+  // there already: no wait
+  EXPECT_EQ(also_a.get("key", Deadline::after(0ms)), std::string("v\0w", 3));
   EXPECT_TRUE(also_a.contains("key"));
   EXPECT_FALSE(b.contains("key"));
   EXPECT_EQ(a.add("count", 2), 2);
@@ -298,7 +329,8 @@ TEST(Store, KeysLiveUnderTheirPrefix) {
 TEST(Store, AWaitEndsWhenTheKeyComes) {
   StoreServer server("127.0.0.1");
   StoreClient reader("127.0.0.1", server.port(), "p/", 30s);
-  std::thread writer([&] { StoreClient("127.0.0.1", server.port(), "p/", 30s).set("late", "here"); });
+  std::thread writer(
+      [&] { StoreClient("127.0.0.1", server.port(), "p/", 30s).set("late", "here"); });
   EXPECT_EQ(reader.get("late", soon()), "here");
   writer.join();
 }
@@ -309,7 +341,8 @@ TEST(Store, TimeoutsNameTheKey) {
   for (const auto wait : {0ms, 100ms}) {
     const Error e = error_of([&] { client.get("address/1", Deadline::after(wait)); });
     EXPECT_EQ(e.code(), ErrorCode::kTimeout);
-    EXPECT_NE(std::string(e.what()).find("'run/student/0/address/1'"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("'run/student/0/address/1'"), std::string::npos)
+        << e.what();
   }
   client.set("address/1", "x");  // the client is usable after a timeout
   EXPECT_EQ(client.get("address/1", soon()), "x");
@@ -324,14 +357,17 @@ TEST(Store, AStoreThatIsGoneIsAPeerLost) {
   EXPECT_EQ(error_of([&] { client.get("a", soon()); }).code(), ErrorCode::kPeerLost);
   const Error e = error_of([&] { StoreClient("127.0.0.1", port, "", 500ms); });
   EXPECT_EQ(e.code(), ErrorCode::kTimeout);
-  EXPECT_NE(std::string(e.what()).find("127.0.0.1:" + std::to_string(port)), std::string::npos) << e.what();
+  EXPECT_NE(std::string(e.what()).find("127.0.0.1:" + std::to_string(port)), std::string::npos)
+      << e.what();
 }
 
 TEST(Store, ListensOnItsHostOnly) {
   StoreServer server("127.0.0.1");
   EXPECT_THROW(StoreClient("127.0.0.2", server.port(), "", 300ms), Error);
-  EXPECT_EQ(error_of([&] { StoreServer again("127.0.0.1", server.port()); }).code(), ErrorCode::kUnavailable);
-  EXPECT_EQ(error_of([&] { StoreServer nowhere("no.such.host.invalid"); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { StoreServer again("127.0.0.1", server.port()); }).code(),
+            ErrorCode::kUnavailable);
+  EXPECT_EQ(error_of([&] { StoreServer nowhere("no.such.host.invalid"); }).code(),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace retort::parallel::testing

@@ -1,4 +1,5 @@
-// Bad input and broken peers against the real program: the stated message and exit code, and nothing hangs.
+// Bad input and broken peers against the real program: the stated message and exit code, and
+// nothing hangs.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -16,7 +17,8 @@ constexpr auto kDeadline = std::chrono::seconds(30);
 
 struct BadInput {
   std::string name;
-  std::function<void(const TemporaryFolder&, GoldenRecipe&)> spoil;  // changes the recipe or makes files beside it
+  // changes the recipe or makes files beside it
+  std::function<void(const TemporaryFolder&, GoldenRecipe&)> spoil;
   std::vector<std::string> overrides;
   int exit_code;
   std::string message;  // must appear in the output
@@ -26,15 +28,25 @@ void copy_model(const TemporaryFolder& folder, const std::string& from, const st
   fs::copy(goldens() / from, folder / to, fs::copy_options::recursive);
 }
 
-void append(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
+void append(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::app) << text;
+}
 
 std::vector<BadInput> table() {
   const auto nothing = [](const TemporaryFolder&, GoldenRecipe&) {};
   return {
       {"unknown_key", nothing, {"train.learning_rat=1.0e-3"}, 2, "learning_rate"},
       {"wrong_type", nothing, {"train.max_steps=many"}, 2, "max_steps"},
-      {"missing_model", nothing, {"roles.student.model=/nonexistent/model"}, 2, "/nonexistent/model"},
-      {"missing_data", nothing, {"data.train=[{path: /nonexistent/rows.jsonl}]"}, 2, "/nonexistent/rows.jsonl"},
+      {"missing_model",
+       nothing,
+       {"roles.student.model=/nonexistent/model"},
+       2,
+       "/nonexistent/model"},
+      {"missing_data",
+       nothing,
+       {"data.train=[{path: /nonexistent/rows.jsonl}]"},
+       2,
+       "/nonexistent/rows.jsonl"},
       {"reverse_kl_with_drop",
        [](const TemporaryFolder&, GoldenRecipe& r) {
          r.teacher = "teacher";
@@ -69,7 +81,8 @@ std::vector<BadInput> table() {
        "rows.jsonl:21"},
       {"no_targets",
        [](const TemporaryFolder& folder, GoldenRecipe&) {
-         append(folder / "rows.jsonl", "{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n");
+         append(folder / "rows.jsonl",
+                "{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n");
        },
        {"data.train=[{path: $FOLDER/rows.jsonl}]"},
        2,
@@ -97,7 +110,8 @@ TEST_P(BadInputs, AreRefused) {
   GetParam().spoil(folder, recipe);
   std::vector<std::string> args{"launch", write_recipe(folder.path(), recipe).string()};
   for (std::string text : GetParam().overrides) {
-    if (const auto at = text.find("$FOLDER"); at != std::string::npos) text.replace(at, 7, folder.path().string());
+    if (const auto at = text.find("$FOLDER"); at != std::string::npos)
+      text.replace(at, 7, folder.path().string());
     args.push_back(text);
   }
   const auto result = retort(args, kDeadline);
@@ -108,7 +122,8 @@ TEST_P(BadInputs, AreRefused) {
   EXPECT_NE(result.exit_code, 124) << "hung";
   EXPECT_NE(result.output.find(GetParam().message), std::string::npos) << result.output;
 }
-INSTANTIATE_TEST_SUITE_P(Table, BadInputs, testing::ValuesIn(table()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Table, BadInputs, testing::ValuesIn(table()),
+                         [](const auto& info) { return info.param.name; });
 
 // The first process whose command line has both words.
 int find_process(const std::string& a, const std::string& b) {
@@ -117,7 +132,8 @@ int find_process(const std::string& a, const std::string& b) {
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "cmdline", std::ios::binary);
     std::string line((std::istreambuf_iterator<char>(file)), {});
-    if (line.find(a) != std::string::npos && line.find(b) != std::string::npos) return std::stoi(pid);
+    if (line.find(a) != std::string::npos && line.find(b) != std::string::npos)
+      return std::stoi(pid);
   }
   return -1;
 }
@@ -139,12 +155,14 @@ TEST(DeviceModule, ThatCannotBeOpenedIsNamed) {
 
 TEST(TeacherKilled, EndsTheRunWithItsName) {
   TemporaryFolder folder;
-  GoldenRecipe recipe{.teacher = "teacher", .steps = 100000, .distill = {{"payload", "hidden_states"}}};
+  GoldenRecipe recipe{
+      .teacher = "teacher", .steps = 100000, .distill = {{"payload", "hidden_states"}}};
   const fs::path path = write_recipe(folder.path(), recipe);
   Command run({retort_binary(), "launch", path.string()});
   const fs::path metrics = folder / "run/metrics.jsonl";
   const auto end = std::chrono::steady_clock::now() + kDeadline;
-  while (std::chrono::steady_clock::now() < end && (!fs::exists(metrics) || fs::file_size(metrics) < 1000))
+  while (std::chrono::steady_clock::now() < end &&
+         (!fs::exists(metrics) || fs::file_size(metrics) < 1000))
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const int teacher = find_process(folder.path().string(), std::string("--role\0teacher", 14));
   ASSERT_GT(teacher, 0);
@@ -159,7 +177,8 @@ TEST(Overwrite, RefusesToRemoveWhatTheRunReads) {
   const fs::path path = write_recipe(folder.path(), {.steps = 2});
   ASSERT_EQ(retort({"launch", path.string()}).exit_code, 0);
   const std::string final = (folder / "run/final").string();  // a link into the run's folder
-  const auto result = retort({"launch", path.string(), "--overwrite", "roles.student.model=" + final});
+  const auto result =
+      retort({"launch", path.string(), "--overwrite", "roles.student.model=" + final});
   EXPECT_EQ(result.exit_code, 2) << result.output;
   EXPECT_NE(result.output.find("lies in output_dir"), std::string::npos) << result.output;
   EXPECT_TRUE(fs::exists(folder / "run/final/model.safetensors"));
@@ -171,15 +190,17 @@ TEST(DiskFull, AtACheckpointKeepsTheLastGoodOne) {
   GoldenRecipe recipe{.steps = 4};
   const fs::path path = write_recipe(folder.path(), recipe);
   ASSERT_EQ(retort({"launch", path.string(), "train.save_steps=2"}).exit_code, 0);
-  // A file-size limit makes every larger write fail as a full disk does (EFBIG), in all processes of the run.
+  // A file-size limit makes every larger write fail as a full disk does (EFBIG), in all processes
+  // of the run.
   std::ofstream(folder / "limited.sh") << "trap '' XFSZ\nulimit -f 8\nexec \"$@\"\n";
-  Command run({"bash", (folder / "limited.sh").string(), retort_binary(), "launch", path.string(), "train.save_steps=2",
-               "train.max_steps=8", "--resume"});
+  Command run({"bash", (folder / "limited.sh").string(), retort_binary(), "launch", path.string(),
+               "train.save_steps=2", "train.max_steps=8", "--resume"});
   const auto result = run.wait(kDeadline);
   EXPECT_EQ(result.exit_code, 3) << result.output;
   EXPECT_NE(result.output.find("checkpoint"), std::string::npos) << result.output;
   EXPECT_TRUE(fs::exists(folder / "run/checkpoint-4/model.safetensors"));
-  const auto again = retort({"launch", path.string(), "train.save_steps=2", "train.max_steps=8", "--resume"});
+  const auto again =
+      retort({"launch", path.string(), "train.save_steps=2", "train.max_steps=8", "--resume"});
   EXPECT_EQ(again.exit_code, 0) << again.output;
 }
 

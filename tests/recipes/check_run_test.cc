@@ -1,4 +1,5 @@
-// `retort check` on dpo recipes: every loss passes, a pair that teaches nothing and a reference of another vocabulary fail.
+// `retort check` on dpo recipes: every loss passes, a pair that teaches nothing and a reference of
+// another vocabulary fail.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -27,9 +28,11 @@ CommandResult check(const TemporaryFolder& folder, const CheckCase& c) {
 }
 
 TEST(CheckRun, EveryPreferenceLossPasses) {
-  for (const char* dpo : {"{}", "{loss_type: hinge}", "{loss_type: ipo}", "{loss_type: robust, label_smoothing: 0.1}",
-                          "{loss_type: cdpo, label_smoothing: 0.1}", "{loss_type: sigmoid_norm}", "{loss_type: apo_zero}",
-                          "{loss_type: apo_down}", "{loss_type: [sigmoid, sft], loss_weights: [1.0, 0.2]}"}) {
+  for (const char* dpo :
+       {"{}", "{loss_type: hinge}", "{loss_type: ipo}", "{loss_type: robust, label_smoothing: 0.1}",
+        "{loss_type: cdpo, label_smoothing: 0.1}", "{loss_type: sigmoid_norm}",
+        "{loss_type: apo_zero}", "{loss_type: apo_down}",
+        "{loss_type: [sigmoid, sft], loss_weights: [1.0, 0.2]}"}) {
     TemporaryFolder folder;
     const CommandResult result = check(folder, {.dpo = dpo});
     EXPECT_EQ(result.exit_code, 0) << dpo << result.output;
@@ -46,8 +49,9 @@ TEST(CheckRun, EveryPreferenceLossPasses) {
 
 TEST(CheckRun, FailsOnAPairThatTeachesNothing) {
   TemporaryFolder folder;
-  std::ofstream(folder / "pairs.jsonl") << R"({"prompt": "w1 w2", "chosen": " w3", "rejected": " w3"})"
-                                        << "\n";
+  std::ofstream(folder / "pairs.jsonl")
+      << R"({"prompt": "w1 w2", "chosen": " w3", "rejected": " w3"})"
+      << "\n";
   const CommandResult result = check(folder, {.pairs = (folder / "pairs.jsonl").string()});
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("check 'pair' failed"), std::string::npos) << result.output;

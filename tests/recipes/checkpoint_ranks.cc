@@ -65,7 +65,8 @@ class Student {
                  {.adamw = {.weight_decay = 0.1},
                   .schedule = {.type = parallel::LrSchedulerType::kConstant, .learning_rate = 0.01},
                   .max_grad_norm = 0}),
-        store_(args.at(8), args.at(7), {.save_total_limit = std::stoll(args.at(12)), .async = args.at(11) == "1"}) {
+        store_(args.at(8), args.at(7),
+               {.save_total_limit = std::stoll(args.at(12)), .async = args.at(11) == "1"}) {
     if (args.at(10) == "1") trainer_.load_state(fs::path(args.at(9)) / "state");
   }
 
@@ -91,7 +92,8 @@ class Student {
 
  private:
   models::Decoder load(const fs::path& folder) {
-    return models::load_decoder(folder, models::parse_dtype(models::read_model_config(folder).torch_dtype),
+    return models::load_decoder(folder,
+                                models::parse_dtype(models::read_model_config(folder).torch_dtype),
                                 models::Placement::of(world_));
   }
 
@@ -100,9 +102,12 @@ class Student {
     trainer_.begin_step();
     at::Tensor loss = at::zeros({});
     for (const parallel::NamedParameter& p : trainer_.decoder().parameters()) {
-      const double phase = static_cast<double>(std::hash<std::string>()(p.name) % 1000) + static_cast<double>(trainer_.step());
-      const at::Tensor whole = at::arange(c10::multiply_integers(p.shard.shape), at::kDouble).mul(0.7).add(phase).sin();
-      const at::Tensor slice = whole.view(p.shard.shape).narrow(p.shard.dim, p.shard.begin, p.value.size(p.shard.dim));
+      const double phase = static_cast<double>(std::hash<std::string>()(p.name) % 1000) +
+                           static_cast<double>(trainer_.step());
+      const at::Tensor whole =
+          at::arange(c10::multiply_integers(p.shard.shape), at::kDouble).mul(0.7).add(phase).sin();
+      const at::Tensor slice =
+          whole.view(p.shard.shape).narrow(p.shard.dim, p.shard.begin, p.value.size(p.shard.dim));
       loss = loss + (p.value.to(at::kFloat) * slice.to(at::kFloat)).sum();
     }
     trainer_.backward(loss, true);
@@ -110,17 +115,21 @@ class Student {
   }
 
   void check(const fs::path& checkpoint) {
-    const models::SafetensorsReader model(checkpoint), state(checkpoint / "state" / "optimizer.safetensors");
+    const models::SafetensorsReader model(checkpoint),
+        state(checkpoint / "state" / "optimizer.safetensors");
     for (const parallel::NamedParameter& p : trainer_.decoder().parameters()) {
-      const at::Tensor slice = model.get(p.name).narrow(p.shard.dim, p.shard.begin, p.value.size(p.shard.dim));
+      const at::Tensor slice =
+          model.get(p.name).narrow(p.shard.dim, p.shard.begin, p.value.size(p.shard.dim));
       require(at::equal(slice, p.value.detach()), p.name + " is its slice of the checkpoint");
     }
     for (const parallel::TensorPiece& p : trainer_.state_part().pieces) {
-      const at::Tensor slice = state.get(p.name).narrow(p.dim, p.offset, p.slice_shape.at(static_cast<size_t>(p.dim)));
+      const at::Tensor slice =
+          state.get(p.name).narrow(p.dim, p.offset, p.slice_shape.at(static_cast<size_t>(p.dim)));
       require(at::equal(slice.flatten().narrow(0, p.begin, p.values.numel()), p.values),
               p.name + " is its piece of the checkpoint");
     }
-    require(state.metadata().at("step") == std::to_string(trainer_.step()), "the step is the checkpoint's");
+    require(state.metadata().at("step") == std::to_string(trainer_.step()),
+            "the step is the checkpoint's");
   }
 
   parallel::World world_;
@@ -161,20 +170,26 @@ int run_student() {
 Ranks::Ranks(const Options& options) {
   fs::create_directories(options.run_folder);
   for (int64_t rank = 0; rank < options.layout.world_size(); ++rank)
-    children_.push_back(
-        ChildProcess::spawn({.role = "student", .args = arguments(options, rank, store_.port()), .env = {}, .program = {}}));
-  for (ChildProcess& child : children_) EXPECT_EQ(child.read_line(soon()), "ready");
+    children_.push_back(ChildProcess::spawn({.role = "student",
+                                             .args = arguments(options, rank, store_.port()),
+                                             .env = {},
+                                             .program = {}}));
+  for (ChildProcess& child : children_)
+    EXPECT_EQ(child.read_line(soon()), "ready");
 }
 
 std::vector<std::string> Ranks::ask(const std::string& command) {
-  for (ChildProcess& child : children_) child.write_line(command);
+  for (ChildProcess& child : children_)
+    child.write_line(command);
   std::vector<std::string> answers;
-  for (ChildProcess& child : children_) answers.push_back(child.read_line(soon()));
+  for (ChildProcess& child : children_)
+    answers.push_back(child.read_line(soon()));
   return answers;
 }
 
 void Ranks::expect_ok(const std::string& command) {
-  for (const std::string& answer : ask(command)) EXPECT_EQ(answer, "ok") << command;
+  for (const std::string& answer : ask(command))
+    EXPECT_EQ(answer, "ok") << command;
 }
 
 std::string Ranks::ask_one(size_t rank, const std::string& command) {

@@ -1,4 +1,5 @@
-// The ranks of a student as child processes that do what the test tells them, a command at a time: train, save, load.
+// The ranks of a student as child processes that do what the test tells them, a command at a time:
+// train, save, load.
 #pragma once
 
 #include <chrono>
@@ -13,12 +14,14 @@
 namespace retort::recipes::testing {
 namespace fs = std::filesystem;
 
-// In a child: main() of the test calls it when it was spawned as "student". Answers each line of the test with one of its own, "ok" or
-// "error <code> <message>":
-//   train            one optimizer step with gradients that depend on the step and the parameter's name alone
+// In a child: main() of the test calls it when it was spawned as "student". Answers each line of
+// the test with one of its own, "ok" or "error <code> <message>":
+//   train            one optimizer step with gradients that depend on the step and the parameter's
+//                    name alone
 //   save             CheckpointStore::save
 //   finish           CheckpointStore::finish
-//   check FOLDER     whether parameters and optimizer state are the slices of that checkpoint's tensors
+//   check FOLDER     whether parameters and optimizer state are the slices of that checkpoint's
+//                    tensors
 //   limit BYTES      files of this process may not grow beyond it (-1: any size)
 int run_student();
 
@@ -48,7 +51,8 @@ class Ranks {
   std::vector<testing_support::ChildProcess> children_;
 };
 
-// What differs between two checkpoints, by file; empty: the same bytes. state/loop.json, which names the layout, is not compared.
+// What differs between two checkpoints, by file; empty: the same bytes. state/loop.json, which
+// names the layout, is not compared.
 std::string difference(const fs::path& a, const fs::path& b);
 
 }  // namespace retort::recipes::testing

@@ -1,5 +1,5 @@
-// Checkpoints that the ranks of a layout write together: the same files whichever layout wrote them, readable in every other, and
-// never half there, whatever happens to disk and ranks.
+// Checkpoints that the ranks of a layout write together: the same files whichever layout wrote
+// them, readable in every other, and never half there, whatever happens to disk and ranks.
 #include "recipes/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,10 @@ class Checkpoints : public ::testing::Test {
   }
 
   // A model of four layers whose vocabulary no number of ranks divides, as a checkpoint.
-  fs::path model(const std::string& golden, at::ScalarType dtype, int64_t hidden = 32, uint64_t shard_bytes = 0) {
-    const fs::path from = fs::path(std::getenv("RETORT_SOURCE_DIR")) / "tests/models/goldens" / golden;
+  fs::path model(const std::string& golden, at::ScalarType dtype, int64_t hidden = 32,
+                 uint64_t shard_bytes = 0) {
+    const fs::path from =
+        fs::path(std::getenv("RETORT_SOURCE_DIR")) / "tests/models/goldens" / golden;
     models::ModelConfig config = models::read_model_config(from);
     config.vocab_size = 97;
     config.num_hidden_layers = 4;
@@ -62,7 +64,8 @@ class Checkpoints : public ::testing::Test {
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -77,7 +80,8 @@ TEST_F(Checkpoints, PassFromLayoutToLayoutBitForBit) {
                                               {.tp = 2, .dp = 2, .distributed_optimizer = true},
                                               {}};
   // Tied, fp32, query and key norms; untied, bf16 with masters, biases, in shards.
-  for (const fs::path& source : {model("qwen3", at::kFloat), model("qwen2_window_bf16", at::kBFloat16, 32, 20'000)}) {
+  for (const fs::path& source :
+       {model("qwen3", at::kFloat), model("qwen2_window_bf16", at::kBFloat16, 32, 20'000)}) {
     const fs::path first = reference(source, 2) / "checkpoint-2";
     EXPECT_EQ(fs::exists(first / "model.safetensors.index.json"), source.filename() != "qwen3-32");
     fs::path last = first;
@@ -99,15 +103,21 @@ TEST_F(Checkpoints, PassFromLayoutToLayoutBitForBit) {
 // The next step changes what is being saved.
 TEST_F(Checkpoints, WrittenMeanwhileAreThoseOfThePauseBitForBit) {
   const fs::path source = model("qwen2_window_bf16", at::kBFloat16, 256);
-  for (const parallel::Layout& layout : {parallel::Layout{.tp = 2, .dp = 2, .distributed_optimizer = true}, parallel::Layout{}}) {
+  for (const parallel::Layout& layout :
+       {parallel::Layout{.tp = 2, .dp = 2, .distributed_optimizer = true}, parallel::Layout{}}) {
     const fs::path expected = reference(source, 3, layout), run = root_ / random_hex(6);
-    Ranks ranks({.layout = layout, .source = source, .run_folder = run, .async = true, .save_total_limit = 2});
+    Ranks ranks({.layout = layout,
+                 .source = source,
+                 .run_folder = run,
+                 .async = true,
+                 .save_total_limit = 2});
     for (int step = 1; step <= 3; ++step) {
       ranks.expect_ok("train");
       ranks.expect_ok("save");
       EXPECT_FALSE(fs::exists(checkpoint_path(run, step))) << "before the ranks voted";
       if (step == 1) continue;
-      EXPECT_EQ(difference(checkpoint_path(expected, step - 1), checkpoint_path(run, step - 1)), "");
+      EXPECT_EQ(difference(checkpoint_path(expected, step - 1), checkpoint_path(run, step - 1)),
+                "");
     }
     ranks.expect_ok("finish");
     EXPECT_EQ(difference(expected / "checkpoint-3", run / "checkpoint-3"), "");
@@ -117,7 +127,8 @@ TEST_F(Checkpoints, WrittenMeanwhileAreThoseOfThePauseBitForBit) {
 }
 
 // Which rank's disk is full, and whether it saves meanwhile.
-class FullDisk : public Checkpoints, public ::testing::WithParamInterface<std::tuple<size_t, bool>> {};
+class FullDisk : public Checkpoints,
+                 public ::testing::WithParamInterface<std::tuple<size_t, bool>> {};
 
 TEST_P(FullDisk, StopsAllRanksAndKeepsTheLastGoodOne) {
   const auto [rank, async] = GetParam();
@@ -130,23 +141,30 @@ TEST_P(FullDisk, StopsAllRanksAndKeepsTheLastGoodOne) {
     return async && answers[0] == "ok" ? ranks.ask("finish") : answers;
   };
   ranks.expect_ok("train");
-  for (const std::string& answer : save()) EXPECT_EQ(answer, "ok");
+  for (const std::string& answer : save())
+    EXPECT_EQ(answer, "ok");
   ranks.expect_ok("train");
   EXPECT_EQ(ranks.ask_one(rank, "limit 3000"), "ok");
   for (const std::string& answer : save()) {
-    EXPECT_TRUE(answer.starts_with("error " + std::string(to_string(ErrorCode::kResourceExhausted)))) << answer;
+    EXPECT_TRUE(
+        answer.starts_with("error " + std::string(to_string(ErrorCode::kResourceExhausted))))
+        << answer;
     EXPECT_NE(answer.find("checkpoint-2 was not saved"), std::string::npos) << answer;
     EXPECT_NE(answer.find(".safetensors"), std::string::npos) << answer;
   }
   EXPECT_EQ(names_in(run), std::vector<std::string>{"checkpoint-1"});
   EXPECT_EQ(difference(expected / "checkpoint-1", run / "checkpoint-1"), "");
   EXPECT_EQ(ranks.ask_one(rank, "limit -1"), "ok");
-  for (const std::string& answer : save()) EXPECT_EQ(answer, "ok");
+  for (const std::string& answer : save())
+    EXPECT_EQ(answer, "ok");
   EXPECT_EQ(difference(expected / "checkpoint-2", run / "checkpoint-2"), "");
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, FullDisk, ::testing::Combine(::testing::Values(0, 3), ::testing::Bool()), [](const auto& info) {
-  return "Rank" + std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "Async" : "Sync");
-});
+INSTANTIATE_TEST_SUITE_P(Ranks, FullDisk,
+                         ::testing::Combine(::testing::Values(0, 3), ::testing::Bool()),
+                         [](const auto& info) {
+                           return "Rank" + std::to_string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "Async" : "Sync");
+                         });
 
 // A rank is killed at a random moment of the save of its third checkpoint, or before or after it.
 TEST_F(Checkpoints, SurviveARankThatIsKilled) {
@@ -160,22 +178,33 @@ TEST_F(Checkpoints, SurviveARankThatIsKilled) {
     const bool async = trial % 3 == 2;
     {
       Ranks ranks({.layout = layout, .source = source, .run_folder = run, .async = async});
-      for (const char* command : {"train", "save", "train", "save", "finish", "train"}) ranks.expect_ok(command);
-      for (size_t i = 0; i < ranks.size(); ++i) ranks[i].write_line("save");
+      for (const char* command : {"train", "save", "train", "save", "finish", "train"})
+        ranks.expect_ok(command);
+      for (size_t i = 0; i < ranks.size(); ++i)
+        ranks[i].write_line("save");
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 250'000));
       ranks[victim].kill();
-      for (size_t i = 0; i < ranks.size(); ++i) ranks[i].close_stdin();
+      for (size_t i = 0; i < ranks.size(); ++i)
+        ranks[i].close_stdin();
       EXPECT_EQ(ranks[victim].wait(Deadline::after(std::chrono::seconds(60))), 128 + SIGKILL);
-      for (size_t i = 0; i < ranks.size(); ++i) ranks[i].wait(Deadline::after(std::chrono::seconds(60)));
+      for (size_t i = 0; i < ranks.size(); ++i)
+        ranks[i].wait(Deadline::after(std::chrono::seconds(60)));
     }
     const auto found = list_checkpoints(run);
     ASSERT_GE(found.size(), 2u) << "trial " << trial;
     for (const CheckpointEntry& entry : found)
-      EXPECT_EQ(difference(checkpoint_path(expected, entry.step), entry.path), "") << "trial " << trial;
-    Ranks again({.layout = layout, .source = source, .run_folder = run, .load = found.back().path, .save_total_limit = 2});
-    for (const char* command : {"train", "save", "train", "save"}) again.expect_ok(command);
+      EXPECT_EQ(difference(checkpoint_path(expected, entry.step), entry.path), "")
+          << "trial " << trial;
+    Ranks again({.layout = layout,
+                 .source = source,
+                 .run_folder = run,
+                 .load = found.back().path,
+                 .save_total_limit = 2});
+    for (const char* command : {"train", "save", "train", "save"})
+      again.expect_ok(command);
     const int64_t step = found.back().step + 2;
-    EXPECT_EQ(difference(checkpoint_path(expected, step), checkpoint_path(run, step)), "") << "trial " << trial;
+    EXPECT_EQ(difference(checkpoint_path(expected, step), checkpoint_path(run, step)), "")
+        << "trial " << trial;
     EXPECT_EQ(names_in(run).size(), 2u) << "what the crash left is removed";
   }
 }
@@ -197,28 +226,38 @@ TEST_F(Checkpoints, OfAnotherModelAreRefusedByTensor) {
   EXPECT_EQ(error_of(small, at::kFloat, checkpoint / "state"), "loaded");
   const std::string shape = error_of(large, at::kFloat, checkpoint / "state");
   EXPECT_TRUE(shape.starts_with(mismatch)) << shape;
-  EXPECT_NE(shape.find("'model.embed_tokens.weight.exp_avg' has another shape"), std::string::npos) << shape;
+  EXPECT_NE(shape.find("'model.embed_tokens.weight.exp_avg' has another shape"), std::string::npos)
+      << shape;
   const std::string dtype = error_of(small, at::kBFloat16, checkpoint / "state");
   EXPECT_TRUE(dtype.starts_with(mismatch)) << dtype;
-  EXPECT_NE(dtype.find("'model.embed_tokens.weight.master' is missing"), std::string::npos) << dtype;
+  EXPECT_NE(dtype.find("'model.embed_tokens.weight.master' is missing"), std::string::npos)
+      << dtype;
   // A tensor too many, and no step.
   const models::SafetensorsReader reader(checkpoint / "state" / "optimizer.safetensors");
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const std::string& name : reader.names()) tensors.emplace_back(name, reader.get(name));
+  for (const std::string& name : reader.names())
+    tensors.emplace_back(name, reader.get(name));
   models::write_safetensors(root_ / "optimizer.safetensors", tensors);
   EXPECT_TRUE(error_of(small, at::kFloat, root_).starts_with(to_string(ErrorCode::kCorrupt)));
   tensors.emplace_back("other.exp_avg", tensors.front().second);
   models::write_safetensors(root_ / "optimizer.safetensors", tensors, {{"step", "1"}});
-  EXPECT_NE(error_of(small, at::kFloat, root_).find("'other.exp_avg' belongs to no parameter"), std::string::npos);
+  EXPECT_NE(error_of(small, at::kFloat, root_).find("'other.exp_avg' belongs to no parameter"),
+            std::string::npos);
 }
 
 TEST_F(Checkpoints, TheLayoutIsToldInWords) {
   EXPECT_EQ(layout_text({.threads = 1}), "tp 1, pp 1, dp 1, 1 thread");
-  EXPECT_EQ(layout_text({.device = parallel::Device::kCuda, .threads = 1}), "tp 1, pp 1, dp 1, on cuda, 1 thread");
-  EXPECT_EQ(
-      layout_text(
-          {.tp = 2, .pp = 2, .dp = 4, .sequence_parallel = true, .virtual_pp = 3, .distributed_optimizer = true, .threads = 8}),
-      "tp 2 with sequence_parallel, pp 2 with virtual_pp 3, dp 4 with distributed_optimizer, 8 threads");
+  EXPECT_EQ(layout_text({.device = parallel::Device::kCuda, .threads = 1}),
+            "tp 1, pp 1, dp 1, on cuda, 1 thread");
+  EXPECT_EQ(layout_text({.tp = 2,
+                         .pp = 2,
+                         .dp = 4,
+                         .sequence_parallel = true,
+                         .virtual_pp = 3,
+                         .distributed_optimizer = true,
+                         .threads = 8}),
+            "tp 2 with sequence_parallel, pp 2 with virtual_pp 3, dp 4 with distributed_optimizer, "
+            "8 threads");
 }
 
 }  // namespace

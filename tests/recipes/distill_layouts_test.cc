@@ -1,4 +1,5 @@
-// Teachers of every layout teach students of every layout the same: loss, gradient norm and parameters of one process.
+// Teachers of every layout teach students of every layout the same: loss, gradient norm and
+// parameters of one process.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,8 +16,9 @@ class Runs {
  public:
   explicit Runs(GoldenRecipe one) : one_(std::move(one)) { run("one", one_); }
 
-  void expect_equal(const std::string& name, const std::string& teacher_world, const std::string& student_world, int64_t dp = 1,
-                    int64_t teacher_replicas = 1, const std::string& teacher_extra = {}) {
+  void expect_equal(const std::string& name, const std::string& teacher_world,
+                    const std::string& student_world, int64_t dp = 1, int64_t teacher_replicas = 1,
+                    const std::string& teacher_extra = {}) {
     GoldenRecipe recipe = one_;
     recipe.teacher_world = teacher_world;
     recipe.student_world = student_world;
@@ -26,15 +28,22 @@ class Runs {
     recipe.teacher_extra += teacher_extra;
     run(name, recipe);
     if (testing::Test::HasFatalFailure()) return;
-    for (const std::string key : {"loss", "grad_norm", "kd_loss", "ce_loss", "masked_mass", "teacher_mass"}) {
-      const auto expected = column(folder_ / "one/run", key), got = column(fs::path(folder_ / name) / "run", key);
+    for (const std::string key :
+         {"loss", "grad_norm", "kd_loss", "ce_loss", "masked_mass", "teacher_mass"}) {
+      const auto expected = column(folder_ / "one/run", key),
+                 got = column(fs::path(folder_ / name) / "run", key);
       ASSERT_EQ(got.size(), 5u) << name << " " << key;
       for (size_t i = 0; i < got.size(); ++i)
         EXPECT_NEAR(got[i], expected[i], kTolerance * std::max(std::abs(expected[i]), 1e-3))
             << name << " " << key << " step " << i + 1;
     }
-    EXPECT_EQ(column(fs::path(folder_ / name) / "run", "num_tokens"), column(folder_ / "one/run", "num_tokens")) << name;
-    EXPECT_LE(relative_difference(fs::path(folder_ / name) / "run/final", folder_ / "one/run/final"), kTolerance) << name;
+    EXPECT_EQ(column(fs::path(folder_ / name) / "run", "num_tokens"),
+              column(folder_ / "one/run", "num_tokens"))
+        << name;
+    EXPECT_LE(
+        relative_difference(fs::path(folder_ / name) / "run/final", folder_ / "one/run/final"),
+        kTolerance)
+        << name;
   }
 
  private:
@@ -49,7 +58,9 @@ class Runs {
 class DistillLayouts : public testing::TestWithParam<const char*> {};
 
 TEST_P(DistillLayouts, GiveTheSameRun) {
-  GoldenRecipe one{.teacher = "teacher", .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}, {"temperature", "1.5"}}};
+  GoldenRecipe one{
+      .teacher = "teacher",
+      .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}, {"temperature", "1.5"}}};
   if (std::string(GetParam()) != "topk") one.distill["loss_type"] = "jsd";
   Runs runs(one);
   runs.expect_equal("teacher1_tp2", "", ", tp: 2");
@@ -63,7 +74,9 @@ TEST_P(DistillLayouts, GiveTheSameRun) {
 
 // Teachers of several stages, and vocabularies that neither fit each other nor their ranks.
 TEST_P(DistillLayouts, GiveTheSameRunWithPaddedVocabularies) {
-  GoldenRecipe one{.student = "padded", .teacher = "padded_teacher", .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}}};
+  GoldenRecipe one{.student = "padded",
+                   .teacher = "padded_teacher",
+                   .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}}};
   one.distill["loss_type"] = std::string(GetParam()) == "topk" ? "forward_kl" : "reverse_kl";
   Runs runs(one);
   runs.expect_equal("teacher_pp2", ", pp: 2", ", tp: 2");

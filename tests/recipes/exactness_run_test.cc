@@ -1,4 +1,5 @@
-// The exact values that whole runs must give: teacher == student, and payloads that carry the same distribution.
+// The exact values that whole runs must give: teacher == student, and payloads that carry the same
+// distribution.
 #include <gtest/gtest.h>
 
 #include "tests/recipes/run_support.h"
@@ -8,9 +9,10 @@ namespace {
 
 using Distill = std::map<std::string, std::string>;
 
-// One step at the smallest possible rate: kd_loss of the first step belongs to the untouched student.
-std::vector<nlohmann::json> run(const TemporaryFolder& folder, const std::string& name, const std::string& teacher,
-                                const Distill& distill, int64_t steps) {
+// One step at the smallest possible rate: kd_loss of the first step belongs to the untouched
+// student.
+std::vector<nlohmann::json> run(const TemporaryFolder& folder, const std::string& name,
+                                const std::string& teacher, const Distill& distill, int64_t steps) {
   GoldenRecipe recipe{.teacher = teacher, .steps = steps, .distill = distill};
   const auto result = retort({"launch", write_recipe(folder / name, recipe).string()});
   EXPECT_EQ(result.exit_code, 0) << name << "\n" << result.output;
@@ -20,10 +22,12 @@ std::vector<nlohmann::json> run(const TemporaryFolder& folder, const std::string
 
 TEST(TeacherEqualsStudent, GivesZero) {
   TemporaryFolder folder;
-  const std::vector<std::string> losses{"forward_kl", "reverse_kl", "jsd", "skewed_kl", "skewed_reverse_kl", "tvd"};
+  const std::vector<std::string> losses{"forward_kl", "reverse_kl",        "jsd",
+                                        "skewed_kl",  "skewed_reverse_kl", "tvd"};
   for (const auto& loss : losses) {
-    for (const Distill& payload : {Distill{{"payload", "hidden_states"}}, Distill{{"payload", "full"}},
-                                   Distill{{"payload", "topk"}, {"loss_top_k", "8"}, {"tail", "bucket"}}}) {
+    for (const Distill& payload :
+         {Distill{{"payload", "hidden_states"}}, Distill{{"payload", "full"}},
+          Distill{{"payload", "topk"}, {"loss_top_k", "8"}, {"tail", "bucket"}}}) {
       Distill distill = payload;
       distill["loss_type"] = loss;
       const std::string name = loss + "-" + distill["payload"];
@@ -36,17 +40,21 @@ TEST(TeacherEqualsStudent, GivesZero) {
 
 TEST(TeacherEqualsStudent, TailsOfForwardKl) {
   TemporaryFolder folder;
-  const auto drop = run(folder, "drop", "qwen3", {{"payload", "topk"}, {"loss_top_k", "8"}, {"tail", "drop"}}, 1);
+  const auto drop =
+      run(folder, "drop", "qwen3", {{"payload", "topk"}, {"loss_top_k", "8"}, {"tail", "drop"}}, 1);
   ASSERT_FALSE(drop.empty());
   EXPECT_LT(std::abs(drop[0].at("kd_loss").get<double>()), 1e-6);
   // With K = 1, renormalize is -log(teacher_mass) of each row; over the whole vocabulary it is 0.
-  const auto all = run(folder, "all", "qwen3", {{"payload", "topk"}, {"loss_top_k", "64"}, {"tail", "renormalize"}}, 1);
+  const auto all = run(folder, "all", "qwen3",
+                       {{"payload", "topk"}, {"loss_top_k", "64"}, {"tail", "renormalize"}}, 1);
   ASSERT_FALSE(all.empty());
   EXPECT_LT(std::abs(all[0].at("kd_loss").get<double>()), 1e-6);
   EXPECT_NEAR(all[0].at("teacher_mass").get<double>(), 1.0, 1e-6);
-  const auto some = run(folder, "some", "qwen3", {{"payload", "topk"}, {"loss_top_k", "8"}, {"tail", "renormalize"}}, 1);
+  const auto some = run(folder, "some", "qwen3",
+                        {{"payload", "topk"}, {"loss_top_k", "8"}, {"tail", "renormalize"}}, 1);
   ASSERT_FALSE(some.empty());
-  const double mass = some[0].at("teacher_mass").get<double>(), loss = some[0].at("kd_loss").get<double>();
+  const double mass = some[0].at("teacher_mass").get<double>(),
+               loss = some[0].at("kd_loss").get<double>();
   EXPECT_LT(mass, 1.0);
   EXPECT_GE(loss, -std::log(mass) - 1e-6);  // Jensen: the mean of -log is at least -log of the mean
 }

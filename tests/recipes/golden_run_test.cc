@@ -1,4 +1,5 @@
-// Whole runs of `retort launch` against a single-process PyTorch loop: losses, gradient norms and parameters of 5 AdamW steps.
+// Whole runs of `retort launch` against a single-process PyTorch loop: losses, gradient norms and
+// parameters of 5 AdamW steps.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,7 +39,8 @@ TEST_P(GoldenRun, MatchesPyTorch) {
 }
 
 std::vector<std::string> names() {
-  // The test binary lists its cases before ctest's environment is needed; the goldens are beside this file.
+  // The test binary lists its cases before ctest's environment is needed; the goldens are beside
+  // this file.
   return {"sft_llama",
           "sft_mistral",
           "sft_qwen2",
@@ -60,15 +62,18 @@ std::vector<std::string> names() {
           "padded_forward_topk_bucket",
           "padded_reverse_full"};
 }
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenRun, testing::ValuesIn(names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenRun, testing::ValuesIn(names()),
+                         [](const auto& info) { return info.param; });
 
 // The comparison can fail: another temperature is far outside the tolerance.
 TEST(GoldenRunDetects, AnotherTemperature) {
   TemporaryFolder folder;
-  GoldenRecipe recipe{.teacher = "teacher", .distill = {{"payload", "hidden_states"}, {"temperature", "1.001"}}};
+  GoldenRecipe recipe{.teacher = "teacher",
+                      .distill = {{"payload", "hidden_states"}, {"temperature", "1.001"}}};
   const auto result = retort({"launch", write_recipe(folder.path(), recipe).string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  const double got = column(folder / "run", "loss").at(0), want = expected("forward_hidden").at("losses")[0].get<double>();
+  const double got = column(folder / "run", "loss").at(0),
+               want = expected("forward_hidden").at("losses")[0].get<double>();
   EXPECT_GT(std::abs(got - want), 1e-4 * want);
 }
 
@@ -84,7 +89,8 @@ TEST(TokensPerBatch, TrainsARecipe) {
   ASSERT_FALSE(HasFailure());
   const std::vector<double> losses = column(run, "loss"), tokens = column(run, "num_tokens");
   ASSERT_EQ(losses.size(), 5u);
-  for (const double loss : losses) EXPECT_TRUE(std::isfinite(loss));
+  for (const double loss : losses)
+    EXPECT_TRUE(std::isfinite(loss));
   double before = 0;
   for (const double total : tokens) {
     EXPECT_GT(total - before, 64) << "a batch of one row";

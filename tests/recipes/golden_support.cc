@@ -23,9 +23,12 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
 
 }  // namespace
 
-nlohmann::json golden_cases(const std::string& file) { return nlohmann::json::parse(read_file(goldens() / (file + ".json"))); }
+nlohmann::json golden_cases(const std::string& file) {
+  return nlohmann::json::parse(read_file(goldens() / (file + ".json")));
+}
 
-fs::path run_recipe_text(const fs::path& folder, std::string recipe, const std::vector<std::string>& settings) {
+fs::path run_recipe_text(const fs::path& folder, std::string recipe,
+                         const std::vector<std::string>& settings) {
   fs::create_directories(folder);
   replace_all(recipe, "$GOLDENS", goldens().string());
   replace_all(recipe, "$RUN", (folder / "run").string());
@@ -37,7 +40,8 @@ fs::path run_recipe_text(const fs::path& folder, std::string recipe, const std::
   return folder / "run";
 }
 
-void expect_close(const std::vector<double>& got, const nlohmann::json& want, const std::string& what, double absolute) {
+void expect_close(const std::vector<double>& got, const nlohmann::json& want,
+                  const std::string& what, double absolute) {
   ASSERT_EQ(got.size(), want.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
     const double value = want[i].get<double>();
@@ -46,13 +50,16 @@ void expect_close(const std::vector<double>& got, const nlohmann::json& want, co
   }
 }
 
-void expect_columns(const fs::path& run, const nlohmann::json& golden, const std::vector<std::string>& keys, double absolute) {
-  for (const std::string& key : keys) expect_close(column(run, key), golden.at(key), key, absolute);
+void expect_columns(const fs::path& run, const nlohmann::json& golden,
+                    const std::vector<std::string>& keys, double absolute) {
+  for (const std::string& key : keys)
+    expect_close(column(run, key), golden.at(key), key, absolute);
 }
 
-ParameterError parameter_error(const fs::path& run, const std::string& model, const std::string& changes,
-                               const std::string& name) {
-  const models::SafetensorsReader got(run / "final"), start(goldens() / model), all(goldens() / (changes + ".safetensors"));
+ParameterError parameter_error(const fs::path& run, const std::string& model,
+                               const std::string& changes, const std::string& name) {
+  const models::SafetensorsReader got(run / "final"), start(goldens() / model),
+      all(goldens() / (changes + ".safetensors"));
   EXPECT_EQ(got.names(), start.names());
   const at::Tensor change = all.get(name).to(at::kDouble);
   double difference = 0, norm = 0, largest = 0;
@@ -70,7 +77,8 @@ ParameterError parameter_error(const fs::path& run, const std::string& model, co
   return {std::sqrt(difference / norm), largest};
 }
 
-void expect_same_parameters(const fs::path& run, const std::string& model, const std::string& changes, const std::string& name) {
+void expect_same_parameters(const fs::path& run, const std::string& model,
+                            const std::string& changes, const std::string& name) {
   const ParameterError error = parameter_error(run, model, changes, name);
   EXPECT_LE(error.relative, kRelative);
   EXPECT_LE(error.largest, 0.05 * kLearningRate);

@@ -1,4 +1,5 @@
-// Comparing a run with what PyTorch computed for it: the files in goldens/ that the make_*goldens.py beside this write.
+// Comparing a run with what PyTorch computed for it: the files in goldens/ that the
+// make_*goldens.py beside this write.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,23 +14,29 @@ namespace retort::test {
 // goldens/<file>.json: case -> what its run must report.
 nlohmann::json golden_cases(const std::string& file);
 
-// Launches a case's recipe, whose $GOLDENS and $RUN stand for folders, with settings "key.path=value"; the run's folder. A run that
-// fails is a failure of the test.
-fs::path run_recipe_text(const fs::path& folder, std::string recipe, const std::vector<std::string>& settings = {});
+// Launches a case's recipe, whose $GOLDENS and $RUN stand for folders, with settings
+// "key.path=value"; the run's folder. A run that fails is a failure of the test.
+fs::path run_recipe_text(const fs::path& folder, std::string recipe,
+                         const std::vector<std::string>& settings = {});
 
 // Each value within 1e-5 of the wanted one, relative to it, or within `absolute`.
-void expect_close(const std::vector<double>& got, const nlohmann::json& want, const std::string& what, double absolute = 0);
+void expect_close(const std::vector<double>& got, const nlohmann::json& want,
+                  const std::string& what, double absolute = 0);
 // The metrics `keys` of the run against those of the golden, as expect_close.
-void expect_columns(const fs::path& run, const nlohmann::json& golden, const std::vector<std::string>& keys, double absolute);
+void expect_columns(const fs::path& run, const nlohmann::json& golden,
+                    const std::vector<std::string>& keys, double absolute);
 
-// The parameters of run/final against those that `model` of goldens/ has after the case's changes, of goldens/<changes>.safetensors.
+// The parameters of run/final against those that `model` of goldens/ has after the case's changes,
+// of goldens/<changes>.safetensors.
 struct ParameterError {
-  double relative = 0;  // 2-norm of the difference of all parameters as one vector, by the norm of the wanted ones
-  double largest = 0;   // of a single parameter
+  // 2-norm of the difference of all parameters as one vector, by the norm of the wanted ones
+  double relative = 0;
+  double largest = 0;  // of a single parameter
 };
-ParameterError parameter_error(const fs::path& run, const std::string& model, const std::string& changes,
-                               const std::string& name);
+ParameterError parameter_error(const fs::path& run, const std::string& model,
+                               const std::string& changes, const std::string& name);
 // At most 1e-5, and 0.05 of the learning rate 1e-3.
-void expect_same_parameters(const fs::path& run, const std::string& model, const std::string& changes, const std::string& name);
+void expect_same_parameters(const fs::path& run, const std::string& model,
+                            const std::string& changes, const std::string& name);
 
 }  // namespace retort::test

@@ -1,4 +1,5 @@
-// The same global batch by one process, by two data-parallel processes and by accumulation gives the same run.
+// The same global batch by one process, by two data-parallel processes and by accumulation gives
+// the same run.
 #include <gtest/gtest.h>
 
 #include "tests/recipes/run_support.h"
@@ -25,7 +26,8 @@ TEST_P(Layouts, GiveTheSameRun) {
     const auto result = retort({"launch", write_recipe(folder / name, recipe).string()});
     ASSERT_EQ(result.exit_code, 0) << name << "\n" << result.output;
   }
-  const auto loss = column(folder / "one/run", "loss"), norm = column(folder / "one/run", "grad_norm");
+  const auto loss = column(folder / "one/run", "loss"),
+             norm = column(folder / "one/run", "grad_norm");
   ASSERT_EQ(loss.size(), 5u);
   for (const auto& [name, recipe] : runs) {
     const auto other = column(fs::path(folder / name) / "run", "loss"),
@@ -35,30 +37,39 @@ TEST_P(Layouts, GiveTheSameRun) {
       EXPECT_NEAR(other[i], loss[i], 1e-5 * loss[i]) << name << " step " << i + 1;
       EXPECT_NEAR(other_norm[i], norm[i], 1e-5 * norm[i]) << name << " step " << i + 1;
     }
-    EXPECT_EQ(column(fs::path(folder / name) / "run", "num_tokens"), column(folder / "one/run", "num_tokens")) << name;
-    EXPECT_LE(relative_difference(fs::path(folder / name) / "run/final", folder / "one/run/final"), 1e-5) << name;
+    EXPECT_EQ(column(fs::path(folder / name) / "run", "num_tokens"),
+              column(folder / "one/run", "num_tokens"))
+        << name;
+    EXPECT_LE(relative_difference(fs::path(folder / name) / "run/final", folder / "one/run/final"),
+              1e-5)
+        << name;
   }
 }
 // Two ranks with two requests in flight each: what waits together is computed together.
 TEST(DynamicBatching, GivesTheNumbersOfAsSent) {
   for (const std::string payload : {"hidden_states", "topk", "full"}) {
     TemporaryFolder folder;
-    GoldenRecipe as_sent{.teacher = "teacher", .dp = 2, .rows = 2, .distill = {{"payload", payload}}};
+    GoldenRecipe as_sent{
+        .teacher = "teacher", .dp = 2, .rows = 2, .distill = {{"payload", payload}}};
     GoldenRecipe dynamic = as_sent;
     dynamic.teacher_extra = "\n    batching: dynamic";
     ASSERT_EQ(retort({"launch", write_recipe(folder / "as_sent", as_sent).string()}).exit_code, 0);
     const auto result = retort({"launch", write_recipe(folder / "dynamic", dynamic).string()});
     ASSERT_EQ(result.exit_code, 0) << result.output;
     for (const std::string name : {"loss", "grad_norm"}) {
-      const auto expected = column(folder / "as_sent/run", name), got = column(folder / "dynamic/run", name);
+      const auto expected = column(folder / "as_sent/run", name),
+                 got = column(folder / "dynamic/run", name);
       ASSERT_EQ(got.size(), expected.size());
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-5 * expected[i]) << payload << " " << name;
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_NEAR(got[i], expected[i], 1e-5 * expected[i]) << payload << " " << name;
     }
-    EXPECT_LE(relative_difference(folder / "dynamic/run/final", folder / "as_sent/run/final"), 1e-5) << payload;
+    EXPECT_LE(relative_difference(folder / "dynamic/run/final", folder / "as_sent/run/final"), 1e-5)
+        << payload;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Layouts, testing::Bool(), [](const auto& info) { return info.param ? "distill" : "sft"; });
+INSTANTIATE_TEST_SUITE_P(Recipes, Layouts, testing::Bool(),
+                         [](const auto& info) { return info.param ? "distill" : "sft"; });
 
 }  // namespace
 }  // namespace retort::test

@@ -1,4 +1,5 @@
-// What goes wrong beside the student - generators, rewards, references, data, the disk - against the real program.
+// What goes wrong beside the student - generators, rewards, references, data, the disk - against
+// the real program.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -12,7 +13,9 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(30);
 
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 OnPolicyRecipe grpo(const TemporaryFolder& folder) { return {.data = write_prompts(folder)}; }
 OnPolicyRecipe rejection(const TemporaryFolder& folder) {
@@ -31,21 +34,25 @@ OnPolicyRecipe dpo(const TemporaryFolder& folder) {
           .block = {{"beta", "0.1"}}};
 }
 
-CommandResult launch(const TemporaryFolder& folder, const OnPolicyRecipe& recipe, std::vector<std::string> more = {}) {
+CommandResult launch(const TemporaryFolder& folder, const OnPolicyRecipe& recipe,
+                     std::vector<std::string> more = {}) {
   std::vector<std::string> args{"launch", write_on_policy(folder.path(), recipe).string()};
   args.insert(args.end(), more.begin(), more.end());
   const auto result = retort(args, kDeadline);
   EXPECT_NE(result.exit_code, 124) << "hung\n" << result.output;
-  EXPECT_TRUE(all_gone((folder / "run").string())) << "a process was left behind\n" << result.output;
+  EXPECT_TRUE(all_gone((folder / "run").string())) << "a process was left behind\n"
+                                                   << result.output;
   return result;
 }
 
 // A command reward that runs this bash script.
 std::string judge(const TemporaryFolder& folder, const std::string& script) {
   std::ofstream(folder / "judge.sh") << script;
-  return "[{type: command, name: judge, argv: [bash, " + (folder / "judge.sh").string() + "], timeout: 2s}]";
+  return "[{type: command, name: judge, argv: [bash, " + (folder / "judge.sh").string() +
+         "], timeout: 2s}]";
 }
-constexpr const char* kAnswerNull = "exec sed -u -E 's/^\\{\"id\": ?([0-9]+).*/{\"id\": \\1, \"score\": null}/'\n";
+constexpr const char* kAnswerNull =
+    "exec sed -u -E 's/^\\{\"id\": ?([0-9]+).*/{\"id\": \\1, \"score\": null}/'\n";
 
 TEST(GeneratorKilled, EndsTheRunWithItsNameAndResumes) {
   TemporaryFolder folder;
@@ -54,7 +61,8 @@ TEST(GeneratorKilled, EndsTheRunWithItsNameAndResumes) {
   const std::string path = write_on_policy(folder.path(), recipe).string();
   {
     Command run({retort_binary(), "launch", path});
-    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "run") >= 5; })) << run.wait(std::chrono::seconds(0)).output;
+    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "run") >= 5; }))
+        << run.wait(std::chrono::seconds(0)).output;
     const int pid = role_process(folder.path(), "generator");
     ASSERT_GT(pid, 0);
     ::kill(pid, SIGKILL);
@@ -64,12 +72,14 @@ TEST(GeneratorKilled, EndsTheRunWithItsNameAndResumes) {
     EXPECT_TRUE(all_gone((folder / "run").string()));
   }
   const auto steps = static_cast<int64_t>(metrics_rows(folder / "run")) + 4;
-  const auto again = retort({"launch", path, "--resume", "train.max_steps=" + std::to_string(steps)}, kDeadline);
+  const auto again =
+      retort({"launch", path, "--resume", "train.max_steps=" + std::to_string(steps)}, kDeadline);
   EXPECT_EQ(again.exit_code, 0) << again.output;
   EXPECT_EQ(static_cast<int64_t>(metrics_rows(folder / "run")), steps);
 }
 
-// Any rank of a replica, and a rank of a student that is split: the run ends by its name, with nobody left, and can be resumed.
+// Any rank of a replica, and a rank of a student that is split: the run ends by its name, with
+// nobody left, and can be resumed.
 class RankKilled : public testing::TestWithParam<std::pair<std::string, int>> {};
 
 TEST_P(RankKilled, EndsTheRunWithItsNameAndResumes) {
@@ -81,23 +91,29 @@ TEST_P(RankKilled, EndsTheRunWithItsNameAndResumes) {
   const std::string path = write_on_policy(folder.path(), recipe).string();
   {
     Command run({retort_binary(), "launch", path});
-    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "run") >= 3; })) << run.wait(std::chrono::seconds(0)).output;
+    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "run") >= 3; }))
+        << run.wait(std::chrono::seconds(0)).output;
     const int pid = role_process(folder.path(), role, rank);
     ASSERT_GT(pid, 0);
     ::kill(pid, SIGKILL);
     const auto result = run.wait(kDeadline);
     EXPECT_EQ(result.exit_code, 1) << result.output;
-    EXPECT_TRUE(holds(result.output, role + "/" + std::to_string(rank) + " failed first")) << result.output;
+    EXPECT_TRUE(holds(result.output, role + "/" + std::to_string(rank) + " failed first"))
+        << result.output;
     EXPECT_TRUE(all_gone((folder / "run").string()));
   }
   const auto steps = static_cast<int64_t>(metrics_rows(folder / "run")) + 2;
-  const auto again = retort({"launch", path, "--resume", "train.max_steps=" + std::to_string(steps)}, kDeadline);
+  const auto again =
+      retort({"launch", path, "--resume", "train.max_steps=" + std::to_string(steps)}, kDeadline);
   EXPECT_EQ(again.exit_code, 0) << again.output;
 }
 INSTANTIATE_TEST_SUITE_P(Table, RankKilled,
-                         testing::Values(std::pair<std::string, int>{"generator", 0}, std::pair<std::string, int>{"generator", 1},
+                         testing::Values(std::pair<std::string, int>{"generator", 0},
+                                         std::pair<std::string, int>{"generator", 1},
                                          std::pair<std::string, int>{"student", 1}),
-                         [](const auto& info) { return info.param.first + std::to_string(info.param.second); });
+                         [](const auto& info) {
+                           return info.param.first + std::to_string(info.param.second);
+                         });
 
 struct BadJudge {
   std::string name, script, message;
@@ -108,18 +124,21 @@ TEST_P(BadJudges, EndTheRunByName) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe = grpo(folder);
   recipe.rewards = judge(folder, GetParam().script);
-  if (GetParam().name == "dies") recipe.dp = 2, recipe.rows = 4;  // each rank has a judge of its own
+  // each rank has a judge of its own
+  if (GetParam().name == "dies") recipe.dp = 2, recipe.rows = 4;
   const auto result = launch(folder, recipe);
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_TRUE(holds(result.output, "judge")) << result.output;
   EXPECT_TRUE(holds(result.output, GetParam().message)) << result.output;
   EXPECT_EQ(metrics_rows(folder / "run"), 0u);
 }
-INSTANTIATE_TEST_SUITE_P(Table, BadJudges,
-                         testing::Values(BadJudge{"hangs", "exec sleep 1000\n", "timeout"},
-                                         BadJudge{"dies", "read -r line\nexit 7\n", "7"},
-                                         BadJudge{"rubbish", "read -r line\necho quite good\nexec sleep 1000\n", "quite good"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadJudges,
+    testing::Values(BadJudge{"hangs", "exec sleep 1000\n", "timeout"},
+                    BadJudge{"dies", "read -r line\nexit 7\n", "7"},
+                    BadJudge{"rubbish", "read -r line\necho quite good\nexec sleep 1000\n",
+                             "quite good"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(Rewards, AllEqualTrainNothingAndFinish) {
   TemporaryFolder folder;
@@ -140,7 +159,8 @@ TEST(Rewards, AllUnscorableAreCountedAndFinish) {
   const auto result = launch(folder, recipe);
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_EQ(column(folder / "run", "num_unscorable"), (std::vector<double>{8, 8, 8, 8}));
-  for (const char* key : {"loss", "grad_norm"}) EXPECT_EQ(column(folder / "run", key), (std::vector<double>{0, 0, 0, 0})) << key;
+  for (const char* key : {"loss", "grad_norm"})
+    EXPECT_EQ(column(folder / "run", key), (std::vector<double>{0, 0, 0, 0})) << key;
 }
 
 TEST(Rewards, NothingToKeepIsAnErrorThatSaysSo) {
@@ -149,7 +169,8 @@ TEST(Rewards, NothingToKeepIsAnErrorThatSaysSo) {
   recipe.rewards = judge(folder, kAnswerNull);
   const auto result = launch(folder, recipe);
   EXPECT_EQ(result.exit_code, 2) << result.output;
-  EXPECT_TRUE(holds(result.output, "kept none of 0 scorable samples (28 unscorable)")) << result.output;
+  EXPECT_TRUE(holds(result.output, "kept none of 0 scorable samples (28 unscorable)"))
+      << result.output;
 }
 
 // Row 3 alone is too long; with two ranks only one of them meets it.
@@ -157,7 +178,8 @@ TEST(LongPrompt, IsABadRowOnEveryLayout) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe = grpo(folder);
   std::string lines = read_file(recipe.data), words = "w1";
-  for (int i = 0; i < 70; ++i) words += " w2";
+  for (int i = 0; i < 70; ++i)
+    words += " w2";
   lines.insert(lines.find('\n', lines.find('\n') + 1) + 1, "{\"prompt\": \"" + words + "\"}\n");
   std::ofstream(recipe.data) << lines;
   recipe.data_extra = "  shuffle: false\n";
@@ -167,12 +189,14 @@ TEST(LongPrompt, IsABadRowOnEveryLayout) {
   EXPECT_TRUE(holds(alone.output, "prompts.jsonl:3: the prompt has 71 tokens")) << alone.output;
   recipe.dp = 2, recipe.rows = 4;
   const auto result = launch(folder, recipe, {"--overwrite"});
-  EXPECT_NE(result.exit_code, 0) << result.output;  // 2 from the rank that met it, 1 from the other if that ends first
+  // 2 from the rank that met it, 1 from the other if that ends first
+  EXPECT_NE(result.exit_code, 0) << result.output;
   EXPECT_TRUE(holds(result.output, "prompts.jsonl:3: the prompt has 71 tokens")) << result.output;
   recipe.data_extra += "  on_bad_sample: skip\n";
   const auto skipped = launch(folder, recipe, {"--overwrite"});
   EXPECT_EQ(skipped.exit_code, 0) << skipped.output;
-  EXPECT_TRUE(holds(read_file(folder / "run/logs/student-0.log"), "1 bad samples were skipped")) << skipped.output;
+  EXPECT_TRUE(holds(read_file(folder / "run/logs/student-0.log"), "1 bad samples were skipped"))
+      << skipped.output;
 }
 
 TEST(Reference, WithAnotherVocabularyIsRefused) {
@@ -184,18 +208,22 @@ TEST(Reference, WithAnotherVocabularyIsRefused) {
   std::ofstream(folder / "other/tokenizer.json") << text;
   recipe.reference = (folder / "other").string();
   const auto result = launch(folder, recipe);
-  EXPECT_EQ(result.exit_code, 2) << result.output;  // the launcher sees it, before any process starts
-  EXPECT_TRUE(holds(result.output, "tokenizer") && holds(result.output, "role 'reference'")) << result.output;
+  // the launcher sees it, before any process starts
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_TRUE(holds(result.output, "tokenizer") && holds(result.output, "role 'reference'"))
+      << result.output;
 }
 
 TEST(Reference, MayNotChangeWhenARunIsResumed) {
   TemporaryFolder folder;
   const OnPolicyRecipe recipe = dpo(folder);
   ASSERT_EQ(launch(folder, recipe).exit_code, 0);
-  const auto result =
-      launch(folder, recipe, {"--resume", "train.max_steps=8", "roles.reference.model=" + (goldens() / "qwen3").string()});
+  const auto result = launch(
+      folder, recipe,
+      {"--resume", "train.max_steps=8", "roles.reference.model=" + (goldens() / "qwen3").string()});
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_TRUE(holds(result.output, "the reference model or its tokenizer changed")) << result.output;
+  EXPECT_TRUE(holds(result.output, "the reference model or its tokenizer changed"))
+      << result.output;
   EXPECT_EQ(metrics_rows(folder / "run"), 4u);
 }
 
@@ -205,7 +233,8 @@ TEST(GeneratorModel, OfAnotherShapeIsRefusedByName) {
   recipe.generator_model = "teacher";
   const auto result = launch(folder, recipe);
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_TRUE(holds(result.output, "generator/0") && holds(result.output, "shapes")) << result.output;
+  EXPECT_TRUE(holds(result.output, "generator/0") && holds(result.output, "shapes"))
+      << result.output;
   EXPECT_TRUE(holds(result.output, "mismatch")) << result.output;
 }
 
@@ -215,7 +244,8 @@ TEST(DiskFull, WhileKeptRowsAreWrittenLeavesNothingHalfWritten) {
   recipe.block["prompts_per_round"] = "10", recipe.block["top_n"] = "4";
   recipe.generation["max_new_tokens"] = "40";
   const std::string path = write_on_policy(folder.path(), recipe).string();
-  // A file-size limit makes every larger write fail as a full disk does (EFBIG), in all processes of the run.
+  // A file-size limit makes every larger write fail as a full disk does (EFBIG), in all processes
+  // of the run.
   std::ofstream(folder / "limited.sh") << "trap '' XFSZ\nulimit -f 8\nexec \"$@\"\n";
   Command run({"bash", (folder / "limited.sh").string(), retort_binary(), "launch", path});
   const auto result = run.wait(kDeadline);

@@ -1,4 +1,5 @@
-// Recipes with a generator, the student and the generator split over several processes: the run of one process each.
+// Recipes with a generator, the student and the generator split over several processes: the run of
+// one process each.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +17,8 @@ struct Split {
 };
 
 fs::path run(const TemporaryFolder& folder, const std::string& name, const OnPolicyRecipe& recipe) {
-  const auto result = retort({"launch", write_on_policy(folder / name, recipe).string()}, std::chrono::seconds(120));
+  const auto result = retort({"launch", write_on_policy(folder / name, recipe).string()},
+                             std::chrono::seconds(120));
   EXPECT_EQ(result.exit_code, 0) << name << "\n" << result.output;
   return folder / name / "run";
 }
@@ -30,34 +32,43 @@ fs::path run(const TemporaryFolder& folder, OnPolicyRecipe recipe, const Split& 
   return run(folder, split.name, recipe);
 }
 
-void expect_same(const fs::path& other, const fs::path& reference, std::initializer_list<const char*> keys) {
+void expect_same(const fs::path& other, const fs::path& reference,
+                 std::initializer_list<const char*> keys) {
   SCOPED_TRACE(other.parent_path().filename());
-  for (const char* key : keys) expect_same_column(other, reference, key, kTolerance);
+  for (const char* key : keys)
+    expect_same_column(other, reference, key, kTolerance);
 }
 
 TEST(OnPolicyLayouts, Grpo) {
   TemporaryFolder folder;
-  OnPolicyRecipe one{.data = write_prompts(folder), .reference = "teacher", .rows = 16, .steps = 5, .block = {{"beta", "0.05"}}};
+  OnPolicyRecipe one{.data = write_prompts(folder),
+                     .reference = "teacher",
+                     .rows = 16,
+                     .steps = 5,
+                     .block = {{"beta", "0.05"}}};
   one.generation["save_samples"] = "true";
   const fs::path reference = run(folder, "one", one);
   ASSERT_EQ(metrics_rows(reference), 5u);
-  for (const Split& split : std::vector<Split>{{"tp", ", tp: 2, sequence_parallel: true", ", tp: 2"},
-                                               {"pp", ", pp: 2", ", tp: 2"},
-                                               {"tp-pp", ", tp: 2, pp: 2", ""},
-                                               {"tp-dp", ", tp: 2", ", tp: 2", 2, 2},
-                                               {"zero", ", distributed_optimizer: true", ", tp: 2", 2}}) {
+  for (const Split& split :
+       std::vector<Split>{{"tp", ", tp: 2, sequence_parallel: true", ", tp: 2"},
+                          {"pp", ", pp: 2", ", tp: 2"},
+                          {"tp-pp", ", tp: 2, pp: 2", ""},
+                          {"tp-dp", ", tp: 2", ", tp: 2", 2, 2},
+                          {"zero", ", distributed_optimizer: true", ", tp: 2", 2}}) {
     const fs::path other = run(folder, one, split);
     expect_same_samples(other, reference);
     expect_same(other, reference,
-                {"loss", "grad_norm", "reward", "reward_std", "kl", "entropy", "num_tokens", "completions/mean_length",
-                 "rewards/length", "weight_version"});
+                {"loss", "grad_norm", "reward", "reward_std", "kl", "entropy", "num_tokens",
+                 "completions/mean_length", "rewards/length", "weight_version"});
   }
 }
 
-// Rounds in flight, several passes over each, and samples that are given up and drawn again: the ranks stay together.
+// Rounds in flight, several passes over each, and samples that are given up and drawn again: the
+// ranks stay together.
 TEST(OnPolicyLayouts, GrpoThatRunsAhead) {
   TemporaryFolder folder;
-  OnPolicyRecipe one{.data = write_prompts(folder), .rows = 16, .steps = 6, .block = {{"max_staleness", "2"}}};
+  OnPolicyRecipe one{
+      .data = write_prompts(folder), .rows = 16, .steps = 6, .block = {{"max_staleness", "2"}}};
   one.generation["save_samples"] = "true";
   const fs::path reference = run(folder, "one", one);
   const fs::path other = run(folder, one, {"tp", ", tp: 2", ", tp: 2"});
@@ -68,12 +79,14 @@ TEST(OnPolicyLayouts, GrpoThatRunsAhead) {
   twice.data_extra = "  eval: [{path: " + twice.data.string() + "}]\n";
   const fs::path twice_one = run(folder, "twice", twice);
   const fs::path twice_pp = run(folder, twice, {"twice-pp", ", tp: 2, pp: 2", ", tp: 2"});
-  for (const char* key : {"clip_ratio/region_mean", "loss", "grad_norm", "eval_reward", "eval_completions/mean_length"}) {
+  for (const char* key : {"clip_ratio/region_mean", "loss", "grad_norm", "eval_reward",
+                          "eval_completions/mean_length"}) {
     const auto got = column(twice_pp, key), expected = column(twice_one, key);
     ASSERT_EQ(got.size(), expected.size()) << key;
     ASSERT_FALSE(got.empty()) << key;
     for (size_t i = 0; i < got.size(); ++i)
-      EXPECT_NEAR(got[i], expected[i], kTolerance * std::max(1.0, std::abs(expected[i]))) << key << " " << i;
+      EXPECT_NEAR(got[i], expected[i], kTolerance * std::max(1.0, std::abs(expected[i])))
+          << key << " " << i;
   }
   OnPolicyRecipe aborting = one;
   aborting.generation["max_new_tokens"] = "25";
@@ -84,7 +97,9 @@ TEST(OnPolicyLayouts, GrpoThatRunsAhead) {
   const auto versions = column(aborted, "weight_version");
   ASSERT_EQ(versions.size(), 6u);
   for (const auto& [key, row] : read_samples(aborted))
-    EXPECT_EQ(row.at("weight_version").get<double>(), versions.at(static_cast<size_t>(key.first) - 1)) << "step " << key.first;
+    EXPECT_EQ(row.at("weight_version").get<double>(),
+              versions.at(static_cast<size_t>(key.first) - 1))
+        << "step " << key.first;
 }
 
 TEST(OnPolicyLayouts, RejectionSampling) {
@@ -96,12 +111,14 @@ TEST(OnPolicyLayouts, RejectionSampling) {
                            .block = {{"rounds", "5"}, {"prompts_per_round", "7"}, {"top_n", "2"}},
                            .data_extra = "  packing: false\n"};
   const fs::path reference = run(folder, "one", one);
-  for (const Split& split :
-       std::vector<Split>{{"tp", ", tp: 2", ", tp: 2"}, {"pp-dp", ", pp: 2", ", tp: 2", 2, 2}, {"tp-pp", ", tp: 2, pp: 2", ""}}) {
+  for (const Split& split : std::vector<Split>{{"tp", ", tp: 2", ", tp: 2"},
+                                               {"pp-dp", ", pp: 2", ", tp: 2", 2, 2},
+                                               {"tp-pp", ", tp: 2, pp: 2", ""}}) {
     const fs::path other = run(folder, one, split);
     for (int round = 0; round < 5; ++round) {
       const std::string file = "kept/round-" + std::to_string(round) + ".jsonl";
-      EXPECT_EQ(read_lines(other / file), read_lines(reference / file)) << split.name << " " << file;
+      EXPECT_EQ(read_lines(other / file), read_lines(reference / file))
+          << split.name << " " << file;
     }
     expect_same(other, reference, {"loss", "grad_norm", "reward", "reward_kept", "num_kept"});
   }
@@ -122,7 +139,8 @@ TEST(OnPolicyLayouts, OnPolicyDistill) {
   sampled.block["use_policy_gradient"] = "true";
   for (const auto& [name, recipe] : {std::pair{"full", one}, std::pair{"sampled", sampled}}) {
     const fs::path reference = run(folder, name, recipe);
-    for (const Split& split : std::vector<Split>{{"tp", ", tp: 2", ", tp: 2"}, {"pp-dp", ", pp: 2", "", 2}}) {
+    for (const Split& split :
+         std::vector<Split>{{"tp", ", tp: 2", ", tp: 2"}, {"pp-dp", ", pp: 2", "", 2}}) {
       Split named = split;
       named.name = std::string(name) + "-" + split.name;
       const fs::path other = run(folder, recipe, named);

@@ -1,5 +1,5 @@
-// Runs with a generator or a reference, killed at random moments and resumed: the uninterrupted run's numbers bit for bit.
-// RETORT_TRIALS sets how often (default 1 of each, with two kills).
+// Runs with a generator or a reference, killed at random moments and resumed: the uninterrupted
+// run's numbers bit for bit. RETORT_TRIALS sets how often (default 1 of each, with two kills).
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -25,8 +25,9 @@ struct Case {
 };
 
 OnPolicyRecipe grpo(const TemporaryFolder& folder, int64_t max_staleness) {
-  OnPolicyRecipe recipe{
-      .data = write_prompts(folder), .save_steps = 2, .block = {{"max_staleness", std::to_string(max_staleness)}}};
+  OnPolicyRecipe recipe{.data = write_prompts(folder),
+                        .save_steps = 2,
+                        .block = {{"max_staleness", std::to_string(max_staleness)}}};
   recipe.generation["save_samples"] = "true";
   return recipe;
 }
@@ -42,12 +43,13 @@ std::vector<Case> cases() {
            }},
           {"rejection_sampling", 20,
            [](const TemporaryFolder& folder) {
-             OnPolicyRecipe recipe{.recipe = "rejection_sampling",
-                                   .data = write_prompts(folder),
-                                   .rows = 4,
-                                   .save_steps = 2,
-                                   .block = {{"rounds", "4"}, {"prompts_per_round", "7"}, {"top_n", "2"}},
-                                   .data_extra = "  packing: false\n"};
+             OnPolicyRecipe recipe{
+                 .recipe = "rejection_sampling",
+                 .data = write_prompts(folder),
+                 .rows = 4,
+                 .save_steps = 2,
+                 .block = {{"rounds", "4"}, {"prompts_per_round", "7"}, {"top_n", "2"}},
+                 .data_extra = "  packing: false\n"};
              recipe.generation = {{"num_generations", "8"}, {"max_new_tokens", "40"}};
              return recipe;
            }},
@@ -67,11 +69,14 @@ TEST_P(Killed, ResumesBitForBit) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe = GetParam().recipe(folder);
   recipe.steps = GetParam().steps;
-  const auto whole = retort({"launch", write_on_policy(folder / "whole", recipe).string()}, std::chrono::seconds(120));
+  const auto whole = retort({"launch", write_on_policy(folder / "whole", recipe).string()},
+                            std::chrono::seconds(120));
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
   const fs::path expected = folder / "whole/run";
   std::mt19937_64 random(std::hash<std::string>()(GetParam().name));
-  const auto below = [&](int64_t end) { return std::uniform_int_distribution<int64_t>(0, end - 1)(random); };
+  const auto below = [&](int64_t end) {
+    return std::uniform_int_distribution<int64_t>(0, end - 1)(random);
+  };
   for (int trial = 0; trial < trials(); ++trial) {
     const fs::path place = folder / ("trial" + std::to_string(trial)), run = place / "run";
     const std::string path = write_on_policy(place, recipe).string();
@@ -82,10 +87,12 @@ TEST_P(Killed, ResumesBitForBit) {
       Command command(argv);
       const bool whole_launcher = (trial + kills) % 2 == 1;
       if (kills < 2) {
-        // After so many steps, and a little later: inside a step, a checkpoint, a generation, or at the end.
+        // After so many steps, and a little later: inside a step, a checkpoint, a generation, or at
+        // the end.
         const int64_t rows = below(recipe.steps), delay = below(60);
         story += " after " + std::to_string(rows) + " rows and " + std::to_string(delay) + " ms";
-        wait_until([&] { return static_cast<int64_t>(metrics_rows(run)) >= rows || !command.running(); });
+        wait_until(
+            [&] { return static_cast<int64_t>(metrics_rows(run)) >= rows || !command.running(); });
         std::this_thread::sleep_for(std::chrono::milliseconds(delay));
         if (whole_launcher)
           command.signal(SIGKILL);
@@ -105,7 +112,9 @@ TEST_P(Killed, ResumesBitForBit) {
       }
     }
     EXPECT_EQ(timeless_metrics(run), timeless_metrics(expected)) << story;
-    EXPECT_TRUE(read_file(run / "final/model.safetensors") == read_file(expected / "final/model.safetensors")) << story;
+    EXPECT_TRUE(read_file(run / "final/model.safetensors") ==
+                read_file(expected / "final/model.safetensors"))
+        << story;
     if (fs::exists(expected / "samples")) {
       EXPECT_EQ(read_samples(run), read_samples(expected)) << story;
     }
@@ -117,7 +126,8 @@ TEST_P(Killed, ResumesBitForBit) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Recipes, Killed, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Recipes, Killed, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace retort::test

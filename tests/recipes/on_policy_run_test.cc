@@ -1,4 +1,5 @@
-// dpo, grpo, rejection_sampling and on_policy_distill as whole runs: layouts give the same run, and every run repeats bit for bit.
+// dpo, grpo, rejection_sampling and on_policy_distill as whole runs: layouts give the same run, and
+// every run repeats bit for bit.
 #include <gtest/gtest.h>
 
 #include "base/file.h"
@@ -16,12 +17,13 @@ fs::path run(const TemporaryFolder& folder, const std::string& name, const OnPol
 }
 
 OnPolicyRecipe dpo(const TemporaryFolder& folder) {
-  return {.recipe = "dpo",
-          .data = write_pairs(folder),
-          .reference = "teacher",
-          .rows = 4,
-          .steps = 6,
-          .block = {{"beta", "0.3"}, {"loss_type", "[sigmoid, sft]"}, {"loss_weights", "[1.0, 0.2]"}}};
+  return {
+      .recipe = "dpo",
+      .data = write_pairs(folder),
+      .reference = "teacher",
+      .rows = 4,
+      .steps = 6,
+      .block = {{"beta", "0.3"}, {"loss_type", "[sigmoid, sft]"}, {"loss_weights", "[1.0, 0.2]"}}};
 }
 
 TEST(Dpo, GivesTheSameRunInEveryLayout) {
@@ -32,20 +34,26 @@ TEST(Dpo, GivesTheSameRunInEveryLayout) {
   const fs::path reference = run(folder, "one", one);
   ASSERT_EQ(metrics_rows(reference), 6u);
   for (const fs::path& other : {run(folder, "dp2", two), run(folder, "accumulated", accumulated)}) {
-    for (const char* key : {"loss", "grad_norm", "nll_loss", "rewards/chosen", "rewards/rejected", "rewards/margins",
-                            "logps/chosen", "logps/rejected", "logits/chosen", "logits/rejected"})
+    for (const char* key :
+         {"loss", "grad_norm", "nll_loss", "rewards/chosen", "rewards/rejected", "rewards/margins",
+          "logps/chosen", "logps/rejected", "logits/chosen", "logits/rejected"})
       expect_same_column(other, reference, key, kTolerance);
-    for (const char* key : {"num_pairs", "num_identical_pairs"}) expect_same_column(other, reference, key, 0);
+    for (const char* key : {"num_pairs", "num_identical_pairs"})
+      expect_same_column(other, reference, key, 0);
   }
-  double identical = 0, pairs = 0;  // 6 steps of 4 are two passes over 12 pairs, one of them identical
-  for (const double count : column(reference, "num_identical_pairs")) identical += count;
-  for (const double count : column(reference, "num_pairs")) pairs += count;
+  // 6 steps of 4 are two passes over 12 pairs, one of them identical
+  double identical = 0, pairs = 0;
+  for (const double count : column(reference, "num_identical_pairs"))
+    identical += count;
+  for (const double count : column(reference, "num_pairs"))
+    pairs += count;
   EXPECT_EQ(pairs, 24);
   EXPECT_EQ(identical, 2);
 }
 
 OnPolicyRecipe grpo(const TemporaryFolder& folder, int64_t max_staleness = 0) {
-  OnPolicyRecipe recipe{.data = write_prompts(folder), .block = {{"max_staleness", std::to_string(max_staleness)}}};
+  OnPolicyRecipe recipe{.data = write_prompts(folder),
+                        .block = {{"max_staleness", std::to_string(max_staleness)}}};
   recipe.generation["save_samples"] = "true";
   return recipe;
 }
@@ -58,14 +66,16 @@ TEST(Grpo, GivesTheSameRunInEveryLayout) {
   one.rows = 16;
   OnPolicyRecipe two = one, accumulated = one;
   two.dp = 2, two.rows = 8, two.generators = 2;
-  accumulated.accumulation = 4, accumulated.rows = 4, accumulated.generators = 2;  // one rank, two replicas for it
+  // one rank, two replicas for it
+  accumulated.accumulation = 4, accumulated.rows = 4, accumulated.generators = 2;
   const fs::path reference = run(folder, "one", one);
   ASSERT_EQ(read_samples(reference).size(), 56u);  // 10 prompts in steps of 4, 4, 2 and 4
   for (const fs::path& other : {run(folder, "dp2", two), run(folder, "accumulated", accumulated)}) {
     expect_same_samples(other, reference);
     for (const char* key : {"loss", "reward", "reward_std", "kl", "entropy", "grad_norm"})
       expect_same_column(other, reference, key, kTolerance);
-    for (const char* key : {"num_tokens", "frac_reward_zero_std", "completions/mean_length", "rewards/length", "rewards/regex"})
+    for (const char* key : {"num_tokens", "frac_reward_zero_std", "completions/mean_length",
+                            "rewards/length", "rewards/regex"})
       expect_same_column(other, reference, key, 1e-12);
   }
 }
@@ -81,7 +91,8 @@ TEST(Grpo, RepeatsBitForBitAtEveryStaleness) {
     const fs::path again = run(folder, name + "-again", recipe);
     EXPECT_EQ(timeless_metrics(first.back()), timeless_metrics(again));
     EXPECT_EQ(read_samples(first.back()), read_samples(again));
-    EXPECT_TRUE(read_file(first.back() / "final/model.safetensors") == read_file(again / "final/model.safetensors"));
+    EXPECT_TRUE(read_file(first.back() / "final/model.safetensors") ==
+                read_file(again / "final/model.safetensors"));
   }
   EXPECT_EQ(column(first[0], "staleness"), (std::vector<double>{0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(column(first[1], "staleness"), (std::vector<double>{0, 1, 2, 2, 2, 2}));
@@ -99,7 +110,8 @@ TEST(Grpo, RepeatsBitForBitAtEveryStaleness) {
   EXPECT_NE(column(first[0], "grad_norm"), column(first[1], "grad_norm"));
 }
 
-// A slow generator, so that pushes mostly meet samples in work; whichever do, every sample is there once and of one version.
+// A slow generator, so that pushes mostly meet samples in work; whichever do, every sample is there
+// once and of one version.
 TEST(Grpo, DrawsAgainWhatAPushEnds) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe = grpo(folder, 2);
@@ -114,7 +126,9 @@ TEST(Grpo, DrawsAgainWhatAPushEnds) {
   const auto samples = read_samples(path);
   EXPECT_EQ(samples.size(), 48u);
   for (const auto& [key, row] : samples)
-    EXPECT_EQ(row.at("weight_version").get<double>(), versions.at(static_cast<size_t>(key.first) - 1)) << "step " << key.first;
+    EXPECT_EQ(row.at("weight_version").get<double>(),
+              versions.at(static_cast<size_t>(key.first) - 1))
+        << "step " << key.first;
   for (size_t i = 0; i < 6; ++i) {
     EXPECT_EQ(staleness[i], static_cast<double>(i + 1) - versions[i]);
     EXPECT_LE(staleness[i], 2);
@@ -151,12 +165,14 @@ TEST(RejectionSampling, KeepsTheSameRowsInEveryLayout) {
                      .data_extra = "  packing: false\n"};
   OnPolicyRecipe two = one;
   two.dp = 2, two.rows = 2, two.generators = 2;
-  const fs::path a = run(folder, "one", one), b = run(folder, "dp2", two), again = run(folder, "again", one);
+  const fs::path a = run(folder, "one", one), b = run(folder, "dp2", two),
+                 again = run(folder, "again", one);
   for (const char* round : {"kept/round-0.jsonl", "kept/round-1.jsonl"}) {
     EXPECT_EQ(read_lines(a / round).size(), 14u);
     EXPECT_EQ(read_lines(b / round), read_lines(a / round)) << round;
   }
-  for (const char* key : {"loss", "grad_norm", "reward", "reward_kept"}) expect_same_column(b, a, key, kTolerance);
+  for (const char* key : {"loss", "grad_norm", "reward", "reward_kept"})
+    expect_same_column(b, a, key, kTolerance);
   EXPECT_EQ(timeless_metrics(again), timeless_metrics(a));
   EXPECT_GT(column(a, "reward_kept").at(0), column(a, "reward").at(0));
 }
@@ -181,7 +197,8 @@ TEST(OnPolicyDistill, RepeatsBitForBitAndTakesSampledTokens) {
     ASSERT_EQ(loss.size(), 4u);
     EXPECT_GT(loss[0], 0);
   }
-  EXPECT_EQ(column(a, "num_tokens").at(0), column(b, "num_tokens").at(0)) << "the first samples are the same";
+  EXPECT_EQ(column(a, "num_tokens").at(0), column(b, "num_tokens").at(0))
+      << "the first samples are the same";
 }
 
 }  // namespace

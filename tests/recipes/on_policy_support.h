@@ -10,16 +10,19 @@
 
 namespace retort::test {
 
-// 8 completions a step (2 prompts of 4), AdamW 1e-3, no schedule; 10 prompts, or 12 pairs for dpo, in `data`.
+// 8 completions a step (2 prompts of 4), AdamW 1e-3, no schedule; 10 prompts, or 12 pairs for dpo,
+// in `data`.
 struct OnPolicyRecipe {
   std::string recipe = "grpo";
   fs::path data;                          // write_prompts, write_pairs
   std::string generator_model = "qwen3";  // a golden model, or a path
   std::string reference, teacher;         // golden models or paths; "": no such role
   int64_t dp = 1, accumulation = 1, rows = 8, steps = 4, save_steps = 0, generators = 1;
-  std::map<std::string, std::string> block;  // of the recipe's own name (on_policy_distill: distill), key -> YAML
+  // of the recipe's own name (on_policy_distill: distill), key -> YAML
+  std::map<std::string, std::string> block;
   std::map<std::string, std::string> generation{{"num_generations", "4"}, {"max_new_tokens", "10"}};
-  std::string rewards = "[{type: length, min: 10, max: 64}, {type: regex, pattern: 'w[1-3]', weight: 0.5}]";
+  std::string rewards =
+      "[{type: length, min: 10, max: 64}, {type: regex, pattern: 'w[1-3]', weight: 0.5}]";
   std::string data_extra;                      // more lines of `data:`, two spaces indented
   std::string extra;                           // more top-level YAML
   std::string student_world, generator_world;  // more of their `world:`, as ", tp: 2"
@@ -34,15 +37,20 @@ fs::path write_pairs(const TemporaryFolder& folder);
 std::map<std::pair<int64_t, int64_t>, nlohmann::json> read_samples(const fs::path& run);
 std::vector<nlohmann::json> read_lines(const fs::path& file);
 
-// The same samples with the same rewards; log-probabilities within 1e-4, being of weights that may differ in their last bits.
+// The same samples with the same rewards; log-probabilities within 1e-4, being of weights that may
+// differ in their last bits.
 void expect_same_samples(const fs::path& run, const fs::path& other);
-// Every row has the key, and each value differs from the other run's by at most `tolerance`, relative to it or absolute below 1.
-void expect_same_column(const fs::path& run, const fs::path& other, const std::string& key, double tolerance);
+// Every row has the key, and each value differs from the other run's by at most `tolerance`,
+// relative to it or absolute below 1.
+void expect_same_column(const fs::path& run, const fs::path& other, const std::string& key,
+                        double tolerance);
 
-// The process of the run in `folder` with this role's name and rank; waits for it. -1: none in 30 s.
+// The process of the run in `folder` with this role's name and rank; waits for it. -1: none in 30
+// s.
 int role_process(const fs::path& folder, const std::string& role, int64_t rank = 0);
 // Until `done`; false after `limit`.
-bool wait_until(const std::function<bool()>& done, std::chrono::seconds limit = std::chrono::seconds(60));
+bool wait_until(const std::function<bool()>& done,
+                std::chrono::seconds limit = std::chrono::seconds(60));
 // Lines of the run's metrics, so far.
 size_t metrics_rows(const fs::path& run);
 // No process whose command line holds `text` is left, within 20 s.

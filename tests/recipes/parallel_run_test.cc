@@ -1,4 +1,5 @@
-// Whole runs with the student split over processes: they are the run of one process, and go on in another layout.
+// Whole runs with the student split over processes: they are the run of one process, and go on in
+// another layout.
 #include <gtest/gtest.h>
 
 #include "tests/recipes/golden_support.h"
@@ -11,13 +12,16 @@ using World = std::vector<std::string>;
 
 std::vector<std::string> settings(const World& world) {
   std::vector<std::string> all;
-  for (const std::string& setting : world) all.push_back("roles.student.world." + setting);
+  for (const std::string& setting : world)
+    all.push_back("roles.student.world." + setting);
   return all;
 }
 
-std::vector<std::string> launch(const fs::path& recipe, const World& world, std::vector<std::string> more = {}) {
+std::vector<std::string> launch(const fs::path& recipe, const World& world,
+                                std::vector<std::string> more = {}) {
   std::vector<std::string> args{"launch", recipe.string()};
-  for (const std::string& setting : settings(world)) args.push_back(setting);
+  for (const std::string& setting : settings(world))
+    args.push_back(setting);
   args.insert(args.end(), more.begin(), more.end());
   return args;
 }
@@ -26,7 +30,8 @@ void expect_same_run(const fs::path& got, const fs::path& want, const std::strin
   for (const std::string name : {"loss", "grad_norm", "num_tokens"}) {
     const auto a = column(got, name), b = column(want, name);
     ASSERT_EQ(a.size(), b.size()) << what << " " << name;
-    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5 * b[i]) << what << " " << name << " at step " << i + 1;
+    for (size_t i = 0; i < a.size(); ++i)
+      EXPECT_NEAR(a[i], b[i], 1e-5 * b[i]) << what << " " << name << " at step " << i + 1;
   }
   EXPECT_LE(relative_difference(got / "final", want / "final"), 1e-5) << what;
 }
@@ -64,8 +69,8 @@ TEST(ParallelRun, DpoMatchesTrl) {
     const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"), settings(world));
     ASSERT_FALSE(HasFailure());
     expect_columns(run, golden,
-                   {"loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies",
-                    "logps/chosen", "logps/rejected"},
+                   {"loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins",
+                    "rewards/accuracies", "logps/chosen", "logps/rejected"},
                    1e-6);
     expect_same_parameters(run, "qwen3", "preference_changes", "sigmoid");
   }
@@ -81,7 +86,10 @@ class MovedRun : public testing::TestWithParam<size_t> {};
 TEST_P(MovedRun, GoesOnInAnotherLayout) {
   const std::vector<Move> moves{
       {.from = {"tp=2"}, .to = {"pp=2"}},
-      {.from = {"dp=4", "distributed_optimizer=true"}, .to = {"dp=2"}, .rows_from = 1, .rows_to = 2},
+      {.from = {"dp=4", "distributed_optimizer=true"},
+       .to = {"dp=2"},
+       .rows_from = 1,
+       .rows_to = 2},
       {.from = {"tp=2", "pp=2"}, .to = {"dp=2", "distributed_optimizer=true"}, .rows_to = 2},
       {.from = {}, .to = {"pp=2", "tp=2", "sequence_parallel=true"}},
   };
@@ -95,11 +103,14 @@ TEST_P(MovedRun, GoesOnInAnotherLayout) {
   ASSERT_EQ(uninterrupted.exit_code, 0) << uninterrupted.output;
   const fs::path moved = write_recipe(folder / "moved", recipe);
   // The run as it was after five steps.
-  fs::copy(folder / "whole/run", folder / "moved/run", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  fs::copy(folder / "whole/run", folder / "moved/run",
+           fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   fs::remove_all(folder / "moved/run/checkpoint-10");
   fs::remove(folder / "moved/run/final");
-  const auto result = retort(launch(
-      moved, move.to, {"--resume", "train.save_steps=5", "train.per_device_train_batch_size=" + std::to_string(move.rows_to)}));
+  const auto result =
+      retort(launch(moved, move.to,
+                    {"--resume", "train.save_steps=5",
+                     "train.per_device_train_batch_size=" + std::to_string(move.rows_to)}));
   ASSERT_EQ(result.exit_code, 0) << result.output;
   expect_same_run(folder / "moved/run", folder / "whole/run", "moved");
   ASSERT_EQ(column(folder / "moved/run", "loss").size(), 10u);
@@ -112,7 +123,8 @@ TEST(ParallelRun, EndsTogetherWhenTimeIsUp) {
   TemporaryFolder folder;
   const GoldenRecipe recipe;
   const World world{"tp=2", "pp=2"};
-  const fs::path whole = write_recipe(folder / "whole", recipe), cut = write_recipe(folder / "cut", recipe);
+  const fs::path whole = write_recipe(folder / "whole", recipe),
+                 cut = write_recipe(folder / "cut", recipe);
   ASSERT_EQ(retort(launch(whole, world)).exit_code, 0);
   const auto first = retort(launch(cut, world, {"train.max_time=1ms"}));
   ASSERT_EQ(first.exit_code, 0) << first.output;
@@ -131,10 +143,12 @@ TEST(ResumedRun, InTheSameLayoutIsBitForBit) {
   recipe.steps = 8;
   recipe.rows = 2;
   const World world{"tp=2", "dp=2", "sequence_parallel=true", "distributed_optimizer=true"};
-  const auto whole = retort(launch(write_recipe(folder / "whole", recipe), world, {"train.save_steps=4"}));
+  const auto whole =
+      retort(launch(write_recipe(folder / "whole", recipe), world, {"train.save_steps=4"}));
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
   const fs::path again = write_recipe(folder / "again", recipe);
-  fs::copy(folder / "whole/run", folder / "again/run", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  fs::copy(folder / "whole/run", folder / "again/run",
+           fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   fs::remove_all(folder / "again/run/checkpoint-8");
   fs::remove(folder / "again/run/final");
   const auto result = retort(launch(again, world, {"--resume", "train.save_steps=4"}));

@@ -1,5 +1,6 @@
-// Whole grpo and on_policy_distill runs against recorded samples that a single-process loop around TRL's own code replayed: the tokens
-// that are drawn, the generator's log-probabilities of them, and the metrics and parameters of the training on them.
+// Whole grpo and on_policy_distill runs against recorded samples that a single-process loop around
+// TRL's own code replayed: the tokens that are drawn, the generator's log-probabilities of them,
+// and the metrics and parameters of the training on them.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -11,7 +12,8 @@
 namespace retort::test {
 namespace {
 
-// Every sample of the run is the recorded one, and has the log-probability that PyTorch gives it at that step's weights.
+// Every sample of the run is the recorded one, and has the log-probability that PyTorch gives it at
+// that step's weights.
 void expect_recorded_samples(const fs::path& run, const nlohmann::json& golden) {
   for (const auto& [step, samples] : golden.at("samples").items()) {
     std::istringstream lines(read_file(run / "samples" / ("step-" + step + "-rank-0.jsonl")));
@@ -48,8 +50,8 @@ TEST_P(PolicyRun, MatchesTrl) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, PolicyRun,
-                         testing::Values("dapo", "iterations", "reference", "batch_scale", "rloo", "on_policy_hidden",
-                                         "on_policy_gradient"),
+                         testing::Values("dapo", "iterations", "reference", "batch_scale", "rloo",
+                                         "on_policy_hidden", "on_policy_gradient"),
                          [](const auto& info) { return info.param; });
 
 struct Change {
@@ -69,15 +71,17 @@ TEST_P(PolicyRunDetects, AnotherRecipe) {
   recipe.replace(at, std::string(change.from).size(), change.to);
   const fs::path run = run_recipe_text(folder.path(), recipe);
   ASSERT_FALSE(HasFailure());
-  const double got = column(run, "loss").at(change.step - 1), want = golden.at("loss")[change.step - 1];
+  const double got = column(run, "loss").at(change.step - 1),
+               want = golden.at("loss")[change.step - 1];
   EXPECT_GT(std::abs(got - want), 1e-4 * std::abs(want));
 }
 
-INSTANTIATE_TEST_SUITE_P(Changes, PolicyRunDetects,
-                         testing::Values(Change{"reference", "\"beta\": 0.04", "\"beta\": 0.041", 1},
-                                         Change{"iterations", "\"epsilon\": 0.05", "\"epsilon\": 0.06", 2},
-                                         Change{"on_policy_hidden", "reverse_kl", "forward_kl", 1}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Changes, PolicyRunDetects,
+    testing::Values(Change{"reference", "\"beta\": 0.04", "\"beta\": 0.041", 1},
+                    Change{"iterations", "\"epsilon\": 0.05", "\"epsilon\": 0.06", 2},
+                    Change{"on_policy_hidden", "reverse_kl", "forward_kl", 1}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace retort::test

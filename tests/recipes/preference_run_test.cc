@@ -1,4 +1,5 @@
-// Whole dpo runs against a single-process loop around TRL's own losses: 5 AdamW steps, metrics and parameters.
+// Whole dpo runs against a single-process loop around TRL's own losses: 5 AdamW steps, metrics and
+// parameters.
 #include <gtest/gtest.h>
 
 #include "tests/recipes/golden_support.h"
@@ -14,35 +15,41 @@ TEST_P(PreferenceRun, MatchesTrl) {
   const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"));
   ASSERT_FALSE(HasFailure());
   expect_columns(run, golden,
-                 {"loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies",
-                  "logps/chosen", "logps/rejected"},
+                 {"loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins",
+                  "rewards/accuracies", "logps/chosen", "logps/rejected"},
                  1e-6);
   expect_same_parameters(run, "qwen3", "preference_changes", GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, PreferenceRun,
-                         testing::Values("sigmoid", "sigmoid_sft", "ipo", "simpo", "orpo", "apo_zero", "robust"),
+                         testing::Values("sigmoid", "sigmoid_sft", "ipo", "simpo", "orpo",
+                                         "apo_zero", "robust"),
                          [](const auto& info) { return info.param; });
 
 // The same numbers with student and reference each on ranks of their own.
-class PreferenceLayouts : public testing::TestWithParam<std::pair<const char*, std::vector<std::string>>> {};
+class PreferenceLayouts
+    : public testing::TestWithParam<std::pair<const char*, std::vector<std::string>>> {};
 
 TEST_P(PreferenceLayouts, MatchTrl) {
   TemporaryFolder folder;
   const nlohmann::json golden = golden_cases("preference").at("sigmoid_sft");
   const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"), GetParam().second);
   ASSERT_FALSE(HasFailure());
-  expect_columns(run, golden, {"loss", "grad_norm", "rewards/margins", "logps/chosen", "logps/rejected"}, 1e-6);
+  expect_columns(run, golden,
+                 {"loss", "grad_norm", "rewards/margins", "logps/chosen", "logps/rejected"}, 1e-6);
   expect_same_parameters(run, "qwen3", "preference_changes", "sigmoid_sft");
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Splits, PreferenceLayouts,
     testing::Values(std::pair("student_tp_reference_pp",
-                              std::vector<std::string>{"roles.student.world.tp=2", "roles.reference.world.pp=2"}),
+                              std::vector<std::string>{"roles.student.world.tp=2",
+                                                       "roles.reference.world.pp=2"}),
                     std::pair("student_pp_dp_reference_tp",
-                              std::vector<std::string>{"roles.student.world.pp=2", "roles.student.world.dp=2",
-                                                       "train.gradient_accumulation_steps=1", "roles.reference.world.tp=2"})),
+                              std::vector<std::string>{"roles.student.world.pp=2",
+                                                       "roles.student.world.dp=2",
+                                                       "train.gradient_accumulation_steps=1",
+                                                       "roles.reference.world.tp=2"})),
     [](const auto& info) { return std::string(info.param.first); });
 
 // The comparisons can fail: 1% of beta is far outside the tolerances.

@@ -1,4 +1,5 @@
-// The reference's log-probabilities on disk: what was written is found again, what was damaged is not, another reference is refused.
+// The reference's log-probabilities on disk: what was written is found again, what was damaged is
+// not, another reference is refused.
 #include "recipes/reference_cache.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +18,12 @@ class ReferenceCacheTest : public testing::Test {
  protected:
   ReferenceCacheTest() { fs::create_directories(root); }
   ~ReferenceCacheTest() override { fs::remove_all(root); }
-  ReferenceCache open(int64_t rank = 0) { return ReferenceCache(root / "cache", fingerprint, root / "run", rank); }
+  ReferenceCache open(int64_t rank = 0) {
+    return ReferenceCache(root / "cache", fingerprint, root / "run", rank);
+  }
   fs::path file(int64_t rank = 0) const {
-    return root / "cache" / ("reference-" + fingerprint.substr(0, 16)) / ("rank-" + std::to_string(rank) + ".logps");
+    return root / "cache" / ("reference-" + fingerprint.substr(0, 16)) /
+           ("rank-" + std::to_string(rank) + ".logps");
   }
   static std::vector<int32_t> completion(int32_t i) { return {i, i + 1, i + 2}; }
 
@@ -50,7 +54,8 @@ TEST_F(ReferenceCacheTest, FindsWhatAnyRankWrote) {
 TEST_F(ReferenceCacheTest, ATornRecordIsLostAlone) {
   {
     ReferenceCache cache = open();
-    for (int32_t i = 0; i < 3; ++i) cache.add(prompt, completion(i), -static_cast<float>(i));
+    for (int32_t i = 0; i < 3; ++i)
+      cache.add(prompt, completion(i), -static_cast<float>(i));
   }
   fs::resize_file(file(), 3 * 24 - 5);
   {
@@ -68,7 +73,8 @@ TEST_F(ReferenceCacheTest, ATornRecordIsLostAlone) {
 TEST_F(ReferenceCacheTest, EveryDamagedByteIsFound) {
   {
     ReferenceCache cache = open();
-    for (int32_t i = 0; i < 2; ++i) cache.add(prompt, completion(i), -1.0f - static_cast<float>(i));
+    for (int32_t i = 0; i < 2; ++i)
+      cache.add(prompt, completion(i), -1.0f - static_cast<float>(i));
   }
   const std::string good = read_file(file());
   for (size_t at = 0; at < 24; ++at) {
@@ -79,7 +85,8 @@ TEST_F(ReferenceCacheTest, EveryDamagedByteIsFound) {
     EXPECT_EQ(cache.find(prompt, completion(0)), std::nullopt) << at;
     EXPECT_EQ(cache.find(prompt, completion(1)), -2.0f) << at;
   }
-  std::ofstream(file(), std::ios::binary) << std::string(48, '\0');  // as a crash of the machine may leave it
+  // as a crash of the machine may leave it
+  std::ofstream(file(), std::ios::binary) << std::string(48, '\0');
   EXPECT_EQ(open().size(), 0);
 }
 
@@ -93,7 +100,8 @@ TEST_F(ReferenceCacheTest, AnotherReferenceIsRefusedForTheSameRunOnly) {
     EXPECT_EQ(error.code(), ErrorCode::kMismatch);
     EXPECT_NE(error.message().find(other.substr(0, 16)), std::string::npos) << error.what();
   }
-  const ReferenceCache beside(root / "cache", other, root / "run-2", 0);  // one folder serves several references
+  // one folder serves several references
+  const ReferenceCache beside(root / "cache", other, root / "run-2", 0);
   EXPECT_EQ(beside.size(), 0);
 }
 

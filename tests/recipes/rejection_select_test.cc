@@ -8,17 +8,20 @@ namespace retort::recipes {
 namespace {
 
 // Two prompts; of prompt 0 "a" is drawn twice, rewards tie on both.
-const std::vector<Candidate> kCandidates{{.prompt = 1, .reward = 0.5, .sample_id = 11, .text_hash = "x"},
-                                         {.prompt = 0, .reward = 1.0, .sample_id = 3, .text_hash = "a"},
-                                         {.prompt = 0, .reward = 1.0, .sample_id = 1, .text_hash = "a"},
-                                         {.prompt = 0, .reward = 1.0, .sample_id = 2, .text_hash = "b"},
-                                         {.prompt = 1, .reward = 2.0, .sample_id = 12, .text_hash = "y"},
-                                         {.prompt = 0, .reward = -1.0, .sample_id = 4, .text_hash = "c"},
-                                         {.prompt = 1, .reward = 0.5, .sample_id = 10, .text_hash = "z"}};
+const std::vector<Candidate> kCandidates{
+    {.prompt = 1, .reward = 0.5, .sample_id = 11, .text_hash = "x"},
+    {.prompt = 0, .reward = 1.0, .sample_id = 3, .text_hash = "a"},
+    {.prompt = 0, .reward = 1.0, .sample_id = 1, .text_hash = "a"},
+    {.prompt = 0, .reward = 1.0, .sample_id = 2, .text_hash = "b"},
+    {.prompt = 1, .reward = 2.0, .sample_id = 12, .text_hash = "y"},
+    {.prompt = 0, .reward = -1.0, .sample_id = 4, .text_hash = "c"},
+    {.prompt = 1, .reward = 0.5, .sample_id = 10, .text_hash = "z"}};
 
-std::vector<uint64_t> kept(const RejectionSamplingOptions& options, const std::vector<Candidate>& candidates = kCandidates) {
+std::vector<uint64_t> kept(const RejectionSamplingOptions& options,
+                           const std::vector<Candidate>& candidates = kCandidates) {
   std::vector<uint64_t> ids;
-  for (const size_t i : select(candidates, options)) ids.push_back(candidates.at(i).sample_id);
+  for (const size_t i : select(candidates, options))
+    ids.push_back(candidates.at(i).sample_id);
   return ids;
 }
 using Ids = std::vector<uint64_t>;
@@ -35,7 +38,8 @@ TEST(Select, BestOfN) {
 
 TEST(Select, Threshold) {
   EXPECT_EQ(kept({.select = Select::kThreshold, .threshold = 0.5}), (Ids{1, 2, 12, 10, 11}));
-  EXPECT_EQ(kept({.select = Select::kThreshold, .threshold = 0.5, .deduplicate = false}), (Ids{1, 2, 3, 12, 10, 11}));
+  EXPECT_EQ(kept({.select = Select::kThreshold, .threshold = 0.5, .deduplicate = false}),
+            (Ids{1, 2, 3, 12, 10, 11}));
   EXPECT_EQ(kept({.select = Select::kThreshold, .threshold = 2.5}), Ids{});
 }
 
@@ -43,7 +47,8 @@ TEST(Select, TopFraction) {
   // Of seven drawn: the best of the whole round, in the order of prompts.
   EXPECT_EQ(kept({.select = Select::kTopFraction, .top_fraction = 0.3}), (Ids{1, 12}));
   EXPECT_EQ(kept({.select = Select::kTopFraction, .top_fraction = 0.5}), (Ids{1, 2, 12}));
-  EXPECT_EQ(kept({.select = Select::kTopFraction, .top_fraction = 1.0}), (Ids{1, 2, 4, 12, 10, 11}));
+  EXPECT_EQ(kept({.select = Select::kTopFraction, .top_fraction = 1.0}),
+            (Ids{1, 2, 4, 12, 10, 11}));
   EXPECT_EQ(kept({.select = Select::kTopFraction, .top_fraction = 0.1}), Ids{});
 }
 

@@ -1,5 +1,5 @@
-// A run killed or stopped at a random moment and resumed gives the uninterrupted run's metrics bit for bit.
-// RETORT_TRIALS sets how often (default 3 of each; the release figure is 20).
+// A run killed or stopped at a random moment and resumed gives the uninterrupted run's metrics bit
+// for bit. RETORT_TRIALS sets how often (default 3 of each; the release figure is 20).
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -28,7 +28,8 @@ GoldenRecipe recipe() {
   return r;
 }
 
-// save_steps is written as 0 by write_recipe; checkpoints every 7 steps are asked for on the command line.
+// save_steps is written as 0 by write_recipe; checkpoints every 7 steps are asked for on the
+// command line.
 std::vector<std::string> launch(const fs::path& path, bool resume, bool async = false) {
   std::vector<std::string> args{retort_binary(), "launch", path.string(), "train.save_steps=7"};
   if (async) args.push_back("train.async_save=true");
@@ -77,25 +78,33 @@ TEST_P(Interrupted, ResumesBitForBit) {
     for (bool resume = false;; resume = true) {
       Command command(launch(path, resume && fs::exists(run / "run"), /*async=*/trial % 2 == 1));
       if (interruptions < 2) {
-        std::this_thread::sleep_for(std::chrono::duration<double>(interruptions == 0 ? delay : delay / 2));
+        std::this_thread::sleep_for(
+            std::chrono::duration<double>(interruptions == 0 ? delay : delay / 2));
         command.signal(GetParam());
         ++interruptions;
       }
       const auto result = command.wait(std::chrono::seconds(60));
       ASSERT_NE(result.exit_code, 124) << "the run hung\n" << result.output;
-      ASSERT_TRUE(gone_within(run.string(), std::chrono::seconds(20))) << "a process of the run was left behind";
+      ASSERT_TRUE(gone_within(run.string(), std::chrono::seconds(20)))
+          << "a process of the run was left behind";
       if (result.exit_code == 0) break;
-      // A process that is told to stop before its first instruction of ours has nothing to save; the launcher says so.
-      const bool too_early = result.output.find("ended before it could save a checkpoint") != std::string::npos;
+      // A process that is told to stop before its first instruction of ours has nothing to save;
+      // the launcher says so.
+      const bool too_early =
+          result.output.find("ended before it could save a checkpoint") != std::string::npos;
       ASSERT_EQ(result.exit_code, too_early ? 1 : 128 + GetParam()) << result.output;
     }
-    EXPECT_EQ(timeless_metrics(run / "run"), expected) << "trial " << trial << ", signal after " << delay << " s";
+    EXPECT_EQ(timeless_metrics(run / "run"), expected)
+        << "trial " << trial << ", signal after " << delay << " s";
     for (const char* file : {"model.safetensors", "state/optimizer.safetensors", "state/loop.json"})
-      EXPECT_TRUE(read_file(run / "run/final" / file) == read_file(final / file)) << "trial " << trial << ", " << file;
+      EXPECT_TRUE(read_file(run / "run/final" / file) == read_file(final / file))
+          << "trial " << trial << ", " << file;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, testing::Values(SIGKILL, SIGTERM),
-                         [](const auto& info) { return info.param == SIGKILL ? "SIGKILL" : "SIGTERM"; });
+                         [](const auto& info) {
+                           return info.param == SIGKILL ? "SIGKILL" : "SIGTERM";
+                         });
 
 }  // namespace
 }  // namespace retort::test

@@ -23,7 +23,8 @@ extern char** environ;
 
 namespace retort::test {
 
-TemporaryFolder::TemporaryFolder() : path_(fs::temp_directory_path() / ("retort-test-" + random_hex(6))) {
+TemporaryFolder::TemporaryFolder()
+    : path_(fs::temp_directory_path() / ("retort-test-" + random_hex(6))) {
   fs::create_directories(path_);
 }
 
@@ -37,14 +38,17 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 Command::Command(std::vector<std::string> argv)
-    : output_(fs::temp_directory_path() / ("retort-out-" + random_hex(6))), start_(std::chrono::steady_clock::now()) {
+    : output_(fs::temp_directory_path() / ("retort-out-" + random_hex(6))),
+      start_(std::chrono::steady_clock::now()) {
   std::vector<char*> args;
-  for (auto& arg : argv) args.push_back(arg.data());
+  for (auto& arg : argv)
+    args.push_back(arg.data());
   args.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_addopen(&actions, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                   0600);
   posix_spawn_file_actions_adddup2(&actions, 1, 2);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -76,7 +80,8 @@ void Command::signal(int number) {
 CommandResult Command::wait(std::chrono::seconds deadline) {
   CommandResult result;
   const auto end = std::chrono::steady_clock::now() + deadline;
-  while (running() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while (running() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   if (running()) {
     ::kill(-pid_, SIGKILL);
     ::waitpid(pid_, &status_, 0);
@@ -110,7 +115,8 @@ fs::path goldens() {
 std::vector<nlohmann::json> read_metrics(const fs::path& run) {
   std::istringstream lines(read_file(run / "metrics.jsonl"));
   std::vector<nlohmann::json> rows;
-  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(lines, line);)
+    rows.push_back(nlohmann::json::parse(line));
   return rows;
 }
 
@@ -137,8 +143,9 @@ std::string timeless_metrics(const fs::path& run) {
   std::string text;
   for (auto row : read_metrics(run)) {
     for (const char* key :
-         {"step_time", "tokens_per_second", "teacher_wait_time", "reference_wait_time", "generation_time", "generator_wait_time",
-          "weight_sync_time", "rpc/latency_p50", "rpc/latency_p99", "rpc/bytes_per_token", "rpc/inflight_bytes"})
+         {"step_time", "tokens_per_second", "teacher_wait_time", "reference_wait_time",
+          "generation_time", "generator_wait_time", "weight_sync_time", "rpc/latency_p50",
+          "rpc/latency_p99", "rpc/bytes_per_token", "rpc/inflight_bytes"})
       row.erase(key);
     text += row.dump() + "\n";
   }
@@ -147,13 +154,16 @@ std::string timeless_metrics(const fs::path& run) {
 
 fs::path write_recipe(const fs::path& folder, const GoldenRecipe& r) {
   std::ostringstream yaml;
-  yaml << "recipe: " << (r.teacher.empty() ? "sft" : "distill") << "\noutput_dir: " << (folder / "run").string() << "\nseed: 3\n"
-       << "roles:\n  student:\n    model: " << (goldens() / r.student).string() << "\n    world: {dp: " << r.dp << ", threads: 1"
-       << r.student_world << "}\n";
+  yaml << "recipe: " << (r.teacher.empty() ? "sft" : "distill")
+       << "\noutput_dir: " << (folder / "run").string() << "\nseed: 3\n"
+       << "roles:\n  student:\n    model: " << (goldens() / r.student).string()
+       << "\n    world: {dp: " << r.dp << ", threads: 1" << r.student_world << "}\n";
   if (!r.teacher.empty())
     yaml << "  teacher:\n    model: " << (goldens() / r.teacher).string() << r.teacher_extra
-         << "\n    world: {dp: " << r.teacher_replicas << ", threads: 1" << r.teacher_world << "}\n";
-  yaml << "data:\n  train: [{path: " << (goldens() / "rows.jsonl").string() << "}]\n  max_length: 64\n  packing: false\n"
+         << "\n    world: {dp: " << r.teacher_replicas << ", threads: 1" << r.teacher_world
+         << "}\n";
+  yaml << "data:\n  train: [{path: " << (goldens() / "rows.jsonl").string()
+       << "}]\n  max_length: 64\n  packing: false\n"
        << "  shuffle: false\n"
        << "train:\n  max_steps: " << r.steps << "\n  per_device_train_batch_size: " << r.rows
        << "\n  gradient_accumulation_steps: " << r.accumulation
@@ -161,7 +171,8 @@ fs::path write_recipe(const fs::path& folder, const GoldenRecipe& r) {
        << r.train_extra;
   if (!r.teacher.empty()) {
     yaml << "distill:\n  teachers: [{role: teacher}]\n";
-    for (const auto& [key, value] : r.distill) yaml << "  " << key << ": " << value << "\n";
+    for (const auto& [key, value] : r.distill)
+      yaml << "  " << key << ": " << value << "\n";
   }
   yaml << r.extra;
   fs::create_directories(folder);

@@ -25,12 +25,17 @@ class CommandTest : public testing::Test {
     EXPECT_EQ(num_descriptors(), descriptors_);
   }
   static RewardSet set_of(const std::string& part, Duration timeout = seconds(60)) {
-    return RewardSet(std::vector<RewardOptions>{
-        {.type = RewardType::kCommand, .name = "mine", .argv = test::player(part), .timeout = timeout}});
+    return RewardSet(std::vector<RewardOptions>{{.type = RewardType::kCommand,
+                                                 .name = "mine",
+                                                 .argv = test::player(part),
+                                                 .timeout = timeout}});
   }
-  static std::vector<RewardInput> inputs(size_t count) { return std::vector<RewardInput>(count, input_of("four")); }
+  static std::vector<RewardInput> inputs(size_t count) {
+    return std::vector<RewardInput>(count, input_of("four"));
+  }
   static int64_t num_descriptors() {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
   }
 
  private:
@@ -51,8 +56,9 @@ TEST_F(CommandTest, ScoresBatchAfterBatch) {
 }
 
 TEST_F(CommandTest, NullIsLeftOutOfTheSum) {
-  RewardSet set(std::vector<RewardOptions>{{.type = RewardType::kCommand, .weight = 10, .argv = test::player("honest")},
-                                           {.type = RewardType::kLength, .weight = 0.5, .max = 10}});
+  RewardSet set(std::vector<RewardOptions>{
+      {.type = RewardType::kCommand, .weight = 10, .argv = test::player("honest")},
+      {.type = RewardType::kLength, .weight = 0.5, .max = 10}});
   const auto scored = set.score({input_of("null"), input_of("ab")});
   EXPECT_EQ(scored[0].total, 0.5);
   EXPECT_EQ(scored[1].total, 20.5);
@@ -71,15 +77,18 @@ TEST_F(CommandTest, SendsReferenceAndFields) {
 TEST_F(CommandTest, AnswersMayComeInAnyOrder) {
   RewardSet set = set_of("pairs_reversed");
   const auto scored = set.score({input_of("a"), input_of("ab"), input_of("abc"), input_of("abcd")});
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(scored[i].total, static_cast<double>(i + 1));
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(scored[i].total, static_cast<double>(i + 1));
 }
 
 TEST_F(CommandTest, FullPipesDoNotDeadlock) {
   RewardSet set = set_of("wordy");
   std::vector<RewardInput> many;
-  for (size_t i = 0; i < 1500; ++i) many.push_back(input_of(std::string(2000 + i, 'c')));
+  for (size_t i = 0; i < 1500; ++i)
+    many.push_back(input_of(std::string(2000 + i, 'c')));
   const auto scored = set.score(many);
-  for (size_t i = 0; i < many.size(); ++i) ASSERT_EQ(scored[i].total, static_cast<double>(2000 + i)) << i;
+  for (size_t i = 0; i < many.size(); ++i)
+    ASSERT_EQ(scored[i].total, static_cast<double>(2000 + i)) << i;
 }
 
 TEST_F(CommandTest, StderrDoesNotDisturb) {
@@ -125,7 +134,8 @@ TEST_F(CommandTest, AnAnswerTooMuchIsFoundByTheNextBatch) {
 TEST_F(CommandTest, DeathIsReportedWithItsCause) {
   const std::pair<const char*, const char*> parts[] = {
       {"exits",
-       "it exited with code 3; 3 of 3 completions were not scored; the last it wrote to stderr:\nTraceback: no such module"},
+       "it exited with code 3; 3 of 3 completions were not scored; the last it wrote to "
+       "stderr:\nTraceback: no such module"},
       {"exits_at_once", "it exited with code 4"},
       {"is_killed", "it was killed by signal 9"},
       {"closes_stdin", "it closed its stdin"},
@@ -138,21 +148,24 @@ TEST_F(CommandTest, DeathIsReportedWithItsCause) {
     EXPECT_NE(message.find(text), std::string::npos) << part << ": " << message;
   }
   const auto [code, message] = error_of([] {
-    RewardSet set(std::vector<RewardOptions>{{.type = RewardType::kCommand, .name = "mine", .argv = {"/no/such/program"}}});
+    RewardSet set(std::vector<RewardOptions>{
+        {.type = RewardType::kCommand, .name = "mine", .argv = {"/no/such/program"}}});
   });
   EXPECT_EQ(code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(message, "reward 'mine': cannot start '/no/such/program': No such file or directory");
 }
 
 TEST_F(CommandTest, TheDeadlineHolds) {
-  for (const char* part : {"hangs", "hangs_half", "never_reads", "floods_stderr_for_ever", "floods_lines"}) {
+  for (const char* part :
+       {"hangs", "hangs_half", "never_reads", "floods_stderr_for_ever", "floods_lines"}) {
     RewardSet set = set_of(part, milliseconds(300));
     std::vector<RewardInput> many = inputs(50);
     many[0].completion.assign(300'000, 'c');  // more than a pipe holds
     const auto start = Deadline::Clock::now();
     const auto [code, message] = error_of([&, set = &set] { set->score(many); });
     EXPECT_EQ(code, ErrorCode::kTimeout) << part << ": " << message;
-    EXPECT_NE(message.find("of 50 completions are not scored after 300ms (timeout)"), std::string::npos)
+    EXPECT_NE(message.find("of 50 completions are not scored after 300ms (timeout)"),
+              std::string::npos)
         << part << ": " << message;
     EXPECT_LT(Deadline::Clock::now() - start, seconds(20)) << part;
   }
@@ -174,7 +187,8 @@ TEST_F(CommandTest, TheWholeGroupEnds) {
   ASSERT_NE(at, std::string::npos) << message;
   const auto pid = static_cast<pid_t>(std::stol(message.substr(at + 11)));
   const Deadline deadline = Deadline::after(seconds(30));
-  while (runs(pid) && !deadline.expired()) ::usleep(1000);
+  while (runs(pid) && !deadline.expired())
+    ::usleep(1000);
   EXPECT_FALSE(runs(pid));
 }
 

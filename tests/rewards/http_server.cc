@@ -22,8 +22,8 @@ using boost::system::error_code;
 
 std::string reply(int status, const std::string& body) {
   return "HTTP/1.1 " + std::to_string(status) +
-         " Because\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\nConnection: close\r\n\r\n" + body;
+         " Because\r\nContent-Type: application/json\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n" + body;
 }
 
 std::string lengths(const std::string& request) {
@@ -39,16 +39,19 @@ std::string lengths(const std::string& request) {
 // The raw answer for a path; "" to close without one.
 std::string answer(const std::string& path, const std::string& request) {
   static const std::map<std::string, std::string> bodies{
-      {"/count", R"({"scores": [1]})"},     {"/rubbish", "<html>It works!</html>"}, {"/object", R"({"score": [1, 2]})"},
-      {"/text", R"({"scores": [1, "2"]})"}, {"/nan", R"({"scores": [1, NaN]})"},    {"/array", "[1, 2]"}};
+      {"/count", R"({"scores": [1]})"},    {"/rubbish", "<html>It works!</html>"},
+      {"/object", R"({"score": [1, 2]})"}, {"/text", R"({"scores": [1, "2"]})"},
+      {"/nan", R"({"scores": [1, NaN]})"}, {"/array", "[1, 2]"}};
   if (path == "/score?kind=length") return reply(200, lengths(request));
   if (path == "/500") return reply(500, "out of memory\n" + std::string(1000, 'm'));
   if (path == "/204") return "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
-  if (path == "/moved") return "HTTP/1.1 302 Found\r\nLocation: /score?kind=length\r\nContent-Length: 0\r\n\r\n";
+  if (path == "/moved")
+    return "HTTP/1.1 302 Found\r\nLocation: /score?kind=length\r\nContent-Length: 0\r\n\r\n";
   if (path == "/not-http") return "220 mail.example.org ESMTP\r\n\r\n";
   if (path == "/cut") return reply(200, R"({"scores": [1, 2]})").substr(0, 100);
   if (path == "/chunked")
-    return "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{\"scores\"\r\n9\r\n: [1, 2]}\r\n0\r\n\r\n";
+    return "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{\"scores\"\r\n9\r\n: [1, "
+           "2]}\r\n0\r\n\r\n";
   const auto body = bodies.find(path);
   return body == bodies.end() ? "" : reply(200, body->second);
 }
@@ -74,7 +77,8 @@ struct HttpServer::Impl {
     const std::string path(request.target());
     {
       const std::lock_guard lock(mutex);
-      last = std::string(request.method_string()) + " " + path + " " + std::string(request[http::field::host]) + " " +
+      last = std::string(request.method_string()) + " " + path + " " +
+             std::string(request[http::field::host]) + " " +
              std::string(request[http::field::content_type]);
     }
     if (path == "/hang" || path == "/loris") {
@@ -113,7 +117,8 @@ HttpServer::~HttpServer() {
   tcp::socket wake(impl_->context);
   wake.connect(tcp::endpoint(asio::ip::address_v4::loopback(), port_), ignored);
   impl_->threads.front().join();
-  for (size_t i = 1; i < impl_->threads.size(); ++i) impl_->threads[i].join();
+  for (size_t i = 1; i < impl_->threads.size(); ++i)
+    impl_->threads[i].join();
 }
 
 std::string HttpServer::last_request() const {

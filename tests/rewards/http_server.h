@@ -13,8 +13,11 @@ class HttpServer {
  public:
   HttpServer();
   ~HttpServer();
-  std::string url(const std::string& path) const { return "http://127.0.0.1:" + std::to_string(port_) + path; }
-  std::string last_request() const;  // "METHOD TARGET HOST CONTENT_TYPE" of the latest request, after its answer
+  std::string url(const std::string& path) const {
+    return "http://127.0.0.1:" + std::to_string(port_) + path;
+  }
+  // "METHOD TARGET HOST CONTENT_TYPE" of the latest request, after its answer
+  std::string last_request() const;
 
  private:
   struct Impl;

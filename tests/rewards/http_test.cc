@@ -14,10 +14,13 @@ using test::error_of, test::input_of;
 class HttpTest : public testing::Test {
  protected:
   RewardSet set_of(const std::string& path, Duration timeout = seconds(60)) {
-    return RewardSet(
-        std::vector<RewardOptions>{{.type = RewardType::kHttp, .name = "judge", .url = server_.url(path), .timeout = timeout}});
+    return RewardSet(std::vector<RewardOptions>{{.type = RewardType::kHttp,
+                                                 .name = "judge",
+                                                 .url = server_.url(path),
+                                                 .timeout = timeout}});
   }
-  std::pair<ErrorCode, std::string> failure(const std::string& path, Duration timeout = seconds(60)) {
+  std::pair<ErrorCode, std::string> failure(const std::string& path,
+                                            Duration timeout = seconds(60)) {
     RewardSet set = set_of(path, timeout);
     return error_of([&] { set.score({input_of("a"), input_of("b")}); });
   }
@@ -32,16 +35,19 @@ TEST_F(HttpTest, ScoresBatches) {
     EXPECT_EQ(scored[1].total, std::nullopt);
     EXPECT_EQ(scored[2].total, 3.0);
   }
-  EXPECT_EQ(server_.last_request(), "POST /score?kind=length " + server_.url("").substr(7) + " application/json");
+  EXPECT_EQ(server_.last_request(),
+            "POST /score?kind=length " + server_.url("").substr(7) + " application/json");
   EXPECT_EQ(set_of("/chunked").score({input_of("a"), input_of("b")})[1].total, 2.0);
 }
 
 TEST_F(HttpTest, BigBatches) {
   RewardSet set = set_of("/score?kind=length");
   std::vector<RewardInput> many;
-  for (size_t i = 0; i < 2000; ++i) many.push_back(input_of(std::string(3000 + i, 'c')));
+  for (size_t i = 0; i < 2000; ++i)
+    many.push_back(input_of(std::string(3000 + i, 'c')));
   const auto scored = set.score(many);
-  for (size_t i = 0; i < many.size(); ++i) ASSERT_EQ(scored[i].total, static_cast<double>(3000 + i)) << i;
+  for (size_t i = 0; i < many.size(); ++i)
+    ASSERT_EQ(scored[i].total, static_cast<double>(3000 + i)) << i;
 }
 
 TEST_F(HttpTest, WhatIsNoAnswerIsAnError) {
@@ -78,7 +84,8 @@ TEST_F(HttpTest, TheDeadlineHolds) {
     const auto start = Deadline::Clock::now();
     const auto [code, message] = failure(path, milliseconds(300));
     EXPECT_EQ(code, ErrorCode::kTimeout) << path << ": " << message;
-    EXPECT_NE(message.find("no complete answer to 2 completions after 300ms"), std::string::npos) << message;
+    EXPECT_NE(message.find("no complete answer to 2 completions after 300ms"), std::string::npos)
+        << message;
     EXPECT_GE(Deadline::Clock::now() - start, milliseconds(290)) << path;
     EXPECT_LT(Deadline::Clock::now() - start, seconds(20)) << path;
   }
@@ -90,7 +97,8 @@ TEST_F(HttpTest, NoServiceIsAnError) {
     const test::HttpServer gone;
     url = gone.url("/");
   }
-  RewardSet set(std::vector<RewardOptions>{{.type = RewardType::kHttp, .name = "judge", .url = url}});
+  RewardSet set(
+      std::vector<RewardOptions>{{.type = RewardType::kHttp, .name = "judge", .url = url}});
   const auto [code, message] = error_of([&] { set.score({input_of("a")}); });
   EXPECT_EQ(code, ErrorCode::kUnavailable) << message;
   EXPECT_NE(message.find("connecting: Connection refused"), std::string::npos) << message;

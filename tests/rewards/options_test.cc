@@ -23,7 +23,8 @@ TEST(RewardOptions, AcceptsWhatEachTypeNeeds) {
       {.type = RewardType::kHttp, .url = "http://localhost:8000/score"},
       {.type = RewardType::kHttp, .url = "http://[::1]:80?x=1", .timeout = seconds(5)},
   };
-  for (const RewardOptions& options : good) EXPECT_NO_THROW(options.validate()) << enum_name(options.type);
+  for (const RewardOptions& options : good)
+    EXPECT_NO_THROW(options.validate()) << enum_name(options.type);
 }
 
 TEST(RewardOptions, RefusesWhatHasNoEffectOrNoMeaning) {
@@ -41,7 +42,8 @@ TEST(RewardOptions, RefusesWhatHasNoEffectOrNoMeaning) {
       {{.type = RewardType::kNumeric, .timeout = seconds(1)}, "timeout has no effect"},
       {{.type = RewardType::kRegex}, "needs pattern"},
       {{.type = RewardType::kRegex, .pattern = ""}, "pattern is empty"},
-      {{.type = RewardType::kRegex, .pattern = "a(b"}, "'a(b' is wrong at character 4: missing closing parenthesis"},
+      {{.type = RewardType::kRegex, .pattern = "a(b"},
+       "'a(b' is wrong at character 4: missing closing parenthesis"},
       {{.type = RewardType::kLength}, "needs min or max"},
       {{.type = RewardType::kLength, .min = -1}, "at least 0"},
       {{.type = RewardType::kLength, .min = 5, .max = 4}, "min is 5, above max 4"},
@@ -67,22 +69,29 @@ TEST(RewardOptions, RefusesWhatHasNoEffectOrNoMeaning) {
 }
 
 TEST(RewardSet, NamesAndSums) {
-  const RewardSet named(
-      {{.type = RewardType::kNumeric}, {.type = RewardType::kFormat}, {.type = RewardType::kNumeric}, {.name = "mine"}});
+  const RewardSet named({{.type = RewardType::kNumeric},
+                         {.type = RewardType::kFormat},
+                         {.type = RewardType::kNumeric},
+                         {.name = "mine"}});
   EXPECT_EQ(named.names(), (std::vector<std::string>{"numeric", "format", "numeric_2", "mine"}));
-  EXPECT_NE(error_of([] { RewardSet(std::vector<RewardOptions>{}); }).second.find("none is given"), std::string::npos);
-  EXPECT_NE(error_of([] { RewardSet set(std::vector<RewardOptions>{{.weight = 0}}); }).second.find("every weight is 0"),
+  EXPECT_NE(error_of([] { RewardSet(std::vector<RewardOptions>{}); }).second.find("none is given"),
+            std::string::npos);
+  EXPECT_NE(error_of([] {
+              RewardSet set(std::vector<RewardOptions>{{.weight = 0}});
+            }).second.find("every weight is 0"),
             std::string::npos);
   EXPECT_NE(error_of([] {
               RewardSet set(std::vector<RewardOptions>{{.name = "a"}, {.name = "a"}});
             }).second.find("two are named 'a'"),
             std::string::npos);
 
-  RewardSet set(std::vector<RewardOptions>{{.type = RewardType::kNumeric, .weight = 2},
-                                           {.type = RewardType::kRegex, .weight = -0.5, .pattern = "sorry"},
-                                           {.type = RewardType::kLength, .weight = 0, .max = 5}});
+  RewardSet set(
+      std::vector<RewardOptions>{{.type = RewardType::kNumeric, .weight = 2},
+                                 {.type = RewardType::kRegex, .weight = -0.5, .pattern = "sorry"},
+                                 {.type = RewardType::kLength, .weight = 0, .max = 5}});
   EXPECT_TRUE(set.score({}).empty());
-  const auto scored = set.score({test::input_of("sorry, 4", "4"), test::input_of("5", "4"), test::input_of("4", "4")});
+  const auto scored = set.score(
+      {test::input_of("sorry, 4", "4"), test::input_of("5", "4"), test::input_of("4", "4")});
   ASSERT_EQ(scored.size(), 3u);
   EXPECT_EQ(scored[0].total, 1.5);
   EXPECT_EQ(scored[0].components, (std::vector<std::optional<double>>{1.0, 1.0, 1.0}));

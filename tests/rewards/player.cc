@@ -14,12 +14,15 @@ namespace {
 using Json = nlohmann::json;
 using Part = std::function<void()>;
 
-std::string answer(const Json& id, const Json& score) { return Json{{"id", id}, {"score", score}}.dump(); }
+std::string answer(const Json& id, const Json& score) {
+  return Json{{"id", id}, {"score", score}}.dump();
+}
 void say(const std::string& line) { std::cout << line << std::endl; }
 
 // Calls `each` for every request until the end of the input.
 void for_each_request(const std::function<void(const Json&)>& each) {
-  for (std::string line; std::getline(std::cin, line);) each(Json::parse(line));
+  for (std::string line; std::getline(std::cin, line);)
+    each(Json::parse(line));
 }
 Json score_of(const Json& request) {
   const std::string text = request["completion"];
@@ -33,13 +36,15 @@ Part always(const std::string& line) {
   return [line] {
     for_each_request([&](const Json& request) {
       std::string text = line;
-      if (const size_t at = text.find('%'); at != std::string::npos) text.replace(at, 1, request["id"].dump());
+      if (const size_t at = text.find('%'); at != std::string::npos)
+        text.replace(at, 1, request["id"].dump());
       say(text);
     });
   };
 }
 void sleep_forever() {
-  for (;;) ::pause();
+  for (;;)
+    ::pause();
 }
 
 const std::map<std::string, Part>& parts() {
@@ -47,8 +52,9 @@ const std::map<std::string, Part>& parts() {
       {"honest", honest},
       {"echo",
        [] {
-         for_each_request(
-             [](const Json& r) { say(answer(r["id"], r["fields"]["value"] == "7" && r["reference"].is_null() ? 7 : 0)); });
+         for_each_request([](const Json& r) {
+           say(answer(r["id"], r["fields"]["value"] == "7" && r["reference"].is_null() ? 7 : 0));
+         });
        }},
       {"pairs_reversed",
        [] {
@@ -56,7 +62,8 @@ const std::map<std::string, Part>& parts() {
          for_each_request([&](const Json& request) {
            held.push_back(request);
            if (held.size() < 2) return;
-           for (const size_t i : {1, 0}) say(answer(held[i]["id"], score_of(held[i])));
+           for (const size_t i : {1, 0})
+             say(answer(held[i]["id"], score_of(held[i])));
            held.clear();
          });
        }},
@@ -65,7 +72,10 @@ const std::map<std::string, Part>& parts() {
          const std::string note(3000, 'n'), noise(3000, 'e');
          for_each_request([&](const Json& request) {
            std::cerr << noise << "\n";
-           std::cout << Json{{"id", request["id"]}, {"score", score_of(request)}, {"note", note}}.dump() << "\n" << std::flush;
+           std::cout
+               << Json{{"id", request["id"]}, {"score", score_of(request)}, {"note", note}}.dump()
+               << "\n"
+               << std::flush;
          });
        }},
       {"hangs", [] { for_each_request([](const Json&) {}), sleep_forever(); }},
@@ -90,7 +100,11 @@ const std::map<std::string, Part>& parts() {
       {"rubbish", always("Loading model ...")},
       {"long_rubbish", always(std::string(500, 'x'))},
       {"twice",
-       [] { for_each_request([](const Json& request) { say(answer(request["id"], 1) + "\n" + answer(request["id"], 2)); }); }},
+       [] {
+         for_each_request([](const Json& request) {
+           say(answer(request["id"], 1) + "\n" + answer(request["id"], 2));
+         });
+       }},
       {"unknown_id", always(R"({"id": 99, "score": 1})")},
       {"no_id", always(R"({"score": 1})")},
       {"no_score", always(R"({"id": %})")},
@@ -100,18 +114,24 @@ const std::map<std::string, Part>& parts() {
       {"closes_stdin", [] { ::close(0), sleep_forever(); }},
       {"closes_stdout", [] { ::close(1), sleep_forever(); }},
       {"closes_stderr", [] { ::close(2), honest(); }},
-      {"floods_stderr", [] { std::cerr << std::string(1'000'000, 'e') << "\nthe last words" << std::endl, honest(); }},
+      {"floods_stderr",
+       [] {
+         std::cerr << std::string(1'000'000, 'e') << "\nthe last words" << std::endl, honest();
+       }},
       {"floods_stderr_for_ever",
        [] {
-         for (const std::string noise(4096, 'e');;) std::cerr << noise << std::endl;
+         for (const std::string noise(4096, 'e');;)
+           std::cerr << noise << std::endl;
        }},
       {"floods_stdout",
        [] {
-         for (const std::string noise(4096, 'o');;) std::cout << noise << std::flush;
+         for (const std::string noise(4096, 'o');;)
+           std::cout << noise << std::flush;
        }},
       {"floods_lines",
        [] {
-         for (;;) std::cout << "\n \n\n";
+         for (;;)
+           std::cout << "\n \n\n";
        }},
       {"grandchild",  // whoever holds the pipes open after the leader's death
        [] {

@@ -33,20 +33,27 @@ TEST(TextRewards, Numeric) {
       {"", "42", 0},
       {"\\boxed{\\frac{4}{2}}", "2", 0},
   };
-  for (const auto& c : cases) EXPECT_EQ(score(options, input_of(c.completion, c.reference)), c.expected) << c.completion;
+  for (const auto& c : cases)
+    EXPECT_EQ(score(options, input_of(c.completion, c.reference)), c.expected) << c.completion;
 }
 
 TEST(TextRewards, AMissingReferenceIsAnErrorAndNotAZero) {
   for (const RewardType type : {RewardType::kNumeric, RewardType::kExactMatch}) {
-    const auto [code, message] = error_of([&] { score({.type = type, .name = "answer"}, input_of("42", " ")); });
+    const auto [code, message] =
+        error_of([&] { score({.type = type, .name = "answer"}, input_of("42", " ")); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);
     EXPECT_TRUE(message.starts_with("reward 'answer': train.jsonl:17 has no reference")) << message;
   }
-  EXPECT_NE(error_of([] { score({}, input_of("42", "forty-two")); }).second.find("train.jsonl:17 holds no number: 'forty-two'"),
+  EXPECT_NE(error_of([] {
+              score({}, input_of("42", "forty-two"));
+            }).second.find("train.jsonl:17 holds no number: 'forty-two'"),
             std::string::npos);
   RewardInput anonymous = input_of("42");
   anonymous.origin.clear();
-  EXPECT_NE(error_of([&] { score({}, anonymous); }).second.find("the sample with the prompt 'the prompt'"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              score({}, anonymous);
+            }).second.find("the sample with the prompt 'the prompt'"),
+            std::string::npos);
 }
 
 TEST(TextRewards, Regex) {
@@ -65,7 +72,9 @@ TEST(TextRewards, Regex) {
 }
 
 TEST(TextRewards, FormatMatchesTheWholeCompletion) {
-  const auto fits = [](const std::string& text) { return score({.type = RewardType::kFormat}, input_of(text)); };
+  const auto fits = [](const std::string& text) {
+    return score({.type = RewardType::kFormat}, input_of(text));
+  };
   EXPECT_EQ(fits("<think>\nThis is my reasoning.\n</think>\nThis is my answer."), 1);
   EXPECT_EQ(fits("<think>\nThis is my reasoning.\nThis is my answer."), 0);
   EXPECT_EQ(fits("<think></think>"), 1);
@@ -80,14 +89,21 @@ TEST(TextRewards, FormatMatchesTheWholeCompletion) {
 }
 
 TEST(TextRewards, APatternThatBacktracksWithoutEndIsAnError) {
-  const auto [code, message] =
-      error_of([] { score({.type = RewardType::kRegex, .pattern = "^(a+)+$"}, input_of(std::string(50, 'a') + "b")); });
+  const auto [code, message] = error_of([] {
+    score({.type = RewardType::kRegex, .pattern = "^(a+)+$"}, input_of(std::string(50, 'a') + "b"));
+  });
   EXPECT_EQ(code, ErrorCode::kResourceExhausted);
-  EXPECT_NE(message.find("'^(a+)+$' cannot be decided on the completion of train.jsonl:17 (51 bytes)"), std::string::npos)
+  EXPECT_NE(
+      message.find("'^(a+)+$' cannot be decided on the completion of train.jsonl:17 (51 bytes)"),
+      std::string::npos)
       << message;
   // A long text overflows no stack: (a|b)* recurses once a character in some engines.
-  EXPECT_EQ(score({.type = RewardType::kRegex, .pattern = "^(a|b)*$"}, input_of(std::string(200'000, 'a'))), 1);
-  EXPECT_EQ(score({.type = RewardType::kFormat}, input_of("<think>" + std::string(1'000'000, 'x') + "</think>")), 1);
+  EXPECT_EQ(score({.type = RewardType::kRegex, .pattern = "^(a|b)*$"},
+                  input_of(std::string(200'000, 'a'))),
+            1);
+  EXPECT_EQ(score({.type = RewardType::kFormat},
+                  input_of("<think>" + std::string(1'000'000, 'x') + "</think>")),
+            1);
 }
 
 TEST(TextRewards, Length) {
@@ -99,9 +115,12 @@ TEST(TextRewards, Length) {
   EXPECT_EQ(score(tokens, input), 0);
   input.num_tokens = 1;
   EXPECT_EQ(score(tokens, input), 0);
-  EXPECT_EQ(score({.type = RewardType::kLength, .min = 5, .unit = LengthUnit::kCharacters}, input), 1);
-  EXPECT_EQ(score({.type = RewardType::kLength, .min = 6, .unit = LengthUnit::kCharacters}, input), 0);
-  EXPECT_EQ(score({.type = RewardType::kLength, .max = 5, .unit = LengthUnit::kCharacters}, input), 1);
+  EXPECT_EQ(score({.type = RewardType::kLength, .min = 5, .unit = LengthUnit::kCharacters}, input),
+            1);
+  EXPECT_EQ(score({.type = RewardType::kLength, .min = 6, .unit = LengthUnit::kCharacters}, input),
+            0);
+  EXPECT_EQ(score({.type = RewardType::kLength, .max = 5, .unit = LengthUnit::kCharacters}, input),
+            1);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A generator behind a real agent, driven step by step by the test, and what the engine alone would draw.
+// A generator behind a real agent, driven step by step by the test, and what the engine alone would
+// draw.
 #pragma once
 
 #include <ATen/ops/equal.h>
@@ -43,8 +44,8 @@ inline ErrorCode code_of(const std::function<void()>& fn, std::string* message =
   return ErrorCode::kRemote;
 }
 
-inline GenerateRequest generate_request(uint64_t id, uint64_t version, const Prompts& prompts, int64_t generations = 2,
-                                        int64_t max_new_tokens = 12) {
+inline GenerateRequest generate_request(uint64_t id, uint64_t version, const Prompts& prompts,
+                                        int64_t generations = 2, int64_t max_new_tokens = 12) {
   std::vector<int32_t> ids, ends{0};
   for (const auto& prompt : prompts) {
     ids.insert(ids.end(), prompt.begin(), prompt.end());
@@ -60,38 +61,51 @@ inline GenerateRequest generate_request(uint64_t id, uint64_t version, const Pro
           .cu_seqlens = at::tensor(ends, at::kInt),
           .num_generations = generations,
           .sample_ids = at::tensor(sample_ids, at::kLong),
-          .draw = {
-              .max_new_tokens = max_new_tokens, .temperature = 0.9, .top_p = 0.95, .seed = 5, .eos_token_ids = {63}, .stop = {}}};
+          .draw = {.max_new_tokens = max_new_tokens,
+                   .temperature = 0.9,
+                   .top_p = 0.95,
+                   .seed = 5,
+                   .eos_token_ids = {63},
+                   .stop = {}}};
 }
 
 inline models::EngineOptions engine_options() { return {.num_blocks = 64}; }
 
 // What the engine draws by itself for a request.
-inline std::vector<models::Completion> drawn_alone(const models::Decoder& decoder, const GenerateRequest& request,
+inline std::vector<models::Completion> drawn_alone(const models::Decoder& decoder,
+                                                   const GenerateRequest& request,
                                                    const Prompts& prompts) {
   models::GenerationRequest direct;
   direct.prompts = prompts;
   direct.num_generations = request.num_generations;
   for (int64_t i = 0; i < request.sample_ids.numel(); ++i)
-    direct.sample_ids.push_back(static_cast<uint64_t>(request.sample_ids.const_data_ptr<int64_t>()[i]));
-  direct.sampling = {.temperature = request.draw.temperature, .top_p = request.draw.top_p, .seed = request.draw.seed};
+    direct.sample_ids.push_back(
+        static_cast<uint64_t>(request.sample_ids.const_data_ptr<int64_t>()[i]));
+  direct.sampling = {.temperature = request.draw.temperature,
+                     .top_p = request.draw.top_p,
+                     .seed = request.draw.seed};
   direct.max_new_tokens = request.draw.max_new_tokens;
   direct.eos_token_ids = request.draw.eos_token_ids;
   return models::Engine(decoder, engine_options()).run(direct);
 }
 
 // Bit for bit.
-inline void expect_drawn_by(const models::Decoder& decoder, const Samples& samples, const GenerateRequest& request,
-                            const Prompts& prompts) {
+inline void expect_drawn_by(const models::Decoder& decoder, const Samples& samples,
+                            const GenerateRequest& request, const Prompts& prompts) {
   const auto expected = drawn_alone(decoder, request, prompts);
   ASSERT_EQ(samples.finish_reasons.numel(), static_cast<int64_t>(expected.size()));
   const int32_t* ends = samples.cu_seqlens.const_data_ptr<int32_t>();
   for (size_t i = 0; i < expected.size(); ++i) {
-    const auto part = [&](const auto* data) { return std::vector(data + ends[i], data + ends[i + 1]); };
+    const auto part = [&](const auto* data) {
+      return std::vector(data + ends[i], data + ends[i + 1]);
+    };
     EXPECT_EQ(part(samples.token_ids.const_data_ptr<int32_t>()), expected[i].token_ids) << i;
     EXPECT_EQ(part(samples.logps.const_data_ptr<float>()), expected[i].logps) << i;
-    EXPECT_EQ(part(samples.sampling_logps.const_data_ptr<float>()), expected[i].sampling_logps) << i;
-    EXPECT_EQ(samples.finish_reasons.const_data_ptr<uint8_t>()[i], static_cast<uint8_t>(expected[i].finish_reason)) << i;
+    EXPECT_EQ(part(samples.sampling_logps.const_data_ptr<float>()), expected[i].sampling_logps)
+        << i;
+    EXPECT_EQ(samples.finish_reasons.const_data_ptr<uint8_t>()[i],
+              static_cast<uint8_t>(expected[i].finish_reason))
+        << i;
   }
   EXPECT_EQ(samples.weight_version, request.weight_version);
   EXPECT_EQ(samples.request_id, request.request_id);
@@ -100,7 +114,8 @@ inline void expect_drawn_by(const models::Decoder& decoder, const Samples& sampl
 class GeneratorFixture : public ::testing::Test {
  protected:
   explicit GeneratorFixture(models::EngineOptions options = engine_options())
-      : generator("generator/0", golden_decoder(), models::Tokenizer::load(golden_model()), options) {
+      : generator("generator/0", golden_decoder(), models::Tokenizer::load(golden_model()),
+                  options) {
     generator.serve(server, queue);
     client.connect("generator/0", server.address(), Deadline::after(30s));
   }
@@ -115,7 +130,8 @@ class GeneratorFixture : public ::testing::Test {
       ++handled;
     }
   }
-  // Serves calls, and draws if `draw`, until `fn`, which runs beside it and waits for this generator, is done.
+  // Serves calls, and draws if `draw`, until `fn`, which runs beside it and waits for this
+  // generator, is done.
   template <class Fn>
   auto beside(Fn fn, bool draw = true) {
     auto result = std::async(std::launch::async, std::move(fn));
@@ -133,16 +149,25 @@ class GeneratorFixture : public ::testing::Test {
     }
   }
   std::unique_ptr<GeneratorClient> make_client(const models::Decoder& student, rpc::Agent& agent,
-                                               const std::vector<std::string>& replicas = {"generator/0"}) {
-    const GeneratorClient::Options options{.role = "generator", .peers = replicas, .timeout = 30s, .generation_timeout = 60s};
-    return beside(
-        [&] { return std::make_unique<GeneratorClient>(agent, options, models::Tokenizer::load(golden_model()), student); });
+                                               const std::vector<std::string>& replicas = {
+                                                   "generator/0"}) {
+    const GeneratorClient::Options options{
+        .role = "generator", .peers = replicas, .timeout = 30s, .generation_timeout = 60s};
+    return beside([&] {
+      return std::make_unique<GeneratorClient>(agent, options,
+                                               models::Tokenizer::load(golden_model()), student);
+    });
   }
   // Pushed and committed, but without drawing: not in use if anything is in work.
-  PendingPush pushed(GeneratorClient& from, const models::Decoder& weights, uint64_t version, bool abort) {
+  PendingPush pushed(GeneratorClient& from, const models::Decoder& weights, uint64_t version,
+                     bool abort) {
     constexpr int64_t kBucketBytes = 4096;
-    const size_t before = handled, calls = make_weight_buckets(weights, weight_slices(weights), version, kBucketBytes).size() + 1;
-    PendingPush push = beside([&] { return from.push(weights, version, kBucketBytes, abort); }, false);
+    const size_t before = handled,
+                 calls = make_weight_buckets(weights, weight_slices(weights), version, kBucketBytes)
+                             .size() +
+                         1;
+    PendingPush push =
+        beside([&] { return from.push(weights, version, kBucketBytes, abort); }, false);
     handle(calls - (handled - before));
     return push;
   }

@@ -1,5 +1,5 @@
-// A generator's replica of several ranks draws what one rank draws, takes new weights between two steps on all ranks at once, and refuses
-// what did not arrive everywhere.
+// A generator's replica of several ranks draws what one rank draws, takes new weights between two
+// steps on all ranks at once, and refuses what did not arrive everywhere.
 #include <ATen/ops/equal.h>
 
 #include <cmath>
@@ -27,28 +27,33 @@ models::ModelConfig nano(models::Family family) {
   return config;
 }
 
-// Random weights, with norms and biases that differ from one another: those of Decoder::random are ones and zeros.
-models::Decoder nano_decoder(models::Family family, uint64_t seed, const models::Placement& placement = {}) {
+// Random weights, with norms and biases that differ from one another: those of Decoder::random are
+// ones and zeros.
+models::Decoder nano_decoder(models::Family family, uint64_t seed,
+                             const models::Placement& placement = {}) {
   auto decoder = models::Decoder::random(nano(family), seed, at::kFloat, placement);
   for (parallel::NamedParameter& parameter : decoder.parameters()) {
     if (parameter.value.dim() != 1) continue;
     const double middle = parameter.name.ends_with(".bias") ? 0 : 1;
     for (int64_t i = 0; i < parameter.value.numel(); ++i)
-      parameter.value.mutable_data_ptr<float>()[i] =
-          static_cast<float>(middle + 0.3 * std::sin(static_cast<double>(parameter.shard.begin + i) + static_cast<double>(seed)));
+      parameter.value.mutable_data_ptr<float>()[i] = static_cast<float>(
+          middle + 0.3 * std::sin(static_cast<double>(parameter.shard.begin + i) +
+                                  static_cast<double>(seed)));
   }
   return decoder;
 }
 
 // The same tokens, and log-probabilities within 1e-5.
-void require_near(const std::vector<models::Completion>& got, const std::vector<models::Completion>& expected,
-                  const std::string& what) {
+void require_near(const std::vector<models::Completion>& got,
+                  const std::vector<models::Completion>& expected, const std::string& what) {
   require(got.size() == expected.size(), what + ": as many completions");
   for (size_t i = 0; i < got.size(); ++i) {
-    require(got[i].token_ids == expected[i].token_ids, what + ": tokens of completion " + std::to_string(i));
+    require(got[i].token_ids == expected[i].token_ids,
+            what + ": tokens of completion " + std::to_string(i));
     require(got[i].finish_reason == expected[i].finish_reason, what + ": finish reason");
     for (size_t t = 0; t < got[i].logps.size(); ++t) {
-      require(std::abs(got[i].logps[t] - expected[i].logps[t]) <= 1e-5F * std::max(1.0F, std::abs(expected[i].logps[t])),
+      require(std::abs(got[i].logps[t] - expected[i].logps[t]) <=
+                  1e-5F * std::max(1.0F, std::abs(expected[i].logps[t])),
               what + ": log-probability");
       require(std::abs(got[i].sampling_logps[t] - expected[i].sampling_logps[t]) <=
                   2e-5F * std::max(1.0F, std::abs(expected[i].sampling_logps[t])),
@@ -57,8 +62,8 @@ void require_near(const std::vector<models::Completion>& got, const std::vector<
   }
 }
 
-void require_same_bits(const std::vector<models::Completion>& got, const std::vector<models::Completion>& expected,
-                       const std::string& what) {
+void require_same_bits(const std::vector<models::Completion>& got,
+                       const std::vector<models::Completion>& expected, const std::string& what) {
   require(got.size() == expected.size(), what + ": as many completions");
   for (size_t i = 0; i < got.size(); ++i)
     require(got[i].token_ids == expected[i].token_ids && got[i].logps == expected[i].logps &&
@@ -68,7 +73,8 @@ void require_same_bits(const std::vector<models::Completion>& got, const std::ve
 
 Prompts some_prompts() {
   Prompts prompts{{}, {5, 6, 7}, {}};
-  for (int32_t i = 0; i < 40; ++i) prompts[0].push_back(i * 7 % 67);
+  for (int32_t i = 0; i < 40; ++i)
+    prompts[0].push_back(i * 7 % 67);
   prompts[2] = prompts[0];  // shares its full blocks
   prompts[2].resize(37);
   prompts[2].push_back(66);
@@ -77,17 +83,21 @@ Prompts some_prompts() {
 
 models::GenerationRequest engine_request(double temperature, double penalty) {
   models::GenerationRequest request{.prompts = some_prompts(), .num_generations = 3};
-  request.sampling = {
-      .temperature = temperature, .top_p = temperature == 0 ? 1.0 : 0.9, .repetition_penalty = penalty, .seed = 4};
+  request.sampling = {.temperature = temperature,
+                      .top_p = temperature == 0 ? 1.0 : 0.9,
+                      .repetition_penalty = penalty,
+                      .seed = 4};
   request.max_new_tokens = 20;
   request.eos_token_ids = {11};
   return request;
 }
 
 void compare_engines(World& world, models::Family family) {
-  const auto split = nano_decoder(family, 3, models::Placement::of(world)), whole = nano_decoder(family, 3);
+  const auto split = nano_decoder(family, 3, models::Placement::of(world)),
+             whole = nano_decoder(family, 3);
   for (const double temperature : {0.0, 0.8}) {
-    const models::GenerationRequest request = engine_request(temperature, temperature == 0 ? 1.0 : 1.1);
+    const models::GenerationRequest request =
+        engine_request(temperature, temperature == 0 ? 1.0 : 1.1);
     models::Engine wide(split, {.num_blocks = 100}),
         tight(split, {.num_blocks = 8, .max_tokens_per_step = 16, .max_sequences = 4});
     const auto expected = models::Engine(whole, {.num_blocks = 100}).run(request);
@@ -102,16 +112,20 @@ void compare_engines(World& world, models::Family family) {
     require_same_bits(wide.run(request), got, "with a cached prefix");
     require(wide.stats().reused_tokens > 0, "a prefix was taken over");
     const uint64_t given_up = wide.submit(request);
-    for (int i = 0; i < 5; ++i) wide.step();
+    for (int i = 0; i < 5; ++i)
+      wide.step();
     wide.cancel(given_up);
     wide.take(given_up);
     require_same_bits(wide.run(request), got, "after a cancelled request");
   }
   const models::ScoreRequest score{.sequences = some_prompts(), .prompt_lengths = {1, 2, 30}};
-  const auto got = models::score(split, score, {.vocab_chunk = 10, .row_chunk = 7}), expected = models::score(whole, score);
+  const auto got = models::score(split, score, {.vocab_chunk = 10, .row_chunk = 7}),
+             expected = models::score(whole, score);
   for (size_t s = 0; s < got.size(); ++s)
     for (size_t t = 0; t < got[s].size(); ++t)
-      require(std::abs(got[s][t] - expected[s][t]) <= 1e-5F * std::max(1.0F, std::abs(expected[s][t])), "score");
+      require(
+          std::abs(got[s][t] - expected[s][t]) <= 1e-5F * std::max(1.0F, std::abs(expected[s][t])),
+          "score");
 }
 
 void engines_scenario() {
@@ -122,7 +136,8 @@ void engines_scenario() {
     options.store_prefix += "tp" + std::to_string(tp) + "/";
     if (options.rank >= tp) continue;
     World world(options);
-    for (const models::Family family : {models::Family::kQwen3, models::Family::kLlama, models::Family::kQwen2})
+    for (const models::Family family :
+         {models::Family::kQwen3, models::Family::kLlama, models::Family::kQwen2})
       compare_engines(world, family);
   }
 }
@@ -134,11 +149,14 @@ std::vector<models::Completion> completions(const Samples& samples) {
   const int32_t* ends = samples.cu_seqlens.const_data_ptr<int32_t>();
   for (int64_t i = 0; i < samples.finish_reasons.numel(); ++i) {
     models::Completion one;
-    const auto copy = [&](const auto* from, auto& to) { to.assign(from + ends[i], from + ends[i + 1]); };
+    const auto copy = [&](const auto* from, auto& to) {
+      to.assign(from + ends[i], from + ends[i + 1]);
+    };
     copy(samples.token_ids.const_data_ptr<int32_t>(), one.token_ids);
     copy(samples.logps.const_data_ptr<float>(), one.logps);
     copy(samples.sampling_logps.const_data_ptr<float>(), one.sampling_logps);
-    one.finish_reason = static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[i]);
+    one.finish_reason =
+        static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[i]);
     all.push_back(std::move(one));
   }
   return all;
@@ -160,16 +178,19 @@ class Client {
 
   void run() {
     const GenerateRequest first = generate_request(1, 0, prompts_, 2, 60);
-    require_near(completions(client_.receive(client_.send(first))), drawn_alone(old_, first, prompts_), "version 0");
+    require_near(completions(client_.receive(client_.send(first))),
+                 drawn_alone(old_, first, prompts_), "version 0");
     weights_change_between_requests();
     give_up();
     refuse_damage();
-    require_near(completions(client_.receive(client_.send(request_for(20, 3)))), drawn_alone(new_, request_for(20, 3), prompts_),
-                 "at the end");
+    require_near(completions(client_.receive(client_.send(request_for(20, 3)))),
+                 drawn_alone(new_, request_for(20, 3), prompts_), "at the end");
   }
 
  private:
-  GenerateRequest request_for(uint64_t id, uint64_t version) const { return generate_request(id, version, prompts_, 2, 60); }
+  GenerateRequest request_for(uint64_t id, uint64_t version) const {
+    return generate_request(id, version, prompts_, 2, 60);
+  }
 
   // New weights arrive while samples are drawn: each request has one version on all ranks.
   void weights_change_between_requests() {
@@ -178,13 +199,16 @@ class Client {
     client_.wait_accepted(drawn_before);
     PendingPush push = client_.push(new_, 2, 500, false);
     PendingSamples drawn_after = client_.send(after);
-    require_near(completions(client_.receive(std::move(drawn_before))), drawn_alone(old_, before, prompts_), "before the push");
+    require_near(completions(client_.receive(std::move(drawn_before))),
+                 drawn_alone(old_, before, prompts_), "before the push");
     client_.wait_pushed(std::move(push));
-    require_near(completions(client_.receive(std::move(drawn_after))), drawn_alone(new_, after, prompts_), "after the push");
+    require_near(completions(client_.receive(std::move(drawn_after))),
+                 drawn_alone(new_, after, prompts_), "after the push");
   }
 
   void give_up() {
-    PendingSamples pushed_out = client_.send(request_for(4, 2)), left = client_.send(request_for(5, 2));
+    PendingSamples pushed_out = client_.send(request_for(4, 2)),
+                   left = client_.send(request_for(5, 2));
     client_.wait_accepted(pushed_out);
     client_.wait_accepted(left);
     left.reply.cancel();
@@ -195,7 +219,8 @@ class Client {
       require(error.code() == ErrorCode::kCancelled, error.what());
     }
     client_.wait_pushed(std::move(push));
-    require_near(completions(client_.receive(client_.send(request_for(6, 3)))), drawn_alone(new_, request_for(6, 3), prompts_),
+    require_near(completions(client_.receive(client_.send(request_for(6, 3)))),
+                 drawn_alone(new_, request_for(6, 3), prompts_),
                  "after a push that gave samples up");
   }
 
@@ -206,7 +231,8 @@ class Client {
       const GeneratorInfo info = agent_.call(peers_[rank], kGeneratorInfo, {}).get();
       std::vector<WeightBucket> buckets = make_weight_buckets(old_, info.slices, 9, 2000);
       if (rank + 1 == peers_.size()) buckets.back().parts.pop_back();  // the last rank lacks a part
-      receipts.push_back({.receiver = static_cast<int64_t>(rank), .buckets = static_cast<int64_t>(buckets.size())});
+      receipts.push_back({.receiver = static_cast<int64_t>(rank),
+                          .buckets = static_cast<int64_t>(buckets.size())});
       for (WeightBucket& bucket : buckets) {
         receipts.back().checksum = seal(bucket, receipts.back().checksum);
         agent_.call(peers_[rank], kWeightsBucket, bucket).get();
@@ -215,12 +241,17 @@ class Client {
       damaged.index = 1000;
       damaged.parts[0].values = damaged.parts[0].values.clone();
       static_cast<char*>(damaged.parts[0].values.mutable_data_ptr())[0] ^= 1;
-      require(error_of([&] { agent_.call(peers_[rank], kWeightsBucket, damaged).get(); }).code() == ErrorCode::kCorrupt,
+      require(error_of([&] { agent_.call(peers_[rank], kWeightsBucket, damaged).get(); }).code() ==
+                  ErrorCode::kCorrupt,
               "a damaged bucket is refused");
     }
-    const Error error =
-        error_of([&] { agent_.call(peers_[0], kWeightsCommit, {.version = 9, .receipts = receipts}).get(Deadline::after(30s)); });
-    require(error.code() == ErrorCode::kCorrupt && std::string(error.what()).find("missing") != std::string::npos, error.what());
+    const Error error = error_of([&] {
+      agent_.call(peers_[0], kWeightsCommit, {.version = 9, .receipts = receipts})
+          .get(Deadline::after(30s));
+    });
+    require(error.code() == ErrorCode::kCorrupt &&
+                std::string(error.what()).find("missing") != std::string::npos,
+            error.what());
   }
 
   rpc::Agent& agent_;
@@ -234,7 +265,8 @@ void generator_scenario() {
   World world(parallel::testing::child_world_options());
   const std::string name = "generator/" + std::to_string(world.rank());
   auto decoder = nano_decoder(models::Family::kQwen3, 1, models::Placement::of(world));
-  Generator generator(name, std::move(decoder), models::Tokenizer::load(golden_model()), engine_options());
+  Generator generator(name, std::move(decoder), models::Tokenizer::load(golden_model()),
+                      engine_options());
   auto queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent agent({.name = name, .secret = "s"});
   generator.serve(agent, queue);
@@ -248,11 +280,13 @@ void generator_scenario() {
   } else {
     auto client = std::async(std::launch::async, [&] {
       rpc::Agent student({.name = "student/0", .secret = "s"});
-      for (size_t i = 0; i < peers.size(); ++i) student.connect(peers[i], addresses[i], Deadline::after(30s));
+      for (size_t i = 0; i < peers.size(); ++i)
+        student.connect(peers[i], addresses[i], Deadline::after(30s));
       Client(student, peers).run();
     });
     host(
-        *queue, [&] { return client.wait_for(0s) == std::future_status::ready; }, {}, [&] { return generator.work(); });
+        *queue, [&] { return client.wait_for(0s) == std::future_status::ready; }, {},
+        [&] { return generator.work(); });
     generator.stop();
     client.get();
     require(generator.weight_version() == 3, "the version in use");
@@ -262,8 +296,10 @@ void generator_scenario() {
 
 void run_ranks(const std::string& scenario, int64_t ranks) {
   const parallel::StoreServer store("127.0.0.1");
-  auto children = parallel::testing::spawn_ranks(store, {.scenario = scenario, .layout = {.tp = ranks}}, ranks);
-  for (ChildProcess& child : children) EXPECT_EQ(child.wait(Deadline::after(120s)), 0);
+  auto children =
+      parallel::testing::spawn_ranks(store, {.scenario = scenario, .layout = {.tp = ranks}}, ranks);
+  for (ChildProcess& child : children)
+    EXPECT_EQ(child.wait(Deadline::after(120s)), 0);
 }
 
 }  // namespace
@@ -276,5 +312,7 @@ TEST(GeneratorRanks, OfAReplicaOfFour) { run_ranks("generator", 4); }
 
 int main(int argc, char** argv) {
   return retort::parallel::testing::ranks_or_tests(
-      argc, argv, {{"engines", retort::roles::engines_scenario}, {"generator", retort::roles::generator_scenario}});
+      argc, argv,
+      {{"engines", retort::roles::engines_scenario},
+       {"generator", retort::roles::generator_scenario}});
 }

@@ -1,4 +1,5 @@
-// The generator behind real RPC: what it draws, in which order, with which weights, and what it refuses.
+// The generator behind real RPC: what it draws, in which order, with which weights, and what it
+// refuses.
 #include "roles/generator.h"
 
 #include <ATen/ops/allclose.h>
@@ -41,7 +42,8 @@ TEST_F(GeneratorTest, ServesTwoClientsWithEqualRequestIds) {
 
 TEST_F(GeneratorTest, ARequestForComingWeightsWaitsForThem) {
   auto student = make_client(old_weights, client);
-  const GenerateRequest coming = generate_request(1, 4, prompts), now = generate_request(2, 0, prompts);
+  const GenerateRequest coming = generate_request(1, 4, prompts),
+                        now = generate_request(2, 0, prompts);
   PendingSamples waiting = queued(*student, coming);
   EXPECT_FALSE(generator.work());
   PendingSamples served = queued(*student, now);  // it does not block what comes behind it
@@ -64,13 +66,17 @@ TEST_F(GeneratorTest, ARequestForReplacedWeightsIsRefused) {
   EXPECT_NE(message.find("generator/0"), std::string::npos) << message;
 }
 
-// The heart of weight sync: new weights arrive in the middle of a request, and no completion sees both.
+// The heart of weight sync: new weights arrive in the middle of a request, and no completion sees
+// both.
 TEST_F(GeneratorTest, NewWeightsWaitForSamplesInWork) {
   auto student = make_client(old_weights, client);
-  const GenerateRequest active = generate_request(1, 0, prompts), next = generate_request(2, 0, {{20, 21}}),
+  const GenerateRequest active = generate_request(1, 0, prompts),
+                        next = generate_request(2, 0, {{20, 21}}),
                         coming = generate_request(3, 1, prompts);
-  PendingSamples for_active = queued(*student, active), for_next = queued(*student, next), for_coming = queued(*student, coming);
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(generator.work());  // in the middle of `active`
+  PendingSamples for_active = queued(*student, active), for_next = queued(*student, next),
+                 for_coming = queued(*student, coming);
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(generator.work());  // in the middle of `active`
   ASSERT_FALSE(for_active.reply.ready());
   PendingPush push = pushed(*student, new_weights, 1, false);
   EXPECT_EQ(generator.weight_version(), 0u);
@@ -79,7 +85,8 @@ TEST_F(GeneratorTest, NewWeightsWaitForSamplesInWork) {
     ASSERT_FALSE(for_coming.reply.ready());
     ASSERT_TRUE(generator.work());
   }
-  EXPECT_EQ(generator.requests_served(), 2);  // both requests for the old weights, also the one that was not begun
+  // both requests for the old weights, also the one that was not begun
+  EXPECT_EQ(generator.requests_served(), 2);
   draw_all();
   student->wait_pushed(std::move(push));
   expect_drawn_by(old_weights, student->receive(std::move(for_active)), active, prompts);
@@ -91,8 +98,10 @@ TEST_F(GeneratorTest, NewWeightsWithAbortEndSamplesInWork) {
   auto student = make_client(old_weights, client);
   const GenerateRequest coming = generate_request(3, 1, prompts);
   PendingSamples active = queued(*student, generate_request(1, 0, prompts)),
-                 waiting = queued(*student, generate_request(2, 0, prompts)), kept = queued(*student, coming);
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(generator.work());
+                 waiting = queued(*student, generate_request(2, 0, prompts)),
+                 kept = queued(*student, coming);
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(generator.work());
   PendingPush push = pushed(*student, new_weights, 1, true);
   EXPECT_EQ(code_of([&] { student->receive(std::move(active)); }), ErrorCode::kCancelled);
   EXPECT_EQ(code_of([&] { student->receive(std::move(waiting)); }), ErrorCode::kCancelled);
@@ -105,7 +114,8 @@ TEST_F(GeneratorTest, NewWeightsWithAbortEndSamplesInWork) {
 // Buckets of the next version must not replace what a waiting commit has checked.
 TEST_F(GeneratorTest, TakesNoBucketsWhileACommitWaits) {
   auto student = make_client(old_weights, client);
-  const GenerateRequest old_request = generate_request(1, 0, prompts), new_request = generate_request(2, 1, prompts);
+  const GenerateRequest old_request = generate_request(1, 0, prompts),
+                        new_request = generate_request(2, 1, prompts);
   PendingSamples for_old = queued(*student, old_request);
   generator.work();
   PendingPush push = pushed(*student, new_weights, 1, false);
@@ -133,15 +143,25 @@ TEST_F(GeneratorTest, RefusesRequestsThatDoNotFitTogether) {
   using R = GenerateRequest;
   EXPECT_EQ(refused([](R& r) { r.num_generations = 3; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.num_generations = 0; }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(refused([](R& r) { r.sample_ids = r.sample_ids.to(at::kInt); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused([](R& r) { r.sample_ids = r.sample_ids.to(at::kInt); }),
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.sample_ids = at::Tensor(); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(refused([](R& r) { r.cu_seqlens = at::tensor({0, 5, 3, 9}, at::kInt); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(refused([](R& r) { r.cu_seqlens = at::tensor({0, 3, 8, 10}, at::kInt); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(refused([](R& r) { r.prompt_ids = r.prompt_ids.to(at::kLong); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused([](R& r) {
+              r.cu_seqlens = at::tensor({0, 5, 3, 9}, at::kInt);
+            }),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused([](R& r) {
+              r.cu_seqlens = at::tensor({0, 3, 8, 10}, at::kInt);
+            }),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused([](R& r) { r.prompt_ids = r.prompt_ids.to(at::kLong); }),
+            ErrorCode::kInvalidArgument);
   submit(generate_request(1, 9, prompts));
   EXPECT_EQ(refused([](R&) {}), ErrorCode::kInvalidArgument);  // the id is in use
-  for (uint64_t id = 2; id <= 256; ++id) submit(generate_request(id, 9, {{1}}, 1));
-  EXPECT_EQ(code_of([&] { submit(generate_request(257, 9, {{1}}, 1)); }), ErrorCode::kResourceExhausted);
+  for (uint64_t id = 2; id <= 256; ++id)
+    submit(generate_request(id, 9, {{1}}, 1));
+  EXPECT_EQ(code_of([&] { submit(generate_request(257, 9, {{1}}, 1)); }),
+            ErrorCode::kResourceExhausted);
 }
 
 // What only the engine can see comes back with the samples, and harms nobody else.
@@ -149,16 +169,20 @@ TEST_F(GeneratorTest, ARequestThatTheEngineRefusesFailsAlone) {
   auto student = make_client(old_weights, client);
   const GenerateRequest good = generate_request(9, 0, prompts);
   std::vector<PendingSamples> bad;
-  bad.push_back(queued(*student, generate_request(1, 0, {{1, 64}})));                       // outside the vocabulary
-  bad.push_back(queued(*student, generate_request(2, 0, {std::vector<int32_t>(120, 1)})));  // longer than the model allows
-  bad.push_back(queued(*student, generate_request(3, 0, {{1}, {}})));                       // empty
+  // outside the vocabulary
+  bad.push_back(queued(*student, generate_request(1, 0, {{1, 64}})));
+  // longer than the model allows
+  bad.push_back(queued(*student, generate_request(2, 0, {std::vector<int32_t>(120, 1)})));
+  bad.push_back(queued(*student, generate_request(3, 0, {{1}, {}})));  // empty
   PendingSamples for_good = queued(*student, good);
   draw_all();
-  for (auto& pending : bad) EXPECT_EQ(code_of([&] { student->receive(std::move(pending)); }), ErrorCode::kInvalidArgument);
+  for (auto& pending : bad)
+    EXPECT_EQ(code_of([&] { student->receive(std::move(pending)); }), ErrorCode::kInvalidArgument);
   expect_drawn_by(old_weights, student->receive(std::move(for_good)), good, prompts);
   auto again = client.call("generator/0", kGenerateCollect, CollectRequest{9});
   handle(1);
-  EXPECT_EQ(code_of([&] { again.get(Deadline::after(30s)); }), ErrorCode::kInvalidArgument);  // samples are given out once
+  // samples are given out once
+  EXPECT_EQ(code_of([&] { again.get(Deadline::after(30s)); }), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(GeneratorTest, ScoresAsATeacherDoes) {
@@ -209,7 +233,8 @@ TEST_F(TightGeneratorTest, GivesUpTheRequestsOfALostCaller) {
   const Prompts prompt{{1, 2, 3, 4}};
   GenerateRequest request = generate_request(1, 0, prompt, 1, 80);
   request.draw.eos_token_ids.clear();
-  auto lost_agent = std::make_unique<rpc::Agent>(rpc::Agent::Options{.name = "student/1", .secret = "s"});
+  auto lost_agent =
+      std::make_unique<rpc::Agent>(rpc::Agent::Options{.name = "student/1", .secret = "s"});
   lost_agent->connect("generator/0", server.address(), Deadline::after(30s));
   auto student = make_client(weights, client);
   {
@@ -218,13 +243,15 @@ TEST_F(TightGeneratorTest, GivesUpTheRequestsOfALostCaller) {
     GenerateRequest second = request;
     second.request_id = 2;
     PendingSamples waiting = queued(*lost, second);
-    for (int i = 0; i < 70; ++i) ASSERT_TRUE(generator.work());  // five of the six blocks are taken
+    for (int i = 0; i < 70; ++i)
+      ASSERT_TRUE(generator.work());  // five of the six blocks are taken
     ASSERT_FALSE(active.reply.ready());
     lost_agent->close();
     lost_agent->join();
     EXPECT_EQ(code_of([&] { active.reply.get(); }), ErrorCode::kClosed);
   }
-  // The loss is noticed on the agent's own thread; a request that is not given up ends and is counted.
+  // The loss is noticed on the agent's own thread; a request that is not given up ends and is
+  // counted.
   const auto end = std::chrono::steady_clock::now() + 30s;
   bool gone = false;
   while (!gone && std::chrono::steady_clock::now() < end) {

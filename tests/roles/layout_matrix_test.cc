@@ -1,7 +1,8 @@
-// Every layout that fits four processes trains like one process: loss, gradients and parameters over five steps.
+// Every layout that fits four processes trains like one process: loss, gradients and parameters
+// over five steps.
 //
-// Four child processes run all layouts one after the other, each in a world of its own; each compares its slices with a
-// trainer of one process that it runs itself.
+// Four child processes run all layouts one after the other, each in a world of its own; each
+// compares its slices with a trainer of one process that it runs itself.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -34,7 +35,8 @@ models::ModelConfig nano(bool tied, models::Family family) {
   return config;
 }
 
-// The tokens of micro-batch `index` of a step on one dp rank, of sizes that differ; some are short, one is empty.
+// The tokens of micro-batch `index` of a step on one dp rank, of sizes that differ; some are short,
+// one is empty.
 models::PackedTokens tokens_of(int step, int64_t index) {
   std::vector<std::vector<int32_t>> rows;
   const int64_t count = index % 5 == 3 ? 0 : 1 + (index + step) % 3;
@@ -47,7 +49,8 @@ models::PackedTokens tokens_of(int step, int64_t index) {
   return models::pack_rows(rows);
 }
 
-at::Tensor loss_of(const models::Head& head, const at::Tensor& hidden, const models::PackedTokens& tokens) {
+at::Tensor loss_of(const models::Head& head, const at::Tensor& hidden,
+                   const models::PackedTokens& tokens) {
   const at::Tensor targets = (tokens.input_ids * 5 + 3).remainder(67);
   return losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
 }
@@ -61,8 +64,9 @@ struct Case {
 std::string name_of(const Case& c) {
   const Layout& l = c.layout;
   return "tp" + std::to_string(l.tp) + " pp" + std::to_string(l.pp) + " dp" + std::to_string(l.dp) +
-         (l.virtual_pp > 1 ? " vpp" + std::to_string(l.virtual_pp) : "") + (l.sequence_parallel ? " sp" : "") +
-         (l.distributed_optimizer ? " zero" : "") + (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "");
+         (l.virtual_pp > 1 ? " vpp" + std::to_string(l.virtual_pp) : "") +
+         (l.sequence_parallel ? " sp" : "") + (l.distributed_optimizer ? " zero" : "") +
+         (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "");
 }
 
 std::vector<Case> cases() {
@@ -73,18 +77,27 @@ std::vector<Case> cases() {
         for (const bool sp : {false, true})
           for (const bool zero : {false, true}) {
             if (tp * pp * dp > kProcesses || (sp && tp == 1) || (zero && dp == 1)) continue;
-            all.push_back({.layout = {.tp = tp, .pp = pp, .dp = dp, .sequence_parallel = sp, .distributed_optimizer = zero}});
+            all.push_back({.layout = {.tp = tp,
+                                      .pp = pp,
+                                      .dp = dp,
+                                      .sequence_parallel = sp,
+                                      .distributed_optimizer = zero}});
             if (!zero && tp * pp > 1)
-              all.push_back({.layout = all.back().layout, .tied = true, .checkpointing = sp, .family = models::Family::kQwen2});
+              all.push_back({.layout = all.back().layout,
+                             .tied = true,
+                             .checkpointing = sp,
+                             .family = models::Family::kQwen2});
           }
   all.push_back({.layout = {.pp = 2, .virtual_pp = 2}});
-  all.push_back({.layout = {.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_pp = 2}, .tied = true});
+  all.push_back(
+      {.layout = {.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_pp = 2}, .tied = true});
   all.push_back({.layout = {.tp = 4, .sequence_parallel = true}, .family = models::Family::kLlama});
   all.push_back({.layout = {.tp = 2, .pp = 2}, .family = models::Family::kLlama});
   return all;
 }
 
-// One step over all micro-batches of the global batch that are this dp rank's. Returns the mean loss.
+// One step over all micro-batches of the global batch that are this dp rank's. Returns the mean
+// loss.
 struct StepResult {
   double loss = 0;
   Trainer::Update update;
@@ -93,8 +106,10 @@ StepResult run_step(Trainer& trainer, World& world, int step) {
   const int64_t dp = world.dp().size(), mine = kMicroBatches / dp;
   std::vector<models::PackedTokens> batches;
   double count = 0, sum = 0;
-  for (int64_t i = 0; i < kMicroBatches; ++i) count += static_cast<double>(tokens_of(step, i).num_tokens());
-  for (int64_t i = 0; i < mine; ++i) batches.push_back(tokens_of(step, i * dp + world.coordinate().dp));
+  for (int64_t i = 0; i < kMicroBatches; ++i)
+    count += static_cast<double>(tokens_of(step, i).num_tokens());
+  for (int64_t i = 0; i < mine; ++i)
+    batches.push_back(tokens_of(step, i * dp + world.coordinate().dp));
   const auto loss = [&](size_t i, const at::Tensor& hidden) {
     const at::Tensor value = loss_of(trainer.decoder().head(), hidden, batches[i]);
     sum += value.item<double>();
@@ -105,7 +120,8 @@ StepResult run_step(Trainer& trainer, World& world, int step) {
     trainer.run_pipeline(
         batches.size(), [&](size_t i) -> const models::PackedTokens& { return batches[i]; }, loss);
   } else {
-    for (size_t i = 0; i < batches.size(); ++i) trainer.backward(loss(i, trainer.hidden(batches[i])), i + 1 == batches.size());
+    for (size_t i = 0; i < batches.size(); ++i)
+      trainer.backward(loss(i, trainer.hidden(batches[i])), i + 1 == batches.size());
   }
   StepResult result;
   result.loss = world.dp_pp().all_reduce(sum) / count;
@@ -138,33 +154,43 @@ void compare(const Case& c, World& world) {
   const models::ModelConfig config = nano(c.tied, c.family);
   World single_world({.role = "single", .layout = {}});
   Trainer single(models::Decoder::random(config, 7, at::kFloat), single_world, trainer_options({}));
-  models::Decoder decoder = models::Decoder::random(config, 7, at::kFloat, models::Placement::of(world));
+  models::Decoder decoder =
+      models::Decoder::random(config, 7, at::kFloat, models::Placement::of(world));
   decoder.set_gradient_checkpointing(c.checkpointing);
   Trainer trainer(std::move(decoder), world, trainer_options(c.layout));
   for (int step = 0; step < kSteps; ++step) {
     const StepResult expected = run_step(single, single_world, step);
     const StepResult got = run_step(trainer, world, step);
     const std::string where = name_of(c) + " step " + std::to_string(step) + " ";
-    check(std::abs(got.loss - expected.loss) <= kTolerance * expected.loss, where + "loss", got.loss - expected.loss);
-    check(std::abs(got.update.grad_norm - expected.update.grad_norm) <= kTolerance * expected.update.grad_norm,
+    check(std::abs(got.loss - expected.loss) <= kTolerance * expected.loss, where + "loss",
+          got.loss - expected.loss);
+    check(std::abs(got.update.grad_norm - expected.update.grad_norm) <=
+              kTolerance * expected.update.grad_norm,
           where + "grad_norm", got.update.grad_norm - expected.update.grad_norm);
     std::map<std::string, at::Tensor> gradients;
     for (size_t i = 0; i < single.buckets().size(); ++i)
       gradients[single.buckets().parameter(i).name] = single.buckets().main_grad(i);
-    double largest = 0;  // gradients that are rounding noise (a key bias has none) are measured against the largest
-    for (const auto& [name, gradient] : gradients) largest = std::max(largest, gradient.norm().item<double>());
+    // gradients that are rounding noise (a key bias has none) are measured against the largest
+    double largest = 0;
+    for (const auto& [name, gradient] : gradients)
+      largest = std::max(largest, gradient.norm().item<double>());
     for (size_t i = 0; i < trainer.buckets().size(); ++i) {
       const parallel::NamedParameter& parameter = trainer.buckets().parameter(i);
       if (parameter.value.numel() == 0) continue;
-      const parallel::GradBuckets::Part part = trainer.buckets().part(i);  // with the sharded optimizer not all of it
-      const at::Tensor whole = slice_of(gradients.at(parameter.name), parameter).reshape({-1}).narrow(0, part.begin, part.size());
+      // with the sharded optimizer not all of it
+      const parallel::GradBuckets::Part part = trainer.buckets().part(i);
+      const at::Tensor whole = slice_of(gradients.at(parameter.name), parameter)
+                                   .reshape({-1})
+                                   .narrow(0, part.begin, part.size());
       const double scale = std::max(whole.norm().item<double>(), 1e-2 * largest);
-      const double off = (trainer.buckets().main_grad_part(i) - whole).norm().item<double>() / scale;
+      const double off =
+          (trainer.buckets().main_grad_part(i) - whole).norm().item<double>() / scale;
       check(off <= kTolerance, where + "gradient of " + parameter.name, off);
     }
   }
   std::map<std::string, at::Tensor> values;
-  for (const auto& [name, value, shard] : single.decoder().parameters()) values[name] = value.detach();
+  for (const auto& [name, value, shard] : single.decoder().parameters())
+    values[name] = value.detach();
   std::vector<at::Tensor> mine, whole;
   for (const parallel::NamedParameter& parameter : trainer.decoder().parameters()) {
     mine.push_back(parameter.value.detach().reshape({-1}));
@@ -188,7 +214,8 @@ void matrix_scenario() {
     try {
       compare(c, world);
     } catch (const std::exception& e) {
-      throw std::runtime_error(name_of(c) + ", rank " + std::to_string(options.rank) + ": " + e.what());
+      throw std::runtime_error(name_of(c) + ", rank " + std::to_string(options.rank) + ": " +
+                               e.what());
     }
   }
 }
@@ -196,15 +223,19 @@ void matrix_scenario() {
 // A gradient that is not finite is named on every rank, also where its parameter is not.
 void not_finite_scenario() {
   World world(parallel::testing::child_world_options());
-  Trainer trainer(models::Decoder::random(nano(false, models::Family::kQwen3), 7, at::kFloat, models::Placement::of(world)),
+  Trainer trainer(models::Decoder::random(nano(false, models::Family::kQwen3), 7, at::kFloat,
+                                          models::Placement::of(world)),
                   world, trainer_options(world.options().layout));
   const models::PackedTokens tokens = tokens_of(0, 1);
   trainer.begin_step();
   trainer.run_pipeline(
       1, [&](size_t) -> const models::PackedTokens& { return tokens; },
-      [&](size_t, const at::Tensor& hidden) { return loss_of(trainer.decoder().head(), hidden, tokens); });
+      [&](size_t, const at::Tensor& hidden) {
+        return loss_of(trainer.decoder().head(), hidden, tokens);
+      });
   for (size_t i = 0; i < trainer.buckets().size(); ++i)
-    if (trainer.buckets().parameter(i).name == "model.norm.weight") trainer.buckets().main_grad(i).fill_(INFINITY);
+    if (trainer.buckets().parameter(i).name == "model.norm.weight")
+      trainer.buckets().main_grad(i).fill_(INFINITY);
   const Error error = parallel::testing::error_of([&] { trainer.finish_step(1); });
   require(error.code() == ErrorCode::kInvalidArgument, error.what());
   require(std::string(error.what()).find("model.norm.weight") != std::string::npos, error.what());
@@ -212,19 +243,25 @@ void not_finite_scenario() {
 
 TEST(Layouts, NameWhatIsNotFiniteOnEveryRank) {
   const parallel::StoreServer store("127.0.0.1");
-  auto ranks = parallel::testing::spawn_ranks(store, {.scenario = "not_finite", .layout = {.pp = 2}}, 2);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(60))), 0);
+  auto ranks =
+      parallel::testing::spawn_ranks(store, {.scenario = "not_finite", .layout = {.pp = 2}}, 2);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(60))), 0);
 }
 
 TEST(Layouts, TrainLikeOneProcess) {
   const parallel::StoreServer store("127.0.0.1");
-  auto ranks = parallel::testing::spawn_ranks(store, {.scenario = "matrix", .layout = {.dp = kProcesses}}, kProcesses);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(240))), 0);
+  auto ranks = parallel::testing::spawn_ranks(
+      store, {.scenario = "matrix", .layout = {.dp = kProcesses}}, kProcesses);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(240))), 0);
 }
 
 }  // namespace retort::roles
 
 int main(int argc, char** argv) {
   return retort::parallel::testing::ranks_or_tests(
-      argc, argv, {{"matrix", retort::roles::matrix_scenario}, {"not_finite", retort::roles::not_finite_scenario}});
+      argc, argv,
+      {{"matrix", retort::roles::matrix_scenario},
+       {"not_finite", retort::roles::not_finite_scenario}});
 }

@@ -1,5 +1,5 @@
-// The small model of the tests that compare layouts: fewer key/value heads than some tp, a vocabulary that nothing divides, the biases
-// and head norms of its family.
+// The small model of the tests that compare layouts: fewer key/value heads than some tp, a
+// vocabulary that nothing divides, the biases and head norms of its family.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Payloads of a teacher on a device, as far as that can be seen without one: on a stand-in, against the CPU; and the order of ties.
+// Payloads of a teacher on a device, as far as that can be seen without one: on a stand-in, against
+// the CPU; and the order of ties.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,9 @@ at::Tensor there(const at::Tensor& tensor) { return tensor.to(testing_support::s
 
 // A few whole numbers: many equal logits.
 at::Tensor small(at::IntArrayRef sizes, int64_t phase) {
-  return ((at::arange(c10::multiply_integers(sizes), at::kLong) * 7 + phase).remainder(5) - 2).view(sizes).to(at::kFloat);
+  return ((at::arange(c10::multiply_integers(sizes), at::kLong) * 7 + phase).remainder(5) - 2)
+      .view(sizes)
+      .to(at::kFloat);
 }
 
 std::vector<PayloadSpec> every_spec() {
@@ -28,8 +31,11 @@ std::vector<PayloadSpec> every_spec() {
   for (const int64_t common : {0, 61}) {
     for (const int64_t k : {1, 6, 30, 61, 80})
       for (const bool bfloat16 : {false, true})
-        specs.push_back(
-            {.kind = PayloadKind::kTopK, .top_k = k, .temperature = 0.7, .bfloat16 = bfloat16, .common_vocab = common});
+        specs.push_back({.kind = PayloadKind::kTopK,
+                         .top_k = k,
+                         .temperature = 0.7,
+                         .bfloat16 = bfloat16,
+                         .common_vocab = common});
     specs.push_back({.kind = PayloadKind::kFull, .temperature = 2.0, .common_vocab = common});
     specs.push_back({.kind = PayloadKind::kTargetLogProbs, .common_vocab = common});
     specs.push_back({.kind = PayloadKind::kHiddenStates});
@@ -40,7 +46,8 @@ std::vector<PayloadSpec> every_spec() {
 // The same bits, in host memory.
 void require_same(const Payload& got, const Payload& expected) {
   const auto same = [&](const at::Tensor& a, const at::Tensor& b, const char* name) {
-    const std::string what = std::string(name) + " of " + std::string(enum_name(expected.label.spec.kind));
+    const std::string what =
+        std::string(name) + " of " + std::string(enum_name(expected.label.spec.kind));
     require(a.defined() == b.defined(), what + " is there");
     if (!a.defined()) return;
     require(a.is_cpu(), what + " is on the host");
@@ -55,7 +62,8 @@ void require_same(const Payload& got, const Payload& expected) {
 
 constexpr int64_t kRows = 37, kVocab = 67, kHidden = 4;
 
-void compare(const parallel::VocabShard& vocab, const at::Tensor& hidden, const at::Tensor& weight) {
+void compare(const parallel::VocabShard& vocab, const at::Tensor& hidden,
+             const at::Tensor& weight) {
   const at::Tensor targets = at::arange(kRows, at::kLong);
   for (const PayloadSpec& spec : every_spec()) {
     const Payload expected = make_payload(hidden, weight, spec, targets, vocab);
@@ -66,9 +74,12 @@ void compare(const parallel::VocabShard& vocab, const at::Tensor& hidden, const 
 
 void compare_all(const parallel::VocabShard& vocab, int64_t begin, int64_t count) {
   compare(vocab, small({kRows, kHidden}, 1), small({kVocab, kHidden}, 3).narrow(0, begin, count));
-  compare(
-      vocab, at::sin(at::arange(kRows * kHidden, at::kFloat)).view({kRows, kHidden}).to(at::kBFloat16),
-      at::cos(at::arange(kVocab * kHidden, at::kFloat) * 3).view({kVocab, kHidden}).to(at::kBFloat16).narrow(0, begin, count));
+  compare(vocab,
+          at::sin(at::arange(kRows * kHidden, at::kFloat)).view({kRows, kHidden}).to(at::kBFloat16),
+          at::cos(at::arange(kVocab * kHidden, at::kFloat) * 3)
+              .view({kVocab, kHidden})
+              .to(at::kBFloat16)
+              .narrow(0, begin, count));
 }
 
 void split_scenario() {
@@ -88,7 +99,8 @@ TEST(PayloadDevice, TheSameBitsInHostMemory) {
 TEST(PayloadDevice, OfASplitVocabulary) {
   for (const int64_t tp : {2, 3}) {
     parallel::StoreServer store("127.0.0.1");
-    for (ChildProcess& rank : parallel::testing::spawn_ranks(store, {.scenario = "split", .layout = {.tp = tp}}, tp))
+    for (ChildProcess& rank :
+         parallel::testing::spawn_ranks(store, {.scenario = "split", .layout = {.tp = tp}}, tp))
       EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(100))), 0);
   }
 }
@@ -127,5 +139,6 @@ TEST(TopK, NotANumberIsTheLargest) {
 }  // namespace retort::roles
 
 int main(int argc, char** argv) {
-  return retort::parallel::testing::ranks_or_tests(argc, argv, {{"split", retort::roles::split_scenario}});
+  return retort::parallel::testing::ranks_or_tests(argc, argv,
+                                                   {{"split", retort::roles::split_scenario}});
 }

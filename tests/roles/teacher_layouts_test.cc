@@ -1,4 +1,5 @@
-// Teachers of every layout answer students of every layout with the numbers of one rank, and no byte of an answer travels twice.
+// Teachers of every layout answer students of every layout with the numbers of one rank, and no
+// byte of an answer travels twice.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -26,9 +27,12 @@ const char* kTeacher = "run/teacher/0/";
 const char* kRun = "run/";
 constexpr double kTolerance = 1e-6;
 
-std::string golden_folder() { return std::string(std::getenv("RETORT_SOURCE_DIR")) + "/tests/recipes/goldens/teacher"; }
+std::string golden_folder() {
+  return std::string(std::getenv("RETORT_SOURCE_DIR")) + "/tests/recipes/goldens/teacher";
+}
 
-// "golden": 64 rows, all of them known to the tokenizer; "padded": 67 rows, which no rank count divides.
+// "golden": 64 rows, all of them known to the tokenizer; "padded": 67 rows, which no rank count
+// divides.
 models::Decoder make_decoder(const std::string& model, const models::Placement& placement) {
   if (model == "golden") return models::load_decoder(golden_folder(), at::kFloat, placement);
   models::ModelConfig config = models::load_decoder(golden_folder(), at::kFloat).config();
@@ -39,7 +43,9 @@ models::Decoder make_decoder(const std::string& model, const models::Placement& 
 StoreClient store_of(const World::Options& options, const char* prefix) {
   return {options.store_host, options.store_port, prefix, 60s};
 }
-std::string wait_for(StoreClient& store, const std::string& key) { return store.get(key, Deadline::after(60s)); }
+std::string wait_for(StoreClient& store, const std::string& key) {
+  return store.get(key, Deadline::after(60s));
+}
 
 Layout parse_layout(const std::string& text) {
   Layout layout;
@@ -59,7 +65,8 @@ Wanted wanted(uint64_t id) {
   Wanted wanted{.tokens = models::pack_rows(packs[id % packs.size()]), .positions = {}};
   std::vector<int64_t> rows;
   for (size_t s = 0; s + 1 < wanted.tokens.cu_seqlens.size(); ++s)
-    for (int64_t i = wanted.tokens.cu_seqlens[s]; i + 1 < wanted.tokens.cu_seqlens[s + 1]; ++i) rows.push_back(i);
+    for (int64_t i = wanted.tokens.cu_seqlens[s]; i + 1 < wanted.tokens.cu_seqlens[s + 1]; ++i)
+      rows.push_back(i);
   wanted.positions = at::tensor(rows, at::kLong);
   return wanted;
 }
@@ -67,31 +74,40 @@ Wanted wanted(uint64_t id) {
 void require_near(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
   require(got.defined() == expected.defined(), what + " is there");
   if (!got.defined()) return;
-  require(got.sizes() == expected.sizes() && got.scalar_type() == expected.scalar_type(), what + " has its shape and dtype");
+  require(got.sizes() == expected.sizes() && got.scalar_type() == expected.scalar_type(),
+          what + " has its shape and dtype");
   if (got.numel() == 0) return;
   const at::Tensor a = got.to(at::kDouble), b = expected.to(at::kDouble);
   const at::Tensor equal = a == b;  // infinities too
   const double tolerance = got.scalar_type() == at::kFloat ? kTolerance : 1e-2;
   const double error = at::where(equal, at::zeros_like(a), a - b).norm().item<double>();
   // Logarithms are differences of larger numbers: no element is smaller than 1 here.
-  const double norm = at::where(equal.logical_and(b.isinf()), at::ones_like(b), b.abs().clamp_min(1)).norm().item<double>();
-  require(error <= tolerance * norm, what + " is that of one rank, not off by " + std::to_string(error / norm));
+  const double norm =
+      at::where(equal.logical_and(b.isinf()), at::ones_like(b), b.abs().clamp_min(1))
+          .norm()
+          .item<double>();
+  require(error <= tolerance * norm,
+          what + " is that of one rank, not off by " + std::to_string(error / norm));
 }
 
 // Where a student rank meets a teacher role.
 class Student {
  public:
-  Student() : world(parallel::testing::child_world_options()), teacher_(store_of(world.options(), kTeacher)) {
+  Student()
+      : world(parallel::testing::child_world_options()),
+        teacher_(store_of(world.options(), kTeacher)) {
     layout = parse_layout(wait_for(teacher_, "layout"));
     model = wait_for(teacher_, "model");
     for (int64_t dp = 0; dp < layout.dp; ++dp) {
-      TeacherReplica replica{.leader = meet(rank_of(layout, {.tp = 0, .dp = dp, .pp = 0})), .holders = {}};
+      TeacherReplica replica{.leader = meet(rank_of(layout, {.tp = 0, .dp = dp, .pp = 0})),
+                             .holders = {}};
       for (int64_t tp = 0; tp < layout.tp; ++tp)
         replica.holders.push_back(meet(rank_of(layout, {.tp = tp, .dp = dp, .pp = layout.pp - 1})));
       replicas.push_back(std::move(replica));
     }
   }
-  TeacherClient client(const PayloadSpec& spec, int64_t vocab_rows, std::chrono::milliseconds timeout = 60s) {
+  TeacherClient client(const PayloadSpec& spec, int64_t vocab_rows,
+                       std::chrono::milliseconds timeout = 60s) {
     return TeacherClient(agent,
                          {.role = "teacher",
                           .replicas = replicas,
@@ -103,7 +119,8 @@ class Student {
   }
   uint64_t bytes_received() const {
     uint64_t bytes = 0;
-    for (const std::string& peer : agent.peers()) bytes += agent.stats(peer).bytes_received;
+    for (const std::string& peer : agent.peers())
+      bytes += agent.stats(peer).bytes_received;
     return bytes;
   }
   std::string say_and_wait(const std::string& word) {
@@ -123,7 +140,8 @@ class Student {
     const std::string name = "teacher/" + std::to_string(rank);
     const auto peers = agent.peers();
     if (std::find(peers.begin(), peers.end(), name) == peers.end())
-      agent.connect(name, wait_for(teacher_, "address/" + std::to_string(rank)), Deadline::after(60s));
+      agent.connect(name, wait_for(teacher_, "address/" + std::to_string(rank)),
+                    Deadline::after(60s));
     return name;
   }
   StoreClient teacher_;
@@ -135,9 +153,13 @@ void teacher_scenario() {
   World world(options);
   StoreClient store = store_of(options, kTeacher);
   const bool alone = options.layout.tp * options.layout.pp == 1;
-  const std::string leader = "teacher/" + std::to_string(alone ? options.rank : world.mp().ranks().front());
-  Teacher teacher(leader, make_decoder(wait_for(store, "model"), alone ? models::Placement{} : models::Placement::of(world)),
-                  models::Tokenizer::load(golden_folder()), {.world = alone ? nullptr : &world, .folder = golden_folder()});
+  const std::string leader =
+      "teacher/" + std::to_string(alone ? options.rank : world.mp().ranks().front());
+  Teacher teacher(leader,
+                  make_decoder(wait_for(store, "model"),
+                               alone ? models::Placement{} : models::Placement::of(world)),
+                  models::Tokenizer::load(golden_folder()),
+                  {.world = alone ? nullptr : &world, .folder = golden_folder()});
   auto queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent agent({.name = "teacher/" + std::to_string(options.rank), .secret = "s"});
   teacher.serve(agent, queue);
@@ -153,14 +175,17 @@ void teacher_scenario() {
       teacher.follow();
     }
   } catch (const Error& error) {
-    store.set("failed/" + std::to_string(options.rank), std::string(to_string(error.code())) + ": " + error.what());
+    store.set("failed/" + std::to_string(options.rank),
+              std::string(to_string(error.code())) + ": " + error.what());
     throw;
   }
   store.set("held/" + std::to_string(options.rank), std::to_string(teacher.held().held_bytes()));
 }
 
-// All requests are in flight before the first answer is taken. `whole`: one rank with all of the model.
-void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, int64_t vocab_rows, uint64_t first_id) {
+// All requests are in flight before the first answer is taken. `whole`: one rank with all of the
+// model.
+void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, int64_t vocab_rows,
+             uint64_t first_id) {
   TeacherClient client = student.client(spec, vocab_rows);
   const int64_t ranks = student.world.tp().size(), rank = student.world.tp().rank();
   const int64_t teacher_rows = client.info().vocab_rows;
@@ -168,7 +193,8 @@ void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, in
   if (spec.kind == PayloadKind::kHiddenStates) {
     const int64_t end = own.size() > 0 && own.end == vocab_rows ? teacher_rows : own.end;
     const at::Tensor all = whole.head({0, teacher_rows}).weight;
-    require(at::equal(client.head_weight(), all.narrow(0, std::min(own.begin, end), end - std::min(own.begin, end))),
+    require(at::equal(client.head_weight(),
+                      all.narrow(0, std::min(own.begin, end), end - std::min(own.begin, end))),
             "the head is this rank's rows");
   }
   student.world.tp().barrier();
@@ -187,41 +213,52 @@ void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, in
     const Payload got = client.receive(std::move(one));
     const std::string name(enum_name(spec.kind));
     require_near(got.hidden, expected.hidden, name + " hidden");
-    require(got.ids.defined() == expected.ids.defined() && (!got.ids.defined() || at::equal(got.ids, expected.ids)),
+    require(got.ids.defined() == expected.ids.defined() &&
+                (!got.ids.defined() || at::equal(got.ids, expected.ids)),
             "ids are equal");
     require_near(got.log_tail, expected.log_tail, name + " log_tail");
-    const int64_t width = expected.logps.defined() && expected.logps.dim() == 2 ? expected.logps.size(1) : 0;
-    const Range columns = spec.kind == PayloadKind::kFull ? intersect(own, {0, width}) : Range{0, width};
-    const at::Tensor logps = spec.kind == PayloadKind::kFull
-                                 ? expected.logps.narrow(1, std::min(columns.begin, width), columns.size())
-                                 : expected.logps;
+    const int64_t width =
+        expected.logps.defined() && expected.logps.dim() == 2 ? expected.logps.size(1) : 0;
+    const Range columns =
+        spec.kind == PayloadKind::kFull ? intersect(own, {0, width}) : Range{0, width};
+    const at::Tensor logps =
+        spec.kind == PayloadKind::kFull
+            ? expected.logps.narrow(1, std::min(columns.begin, width), columns.size())
+            : expected.logps;
     require_near(got.logps, logps, name + " logps");
-    require(std::abs(got.masked_mass_sum - expected.masked_mass_sum) < 1e-6 * std::max(1.0, expected.masked_mass_sum),
+    require(std::abs(got.masked_mass_sum - expected.masked_mass_sum) <
+                1e-6 * std::max(1.0, expected.masked_mass_sum),
             name + " masked mass");
-    require(got.label.num_rows == expected.label.num_rows && got.label.parts == 1, "the label is that of the whole");
+    require(got.label.num_rows == expected.label.num_rows && got.label.parts == 1,
+            "the label is that of the whole");
     rows += expected.label.num_rows;
-    const int64_t common = client.spec().common_vocab > 0 ? client.spec().common_vocab : teacher_rows;
-    payload_bytes += expected.label.num_rows * payload_bytes_per_row(client.spec(), client.info().hidden_size, common, 4);
+    const int64_t common =
+        client.spec().common_vocab > 0 ? client.spec().common_vocab : teacher_rows;
+    payload_bytes += expected.label.num_rows *
+                     payload_bytes_per_row(client.spec(), client.info().hidden_size, common, 4);
   }
   const auto received = static_cast<int64_t>(student.bytes_received() - before);
   const int64_t all_received = student.world.tp().all_reduce(received);
   // Nothing but the payload, once, and envelopes.
   const int64_t envelopes = 3 * ranks * 1024 * (1 + student.layout.tp);
   require(all_received >= payload_bytes && all_received <= payload_bytes + envelopes,
-          "bytes received: " + std::to_string(all_received) + " of a payload of " + std::to_string(payload_bytes));
+          "bytes received: " + std::to_string(all_received) + " of a payload of " +
+              std::to_string(payload_bytes));
 }
 
 void student_scenario() {
   Student student;
-  const Teacher whole("whole", make_decoder(student.model, {}), models::Tokenizer::load(golden_folder()));
+  const Teacher whole("whole", make_decoder(student.model, {}),
+                      models::Tokenizer::load(golden_folder()));
   uint64_t id = 0;
   for (const int64_t vocab_rows : {64, 61})  // 61: some ids are masked, the last shard is shorter
-    for (const PayloadSpec& spec : std::vector<PayloadSpec>{{.kind = PayloadKind::kHiddenStates},
-                                                            {.kind = PayloadKind::kTopK, .top_k = 5, .temperature = 0.7},
-                                                            {.kind = PayloadKind::kTopK, .top_k = 40},
-                                                            {.kind = PayloadKind::kTopK, .top_k = 9, .bfloat16 = true},
-                                                            {.kind = PayloadKind::kFull, .temperature = 2.0},
-                                                            {.kind = PayloadKind::kTargetLogProbs}}) {
+    for (const PayloadSpec& spec :
+         std::vector<PayloadSpec>{{.kind = PayloadKind::kHiddenStates},
+                                  {.kind = PayloadKind::kTopK, .top_k = 5, .temperature = 0.7},
+                                  {.kind = PayloadKind::kTopK, .top_k = 40},
+                                  {.kind = PayloadKind::kTopK, .top_k = 9, .bfloat16 = true},
+                                  {.kind = PayloadKind::kFull, .temperature = 2.0},
+                                  {.kind = PayloadKind::kTargetLogProbs}}) {
       compare(student, whole, spec, vocab_rows, id);
       id += 3;
     }
@@ -232,7 +269,8 @@ void student_scenario() {
 // A bad request is refused on every rank, and the next one answered.
 void refused_scenario() {
   Student student;
-  const TeacherInfo info = student.agent.call(student.replicas[0].leader, kTeacherInfo, {64, true}).get();
+  const TeacherInfo info =
+      student.agent.call(student.replicas[0].leader, kTeacherInfo, {64, true}).get();
   require(info.weights_fingerprint == models::weights_fingerprint(make_decoder(student.model, {})),
           "the fingerprint is that of the whole model");
   TeacherClient client = student.client({.kind = PayloadKind::kTargetLogProbs}, 64);
@@ -243,15 +281,19 @@ void refused_scenario() {
   PendingPayload answered = client.send(2, 1, good.tokens, good.positions);
   const Error error = error_of([&] { client.receive(std::move(refused)); });
   require(error.code() == ErrorCode::kInvalidArgument, error.what());
-  require(client.receive(std::move(answered)).logps.size(0) == good.positions.numel(), "the next one is answered");
+  require(client.receive(std::move(answered)).logps.size(0) == good.positions.numel(),
+          "the next one is answered");
 }
 
 // The parent kills a rank of the first replica while answers are asked for.
 void failover_scenario() {
   Student student;
   TeacherClient client = student.client({.kind = PayloadKind::kHiddenStates}, 64, 20s);
-  const Teacher whole("whole", make_decoder(student.model, {}), models::Tokenizer::load(golden_folder()));
-  const auto ask = [&](uint64_t id) { return client.send(id, 1, wanted(id).tokens, wanted(id).positions); };
+  const Teacher whole("whole", make_decoder(student.model, {}),
+                      models::Tokenizer::load(golden_folder()));
+  const auto ask = [&](uint64_t id) {
+    return client.send(id, 1, wanted(id).tokens, wanted(id).positions);
+  };
   const auto take = [&](PendingPayload pending) {
     const at::Tensor expected = whole.forward(pending.request.parts == 1 ? pending.request : [&] {
                                        ForwardRequest alone = pending.request;
@@ -264,8 +306,10 @@ void failover_scenario() {
   take(ask(1));
   student.say_and_wait("kill");
   std::vector<PendingPayload> pending;
-  for (uint64_t id = 2; id < 8; ++id) pending.push_back(ask(id));
-  for (PendingPayload& one : pending) take(std::move(one));
+  for (uint64_t id = 2; id < 8; ++id)
+    pending.push_back(ask(id));
+  for (PendingPayload& one : pending)
+    take(std::move(one));
 }
 
 // Of logits with many equal values: the lowest ids, on one rank and on several.
@@ -273,7 +317,9 @@ void ties_scenario() {
   World world(parallel::testing::child_world_options());
   constexpr int64_t kRows = 37, kVocab = 67, kHidden = 4;
   const auto small = [](at::IntArrayRef sizes, int64_t phase) {
-    return ((at::arange(c10::multiply_integers(sizes), at::kLong) * 7 + phase).remainder(5) - 2).view(sizes).to(at::kFloat);
+    return ((at::arange(c10::multiply_integers(sizes), at::kLong) * 7 + phase).remainder(5) - 2)
+        .view(sizes)
+        .to(at::kFloat);
   };
   const at::Tensor hidden = small({kRows, kHidden}, 1), weight = small({kVocab, kHidden}, 3);
   const Range own = shard_of(kVocab, world.tp().size(), world.tp().rank());
@@ -281,31 +327,41 @@ void ties_scenario() {
   for (const int64_t k : {1, 6, 30, 64}) {
     const PayloadSpec spec{.kind = PayloadKind::kTopK, .top_k = k, .common_vocab = 64};
     const Payload one = make_payload(hidden, weight, spec);
-    const Payload several = make_payload(hidden, weight.narrow(0, own.begin, own.size()), spec, {}, vocab);
-    const at::Tensor order =
-        std::get<1>(at::sort(at::matmul(hidden, weight.t()).narrow(1, 0, 64), /*stable=*/true, /*dim=*/1, /*descending=*/true));
-    require(at::equal(one.ids.to(at::kLong), order.narrow(1, 0, k)), "one rank takes the lowest ids");
+    const Payload several =
+        make_payload(hidden, weight.narrow(0, own.begin, own.size()), spec, {}, vocab);
+    const at::Tensor order = std::get<1>(at::sort(at::matmul(hidden, weight.t()).narrow(1, 0, 64),
+                                                  /*stable=*/true, /*dim=*/1, /*descending=*/true));
+    require(at::equal(one.ids.to(at::kLong), order.narrow(1, 0, k)),
+            "one rank takes the lowest ids");
     require(at::equal(one.ids, several.ids), "several ranks take them too");
     require_near(several.logps, one.logps, "logps");
     require_near(several.log_tail, one.log_tail, "log_tail");
-    require(std::abs(several.masked_mass_sum - one.masked_mass_sum) < 1e-6 * one.masked_mass_sum, "masked mass");
+    require(std::abs(several.masked_mass_sum - one.masked_mass_sum) < 1e-6 * one.masked_mass_sum,
+            "masked mass");
   }
 }
 
 struct Roles {
-  explicit Roles(const Layout& teacher_layout, const std::string& model, std::chrono::milliseconds timeout = 60s)
-      : layout(teacher_layout), client("127.0.0.1", server.port(), kTeacher, 60s), run("127.0.0.1", server.port(), kRun, 60s) {
+  explicit Roles(const Layout& teacher_layout, const std::string& model,
+                 std::chrono::milliseconds timeout = 60s)
+      : layout(teacher_layout),
+        client("127.0.0.1", server.port(), kTeacher, 60s),
+        run("127.0.0.1", server.port(), kRun, 60s) {
     client.set("model", model);
-    client.set("layout", std::to_string(layout.tp) + " " + std::to_string(layout.pp) + " " + std::to_string(layout.dp));
+    client.set("layout", std::to_string(layout.tp) + " " + std::to_string(layout.pp) + " " +
+                             std::to_string(layout.dp));
     teachers = parallel::testing::spawn_ranks(
-        server, {.scenario = "teacher", .layout = layout, .prefix = kTeacher, .timeout = timeout}, layout.world_size());
+        server, {.scenario = "teacher", .layout = layout, .prefix = kTeacher, .timeout = timeout},
+        layout.world_size());
   }
   std::vector<ChildProcess> students(const std::string& scenario, int64_t tp) {
-    return parallel::testing::spawn_ranks(server, {.scenario = scenario, .layout = {.tp = tp}, .prefix = "run/" + scenario + "/"},
-                                          tp);
+    return parallel::testing::spawn_ranks(
+        server, {.scenario = scenario, .layout = {.tp = tp}, .prefix = "run/" + scenario + "/"},
+        tp);
   }
   void expect_good(std::vector<ChildProcess> ranks) {
-    for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(120s)), 0);
+    for (ChildProcess& rank : ranks)
+      EXPECT_EQ(rank.wait(Deadline::after(120s)), 0);
   }
   void stop() {
     client.set("stop", "1");
@@ -327,17 +383,20 @@ TEST_P(TeacherLayouts, AnswerEveryStudentAsOneRank) {
     roles.expect_good(roles.students("student", student_tp));
     roles.stop();
     for (int rank = 0; rank < tp * pp; ++rank)
-      EXPECT_EQ(roles.client.get("held/" + std::to_string(rank), Deadline::after(10s)), "0") << "every part was fetched";
+      EXPECT_EQ(roles.client.get("held/" + std::to_string(rank), Deadline::after(10s)), "0")
+          << "every part was fetched";
     // Three requests of each of six payloads for two vocabularies, each computed once.
     EXPECT_EQ(roles.client.get("forwards/0", Deadline::after(10s)), "36") << student_tp;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, TeacherLayouts,
-                         ::testing::Values(std::tuple(1, 1, "padded"), std::tuple(2, 1, "padded"), std::tuple(2, 1, "golden"),
-                                           std::tuple(1, 2, "golden"), std::tuple(2, 2, "padded")),
+                         ::testing::Values(std::tuple(1, 1, "padded"), std::tuple(2, 1, "padded"),
+                                           std::tuple(2, 1, "golden"), std::tuple(1, 2, "golden"),
+                                           std::tuple(2, 2, "padded")),
                          [](const auto& info) {
                            return "tp" + std::to_string(std::get<0>(info.param)) + "_pp" +
-                                  std::to_string(std::get<1>(info.param)) + "_" + std::get<2>(info.param);
+                                  std::to_string(std::get<1>(info.param)) + "_" +
+                                  std::get<2>(info.param);
                          });
 
 TEST(TeacherReplicas, RefuseABadRequestAndGoOn) {
@@ -349,7 +408,8 @@ TEST(TeacherReplicas, RefuseABadRequestAndGoOn) {
 }
 
 TEST(TeacherReplicas, EndAsAWholeAndAnotherAnswers) {
-  for (const auto& [layout, victim] : {std::pair(Layout{.tp = 2, .dp = 2}, 1), std::pair(Layout{.tp = 2, .dp = 2}, 0)}) {
+  for (const auto& [layout, victim] :
+       {std::pair(Layout{.tp = 2, .dp = 2}, 1), std::pair(Layout{.tp = 2, .dp = 2}, 0)}) {
     Roles roles(layout, "golden", 10s);
     auto students = roles.students("failover", 2);
     roles.run.get("kill", Deadline::after(60s));
@@ -358,7 +418,8 @@ TEST(TeacherReplicas, EndAsAWholeAndAnotherAnswers) {
     roles.expect_good(std::move(students));
     const int survivor = 1 - victim;  // of the same replica
     EXPECT_EQ(roles.teachers[static_cast<size_t>(survivor)].wait(Deadline::after(20s)), 1);
-    const std::string why = roles.client.get("failed/" + std::to_string(survivor), Deadline::after(1s));
+    const std::string why =
+        roles.client.get("failed/" + std::to_string(survivor), Deadline::after(1s));
     EXPECT_TRUE(why.find("collective") == 0 || why.find("timeout") == 0) << why;
     EXPECT_NE(why.find("teacher.mp"), std::string::npos) << why;
     roles.client.set("stop", "1");
@@ -380,7 +441,8 @@ TEST(TeacherReplicas, OutliveTheirTimeoutWithoutWork) {
 TEST(TopK, TakesTheLowestOfEqualIds) {
   for (const int64_t tp : {2, 3}) {
     StoreServer store("127.0.0.1");
-    for (ChildProcess& rank : parallel::testing::spawn_ranks(store, {.scenario = "ties", .layout = {.tp = tp}}, tp))
+    for (ChildProcess& rank :
+         parallel::testing::spawn_ranks(store, {.scenario = "ties", .layout = {.tp = tp}}, tp))
       EXPECT_EQ(rank.wait(Deadline::after(60s)), 0);
   }
 }

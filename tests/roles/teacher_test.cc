@@ -1,4 +1,5 @@
-// The teacher behind real RPC: what it answers, what it refuses, and how requests that wait are merged.
+// The teacher behind real RPC: what it answers, what it refuses, and how requests that wait are
+// merged.
 #include "roles/teacher.h"
 
 #include <ATen/ATen.h>
@@ -14,13 +15,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::string golden_model() { return std::string(std::getenv("RETORT_SOURCE_DIR")) + "/tests/recipes/goldens/teacher"; }
+std::string golden_model() {
+  return std::string(std::getenv("RETORT_SOURCE_DIR")) + "/tests/recipes/goldens/teacher";
+}
 
-ForwardRequest request(uint64_t id, const std::vector<std::vector<int32_t>>& rows, PayloadKind kind) {
+ForwardRequest request(uint64_t id, const std::vector<std::vector<int32_t>>& rows,
+                       PayloadKind kind) {
   const models::PackedTokens tokens = models::pack_rows(rows);
   std::vector<int64_t> wanted;
   for (int64_t s = 0; s < tokens.num_sequences(); ++s)
-    for (int64_t i = tokens.cu_seqlens[static_cast<size_t>(s)]; i + 1 < tokens.cu_seqlens[static_cast<size_t>(s) + 1]; ++i)
+    for (int64_t i = tokens.cu_seqlens[static_cast<size_t>(s)];
+         i + 1 < tokens.cu_seqlens[static_cast<size_t>(s) + 1]; ++i)
       wanted.push_back(i);
   return {.request_id = id,
           .step = 1,
@@ -36,24 +41,30 @@ class TeacherTest : public ::testing::Test {
     teacher.serve(server, queue, batching, max_merged_tokens);
     client.connect("teacher/0", server.address(), Deadline::after(30s));
   }
-  // Runs what is queued until `replies` are there; before that, waits until `calls` calls are queued.
+  // Runs what is queued until `replies` are there; before that, waits until `calls` calls are
+  // queued.
   void drain(size_t calls) {
     const Deadline deadline = Deadline::after(30s);
-    while (queue->size() < calls && !deadline.expired()) std::this_thread::sleep_for(1ms);
+    while (queue->size() < calls && !deadline.expired())
+      std::this_thread::sleep_for(1ms);
     ASSERT_EQ(queue->size(), calls);
-    while (queue->size() > 0) (*queue->pop(deadline))();
+    while (queue->size() > 0)
+      (*queue->pop(deadline))();
   }
-  Teacher teacher{"teacher/0", models::load_decoder(golden_model(), at::kFloat), models::Tokenizer::load(golden_model())};
+  Teacher teacher{"teacher/0", models::load_decoder(golden_model(), at::kFloat),
+                  models::Tokenizer::load(golden_model())};
   std::shared_ptr<rpc::HandlerQueue> queue = std::make_shared<rpc::HandlerQueue>(64);
   rpc::Agent server{{.name = "teacher/0", .secret = "s"}};
   rpc::Agent client{{.name = "student/0", .secret = "s"}};
-  const std::vector<std::vector<std::vector<int32_t>>> packs{{{1, 2, 3, 4}, {5, 6}}, {{7, 8, 9}}, {{3, 1, 4, 1, 5, 9, 2, 6}}};
+  const std::vector<std::vector<std::vector<int32_t>>> packs{
+      {{1, 2, 3, 4}, {5, 6}}, {{7, 8, 9}}, {{3, 1, 4, 1, 5, 9, 2, 6}}};
 };
 
 TEST_F(TeacherTest, MergesWhatWaitsIntoOneForward) {
   connect(Teacher::Batching::kDynamic);
   std::vector<rpc::Future<Payload>> replies;
-  const PayloadKind kinds[] = {PayloadKind::kHiddenStates, PayloadKind::kTopK, PayloadKind::kTargetLogProbs};
+  const PayloadKind kinds[] = {PayloadKind::kHiddenStates, PayloadKind::kTopK,
+                               PayloadKind::kTargetLogProbs};
   for (size_t i = 0; i < packs.size(); ++i)
     replies.push_back(client.call("teacher/0", kTeacherForward, request(i, packs[i], kinds[i])));
   auto bad = client.call("teacher/0", kTeacherForward, request(9, {{1, 999}}, PayloadKind::kFull));
@@ -61,11 +72,13 @@ TEST_F(TeacherTest, MergesWhatWaitsIntoOneForward) {
   EXPECT_EQ(teacher.forwards(), 1);
   EXPECT_EQ(teacher.requests_served(), 3);
   for (size_t i = 0; i < packs.size(); ++i) {
-    const Payload merged = replies[i].get(Deadline::after(30s)), alone = teacher.forward(request(i, packs[i], kinds[i]));
+    const Payload merged = replies[i].get(Deadline::after(30s)),
+                  alone = teacher.forward(request(i, packs[i], kinds[i]));
     EXPECT_EQ(merged.label.request_id, i);
     EXPECT_EQ(merged.label.sequence_hash, alone.label.sequence_hash);
     const auto near = [](const at::Tensor& a, const at::Tensor& b) {
-      return a.defined() == b.defined() && (!a.defined() || (a - b).abs().max().item<double>() < 1e-5);
+      return a.defined() == b.defined() &&
+             (!a.defined() || (a - b).abs().max().item<double>() < 1e-5);
     };
     EXPECT_TRUE(near(merged.hidden, alone.hidden)) << i;
     EXPECT_TRUE(near(merged.logps, alone.logps)) << i;
@@ -76,7 +89,8 @@ TEST_F(TeacherTest, MergesWhatWaitsIntoOneForward) {
     bad.get(Deadline::after(30s));
     FAIL() << "a token outside the vocabulary was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();  // and it did not spoil its neighbours
+    // and it did not spoil its neighbours
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
   }
 }
 
@@ -84,22 +98,25 @@ TEST_F(TeacherTest, MergedForwardsKeepTheirLimitAndSkipTheCancelled) {
   connect(Teacher::Batching::kDynamic, 9);  // 6 + 3 tokens fit, the 8 of the third do not
   std::vector<rpc::Future<Payload>> replies;
   for (size_t i = 0; i < packs.size(); ++i)
-    replies.push_back(client.call("teacher/0", kTeacherForward, request(i, packs[i], PayloadKind::kFull)));
+    replies.push_back(
+        client.call("teacher/0", kTeacherForward, request(i, packs[i], PayloadKind::kFull)));
   drain(3);
   EXPECT_EQ(teacher.forwards(), 2);
-  for (auto& reply : replies) EXPECT_EQ(reply.get(Deadline::after(30s)).logps.size(1), 64);
+  for (auto& reply : replies)
+    EXPECT_EQ(reply.get(Deadline::after(30s)).logps.size(1), 64);
 }
 
 TEST_F(TeacherTest, AsSentIsOneForwardForEach) {
   connect(Teacher::Batching::kAsSent);
   std::vector<rpc::Future<Payload>> replies;
   for (size_t i = 0; i < packs.size(); ++i)
-    replies.push_back(client.call("teacher/0", kTeacherForward, request(i, packs[i], PayloadKind::kFull)));
+    replies.push_back(
+        client.call("teacher/0", kTeacherForward, request(i, packs[i], PayloadKind::kFull)));
   drain(3);
   EXPECT_EQ(teacher.forwards(), 3);
   for (size_t i = 0; i < packs.size(); ++i)
-    EXPECT_TRUE(
-        at::equal(replies[i].get(Deadline::after(30s)).logps, teacher.forward(request(i, packs[i], PayloadKind::kFull)).logps));
+    EXPECT_TRUE(at::equal(replies[i].get(Deadline::after(30s)).logps,
+                          teacher.forward(request(i, packs[i], PayloadKind::kFull)).logps));
 }
 
 // Two ranks ask for one part each: one forward. A part that is asked for again is computed again.
@@ -113,7 +130,8 @@ TEST_F(TeacherTest, ComputesOnceWhatSeveralRanksAskFor) {
     return one;
   };
   const at::Tensor whole = teacher.forward(request(1, packs[0], PayloadKind::kHiddenStates)).hidden;
-  auto first = client.call("teacher/0", kTeacherForward, part(0)), twice = client.call("teacher/0", kTeacherForward, part(0));
+  auto first = client.call("teacher/0", kTeacherForward, part(0)),
+       twice = client.call("teacher/0", kTeacherForward, part(0));
   drain(2);
   EXPECT_FALSE(first.ready());
   EXPECT_FALSE(teacher.work());
@@ -141,7 +159,10 @@ struct Puller {
   explicit Puller(HeldResults& results) : results(results) {}
   rpc::Future<Payload> pull(const std::string& key, int64_t part) {
     return results.pull(key, part,
-                        {.peer = "student/0", .call_id = 1, .deadline = Deadline::after(limit), .cancelled = cancelled});
+                        {.peer = "student/0",
+                         .call_id = 1,
+                         .deadline = Deadline::after(limit),
+                         .cancelled = cancelled});
   }
   HeldResults& results;
   std::chrono::milliseconds limit{30'000};
@@ -212,7 +233,8 @@ TEST_F(TeacherTest, TargetLogProbsAreThoseOfTheNextTokens) {
   const auto full = teacher.forward(request(1, packs[0], PayloadKind::kFull));
   const auto target = teacher.forward(request(1, packs[0], PayloadKind::kTargetLogProbs));
   const at::Tensor next = at::tensor({2, 3, 4, 6}, at::kLong);
-  EXPECT_TRUE(at::allclose(target.logps, full.logps.gather(1, next.unsqueeze(1)).squeeze(1), 1e-6, 1e-6));
+  EXPECT_TRUE(
+      at::allclose(target.logps, full.logps.gather(1, next.unsqueeze(1)).squeeze(1), 1e-6, 1e-6));
   ForwardRequest last = request(2, packs[0], PayloadKind::kTargetLogProbs);
   last.positions = at::tensor({3}, at::kInt);  // the last token of the first sequence
   EXPECT_THROW(teacher.forward(last), Error);

@@ -1,5 +1,5 @@
-// A trainer whose model lies on a device, as far as that can be seen without one: on a stand-in whose memory the host cannot read,
-// against the same trainer on the CPU.
+// A trainer whose model lies on a device, as far as that can be seen without one: on a stand-in
+// whose memory the host cannot read, against the same trainer on the CPU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -32,7 +32,8 @@ models::PackedTokens tokens_of(int step, bool forks) {
   std::vector<std::vector<int32_t>> rows(3);
   for (size_t r = 0; r < rows.size(); ++r)
     for (size_t i = 0; i < 5 + 4 * r; ++i)
-      rows[r].push_back(static_cast<int32_t>((i * i * 3 + 11 * r + 29 * static_cast<size_t>(step)) % kVocab));
+      rows[r].push_back(
+          static_cast<int32_t>((i * i * 3 + 11 * r + 29 * static_cast<size_t>(step)) % kVocab));
   models::PackedTokens tokens = models::pack_rows(rows);
   if (forks) {  // the last row: two continuations of its first four tokens
     tokens.forks.resize(rows.size());
@@ -56,10 +57,13 @@ struct Training {
 
 Training train(const Case& c, at::Device device) {
   parallel::World world({.role = "student", .layout = {}});
-  models::Decoder decoder = models::Decoder::random(nano(c.family, c.tied), 3, at::kFloat, {}, device);
-  decoder.set_gradient_checkpointing(c.checkpointing_every > 0, std::max<int64_t>(1, c.checkpointing_every));
+  models::Decoder decoder =
+      models::Decoder::random(nano(c.family, c.tied), 3, at::kFloat, {}, device);
+  decoder.set_gradient_checkpointing(c.checkpointing_every > 0,
+                                     std::max<int64_t>(1, c.checkpointing_every));
   Trainer trainer(std::move(decoder), world,
-                  {.adamw = {.eps = 1e-5, .weight_decay = 0.1}, .schedule = {.learning_rate = 3e-3, .max_steps = kSteps}});
+                  {.adamw = {.eps = 1e-5, .weight_decay = 0.1},
+                   .schedule = {.learning_rate = 3e-3, .max_steps = kSteps}});
   Training run;
   for (int step = 0; step < kSteps; ++step) {
     trainer.begin_step();
@@ -69,7 +73,8 @@ Training train(const Case& c, at::Device device) {
     const models::Head head = trainer.decoder().head();
     const at::Tensor rows = models::rows_at(hidden, at::arange(1, tokens.num_tokens(), 2));
     const at::Tensor targets = at::arange(rows.size(0));  // on the host, as batches are
-    const at::Tensor loss = losses::linear_cross_entropy(rows, head.weight, {}, targets, 0, head.vocab).loss_sum;
+    const at::Tensor loss =
+        losses::linear_cross_entropy(rows, head.weight, {}, targets, 0, head.vocab).loss_sum;
     run.numbers.push_back(loss.item<double>());
     trainer.backward(loss, true);
     run.numbers.push_back(trainer.finish_step(static_cast<double>(targets.numel())).grad_norm);
@@ -90,21 +95,27 @@ TEST_P(Trainers, StepsOnADeviceAreThoseOfTheCpu) {
   const Training there = train(GetParam(), stand_in_device());
   EXPECT_GT(testing_support::stand_in_operators() - before, 100);
   const Training here = train(GetParam(), at::kCPU);
-  for (size_t i = 0; i < here.numbers.size(); ++i) EXPECT_NEAR(there.numbers[i], here.numbers[i], 1e-5 * here.numbers[i]) << i;
-  EXPECT_LT((there.parameters - here.parameters).norm().item<double>(), 1e-5 * here.parameters.norm().item<double>());
+  for (size_t i = 0; i < here.numbers.size(); ++i)
+    EXPECT_NEAR(there.numbers[i], here.numbers[i], 1e-5 * here.numbers[i]) << i;
+  EXPECT_LT((there.parameters - here.parameters).norm().item<double>(),
+            1e-5 * here.parameters.norm().item<double>());
 }
-INSTANTIATE_TEST_SUITE_P(All, Trainers,
-                         testing::Values(Case{.family = models::Family::kQwen3},
-                                         Case{.family = models::Family::kQwen2, .tied = true},
-                                         Case{.family = models::Family::kLlama, .forks = true},
-                                         Case{.family = models::Family::kQwen3, .checkpointing_every = 1},
-                                         Case{.family = models::Family::kQwen3, .tied = true, .checkpointing_every = 2}));
+INSTANTIATE_TEST_SUITE_P(
+    All, Trainers,
+    testing::Values(Case{.family = models::Family::kQwen3},
+                    Case{.family = models::Family::kQwen2, .tied = true},
+                    Case{.family = models::Family::kLlama, .forks = true},
+                    Case{.family = models::Family::kQwen3, .checkpointing_every = 1},
+                    Case{
+                        .family = models::Family::kQwen3, .tied = true, .checkpointing_every = 2}));
 
 TEST(DecoderOnADevice, IsSavedAndLoaded) {
   const models::ModelConfig config = nano(models::Family::kQwen3, false);
-  const models::Decoder there = models::Decoder::random(config, 3, at::kFloat, {}, stand_in_device());
+  const models::Decoder there =
+      models::Decoder::random(config, 3, at::kFloat, {}, stand_in_device());
   const models::Decoder here = models::Decoder::random(config, 3, at::kFloat);
-  const fs::path folder = fs::path(testing::TempDir()) / ("retort-device-" + std::to_string(::getpid()));
+  const fs::path folder =
+      fs::path(testing::TempDir()) / ("retort-device-" + std::to_string(::getpid()));
   fs::create_directories(folder);
   models::save_decoder(there, at::kFloat, folder, folder);
   const models::Decoder again = models::load_decoder(folder, at::kFloat, {}, stand_in_device());
@@ -115,14 +126,17 @@ TEST(DecoderOnADevice, IsSavedAndLoaded) {
 
 TEST(DecoderOnADevice, IsPushedFromHostMemory) {
   const models::ModelConfig config = nano(models::Family::kQwen3, false);
-  const models::Decoder there = models::Decoder::random(config, 3, at::kFloat, {}, stand_in_device());
+  const models::Decoder there =
+      models::Decoder::random(config, 3, at::kFloat, {}, stand_in_device());
   const models::Decoder here = models::Decoder::random(config, 3, at::kFloat);
   uint64_t of_there = 0, of_here = 0;
   for (WeightBucket& bucket : make_weight_buckets(there, weight_slices(here), 1, 4096, 0)) {
     of_there = seal(bucket, of_there);
-    for (const WeightPart& part : bucket.parts) EXPECT_TRUE(part.values.is_cpu()) << part.name;
+    for (const WeightPart& part : bucket.parts)
+      EXPECT_TRUE(part.values.is_cpu()) << part.name;
   }
-  for (WeightBucket& bucket : make_weight_buckets(here, weight_slices(here), 1, 4096, 0)) of_here = seal(bucket, of_here);
+  for (WeightBucket& bucket : make_weight_buckets(here, weight_slices(here), 1, 4096, 0))
+    of_here = seal(bucket, of_here);
   EXPECT_EQ(of_there, of_here);
 }
 

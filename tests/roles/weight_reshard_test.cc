@@ -1,7 +1,8 @@
-// Weights from every layout of a trainer to every layout of a generator: each rank gets the slice it holds, once, and nothing else.
+// Weights from every layout of a trainer to every layout of a generator: each rank gets the slice
+// it holds, once, and nothing else.
 //
-// Four child processes are the ranks of both: process i is rank i of the trainer and rank i of the generator's replica, where
-// they have one.
+// Four child processes are the ranks of both: process i is rank i of the trainer and rank i of the
+// generator's replica, where they have one.
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -56,8 +57,9 @@ std::vector<Case> cases() {
 }
 
 std::string name_of(const Case& c) {
-  return "tp" + std::to_string(c.trainer.tp) + " pp" + std::to_string(c.trainer.pp) + " dp" + std::to_string(c.trainer.dp) +
-         " to tp" + std::to_string(c.generator_tp) + (c.tied ? " tied" : "");
+  return "tp" + std::to_string(c.trainer.tp) + " pp" + std::to_string(c.trainer.pp) + " dp" +
+         std::to_string(c.trainer.dp) + " to tp" + std::to_string(c.generator_tp) +
+         (c.tied ? " tied" : "");
 }
 
 // What arrives at this process, and what the senders say of it.
@@ -67,31 +69,41 @@ struct Arrived {
 };
 
 // Every process hears what every other sent, and takes what is for it.
-Arrived exchange(const Case& c, World& everybody, const std::optional<models::Decoder>& student, int64_t sender,
-                 const std::vector<std::vector<WeightSlice>>& held, uint64_t version) {
+Arrived exchange(const Case& c, World& everybody, const std::optional<models::Decoder>& student,
+                 int64_t sender, const std::vector<std::vector<WeightSlice>>& held,
+                 uint64_t version) {
   std::vector<std::vector<WeightBucket>> sent;  // to each receiver
   if (student && sender >= 0)
-    for (const auto& slices : held) sent.push_back(make_weight_buckets(*student, slices, version, c.bucket_bytes, sender));
+    for (const auto& slices : held)
+      sent.push_back(make_weight_buckets(*student, slices, version, c.bucket_bytes, sender));
   std::vector<WeightReceipt> receipts;
   for (size_t r = 0; r < sent.size(); ++r) {
-    receipts.push_back({.receiver = static_cast<int64_t>(r), .sender = sender, .buckets = static_cast<int64_t>(sent[r].size())});
-    for (WeightBucket& bucket : sent[r]) receipts.back().checksum = seal(bucket, receipts.back().checksum);
+    receipts.push_back({.receiver = static_cast<int64_t>(r),
+                        .sender = sender,
+                        .buckets = static_cast<int64_t>(sent[r].size())});
+    for (WeightBucket& bucket : sent[r])
+      receipts.back().checksum = seal(bucket, receipts.back().checksum);
   }
   Arrived arrived{.buckets = {}, .commit = {.version = version}};
   for (int from = 0; from < kProcesses; ++from) {
-    auto all = rpc::from_bytes<std::vector<std::vector<WeightBucket>>>(everybody.all().broadcast(rpc::to_bytes(sent), from));
-    const auto said = rpc::from_bytes<std::vector<WeightReceipt>>(everybody.all().broadcast(rpc::to_bytes(receipts), from));
+    auto all = rpc::from_bytes<std::vector<std::vector<WeightBucket>>>(
+        everybody.all().broadcast(rpc::to_bytes(sent), from));
+    const auto said = rpc::from_bytes<std::vector<WeightReceipt>>(
+        everybody.all().broadcast(rpc::to_bytes(receipts), from));
     arrived.commit.receipts.insert(arrived.commit.receipts.end(), said.begin(), said.end());
     const auto mine = static_cast<size_t>(everybody.rank());
-    if (mine < all.size()) arrived.buckets.insert(arrived.buckets.end(), all[mine].begin(), all[mine].end());
+    if (mine < all.size())
+      arrived.buckets.insert(arrived.buckets.end(), all[mine].begin(), all[mine].end());
   }
   return arrived;
 }
 
 void check_refused(models::Decoder& generator, const Arrived& arrived,
-                   const std::function<void(std::vector<WeightBucket>&)>& spoil, const std::string& message) {
+                   const std::function<void(std::vector<WeightBucket>&)>& spoil,
+                   const std::string& message) {
   Arrived spoiled = arrived;
-  for (WeightBucket& bucket : spoiled.buckets) bucket.version += 1;
+  for (WeightBucket& bucket : spoiled.buckets)
+    bucket.version += 1;
   spoiled.commit.version += 1;
   spoil(spoiled.buckets);
   // As a sender would seal and state it, so that only the place of elements is wrong.
@@ -106,18 +118,24 @@ void check_refused(models::Decoder& generator, const Arrived& arrived,
     std::tie(receipt.buckets, receipt.checksum) = stated[receipt.sender];
   }
   WeightStaging staging(generator);
-  for (const WeightBucket& bucket : spoiled.buckets) staging.add(bucket, 0);
+  for (const WeightBucket& bucket : spoiled.buckets)
+    staging.add(bucket, 0);
   const Error error = error_of([&] { staging.check(spoiled.commit); });
   require(error.code() == ErrorCode::kCorrupt, "kCorrupt");
-  require(std::string(error.what()).find(message) != std::string::npos, message + " in " + error.what());
+  require(std::string(error.what()).find(message) != std::string::npos,
+          message + " in " + error.what());
 }
 
-// The generator's rank of this process: takes what arrived, and then has the slices of the trainer's whole.
-void check_receiver(const models::ModelConfig& config, models::Decoder& generator, const Arrived& arrived) {
+// The generator's rank of this process: takes what arrived, and then has the slices of the
+// trainer's whole.
+void check_receiver(const models::ModelConfig& config, models::Decoder& generator,
+                    const Arrived& arrived) {
   int64_t sent = 0, own = 0;
   for (const WeightBucket& bucket : arrived.buckets)
-    for (const WeightPart& part : bucket.parts) sent += part.values.numel();
-  for (const auto& parameter : generator.parameters()) own += parameter.value.numel();
+    for (const WeightPart& part : bucket.parts)
+      sent += part.values.numel();
+  for (const auto& parameter : generator.parameters())
+    own += parameter.value.numel();
   require(sent == own, "as many elements are sent as this rank holds");
   check_refused(
       generator, arrived,
@@ -127,20 +145,28 @@ void check_receiver(const models::ModelConfig& config, models::Decoder& generato
       },
       "missing");
   check_refused(
-      generator, arrived, [](auto& buckets) { buckets.front().parts.push_back(buckets.back().parts.back()); }, "came twice");
+      generator, arrived,
+      [](auto& buckets) { buckets.front().parts.push_back(buckets.back().parts.back()); },
+      "came twice");
   WeightStaging staging(generator);
-  for (const WeightBucket& bucket : arrived.buckets) staging.add(bucket, 0);
+  for (const WeightBucket& bucket : arrived.buckets)
+    staging.add(bucket, 0);
   const uint64_t checksum = staging.check(arrived.commit);
   std::vector<WeightReceipt> mine = arrived.commit.receipts;
-  std::erase_if(mine, [&](const WeightReceipt& r) { return r.receiver != generator.placement().tp_rank(); });
-  require(weights_checksum(std::vector<uint64_t>{checksum}) == weights_checksum(mine), "the senders' checksum");
+  std::erase_if(
+      mine, [&](const WeightReceipt& r) { return r.receiver != generator.placement().tp_rank(); });
+  require(weights_checksum(std::vector<uint64_t>{checksum}) == weights_checksum(mine),
+          "the senders' checksum");
   staging.apply();
-  const models::Decoder expected = models::Decoder::random(config, 1, at::kFloat, generator.placement());
+  const models::Decoder expected =
+      models::Decoder::random(config, 1, at::kFloat, generator.placement());
   const auto got = generator.parameters(), wanted = expected.parameters();
-  for (size_t i = 0; i < got.size(); ++i) require(at::equal(got[i].value, wanted[i].value), got[i].name);
+  for (size_t i = 0; i < got.size(); ++i)
+    require(at::equal(got[i].value, wanted[i].value), got[i].name);
 }
 
-void compare(const Case& c, const World::Options& given, World& everybody, const std::string& prefix) {
+void compare(const Case& c, const World::Options& given, World& everybody,
+             const std::string& prefix) {
   const models::ModelConfig config = nano(c.tied);
   const auto world_of = [&](const Layout& layout, const std::string& role) {
     World::Options options = given;
@@ -156,7 +182,8 @@ void compare(const Case& c, const World::Options& given, World& everybody, const
     student = models::Decoder::random(config, 1, at::kFloat, models::Placement::of(*trains));
     if (trains->coordinate().dp == 0) sender = trains->mp().rank();
   }
-  if (generates) generator = models::Decoder::random(config, 2, at::kFloat, models::Placement::of(*generates));
+  if (generates)
+    generator = models::Decoder::random(config, 2, at::kFloat, models::Placement::of(*generates));
   // What the ranks of the replica hold.
   std::vector<std::vector<WeightSlice>> held;
   std::set<std::string> hashes;
@@ -165,7 +192,8 @@ void compare(const Case& c, const World::Options& given, World& everybody, const
     const std::string text = everybody.all().broadcast(rpc::to_bytes(slices), rank);
     if (rank < c.generator_tp) held.push_back(rpc::from_bytes<std::vector<WeightSlice>>(text));
     for (const auto* decoder : {student ? &*student : nullptr, generator ? &*generator : nullptr}) {
-      const std::string hash = everybody.all().broadcast(decoder ? parameters_hash(*decoder) : std::string(), rank);
+      const std::string hash =
+          everybody.all().broadcast(decoder ? parameters_hash(*decoder) : std::string(), rank);
       if (!hash.empty()) hashes.insert(hash);
     }
   }
@@ -185,19 +213,23 @@ void reshard_scenario() {
     try {
       compare(c, given, everybody, given.store_prefix + "case-" + std::to_string(index++) + "/");
     } catch (const std::exception& e) {
-      throw std::runtime_error(name_of(c) + ", rank " + std::to_string(given.rank) + ": " + e.what());
+      throw std::runtime_error(name_of(c) + ", rank " + std::to_string(given.rank) + ": " +
+                               e.what());
     }
   }
 }
 
 TEST(WeightReshard, BetweenAllLayouts) {
   const parallel::StoreServer store("127.0.0.1");
-  auto ranks = parallel::testing::spawn_ranks(store, {.scenario = "reshard", .layout = {.dp = kProcesses}}, kProcesses);
-  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(120))), 0);
+  auto ranks = parallel::testing::spawn_ranks(
+      store, {.scenario = "reshard", .layout = {.dp = kProcesses}}, kProcesses);
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(120))), 0);
 }
 
 }  // namespace retort::roles
 
 int main(int argc, char** argv) {
-  return retort::parallel::testing::ranks_or_tests(argc, argv, {{"reshard", retort::roles::reshard_scenario}});
+  return retort::parallel::testing::ranks_or_tests(argc, argv,
+                                                   {{"reshard", retort::roles::reshard_scenario}});
 }

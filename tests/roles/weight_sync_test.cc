@@ -1,4 +1,5 @@
-// Weights on their way to a generator: every damage is found before anything is replaced, and what arrives is bit for bit what left.
+// Weights on their way to a generator: every damage is found before anything is replaced, and what
+// arrives is bit for bit what left.
 #include "roles/weight_staging.h"
 
 #include <algorithm>
@@ -11,8 +12,9 @@ namespace {
 
 bool equal_weights(const models::Decoder& a, const models::Decoder& b) {
   const auto left = a.parameters(), right = b.parameters();
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                    [](const auto& x, const auto& y) { return x.name == y.name && at::equal(x.value, y.value); });
+  return std::equal(
+      left.begin(), left.end(), right.begin(), right.end(),
+      [](const auto& x, const auto& y) { return x.name == y.name && at::equal(x.value, y.value); });
 }
 
 struct Sealed {
@@ -26,7 +28,8 @@ Sealed sealed(const models::Decoder& decoder, uint64_t version, int64_t bucket_b
   WeightReceipt& receipt = all.commit.receipts[0];
   for (WeightBucket& bucket : all.buckets) {
     receipt.checksum = seal(bucket, receipt.checksum);
-    for (WeightPart& part : bucket.parts) part.values = part.values.clone();
+    for (WeightPart& part : bucket.parts)
+      part.values = part.values.clone();
   }
   receipt.buckets = static_cast<int64_t>(all.buckets.size());
   return all;
@@ -46,12 +49,15 @@ TEST(WeightBuckets, HoldEveryRowOnceWithinTheirSize) {
       for (const WeightPart& part : buckets[i].parts) {
         ASSERT_EQ(part.name, own.at(parameter).name);
         ASSERT_EQ(part.begin[0], row);
-        EXPECT_TRUE(at::equal(part.values, own[parameter].value.narrow(0, row, part.values.size(0))));
+        EXPECT_TRUE(
+            at::equal(part.values, own[parameter].value.narrow(0, row, part.values.size(0))));
         size += static_cast<int64_t>(part.values.nbytes());
         row += part.values.size(0);
         if (row == own[parameter].value.size(0)) ++parameter, row = 0;
       }
-      EXPECT_TRUE(size <= bytes || (buckets[i].parts.size() == 1 && buckets[i].parts[0].values.size(0) == 1)) << size;
+      EXPECT_TRUE(size <= bytes ||
+                  (buckets[i].parts.size() == 1 && buckets[i].parts[0].values.size(0) == 1))
+          << size;
     }
     EXPECT_EQ(parameter, own.size());
   }
@@ -64,9 +70,11 @@ TEST(WeightStaging, TakesBucketsInAnyOrder) {
   Sealed all = sealed(source, 1, 200);
   ASSERT_GT(all.buckets.size(), 20u);
   std::reverse(all.buckets.begin(), all.buckets.end());
-  for (const auto& bucket : all.buckets) staging.add(bucket, 0);
+  for (const auto& bucket : all.buckets)
+    staging.add(bucket, 0);
   EXPECT_FALSE(equal_weights(source, target));
-  EXPECT_EQ(weights_checksum(std::vector<uint64_t>{staging.check(all.commit)}), weights_checksum(all.commit.receipts));
+  EXPECT_EQ(weights_checksum(std::vector<uint64_t>{staging.check(all.commit)}),
+            weights_checksum(all.commit.receipts));
   staging.apply();
   EXPECT_TRUE(equal_weights(source, target));
 }
@@ -81,7 +89,8 @@ struct Damage {
 void reseal(Sealed& all) {
   uint64_t& checksum = all.commit.receipts[0].checksum;
   checksum = 0;
-  for (auto& bucket : all.buckets) checksum = seal(bucket, checksum);
+  for (auto& bucket : all.buckets)
+    checksum = seal(bucket, checksum);
 }
 
 WeightPart& part_of(Sealed& all, const std::string& parameter) {
@@ -95,22 +104,31 @@ std::vector<Damage> damages() {
   using S = Sealed;
   const auto part = [](S& s) -> WeightPart& { return s.buckets.at(1).parts.at(0); };
   return {
-      {"byte", [=](S& s) { static_cast<char*>(part(s).values.mutable_data_ptr())[3] ^= 1; }, ErrorCode::kCorrupt, "checksum"},
+      {"byte", [=](S& s) { static_cast<char*>(part(s).values.mutable_data_ptr())[3] ^= 1; },
+       ErrorCode::kCorrupt, "checksum"},
       {"row", [=](S& s) { part(s).begin[0] += 1; }, ErrorCode::kCorrupt, ""},
       {"swapped_names",
-       [](S& s) { std::swap(part_of(s, "layers.0.mlp.gate_proj.weight").name, part_of(s, "layers.0.mlp.up_proj.weight").name); },
+       [](S& s) {
+         std::swap(part_of(s, "layers.0.mlp.gate_proj.weight").name,
+                   part_of(s, "layers.0.mlp.up_proj.weight").name);
+       },
        ErrorCode::kCorrupt, "checksum"},
-      {"unknown", [=](S& s) { part(s).name = "model.layers.9.mlp", reseal(s); }, ErrorCode::kCorrupt, "no such parameter"},
+      {"unknown", [=](S& s) { part(s).name = "model.layers.9.mlp", reseal(s); },
+       ErrorCode::kCorrupt, "no such parameter"},
       {"shape",
        [=](S& s) {
          part(s).values = part(s).values.repeat({1, 2}), reseal(s);
        },
        ErrorCode::kCorrupt, "shape"},
-      {"dtype", [=](S& s) { part(s).values = part(s).values.to(at::kDouble), reseal(s); }, ErrorCode::kCorrupt, "dtype"},
-      {"rows_outside", [=](S& s) { part(s).begin[0] = 1000, reseal(s); }, ErrorCode::kCorrupt, "shape"},
+      {"dtype", [=](S& s) { part(s).values = part(s).values.to(at::kDouble), reseal(s); },
+       ErrorCode::kCorrupt, "dtype"},
+      {"rows_outside", [=](S& s) { part(s).begin[0] = 1000, reseal(s); }, ErrorCode::kCorrupt,
+       "shape"},
       {"no_values", [=](S& s) { part(s).values = at::Tensor(); }, ErrorCode::kCorrupt, "shape"},
-      {"missing_bucket", [](S& s) { s.buckets.erase(s.buckets.begin() + 1); }, ErrorCode::kCorrupt, "before all of them"},
-      {"double_bucket", [](S& s) { s.buckets.push_back(s.buckets[1]); }, ErrorCode::kCorrupt, "came twice"},
+      {"missing_bucket", [](S& s) { s.buckets.erase(s.buckets.begin() + 1); }, ErrorCode::kCorrupt,
+       "before all of them"},
+      {"double_bucket", [](S& s) { s.buckets.push_back(s.buckets[1]); }, ErrorCode::kCorrupt,
+       "came twice"},
       {"missing_rows",
        [](S& s) {
          s.buckets.at(1).parts.clear();
@@ -123,17 +141,21 @@ std::vector<Damage> damages() {
          reseal(s);
        },
        ErrorCode::kCorrupt, "incomplete"},
-      {"other_sum", [](S& s) { s.commit.receipts[0].checksum ^= 1; }, ErrorCode::kCorrupt, "sender's"},
-      {"other_version", [](S& s) { s.commit.version += 1; }, ErrorCode::kCorrupt, "before all of them"},
+      {"other_sum", [](S& s) { s.commit.receipts[0].checksum ^= 1; }, ErrorCode::kCorrupt,
+       "sender's"},
+      {"other_version", [](S& s) { s.commit.version += 1; }, ErrorCode::kCorrupt,
+       "before all of them"},
       {"old_version",
        [](S& s) {
-         for (auto& b : s.buckets) b.version = 1;
+         for (auto& b : s.buckets)
+           b.version = 1;
        },
        ErrorCode::kMismatch, "in use already"},
   };
 }
 
-// Through the generator: the error is the stated one, the old weights stay in use, and an undamaged push gets through afterwards.
+// Through the generator: the error is the stated one, the old weights stay in use, and an undamaged
+// push gets through afterwards.
 class DamagedWeights : public GeneratorFixture, public testing::WithParamInterface<Damage> {};
 
 TEST_P(DamagedWeights, AreRefusedAndTheOldStayInUse) {
@@ -144,18 +166,23 @@ TEST_P(DamagedWeights, AreRefusedAndTheOldStayInUse) {
   GetParam().spoil(all);
   std::string message;
   const auto send = [&] {
-    for (const auto& bucket : all.buckets) client.call("generator/0", kWeightsBucket, bucket).get(Deadline::after(30s));
+    for (const auto& bucket : all.buckets)
+      client.call("generator/0", kWeightsBucket, bucket).get(Deadline::after(30s));
     client.call("generator/0", kWeightsCommit, all.commit).get(Deadline::after(30s));
   };
   EXPECT_EQ(code_of([&] { beside(send); }, &message), GetParam().code);
   EXPECT_NE(message.find(GetParam().message), std::string::npos) << message;
   EXPECT_EQ(generator.weight_version(), 1u);
-  const GenerateRequest before = generate_request(1, 1, prompts), after = generate_request(2, 3, prompts);
-  expect_drawn_by(old_weights, beside([&] { return student->receive(student->send(before)); }), before, prompts);
+  const GenerateRequest before = generate_request(1, 1, prompts),
+                        after = generate_request(2, 3, prompts);
+  expect_drawn_by(old_weights, beside([&] { return student->receive(student->send(before)); }),
+                  before, prompts);
   beside([&] { student->wait_pushed(student->push(new_weights, 3, 200, false)); });
-  expect_drawn_by(new_weights, beside([&] { return student->receive(student->send(after)); }), after, prompts);
+  expect_drawn_by(new_weights, beside([&] { return student->receive(student->send(after)); }),
+                  after, prompts);
 }
-INSTANTIATE_TEST_SUITE_P(Table, DamagedWeights, testing::ValuesIn(damages()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Table, DamagedWeights, testing::ValuesIn(damages()),
+                         [](const auto& info) { return info.param.name; });
 
 class WeightPush : public GeneratorFixture {};
 
@@ -173,7 +200,8 @@ TEST_F(WeightPush, CutIntoRowsLeavesEqualBits) {
       return size;
     });
     uint64_t expected_bytes = 0;
-    for (const auto& parameter : weights.parameters()) expected_bytes += parameter.value.nbytes();
+    for (const auto& parameter : weights.parameters())
+      expected_bytes += parameter.value.nbytes();
     EXPECT_EQ(sent, expected_bytes);
     EXPECT_EQ(generator.weight_version(), version);
     ForwardRequest request{.request_id = 1,
@@ -182,7 +210,9 @@ TEST_F(WeightPush, CutIntoRowsLeavesEqualBits) {
                            .cu_seqlens = at::tensor({0, 6, 10}, at::kInt),
                            .positions = at::tensor({0, 1, 2, 3, 4, 6, 7, 8}, at::kInt),
                            .spec = {.kind = PayloadKind::kTargetLogProbs}};
-    const Payload scored = beside([&] { return client.call("generator/0", kGeneratorScore, request).get(Deadline::after(30s)); });
+    const Payload scored = beside([&] {
+      return client.call("generator/0", kGeneratorScore, request).get(Deadline::after(30s));
+    });
     const auto own = models::score(weights, {.sequences = rows, .prompt_lengths = lengths});
     std::vector<float> flat = own[0];
     flat.insert(flat.end(), own[1].begin(), own[1].end());
@@ -196,21 +226,26 @@ TEST_F(WeightPush, AReplicaThatReportsOtherWeightsIsNamed) {
   const auto weights = other_decoder(4);
   rpc::Agent liar({.name = "generator/1", .secret = "s"});
   liar.serve(kGeneratorInfo, queue, [&](rpc::Empty, const rpc::CallContext&) {
-    return GeneratorInfo{.name = "generator/1",
-                         .vocabulary_fingerprint = models::Tokenizer::load(golden_model()).vocabulary_fingerprint(),
-                         .parameters = parameters_hash(weights),
-                         .dtype = {},
-                         .slices = weight_slices(weights)};
+    return GeneratorInfo{
+        .name = "generator/1",
+        .vocabulary_fingerprint = models::Tokenizer::load(golden_model()).vocabulary_fingerprint(),
+        .parameters = parameters_hash(weights),
+        .dtype = {},
+        .slices = weight_slices(weights)};
   });
-  liar.serve(kWeightsBucket, queue, [](WeightBucket, const rpc::CallContext&) { return rpc::Empty{}; });
+  liar.serve(kWeightsBucket, queue,
+             [](WeightBucket, const rpc::CallContext&) { return rpc::Empty{}; });
   liar.serve(kWeightsCommit, queue, [](CommitWeights r, const rpc::CallContext&) {
     return CommitReply{.version = r.version, .checksum = weights_checksum(r.receipts) ^ 1};
   });
   client.connect("generator/1", liar.address(), Deadline::after(30s));
   auto student = make_client(weights, client, {"generator/0", "generator/1"});
   std::string message;
-  EXPECT_EQ(code_of([&] { beside([&] { student->wait_pushed(student->push(weights, 1, 4096, false)); }); }, &message),
-            ErrorCode::kMismatch);
+  EXPECT_EQ(
+      code_of(
+          [&] { beside([&] { student->wait_pushed(student->push(weights, 1, 4096, false)); }); },
+          &message),
+      ErrorCode::kMismatch);
   EXPECT_NE(message.find("generator/1"), std::string::npos) << message;
   EXPECT_EQ(generator.weight_version(), 1u);  // the honest one has them
 }

@@ -11,7 +11,8 @@ namespace retort::rpc::testing {
 namespace {
 
 struct Pair {
-  explicit Pair(RpcOptions server_options = {}, RpcOptions client_options = {}, size_t capacity = 256)
+  explicit Pair(RpcOptions server_options = {}, RpcOptions client_options = {},
+                size_t capacity = 256)
       : handlers(capacity),
         server(agent_options("teacher/0", server_options)),
         client(agent_options("student/0", client_options)) {
@@ -44,7 +45,8 @@ TEST(Deadlines, AnExpiredCallFailsAndItsQueuedHandlerNeverRuns) {
   ASSERT_TRUE(eventually([&] { return pair.handlers.taken == 1; }));
   std::this_thread::sleep_for(60ms);  // so that it has expired by the server's clock too
   pair.handlers.paused = false;
-  EXPECT_EQ(pair.echo({.text = "next"}).get().text, "next");  // served after the expired one was skipped
+  // served after the expired one was skipped
+  EXPECT_EQ(pair.echo({.text = "next"}).get().text, "next");
   EXPECT_EQ(*pair.ran, 1);
 }
 
@@ -60,10 +62,13 @@ TEST(Deadlines, ManyDeadlinesFireInTheirOwnTime) {
   Pair pair;
   pair.handlers.paused = true;
   std::vector<Future<EchoReply>> futures;
-  for (int i = 0; i < 20; ++i) futures.push_back(pair.echo({}, {.timeout = std::chrono::milliseconds(i % 2 ? 30 : 60000)}));
-  for (int i = 1; i < 20; i += 2) EXPECT_EQ(code_of(futures[i]), ErrorCode::kTimeout);
+  for (int i = 0; i < 20; ++i)
+    futures.push_back(pair.echo({}, {.timeout = std::chrono::milliseconds(i % 2 ? 30 : 60000)}));
+  for (int i = 1; i < 20; i += 2)
+    EXPECT_EQ(code_of(futures[i]), ErrorCode::kTimeout);
   pair.handlers.paused = false;
-  for (int i = 0; i < 20; i += 2) EXPECT_NO_THROW(futures[i].get());
+  for (int i = 0; i < 20; i += 2)
+    EXPECT_NO_THROW(futures[i].get());
 }
 
 TEST(DeferredReply, AnswersLaterWhileOtherCallsRun) {
@@ -74,13 +79,14 @@ TEST(DeferredReply, AnswersLaterWhileOtherCallsRun) {
   };
   auto held = std::make_shared<Held>();
   static constexpr Method<EchoRequest, EchoReply> kLater{"test.later"};
-  pair.server.serve(kLater, pair.handlers.queue, [held](EchoRequest request, const CallContext&) -> Future<EchoReply> {
-    if (request.text == "throw") throw Error(ErrorCode::kMismatch, "at once");
-    if (request.text == "drop") return Promise<EchoReply>().future();
-    auto future = held->promise.future();
-    held->taken = true;
-    return future;
-  });
+  pair.server.serve(kLater, pair.handlers.queue,
+                    [held](EchoRequest request, const CallContext&) -> Future<EchoReply> {
+                      if (request.text == "throw") throw Error(ErrorCode::kMismatch, "at once");
+                      if (request.text == "drop") return Promise<EchoReply>().future();
+                      auto future = held->promise.future();
+                      held->taken = true;
+                      return future;
+                    });
   auto later = pair.client.call("teacher/0", kLater, {.text = "wait"}, {});
   EXPECT_EQ(pair.echo({.text = "meanwhile"}, {}).get().text, "meanwhile");
   EXPECT_TRUE(held->taken);
@@ -122,8 +128,10 @@ TEST(Credit, AFullWindowFailsOrWaitsAsAsked) {
   EXPECT_EQ(code_of(waited), ErrorCode::kTimeout);
   EXPECT_GT(pair.client.stats("teacher/0").inflight_bytes, 600u << 10);
   std::thread unpause([&] { pair.handlers.paused = false; });
-  auto third = pair.echo({.tensors = large});                            // returns when the first one's credit is back
-  EXPECT_NO_THROW(first.get(Deadline::after(std::chrono::seconds(5))));  // its future may complete a moment after its credit
+  // returns when the first one's credit is back
+  auto third = pair.echo({.tensors = large});
+  // its future may complete a moment after its credit
+  EXPECT_NO_THROW(first.get(Deadline::after(std::chrono::seconds(5))));
   EXPECT_NO_THROW(third.get());
   unpause.join();
   EXPECT_EQ(pair.client.stats("teacher/0").inflight_bytes, 0u);
@@ -133,7 +141,8 @@ TEST(Limits, TooLargeRequestsAndRepliesFailAloneAndTheConnectionLives) {
   RpcOptions small;
   small.max_message_bytes = {1 << 20};
   Pair pair(small, {});
-  auto request = pair.echo({.tensors = {at::zeros({2 << 20}, at::kByte)}});  // the server's limit, known from the handshake
+  // the server's limit, known from the handshake
+  auto request = pair.echo({.tensors = {at::zeros({2 << 20}, at::kByte)}});
   EXPECT_EQ(code_of(request), ErrorCode::kResourceExhausted);
   auto reply = pair.echo({.reply_bytes = 2 << 20});
   EXPECT_EQ(code_of(reply), ErrorCode::kResourceExhausted);
@@ -150,12 +159,14 @@ TEST(Limits, AFullHandlerQueueAnswersResourceExhausted) {
   Pair pair({}, {}, 1);
   pair.handlers.paused = true;
   std::vector<Future<EchoReply>> futures;
-  for (int i = 0; i < 8; ++i) futures.push_back(pair.echo({}));
+  for (int i = 0; i < 8; ++i)
+    futures.push_back(pair.echo({}));
   // One is held by the paused thread, one is queued; at least six had no place.
   int refused = 0;
   ASSERT_TRUE(eventually([&] {
     int ready = 0;
-    for (auto& future : futures) ready += future.ready();
+    for (auto& future : futures)
+      ready += future.ready();
     return ready >= 6;
   }));
   pair.handlers.paused = false;
@@ -182,12 +193,14 @@ TEST(Close, EveryCallInFlightCompletesOnceAndPeersHear) {
   auto running = pair.echo({.text = "running", .sleep_ms = 100});
   ASSERT_TRUE(eventually([&] { return *pair.ran == 1; }));
   std::vector<Future<EchoReply>> queued;
-  for (int i = 0; i < 10; ++i) queued.push_back(pair.echo({.text = "queued"}));
+  for (int i = 0; i < 10; ++i)
+    queued.push_back(pair.echo({.text = "queued"}));
   pair.server.close();
   pair.server.close();
   pair.server.join();
   EXPECT_EQ(running.get(soon()).text, "running") << "what runs at close() is still answered";
-  for (auto& future : queued) EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
+  for (auto& future : queued)
+    EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
   auto after = pair.echo({});
   EXPECT_EQ(code_of(after), ErrorCode::kPeerLost);
   ASSERT_TRUE(eventually([&] { return pair.client.peers().empty(); }));
@@ -210,7 +223,8 @@ TEST(Close, TheCallersOwnCloseEndsItsCallsWithClosed) {
   EXPECT_EQ(code_of(future), ErrorCode::kClosed);
   auto late = pair.echo({});
   EXPECT_EQ(code_of(late), ErrorCode::kClosed);
-  EXPECT_EQ(code_of([&] { pair.client.connect("teacher/0", pair.server.address(), soon()); }), ErrorCode::kClosed);
+  EXPECT_EQ(code_of([&] { pair.client.connect("teacher/0", pair.server.address(), soon()); }),
+            ErrorCode::kClosed);
 }
 
 TEST(Close, TheLastReplyArrivesThoughTheServerClosesAtOnce) {
@@ -237,7 +251,8 @@ TEST(Close, UnderFireFromManyThreads) {
           try {
             future.get(soon());
           } catch (const Error& error) {
-            EXPECT_TRUE(error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kClosed) << error.what();
+            EXPECT_TRUE(error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kClosed)
+                << error.what();
           }
           ++completed;
         }
@@ -249,7 +264,8 @@ TEST(Close, UnderFireFromManyThreads) {
       pair.client.close();
     std::this_thread::sleep_for(10ms);
     stop = true;
-    for (auto& thread : threads) thread.join();
+    for (auto& thread : threads)
+      thread.join();
     EXPECT_EQ(completed, issued);
   }
 }

@@ -1,4 +1,5 @@
-// What an agent promises, on every transport: typed calls with tensors, both ways, many at once, errors with their codes.
+// What an agent promises, on every transport: typed calls with tensors, both ways, many at once,
+// errors with their codes.
 #include "rpc/agent.h"
 
 #include <ATen/ATen.h>
@@ -40,8 +41,8 @@ TEST_P(AgentContract, EchoesText) {
 
 TEST_P(AgentContract, EchoesTensorsOfEveryKind) {
   std::vector<at::Tensor> sent;
-  for (auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble, at::kBool,
-                     at::kBFloat16, at::kComplexFloat})
+  for (auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat,
+                     at::kDouble, at::kBool, at::kBFloat16, at::kComplexFloat})
     sent.push_back(at::arange(24, at::kFloat).reshape({2, 3, 4}).to(dtype));
   sent.push_back(at::empty({0}));
   sent.push_back(at::empty({3, 0, 2}, at::kLong));
@@ -61,13 +62,16 @@ TEST_P(AgentContract, EchoesTensorsOfEveryKind) {
     EXPECT_EQ(reply.tensors[i].sizes(), sent[i].sizes()) << i;
     EXPECT_TRUE(at::equal(reply.tensors[i], sent[i])) << i;
     EXPECT_FALSE(reply.tensors[i].is_inference());
-    EXPECT_TRUE(sent[i].numel() == 0 || reply.tensors[i].const_data_ptr() != sent[i].const_data_ptr()) << "it did travel";
+    EXPECT_TRUE(sent[i].numel() == 0 ||
+                reply.tensors[i].const_data_ptr() != sent[i].const_data_ptr())
+        << "it did travel";
   }
 }
 
 TEST_P(AgentContract, ManyTensorsWithManyDims) {
   EchoRequest request;
-  for (int i = 0; i < 4096; ++i) request.tensors.push_back(at::full(std::vector<int64_t>(16, 1), i, at::kInt));
+  for (int i = 0; i < 4096; ++i)
+    request.tensors.push_back(at::full(std::vector<int64_t>(16, 1), i, at::kInt));
   const auto reply = client.call("teacher/0", kEcho, request).get();
   ASSERT_EQ(reply.tensors.size(), 4096u);
   EXPECT_EQ(reply.tensors[4095].item<int>(), 4095);
@@ -82,7 +86,8 @@ TEST_P(AgentContract, CallsGoBothWaysOverOneConnection) {
   std::vector<Future<EchoReply>> there, back;
   for (int i = 0; i < 50; ++i) {
     there.push_back(client.call("teacher/0", kEcho, {.text = std::to_string(i)}));
-    back.push_back(server.call("student/0", kEcho, {.text = std::to_string(i), .tensors = {at::full({1000 * i}, i)}}));
+    back.push_back(server.call("student/0", kEcho,
+                               {.text = std::to_string(i), .tensors = {at::full({1000 * i}, i)}}));
   }
   for (int i = 0; i < 50; ++i) {
     EXPECT_EQ(there[i].get().text, std::to_string(i));
@@ -100,13 +105,16 @@ TEST_P(AgentContract, ManyConcurrentCallsFromManyThreads) {
       std::vector<Future<EchoReply>> futures;
       for (int i = 0; i < 100; ++i)
         futures.push_back(client.call("teacher/0", kEcho,
-                                      {.text = std::to_string(t * 1000 + i), .tensors = {at::full({i % 7 ? 10 : 30000}, i)}}));
+                                      {.text = std::to_string(t * 1000 + i),
+                                       .tensors = {at::full({i % 7 ? 10 : 30000}, i)}}));
       for (int i = 0; i < 100; ++i) {
         const auto reply = futures[i].get();
-        good += reply.text == std::to_string(t * 1000 + i) && reply.tensors[0][0].item<int64_t>() == i;
+        good +=
+            reply.text == std::to_string(t * 1000 + i) && reply.tensors[0][0].item<int64_t>() == i;
       }
     });
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   EXPECT_EQ(good, 400);
   const auto stats = client.stats("teacher/0");
   EXPECT_EQ(stats.calls, 400u);
@@ -148,23 +156,29 @@ TEST_P(AgentContract, ThenChainsCallsFromTheLoopThread) {
   HandlerThread more;
   serve_echo(client, more.queue);
   auto chained = client.call("teacher/0", kEcho, {.text = "a"})
-                     .then([&](EchoReply first) { return client.call("teacher/0", kEcho, {.text = first.text + "b"}); })
+                     .then([&](EchoReply first) {
+                       return client.call("teacher/0", kEcho, {.text = first.text + "b"});
+                     })
                      .then([](EchoReply second) { return second.text + "c"; });
   EXPECT_EQ(chained.get(), "abc");
 }
 
 TEST_P(AgentContract, TransportHalvesAgree) {
-  // The other side has the transports in another order or only one of them: both ends still find each other.
+  // The other side has the transports in another order or only one of them: both ends still find
+  // each other.
   RpcOptions other;
-  other.transports =
-      GetParam().transports.front() == "uv" ? std::vector<std::string>{"shm", "uv"} : std::vector<std::string>{"shm"};
+  other.transports = GetParam().transports.front() == "uv" ? std::vector<std::string>{"shm", "uv"}
+                                                           : std::vector<std::string>{"shm"};
   Agent third(agent_options("third/0", other));
   third.connect("teacher/0", server.address(), soon());
-  EXPECT_EQ(third.call("teacher/0", kEcho, {.text = "x", .tensors = {at::ones({100000})}}).get().text, "x");
+  EXPECT_EQ(
+      third.call("teacher/0", kEcho, {.text = "x", .tensors = {at::ones({100000})}}).get().text,
+      "x");
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, AgentContract,
-                         ::testing::Values(Setup{"uv", {"uv"}, {"cma", "basic"}}, Setup{"uvBasic", {"uv"}, {"basic"}},
+                         ::testing::Values(Setup{"uv", {"uv"}, {"cma", "basic"}},
+                                           Setup{"uvBasic", {"uv"}, {"basic"}},
                                            Setup{"shm", {"shm", "uv"}, {"cma", "basic"}}),
                          [](const auto& info) { return info.param.name; });
 
@@ -173,7 +187,8 @@ TEST(Agent, WithoutACommonTransportConnectFails) {
   shm.transports = {"shm"};
   Agent server(agent_options("teacher/0"));
   Agent client(agent_options("student/0", shm));
-  EXPECT_EQ(code_of([&] { client.connect("teacher/0", server.address(), soon()); }), ErrorCode::kMismatch);
+  EXPECT_EQ(code_of([&] { client.connect("teacher/0", server.address(), soon()); }),
+            ErrorCode::kMismatch);
 }
 
 TEST(Agent, BadOptionsAreRefused) {
@@ -186,7 +201,8 @@ TEST(Agent, BadOptionsAreRefused) {
   EXPECT_EQ(code([](auto& o) { o.name.clear(); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.bind_host = "0.0.0.0"; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.rpc.transports = {"tcp"}; }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code([](auto& o) { o.bind_host = "192.0.2.1"; }), ErrorCode::kUnavailable) << "an address of nobody";
+  EXPECT_EQ(code([](auto& o) { o.bind_host = "192.0.2.1"; }), ErrorCode::kUnavailable)
+      << "an address of nobody";
 }
 
 TEST(Agent, AgentsOfOneProcessCanCallEachOtherAndThemselves) {
@@ -194,7 +210,8 @@ TEST(Agent, AgentsOfOneProcessCanCallEachOtherAndThemselves) {
   Agent agent(agent_options("both/0"));
   serve_echo(agent, handlers.queue);
   agent.connect("both/0", agent.address(), soon());
-  EXPECT_EQ(agent.call("both/0", kEcho, {.text = "me", .tensors = {at::ones({50000})}}).get().text, "me");
+  EXPECT_EQ(agent.call("both/0", kEcho, {.text = "me", .tensors = {at::ones({50000})}}).get().text,
+            "me");
 }
 
 TEST(Agent, BothSidesMayConnectAtOnce) {

@@ -54,7 +54,8 @@ struct Everything {
   template <class A>
   void serialize(A& archive, uint32_t version) {
     EXPECT_EQ(version, 0u);
-    archive(flag, small, large, single, twice, colour, free, text, numbers, bits, inners, table, maybe, pair);
+    archive(flag, small, large, single, twice, colour, free, text, numbers, bits, inners, table,
+            maybe, pair);
     archive(triple);
   }
   bool operator==(const Everything&) const = default;
@@ -117,7 +118,9 @@ TEST(Archive, RoundTripsEveryType) {
 TEST(Archive, EveryShorterPrefixIsCorrupt) {
   const std::string bytes = to_bytes(sample());
   for (size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_EQ(code_of([&] { from_bytes<Everything>(std::string_view(bytes).substr(0, size)); }), ErrorCode::kCorrupt) << size;
+    EXPECT_EQ(code_of([&] { from_bytes<Everything>(std::string_view(bytes).substr(0, size)); }),
+              ErrorCode::kCorrupt)
+        << size;
 }
 
 TEST(Archive, LeftOversAreCorrupt) {
@@ -129,17 +132,19 @@ TEST(Archive, LeftOversAreCorrupt) {
   EXPECT_EQ(code_of([&] { decode<Tensors>(message); }), ErrorCode::kCorrupt);
 }
 
-// A size far beyond the bytes must be refused before memory for it is taken; 2^60 elements would be std::bad_alloc or
-// std::length_error, not Error(kCorrupt).
+// A size far beyond the bytes must be refused before memory for it is taken; 2^60 elements would be
+// std::bad_alloc or std::length_error, not Error(kCorrupt).
 TEST(Archive, HugeSizesAreCorruptBeforeAllocation) {
-  for (const uint64_t size : {uint64_t{1} << 60, ~uint64_t{0}, uint64_t{9}, (uint64_t{1} << 62) + 1}) {
+  for (const uint64_t size :
+       {uint64_t{1} << 60, ~uint64_t{0}, uint64_t{9}, (uint64_t{1} << 62) + 1}) {
     std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
     bytes += "12345678";
     EXPECT_EQ(code_of([&] { from_bytes<std::string>(bytes); }), ErrorCode::kCorrupt);
     EXPECT_EQ(code_of([&] { from_bytes<std::vector<double>>(bytes); }), ErrorCode::kCorrupt);
     EXPECT_EQ(code_of([&] { from_bytes<std::vector<std::string>>(bytes); }), ErrorCode::kCorrupt);
     EXPECT_EQ(code_of([&] { from_bytes<std::vector<at::Tensor>>(bytes); }), ErrorCode::kCorrupt);
-    EXPECT_EQ((code_of([&] { from_bytes<std::map<int64_t, int64_t>>(bytes); })), ErrorCode::kCorrupt);
+    EXPECT_EQ((code_of([&] { from_bytes<std::map<int64_t, int64_t>>(bytes); })),
+              ErrorCode::kCorrupt);
   }
 }
 
@@ -148,7 +153,8 @@ TEST(Archive, BadScalarsAreCorrupt) {
   EXPECT_EQ(code_of([] { from_bytes<Colour>("\x02"); }), ErrorCode::kCorrupt);
   EXPECT_EQ(from_bytes<Colour>("\x01"), Colour::kGreen);
   std::vector<std::pair<int32_t, int32_t>> twice{{1, 2}, {1, 3}};
-  EXPECT_EQ((code_of([&] { from_bytes<std::map<int32_t, int32_t>>(to_bytes(twice)); })), ErrorCode::kCorrupt);
+  EXPECT_EQ((code_of([&] { from_bytes<std::map<int32_t, int32_t>>(to_bytes(twice)); })),
+            ErrorCode::kCorrupt);
 }
 
 TEST(Archive, NestingIsBounded) {
@@ -166,17 +172,20 @@ TEST(Archive, NestingIsBounded) {
   EXPECT_EQ(code_of([&] { to_bytes(chain(kMaxNesting / 2 + 1)); }), ErrorCode::kInvalidArgument);
   std::string bytes;  // a thousand levels by hand: sizes 1, 1, 1, ...
   const uint64_t one = 1;
-  for (int i = 0; i < 1000; ++i) bytes.append(reinterpret_cast<const char*>(&one), sizeof one);
+  for (int i = 0; i < 1000; ++i)
+    bytes.append(reinterpret_cast<const char*>(&one), sizeof one);
   EXPECT_EQ(code_of([&] { from_bytes<Tree>(bytes); }), ErrorCode::kCorrupt);
 }
 
 TEST(Archive, TensorsTravelOutOfBand) {
   const auto base = at::arange(12, at::kFloat).reshape({3, 4});
-  const Tensors value{base, {}, {base.t(), at::empty({0, 3}, at::kLong), at::scalar_tensor(2.5)}, 9};
+  const Tensors value{
+      base, {}, {base.t(), at::empty({0, 3}, at::kLong), at::scalar_tensor(2.5)}, 9};
   const Message message = encode(value);
   EXPECT_EQ(message.tensors.size(), 4u);
   EXPECT_LT(message.envelope.size(), 32u);
-  EXPECT_EQ(message.tensors[0].const_data_ptr(), base.const_data_ptr()) << "a dense tensor is shared, not copied";
+  EXPECT_EQ(message.tensors[0].const_data_ptr(), base.const_data_ptr())
+      << "a dense tensor is shared, not copied";
   EXPECT_TRUE(message.tensors[1].is_contiguous());
   const auto back = decode<Tensors>(message);
   EXPECT_TRUE(at::equal(back.a, base));
@@ -188,8 +197,9 @@ TEST(Archive, TensorsTravelOutOfBand) {
 }
 
 TEST(Archive, TensorsInsideBytes) {
-  for (auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble, at::kBool,
-                     at::kBFloat16, at::kComplexFloat, at::kComplexDouble, at::kUInt16, at::kUInt32, at::kUInt64}) {
+  for (auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat,
+                     at::kDouble, at::kBool, at::kBFloat16, at::kComplexFloat, at::kComplexDouble,
+                     at::kUInt16, at::kUInt32, at::kUInt64}) {
     const auto tensor = at::arange(6, at::kFloat).reshape({2, 3}).to(dtype);
     const auto back = from_bytes<Tensors>(to_bytes(Tensors{tensor, at::empty({0}, dtype), {}, 1}));
     EXPECT_EQ(back.a.scalar_type(), dtype);
@@ -197,7 +207,8 @@ TEST(Archive, TensorsInsideBytes) {
     EXPECT_EQ(back.b.numel(), 0);
   }
   const auto conjugate = at::complex(at::ones({2}), at::ones({2})).conj();
-  EXPECT_TRUE(at::equal(from_bytes<Tensors>(to_bytes(Tensors{conjugate, {}, {}, 0})).a, conjugate.resolve_conj()));
+  EXPECT_TRUE(at::equal(from_bytes<Tensors>(to_bytes(Tensors{conjugate, {}, {}, 0})).a,
+                        conjugate.resolve_conj()));
 }
 
 TEST(Archive, GradAndInferenceTensorsArriveOrdinary) {
@@ -210,16 +221,26 @@ TEST(Archive, GradAndInferenceTensorsArriveOrdinary) {
 }
 
 TEST(Archive, WhatCannotTravelIsRefusedBySender) {
-  EXPECT_EQ(code_of([] { encode(Tensors{at::eye(3).to_sparse(), {}, {}, 0}); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([] { encode(Tensors{at::ones(std::vector<int64_t>(17, 1)), {}, {}, 0}); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([] { to_bytes(Tensors{at::empty({2}, at::kMeta), {}, {}, 0}); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([] {
+              encode(Tensors{at::eye(3).to_sparse(), {}, {}, 0});
+            }),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([] {
+              encode(Tensors{at::ones(std::vector<int64_t>(17, 1)), {}, {}, 0});
+            }),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([] {
+              to_bytes(Tensors{at::empty({2}, at::kMeta), {}, {}, 0});
+            }),
+            ErrorCode::kInvalidArgument);
 }
 
-// Random damage: each outcome is a value or Error(kCorrupt); anything else (another exception, a crash, a large
-// allocation) fails.
+// Random damage: each outcome is a value or Error(kCorrupt); anything else (another exception, a
+// crash, a large allocation) fails.
 TEST(Archive, SurvivesRandomDamage) {
   const std::string everything = to_bytes(sample());
-  const std::string tensors = to_bytes(Tensors{at::ones({2, 3}), at::zeros({4}, at::kLong), {at::ones({1})}, 5});
+  const std::string tensors =
+      to_bytes(Tensors{at::ones({2, 3}), at::zeros({4}, at::kLong), {at::ones({1})}, 5});
   size_t refused = 0;
   for (uint64_t round = 0; round < 20000; ++round) {
     std::string bytes = round % 2 ? everything : tensors;

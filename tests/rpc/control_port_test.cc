@@ -1,5 +1,5 @@
-// What strangers and liars can do to an agent: cost themselves a connection, and nothing else. Every test ends with a
-// real call of a real peer that was connected all the time.
+// What strangers and liars can do to an agent: cost themselves a connection, and nothing else.
+// Every test ends with a real call of a real peer that was connected all the time.
 #include <ATen/ATen.h>
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,9 @@ class ControlPort : public ::testing::Test {
     client.connect("teacher/0", server.address(), soon());
   }
   void TearDown() override {
-    const auto reply = client.call("teacher/0", kEcho, {.text = "real", .tensors = {at::ones({30000})}}).get(soon());
+    const auto reply =
+        client.call("teacher/0", kEcho, {.text = "real", .tensors = {at::ones({30000})}})
+            .get(soon());
     EXPECT_EQ(reply.text, "real");
     EXPECT_EQ(client.peers(), std::vector<std::string>{"teacher/0"});
   }
@@ -44,10 +46,12 @@ class ControlPort : public ::testing::Test {
 
 TEST_F(ControlPort, GarbageAndHttpEndTheirConnection) {
   std::string random;
-  for (uint64_t i = 0; i < 1000; ++i) random += static_cast<char>(random_bits(1, i));
+  for (uint64_t i = 0; i < 1000; ++i)
+    random += static_cast<char>(random_bits(1, i));
   for (const std::string& junk :
-       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11),
-        std::string(4, '\0'), std::string(1 << 20, '\xff'), random, std::string("\x05\x00\x00\x00\x00zzzz", 9),
+       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+        std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), std::string(4, '\0'),
+        std::string(1 << 20, '\xff'), random, std::string("\x05\x00\x00\x00\x00zzzz", 9),
         std::string("\x01\x00\x00\x00\x07", 5)}) {
     RawSocket socket(server.address());
     socket.send(junk);
@@ -68,7 +72,8 @@ TEST_F(ControlPort, ASlowLorisIsCutAtTheHandshakeDeadline) {
 
 TEST_F(ControlPort, AFloodOfSilentConnectionsKeepsNobodyOut) {
   std::vector<std::unique_ptr<RawSocket>> flood;
-  for (int i = 0; i < 300; ++i) flood.push_back(std::make_unique<RawSocket>(server.address()));
+  for (int i = 0; i < 300; ++i)
+    flood.push_back(std::make_unique<RawSocket>(server.address()));
   Agent late(agent_options("late/0"));
   late.connect("teacher/0", server.address(), soon());
   EXPECT_EQ(late.call("teacher/0", kEcho, {.text = "in"}).get(soon()).text, "in");
@@ -79,10 +84,12 @@ TEST_F(ControlPort, WrongSecretAndWrongNameAreUnauthenticated) {
   auto options = agent_options("student/1");
   options.secret = "another secret";
   Agent liar(options);
-  EXPECT_EQ(code_of([&] { liar.connect("teacher/0", server.address(), soon()); }), ErrorCode::kUnauthenticated);
+  EXPECT_EQ(code_of([&] { liar.connect("teacher/0", server.address(), soon()); }),
+            ErrorCode::kUnauthenticated);
   EXPECT_TRUE(liar.peers().empty());
   Agent lost(agent_options("student/2"));
-  EXPECT_EQ(code_of([&] { lost.connect("teacher/1", server.address(), soon()); }), ErrorCode::kUnauthenticated);
+  EXPECT_EQ(code_of([&] { lost.connect("teacher/1", server.address(), soon()); }),
+            ErrorCode::kUnauthenticated);
   EXPECT_EQ(server.peers(), std::vector<std::string>{"student/0"});
 }
 
@@ -102,8 +109,9 @@ TEST_F(ControlPort, ASecretIsNotEnoughOverASecondHandshake) {
   auto reflect = raw();
   reflect.send_hello();
   reflect.receive_challenge();
-  reflect.socket.send(detail::frame_bytes(detail::FrameType::kProof,
-                                          detail::Proof{detail::handshake_mac(kSecret, "server", reflect.ours, reflect.theirs)}));
+  reflect.socket.send(detail::frame_bytes(
+      detail::FrameType::kProof,
+      detail::Proof{detail::handshake_mac(kSecret, "server", reflect.ours, reflect.theirs)}));
   EXPECT_EQ(reflect.receive_farewell(), ErrorCode::kUnauthenticated);
 }
 
@@ -133,7 +141,8 @@ TEST_F(ControlPort, AFrameAboveTheLimitEndsTheConnection) {
   auto peer = raw();
   peer.connect(kSecret);
   const uint32_t length = detail::kMaxFrameBytes + 1;
-  peer.socket.send(std::string(reinterpret_cast<const char*>(&length), sizeof length) + std::string(length, 'x'));
+  peer.socket.send(std::string(reinterpret_cast<const char*>(&length), sizeof length) +
+                   std::string(length, 'x'));
   EXPECT_EQ(peer.receive_farewell(), std::nullopt);
   auto stranger = raw();  // before authentication the limit is lower
   const uint32_t shorter = detail::kMaxHandshakeFrameBytes + 1;
@@ -145,8 +154,11 @@ TEST_F(ControlPort, AGoodRawPeerIsServed) {
   // So that the refusals below are for their reasons and not because this peer is broken.
   auto peer = raw();
   peer.connect(kSecret);
-  std::string payload = detail::join_payload(
-      {.kind = detail::MessageKind::kRequest, .call_id = 1, .method = "test.echo", .timeout_ms = 1000}, to_bytes(EchoRequest{}));
+  std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
+                                              .call_id = 1,
+                                              .method = "test.echo",
+                                              .timeout_ms = 1000},
+                                             to_bytes(EchoRequest{}));
   peer.write(0, RawPeer::message(payload));
   const auto deadline = soon();
   while (server.peers().size() != 2 || server.stats("stranger/0").bytes_sent == 0) {
@@ -155,21 +167,26 @@ TEST_F(ControlPort, AGoodRawPeerIsServed) {
   }
 }
 
-// The request and its cancellation travel over different connections: also if the cancellation comes first, the handler
-// stays away.
+// The request and its cancellation travel over different connections: also if the cancellation
+// comes first, the handler stays away.
 TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
   auto peer = raw();
   peer.connect(kSecret);
   peer.socket.send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{5}));
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(peer.receive_frame());  // heartbeats: the server's loop went round meanwhile
+  // heartbeats: the server's loop went round meanwhile
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(peer.receive_frame());
   for (const uint64_t id : {5, 6}) {
-    std::string payload =
-        detail::join_payload({.kind = detail::MessageKind::kRequest, .call_id = id, .method = "test.echo", .timeout_ms = 60000},
-                             to_bytes(EchoRequest{}));
+    std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
+                                                .call_id = id,
+                                                .method = "test.echo",
+                                                .timeout_ms = 60000},
+                                               to_bytes(EchoRequest{}));
     peer.write(0, RawPeer::message(payload));
   }
   const auto deadline = soon();
-  while (handlers.taken == 0 || server.stats("stranger/0").bytes_sent == 0) {  // the answer to 6, which came behind 5
+  // the answer to 6, which came behind 5
+  while (handlers.taken == 0 || server.stats("stranger/0").bytes_sent == 0) {
     ASSERT_FALSE(deadline.expired());
     std::this_thread::sleep_for(1ms);
   }
@@ -178,10 +195,15 @@ TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
 
 TEST_F(ControlPort, ABadEnvelopeCostsTheConnection) {
   std::string random;
-  for (uint64_t i = 0; i < 64; ++i) random += static_cast<char>(random_bits(3, i));
-  const std::string good =
-      detail::join_payload({.kind = detail::MessageKind::kRequest, .call_id = 1, .method = "test.echo", .timeout_ms = 1000}, "");
-  for (std::string payload : {random, std::string("x"), good + "left over", good.substr(0, good.size() - 1)}) {
+  for (uint64_t i = 0; i < 64; ++i)
+    random += static_cast<char>(random_bits(3, i));
+  const std::string good = detail::join_payload({.kind = detail::MessageKind::kRequest,
+                                                 .call_id = 1,
+                                                 .method = "test.echo",
+                                                 .timeout_ms = 1000},
+                                                "");
+  for (std::string payload :
+       {random, std::string("x"), good + "left over", good.substr(0, good.size() - 1)}) {
     auto peer = raw();
     peer.connect(kSecret);
     peer.write(0, RawPeer::message(payload));
@@ -209,10 +231,14 @@ TEST_F(ControlPort, ImpossibleTensorsCostTheConnection) {
     return tensor;
   };
   const std::string format = detail::TensorFormat{at::kFloat, {4}}.to_bytes();
-  std::string payload =
-      detail::join_payload({.kind = detail::MessageKind::kRequest, .call_id = 1, .method = "test.echo", .timeout_ms = 1000}, "");
-  for (auto& tensor : {with_tensor(format, 12), with_tensor("", 16), with_tensor(std::string(1000, 'm'), 16),
-                       with_tensor(detail::TensorFormat{at::kFloat, {-4}}.to_bytes(), 16)}) {
+  std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
+                                              .call_id = 1,
+                                              .method = "test.echo",
+                                              .timeout_ms = 1000},
+                                             "");
+  for (auto& tensor :
+       {with_tensor(format, 12), with_tensor("", 16), with_tensor(std::string(1000, 'm'), 16),
+        with_tensor(detail::TensorFormat{at::kFloat, {-4}}.to_bytes(), 16)}) {
     auto peer = raw();
     peer.connect(kSecret);
     auto message = RawPeer::message(payload);
@@ -234,7 +260,8 @@ TEST_F(ControlPort, AForeignServerIsNoPeer) {
   ASSERT_EQ(::listen(listener, 16), 0);
   getsockname(listener, reinterpret_cast<sockaddr*>(&any), &size);
   const std::string address = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
-  EXPECT_EQ(code_of([&] { client.connect("teacher/1", address, Deadline::after(200ms)); }), ErrorCode::kTimeout)
+  EXPECT_EQ(code_of([&] { client.connect("teacher/1", address, Deadline::after(200ms)); }),
+            ErrorCode::kTimeout)
       << "it is silent";
   std::thread answer([&] {
     for (;;) {
@@ -251,7 +278,8 @@ TEST_F(ControlPort, AForeignServerIsNoPeer) {
   ::shutdown(listener, SHUT_RDWR);
   ::close(listener);
   answer.join();
-  EXPECT_EQ(code_of([&] { client.connect("teacher/1", address, Deadline::after(100ms)); }), ErrorCode::kTimeout)
+  EXPECT_EQ(code_of([&] { client.connect("teacher/1", address, Deadline::after(100ms)); }),
+            ErrorCode::kTimeout)
       << "nobody listens";
 }
 

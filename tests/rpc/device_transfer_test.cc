@@ -1,4 +1,5 @@
-// Which tensors of a message are received onto a device: checked on the descriptor, with a stand-in for the CUDA module.
+// Which tensors of a message are received onto a device: checked on the descriptor, with a stand-in
+// for the CUDA module.
 #include "rpc/detail/device_transfer.h"
 
 #include <ATen/ops/empty.h>
@@ -19,7 +20,8 @@ class FakeTransfer final : public DeviceTransfer {
   std::vector<NamedChannel> channels() override { return {}; }
   void begin_send(const at::Tensor&) override { ++sends; }
   tensorpipe::Buffer send_buffer(const at::Tensor& tensor) override { return buffer(tensor); }
-  at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype, int64_t index) override {
+  at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype,
+                      int64_t index) override {
     indices.push_back(index);
     return at::empty(sizes, at::TensorOptions().dtype(dtype));
   }
@@ -27,14 +29,18 @@ class FakeTransfer final : public DeviceTransfer {
     received.push_back(tensor);
     return buffer(tensor);
   }
-  void when_arrived(const std::vector<at::Tensor>&, std::function<void()> arrived) override { arrived(); }
+  void when_arrived(const std::vector<at::Tensor>&, std::function<void()> arrived) override {
+    arrived();
+  }
 
   int sends = 0;
   std::vector<int64_t> indices;
   std::vector<at::Tensor> received;
 
  private:
-  static tensorpipe::Buffer buffer(const at::Tensor& tensor) { return tensorpipe::CpuBuffer{tensor.mutable_data_ptr()}; }
+  static tensorpipe::Buffer buffer(const at::Tensor& tensor) {
+    return tensorpipe::CpuBuffer{tensor.mutable_data_ptr()};
+  }
 };
 
 struct Route {
@@ -69,8 +75,9 @@ std::shared_ptr<WireMessage> take(const tensorpipe::Descriptor& d, DeviceTransfe
 
 TEST(DeviceReceive, EachTensorGoesWhereItsTargetSays) {
   FakeTransfer devices;
-  const auto message =
-      take(descriptor({{"cpu", nullptr}, {"cuda", "cuda", 1}, {"cpu", "cpu", 0}, {"cuda", "cuda", 0}}), &devices);
+  const auto message = take(
+      descriptor({{"cpu", nullptr}, {"cuda", "cuda", 1}, {"cpu", "cpu", 0}, {"cuda", "cuda", 0}}),
+      &devices);
   EXPECT_EQ(message->tensors.size(), 4u);
   EXPECT_EQ(devices.indices, (std::vector<int64_t>{1, 0}));
   ASSERT_EQ(devices.received.size(), 2u);
@@ -80,10 +87,16 @@ TEST(DeviceReceive, EachTensorGoesWhereItsTargetSays) {
 
 TEST(DeviceReceive, DevicesThatAreNotHereAreCorrupt) {
   FakeTransfer devices;
-  for (const Route& route : {Route{"cuda", "cuda", 2}, Route{"cuda", "cuda", -1}, Route{"cuda", nullptr}, Route{"cuda", "cpu", 0},
-                             Route{"cpu", "cuda", 0}, Route{"other", "other", 0}})
-    EXPECT_EQ(testing::code_of([&] { take(descriptor({route}), &devices); }), ErrorCode::kCorrupt) << route.from << route.index;
-  EXPECT_EQ(testing::code_of([&] { take(descriptor({{"cuda", "cuda", 0}}), nullptr); }), ErrorCode::kCorrupt) << "no module";
+  for (const Route& route :
+       {Route{"cuda", "cuda", 2}, Route{"cuda", "cuda", -1}, Route{"cuda", nullptr},
+        Route{"cuda", "cpu", 0}, Route{"cpu", "cuda", 0}, Route{"other", "other", 0}})
+    EXPECT_EQ(testing::code_of([&] { take(descriptor({route}), &devices); }), ErrorCode::kCorrupt)
+        << route.from << route.index;
+  EXPECT_EQ(testing::code_of([&] {
+              take(descriptor({{"cuda", "cuda", 0}}), nullptr);
+            }),
+            ErrorCode::kCorrupt)
+      << "no module";
   EXPECT_TRUE(devices.indices.empty()) << "nothing was allocated";
 }
 
@@ -104,7 +117,8 @@ TEST(DeviceTransferModule, AMissingFileSaysSo) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_NE(std::string(error.what()).find("/nonexistent/libretort_cuda.so"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("/nonexistent/libretort_cuda.so"), std::string::npos)
+        << error.what();
   }
 }
 

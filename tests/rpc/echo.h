@@ -46,7 +46,8 @@ struct FailRequest {
 inline constexpr Method<EchoRequest, EchoReply> kEcho{"test.echo", true};
 inline constexpr Method<FailRequest, Empty> kFail{"test.fail"};
 inline constexpr Method<Empty, Empty> kNobodyServes{"test.nobody"};
-inline constexpr Method<EchoRequest, Empty> kWrongReply{"test.echo"};  // decodes the reply as another type
+// decodes the reply as another type
+inline constexpr Method<EchoRequest, Empty> kWrongReply{"test.echo"};
 
 inline constexpr const char* kSecret = "the secret of these tests";
 
@@ -63,7 +64,8 @@ class HandlerThread {
       while (!queue->closed() || queue->size() > 0)
         if (auto job = queue->pop(Deadline::after(100ms))) {
           ++taken;
-          while (paused) std::this_thread::sleep_for(1ms);
+          while (paused)
+            std::this_thread::sleep_for(1ms);
           (*job)();
         }
     });
@@ -82,7 +84,8 @@ class HandlerThread {
 };
 
 // Registers kEcho and kFail; `ran` counts the echo handlers that began.
-void serve_echo(Agent& agent, std::shared_ptr<HandlerQueue> queue, std::shared_ptr<std::atomic<int>> ran = nullptr);
+void serve_echo(Agent& agent, std::shared_ptr<HandlerQueue> queue,
+                std::shared_ptr<std::atomic<int>> ran = nullptr);
 
 // The code of the error that a future (or any function) ends with; a test failure if there is none.
 ErrorCode code_of(const std::function<void()>& fn);

@@ -8,7 +8,8 @@
 namespace retort::rpc::testing {
 namespace {
 
-// Serves echo as teacher/0 until the parent closes the channel; prints its address, then a line for every long call.
+// Serves echo as teacher/0 until the parent closes the channel; prints its address, then a line for
+// every long call.
 int run_server(const std::string& transport) {
   RpcOptions rpc;
   rpc.transports = {transport};
@@ -17,7 +18,8 @@ int run_server(const std::string& transport) {
   agent.serve(kEcho, handlers.queue, [](EchoRequest request, const CallContext& context) {
     if (request.sleep_ms >= 60000) testing_support::say("echo runs");
     const auto until = Deadline::after(std::chrono::milliseconds(request.sleep_ms));
-    while (!until.expired() && !context.cancelled->load()) std::this_thread::sleep_for(1ms);
+    while (!until.expired() && !context.cancelled->load())
+      std::this_thread::sleep_for(1ms);
     return EchoReply{request.text, context.peer, request.tensors};
   });
   testing_support::say(agent.address());
@@ -48,7 +50,8 @@ int main(int argc, char** argv) {
   if (const auto role = testing_support::spawned_role()) {
     const auto args = testing_support::spawned_args();
     set_log_identity(*role);
-    return *role == "server" ? rpc::testing::run_server(args.at(0)) : rpc::testing::run_caller(args.at(0), args.at(1));
+    return *role == "server" ? rpc::testing::run_server(args.at(0))
+                             : rpc::testing::run_caller(args.at(0), args.at(1));
   }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -13,7 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::exception_ptr error(ErrorCode code) { return std::make_exception_ptr(Error(code, "made by the test")); }
+std::exception_ptr error(ErrorCode code) {
+  return std::make_exception_ptr(Error(code, "made by the test"));
+}
 
 template <class T>
 ErrorCode code_of(Future<T>& future) {
@@ -43,9 +45,11 @@ TEST(Future, CompletesExactlyOnce) {
   std::atomic<int> won{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i)
-    threads.emplace_back(
-        [&, copy = promise, i]() mutable { won += i % 2 ? copy.set_value(i) : copy.set_error(error(ErrorCode::kTimeout)); });
-  for (auto& thread : threads) thread.join();
+    threads.emplace_back([&, copy = promise, i]() mutable {
+      won += i % 2 ? copy.set_value(i) : copy.set_error(error(ErrorCode::kTimeout));
+    });
+  for (auto& thread : threads)
+    thread.join();
   EXPECT_EQ(won, 1);
   EXPECT_FALSE(promise.set_value(1));
 }
@@ -100,7 +104,9 @@ TEST(Future, ThenChainsValuesFuturesAndVoid) {
   auto shared = std::make_shared<Future<int>>(std::move(other));
   int seen = 0;
   auto result = future.then([](int v) { return v + 1; })
-                    .then([shared](int v) { return shared->then([v](int w) { return std::to_string(v * w); }); })
+                    .then([shared](int v) {
+                      return shared->then([v](int w) { return std::to_string(v * w); });
+                    })
                     .then([&seen](std::string text) { seen = std::stoi(text); });
   first.set_value(4);
   EXPECT_FALSE(result.ready()) << "the inner future has no value yet";
@@ -130,7 +136,8 @@ TEST(Future, ErrorsSkipThenAndExceptionsBecomeErrors) {
   EXPECT_FALSE(ran);
 
   Promise<int> thrower;
-  auto thrown = thrower.future().then([](int) -> int { throw Error(ErrorCode::kCorrupt, "in then"); });
+  auto thrown =
+      thrower.future().then([](int) -> int { throw Error(ErrorCode::kCorrupt, "in then"); });
   thrower.set_value(1);
   EXPECT_EQ(code_of(thrown), ErrorCode::kCorrupt);
 }

@@ -75,11 +75,13 @@ TEST_P(PeerFault, KilledDuringACallFailsItAtOnce) {
   client.connect("teacher/0", peer.address, soon());
   echo({}).get(soon());
   std::vector<Future<EchoReply>> futures;
-  for (int i = 0; i < 10; ++i) futures.push_back(echo({.sleep_ms = 60000}));
+  for (int i = 0; i < 10; ++i)
+    futures.push_back(echo({.sleep_ms = 60000}));
   EXPECT_EQ(peer.process.read_line(soon()), "echo runs");
   peer.process.kill();
   const auto start = std::chrono::steady_clock::now();
-  for (auto& future : futures) EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
+  for (auto& future : futures)
+    EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
   // Far below the peer's timeout (15 s) and the call's (120 s): the loss itself was seen.
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
 }
@@ -90,7 +92,8 @@ TEST_P(PeerFault, KilledAmidLargeTransfersLeavesNoCallBehind) {
     client.connect("teacher/0", peer.address, soon());
     echo({}).get(soon());
     std::vector<Future<EchoReply>> futures;
-    for (int i = 0; i < 6; ++i) futures.push_back(echo({.tensors = {at::ones({4 << 20})}}));
+    for (int i = 0; i < 6; ++i)
+      futures.push_back(echo({.tensors = {at::ones({4 << 20})}}));
     std::this_thread::sleep_for(std::chrono::milliseconds(5 * round));
     peer.process.kill();
     for (auto& future : futures) {
@@ -128,7 +131,8 @@ TEST_P(PeerFault, AFrozenPeerIsLostAfterPeerTimeoutAndMayComeBack) {
   const auto start = std::chrono::steady_clock::now();
   peer.process.send_signal(SIGSTOP);
   EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
-  EXPECT_GE(std::chrono::steady_clock::now() - start, 2000ms) << "not before it was silent for the timeout";
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 2000ms)
+      << "not before it was silent for the timeout";
   peer.process.send_signal(SIGCONT);
   impatient.connect("teacher/0", peer.address, soon());
   EXPECT_EQ(impatient.call("teacher/0", kEcho, {.text = "back"}).get(soon()).text, "back");
@@ -141,7 +145,8 @@ TEST_P(PeerFault, ALongHandlerIsNoSilence) {
   Agent impatient(agent_options("student/1", options));
   auto peer = spawn_server();
   impatient.connect("teacher/0", peer.address, soon());
-  EXPECT_EQ(impatient.call("teacher/0", kEcho, {.text = "slow", .sleep_ms = 5000}).get(soon()).text, "slow");
+  EXPECT_EQ(impatient.call("teacher/0", kEcho, {.text = "slow", .sleep_ms = 5000}).get(soon()).text,
+            "slow");
 }
 
 TEST_P(PeerFault, ACallerThatDiesCancelsItsHandler) {
@@ -152,15 +157,18 @@ TEST_P(PeerFault, ACallerThatDiesCancelsItsHandler) {
   auto caller = ChildProcess::spawn({.role = "caller", .args = {GetParam(), server.address()}});
   EXPECT_EQ(caller.read_line(soon()), "calling");
   const auto deadline = soon();
-  while (*ran == 0 && !deadline.expired()) std::this_thread::sleep_for(1ms);
+  while (*ran == 0 && !deadline.expired())
+    std::this_thread::sleep_for(1ms);
   caller.kill();
-  // The handler of the dead caller would sleep a minute; only its cancellation frees the thread for this one in time.
+  // The handler of the dead caller would sleep a minute; only its cancellation frees the thread for
+  // this one in time.
   client.connect("teacher/1", server.address(), soon());
   EXPECT_EQ(client.call("teacher/1", kEcho, {.text = "free"}).get(soon()).text, "free");
   EXPECT_EQ(server.peers(), std::vector<std::string>{"student/0"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, PeerFault, ::testing::Values("uv", "shm"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Transports, PeerFault, ::testing::Values("uv", "shm"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace retort::rpc::testing

@@ -1,4 +1,5 @@
-// The pieces of the protocol that need no network: frames, proofs, envelopes, errors, descriptors, credits, options.
+// The pieces of the protocol that need no network: frames, proofs, envelopes, errors, descriptors,
+// credits, options.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <tensorpipe/tensorpipe.h>
@@ -42,7 +43,8 @@ TEST(Handshake, ProofsDependOnEverything) {
   EXPECT_EQ(proof.size(), 32u);
   EXPECT_EQ(proof, handshake_mac("secret", "client", c, s));
   EXPECT_NE(proof, handshake_mac("Secret", "client", c, s));
-  EXPECT_NE(proof, handshake_mac("secret", "server", c, s)) << "one side's proof must not be the other's";
+  EXPECT_NE(proof, handshake_mac("secret", "server", c, s))
+      << "one side's proof must not be the other's";
   EXPECT_NE(proof, handshake_mac("secret", "client", hello("student/0", 'c'), s)) << "client nonce";
   EXPECT_NE(proof, handshake_mac("secret", "client", c, hello("teacher/0", 'c'))) << "server nonce";
   EXPECT_NE(proof, handshake_mac("secret", "client", hello("student/1", 'a'), s)) << "client name";
@@ -58,7 +60,8 @@ TEST(Handshake, HelloIsChecked) {
   auto bad = good;
   bad.version = 99;
   EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad)); }), ErrorCode::kMismatch);
-  EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad).substr(0, 12)); }), ErrorCode::kMismatch) << "from the first bytes alone";
+  EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad).substr(0, 12)); }), ErrorCode::kMismatch)
+      << "from the first bytes alone";
   bad = good;
   bad.magic = 0;
   EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad)); }), ErrorCode::kCorrupt);
@@ -71,13 +74,17 @@ TEST(Handshake, HelloIsChecked) {
 }
 
 TEST(Envelope, SplitsWhatItJoined) {
-  const Envelope envelope{.kind = MessageKind::kRequest, .call_id = 7, .method = "m", .timeout_ms = 5};
+  const Envelope envelope{
+      .kind = MessageKind::kRequest, .call_id = 7, .method = "m", .timeout_ms = 5};
   const std::string payload = join_payload(envelope, "body");
   std::string_view body;
   EXPECT_EQ(split_payload(payload, body).call_id, 7u);
   EXPECT_EQ(body, "body");
   EXPECT_EQ(code_of([&] { split_payload(payload + "x", body); }), ErrorCode::kCorrupt);
-  EXPECT_EQ(code_of([&] { split_payload(std::string_view(payload).substr(0, payload.size() - 1), body); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(code_of([&] {
+              split_payload(std::string_view(payload).substr(0, payload.size() - 1), body);
+            }),
+            ErrorCode::kCorrupt);
   auto bad = envelope;
   bad.version = 2;
   EXPECT_EQ(code_of([&] { split_payload(join_payload(bad, ""), body); }), ErrorCode::kCorrupt);
@@ -90,18 +97,21 @@ TEST(Envelope, SplitsWhatItJoined) {
 }
 
 TEST(Envelope, ErrorsKeepCodeMessageOriginAndContext) {
-  const auto sent = Error(ErrorCode::kMismatch, "vocabularies differ", "folder/file.cc:12", {{"ours", "1"}, {"theirs", "2"}});
+  const auto sent = Error(ErrorCode::kMismatch, "vocabularies differ", "folder/file.cc:12",
+                          {{"ours", "1"}, {"theirs", "2"}});
   const auto got = error_from_body(error_to_body(std::make_exception_ptr(sent)));
   EXPECT_EQ(got.code(), ErrorCode::kMismatch);
   EXPECT_EQ(got.message(), "vocabularies differ");
   EXPECT_EQ(got.origin(), "folder/file.cc:12");
   EXPECT_EQ(got.context(), sent.context());
-  const auto untyped = error_from_body(error_to_body(std::make_exception_ptr(std::out_of_range("index 9"))));
+  const auto untyped =
+      error_from_body(error_to_body(std::make_exception_ptr(std::out_of_range("index 9"))));
   EXPECT_EQ(untyped.code(), ErrorCode::kRemote);
   EXPECT_EQ(untyped.message(), "index 9");
   EXPECT_EQ(error_from_body(error_to_body(std::make_exception_ptr(5))).code(), ErrorCode::kRemote);
   auto huge = Error(ErrorCode::kTimeout, std::string(1 << 20, 'x'));
-  for (int i = 0; i < 100; ++i) huge = huge.with("key", std::string(1000, 'y'));
+  for (int i = 0; i < 100; ++i)
+    huge = huge.with("key", std::string(1000, 'y'));
   EXPECT_LT(error_to_body(std::make_exception_ptr(huge)).size(), kMinMessageBytes);
   EXPECT_EQ(code_of([] { checked_code(200); }), ErrorCode::kCorrupt);
 }
@@ -125,7 +135,8 @@ std::shared_ptr<ReceivePool> pool() { return std::make_shared<ReceivePool>(1 << 
 TEST(Descriptor, GoodOnesAreAllocated) {
   tensorpipe::Allocation allocation;
   const auto message =
-      allocate(descriptor(10, {{at::kHalf, {2, 3}}, {at::kLong, {}}, {at::kFloat, {0, 5}}}), 1000, *pool(), allocation);
+      allocate(descriptor(10, {{at::kHalf, {2, 3}}, {at::kLong, {}}, {at::kFloat, {0, 5}}}), 1000,
+               *pool(), allocation);
   EXPECT_EQ(message->payload.size(), 10u);
   ASSERT_EQ(message->tensors.size(), 3u);
   EXPECT_EQ(message->tensors[0].scalar_type(), at::kHalf);
@@ -140,11 +151,15 @@ TEST(Descriptor, LimitsAreCheckedBeforeAllocation) {
     return code_of([&] { allocate(d, max, *pool(), allocation); });
   };
   // These would be terabytes: allocating first would not get as far as the check.
-  EXPECT_EQ(code(descriptor(uint64_t{1} << 50, {}), uint64_t{4} << 30), ErrorCode::kResourceExhausted);
-  EXPECT_EQ(code(descriptor(1, {{at::kByte, {int64_t{1} << 50}}}), uint64_t{4} << 30), ErrorCode::kResourceExhausted);
-  EXPECT_EQ(code(descriptor(600, {{at::kByte, {600}}}), 1000), ErrorCode::kResourceExhausted) << "the sum counts";
-  EXPECT_EQ(code(descriptor(1, std::vector<TensorFormat>(kMaxTensors + 1, {at::kByte, {1}})), 1 << 20),
+  EXPECT_EQ(code(descriptor(uint64_t{1} << 50, {}), uint64_t{4} << 30),
             ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code(descriptor(1, {{at::kByte, {int64_t{1} << 50}}}), uint64_t{4} << 30),
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code(descriptor(600, {{at::kByte, {600}}}), 1000), ErrorCode::kResourceExhausted)
+      << "the sum counts";
+  EXPECT_EQ(
+      code(descriptor(1, std::vector<TensorFormat>(kMaxTensors + 1, {at::kByte, {1}})), 1 << 20),
+      ErrorCode::kResourceExhausted);
 }
 
 TEST(Descriptor, ImpossibleOnesAreCorrupt) {
@@ -159,13 +174,18 @@ TEST(Descriptor, ImpossibleOnesAreCorrupt) {
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata.clear(); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata[0] = 99; }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata[1] = 17; }), ErrorCode::kCorrupt);
-  EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata = TensorFormat{at::kFloat, {-2, -2}}.to_bytes(); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(code([](auto& d) {
+              d.tensors[0].metadata = TensorFormat{at::kFloat, {-2, -2}}.to_bytes();
+            }),
+            ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) {
               d.tensors[0].metadata = TensorFormat{at::kFloat, {int64_t{1} << 62, 4, 1}}.to_bytes();
             }),
             ErrorCode::kCorrupt);
-  EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata = std::string(4096, 'm'); }), ErrorCode::kCorrupt);
-  EXPECT_EQ(code([](auto& d) { d.tensors[0].sourceDevice = tensorpipe::Device("cuda", 0); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata = std::string(4096, 'm'); }),
+            ErrorCode::kCorrupt);
+  EXPECT_EQ(code([](auto& d) { d.tensors[0].sourceDevice = tensorpipe::Device("cuda", 0); }),
+            ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.payloads.clear(); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.payloads.resize(2); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.metadata = "m"; }), ErrorCode::kCorrupt);
@@ -190,7 +210,8 @@ TEST(ReceivePool, ReusesWhatFitsAndKeepsABound) {
   b.reset();
   c.reset();
   larger.reset();
-  EXPECT_EQ(pool->idle_bytes(), 2u << 20) << "the longest unused went: 1 + 2 + 2 MiB is above the bound";
+  EXPECT_EQ(pool->idle_bytes(), 2u << 20)
+      << "the longest unused went: 1 + 2 + 2 MiB is above the bound";
   auto survivor = pool->allocate({at::kByte, {300 << 10}});
   EXPECT_EQ(pool->idle_bytes(), 2u << 20) << "a block four times too large is not wasted on it";
 }
@@ -198,13 +219,15 @@ TEST(ReceivePool, ReusesWhatFitsAndKeepsABound) {
 TEST(Sendable, DevicesWithoutAMapNameIt) {
   RpcOptions options;
   WireMessage message;
-  message.tensors.push_back(at::empty({2}, at::kMeta));  // stands for any device that is not the CPU
+  // stands for any device that is not the CPU
+  message.tensors.push_back(at::empty({2}, at::kMeta));
   try {
     address(message, "teacher/3", 1 << 20, options);
     FAIL() << "a device tensor must not be sendable";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_NE(error.message().find("rpc.device_maps.teacher.0"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("rpc.device_maps.teacher.0"), std::string::npos)
+        << error.message();
   }
   options.device_maps["teacher"]["0"] = 1;
   try {
@@ -219,11 +242,13 @@ TEST(Sendable, DevicesWithoutAMapNameIt) {
 TEST(Credit, WaitsForRoomAndTakesLargeCallsAlone) {
   PeerState peer("p", 100);
   peer.acquire(60, Deadline::after(1s), true);
-  EXPECT_EQ(code_of([&] { peer.acquire(60, Deadline::after(1s), false); }), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code_of([&] { peer.acquire(60, Deadline::after(1s), false); }),
+            ErrorCode::kResourceExhausted);
   EXPECT_EQ(code_of([&] { peer.acquire(60, Deadline::after(5ms), true); }), ErrorCode::kTimeout);
   peer.acquire(40, Deadline::after(1s), false);
   EXPECT_EQ(peer.stats().inflight_bytes, 100u);
-  std::thread waiter([&] { peer.acquire(1000, Deadline::after(30s), true); });  // alone, when all is back
+  // alone, when all is back
+  std::thread waiter([&] { peer.acquire(1000, Deadline::after(30s), true); });
   peer.release(60);
   peer.release(40);
   waiter.join();
@@ -246,15 +271,23 @@ TEST(Options, ValidateNamesTheField) {
     return "valid";
   };
   EXPECT_EQ(message([](auto&) {}), "valid");
-  EXPECT_NE(message([](auto& o) { o.transports = {"shmm"}; }).find("did you mean 'shm'"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.transports = {"shmm"}; }).find("did you mean 'shm'"),
+            std::string::npos);
   EXPECT_NE(message([](auto& o) { o.transports = {}; }).find("rpc.transports"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.transports = {"uv", "uv"}; }).find("twice"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.channels = {"cma"}; }).find("rpc.channels"), std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.timeout = Duration(0); }).find("rpc.timeout"), std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.max_message_bytes = {}; }).find("rpc.max_message_bytes"), std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.peer_timeout = Duration(1000); }).find("rpc.peer_timeout"), std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.device_maps["t"]["x"] = 0; }).find("rpc.device_maps.t"), std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.device_maps["t"] = {{"0", 1}, {"1", 1}}; }).find("one to one"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.timeout = Duration(0); }).find("rpc.timeout"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.max_message_bytes = {}; }).find("rpc.max_message_bytes"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.peer_timeout = Duration(1000); }).find("rpc.peer_timeout"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.device_maps["t"]["x"] = 0; }).find("rpc.device_maps.t"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) {
+              o.device_maps["t"] = {{"0", 1}, {"1", 1}};
+            }).find("one to one"),
+            std::string::npos);
 }
 
 TEST(Address, IsParsed) {

@@ -74,7 +74,8 @@ std::optional<std::string> RawSocket::receive(size_t size) {
   return bytes;
 }
 
-RawPeer::RawPeer(const std::string& address, std::string name, std::string target) : socket(address) {
+RawPeer::RawPeer(const std::string& address, std::string name, std::string target)
+    : socket(address) {
   ours.nonce = random_hex(32);
   ours.name = std::move(name);
   ours.incarnation = random_hex(16);
@@ -105,18 +106,20 @@ void RawPeer::send_hello() { socket.send(detail::frame_bytes(detail::FrameType::
 
 void RawPeer::receive_challenge() {
   const auto frame = receive_frame();
-  if (!frame || frame->first != detail::FrameType::kChallenge) throw Error(ErrorCode::kCorrupt, "no challenge");
+  if (!frame || frame->first != detail::FrameType::kChallenge)
+    throw Error(ErrorCode::kCorrupt, "no challenge");
   theirs = detail::parse_hello(frame->second);
 }
 
 void RawPeer::send_proof(const std::string& secret) {
-  socket.send(
-      detail::frame_bytes(detail::FrameType::kProof, detail::Proof{detail::handshake_mac(secret, "client", ours, theirs)}));
+  socket.send(detail::frame_bytes(detail::FrameType::kProof, detail::Proof{detail::handshake_mac(
+                                                                 secret, "client", ours, theirs)}));
 }
 
 void RawPeer::open_pipes() {
   const auto frame = receive_frame();
-  if (!frame || frame->first != detail::FrameType::kListen) throw Error(ErrorCode::kCorrupt, "no listen frame");
+  if (!frame || frame->first != detail::FrameType::kListen)
+    throw Error(ErrorCode::kCorrupt, "no listen frame");
   listen = from_bytes<detail::Listen>(frame->second);
   for (uint32_t index = 0; index < 2; ++index) {
     pipes_[index] = context_.connect(listen.addresses.at("uv"));
@@ -134,7 +137,8 @@ void RawPeer::connect(const std::string& secret) {
 
 void RawPeer::write(size_t pipe, tensorpipe::Message message) {
   std::promise<void> done;
-  pipes_[pipe]->write(std::move(message), [&](const tensorpipe::Error&) noexcept { done.set_value(); });
+  pipes_[pipe]->write(std::move(message),
+                      [&](const tensorpipe::Error&) noexcept { done.set_value(); });
   if (done.get_future().wait_for(30s) != std::future_status::ready) {
     pipes_[pipe]->close();  // the callback runs, so `done` may go
     context_.close();

@@ -1,4 +1,5 @@
-// A peer that speaks the protocol by hand, so that a test can break every rule at every step. Blocking; deadlines inside.
+// A peer that speaks the protocol by hand, so that a test can break every rule at every step.
+// Blocking; deadlines inside.
 #pragma once
 
 #include <tensorpipe/tensorpipe.h>
@@ -21,7 +22,8 @@ class RawSocket {
   ~RawSocket();
   RawSocket(const RawSocket&) = delete;
   RawSocket& operator=(const RawSocket&) = delete;
-  void send(std::string_view bytes);  // an error of the other side (it may close any time) is ignored
+  // an error of the other side (it may close any time) is ignored
+  void send(std::string_view bytes);
   // nullopt when the other side closed before `size` bytes came.
   std::optional<std::string> receive(size_t size);
   bool closed_by_peer() { return !receive(1).has_value(); }

@@ -41,20 +41,23 @@ std::vector<std::string> environment(const SpawnOptions& options) {
   if (options.program.empty()) {
     added[kRole] = options.role;
     added[kParent] = std::to_string(getpid());
-    for (const auto& arg : options.args) added[kArgs] += arg + "\n";
+    for (const auto& arg : options.args)
+      added[kArgs] += arg + "\n";
   }
   std::vector<std::string> entries;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
     if (added.count(text.substr(0, text.find('='))) == 0) entries.push_back(text);
   }
-  for (const auto& [key, value] : added) entries.push_back(key + "=" + value);
+  for (const auto& [key, value] : added)
+    entries.push_back(key + "=" + value);
   return entries;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
-  for (auto& text : texts) result.push_back(text.data());
+  for (auto& text : texts)
+    result.push_back(text.data());
   result.push_back(nullptr);
   return result;
 }
@@ -79,11 +82,12 @@ ChildProcess ChildProcess::spawn(const SpawnOptions& options) {
     program.assign(path, static_cast<size_t>(length));
   }
   std::vector<std::string> arguments{program};
-  if (!options.program.empty()) arguments.insert(arguments.end(), options.args.begin(), options.args.end());
+  if (!options.program.empty())
+    arguments.insert(arguments.end(), options.args.begin(), options.args.end());
   auto env = environment(options);
   ChildProcess child;
-  const int failure =
-      posix_spawn(&child.pid_, program.c_str(), &actions, &attributes, pointers(arguments).data(), pointers(env).data());
+  const int failure = posix_spawn(&child.pid_, program.c_str(), &actions, &attributes,
+                                  pointers(arguments).data(), pointers(env).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   ::close(to_child.read);
@@ -92,7 +96,8 @@ ChildProcess ChildProcess::spawn(const SpawnOptions& options) {
   child.stdout_ = from_child.read;
   if (failure != 0) {
     child.pid_ = -1;
-    throw Error(ErrorCode::kUnavailable, std::string("posix_spawn: ") + std::strerror(failure)).with("program", program);
+    throw Error(ErrorCode::kUnavailable, std::string("posix_spawn: ") + std::strerror(failure))
+        .with("program", program);
   }
   return child;
 }
@@ -106,7 +111,8 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
 
 ChildProcess::~ChildProcess() {
   if (pid_ > 0) {
-    ::kill(-pid_, SIGKILL);  // the group, so grandchildren too; the group exists until its leader is reaped
+    // the group, so grandchildren too; the group exists until its leader is reaped
+    ::kill(-pid_, SIGKILL);
     if (!exit_code_) ::waitpid(pid_, nullptr, 0);
   }
   close_stdin();
@@ -121,13 +127,19 @@ std::string ChildProcess::read_line(Deadline deadline) {
       return line;
     }
     pollfd entry{stdout_, POLLIN, 0};
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline.remaining().count(), 1 << 30)));
-    if (ready == 0) throw Error(ErrorCode::kTimeout, "the child printed no line by the deadline").with("pid", pid_);
+    const int ready = ::poll(
+        &entry, 1, static_cast<int>(std::min<int64_t>(deadline.remaining().count(), 1 << 30)));
+    if (ready == 0)
+      throw Error(ErrorCode::kTimeout, "the child printed no line by the deadline")
+          .with("pid", pid_);
     if (ready < 0 && errno == EINTR) continue;
     char bytes[4096];
     const auto got = ::read(stdout_, bytes, sizeof bytes);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) throw Error(ErrorCode::kPeerLost, "the child closed its output").with("pid", pid_).with("unread", buffer_);
+    if (got <= 0)
+      throw Error(ErrorCode::kPeerLost, "the child closed its output")
+          .with("pid", pid_)
+          .with("unread", buffer_);
     buffer_.append(bytes, static_cast<size_t>(got));
   }
 }
@@ -165,7 +177,8 @@ bool ChildProcess::running() { return !reap(); }
 
 int ChildProcess::wait(Deadline deadline) {
   while (!reap()) {
-    if (deadline.expired()) throw Error(ErrorCode::kTimeout, "the child did not end by the deadline").with("pid", pid_);
+    if (deadline.expired())
+      throw Error(ErrorCode::kTimeout, "the child did not end by the deadline").with("pid", pid_);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return *exit_code_;
@@ -184,7 +197,8 @@ std::vector<std::string> spawned_args() {
   std::vector<std::string> args;
   const char* text = std::getenv(kArgs);
   std::string rest = text ? text : "";
-  for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) args.push_back(rest.substr(0, end));
+  for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1))
+    args.push_back(rest.substr(0, end));
   return args;
 }
 

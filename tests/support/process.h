@@ -1,12 +1,15 @@
-// Child processes of a test: the same binary, started by posix_spawn in a process group of its own, with a line channel
-// to it and a deadline on every wait. Whatever happens to the test, the child does not outlive it.
+// Child processes of a test: the same binary, started by posix_spawn in a process group of its own,
+// with a line channel to it and a deadline on every wait. Whatever happens to the test, the child
+// does not outlive it.
 //
 //   int main(int argc, char** argv) {
-//     if (auto role = testing_support::spawned_role()) return run_role(*role);   // before GoogleTest looks at argv
+//     // before GoogleTest looks at argv
+//     if (auto role = testing_support::spawned_role()) return run_role(*role);
 //     ...
 //   }
 //   auto child = ChildProcess::spawn({.role = "echo", .args = {address}});
-//   const std::string line = child.read_line(Deadline::after(30s));              // what the child printed to stdout
+//   // what the child printed to stdout
+//   const std::string line = child.read_line(Deadline::after(30s));
 //   EXPECT_EQ(child.wait(Deadline::after(30s)), 0);
 #pragma once
 
@@ -25,7 +28,8 @@ struct SpawnOptions {
   std::string role;                        // what spawned_role() returns in the child
   std::vector<std::string> args;           // what spawned_args() returns in the child
   std::map<std::string, std::string> env;  // added to this process's environment
-  std::string program;                     // empty: this binary; otherwise a program that gets `args` as its arguments
+  // empty: this binary; otherwise a program that gets `args` as its arguments
+  std::string program;
 };
 
 class ChildProcess {
@@ -36,7 +40,8 @@ class ChildProcess {
   ~ChildProcess();  // SIGKILL to the whole group, then reaped
 
   pid_t pid() const { return pid_; }
-  // The next line of the child's stdout, without its end. kTimeout, or kPeerLost when the child closed it.
+  // The next line of the child's stdout, without its end. kTimeout, or kPeerLost when the child
+  // closed it.
   std::string read_line(Deadline deadline);
   void write_line(const std::string& line);  // to the child's stdin
   void close_stdin();
@@ -55,7 +60,8 @@ class ChildProcess {
   std::optional<int> exit_code_;
 };
 
-// In a spawned child: its role (and from then on the child dies with its parent). In the test itself: nullopt.
+// In a spawned child: its role (and from then on the child dies with its parent). In the test
+// itself: nullopt.
 std::optional<std::string> spawned_role();
 std::vector<std::string> spawned_args();
 // In a child: one line to the parent, at once.

@@ -6,7 +6,8 @@
 namespace retort::models {
 namespace {
 
-constexpr const char* kChat = R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}])";
+constexpr const char* kChat =
+    R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}])";
 
 TEST(ChatTemplate, RendersAsTransformers) {
   const Json chats = read_json(golden("chats.json"))["chats"];
@@ -65,7 +66,8 @@ TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
 
 TEST(ChatTemplate, SpansAreBytesInsideTheMarks) {
   const auto chat = ChatTemplate::from_source(
-      "{% for m in messages %}[{{ m.role }}] {% if m.role == 'assistant' %}{% generation %}é{{ m.content }}"
+      "{% for m in messages %}[{{ m.role }}] {% if m.role == 'assistant' %}{% generation %}é{{ "
+      "m.content }}"
       "{% endgeneration %}{% else %}{{ m.content }}{% endif %};{% endfor %}",
       "", "");
   const auto rendered = chat.render(kChat, false);
@@ -87,21 +89,26 @@ TEST(ChatTemplate, ALastCharacterOfSeveralTokensIsWhollyTheAssistants) {
 }
 
 TEST(ChatTemplate, MarksNeverReachTheText) {
-  // The block's text is changed after the block: it cannot be located, and nothing of the marks may be seen.
+  // The block's text is changed after the block: it cannot be located, and nothing of the marks may
+  // be seen.
   const auto captured = ChatTemplate::from_source(
-      "{% set t %}{% generation %} x {% endgeneration %}{% endset %}{{ t | length }}{{ t | trim }}", "", "");
+      "{% set t %}{% generation %} x {% endgeneration %}{% endset %}{{ t | length }}{{ t | trim }}",
+      "", "");
   EXPECT_NE(refusal([&] { captured.render(kChat, false); }).find("generation"), std::string::npos);
-  const auto moved = ChatTemplate::from_source("{% set t %}{% generation %}x{% endgeneration %}{% endset %}<{{ t }}>", "", "");
+  const auto moved = ChatTemplate::from_source(
+      "{% set t %}{% generation %}x{% endgeneration %}{% endset %}<{{ t }}>", "", "");
   const auto rendered = moved.render(kChat, false);
   EXPECT_EQ(rendered.text, "<x>");
   EXPECT_EQ(rendered.generation_spans, (std::vector<std::pair<size_t, size_t>>{{1, 2}}));
 }
 
 TEST(ChatTemplate, RefusesBadSources) {
-  for (const Json entries = read_json(golden("chats.json"))["refused"]; const auto& entry : entries) {
+  for (const Json entries = read_json(golden("chats.json"))["refused"];
+       const auto& entry : entries) {
     const std::string source = entry[0], expected = entry[1];
     SCOPED_TRACE(source);
-    const auto text = refusal([&] { ChatTemplate::from_source(source, "", "").render(kChat, false); });
+    const auto text =
+        refusal([&] { ChatTemplate::from_source(source, "", "").render(kChat, false); });
     EXPECT_NE(text.find(expected), std::string::npos) << text;
     EXPECT_NE(text.find("chat template"), std::string::npos) << text;
   }
@@ -114,8 +121,9 @@ TEST(ChatTemplate, NamesTheLineOfASyntaxError) {
 
 TEST(ChatTemplate, RefusesBadConversations) {
   const auto chat = ChatTemplate::from_source("{{ messages[0].content }}", "", "");
-  for (const char* messages : {"", "[]", "{}", "null", "[1]", "[[]]", "[{\"role\": \"user\"", "[\"x\"]",
-                               "[{\"content\": \"\\ud800\"}]", "[{\"content\": \"\xff\"}]"}) {
+  for (const char* messages :
+       {"", "[]", "{}", "null", "[1]", "[[]]", "[{\"role\": \"user\"", "[\"x\"]",
+        "[{\"content\": \"\\ud800\"}]", "[{\"content\": \"\xff\"}]"}) {
     SCOPED_TRACE(messages);
     refusal([&] { chat.render(messages, false); });
   }
@@ -125,7 +133,8 @@ TEST(ChatTemplate, RefusesBadConversations) {
 }
 
 TEST(ChatTemplate, EndlessRecursionIsAnError) {
-  const auto chat = ChatTemplate::from_source("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "", "");
+  const auto chat =
+      ChatTemplate::from_source("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "", "");
   refusal([&] { chat.render(kChat, false); });
 }
 
@@ -134,14 +143,20 @@ TEST(ChatTemplate, LoadsFromAFolder) {
   const auto config = folder.path() / "tokenizer_config.json";
   EXPECT_FALSE(ChatTemplate::load(folder.path()).exists());
   EXPECT_FALSE(ChatTemplate::load(folder.path()).has_generation_marks());
-  EXPECT_NE(refusal([&] { ChatTemplate::load(folder.path()).render(kChat, false); }).find("no chat template"), std::string::npos);
-  write_file_atomically(config, R"({"chat_template": "{{ bos_token }}A{{ eos_token }}", "eos_token": {"content": "E"}})");
+  EXPECT_NE(refusal([&] {
+              ChatTemplate::load(folder.path()).render(kChat, false);
+            }).find("no chat template"),
+            std::string::npos);
+  write_file_atomically(
+      config,
+      R"({"chat_template": "{{ bos_token }}A{{ eos_token }}", "eos_token": {"content": "E"}})");
   write_file_atomically(folder.path() / "special_tokens_map.json", R"({"bos_token": "B"})");
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false).text, "BAE");
-  write_file_atomically(config,
-                        R"({"chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]})");
+  write_file_atomically(config, R"({"chat_template": [{"name": "tool_use", "template": "T"},)"
+                                R"( {"name": "default", "template": "D"}]})");
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false).text, "D");
-  write_file_atomically(folder.path() / "chat_template.jinja", "J{% generation %}{% endgeneration %}");
+  write_file_atomically(folder.path() / "chat_template.jinja",
+                        "J{% generation %}{% endgeneration %}");
   const auto jinja = ChatTemplate::load(folder.path());
   EXPECT_EQ(jinja.render(kChat, false).text, "J");
   EXPECT_TRUE(jinja.has_generation_marks());
@@ -156,7 +171,8 @@ TEST(ChatTemplate, WithoutMarksAChangedPrefixIsRefused) {
   const auto tokenizer = Tokenizer::load(golden("gpt2"));
   // Only the last answer is shown whole: an earlier one renders differently on its own.
   const auto chat = ChatTemplate::from_source(
-      "{% for m in messages %}{{ m.role }}:{{ m.content if loop.last else '...' }}\n{% endfor %}", "", "");
+      "{% for m in messages %}{{ m.role }}:{{ m.content if loop.last else '...' }}\n{% endfor %}",
+      "", "");
   EXPECT_EQ(tokenize_chat(tokenizer, chat, R"([{"role": "user", "content": "q"}])").assistant,
             std::vector<uint8_t>(tokenizer.encode("user:q\n", false).size(), 0));
   const auto text = refusal([&] { tokenize_chat(tokenizer, chat, kChat); });

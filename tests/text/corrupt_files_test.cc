@@ -12,7 +12,8 @@ namespace {
 class CorruptFiles : public testing::Test {
  protected:
   void write(const std::string& name, std::string_view content) {
-    std::ofstream(folder_.path() / name, std::ios::binary) << content;  // many files: no sync for each
+    // many files: no sync for each
+    std::ofstream(folder_.path() / name, std::ios::binary) << content;
   }
   const std::filesystem::path& path() const { return folder_.path(); }
 
@@ -48,10 +49,13 @@ TEST_F(CorruptFiles, ALackingFileIsNamed) {
 }
 
 TEST_F(CorruptFiles, RefusesWhatIsNoTokenizer) {
-  for (const std::string content :
-       {"", "{", "null", "[]", "{}", "\"text\"", "\xff\xfe", R"({"model": null})", R"({"model": {"type": "BPE"}})",
-        R"({"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}})",
-        R"({"version": "1.0", "added_tokens": [], "model": {"type": "Nope", "vocab": {"a": 0}}})"}) {
+  for (
+      const std::string content :
+      {"", "{", "null", "[]", "{}", "\"text\"", "\xff\xfe", R"({"model": null})",
+       R"({"model": {"type": "BPE"}})",
+       R"({"version": "1.0", "added_tokens": [], "model": {"type": "BPE",)"
+       R"( "vocab": {}, "merges": []}})",
+       R"({"version": "1.0", "added_tokens": [], "model": {"type": "Nope", "vocab": {"a": 0}}})"}) {
     write("tokenizer.json", content);
     SCOPED_TRACE(content);
     EXPECT_FALSE(loads());
@@ -75,7 +79,8 @@ TEST_F(CorruptFiles, RefusesBrokenParts) {
   EXPECT_TRUE(broken([](Json& j) { j["model"]["vocab"]["zzz"] = 4294967295u; }));
   EXPECT_TRUE(broken([](Json& j) { j["model"]["vocab"] = Json::array(); }));
   EXPECT_TRUE(broken([](Json& j) { j["pre_tokenizer"]["type"] = "Nothing"; }));
-  EXPECT_TRUE(broken([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(["; }));
+  EXPECT_TRUE(
+      broken([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(["; }));
   EXPECT_TRUE(broken([](Json& j) { j["added_tokens"][0]["id"] = "x"; }));
   EXPECT_TRUE(broken([](Json& j) { j["decoder"] = 5; }));
 }
@@ -83,10 +88,11 @@ TEST_F(CorruptFiles, RefusesBrokenParts) {
 TEST_F(CorruptFiles, RefusesBrokenConfiguration) {
   std::filesystem::copy_file(golden("gpt2") / "tokenizer.json", path() / "tokenizer.json");
   for (const char* content :
-       {"", "[", "[]", R"({"eos_token": 5})", R"({"eos_token": {"text": "x"}})", R"({"added_tokens_decoder": []})",
-        R"({"added_tokens_decoder": {"one": {"content": "x"}}})", R"({"additional_special_tokens": 1})",
-        R"({"added_tokens_decoder": {"1": {"content": "x", "special": "y"}}})", R"({"clean_up_tokenization_spaces": "yes"})",
-        R"({"chat_template": {}})"}) {
+       {"", "[", "[]", R"({"eos_token": 5})", R"({"eos_token": {"text": "x"}})",
+        R"({"added_tokens_decoder": []})", R"({"added_tokens_decoder": {"one": {"content": "x"}}})",
+        R"({"additional_special_tokens": 1})",
+        R"({"added_tokens_decoder": {"1": {"content": "x", "special": "y"}}})",
+        R"({"clean_up_tokenization_spaces": "yes"})", R"({"chat_template": {}})"}) {
     write("tokenizer_config.json", content);
     SCOPED_TRACE(content);
     EXPECT_FALSE(loads());
@@ -115,7 +121,8 @@ void mutate(Json& json, std::mt19937& random) {
     std::advance(it, random() % at->size());
     at = &*it;
   }
-  static const Json kValues[] = {nullptr, true, -1, 0, 1e300, 4294967296u, "", "é", Json::array(), Json::object()};
+  static const Json kValues[] = {nullptr,       true,          -1, 0, 1e300, 4294967296u, "", "é",
+                                 Json::array(), Json::object()};
   *at = kValues[random() % std::size(kValues)];
 }
 
@@ -131,7 +138,8 @@ TEST_F(CorruptFiles, SurvivesRandomDamage) {
       write("tokenizer.json", json.dump());
       (loads() ? accepted : refused)++;
       std::string bytes = text;
-      for (int i = 0; i < 3; ++i) bytes[random() % bytes.size()] = static_cast<char>(random());
+      for (int i = 0; i < 3; ++i)
+        bytes[random() % bytes.size()] = static_cast<char>(random());
       write("tokenizer.json", bytes);
       (loads() ? accepted : refused)++;
     }
@@ -142,8 +150,10 @@ TEST_F(CorruptFiles, SurvivesRandomDamage) {
 
 TEST_F(CorruptFiles, DamagedTemplatesNeverEndTheProcess) {
   std::mt19937 random(7);
-  const char* messages = R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}])";
-  const std::string parts[] = {"{%", "%}", "{{", "}}", "{#", "#}", "'", "-%}", "{% raw %}", "{% generation %}", "\n"};
+  const char* messages =
+      R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}])";
+  const std::string parts[] = {
+      "{%", "%}", "{{", "}}", "{#", "#}", "'", "-%}", "{% raw %}", "{% generation %}", "\n"};
   for (const Json chats = read_json(golden("chats.json"))["chats"]; const auto& chat : chats) {
     const std::string good = chat["template"];
     for (int round = 0; round < 40; ++round) {

@@ -15,7 +15,9 @@ namespace retort::models {
 
 using Json = nlohmann::ordered_json;
 
-inline std::filesystem::path golden(const std::string& name) { return std::filesystem::path(RETORT_TEXT_GOLDENS) / name; }
+inline std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(RETORT_TEXT_GOLDENS) / name;
+}
 inline Json read_json(const std::filesystem::path& path) { return Json::parse(read_file(path)); }
 
 // A new folder that goes away with the object.
@@ -23,7 +25,8 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "retort-text-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw Error(ErrorCode::kUnavailable, "cannot make a temporary folder");
+    if (mkdtemp(name.data()) == nullptr)
+      throw Error(ErrorCode::kUnavailable, "cannot make a temporary folder");
     path_ = name;
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
@@ -35,7 +38,8 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// The message of the kInvalidArgument that `body` throws; a test failure if it throws anything else or nothing.
+// The message of the kInvalidArgument that `body` throws; a test failure if it throws anything else
+// or nothing.
 template <class Body>
 std::string refusal(Body body) {
   try {

@@ -60,7 +60,9 @@ TEST_P(TokenizerParity, KnowsTheVocabularyAndTheSpecialTokens) {
   EXPECT_EQ(tokenizer_.id_to_token(-1), "");
   EXPECT_EQ(tokenizer_.id_to_token(static_cast<int32_t>(tokens.size())), "");
   EXPECT_EQ(tokenizer_.token_to_id("no such token"), -1);
-  const auto id = [&](const char* name) { return cases_[name].is_null() ? -1 : cases_[name].get<int32_t>(); };
+  const auto id = [&](const char* name) {
+    return cases_[name].is_null() ? -1 : cases_[name].get<int32_t>();
+  };
   EXPECT_EQ(tokenizer_.eos_id(), id("eos"));
   EXPECT_EQ(tokenizer_.bos_id(), id("bos"));
   EXPECT_EQ(tokenizer_.pad_id(), id("pad"));
@@ -71,7 +73,8 @@ TEST_P(TokenizerParity, KnowsTheVocabularyAndTheSpecialTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerParity,
-                         testing::Values("gpt2", "qwen", "llama3", "llama2", "mistral", "wordpiece", "unigram"),
+                         testing::Values("gpt2", "qwen", "llama3", "llama2", "mistral", "wordpiece",
+                                         "unigram"),
                          [](const auto& info) { return info.param; });
 
 TEST(Tokenizer, ThreadsShareOne) {
@@ -89,14 +92,16 @@ TEST(Tokenizer, ThreadsShareOne) {
       }
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads)
+    thread.join();
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
 TEST(Tokenizer, RefusesWhatIsNoText) {
   const auto tokenizer = Tokenizer::load(golden("gpt2"));
   EXPECT_NE(refusal([&] { tokenizer.encode("ab\xff", false); }).find("UTF-8"), std::string::npos);
-  EXPECT_NE(refusal([&] { tokenizer.encode_with_offsets("\xe2\x82", true); }).find("at 0"), std::string::npos);
+  EXPECT_NE(refusal([&] { tokenizer.encode_with_offsets("\xe2\x82", true); }).find("at 0"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { tokenizer.decode(Ids{1, -5}, false); }).find("-5"), std::string::npos);
 }
 
@@ -156,9 +161,15 @@ TEST(Tokenizer, ProcessingFingerprint) {
     return tokenizer.processing_fingerprint();
   };
   EXPECT_EQ(changed("same", [](Json&) {}), expected);
-  EXPECT_NE(changed("normalizer", [](Json& json) { json["normalizer"]["type"] = "NFD"; }), expected);
-  EXPECT_NE(changed("merges", [](Json& json) { std::swap(json["model"]["merges"][0], json["model"]["merges"][1]); }), expected);
-  EXPECT_NE(changed("pieces", [](Json& json) { json["pre_tokenizer"]["pretokenizers"].erase(0); }), expected);
+  EXPECT_NE(changed("normalizer", [](Json& json) { json["normalizer"]["type"] = "NFD"; }),
+            expected);
+  EXPECT_NE(changed("merges",
+                    [](Json& json) {
+                      std::swap(json["model"]["merges"][0], json["model"]["merges"][1]);
+                    }),
+            expected);
+  EXPECT_NE(changed("pieces", [](Json& json) { json["pre_tokenizer"]["pretokenizers"].erase(0); }),
+            expected);
   // Merges as "a b" are the same merges as ["a", "b"].
   EXPECT_EQ(changed("old",
                     [](Json& json) {
@@ -176,7 +187,9 @@ TEST(Tokenizer, SpecialTokensAreStringsOrObjects) {
   TemporaryFolder folder;
   copy_golden("gpt2", folder.path() / "a");
   const auto config = folder.path() / "a/tokenizer_config.json";
-  write_file_atomically(config, R"({"eos_token": {"__type": "AddedToken", "content": "<|endoftext|>"}, "pad_token": null})");
+  write_file_atomically(
+      config,
+      R"({"eos_token": {"__type": "AddedToken", "content": "<|endoftext|>"}, "pad_token": null})");
   auto tokenizer = Tokenizer::load(folder.path() / "a");
   EXPECT_EQ(tokenizer.eos_id(), tokenizer.token_to_id("<|endoftext|>"));
   EXPECT_EQ(tokenizer.bos_id(), -1);
@@ -185,7 +198,8 @@ TEST(Tokenizer, SpecialTokensAreStringsOrObjects) {
   tokenizer = Tokenizer::load(folder.path() / "a");
   EXPECT_EQ(tokenizer.eos_id(), -1);
   write_file_atomically(config, R"({"eos_token": ["x"]})");
-  EXPECT_NE(refusal([&] { Tokenizer::load(folder.path() / "a"); }).find("eos_token"), std::string::npos);
+  EXPECT_NE(refusal([&] { Tokenizer::load(folder.path() / "a"); }).find("eos_token"),
+            std::string::npos);
 }
 
 }  // namespace

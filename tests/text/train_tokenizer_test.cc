@@ -13,15 +13,19 @@ namespace {
 std::vector<std::string> corpus() {
   std::vector<std::string> texts;
   const Json cases = read_json(golden("gpt2") / "cases.json");
-  for (const auto& entry : cases["texts"]) texts.push_back(entry["text"]);
+  for (const auto& entry : cases["texts"])
+    texts.push_back(entry["text"]);
   for (int i = 0; i < 60; ++i) {
-    texts.push_back("the student number " + std::to_string(i * 37) + " learns what the teacher knows, token by token.");
-    texts.push_back("<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n");
+    texts.push_back("the student number " + std::to_string(i * 37) +
+                    " learns what the teacher knows, token by token.");
+    texts.push_back(
+        "<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n");
   }
   return texts;
 }
 
-constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"};
+constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
+                                  "special_tokens_map.json"};
 
 TEST(TrainTokenizer, RoundTripsEveryText) {
   TemporaryFolder folder;
@@ -32,7 +36,8 @@ TEST(TrainTokenizer, RoundTripsEveryText) {
   EXPECT_EQ(tokenizer.eos_id(), tokenizer.token_to_id("<|im_end|>"));
   EXPECT_EQ(tokenizer.pad_id(), tokenizer.token_to_id("<|endoftext|>"));
   EXPECT_EQ(tokenizer.bos_id(), -1);
-  for (const Json entries = read_json(golden("gpt2") / "cases.json")["texts"]; const auto& entry : entries) {
+  for (const Json entries = read_json(golden("gpt2") / "cases.json")["texts"];
+       const auto& entry : entries) {
     const std::string text = entry["text"];
     SCOPED_TRACE(testing::PrintToString(text));
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), false), text);
@@ -53,10 +58,12 @@ TEST(TrainTokenizer, SpecialTokensAreWholeAndLeaveNoMerges) {
   TemporaryFolder folder;
   train_tokenizer(corpus(), {.vocab_size = 420}, folder.path());
   const auto tokenizer = Tokenizer::load(folder.path());
-  EXPECT_EQ(tokenizer.encode("<|im_start|><|im_end|><|endoftext|>", false), (std::vector<int32_t>{1, 2, 0}));
+  EXPECT_EQ(tokenizer.encode("<|im_start|><|im_end|><|endoftext|>", false),
+            (std::vector<int32_t>{1, 2, 0}));
   EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{1, 2, 0}, true), "");
   for (int32_t id = 3; id < tokenizer.vocab_size(); ++id) {
-    EXPECT_EQ(tokenizer.id_to_token(id).find("im_"), std::string::npos) << tokenizer.id_to_token(id);
+    EXPECT_EQ(tokenizer.id_to_token(id).find("im_"), std::string::npos)
+        << tokenizer.id_to_token(id);
   }
 }
 
@@ -73,7 +80,8 @@ TEST(TrainTokenizer, DependsOnTheTextsAlone) {
   }
   texts.push_back("zqzq zqzq zqzq zqzq zqzq zqzq zqzq zqzq");
   train_tokenizer(texts, {.vocab_size = 500}, folder.path() / "d");
-  EXPECT_NE(read_file(folder.path() / "a/tokenizer.json"), read_file(folder.path() / "d/tokenizer.json"));
+  EXPECT_NE(read_file(folder.path() / "a/tokenizer.json"),
+            read_file(folder.path() / "d/tokenizer.json"));
 }
 
 TEST(TrainTokenizer, ChatTemplateMarksTheAnswerAndItsEnd) {
@@ -82,8 +90,11 @@ TEST(TrainTokenizer, ChatTemplateMarksTheAnswerAndItsEnd) {
   const auto tokenizer = Tokenizer::load(folder.path());
   const auto chat = ChatTemplate::load(folder.path());
   ASSERT_TRUE(chat.has_generation_marks());
-  const char* messages = R"([{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "a"},
-    {"type": "text", "text": "b"}]}, {"role": "assistant", "content": " Yo \n"}, {"role": "user", "content": "c"}])";
+  const char* messages =
+      R"([{"role": "system", "content": "S"}, {"role": "user",
+     "content": [{"type": "text", "text": "a"},
+    {"type": "text", "text": "b"}]}, {"role": "assistant", "content": " Yo \n"},
+     {"role": "user", "content": "c"}])";
   const std::string expected =
       "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
       " Yo \n<|im_end|>\n<|im_start|>user\nc<|im_end|>\n";
@@ -99,8 +110,9 @@ TEST(TrainTokenizer, ChatTemplateMarksTheAnswerAndItsEnd) {
 
 TEST(TrainTokenizer, KeepsTheOrderOfOwnSpecialTokens) {
   TemporaryFolder folder;
-  TokenizerTrainOptions options{.vocab_size = 261,
-                                .special_tokens = {"<|x|>", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<é>"}};
+  TokenizerTrainOptions options{
+      .vocab_size = 261,
+      .special_tokens = {"<|x|>", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<é>"}};
   train_tokenizer({"abc"}, options, folder.path());
   const auto tokenizer = Tokenizer::load(folder.path());
   EXPECT_EQ(tokenizer.vocab_size(), 261);
@@ -117,11 +129,16 @@ TEST(TrainTokenizer, RefusesBadOptions) {
   EXPECT_NE(train({.vocab_size = 258}).find("vocab_size"), std::string::npos);
   EXPECT_NE(train({.vocab_size = -1}).find("vocab_size"), std::string::npos);
   EXPECT_NE(train({.special_tokens = {"<|endoftext|>"}}).find("im_start"), std::string::npos);
-  EXPECT_NE(train({.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", ""}}).find("empty"), std::string::npos);
-  EXPECT_NE(train({.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "a"}}).find("twice"),
+  EXPECT_NE(
+      train({.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", ""}}).find("empty"),
+      std::string::npos);
+  EXPECT_NE(train({.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "a"}})
+                .find("twice"),
             std::string::npos);
   for (const char* ordinary : {"a", "\u00e9"}) {
-    const auto text = train({.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", ordinary}}, "the the the the");
+    const auto text =
+        train({.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", ordinary}},
+              "the the the the");
     EXPECT_NE(text.find("ordinary token"), std::string::npos) << ordinary;
   }
   EXPECT_NE(train({}, "\xff").find("training text 0"), std::string::npos);

@@ -17,7 +17,9 @@ inline RtSlice borrow(std::string_view text) {
   // The data of an empty view may be null, which means "absent" to the crate.
   return {reinterpret_cast<const uint8_t*>(text.empty() ? "" : text.data()), text.size()};
 }
-inline RtSlice borrow_optional(const std::optional<std::string>& text) { return text ? borrow(*text) : RtSlice{nullptr, 0}; }
+inline RtSlice borrow_optional(const std::optional<std::string>& text) {
+  return text ? borrow(*text) : RtSlice{nullptr, 0};
+}
 
 // A string from the crate, freed with the object.
 class RustString {
@@ -34,12 +36,14 @@ class RustString {
   RtString raw_{nullptr, 0};
 };
 
-// Calls `function(arguments..., error)` and throws kInvalidArgument with its error text after `context`.
+// Calls `function(arguments..., error)` and throws kInvalidArgument with its error text after
+// `context`.
 template <class Function, class... Arguments>
 void call_rust(const std::string& context, Function function, Arguments... arguments) {
   RustString error;
   if (function(arguments..., error.out()) != 0) {
-    throw Error(ErrorCode::kInvalidArgument, context.empty() ? error.str() : context + ": " + error.str());
+    throw Error(ErrorCode::kInvalidArgument,
+                context.empty() ? error.str() : context + ": " + error.str());
   }
 }
 
@@ -50,9 +54,10 @@ inline std::optional<std::string> read_if_exists(const std::filesystem::path& pa
 
 // The files of a model folder that say what is special and how a chat is written.
 struct TextFiles {
-  std::optional<std::string> config;         // tokenizer_config.json
-  std::optional<std::string> special_map;    // special_tokens_map.json
-  std::optional<std::string> chat_template;  // chat_template.jinja, else the template of tokenizer_config.json
+  std::optional<std::string> config;       // tokenizer_config.json
+  std::optional<std::string> special_map;  // special_tokens_map.json
+  // chat_template.jinja, else the template of tokenizer_config.json
+  std::optional<std::string> chat_template;
 
   static TextFiles read(const std::filesystem::path& folder) {
     TextFiles files;

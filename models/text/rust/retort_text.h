@@ -1,8 +1,8 @@
 /* The C ABI of the Rust crate: tokenizers, chat templates, training.
  *
- * Functions that return int32_t return 0 when done, 1 for an error and 2 for a caught panic; then `error` holds a UTF-8
- * text to free and the other outputs are untouched. Nothing unwinds into the caller. Handles may be used from any
- * thread at once; they are immutable. */
+ * Functions that return int32_t return 0 when done, 1 for an error and 2 for a caught panic; then
+ * `error` holds a UTF-8 text to free and the other outputs are untouched. Nothing unwinds into the
+ * caller. Handles may be used from any thread at once; they are immutable. */
 #pragma once
 
 #include <stdbool.h>
@@ -42,36 +42,44 @@ void rt_tokens_free(RtTokens tokens);
 void rt_spans_free(RtSpans spans);
 
 /* config_json and special_map_json may be absent. */
-int32_t rt_tokenizer_open(RtSlice tokenizer_json, RtSlice config_json, RtSlice special_map_json, RtTokenizer** out,
-                          RtString* error);
+int32_t rt_tokenizer_open(RtSlice tokenizer_json, RtSlice config_json, RtSlice special_map_json,
+                          RtTokenizer** out, RtString* error);
 void rt_tokenizer_free(RtTokenizer* tokenizer);
 RtInfo rt_tokenizer_info(const RtTokenizer* tokenizer);
-int32_t rt_tokenizer_encode(const RtTokenizer* tokenizer, RtSlice text, bool add_special_tokens, bool with_offsets, RtTokens* out,
-                            RtString* error);
-int32_t rt_tokenizer_decode(const RtTokenizer* tokenizer, const int32_t* ids, size_t len, bool skip_special_tokens, RtString* out,
-                            RtString* error);
-int32_t rt_tokenizer_id_to_token(const RtTokenizer* tokenizer, int32_t id, RtString* out, RtString* error);
-int32_t rt_tokenizer_token_to_id(const RtTokenizer* tokenizer, RtSlice token, int32_t* out, RtString* error);
-/* Entries with id < limit (limit <= 0: all) by id: id, length (4 bytes little-endian each), token, special flag (1 byte). */
-int32_t rt_tokenizer_vocabulary(const RtTokenizer* tokenizer, int64_t limit, RtString* out, RtString* error);
+int32_t rt_tokenizer_encode(const RtTokenizer* tokenizer, RtSlice text, bool add_special_tokens,
+                            bool with_offsets, RtTokens* out, RtString* error);
+int32_t rt_tokenizer_decode(const RtTokenizer* tokenizer, const int32_t* ids, size_t len,
+                            bool skip_special_tokens, RtString* out, RtString* error);
+int32_t rt_tokenizer_id_to_token(const RtTokenizer* tokenizer, int32_t id, RtString* out,
+                                 RtString* error);
+int32_t rt_tokenizer_token_to_id(const RtTokenizer* tokenizer, RtSlice token, int32_t* out,
+                                 RtString* error);
+/* Entries with id < limit (limit <= 0: all) by id: id, length (4 bytes little-endian each), token,
+ * special flag (1 byte). */
+int32_t rt_tokenizer_vocabulary(const RtTokenizer* tokenizer, int64_t limit, RtString* out,
+                                RtString* error);
 /* Model without vocabulary, normaliser and pre-tokenizer as JSON with sorted keys. */
 int32_t rt_tokenizer_processing(const RtTokenizer* tokenizer, RtString* out, RtString* error);
 
 /* The chat template in tokenizer_config.json. */
 int32_t rt_config_template(RtSlice config_json, bool* found, RtString* out, RtString* error);
 /* The named special tokens of a folder as a JSON object of strings. */
-int32_t rt_special_tokens(RtSlice config_json, RtSlice special_map_json, RtString* out, RtString* error);
+int32_t rt_special_tokens(RtSlice config_json, RtSlice special_map_json, RtString* out,
+                          RtString* error);
 /* variables_json: an object of strings that the template sees (bos_token, ...). */
 int32_t rt_template_open(RtSlice source, RtSlice variables_json, RtTemplate** out, RtString* error);
 void rt_template_free(RtTemplate* chat);
 bool rt_template_has_marks(const RtTemplate* chat);
-/* assistant_spans: without marks, find the spans by rendering prefixes (add_generation_prompt is then ignored). */
-int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json, bool add_generation_prompt, bool assistant_spans,
-                           RtString* out, RtSpans* spans, RtString* error);
+/* assistant_spans: without marks, find the spans by rendering prefixes (add_generation_prompt is
+ * then ignored). */
+int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json,
+                           bool add_generation_prompt, bool assistant_spans, RtString* out,
+                           RtSpans* spans, RtString* error);
 
 /* tokenizer.json of a byte-level BPE; *reached is the size of its vocabulary. */
-int32_t rt_train(const RtSlice* texts, size_t num_texts, const RtSlice* special_tokens, size_t num_special_tokens,
-                 size_t vocab_size, int64_t* reached, RtString* out, RtString* error);
+int32_t rt_train(const RtSlice* texts, size_t num_texts, const RtSlice* special_tokens,
+                 size_t num_special_tokens, size_t vocab_size, int64_t* reached, RtString* out,
+                 RtString* error);
 
 #ifdef __cplusplus
 }

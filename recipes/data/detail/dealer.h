@@ -11,11 +11,13 @@ namespace retort::data::detail {
 class Dealer {
  public:
   explicit Dealer(const BatchOptions& options)
-      : options_(options), tokens_(static_cast<size_t>(options.micro_batches * options.dp_size), 0) {}
+      : options_(options),
+        tokens_(static_cast<size_t>(options.micro_batches * options.dp_size), 0) {}
 
   bool has_room(const Pack& pack) const {
     if (closed_) return false;
-    if (options_.tokens_per_micro_batch > 0) return tokens_[slot()] + pack.tokens <= options_.tokens_per_micro_batch;
+    if (options_.tokens_per_micro_batch > 0)
+      return tokens_[slot()] + pack.tokens <= options_.tokens_per_micro_batch;
     return dealt_ < options_.rows_per_micro_batch * options_.micro_batches * options_.dp_size;
   }
   int64_t rank() const { return dealt_ % options_.dp_size; }

@@ -26,13 +26,15 @@ constexpr size_t kChunkBytes = size_t{1} << 20;
 
 void inflate_all(const fs::path& path, std::string_view input, AtomicFile& out) {
   z_stream stream{};
-  if (inflateInit2(&stream, 15 + 16) != Z_OK) throw Error(ErrorCode::kResourceExhausted, "zlib cannot start");
+  if (inflateInit2(&stream, 15 + 16) != Z_OK)
+    throw Error(ErrorCode::kResourceExhausted, "zlib cannot start");
   const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
   std::vector<char> buffer(kChunkBytes);
   bool member_open = true;
   while (member_open || !input.empty()) {
     if (!member_open) {
-      if (input.find_first_not_of('\0') == std::string_view::npos) return;  // tape padding, as gzip accepts
+      // tape padding, as gzip accepts
+      if (input.find_first_not_of('\0') == std::string_view::npos) return;
       if (inflateReset(&stream) != Z_OK) damaged(path, "zlib cannot start the next member");
       member_open = true;
     }
@@ -56,7 +58,8 @@ void inflate_all(const fs::path& path, std::string_view input, AtomicFile& out) 
 }
 
 void unzstd_all(const fs::path& path, std::string_view input, AtomicFile& out) {
-  const std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
+  const std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(),
+                                                                        ZSTD_freeDStream);
   if (!stream) throw Error(ErrorCode::kResourceExhausted, "zstd cannot start");
   std::vector<char> buffer(kChunkBytes);
   ZSTD_inBuffer in{input.data(), input.size(), 0};
@@ -79,7 +82,8 @@ fs::path decompressed(const fs::path& path, const fs::path& cache) {
   const bool gzip = bytes.starts_with("\x1f\x8b"), zstd = bytes.starts_with("\x28\xb5\x2f\xfd");
   if (!gzip && !zstd) {
     const std::string extension = path.extension().string();
-    if (extension == ".gz" || extension == ".zst") damaged(path, "it does not begin like a " + extension + " file");
+    if (extension == ".gz" || extension == ".zst")
+      damaged(path, "it does not begin like a " + extension + " file");
     return path;
   }
   const fs::path folder = cache.empty() ? path.parent_path() : cache;
@@ -88,7 +92,9 @@ fs::path decompressed(const fs::path& path, const fs::path& cache) {
   if (!folder.empty()) {
     std::error_code error;
     fs::create_directories(folder, error);
-    if (error) throw Error(ErrorCode::kUnavailable, folder.string() + ": cannot be made: " + error.message());
+    if (error)
+      throw Error(ErrorCode::kUnavailable,
+                  folder.string() + ": cannot be made: " + error.message());
   }
   RETORT_LOG(kInfo) << "decompressing " << path.string() << " into " << plain.string();
   AtomicFile out(plain);

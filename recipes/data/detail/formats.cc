@@ -8,7 +8,8 @@ namespace retort::data::detail {
 namespace {
 
 constexpr std::string_view kAlpacaWithInput =
-    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Below is an instruction that describes a task, paired with an input that provides further "
+    "context. "
     "Write a response that appropriately completes the request.\n\n### Instruction:\n";
 constexpr std::string_view kAlpacaAlone =
     "Below is an instruction that describes a task. "
@@ -18,36 +19,43 @@ std::string chat_role(const std::string& from, size_t turn) {
   if (from == "human" || from == "user") return "user";
   if (from == "gpt" || from == "assistant") return "assistant";
   if (from == "system") return "system";
-  bad_row("conversations[" + std::to_string(turn) + "].from is '" + from + "'; expected human, gpt, user, assistant or system");
+  bad_row("conversations[" + std::to_string(turn) + "].from is '" + from +
+          "'; expected human, gpt, user, assistant or system");
 }
 
 const Json& member(const Json& object, const std::string& name, const std::string& where) {
   const auto found = object.find(name);
-  if (found == object.end() || !found->is_string()) bad_row(where + "." + name + " is missing or not a string");
+  if (found == object.end() || !found->is_string())
+    bad_row(where + "." + name + " is missing or not a string");
   return *found;
 }
 
 }  // namespace
 
 std::string alpaca_prompt(const Row& row) {
-  refuse_columns(row, {"history", "system"}, "is not part of the alpaca prompt; use messages rows for several turns");
+  refuse_columns(row, {"history", "system"},
+                 "is not part of the alpaca prompt; use messages rows for several turns");
   const std::string& instruction = row.text("instruction");
   const std::string input = row.optional_text("input");
   if (input.empty()) return std::string(kAlpacaAlone) + instruction + "\n\n### Response:\n";
-  return std::string(kAlpacaWithInput) + instruction + "\n\n### Input:\n" + input + "\n\n### Response:\n";
+  return std::string(kAlpacaWithInput) + instruction + "\n\n### Input:\n" + input +
+         "\n\n### Response:\n";
 }
 
 Json sharegpt_messages(const Row& row) {
   const Json& turns = row.require("conversations");
-  if (!turns.is_array() || turns.empty()) bad_row("'conversations' must be a non-empty array of {from, value}");
+  if (!turns.is_array() || turns.empty())
+    bad_row("'conversations' must be a non-empty array of {from, value}");
   Json messages = Json::array();
   if (const Json* system = row.column("system")) {
     if (!system->is_string()) bad_row("'system' is " + a_type(*system) + "; expected a string");
-    if (!system->get_ref<const std::string&>().empty()) messages.push_back({{"role", "system"}, {"content", *system}});
+    if (!system->get_ref<const std::string&>().empty())
+      messages.push_back({{"role", "system"}, {"content", *system}});
   }
   for (size_t i = 0; i < turns.size(); ++i) {
     const std::string where = "conversations[" + std::to_string(i) + "]";
-    if (!turns[i].is_object()) bad_row(where + " is " + a_type(turns[i]) + "; expected {from, value}");
+    if (!turns[i].is_object())
+      bad_row(where + " is " + a_type(turns[i]) + "; expected {from, value}");
     const std::string role = chat_role(member(turns[i], "from", where).get<std::string>(), i);
     messages.push_back({{"role", role}, {"content", member(turns[i], "value", where)}});
   }
@@ -61,7 +69,8 @@ void check_messages(const Json& messages, std::string_view key) {
             "; expected a non-empty array of {role, content}");
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string where = name + "[" + std::to_string(i) + "]";
-    if (!messages[i].is_object()) bad_row(where + " is " + a_type(messages[i]) + "; expected {role, content}");
+    if (!messages[i].is_object())
+      bad_row(where + " is " + a_type(messages[i]) + "; expected {role, content}");
     member(messages[i], "role", where);
     const auto content = messages[i].find("content");
     const bool absent = content == messages[i].end() || content->is_null();
@@ -77,29 +86,35 @@ void require_template(const models::ChatTemplate& chat, const models::Tokenizer&
             " has none (chat_template.jinja, or chat_template in tokenizer_config.json)");
 }
 
-void refuse_columns(const Row& row, std::initializer_list<std::string_view> names, const std::string& why) {
+void refuse_columns(const Row& row, std::initializer_list<std::string_view> names,
+                    const std::string& why) {
   for (const std::string_view name : names) {
     const Json* value = row.column(name);
     if (!value) continue;
-    const bool empty =
-        (value->is_string() && value->get_ref<const std::string&>().empty()) || (value->is_structured() && value->empty());
+    const bool empty = (value->is_string() && value->get_ref<const std::string&>().empty()) ||
+                       (value->is_structured() && value->empty());
     if (!empty) bad_row("column '" + std::string(name) + "' " + why);
   }
 }
 
-RenderedPair render_pair(const Json& prompt, const Json& completion, const models::ChatTemplate& chat) {
+RenderedPair render_pair(const Json& prompt, const Json& completion,
+                         const models::ChatTemplate& chat) {
   check_messages(prompt, "prompt");
   check_messages(completion, "completion");
   Json all = prompt;
-  for (const Json& message : completion) all.push_back(message);
+  for (const Json& message : completion)
+    all.push_back(message);
   RenderedPair pair{chat.render(prompt.dump(), true).text, chat.render(all.dump(), false).text};
   if (!pair.completion.starts_with(pair.prompt)) {
-    const auto differ = std::mismatch(pair.prompt.begin(), pair.prompt.end(), pair.completion.begin(), pair.completion.end());
+    const auto differ = std::mismatch(pair.prompt.begin(), pair.prompt.end(),
+                                      pair.completion.begin(), pair.completion.end());
     const auto at = static_cast<size_t>(differ.first - pair.prompt.begin());
     bad_row(
-        "the chat template's rendering of the prompt (with its generation prompt) is not a prefix of the rendering of prompt "
+        "the chat template's rendering of the prompt (with its generation prompt) is not a prefix "
+        "of the rendering of prompt "
         "and completion; they part at byte " +
-        std::to_string(at) + ": '" + pair.prompt.substr(at, 40) + "' against '" + pair.completion.substr(at, 40) + "'");
+        std::to_string(at) + ": '" + pair.prompt.substr(at, 40) + "' against '" +
+        pair.completion.substr(at, 40) + "'");
   }
   pair.completion.erase(0, pair.prompt.size());
   return pair;
@@ -107,7 +122,8 @@ RenderedPair render_pair(const Json& prompt, const Json& completion, const model
 
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text) {
   // What stands in front of a probe token is what the post-processor adds in front of any text.
-  const std::vector<int32_t> bare = tokenizer.encode("a", false), dressed = tokenizer.encode("a", true);
+  const std::vector<int32_t> bare = tokenizer.encode("a", false),
+                             dressed = tokenizer.encode("a", true);
   const auto at = std::search(dressed.begin(), dressed.end(), bare.begin(), bare.end());
   if (bare.empty() || at == dressed.end())
     bad_row("the tokenizer in " + tokenizer.folder().string() +
@@ -115,7 +131,8 @@ std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::s
             "use input_ids rows");
   std::vector<int32_t> ids(dressed.begin(), at);
   const std::vector<int32_t> body = tokenizer.encode(text, false);
-  if (!ids.empty() && body.size() >= ids.size() && std::equal(ids.begin(), ids.end(), body.begin())) ids.clear();
+  if (!ids.empty() && body.size() >= ids.size() && std::equal(ids.begin(), ids.end(), body.begin()))
+    ids.clear();
   ids.insert(ids.end(), body.begin(), body.end());
   return ids;
 }
@@ -123,7 +140,8 @@ std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::s
 void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer) {
   const int32_t eos = tokenizer.eos_id();
   if (eos < 0)
-    bad_row("the tokenizer in " + tokenizer.folder().string() + " names no eos_token, which ends every text and completion");
+    bad_row("the tokenizer in " + tokenizer.folder().string() +
+            " names no eos_token, which ends every text and completion");
   if (ids.empty() || ids.back() != eos) ids.push_back(eos);
 }
 
@@ -137,18 +155,22 @@ std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer)
   refuse_columns(row, {"completion_mask", "assistant_masks", "loss_mask"},
                  "is not read; say which ids are targets with `labels` (-100: not a target)");
   const Json& value = row.require("input_ids");
-  if (!value.is_array() || value.empty()) bad_row("'input_ids' must be a non-empty array of token ids");
+  if (!value.is_array() || value.empty())
+    bad_row("'input_ids' must be a non-empty array of token ids");
   std::vector<int32_t> ids;
   ids.reserve(value.size());
   for (size_t i = 0; i < value.size(); ++i) {
-    if (!value[i].is_number_integer() || value[i].get<int64_t>() < 0 || value[i].get<int64_t>() >= tokenizer.vocab_size())
-      bad_row("input_ids[" + std::to_string(i) + "] is " + value[i].dump() + "; expected a token id from 0 to " +
-              std::to_string(tokenizer.vocab_size() - 1));
+    if (!value[i].is_number_integer() || value[i].get<int64_t>() < 0 ||
+        value[i].get<int64_t>() >= tokenizer.vocab_size())
+      bad_row("input_ids[" + std::to_string(i) + "] is " + value[i].dump() +
+              "; expected a token id from 0 to " + std::to_string(tokenizer.vocab_size() - 1));
     ids.push_back(static_cast<int32_t>(value[i].get<int64_t>()));
   }
   if (const Json* mask = row.column("attention_mask"))
     for (const Json& one : *mask)
-      if (one != 1) bad_row("'attention_mask' holds something other than 1; padding does not belong into a row");
+      if (one != 1)
+        bad_row(
+            "'attention_mask' holds something other than 1; padding does not belong into a row");
   return ids;
 }
 
@@ -164,8 +186,9 @@ std::vector<uint8_t> row_label_mask(const Row& row, const std::vector<int32_t>& 
     if (label == -100) {
       targets[i] = 0;
     } else if (label != ids[i]) {
-      bad_row("labels[" + std::to_string(i) + "] is " + label.dump() + " but input_ids[" + std::to_string(i) + "] is " +
-              std::to_string(ids[i]) + "; expected the same id or -100 (labels are not shifted)");
+      bad_row("labels[" + std::to_string(i) + "] is " + label.dump() + " but input_ids[" +
+              std::to_string(i) + "] is " + std::to_string(ids[i]) +
+              "; expected the same id or -100 (labels are not shifted)");
     }
   }
   return targets;

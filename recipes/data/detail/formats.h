@@ -12,40 +12,49 @@
 
 namespace retort::data::detail {
 
-// The prompt text of an instruction / input / output row: the wording published with the Alpaca data.
+// The prompt text of an instruction / input / output row: the wording published with the Alpaca
+// data.
 std::string alpaca_prompt(const Row& row);
 
-// `conversations: [{from, value}]` as [{role, content}], with a `system` column in front if there is one.
+// `conversations: [{from, value}]` as [{role, content}], with a `system` column in front if there
+// is one.
 Json sharegpt_messages(const Row& row);
 
-// Checks [{role, content}, ...]: a non-empty array, role a string, content a string, an array of parts, or absent.
+// Checks [{role, content}, ...]: a non-empty array, role a string, content a string, an array of
+// parts, or absent.
 void check_messages(const Json& messages, std::string_view key);
 
 // kInvalidArgument if the tokenizer's folder has no chat template.
 void require_template(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer);
 
 // Columns that change what a sample means and are not supported are errors rather than ignored.
-void refuse_columns(const Row& row, std::initializer_list<std::string_view> names, const std::string& why);
+void refuse_columns(const Row& row, std::initializer_list<std::string_view> names,
+                    const std::string& why);
 
-// A row of prompt and completion messages as texts: the completion is what the full rendering adds to the prompt's rendering with
-// its generation prompt; kInvalidArgument where the latter is not a prefix of the former.
+// A row of prompt and completion messages as texts: the completion is what the full rendering adds
+// to the prompt's rendering with its generation prompt; kInvalidArgument where the latter is not a
+// prefix of the former.
 struct RenderedPair {
   std::string prompt, completion;
 };
-RenderedPair render_pair(const Json& prompt, const Json& completion, const models::ChatTemplate& chat);
+RenderedPair render_pair(const Json& prompt, const Json& completion,
+                         const models::ChatTemplate& chat);
 
-// Ids of a text at the beginning of a sequence: what the post-processor puts in front (BOS; not twice where the text itself
-// begins with it), then the text. Nothing that the post-processor would append.
+// Ids of a text at the beginning of a sequence: what the post-processor puts in front (BOS; not
+// twice where the text itself begins with it), then the text. Nothing that the post-processor would
+// append.
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text);
 
-// Ids of a completion: the text alone, then EOS unless its last token is EOS. kInvalidArgument if the tokenizer names no EOS.
+// Ids of a completion: the text alone, then EOS unless its last token is EOS. kInvalidArgument if
+// the tokenizer names no EOS.
 std::vector<int32_t> encode_completion(const models::Tokenizer& tokenizer, std::string_view text);
 // EOS at the end of `ids` unless it is there already.
 void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer);
 
 // The ids of an input_ids row, each in [0, vocab_size).
 std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer);
-// is_target of an input_ids row: labels -100 are not targets, others must equal the id; all ids without labels.
+// is_target of an input_ids row: labels -100 are not targets, others must equal the id; all ids
+// without labels.
 std::vector<uint8_t> row_label_mask(const Row& row, const std::vector<int32_t>& ids);
 
 }  // namespace retort::data::detail

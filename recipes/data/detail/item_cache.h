@@ -25,12 +25,17 @@ class RowCosts {
   virtual const RowSet& rows() const = 0;
 };
 
-inline int64_t tokens_of(const Sample& sample) { return static_cast<int64_t>(sample.input_ids.size()); }
+inline int64_t tokens_of(const Sample& sample) {
+  return static_cast<int64_t>(sample.input_ids.size());
+}
 inline int64_t tokens_of(const PreferenceSample& pair) { return pair.num_tokens(); }
 
-inline size_t bytes_of_ids(const Sample& sample) { return sample.input_ids.size() * sizeof(int32_t) + sample.is_target.size(); }
+inline size_t bytes_of_ids(const Sample& sample) {
+  return sample.input_ids.size() * sizeof(int32_t) + sample.is_target.size();
+}
 inline size_t bytes_of_ids(const PreferenceSample& pair) {
-  return (pair.prompt_ids.size() + pair.chosen_ids.size() + pair.rejected_ids.size()) * sizeof(int32_t);
+  return (pair.prompt_ids.size() + pair.chosen_ids.size() + pair.rejected_ids.size()) *
+         sizeof(int32_t);
 }
 
 // Memory: 4 bytes for each row, plus at most `limit_bytes` of samples. One thread.
@@ -38,7 +43,9 @@ template <class Set, class Item>
 class ItemCache final : public RowCosts {
  public:
   ItemCache(std::shared_ptr<const Set> set, int64_t limit_bytes)
-      : set_(std::move(set)), tokens_(static_cast<size_t>(set_->size()), -1), limit_bytes_(limit_bytes) {}
+      : set_(std::move(set)),
+        tokens_(static_cast<size_t>(set_->size()), -1),
+        limit_bytes_(limit_bytes) {}
 
   int64_t tokens(int64_t row) override {
     int32_t& known = tokens_[static_cast<size_t>(row)];
@@ -64,7 +71,8 @@ class ItemCache final : public RowCosts {
  private:
   static int64_t bytes_of(const Item& item) {
     size_t bytes = 256 + bytes_of_ids(item) + item.origin.size();
-    for (const auto& [name, value] : item.fields) bytes += 64 + name.size() + value.size();
+    for (const auto& [name, value] : item.fields)
+      bytes += 64 + name.size() + value.size();
     return static_cast<int64_t>(bytes);
   }
   std::optional<Item> read(int64_t row) {

@@ -6,8 +6,8 @@
 
 namespace retort::data::detail {
 
-inline constexpr std::array<std::string_view, 13> kKeys{"messages",  "prompt",      "completion", "answer", "text",
-                                                        "labels",    "instruction", "input",      "output", "conversations",
-                                                        "input_ids", "chosen",      "rejected"};
+inline constexpr std::array<std::string_view, 13> kKeys{
+    "messages", "prompt", "completion",    "answer",    "text",   "labels",  "instruction",
+    "input",    "output", "conversations", "input_ids", "chosen", "rejected"};
 
 }  // namespace retort::data::detail

@@ -22,9 +22,12 @@ struct Footer {
   char magic[16];
   uint64_t text_bytes, size, lines, numbers;
 };
-constexpr char kMagic[16] = {'r', 'e', 't', 'o', 'r', 't', ' ', 'l', 'i', 'n', 'e', 's', ' ', '1', '\n', 0};
+constexpr char kMagic[16] = {'r', 'e', 't', 'o', 'r', 't', ' ',  'l',
+                             'i', 'n', 'e', 's', ' ', '1', '\n', 0};
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos; }
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos;
+}
 
 // Collects the numbers; beyond the limit it writes them to a file, if it may.
 class Builder {
@@ -41,8 +44,11 @@ class Builder {
   bool finish(std::string_view text, int64_t lines) {
     if (!file_) return false;
     write();
-    Footer footer{
-        {}, text.size(), static_cast<uint64_t>(size_), static_cast<uint64_t>(lines), file_->size_bytes() / sizeof(uint64_t)};
+    Footer footer{{},
+                  text.size(),
+                  static_cast<uint64_t>(size_),
+                  static_cast<uint64_t>(lines),
+                  file_->size_bytes() / sizeof(uint64_t)};
     std::memcpy(footer.magic, kMagic, sizeof kMagic);
     file_->write(std::as_bytes(std::span(&footer, 1)));
     file_->commit();
@@ -57,7 +63,9 @@ class Builder {
       RETORT_LOG(kInfo) << "indexing lines into " << index_.string();
       std::error_code error;
       fs::create_directories(index_.parent_path(), error);
-      if (error) throw Error(ErrorCode::kUnavailable, index_.parent_path().string() + ": cannot be made: " + error.message());
+      if (error)
+        throw Error(ErrorCode::kUnavailable,
+                    index_.parent_path().string() + ": cannot be made: " + error.message());
       file_.emplace(index_);
     }
     file_->write(std::as_bytes(std::span(numbers_)));
@@ -74,11 +82,13 @@ fs::path index_path(const fs::path& file, std::string_view text, const fs::path&
   constexpr size_t kSample = 4096;
   struct stat info {};
   if (::stat(file.c_str(), &info) != 0)
-    throw Error(ErrorCode::kInvalidArgument, "cannot look at " + file.string() + ": " + std::strerror(errno));
+    throw Error(ErrorCode::kInvalidArgument,
+                "cannot look at " + file.string() + ": " + std::strerror(errno));
   std::string key;
-  for (const int64_t value : {static_cast<int64_t>(info.st_ino), static_cast<int64_t>(text.size()),
-                              static_cast<int64_t>(info.st_mtim.tv_sec), static_cast<int64_t>(info.st_mtim.tv_nsec),
-                              static_cast<int64_t>(info.st_ctim.tv_sec), static_cast<int64_t>(info.st_ctim.tv_nsec)})
+  for (const int64_t value :
+       {static_cast<int64_t>(info.st_ino), static_cast<int64_t>(text.size()),
+        static_cast<int64_t>(info.st_mtim.tv_sec), static_cast<int64_t>(info.st_mtim.tv_nsec),
+        static_cast<int64_t>(info.st_ctim.tv_sec), static_cast<int64_t>(info.st_ctim.tv_nsec)})
     key += std::to_string(value) + " ";
   key += text.substr(0, kSample);
   key += text.substr(text.size() - std::min(text.size(), kSample));
@@ -92,7 +102,8 @@ LineIndex::LineIndex(const fs::path& file, std::string_view text, const fs::path
   if (!index.empty() && open(index, text)) return;
   Builder builder(index);
   int64_t lines = 0;
-  for (size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0; at < text.size();) {
+  for (size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+       at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     ++lines;
     if (!is_blank(text.substr(at, end - at))) builder.add_line(at, lines);
@@ -100,7 +111,8 @@ LineIndex::LineIndex(const fs::path& file, std::string_view text, const fs::path
   }
   if (builder.finish(text, lines)) {
     if (!open(index, text))
-      throw Error(ErrorCode::kCorrupt, index.string() + ": is not what was just written (a full or failing disk?)");
+      throw Error(ErrorCode::kCorrupt,
+                  index.string() + ": is not what was just written (a full or failing disk?)");
     return;
   }
   const int64_t size = builder.size();
@@ -120,24 +132,29 @@ bool LineIndex::open(const fs::path& index, std::string_view text) {
   file_.emplace(index);
   const std::span<const std::byte> bytes = file_->bytes();
   Footer footer{};
-  if (bytes.size() >= sizeof footer) std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
+  if (bytes.size() >= sizeof footer)
+    std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
   const uint64_t blocks = (footer.size + kBlock - 1) / kBlock;
   if (std::memcmp(footer.magic, kMagic, sizeof kMagic) != 0 || footer.text_bytes != text.size() ||
-      bytes.size() != footer.numbers * sizeof(uint64_t) + sizeof footer || footer.numbers != footer.size + blocks) {
+      bytes.size() != footer.numbers * sizeof(uint64_t) + sizeof footer ||
+      footer.numbers != footer.size + blocks) {
     RETORT_LOG(kWarning) << index.string() << ": is damaged and is made again";
     file_.reset();
     return false;
   }
-  use({reinterpret_cast<const uint64_t*>(bytes.data()), footer.numbers}, static_cast<int64_t>(footer.size),
-      static_cast<int64_t>(footer.lines));
+  use({reinterpret_cast<const uint64_t*>(bytes.data()), footer.numbers},
+      static_cast<int64_t>(footer.size), static_cast<int64_t>(footer.lines));
   return true;
 }
 
 size_t LineIndex::start(std::string_view text, int64_t i) const {
-  const auto at = static_cast<size_t>(numbers_[static_cast<size_t>(i / kBlock * (kBlock + 1) + 1 + i % kBlock)]);
-  const bool begins = at < text.size() && (at == 0 || text[at - 1] == '\n' || (at == kByteOrderMark.size() && i == 0));
+  const auto at = static_cast<size_t>(
+      numbers_[static_cast<size_t>(i / kBlock * (kBlock + 1) + 1 + i % kBlock)]);
+  const bool begins = at < text.size() &&
+                      (at == 0 || text[at - 1] == '\n' || (at == kByteOrderMark.size() && i == 0));
   if (!begins)
-    throw Error(ErrorCode::kCorrupt, "no line begins where the index says; was the file changed while it was in use?")
+    throw Error(ErrorCode::kCorrupt,
+                "no line begins where the index says; was the file changed while it was in use?")
         .with("line", i);
   return at;
 }
@@ -147,8 +164,8 @@ int64_t LineIndex::line_number(std::string_view text, int64_t i) const {
   const int64_t block = i / kBlock;
   const auto first = static_cast<int64_t>(numbers_[static_cast<size_t>(block * (kBlock + 1))]);
   const size_t from = start(text, block * kBlock), to = start(text, i);
-  return first +
-         std::count(text.begin() + static_cast<std::ptrdiff_t>(from), text.begin() + static_cast<std::ptrdiff_t>(to), '\n');
+  return first + std::count(text.begin() + static_cast<std::ptrdiff_t>(from),
+                            text.begin() + static_cast<std::ptrdiff_t>(to), '\n');
 }
 
 }  // namespace retort::data::detail

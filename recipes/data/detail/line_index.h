@@ -12,14 +12,17 @@
 
 namespace retort::data::detail {
 
-// Lines that hold only white space do not count. Blocks of 65 numbers: the number of the block's first line, then the byte offsets
-// of 64 lines; as a file under memory map, or in memory where the text has few lines or there is no cache.
+// Lines that hold only white space do not count. Blocks of 65 numbers: the number of the block's
+// first line, then the byte offsets of 64 lines; as a file under memory map, or in memory where the
+// text has few lines or there is no cache.
 class LineIndex {
  public:
-  // The file `<cache>/<name>-<16 digits>.lines` is made if it is not there yet (under a temporary name, so that several processes
-  // may race for it). The digits are a hash of the text file's inode, size, times, beginning and end: a file that changes gets
-  // another index. A damaged index is made again. `text` is the content of `file`. Errors of writing as base/file.h.
-  LineIndex(const std::filesystem::path& file, std::string_view text, const std::filesystem::path& cache);
+  // The file `<cache>/<name>-<16 digits>.lines` is made if it is not there yet (under a temporary
+  // name, so that several processes may race for it). The digits are a hash of the text file's
+  // inode, size, times, beginning and end: a file that changes gets another index. A damaged index
+  // is made again. `text` is the content of `file`. Errors of writing as base/file.h.
+  LineIndex(const std::filesystem::path& file, std::string_view text,
+            const std::filesystem::path& cache);
 
   LineIndex(const LineIndex&) = delete;
   LineIndex& operator=(const LineIndex&) = delete;

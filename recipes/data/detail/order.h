@@ -15,9 +15,9 @@ struct SourceShape {
 };
 std::vector<SourceShape> source_shapes(const RowSet& rows);
 
-// A row of a source stands weight / (smallest weight) times in the epoch; the fractional part is one more time or not, by a
-// draw from (seed, epoch, row). A pure function of its arguments. Memory: 8 bytes for each extra row of a fractional weight,
-// else O(sources).
+// A row of a source stands weight / (smallest weight) times in the epoch; the fractional part is
+// one more time or not, by a draw from (seed, epoch, row). A pure function of its arguments.
+// Memory: 8 bytes for each extra row of a fractional weight, else O(sources).
 class EpochOrder {
  public:
   EpochOrder(const std::vector<SourceShape>& sources, uint64_t seed, int64_t epoch, bool shuffle);

@@ -12,11 +12,13 @@
 namespace retort::data::detail {
 namespace {
 
-constexpr uint64_t kPackOrder = 0x7061636b73;  // keeps the order of packs apart from the order of rows
+// keeps the order of packs apart from the order of rows
+constexpr uint64_t kPackOrder = 0x7061636b73;
 
 }  // namespace
 
-PackSequence::PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, int64_t epoch)
+PackSequence::PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& options,
+                           Layout layout, int64_t epoch)
     : costs_(std::move(costs)),
       options_(options),
       layout_(layout),
@@ -32,10 +34,12 @@ void PackSequence::seek(const BatchCursor& cursor) {
     loaded_ = false;
   }
   while (peek() && consumed() < cursor.packs_consumed)
-    at_ = std::min(packs_.size(), static_cast<size_t>(cursor.packs_consumed - packs_before_window_));
+    at_ =
+        std::min(packs_.size(), static_cast<size_t>(cursor.packs_consumed - packs_before_window_));
   if (consumed() != cursor.packs_consumed)
-    throw Error(ErrorCode::kMismatch, "the saved position lies beyond the end of epoch " + std::to_string(epoch_) + " (" +
-                                          std::to_string(consumed()) + " packs); was the data or max_length changed?")
+    throw Error(ErrorCode::kMismatch,
+                "the saved position lies beyond the end of epoch " + std::to_string(epoch_) + " (" +
+                    std::to_string(consumed()) + " packs); was the data or max_length changed?")
         .with("packs_consumed", cursor.packs_consumed);
 }
 
@@ -52,9 +56,12 @@ void PackSequence::advance() {
 }
 
 double PackSequence::fraction() const {
-  const int64_t begin = window_ * kWindowSamples, size = std::min(kWindowSamples, order_.size() - begin);
-  const double part = packs_.empty() ? 1.0 : static_cast<double>(at_) / static_cast<double>(packs_.size());
-  return (static_cast<double>(begin) + part * static_cast<double>(size)) / static_cast<double>(order_.size());
+  const int64_t begin = window_ * kWindowSamples,
+                size = std::min(kWindowSamples, order_.size() - begin);
+  const double part =
+      packs_.empty() ? 1.0 : static_cast<double>(at_) / static_cast<double>(packs_.size());
+  return (static_cast<double>(begin) + part * static_cast<double>(size)) /
+         static_cast<double>(order_.size());
 }
 
 bool PackSequence::next_window() {
@@ -79,15 +86,17 @@ void PackSequence::load_window() {
 }
 
 std::vector<Pack> PackSequence::singles() const {
-  const int64_t begin = window_ * kWindowSamples, end = std::min(begin + kWindowSamples, order_.size());
+  const int64_t begin = window_ * kWindowSamples,
+                end = std::min(begin + kWindowSamples, order_.size());
   std::vector<Pack> packs;
   for (int64_t place = begin; place < end; ++place) {
     const int64_t row = order_.row(place), tokens = costs_->tokens(row);
     if (tokens == 0) continue;
     if (tokens > options_.max_length)
-      throw Error(ErrorCode::kInvalidArgument, costs_->rows().origin(row) + ": the sample has " + std::to_string(tokens) +
-                                                   " tokens, more than max_length " + std::to_string(options_.max_length) +
-                                                   " of the batches");
+      throw Error(ErrorCode::kInvalidArgument,
+                  costs_->rows().origin(row) + ": the sample has " + std::to_string(tokens) +
+                      " tokens, more than max_length " + std::to_string(options_.max_length) +
+                      " of the batches");
     packs.push_back({{row}, tokens});
   }
   return packs;
@@ -100,7 +109,8 @@ Permutation PackSequence::window_order(size_t size) const {
 
 std::vector<Pack> PackSequence::packed(const std::vector<Pack>& singles) const {
   std::vector<int64_t> lengths;
-  for (const Pack& single : singles) lengths.push_back(single.tokens);
+  for (const Pack& single : singles)
+    lengths.push_back(single.tokens);
   const auto bins = pack_best_fit(lengths, options_.max_length);
   std::vector<Pack> packs;
   if (bins.empty()) return packs;
@@ -118,11 +128,13 @@ std::vector<Pack> PackSequence::packed(const std::vector<Pack>& singles) const {
 }
 
 std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {
-  std::stable_sort(singles.begin(), singles.end(), [](const Pack& a, const Pack& b) { return a.tokens < b.tokens; });
+  std::stable_sort(singles.begin(), singles.end(),
+                   [](const Pack& a, const Pack& b) { return a.tokens < b.tokens; });
   std::vector<std::pair<size_t, size_t>> batches;  // [first, last)
   for (size_t first = 0, last = 0; first < singles.size(); first = last) {
     Dealer dealer(options_);
-    while (last < singles.size() && dealer.has_room(singles[last])) dealer.deal(singles[last++]);
+    while (last < singles.size() && dealer.has_room(singles[last]))
+      dealer.deal(singles[last++]);
     RETORT_CHECK(last > first) << "a pair does not fit into a micro-batch";
     singles[last - 1].ends_batch = true;
     batches.emplace_back(first, last);
@@ -132,7 +144,8 @@ std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {
   const Permutation shuffled = window_order(batches.size());
   for (size_t i = 0; i < batches.size(); ++i) {
     const auto [first, last] = batches[options_.shuffle ? shuffled(i) : i];
-    for (size_t at = first; at < last; ++at) packs.push_back(std::move(singles[at]));
+    for (size_t at = first; at < last; ++at)
+      packs.push_back(std::move(singles[at]));
   }
   return packs;
 }

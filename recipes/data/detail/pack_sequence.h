@@ -18,17 +18,20 @@ struct Pack {
 };
 
 enum class Layout {
-  kPacked,   // rows share packs of max_length tokens
-  kSingle,   // each row is a pack of its own, in the global order
-  kBuckets,  // each row is a pack of its own; a window is sorted by tokens and cut into global batches, whose order is shuffled
+  kPacked,  // rows share packs of max_length tokens
+  kSingle,  // each row is a pack of its own, in the global order
+  // each row is a pack of its own; a window is sorted by tokens and cut into global batches, whose
+  // order is shuffled
+  kBuckets,
 };
 
-// A position in the packs of one epoch. Windows of kWindowSamples places of the epoch's order are packed one at a time, so
-// memory is that of one window. One thread.
+// A position in the packs of one epoch. Windows of kWindowSamples places of the epoch's order are
+// packed one at a time, so memory is that of one window. One thread.
 class PackSequence {
  public:
   // Starts at the beginning of `epoch`.
-  PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, int64_t epoch);
+  PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout,
+               int64_t epoch);
   // Moves on to the cursor's pack of this epoch; kMismatch if the epoch has fewer packs.
   void seek(const BatchCursor& cursor);
 

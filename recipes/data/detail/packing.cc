@@ -9,15 +9,18 @@
 
 namespace retort::data::detail {
 
-std::vector<std::vector<int64_t>> pack_best_fit(const std::vector<int64_t>& lengths, int64_t capacity) {
+std::vector<std::vector<int64_t>> pack_best_fit(const std::vector<int64_t>& lengths,
+                                                int64_t capacity) {
   const auto length = [&](int64_t i) { return lengths[static_cast<size_t>(i)]; };
   std::vector<int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length(a) > length(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return length(a) > length(b); });
   std::vector<std::vector<int64_t>> packs;
   std::set<std::pair<int64_t, size_t>> room;  // (tokens left, pack)
   for (const int64_t i : order) {
-    RETORT_CHECK(length(i) >= 1 && length(i) <= capacity) << "length " << length(i) << ", capacity " << capacity;
+    RETORT_CHECK(length(i) >= 1 && length(i) <= capacity)
+        << "length " << length(i) << ", capacity " << capacity;
     const auto best = room.lower_bound({length(i), 0});
     std::pair<int64_t, size_t> place{capacity, packs.size()};
     if (best == room.end()) {
@@ -29,8 +32,10 @@ std::vector<std::vector<int64_t>> pack_best_fit(const std::vector<int64_t>& leng
     packs[place.second].push_back(i);
     if (place.first > length(i)) room.emplace(place.first - length(i), place.second);
   }
-  for (auto& pack : packs) std::sort(pack.begin(), pack.end());
-  std::sort(packs.begin(), packs.end(), [](const auto& a, const auto& b) { return a.front() < b.front(); });
+  for (auto& pack : packs)
+    std::sort(pack.begin(), pack.end());
+  std::sort(packs.begin(), packs.end(),
+            [](const auto& a, const auto& b) { return a.front() < b.front(); });
   return packs;
 }
 

@@ -15,7 +15,8 @@ std::string parse_reason(const std::string& what) {
 
 std::string quoted_keys(std::initializer_list<std::string_view> names) {
   std::string text;
-  for (const std::string_view name : names) text += (text.empty() ? "" : " + ") + std::string(name);
+  for (const std::string_view name : names)
+    text += (text.empty() ? "" : " + ") + std::string(name);
   return text;
 }
 
@@ -34,17 +35,22 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
     object_ = Json::parse(line.begin(), line.end());
   } catch (const nlohmann::json::parse_error& error) {
     const bool cut = error.byte >= line.size() + 1;
-    bad_row(std::string("malformed JSON") + (cut ? ": the line ends in the middle of a value (cut file?)" : "") + " at column " +
-            std::to_string(std::min(error.byte, line.size() + 1)) + ": " + parse_reason(error.what()));
+    bad_row(std::string("malformed JSON") +
+            (cut ? ": the line ends in the middle of a value (cut file?)" : "") + " at column " +
+            std::to_string(std::min(error.byte, line.size() + 1)) + ": " +
+            parse_reason(error.what()));
   } catch (const nlohmann::json::exception& error) {  // e.g. a number beyond double
     bad_row(std::string("malformed JSON: ") + error.what());
   }
   if (object_.is_array())
-    bad_row("the line is a JSON array; expected an object on each line (a JSON array file must be turned into JSONL)");
+    bad_row(
+        "the line is a JSON array; expected an object on each line (a JSON array file must be "
+        "turned into JSONL)");
   if (!object_.is_object()) bad_row("the line is " + a_type(object_) + "; expected an object");
   for (const auto& [key, name] : source_.columns)
     if (!object_.contains(name))
-      bad_row("column '" + name + "' (columns: {" + key + ": " + name + "}) is missing; the row has: " + keys());
+      bad_row("column '" + name + "' (columns: {" + key + ": " + name +
+              "}) is missing; the row has: " + keys());
 }
 
 std::string_view Row::column_of(std::string_view key) const {
@@ -73,20 +79,26 @@ const Json& Row::require(std::string_view key) const {
 
 const std::string& Row::text(std::string_view key) const {
   const Json& value = require(key);
-  if (!value.is_string()) bad_row("'" + std::string(key) + "' is " + a_type(value) + "; expected a string");
+  if (!value.is_string())
+    bad_row("'" + std::string(key) + "' is " + a_type(value) + "; expected a string");
   return value.get_ref<const std::string&>();
 }
 
-std::string Row::optional_text(std::string_view key) const { return has(key) ? text(key) : std::string(); }
+std::string Row::optional_text(std::string_view key) const {
+  return has(key) ? text(key) : std::string();
+}
 
 std::string Row::keys() const {
   std::string text;
-  for (const auto& item : object_.items()) text += (text.empty() ? "" : ", ") + item.key();
+  for (const auto& item : object_.items())
+    text += (text.empty() ? "" : ", ") + item.key();
   return text.empty() ? "no columns" : text;
 }
 
-std::vector<std::pair<std::string, std::string>> Row::other_fields(std::vector<std::string_view> used) const {
-  for (std::string_view& key : used) key = column_of(key);
+std::vector<std::pair<std::string, std::string>> Row::other_fields(
+    std::vector<std::string_view> used) const {
+  for (std::string_view& key : used)
+    key = column_of(key);
   std::vector<std::pair<std::string, std::string>> fields;
   for (const auto& item : object_.items()) {
     if (std::find(used.begin(), used.end(), item.key()) != used.end()) continue;
@@ -103,9 +115,11 @@ Format row_format(const Row& row, const Source& source, bool for_generation) {
   const bool prompt = row.has("prompt");
   std::vector<std::pair<Format, std::string>> fits;
   if (row.has("messages")) fits.emplace_back(Format::kMessages, "messages");
-  if (prompt && row.has("completion")) fits.emplace_back(Format::kPromptCompletion, quoted_keys({"prompt", "completion"}));
+  if (prompt && row.has("completion"))
+    fits.emplace_back(Format::kPromptCompletion, quoted_keys({"prompt", "completion"}));
   if (row.has("text")) fits.emplace_back(Format::kText, "text");
-  if (row.has("instruction") && row.has("output")) fits.emplace_back(Format::kAlpaca, quoted_keys({"instruction", "output"}));
+  if (row.has("instruction") && row.has("output"))
+    fits.emplace_back(Format::kAlpaca, quoted_keys({"instruction", "output"}));
   if (row.has("conversations")) fits.emplace_back(Format::kShareGpt, "conversations");
   if (row.has("input_ids")) fits.emplace_back(Format::kInputIds, "input_ids");
   if (fits.empty() && prompt && for_generation) return Format::kPromptCompletion;
@@ -114,7 +128,8 @@ Format row_format(const Row& row, const Source& source, bool for_generation) {
     std::string names;
     for (const auto& [format, why] : fits)
       names += (names.empty() ? "" : ", ") + std::string(enum_name(format)) + " (" + why + ")";
-    bad_row("several formats fit: " + names + "; say which with `format:`. The row has: " + row.keys());
+    bad_row("several formats fit: " + names +
+            "; say which with `format:`. The row has: " + row.keys());
   }
   if (row.column("chosen") && row.column("rejected"))
     bad_row(
@@ -123,11 +138,13 @@ Format row_format(const Row& row, const Source& source, bool for_generation) {
         row.keys());
   if (prompt && row.has("answer"))
     bad_row(
-        "a row of prompt and answer serves generation; to train on it map `columns: {completion: answer}`. "
+        "a row of prompt and answer serves generation; to train on it map `columns: {completion: "
+        "answer}`. "
         "The row has: " +
         row.keys());
   bad_row(
-      "no format fits; expected messages | prompt + completion | text | instruction + output | conversations | input_ids, "
+      "no format fits; expected messages | prompt + completion | text | instruction + output | "
+      "conversations | input_ids, "
       "or a mapping with `columns:`. The row has: " +
       row.keys());
 }

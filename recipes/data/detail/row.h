@@ -24,8 +24,8 @@ class Row {
   // Malformed JSON says at which column of the line; anything but an object is refused.
   Row(std::string_view line, const Source& source);
 
-  // The value of a canonical key; nullptr if the row lacks it or it is null. A column that `columns` names serves its canonical
-  // key only.
+  // The value of a canonical key; nullptr if the row lacks it or it is null. A column that
+  // `columns` names serves its canonical key only.
   const Json* find(std::string_view key) const;
   bool has(std::string_view key) const { return find(key) != nullptr; }
   const Json& require(std::string_view key) const;
@@ -33,8 +33,10 @@ class Row {
   std::string optional_text(std::string_view key) const;  // "" if absent
   std::string keys() const;                               // "a, b, c", as in the file
 
-  // String and number columns that none of `used` (canonical keys) refers to, under their names in the file.
-  std::vector<std::pair<std::string, std::string>> other_fields(std::vector<std::string_view> used) const;
+  // String and number columns that none of `used` (canonical keys) refers to, under their names in
+  // the file.
+  std::vector<std::pair<std::string, std::string>> other_fields(
+      std::vector<std::string_view> used) const;
   // The file's own column, whatever `columns` says; nullptr if absent or null.
   const Json* column(std::string_view name) const;
 
@@ -44,8 +46,8 @@ class Row {
   Json object_;
 };
 
-// The format of the row: the source's, or by its keys; exactly one format must fit. `for_generation`: rows that hold only a
-// prompt (and an answer) fit prompt_completion.
+// The format of the row: the source's, or by its keys; exactly one format must fit.
+// `for_generation`: rows that hold only a prompt (and an answer) fit prompt_completion.
 Format row_format(const Row& row, const Source& source, bool for_generation);
 
 }  // namespace retort::data::detail

@@ -8,13 +8,21 @@
 
 namespace retort::data::detail {
 
-StepRows::StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, const BatchCursor& start)
-    : costs_(std::move(costs)), options_(options), layout_(layout), pending_(start), total_steps_(start.total_steps) {
-  if (start.epoch < 0 || start.packs_consumed < 0 || start.total_steps < 0 || start.window < 0 || start.packs_before_window < 0)
-    throw Error(ErrorCode::kInvalidArgument, "a batch cursor holds a negative number; expected one from Step::after");
+StepRows::StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout,
+                   const BatchCursor& start)
+    : costs_(std::move(costs)),
+      options_(options),
+      layout_(layout),
+      pending_(start),
+      total_steps_(start.total_steps) {
+  if (start.epoch < 0 || start.packs_consumed < 0 || start.total_steps < 0 || start.window < 0 ||
+      start.packs_before_window < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "a batch cursor holds a negative number; expected one from Step::after");
 }
 
-// The sequence, moved to where the caller asked on first use; so that making a stream reads nothing.
+// The sequence, moved to where the caller asked on first use; so that making a stream reads
+// nothing.
 PackSequence& StepRows::packs() {
   if (!sequence_) {
     sequence_.emplace(costs_, options_, layout_, pending_.epoch);
@@ -23,8 +31,9 @@ PackSequence& StepRows::packs() {
   if (!sequence_->peek()) {
     if (sequence_->consumed() == 0) {
       const std::string why = costs_->rows().first_skip_reason();
-      throw Error(ErrorCode::kInvalidArgument, "no usable sample in the data: all " + std::to_string(costs_->rows().size()) +
-                                                   " rows were skipped; the first: " + (why.empty() ? "(unknown)" : why));
+      throw Error(ErrorCode::kInvalidArgument,
+                  "no usable sample in the data: all " + std::to_string(costs_->rows().size()) +
+                      " rows were skipped; the first: " + (why.empty() ? "(unknown)" : why));
     }
     sequence_.emplace(costs_, options_, layout_, sequence_->epoch() + 1);
     RETORT_CHECK(sequence_->peek() != nullptr) << "an epoch of good rows has no pack";
@@ -52,7 +61,8 @@ StepRows::Step StepRows::next() {
   const bool more = packs.peek() != nullptr;
   step.epoch = static_cast<double>(packs.epoch()) + (more ? packs.fraction() : 1.0);
   if (more)
-    step.after = {packs.epoch(), packs.consumed(), total_steps_, packs.window(), packs.packs_before_window()};
+    step.after = {packs.epoch(), packs.consumed(), total_steps_, packs.window(),
+                  packs.packs_before_window()};
   else
     step.after = {packs.epoch() + 1, 0, total_steps_, 0, 0};
   return step;

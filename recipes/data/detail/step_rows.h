@@ -14,10 +14,13 @@ namespace retort::data::detail {
 
 class StepRows {
  public:
-  // `options` must be valid. kInvalidArgument for a cursor with a negative number. Reads nothing yet.
-  StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout, const BatchCursor& start);
+  // `options` must be valid. kInvalidArgument for a cursor with a negative number. Reads nothing
+  // yet.
+  StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout,
+           const BatchCursor& start);
   struct Step {
-    std::vector<std::vector<int64_t>> micro_batches;  // rows, exactly options.micro_batches_at(the step)
+    // rows, exactly options.micro_batches_at(the step)
+    std::vector<std::vector<int64_t>> micro_batches;
     BatchCursor after;
     double epoch = 0;
   };
@@ -35,10 +38,12 @@ class StepRows {
   int64_t total_steps_ = 0, steps_of_epoch_ = -1;
 };
 
-// Evaluation: the usable rows dealt out in file order, row number i of them to rank i mod dp_size, `budget` tokens (0:
-// options.rows_per_micro_batch items) to a micro-batch; as many micro-batches on every rank.
+// Evaluation: the usable rows dealt out in file order, row number i of them to rank i mod dp_size,
+// `budget` tokens (0: options.rows_per_micro_batch items) to a micro-batch; as many micro-batches
+// on every rank.
 template <class Item, class Set>
-std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& options, int64_t budget) {
+std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& options,
+                                          int64_t budget) {
   struct Rank {
     int64_t batches = 0, items = 0, tokens = 0;  // batches so far, and what is in the last one
   };
@@ -50,7 +55,8 @@ std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& op
     if (!item) continue;
     const int64_t owner = number++ % options.dp_size;
     Rank& rank = ranks[static_cast<size_t>(owner)];
-    const bool full = budget > 0 ? rank.tokens + tokens_of(*item) > budget : rank.items == options.rows_per_micro_batch;
+    const bool full = budget > 0 ? rank.tokens + tokens_of(*item) > budget
+                                 : rank.items == options.rows_per_micro_batch;
     if (rank.batches == 0 || full) rank = {rank.batches + 1, 0, 0};
     ++rank.items;
     rank.tokens += tokens_of(*item);
@@ -59,7 +65,8 @@ std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& op
     mine.back().push_back(std::move(*item));
   }
   int64_t batches = 0;
-  for (const Rank& rank : ranks) batches = std::max(batches, rank.batches);
+  for (const Rank& rank : ranks)
+    batches = std::max(batches, rank.batches);
   mine.resize(static_cast<size_t>(batches));
   return mine;
 }

@@ -1,6 +1,7 @@
-// The two passes of a divergence over one row: its value, then its gradient. q = teacher, p = student; shifted logits are
-// (x - max) / T, so that log q - log p = (xt - xs) - (log sum_t - log sum_s) with the constant kept in double: rounding of a
-// log-normaliser never enters element-wise. Included only by row_kernels_<isa>.cc. Formulas: docs/losses.md.
+// The two passes of a divergence over one row: its value, then its gradient. q = teacher, p =
+// student; shifted logits are (x - max) / T, so that log q - log p = (xt - xs) - (log sum_t - log
+// sum_s) with the constant kept in double: rounding of a log-normaliser never enters element-wise.
+// Included only by row_kernels_<isa>.cc. Formulas: docs/losses.md.
 #pragma once
 
 #include "recipes/losses/detail/row_kernels.h"
@@ -15,14 +16,17 @@ struct Side {
   float scale;
   double sum = 0;
 
-  __attribute__((always_inline)) Vec shifted(int64_t i, int64_t left) const { return (load(x + i, left) - max) * scale; }
+  __attribute__((always_inline)) Vec shifted(int64_t i, int64_t left) const {
+    return (load(x + i, left) - max) * scale;
+  }
   double log_sum() const { return __builtin_log(sum); }
   float inverse() const { return static_cast<float>(1.0 / sum); }
 };
 
 static double sum_exp(const Side& side, int64_t begin, int64_t end) {
   Sum sum;
-  for (int64_t i = begin; i < end; i += kLanes) sum.add(exp_negative(side.shifted(i, end - i)));
+  for (int64_t i = begin; i < end; i += kLanes)
+    sum.add(exp_negative(side.shifted(i, end - i)));
   return sum.total();
 }
 
@@ -91,11 +95,13 @@ static Moments divergence_value(const Side& s, const Side& t, int64_t n, float m
   __builtin_unreachable();
 }
 
-enum class CePart { kNone, kShared, kSeparate };  // kShared: the same softmax (temperature 1, whole vocabulary)
+// kShared: the same softmax (temperature 1, whole vocabulary)
+enum class CePart { kNone, kShared, kSeparate };
 
 // d(divergence)/d(shifted student logit), for one vector.
 template <Divergence D>
-RETORT_INLINE Vec divergence_gradient(Vec xs, Vec xt, Vec p, float inv_t, float mix, float mean, float reverse_shift) {
+RETORT_INLINE Vec divergence_gradient(Vec xs, Vec xt, Vec p, float inv_t, float mix, float mean,
+                                      float reverse_shift) {
   if constexpr (D == Divergence::kReverseKl) {
     return zero_unless(p > 0.0f, p * ((xs - xt) - reverse_shift));
   } else {
@@ -127,8 +133,8 @@ struct GradientWeights {
 
 // out[0, n) = kd * d(divergence)/d(logit) + ce * softmax; out may be s.x.
 template <Divergence D, CePart Ce>
-static void divergence_gradient_pass(const Side& s, const Side& t, int64_t n, float mix, const Moments& moments,
-                                     const GradientWeights& w, float* out) {
+static void divergence_gradient_pass(const Side& s, const Side& t, int64_t n, float mix,
+                                     const Moments& moments, const GradientWeights& w, float* out) {
   const float inv_s = s.inverse(), inv_t = t.inverse(), mean = static_cast<float>(moments.mean);
   // log p - log q - KL(p || q) = (xs - xt) + constant - KL
   const float reverse_shift = static_cast<float>(moments.mean - (t.log_sum() - s.log_sum()));
@@ -139,13 +145,16 @@ static void divergence_gradient_pass(const Side& s, const Side& t, int64_t n, fl
     const Vec p = exp_negative(xs) * inv_s;
     Vec g = w.kd * divergence_gradient<D>(xs, xt, p, inv_t, mix, mean, reverse_shift);
     if constexpr (Ce == CePart::kShared) g = g + ce_scale * p;
-    if constexpr (Ce == CePart::kSeparate) g = g + ce_scale * exp_negative(w.ce_side->shifted(i, left));
+    if constexpr (Ce == CePart::kSeparate)
+      g = g + ce_scale * exp_negative(w.ce_side->shifted(i, left));
     store(out + i, left, g);
   }
 }
 
-// out[i] = a * exp(first) + b * exp(second) over [begin, end), either weight may be 0; out may be the sides' x.
-static void softmax_pass(const Side& first, float a, const Side& second, float b, int64_t begin, int64_t end, float* out) {
+// out[i] = a * exp(first) + b * exp(second) over [begin, end), either weight may be 0; out may be
+// the sides' x.
+static void softmax_pass(const Side& first, float a, const Side& second, float b, int64_t begin,
+                         int64_t end, float* out) {
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t left = end - i;
     Vec g = a * exp_negative(first.shifted(i, left));

@@ -15,7 +15,9 @@ class FormedFunction : public torch::autograd::Function<FormedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& /*first*/,
                             const std::optional<at::Tensor>& /*second*/, double value,
                             const std::vector<FormedGradient>* inputs) {
-    const auto there = [](const FormedGradient& one) { return one.gradient.to(one.input.device()); };
+    const auto there = [](const FormedGradient& one) {
+      return one.gradient.to(one.input.device());
+    };
     const at::Tensor first = there(inputs->front());
     ctx->save_for_backward({first, inputs->size() > 1 ? there(inputs->back()) : at::Tensor()});
     return at::scalar_tensor(value, first.options());
@@ -25,7 +27,8 @@ class FormedFunction : public torch::autograd::Function<FormedFunction> {
                                                  const torch::autograd::variable_list& incoming) {
     if (at::GradMode::is_enabled())
       throw Error(ErrorCode::kInvalidArgument,
-                  "this loss is differentiable once: its gradient was formed with its value; call backward without create_graph");
+                  "this loss is differentiable once: its gradient was formed with its value; call "
+                  "backward without create_graph");
     const auto saved = ctx->get_saved_variables();
     const auto scaled = [&](const at::Tensor& gradient) {
       return gradient.defined() ? gradient.mul(incoming[0].to(gradient.device())) : at::Tensor();
@@ -38,7 +41,8 @@ class FormedFunction : public torch::autograd::Function<FormedFunction> {
 
 at::Tensor scalar_with_gradients(double value, const std::vector<FormedGradient>& inputs) {
   RETORT_CHECK(inputs.size() == 1 || inputs.size() == 2);
-  const std::optional<at::Tensor> second = inputs.size() > 1 ? std::optional(inputs.back().input) : std::nullopt;
+  const std::optional<at::Tensor> second =
+      inputs.size() > 1 ? std::optional(inputs.back().input) : std::nullopt;
   return FormedFunction::apply(inputs.front().input, second, value, &inputs);
 }
 

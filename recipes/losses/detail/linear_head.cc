@@ -26,14 +26,16 @@ void require(bool ok, const char* message, const char* key, const at::Tensor& te
 }
 
 // Everything under no-grad; gradients only of what `needs` names.
-HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const HeadNeeds& needs) {
+HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss,
+                         const HeadNeeds& needs) {
   const int64_t rows = head.rows(), vocab = head.vocab(), width = head.hidden.size(1);
   const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
   const at::Tensor weight = head.weight.to(at::kFloat);
   const at::Tensor bias = head.bias.defined() ? head.bias.to(at::kFloat) : at::Tensor();
 
   HeadGradients grads;
-  if (needs.hidden) grads.hidden = at::empty({rows, width}, head.hidden.options().requires_grad(false));
+  if (needs.hidden)
+    grads.hidden = at::empty({rows, width}, head.hidden.options().requires_grad(false));
   if (needs.weight) grads.weight = at::zeros({vocab, width}, f32);
   if (needs.bias) grads.bias = at::zeros({vocab}, f32);
 
@@ -57,7 +59,8 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
   return grads;
 }
 
-// The incoming scalar times a gradient, in the input's dtype; the tensor itself where nothing has to change.
+// The incoming scalar times a gradient, in the input's dtype; the tensor itself where nothing has
+// to change.
 at::Tensor scaled(const at::Tensor& gradient, double scale, at::ScalarType dtype) {
   if (!gradient.defined()) return {};
   return scale == 1.0 ? gradient.to(dtype) : gradient.mul(scale).to(dtype);
@@ -65,49 +68,61 @@ at::Tensor scaled(const at::Tensor& gradient, double scale, at::ScalarType dtype
 
 class HeadFunction : public torch::autograd::Function<HeadFunction> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, int64_t rows_at_once, ChunkLoss* loss) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            int64_t rows_at_once, ChunkLoss* loss) {
     const LinearHead head{hidden, weight, bias.value_or(at::Tensor())};
-    const HeadNeeds needs{hidden.requires_grad(), weight.requires_grad(), head.bias.defined() && head.bias.requires_grad()};
+    const HeadNeeds needs{hidden.requires_grad(), weight.requires_grad(),
+                          head.bias.defined() && head.bias.requires_grad()};
     const HeadGradients grads = run_chunks(head, rows_at_once, *loss, needs);
     ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
     ctx->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
-    ctx->saved_data["bias_dtype"] = static_cast<int64_t>(head.bias.defined() ? head.bias.scalar_type() : at::kFloat);
-    return at::scalar_tensor(loss->loss_sum(), hidden.options().dtype(at::kFloat).requires_grad(false));
+    ctx->saved_data["bias_dtype"] =
+        static_cast<int64_t>(head.bias.defined() ? head.bias.scalar_type() : at::kFloat);
+    return at::scalar_tensor(loss->loss_sum(),
+                             hidden.options().dtype(at::kFloat).requires_grad(false));
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& incoming) {
     if (at::GradMode::is_enabled())
       throw Error(ErrorCode::kInvalidArgument,
-                  "the linear losses are differentiable once: their gradients were formed in the forward pass; call backward "
+                  "the linear losses are differentiable once: their gradients were formed in the "
+                  "forward pass; call backward "
                   "without create_graph");
     const auto saved = ctx->get_saved_variables();
     const double scale = incoming[0].item<double>();
-    const auto dtype = [&](const char* key) { return static_cast<at::ScalarType>(ctx->saved_data[key].toInt()); };
+    const auto dtype = [&](const char* key) {
+      return static_cast<at::ScalarType>(ctx->saved_data[key].toInt());
+    };
     return {saved[0].defined() ? scaled(saved[0], scale, saved[0].scalar_type()) : at::Tensor(),
-            scaled(saved[1], scale, dtype("weight_dtype")), scaled(saved[2], scale, dtype("bias_dtype")), at::Tensor(),
-            at::Tensor()};
+            scaled(saved[1], scale, dtype("weight_dtype")),
+            scaled(saved[2], scale, dtype("bias_dtype")), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor moved_to(const at::Device& device, const at::Tensor& rows) {
-  return rows.defined() ? rows.detach().to(device, rows.scalar_type(), /*non_blocking=*/true) : rows;
+  return rows.defined() ? rows.detach().to(device, rows.scalar_type(), /*non_blocking=*/true)
+                        : rows;
 }
 
 void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab) {
   const auto& [hidden, weight, bias] = head;
   require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()),
           "hidden must be [R, H] of a float dtype", "hidden", hidden);
-  require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) && weight.size(1) == hidden.size(1) &&
-              vocab > 0 && weight.size(0) <= vocab,
-          "weight must be [V, H] of a float dtype, with the H of hidden and no more rows than the vocabulary", "weight", weight);
+  require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) &&
+              weight.size(1) == hidden.size(1) && vocab > 0 && weight.size(0) <= vocab,
+          "weight must be [V, H] of a float dtype, with the H of hidden and no more rows than the "
+          "vocabulary",
+          "weight", weight);
   if (bias.defined())
-    require(bias.dim() == 1 && at::isFloatingType(bias.scalar_type()) && bias.size(0) == weight.size(0),
-            "bias must be [V] of a float dtype, with the V of weight", "bias", bias);
-  require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong && targets.size(0) == hidden.size(0),
+    require(
+        bias.dim() == 1 && at::isFloatingType(bias.scalar_type()) && bias.size(0) == weight.size(0),
+        "bias must be [V] of a float dtype, with the V of weight", "bias", bias);
+  require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong &&
+              targets.size(0) == hidden.size(0),
           "targets must be [R] int64, one for each row of hidden", "targets", targets);
   for (const at::Tensor& tensor : {weight, bias})
     if (tensor.defined() && tensor.device() != hidden.device())
@@ -115,14 +130,16 @@ void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab
           .with("device", tensor.device().str())
           .with("hidden_device", hidden.device().str());
   if (!may_move_to(hidden.device(), targets))
-    throw Error(ErrorCode::kInvalidArgument, "targets must be on the device of hidden, or on the host")
+    throw Error(ErrorCode::kInvalidArgument,
+                "targets must be on the device of hidden, or on the host")
         .with("device", targets.device().str())
         .with("hidden_device", hidden.device().str());
   const at::Tensor flat = targets.to(at::kCPU).contiguous();
   const int64_t* ids = flat.data_ptr<int64_t>();
   for (int64_t row = 0; row < flat.size(0); ++row)
     if (ids[row] < 0 || ids[row] >= vocab)
-      throw Error(ErrorCode::kInvalidArgument, "a target is no id of the vocabulary: pass only the rows that have a target")
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a target is no id of the vocabulary: pass only the rows that have a target")
           .with("row", row)
           .with("target", ids[row])
           .with("vocab", vocab);
@@ -130,7 +147,8 @@ void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab
 
 void check_chunk_tokens(int64_t chunk_tokens) {
   if (chunk_tokens < 0)
-    throw Error(ErrorCode::kInvalidArgument, "chunk_tokens must be positive, or 0 for a size chosen from the shapes")
+    throw Error(ErrorCode::kInvalidArgument,
+                "chunk_tokens must be positive, or 0 for a size chosen from the shapes")
         .with("chunk_tokens", chunk_tokens);
 }
 
@@ -142,16 +160,19 @@ int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes) {
 
 bool wants_gradient(const LinearHead& head) {
   return at::GradMode::is_enabled() &&
-         (head.hidden.requires_grad() || head.weight.requires_grad() || (head.bias.defined() && head.bias.requires_grad()));
+         (head.hidden.requires_grad() || head.weight.requires_grad() ||
+          (head.bias.defined() && head.bias.requires_grad()));
 }
 
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {
   if (wants_gradient(head)) {
-    const std::optional<at::Tensor> bias = head.bias.defined() ? std::optional(head.bias) : std::nullopt;
+    const std::optional<at::Tensor> bias =
+        head.bias.defined() ? std::optional(head.bias) : std::nullopt;
     return HeadFunction::apply(head.hidden, head.weight, bias, rows_at_once, &loss);
   }
   run_linear_head_forward(head, rows_at_once, loss);
-  return at::scalar_tensor(loss.loss_sum(), head.hidden.options().dtype(at::kFloat).requires_grad(false));
+  return at::scalar_tensor(loss.loss_sum(),
+                           head.hidden.options().dtype(at::kFloat).requires_grad(false));
 }
 
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {
@@ -159,12 +180,14 @@ void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, Chunk
   run_chunks(head, rows_at_once, loss, {});
 }
 
-HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const HeadNeeds& needs) {
+HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once,
+                                        ChunkLoss& loss, const HeadNeeds& needs) {
   const at::NoGradGuard no_grad;
   return run_chunks(head, rows_at_once, loss, needs);
 }
 
-void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias) {
+void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight,
+                 const at::Tensor& bias) {
   if (bias.defined())
     at::addmm_out(out, bias, inputs, weight.t());
   else
@@ -172,7 +195,8 @@ void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& wei
 }
 
 void for_rows(int64_t count, const std::function<void(int64_t, int64_t, int)>& body) {
-  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) { body(begin, end, at::get_thread_num()); });
+  at::parallel_for(0, count, 1,
+                   [&](int64_t begin, int64_t end) { body(begin, end, at::get_thread_num()); });
 }
 
 int row_threads() { return at::get_num_threads(); }

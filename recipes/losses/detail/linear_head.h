@@ -1,5 +1,6 @@
-// The chunk engine under every loss with a linear head: forms a chunk of logits, lets a ChunkLoss turn them into their
-// gradient in place, folds that into dH and dW, and goes on with the same buffers.
+// The chunk engine under every loss with a linear head: forms a chunk of logits, lets a ChunkLoss
+// turn them into their gradient in place, folds that into dH and dW, and goes on with the same
+// buffers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +10,8 @@
 
 namespace retort::losses::detail {
 
-// The student's side: hidden [R, H], weight [V, H], bias [V] or undefined; V counts the rows that this rank holds, maybe none.
+// The student's side: hidden [R, H], weight [V, H], bias [V] or undefined; V counts the rows that
+// this rank holds, maybe none.
 struct LinearHead {
   at::Tensor hidden, weight, bias;
 
@@ -21,31 +23,39 @@ struct LinearHead {
 class ChunkLoss {
  public:
   virtual ~ChunkLoss() = default;
-  // logits [count, V] float32, contiguous, of rows [begin, begin + count): accumulate the loss and, with `gradient`, overwrite
-  // them by the loss's gradient; without, they may be destroyed. No autograd.
+  // logits [count, V] float32, contiguous, of rows [begin, begin + count): accumulate the loss and,
+  // with `gradient`, overwrite them by the loss's gradient; without, they may be destroyed. No
+  // autograd.
   virtual void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) = 0;
   virtual double loss_sum() const = 0;
 };
 
-// Whether what has a row for each position may be used where `device` is: there already, or on the host.
-inline bool may_move_to(const at::Device& device, const at::Tensor& rows) { return rows.device() == device || rows.is_cpu(); }
-// `rows` there, detached: itself, or a copy of a host tensor that the calling thread does not wait for. Undefined stays so.
+// Whether what has a row for each position may be used where `device` is: there already, or on the
+// host.
+inline bool may_move_to(const at::Device& device, const at::Tensor& rows) {
+  return rows.device() == device || rows.is_cpu();
+}
+// `rows` there, detached: itself, or a copy of a host tensor that the calling thread does not wait
+// for. Undefined stays so.
 at::Tensor moved_to(const at::Device& device, const at::Tensor& rows);
 
-// kInvalidArgument unless shapes, dtypes (any float; computed in fp32), devices (hidden, weight, bias on one; targets there or on
-// the host) and target ids in [0, vocab) fit, the weight having at most `vocab` rows.
+// kInvalidArgument unless shapes, dtypes (any float; computed in fp32), devices (hidden, weight,
+// bias on one; targets there or on the host) and target ids in [0, vocab) fit, the weight having at
+// most `vocab` rows.
 void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab);
 
 // kInvalidArgument if negative.
 void check_chunk_tokens(int64_t chunk_tokens);
 
-// Rows formed at once: `asked` if positive, else the multiple of 64 (at least 64) whose `floats_per_row` * 4 bytes fit `bytes`.
-// A function of sizes alone: the bits of a matrix product depend on its row count.
+// Rows formed at once: `asked` if positive, else the multiple of 64 (at least 64) whose
+// `floats_per_row` * 4 bytes fit `bytes`. A function of sizes alone: the bits of a matrix product
+// depend on its row count.
 int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes = 16 << 20);
 
-// Runs `loss` over all rows; the scalar float32 loss sum, with autograd if grad mode is on and an input requires grad. The
-// gradients are formed here (dH in hidden's dtype, dW and dbias in fp32) and scaled by the incoming scalar in backward, where
-// dW takes the weight's dtype. Differentiable once. With R = 0 backward yields zeros.
+// Runs `loss` over all rows; the scalar float32 loss sum, with autograd if grad mode is on and an
+// input requires grad. The gradients are formed here (dH in hidden's dtype, dW and dbias in fp32)
+// and scaled by the incoming scalar in backward, where dW takes the weight's dtype. Differentiable
+// once. With R = 0 backward yields zeros.
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
 // The same without gradients and result.
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
@@ -62,12 +72,15 @@ struct HeadGradients {
   at::Tensor hidden, weight, bias;
 };
 // The gradients alone, outside autograd, as a backward that forms the logits again needs them.
-HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss, const HeadNeeds& needs);
+HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once,
+                                        ChunkLoss& loss, const HeadNeeds& needs);
 
 // out [count, V] = inputs * weight^T (+ bias), all float32.
-void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias);
+void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight,
+                 const at::Tensor& bias);
 
-// body(begin, end, thread) over disjoint ranges of [0, count) on LibTorch's intra-op threads; thread < row_threads().
+// body(begin, end, thread) over disjoint ranges of [0, count) on LibTorch's intra-op threads;
+// thread < row_threads().
 void for_rows(int64_t count, const std::function<void(int64_t, int64_t, int)>& body);
 int row_threads();
 

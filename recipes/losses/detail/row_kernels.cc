@@ -14,11 +14,13 @@ const RowKernels* row_kernels_named(const char* name) {
   const std::string_view wanted(name);
 #if defined(__x86_64__)
   if (wanted == "avx512")
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                   __builtin_cpu_supports("avx512bw")
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")
                ? &kRowKernels_avx512
                : nullptr;
-  if (wanted == "avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kRowKernels_avx2 : nullptr;
+  if (wanted == "avx2")
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kRowKernels_avx2
+                                                                           : nullptr;
 #endif
   return wanted == "portable" ? &kRowKernels_portable : nullptr;
 }

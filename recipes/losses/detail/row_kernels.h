@@ -1,6 +1,7 @@
-// The element-wise work of the losses on one row of logits: softmax statistics, divergence, and the gradient written over the
-// logits. Plain floats, no ATen: compiled three times (AVX-512, AVX2 + FMA, portable) and chosen once by the CPU.
-// Elements are float32, every sum over a row is a double in a fixed order, so a row's result depends on that row alone.
+// The element-wise work of the losses on one row of logits: softmax statistics, divergence, and the
+// gradient written over the logits. Plain floats, no ATen: compiled three times (AVX-512, AVX2 +
+// FMA, portable) and chosen once by the CPU. Elements are float32, every sum over a row is a double
+// in a fixed order, so a row's result depends on that row alone.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +81,8 @@ struct RowKernels {
 
 // The best variant this CPU runs. Any thread.
 const RowKernels& row_kernels();
-// One by name ("avx512", "avx2", "portable"), or nullptr where the build or the CPU lacks it: for tests that compare them.
+// One by name ("avx512", "avx2", "portable"), or nullptr where the build or the CPU lacks it: for
+// tests that compare them.
 const RowKernels* row_kernels_named(const char* name);
 
 }  // namespace retort::losses::detail

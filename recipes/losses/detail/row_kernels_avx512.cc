@@ -6,6 +6,7 @@
 namespace retort::losses::detail {
 
 extern const RowKernels kRowKernels_avx512;
-constinit const RowKernels kRowKernels_avx512{"avx512", avx512::cross_entropy, avx512::dense, avx512::top_k};
+constinit const RowKernels kRowKernels_avx512{"avx512", avx512::cross_entropy, avx512::dense,
+                                              avx512::top_k};
 
 }  // namespace retort::losses::detail

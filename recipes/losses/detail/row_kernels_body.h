@@ -21,7 +21,8 @@ static Side cross_entropy_stats(const StudentRow& row, RowResult& result) {
   result.entropy = side.log_sum() - moment.total() / side.sum;
   if (at_target == side.max) {  // the first of equal maxima is the argmax
     int64_t first = 0;
-    while (row.logits[first] != side.max) ++first;
+    while (row.logits[first] != side.max)
+      ++first;
     result.correct = first == row.target;
   }
   return side;
@@ -37,11 +38,14 @@ static RowResult cross_entropy(const StudentRow& row, const RowLoss& loss) {
   return result;
 }
 
-static bool finite_mass(const Side& side) { return side.sum > 0 && side.sum < __builtin_inf(); }  // false for NaN
+// false for NaN
+static bool finite_mass(const Side& side) { return side.sum > 0 && side.sum < __builtin_inf(); }
 
-// The teacher's mass on ids >= n, from a maximum of their own: the masked part may be the larger one.
+// The teacher's mass on ids >= n, from a maximum of their own: the masked part may be the larger
+// one.
 static double masked_mass(const DenseTeacherRow& teacher, int64_t n, const Side& kept) {
-  Side masked{teacher.logits + n, max_of(teacher.logits + n, teacher.vocab - n), teacher.inv_temperature};
+  Side masked{teacher.logits + n, max_of(teacher.logits + n, teacher.vocab - n),
+              teacher.inv_temperature};
   if (masked.max == -__builtin_inff()) return 0;
   masked.sum = sum_exp(masked, 0, teacher.vocab - n);
   const double gap = (static_cast<double>(masked.max) - kept.max) * teacher.inv_temperature;
@@ -59,7 +63,8 @@ static RowResult dense(const StudentRow& row, const DenseTeacherRow& teacher, co
     result.status = RowStatus::kTeacherNotFinite;
     return result;
   }
-  if (teacher.max_abs_log_mass >= 0 && !(__builtin_fabs(t.max + t.log_sum()) <= teacher.max_abs_log_mass)) {
+  if (teacher.max_abs_log_mass >= 0 &&
+      !(__builtin_fabs(t.max + t.log_sum()) <= teacher.max_abs_log_mass)) {
     result.status = RowStatus::kTeacherNotNormal;
     return result;
   }
@@ -78,14 +83,16 @@ static RowResult dense(const StudentRow& row, const DenseTeacherRow& teacher, co
       divergence_gradient_pass<D, CePart::kSeparate>(s, t, n, loss.mix, moments, w, row.logits);
   });
   if (loss.gradient) {
-    if (n < row.vocab) softmax_pass(ce, loss.ce_weight * ce.inverse(), ce, 0, n, row.vocab, row.logits);
+    if (n < row.vocab)
+      softmax_pass(ce, loss.ce_weight * ce.inverse(), ce, 0, n, row.vocab, row.logits);
     row.logits[row.target] -= loss.ce_weight;
   }
   return result;
 }
 
 // Copies the student's logits at the ids into scratch.raw and takes them out of the row (-inf).
-static RowStatus take_ids(const StudentRow& row, const TopKTeacherRow& teacher, const TopKScratch& scratch) {
+static RowStatus take_ids(const StudentRow& row, const TopKTeacherRow& teacher,
+                          const TopKScratch& scratch) {
   for (int64_t i = 0; i < teacher.k; ++i) {
     const int32_t id = teacher.ids[i];
     if (id < 0 || id >= row.common) return RowStatus::kIdOutOfRange;
@@ -93,11 +100,13 @@ static RowStatus take_ids(const StudentRow& row, const TopKTeacherRow& teacher, 
     scratch.seen[id] = scratch.row;
     scratch.raw[i] = row.logits[id];
   }
-  for (int64_t i = 0; i < teacher.k; ++i) row.logits[teacher.ids[i]] = -__builtin_inff();
+  for (int64_t i = 0; i < teacher.k; ++i)
+    row.logits[teacher.ids[i]] = -__builtin_inff();
   return RowStatus::kOk;
 }
 
-// The student's and the teacher's coarse distributions: K ids and, unless K is the whole common vocabulary, the rest.
+// The student's and the teacher's coarse distributions: K ids and, unless K is the whole common
+// vocabulary, the rest.
 struct Coarse {
   Side student, teacher;
   Side rest;             // the complement in the student's row
@@ -106,19 +115,23 @@ struct Coarse {
   int64_t n = 0;
 };
 
-static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, float inv_temperature, const TopKScratch& scratch) {
+static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, float inv_temperature,
+                      const TopKScratch& scratch) {
   const int64_t k = teacher.k;
-  Coarse c{
-      .student = {scratch.student, 0, 1.0f}, .teacher = {scratch.teacher, 0, 1.0f}, .rest = {row.logits, 0, inv_temperature}};
+  Coarse c{.student = {scratch.student, 0, 1.0f},
+           .teacher = {scratch.teacher, 0, 1.0f},
+           .rest = {row.logits, 0, inv_temperature}};
   c.n = k < row.common ? k + 1 : k;
   const float max_k = max_of(scratch.raw, k);
   float top = max_k;
   if (c.n > k) {
     c.rest.max = max_of(row.logits, row.common);
-    const bool empty = c.rest.max == -__builtin_inff();  // every other id is masked in the student itself
+    // every other id is masked in the student itself
+    const bool empty = c.rest.max == -__builtin_inff();
     c.rest.sum = empty ? 0 : sum_exp(c.rest, 0, row.common);
     top = c.rest.max > top ? c.rest.max : top;
-    c.log_rest = static_cast<float>((static_cast<double>(c.rest.max) - top) * inv_temperature + c.rest.log_sum());
+    c.log_rest = static_cast<float>((static_cast<double>(c.rest.max) - top) * inv_temperature +
+                                    c.rest.log_sum());
     scratch.student[k] = c.log_rest;
     scratch.teacher[k] = teacher.log_tail;
   }
@@ -134,19 +147,23 @@ static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, floa
 }
 
 // Writes the coarse gradient over scratch.student and returns the one of the rest category.
-static double bucket_loss(const Coarse& c, int64_t k, const RowLoss& loss, const TopKScratch& scratch, RowResult& result) {
+static double bucket_loss(const Coarse& c, int64_t k, const RowLoss& loss,
+                          const TopKScratch& scratch, RowResult& result) {
   with_divergence(loss.type, [&]<Divergence D>() {
     const Moments moments = divergence_value<D>(c.student, c.teacher, c.n, loss.mix);
     result.kd = moments.value;
     const GradientWeights w{loss.kd_weight, 0, nullptr};
     if (loss.gradient)
-      divergence_gradient_pass<D, CePart::kNone>(c.student, c.teacher, c.n, loss.mix, moments, w, scratch.student);
+      divergence_gradient_pass<D, CePart::kNone>(c.student, c.teacher, c.n, loss.mix, moments, w,
+                                                 scratch.student);
   });
   return c.n > k ? scratch.student[k] : 0;
 }
 
-// sum over K of w (log w' - log p) with p of the whole vocabulary: renormalize has w = w' = q / m, drop has w = w' = q.
-static double truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss, const TopKScratch& scratch, RowResult& result) {
+// sum over K of w (log w' - log p) with p of the whole vocabulary: renormalize has w = w' = q / m,
+// drop has w = w' = q.
+static double truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss,
+                             const TopKScratch& scratch, RowResult& result) {
   const bool drop = loss.tail == TopKTail::kDrop;
   Side t = c.teacher;
   const double mass = drop ? c.teacher_k / c.teacher.sum : 1.0;
@@ -159,13 +176,15 @@ static double truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss, co
   }
   result.kd = sum.total() / t.sum - mass * (t.log_sum() - c.student.log_sum());
   if (!loss.gradient) return 0;
-  const double rest = c.n > k ? __builtin_exp(static_cast<double>(c.log_rest) - c.student.max) / c.student.sum : 0;
+  const double rest =
+      c.n > k ? __builtin_exp(static_cast<double>(c.log_rest) - c.student.max) / c.student.sum : 0;
   softmax_pass(c.student, static_cast<float>(loss.kd_weight * mass / c.student.sum), t,
                static_cast<float>(-loss.kd_weight / t.sum), 0, k, scratch.student);
   return loss.kd_weight * mass * rest;
 }
 
-static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, const RowLoss& loss, const TopKScratch& scratch) {
+static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, const RowLoss& loss,
+                       const TopKScratch& scratch) {
   RowResult result;
   const Side ce = cross_entropy_stats(row, result);
   const int64_t k = teacher.k;
@@ -182,21 +201,24 @@ static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, con
   }
   result.teacher_mass = c.teacher_k / c.teacher.sum;
   result.student_mass = c.n > k ? sum_exp(c.student, 0, k) / c.student.sum : 1;
-  const double rest_gradient =
-      loss.tail == TopKTail::kBucket ? bucket_loss(c, k, loss, scratch, result) : truncated_loss(c, k, loss, scratch, result);
+  const double rest_gradient = loss.tail == TopKTail::kBucket
+                                   ? bucket_loss(c, k, loss, scratch, result)
+                                   : truncated_loss(c, k, loss, scratch, result);
   if (!loss.gradient) return result;
 
-  // A complement id gets its share of the rest category's gradient; the ids themselves were taken out (exp(-inf) = 0).
+  // A complement id gets its share of the rest category's gradient; the ids themselves were taken
+  // out (exp(-inf) = 0).
   const float ce_scale = loss.ce_weight * ce.inverse();
   if (c.n > k)
-    softmax_pass(c.rest, c.rest.sum > 0 ? static_cast<float>(rest_gradient / c.rest.sum) : 0.0f, ce, ce_scale, 0, row.common,
-                 row.logits);
+    softmax_pass(c.rest, c.rest.sum > 0 ? static_cast<float>(rest_gradient / c.rest.sum) : 0.0f, ce,
+                 ce_scale, 0, row.common, row.logits);
   if (row.common < row.vocab) softmax_pass(ce, ce_scale, ce, 0, row.common, row.vocab, row.logits);
   if (loss.ce_weight != 0) {
     const Side at_ids{scratch.raw, ce.max, 1.0f, ce.sum};
     softmax_pass(at_ids, ce_scale, at_ids, 0, 0, k, scratch.raw);
   }
-  for (int64_t i = 0; i < k; ++i) row.logits[teacher.ids[i]] = scratch.student[i] + (loss.ce_weight != 0 ? scratch.raw[i] : 0.0f);
+  for (int64_t i = 0; i < k; ++i)
+    row.logits[teacher.ids[i]] = scratch.student[i] + (loss.ce_weight != 0 ? scratch.raw[i] : 0.0f);
   row.logits[row.target] -= loss.ce_weight;
   return result;
 }

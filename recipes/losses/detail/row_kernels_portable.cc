@@ -6,6 +6,7 @@
 namespace retort::losses::detail {
 
 extern const RowKernels kRowKernels_portable;
-constinit const RowKernels kRowKernels_portable{"portable", portable::cross_entropy, portable::dense, portable::top_k};
+constinit const RowKernels kRowKernels_portable{"portable", portable::cross_entropy,
+                                                portable::dense, portable::top_k};
 
 }  // namespace retort::losses::detail

@@ -40,7 +40,8 @@ RowLoss row_loss(const DivergenceOptions& options) {
   RowLoss loss;
   loss.type = resolved(options);
   loss.tail = resolved(options.tail);
-  loss.mix = static_cast<float>(options.type == DivergenceType::kJsd ? options.beta : options.skew_lambda);
+  loss.mix =
+      static_cast<float>(options.type == DivergenceType::kJsd ? options.beta : options.skew_lambda);
   loss.inv_temperature = static_cast<float>(1.0 / options.temperature);
   loss.ce_weight = static_cast<float>(1.0 - options.kd_ratio);
   loss.kd_weight = static_cast<float>(options.kd_ratio * kd_factor(options) / options.temperature);
@@ -58,16 +59,20 @@ void refuse_row(RowStatus status, int64_t row) {
     case RowStatus::kOk: break;
     case RowStatus::kTeacherNotFinite:
       throw Error(ErrorCode::kCorrupt,
-                  "the teacher's row holds NaN or infinity: the teacher diverged, or its payload was damaged")
+                  "the teacher's row holds NaN or infinity: the teacher diverged, or its payload "
+                  "was damaged")
           .with("row", row);
     case RowStatus::kTeacherNotNormal:
       throw Error(ErrorCode::kCorrupt,
-                  "the teacher's log-probabilities (with log_tail) do not sum to 1: they are not normalised over the common "
+                  "the teacher's log-probabilities (with log_tail) do not sum to 1: they are not "
+                  "normalised over the common "
                   "vocabulary, or log_tail belongs to something else")
           .with("row", row);
     case RowStatus::kIdOutOfRange:
-      throw Error(ErrorCode::kMismatch, "a top-k id lies outside the common vocabulary").with("row", row);
-    case RowStatus::kIdRepeated: throw Error(ErrorCode::kCorrupt, "a top-k id stands twice in one row").with("row", row);
+      throw Error(ErrorCode::kMismatch, "a top-k id lies outside the common vocabulary")
+          .with("row", row);
+    case RowStatus::kIdRepeated:
+      throw Error(ErrorCode::kCorrupt, "a top-k id stands twice in one row").with("row", row);
   }
   throw Error(ErrorCode::kCorrupt, "unknown row status").with("row", row);
 }

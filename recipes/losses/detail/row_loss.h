@@ -1,4 +1,5 @@
-// A divergence's options as the row kernels and the ATen path want them, and the error for a row that cannot be.
+// A divergence's options as the row kernels and the ATen path want them, and the error for a row
+// that cannot be.
 #pragma once
 
 #include "recipes/losses/detail/row_kernels.h"
@@ -6,7 +7,8 @@
 
 namespace retort::losses::detail {
 
-// Special cases resolved (jsd beta 0 and 1, lambda 0); weights of the gradient as kd_ratio, T and T^2 make them.
+// Special cases resolved (jsd beta 0 and 1, lambda 0); weights of the gradient as kd_ratio, T and
+// T^2 make them.
 RowLoss row_loss(const DivergenceOptions& options);
 // What the divergence is multiplied by: T^2, or 1.
 double kd_factor(const DivergenceOptions& options);

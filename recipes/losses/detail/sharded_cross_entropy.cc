@@ -14,7 +14,9 @@ namespace {
 class CrossEntropyChunks : public ChunkLoss {
  public:
   CrossEntropyChunks(const VocabGroup& vocab, const at::Tensor& targets)
-      : vocab_(vocab), targets_(targets), sums_(at::zeros({3}, targets.options().dtype(at::kDouble))) {}
+      : vocab_(vocab),
+        targets_(targets),
+        sums_(at::zeros({3}, targets.options().dtype(at::kDouble))) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) override {
     TargetSoftmax softmax(vocab_, targets_.narrow(0, begin, count), logits);
@@ -36,8 +38,9 @@ class CrossEntropyChunks : public ChunkLoss {
 
 }  // namespace
 
-CrossEntropyResult sharded_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                                         const at::Tensor& targets, int64_t chunk_tokens, const parallel::VocabShard& shard) {
+CrossEntropyResult sharded_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                         const at::Tensor& bias, const at::Tensor& targets,
+                                         int64_t chunk_tokens, const parallel::VocabShard& shard) {
   const LinearHead head{hidden, weight, bias};
   std::optional<VocabGroup> vocab;
   check_together(shard, [&] {
@@ -46,7 +49,8 @@ CrossEntropyResult sharded_cross_entropy(const at::Tensor& hidden, const at::Ten
     vocab.emplace(shard, head.vocab());
   });
   CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets));
-  const int64_t rows_at_once = sharded_chunk_rows(chunk_tokens, vocab->rows_per_rank(), hidden.device());
+  const int64_t rows_at_once =
+      sharded_chunk_rows(chunk_tokens, vocab->rows_per_rank(), hidden.device());
   CrossEntropyResult result;
   result.loss_sum = run_linear_head(head, rows_at_once, chunks);
   result.count = head.rows();

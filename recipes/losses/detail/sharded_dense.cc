@@ -15,12 +15,13 @@
 namespace retort::losses::detail {
 namespace {
 
-// A teacher with a number for each id: the first own_below(common) of its columns belong to the student's first ones, the others
-// are masked ids.
+// A teacher with a number for each id: the first own_below(common) of its columns belong to the
+// student's first ones, the others are masked ids.
 class DenseTeacher : public ShardedTeacher {
  public:
-  DenseTeacher(const VocabGroup& vocab, int64_t common, double inv_temperature, double max_abs_log_mass, bool has_masked,
-               const at::TensorOptions& options, int64_t rows)
+  DenseTeacher(const VocabGroup& vocab, int64_t common, double inv_temperature,
+               double max_abs_log_mass, bool has_masked, const at::TensorOptions& options,
+               int64_t rows)
       : vocab_(vocab),
         common_(common),
         own_common_(vocab.own_below(common)),
@@ -29,7 +30,8 @@ class DenseTeacher : public ShardedTeacher {
         has_masked_(has_masked),
         status_(at::zeros({rows}, options.dtype(at::kInt).requires_grad(false))) {}
 
-  DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax, const RowLoss& loss) override {
+  DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
+                       const RowLoss& loss) override {
     const int64_t count = logits.size(0);
     const at::Tensor all = load(begin, count);
     const at::Tensor teacher = all.narrow(1, 0, own_common_);
@@ -38,14 +40,17 @@ class DenseTeacher : public ShardedTeacher {
     const bool same_ids = common_ == vocab_.total();  // for student and cross-entropy
     const bool shared = same_ids && loss.inv_temperature == 1.0f;
 
-    at::Tensor student_max = row_max(student), teacher_max = row_max(teacher), masked_max = row_max(masked);
+    at::Tensor student_max = row_max(student), teacher_max = row_max(teacher),
+               masked_max = row_max(masked);
     std::vector<at::Tensor*> maxima{&softmax.max, &teacher_max};
     if (!same_ids) maxima.push_back(&student_max);
     if (has_masked_) maxima.push_back(&masked_max);
     vocab_.max(maxima);
 
     softmax.exponentials(logits);
-    Side s = shared ? softmax.side : side_below(student, same_ids ? softmax.max : student_max, loss.inv_temperature);
+    Side s = shared
+                 ? softmax.side
+                 : side_below(student, same_ids ? softmax.max : student_max, loss.inv_temperature);
     Side t = side_below(teacher, teacher_max, inv_temperature_);
     at::Tensor masked_sum = side_below(masked, masked_max, inv_temperature_).sum;
     DivergenceSums moments;
@@ -68,7 +73,9 @@ class DenseTeacher : public ShardedTeacher {
     const RowMoments row = divergence_moments(loss, moments, s, t);
     if (loss.gradient) write_gradient(logits, softmax, loss, divergence_gradient(loss, row, s, t));
     const at::Tensor ones = at::ones_like(t.sum);
-    return {row.value, ones, ones, has_masked_ ? masked_mass(masked_max, masked_sum, teacher_max, t.sum) : at::zeros_like(t.sum)};
+    return {row.value, ones, ones,
+            has_masked_ ? masked_mass(masked_max, masked_sum, teacher_max, t.sum)
+                        : at::zeros_like(t.sum)};
   }
   void check_rows() const override { refuse_first(status_); }
 
@@ -93,10 +100,12 @@ class DenseTeacher : public ShardedTeacher {
 
 class HiddenTeacher : public DenseTeacher {
  public:
-  HiddenTeacher(const TeacherHidden& signal, const VocabGroup& vocab, int64_t common, int64_t teacher_vocab,
-                double inv_temperature)
-      : DenseTeacher(vocab, common, inv_temperature, -1, teacher_vocab > common, signal.hidden.options(), signal.hidden.size(0)),
-        floats_per_row_(std::max(vocab.rows_per_rank(), vocab.rows_per_rank() + teacher_vocab - vocab.total())),
+  HiddenTeacher(const TeacherHidden& signal, const VocabGroup& vocab, int64_t common,
+                int64_t teacher_vocab, double inv_temperature)
+      : DenseTeacher(vocab, common, inv_temperature, -1, teacher_vocab > common,
+                     signal.hidden.options(), signal.hidden.size(0)),
+        floats_per_row_(
+            std::max(vocab.rows_per_rank(), vocab.rows_per_rank() + teacher_vocab - vocab.total())),
         hidden_(signal.hidden.detach()),
         weight_(signal.weight.detach().to(at::kFloat)),
         bias_(signal.bias.defined() ? signal.bias.detach().to(at::kFloat) : at::Tensor()) {}
@@ -105,7 +114,8 @@ class HiddenTeacher : public DenseTeacher {
 
  protected:
   at::Tensor load(int64_t begin, int64_t count) override {
-    if (!buffer_.defined()) buffer_ = at::empty({count, weight_.size(0)}, weight_.options());  // the first chunk is the largest
+    // the first chunk is the largest
+    if (!buffer_.defined()) buffer_ = at::empty({count, weight_.size(0)}, weight_.options());
     at::Tensor logits = buffer_.narrow(0, 0, count);
     form_logits(logits, hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
     return logits;
@@ -119,23 +129,25 @@ class HiddenTeacher : public DenseTeacher {
 class FullTeacher : public DenseTeacher {
  public:
   FullTeacher(const TeacherFull& signal, const VocabGroup& vocab, int64_t common)
-      : DenseTeacher(vocab, common, 1, log_mass_tolerance(signal.logps.scalar_type()), false, signal.logps.options(),
-                     signal.logps.size(0)),
+      : DenseTeacher(vocab, common, 1, log_mass_tolerance(signal.logps.scalar_type()), false,
+                     signal.logps.options(), signal.logps.size(0)),
         floats_per_row_(signal.logps.scalar_type() == at::kFloat ? 0 : vocab.rows_per_rank()),
         logps_(signal.logps.detach()) {}
 
   int64_t floats_per_row() const override { return floats_per_row_; }
 
  protected:
-  at::Tensor load(int64_t begin, int64_t count) override { return logps_.narrow(0, begin, count).to(at::kFloat); }
+  at::Tensor load(int64_t begin, int64_t count) override {
+    return logps_.narrow(0, begin, count).to(at::kFloat);
+  }
 
  private:
   int64_t floats_per_row_;
   at::Tensor logps_;
 };
 
-// The teacher's ids over all ranks; checks that each rank has those that stand beside its student's, and the last rank with any
-// of the student's ids all that follow.
+// The teacher's ids over all ranks; checks that each rank has those that stand beside its
+// student's, and the last rank with any of the student's ids all that follow.
 int64_t teacher_ids(const VocabGroup& vocab, int64_t own_rows) {
   const at::Tensor rows = vocab.gather(own_rows);
   const int64_t* count = rows.const_data_ptr<int64_t>();
@@ -150,7 +162,8 @@ int64_t teacher_ids(const VocabGroup& vocab, int64_t own_rows) {
     const int64_t expected = rank == last ? above : std::min(above, vocab.rows_of(rank));
     if (count[rank] != expected)
       throw Error(ErrorCode::kMismatch,
-                  "the rows of the teacher's head do not stand beside the student's: each rank holds the teacher's rows of its "
+                  "the rows of the teacher's head do not stand beside the student's: each rank "
+                  "holds the teacher's rows of its "
                   "student's ids, the last rank with any of these all that follow")
           .with("rank", rank)
           .with("teacher_rows", count[rank])
@@ -162,14 +175,17 @@ int64_t teacher_ids(const VocabGroup& vocab, int64_t own_rows) {
 
 }  // namespace
 
-std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherHidden& signal, const VocabGroup& vocab, int64_t common,
+std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherHidden& signal,
+                                                   const VocabGroup& vocab, int64_t common,
                                                    const DivergenceOptions& options) {
   const int64_t teacher_vocab = teacher_ids(vocab, signal.weight.size(0));
   check_vocabularies(teacher_vocab, vocab.total(), options);
-  return std::make_unique<HiddenTeacher>(signal, vocab, common, teacher_vocab, static_cast<float>(1.0 / options.temperature));
+  return std::make_unique<HiddenTeacher>(signal, vocab, common, teacher_vocab,
+                                         static_cast<float>(1.0 / options.temperature));
 }
 
-std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherFull& signal, const VocabGroup& vocab, int64_t common) {
+std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherFull& signal,
+                                                   const VocabGroup& vocab, int64_t common) {
   return std::make_unique<FullTeacher>(signal, vocab, common);
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 class DistillChunks : public ChunkLoss {
  public:
-  DistillChunks(const VocabGroup& vocab, const at::Tensor& targets, ShardedTeacher& teacher, const DivergenceOptions& options)
+  DistillChunks(const VocabGroup& vocab, const at::Tensor& targets, ShardedTeacher& teacher,
+                const DivergenceOptions& options)
       : vocab_(vocab),
         targets_(targets),
         teacher_(teacher),
@@ -27,8 +28,8 @@ class DistillChunks : public ChunkLoss {
     loss_.gradient = gradient;
     TargetSoftmax softmax(vocab_, targets_.narrow(0, begin, count), logits);
     const DivergenceRows rows = teacher_.chunk(begin, logits, softmax, loss_);
-    sums_.add_(at::stack({rows.kd, softmax.log_prob(), rows.teacher_mass, rows.student_mass, rows.masked_mass, softmax.entropy(),
-                          softmax.correct()})
+    sums_.add_(at::stack({rows.kd, softmax.log_prob(), rows.teacher_mass, rows.student_mass,
+                          rows.masked_mass, softmax.entropy(), softmax.correct()})
                    .sum(1));
   }
   double loss_sum() const override { return mixed_loss(kd_ratio_, kd_factor_ * sum(0), -sum(1)); }
@@ -57,17 +58,20 @@ class DistillChunks : public ChunkLoss {
   at::Tensor sums_;
 };
 
-std::unique_ptr<ShardedTeacher> make_teacher(const TeacherSignal& signal, const VocabGroup& vocab, int64_t common,
-                                             const DivergenceOptions& options) {
-  if (const auto* top_k = std::get_if<TeacherTopK>(&signal)) return make_sharded_top_k(*top_k, vocab, common);
-  if (const auto* full = std::get_if<TeacherFull>(&signal)) return make_sharded_dense(*full, vocab, common);
+std::unique_ptr<ShardedTeacher> make_teacher(const TeacherSignal& signal, const VocabGroup& vocab,
+                                             int64_t common, const DivergenceOptions& options) {
+  if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
+    return make_sharded_top_k(*top_k, vocab, common);
+  if (const auto* full = std::get_if<TeacherFull>(&signal))
+    return make_sharded_dense(*full, vocab, common);
   return make_sharded_dense(std::get<TeacherHidden>(signal), vocab, common, options);
 }
 
 }  // namespace
 
-DistillResult sharded_distill(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                              const at::Tensor& targets, const TeacherSignal& signal, const DivergenceOptions& options,
+DistillResult sharded_distill(const at::Tensor& hidden, const at::Tensor& weight,
+                              const at::Tensor& bias, const at::Tensor& targets,
+                              const TeacherSignal& signal, const DivergenceOptions& options,
                               const parallel::VocabShard& shard) {
   const LinearHead head{hidden, weight, bias};
   std::optional<VocabGroup> vocab;
@@ -84,8 +88,8 @@ DistillResult sharded_distill(const at::Tensor& hidden, const at::Tensor& weight
   });
   const auto teacher = make_teacher(there, *vocab, common, options);
   DistillChunks chunks(*vocab, moved_to(hidden.device(), targets), *teacher, options);
-  const int64_t rows_at_once =
-      sharded_chunk_rows(options.chunk_tokens, vocab->rows_per_rank() + teacher->floats_per_row(), hidden.device());
+  const int64_t rows_at_once = sharded_chunk_rows(
+      options.chunk_tokens, vocab->rows_per_rank() + teacher->floats_per_row(), hidden.device());
   const at::Tensor loss_sum = run_linear_head(head, rows_at_once, chunks);
   teacher->check_rows();
   DistillResult result = chunks.result();

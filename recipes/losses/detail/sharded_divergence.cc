@@ -7,17 +7,24 @@
 namespace retort::losses::detail {
 namespace {
 
-at::Tensor probabilities(const Side& side) { return side.e * as_column(side.sum.reciprocal(), side.e); }
+at::Tensor probabilities(const Side& side) {
+  return side.e * as_column(side.sum.reciprocal(), side.e);
+}
 
 // log(a / b), 0 where a is 0.
-at::Tensor log_ratio(const at::Tensor& a, const at::Tensor& b) { return (a / b).masked_fill_(a == 0, 1).log_(); }
+at::Tensor log_ratio(const at::Tensor& a, const at::Tensor& b) {
+  return (a / b).masked_fill_(a == 0, 1).log_();
+}
 
 // a / b, 0 where a is 0.
-at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) { return (a / b).masked_fill_(a == 0, 0); }
+at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) {
+  return (a / b).masked_fill_(a == 0, 0);
+}
 
 // The mixture that loss.type compares with.
 at::Tensor mixture(const RowLoss& loss, const at::Tensor& p, const at::Tensor& q) {
-  return loss.type == Divergence::kSkewedReverseKl ? q + loss.mix * (p - q) : p + loss.mix * (q - p);
+  return loss.type == Divergence::kSkewedReverseKl ? q + loss.mix * (p - q)
+                                                   : p + loss.mix * (q - p);
 }
 
 // Where e is 0, the difference of logits may be infinite.
@@ -36,14 +43,17 @@ DivergenceSums divergence_sums(const RowLoss& loss, const Side& s, const Side& t
     return {d.abs().sum(1), (p * d.sign()).sum(1)};
   }
   const at::Tensor m = mixture(loss, p, q);
-  if (loss.type == Divergence::kJsd) return {(q * log_ratio(q, m)).sum(1), (p * log_ratio(p, m)).sum(1)};
-  if (loss.type == Divergence::kSkewedKl) return {(q * log_ratio(q, m)).sum(1), (p * ratio(q, m)).sum(1)};
+  if (loss.type == Divergence::kJsd)
+    return {(q * log_ratio(q, m)).sum(1), (p * log_ratio(p, m)).sum(1)};
+  if (loss.type == Divergence::kSkewedKl)
+    return {(q * log_ratio(q, m)).sum(1), (p * ratio(q, m)).sum(1)};
   RETORT_CHECK(loss.type == Divergence::kSkewedReverseKl);
   const at::Tensor log = log_ratio(p, m);
   return {(p * log).sum(1), (p * (log - loss.mix * ratio(p, m))).sum(1)};
 }
 
-RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, const Side& s, const Side& t) {
+RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, const Side& s,
+                              const Side& t) {
   const auto& [a, b] = sums;
   const double beta = loss.mix;
   // log q - log p = (xt - xs) - constant
@@ -59,7 +69,8 @@ RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, c
   __builtin_unreachable();
 }
 
-at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, const Side& s, const Side& t) {
+at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, const Side& s,
+                               const Side& t) {
   const at::Tensor p = probabilities(s);
   if (loss.type == Divergence::kReverseKl) {
     const at::Tensor shift = moments.mean - (t.sum.log() - s.sum.log());

@@ -1,5 +1,6 @@
-// The divergences between a teacher's and a student's softmax in ATen operators, for the columns that this rank holds. Formulas:
-// docs/losses.md; the same arithmetic as the row kernels' (detail/divergence_passes.h).
+// The divergences between a teacher's and a student's softmax in ATen operators, for the columns
+// that this rank holds. Formulas: docs/losses.md; the same arithmetic as the row kernels'
+// (detail/divergence_passes.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,12 +10,16 @@
 
 namespace retort::losses::detail {
 
-// What a divergence sums over a row's columns; second is undefined for the KLs. [n], to be summed over the ranks.
+// What a divergence sums over a row's columns; second is undefined for the KLs. [n], to be summed
+// over the ranks.
 struct DivergenceSums {
   at::Tensor first, second;
 };
-// Forward and reverse KL sum what needs maxima only; the others need both sides' `sum` over the whole vocabulary first.
-inline bool sums_need_normalisers(Divergence type) { return type != Divergence::kForwardKl && type != Divergence::kReverseKl; }
+// Forward and reverse KL sum what needs maxima only; the others need both sides' `sum` over the
+// whole vocabulary first.
+inline bool sums_need_normalisers(Divergence type) {
+  return type != Divergence::kForwardKl && type != Divergence::kReverseKl;
+}
 DivergenceSums divergence_sums(const RowLoss& loss, const Side& student, const Side& teacher);
 
 // [n] float64: the divergence, and the mean under p of its derivative where the gradient needs it.
@@ -22,9 +27,11 @@ struct RowMoments {
   at::Tensor value, mean;
 };
 // Of reduced sums and normalisers.
-RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, const Side& student, const Side& teacher);
+RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, const Side& student,
+                              const Side& teacher);
 
 // [n, columns] d(divergence) / d(logit / T) of the student.
-at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, const Side& student, const Side& teacher);
+at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, const Side& student,
+                               const Side& teacher);
 
 }  // namespace retort::losses::detail

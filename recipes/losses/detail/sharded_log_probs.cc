@@ -51,18 +51,22 @@ class BackwardChunks : public ChunkLoss {
     int64_t begin = 0;  // of this rank's ids
     double temperature = 1;
   };
-  BackwardChunks(Saved saved, const at::Tensor& incoming) : saved_(std::move(saved)), incoming_(incoming) {}
+  BackwardChunks(Saved saved, const at::Tensor& incoming)
+      : saved_(std::move(saved)), incoming_(incoming) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
     const double inv_temperature = 1 / saved_.temperature;
     if (inv_temperature != 1) logits.mul_(inv_temperature);
     const auto rows = [&](const at::Tensor& all) { return all.narrow(0, begin, count); };
     const at::Tensor scale = rows(incoming_) * inv_temperature;
-    logits.sub_(rows(saved_.max).unsqueeze(1)).exp_().mul_(as_column(-scale.to(at::kDouble) / rows(saved_.sum), logits));
+    logits.sub_(rows(saved_.max).unsqueeze(1))
+        .exp_()
+        .mul_(as_column(-scale.to(at::kDouble) / rows(saved_.sum), logits));
     if (logits.size(1) == 0) return;
     const at::Tensor index = rows(saved_.targets) - saved_.begin;
     const at::Tensor elsewhere = (index < 0).logical_or_(index >= logits.size(1));
-    logits.scatter_add_(1, index.masked_fill(elsewhere, 0).unsqueeze(1), scale.masked_fill(elsewhere, 0).unsqueeze(1));
+    logits.scatter_add_(1, index.masked_fill(elsewhere, 0).unsqueeze(1),
+                        scale.masked_fill(elsewhere, 0).unsqueeze(1));
   }
   double loss_sum() const override { return 0; }
 
@@ -74,10 +78,12 @@ class BackwardChunks : public ChunkLoss {
 class ShardedLogProbs : public torch::autograd::Function<ShardedLogProbs> {
  public:
   // The log-probabilities are computed already; this only ties them to their inputs.
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, const at::Tensor& targets, const Rows* rows, int64_t begin,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            const at::Tensor& targets, const Rows* rows, int64_t begin,
                             double temperature, int64_t rows_at_once) {
-    ctx->save_for_backward({hidden, weight, bias.value_or(at::Tensor()), targets, rows->max, rows->sum});
+    ctx->save_for_backward(
+        {hidden, weight, bias.value_or(at::Tensor()), targets, rows->max, rows->sum});
     ctx->saved_data["begin"] = begin;
     ctx->saved_data["temperature"] = temperature;
     ctx->saved_data["rows_at_once"] = rows_at_once;
@@ -87,13 +93,17 @@ class ShardedLogProbs : public torch::autograd::Function<ShardedLogProbs> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& incoming) {
     if (at::GradMode::is_enabled())
-      throw Error(ErrorCode::kInvalidArgument, "linear_log_probs is differentiable once: call backward without create_graph");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "linear_log_probs is differentiable once: call backward without create_graph");
     const auto saved = ctx->get_saved_variables();
     const LinearHead head{saved[0], saved[1], saved[2]};
-    const HeadNeeds needs{saved[0].requires_grad(), saved[1].requires_grad(), saved[2].defined() && saved[2].requires_grad()};
-    BackwardChunks chunks(
-        {saved[3], saved[4], saved[5], ctx->saved_data["begin"].toInt(), ctx->saved_data["temperature"].toDouble()}, incoming[0]);
-    HeadGradients grads = run_linear_head_gradients(head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
+    const HeadNeeds needs{saved[0].requires_grad(), saved[1].requires_grad(),
+                          saved[2].defined() && saved[2].requires_grad()};
+    BackwardChunks chunks({saved[3], saved[4], saved[5], ctx->saved_data["begin"].toInt(),
+                           ctx->saved_data["temperature"].toDouble()},
+                          incoming[0]);
+    HeadGradients grads =
+        run_linear_head_gradients(head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
     if (grads.weight.defined()) grads.weight = grads.weight.to(head.weight.scalar_type());
     if (grads.bias.defined()) grads.bias = grads.bias.to(head.bias.scalar_type());
     const at::Tensor none;
@@ -103,7 +113,8 @@ class ShardedLogProbs : public torch::autograd::Function<ShardedLogProbs> {
 
 }  // namespace
 
-LogProbs sharded_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
+LogProbs sharded_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
+                           const at::Tensor& bias, const at::Tensor& targets,
                            const LogProbsOptions& options, const parallel::VocabShard& shard) {
   const LinearHead head{hidden, weight, bias};
   std::optional<VocabGroup> vocab;
@@ -113,18 +124,22 @@ LogProbs sharded_log_probs(const at::Tensor& hidden, const at::Tensor& weight, c
     vocab.emplace(shard, head.vocab());
   });
   const auto f32 = hidden.options().dtype(at::kFloat).requires_grad(false);
-  const auto row_values = [&](const at::TensorOptions& dtype) { return at::empty({head.rows()}, dtype); };
+  const auto row_values = [&](const at::TensorOptions& dtype) {
+    return at::empty({head.rows()}, dtype);
+  };
   Rows rows{row_values(f32), options.entropy ? row_values(f32) : at::Tensor(), row_values(f32),
             row_values(f32.dtype(at::kDouble))};
   const at::Tensor ids = moved_to(hidden.device(), targets);
   ForwardChunks chunks(*vocab, ids, options.temperature, rows);
-  const int64_t rows_at_once = sharded_chunk_rows(options.chunk_tokens, vocab->rows_per_rank(), hidden.device());
+  const int64_t rows_at_once =
+      sharded_chunk_rows(options.chunk_tokens, vocab->rows_per_rank(), hidden.device());
   run_linear_head_forward(head, rows_at_once, chunks);
   LogProbs result{rows.log_probs, rows.entropy};
   if (wants_gradient(head)) {
-    const std::optional<at::Tensor> optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
-    result.log_probs =
-        ShardedLogProbs::apply(hidden, weight, optional_bias, ids, &rows, vocab->begin(), options.temperature, rows_at_once);
+    const std::optional<at::Tensor> optional_bias =
+        bias.defined() ? std::optional(bias) : std::nullopt;
+    result.log_probs = ShardedLogProbs::apply(hidden, weight, optional_bias, ids, &rows,
+                                              vocab->begin(), options.temperature, rows_at_once);
   }
   return result;
 }

@@ -18,7 +18,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 at::Tensor row_max(const at::Tensor& logits) {
-  return logits.size(1) > 0 ? logits.amax(1) : at::full({logits.size(0)}, -kInfinity, logits.options());
+  return logits.size(1) > 0 ? logits.amax(1)
+                            : at::full({logits.size(0)}, -kInfinity, logits.options());
 }
 
 Side side_below(const at::Tensor& logits, const at::Tensor& max, double inv_temperature) {
@@ -31,9 +32,13 @@ Side side_below(const at::Tensor& logits, const at::Tensor& max, double inv_temp
   return side;
 }
 
-at::Tensor as_column(const at::Tensor& values, const at::Tensor& like) { return values.to(like.scalar_type()).unsqueeze(1); }
+at::Tensor as_column(const at::Tensor& values, const at::Tensor& like) {
+  return values.to(like.scalar_type()).unsqueeze(1);
+}
 
-TargetSoftmax::TargetSoftmax(const VocabGroup& vocab, const at::Tensor& targets, const at::Tensor& logits) : targets_(targets) {
+TargetSoftmax::TargetSoftmax(const VocabGroup& vocab, const at::Tensor& targets,
+                             const at::Tensor& logits)
+    : targets_(targets) {
   const at::Tensor local = targets - vocab.begin();
   owned_ = (local >= 0).logical_and_(local < vocab.rows());
   index_ = local.masked_fill(owned_.logical_not(), 0).unsqueeze(1);
@@ -50,12 +55,14 @@ TargetSoftmax::TargetSoftmax(const VocabGroup& vocab, const at::Tensor& targets,
 void TargetSoftmax::exponentials(const at::Tensor& logits, bool want_entropy) {
   side = side_below(logits, max, 1);
   if (logits.size(1) > 0)
-    at_target_ = (logits.gather(1, index_).squeeze(1).to(at::kDouble) - max).masked_fill_(owned_.logical_not(), 0);
+    at_target_ = (logits.gather(1, index_).squeeze(1).to(at::kDouble) - max)
+                     .masked_fill_(owned_.logical_not(), 0);
   else
     at_target_ = at::zeros({logits.size(0)}, side.sum.options());
   // An excluded id (-infinity) must not make 0 * infinity.
   moment_ = want_entropy ? (side.x.clamp_min(-1e30).mul_(side.e)).sum(1) : at::Tensor();
-  wins_ = ((first_ == targets_).to(at::kFloat) - (first_ < targets_).to(at::kFloat)).masked_fill_(own_max_ != max, 0);
+  wins_ = ((first_ == targets_).to(at::kFloat) - (first_ < targets_).to(at::kFloat))
+              .masked_fill_(own_max_ != max, 0);
 }
 
 std::vector<at::Tensor*> TargetSoftmax::sums() {
@@ -75,7 +82,8 @@ void TargetSoftmax::write_softmax(at::Tensor out, const at::Tensor& scale) const
 }
 
 void TargetSoftmax::add_at_target(at::Tensor out, const at::Tensor& value) const {
-  if (out.size(1) > 0) out.scatter_add_(1, index_, value.masked_fill(owned_.logical_not(), 0).unsqueeze(1));
+  if (out.size(1) > 0)
+    out.scatter_add_(1, index_, value.masked_fill(owned_.logical_not(), 0).unsqueeze(1));
 }
 
 }  // namespace retort::losses::detail

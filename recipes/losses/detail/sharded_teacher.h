@@ -1,5 +1,5 @@
-// The teacher's side of a chunk over the columns that this rank holds: one class per payload, each turning the student's logits into
-// the divergence's rows and their gradient.
+// The teacher's side of a chunk over the columns that this rank holds: one class per payload, each
+// turning the student's logits into the divergence's rows and their gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,30 +22,40 @@ struct DivergenceRows {
 class ShardedTeacher {
  public:
   virtual ~ShardedTeacher() = default;
-  // Rows [begin, begin + n): reduces softmax's statistics together with its own (see docs/losses.md for how many collectives), and
-  // with loss.gradient writes the gradient of loss.ce_weight CE + loss.kd_weight KD over `logits`.
-  virtual DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax, const RowLoss& loss) = 0;
+  // Rows [begin, begin + n): reduces softmax's statistics together with its own (see docs/losses.md
+  // for how many collectives), and with loss.gradient writes the gradient of loss.ce_weight CE +
+  // loss.kd_weight KD over `logits`.
+  virtual DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
+                               const RowLoss& loss) = 0;
   // What a row costs beside the student's logits, in floats: the same number on every rank.
   virtual int64_t floats_per_row() const = 0;
-  // After the last chunk: kCorrupt with the first row whose teacher's numbers are no distribution; on all ranks alike.
+  // After the last chunk: kCorrupt with the first row whose teacher's numbers are no distribution;
+  // on all ranks alike.
   virtual void check_rows() const {}
 };
 
-// `common`: ids that take part; the signal has been checked. `vocab` and `signal` must outlive the result.
-// Hidden: kMismatch, on all ranks alike, if the ranks' rows of the teacher's head do not line up. One all-gather.
-std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherHidden& signal, const VocabGroup& vocab, int64_t common,
+// `common`: ids that take part; the signal has been checked. `vocab` and `signal` must outlive the
+// result. Hidden: kMismatch, on all ranks alike, if the ranks' rows of the teacher's head do not
+// line up. One all-gather.
+std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherHidden& signal,
+                                                   const VocabGroup& vocab, int64_t common,
                                                    const DivergenceOptions& options);
-std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherFull& signal, const VocabGroup& vocab, int64_t common);
-std::unique_ptr<ShardedTeacher> make_sharded_top_k(const TeacherTopK& signal, const VocabGroup& vocab, int64_t common);
-// kCorrupt, kMismatch: ids and numbers of a top-k payload, with the first row at fault. No collective.
+std::unique_ptr<ShardedTeacher> make_sharded_dense(const TeacherFull& signal,
+                                                   const VocabGroup& vocab, int64_t common);
+std::unique_ptr<ShardedTeacher> make_sharded_top_k(const TeacherTopK& signal,
+                                                   const VocabGroup& vocab, int64_t common);
+// kCorrupt, kMismatch: ids and numbers of a top-k payload, with the first row at fault. No
+// collective.
 void check_top_k_rows(const TeacherTopK& signal, int64_t common);
 
-// [n] int32 RowStatus of a teacher's rows: maximum and sum of exponentials, and how far the log of its mass may be off (< 0: any).
+// [n] int32 RowStatus of a teacher's rows: maximum and sum of exponentials, and how far the log of
+// its mass may be off (< 0: any).
 at::Tensor teacher_status(const at::Tensor& max, const at::Tensor& sum, double max_abs_log_mass);
 // Throws what the first row says that is not kOk.
 void refuse_first(const at::Tensor& status);
 
 // logits = ce_weight (softmax - onehot), plus kd_weight * divergence on the first columns.
-void write_gradient(at::Tensor logits, const TargetSoftmax& softmax, const RowLoss& loss, const at::Tensor& divergence);
+void write_gradient(at::Tensor logits, const TargetSoftmax& softmax, const RowLoss& loss,
+                    const at::Tensor& divergence);
 
 }  // namespace retort::losses::detail

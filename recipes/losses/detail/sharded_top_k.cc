@@ -17,7 +17,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The K ids and, unless they are all common ids, the rest: [n, K (+ 1)] float64, the same on every rank.
+// The K ids and, unless they are all common ids, the rest: [n, K (+ 1)] float64, the same on every
+// rank.
 struct Coarse {
   Side student, teacher;
   at::Tensor teacher_k;  // [n] sum over K of the teacher's e
@@ -31,21 +32,28 @@ struct CoarseLoss {
 Side coarse_side(const at::Tensor& logits) { return side_below(logits, row_max(logits), 1); }
 
 CoarseLoss bucket_loss(const Coarse& c, const RowLoss& loss) {
-  const RowMoments moments = divergence_moments(loss, divergence_sums(loss, c.student, c.teacher), c.student, c.teacher);
-  return {moments.value, loss.gradient ? divergence_gradient(loss, moments, c.student, c.teacher) : at::Tensor()};
+  const RowMoments moments =
+      divergence_moments(loss, divergence_sums(loss, c.student, c.teacher), c.student, c.teacher);
+  return {moments.value,
+          loss.gradient ? divergence_gradient(loss, moments, c.student, c.teacher) : at::Tensor()};
 }
 
-// sum over K of w (log w' - log p) with p of the whole vocabulary: renormalize has w = w' = q / m, drop has w = w' = q.
+// sum over K of w (log w' - log p) with p of the whole vocabulary: renormalize has w = w' = q / m,
+// drop has w = w' = q.
 CoarseLoss truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss) {
   const bool drop = loss.tail == TopKTail::kDrop;
   const at::Tensor sum = drop ? c.teacher.sum : c.teacher_k;
   const at::Tensor mass = c.teacher_k / sum;  // 1 when renormalised
-  const auto of_ids = [&](const Side& side) { return Side{side.x.narrow(1, 0, k), side.e.narrow(1, 0, k), side.sum}; };
-  const DivergenceSums sums = divergence_sums({.type = Divergence::kForwardKl}, of_ids(c.student), of_ids(c.teacher));
+  const auto of_ids = [&](const Side& side) {
+    return Side{side.x.narrow(1, 0, k), side.e.narrow(1, 0, k), side.sum};
+  };
+  const DivergenceSums sums =
+      divergence_sums({.type = Divergence::kForwardKl}, of_ids(c.student), of_ids(c.teacher));
   CoarseLoss result{sums.first / sum - mass * (sum.log() - c.student.sum.log()), {}};
   if (!loss.gradient) return result;
   result.gradient = c.student.e * as_column(mass / c.student.sum, c.student.e);
-  result.gradient.narrow(1, 0, k).sub_(c.teacher.e.narrow(1, 0, k) * as_column(sum.reciprocal(), c.teacher.e));
+  result.gradient.narrow(1, 0, k).sub_(c.teacher.e.narrow(1, 0, k) *
+                                       as_column(sum.reciprocal(), c.teacher.e));
   return result;
 }
 
@@ -61,7 +69,8 @@ class TopKTeacher : public ShardedTeacher {
 
   int64_t floats_per_row() const override { return k(); }
 
-  DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax, const RowLoss& loss) override {
+  DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
+                       const RowLoss& loss) override {
     const int64_t count = logits.size(0);
     // The own common columns, and one more for ids that other ranks hold.
     const at::Tensor columns = at::empty({count, own_common_ + 1}, logits.options());
@@ -82,26 +91,30 @@ class TopKTeacher : public ShardedTeacher {
     sums.push_back(&at_ids);
     vocab_.sum(sums);
 
-    const Coarse coarse = coarsen(begin, at_ids, rest_max.to(at::kDouble), rest.sum, loss.inv_temperature);
-    const CoarseLoss result = loss.tail == TopKTail::kBucket ? bucket_loss(coarse, loss) : truncated_loss(coarse, k(), loss);
+    const Coarse coarse =
+        coarsen(begin, at_ids, rest_max.to(at::kDouble), rest.sum, loss.inv_temperature);
+    const CoarseLoss result = loss.tail == TopKTail::kBucket ? bucket_loss(coarse, loss)
+                                                             : truncated_loss(coarse, k(), loss);
     if (loss.gradient) {
       // An id of the rest gets its share of the rest's gradient.
       if (has_rest_) {
-        const at::Tensor share = (result.gradient.select(1, k()) / rest.sum).masked_fill_(rest.sum == 0, 0);
+        const at::Tensor share =
+            (result.gradient.select(1, k()) / rest.sum).masked_fill_(rest.sum == 0, 0);
         own.copy_(rest.e).mul_(as_column(share, own));
       }
       columns.scatter_(1, index, result.gradient.narrow(1, 0, k()).to(at::kFloat));
       write_gradient(logits, softmax, loss, own);
     }
-    return {result.kd, coarse.teacher_k / coarse.teacher.sum, coarse.student.e.narrow(1, 0, k()).sum(1) / coarse.student.sum,
+    return {result.kd, coarse.teacher_k / coarse.teacher.sum,
+            coarse.student.e.narrow(1, 0, k()).sum(1) / coarse.student.sum,
             at::zeros_like(result.kd)};
   }
 
  private:
   int64_t k() const { return ids_.size(1); }
 
-  Coarse coarsen(int64_t begin, const at::Tensor& at_ids, const at::Tensor& rest_max, const at::Tensor& rest_sum,
-                 double inv_temperature) const {
+  Coarse coarsen(int64_t begin, const at::Tensor& at_ids, const at::Tensor& rest_max,
+                 const at::Tensor& rest_sum, double inv_temperature) const {
     const int64_t count = at_ids.size(0);
     const at::Tensor top = has_rest_ ? at::maximum(at_ids.amax(1), rest_max) : at_ids.amax(1);
     at::Tensor student = (at_ids - top.unsqueeze(1)) * inv_temperature;
@@ -109,7 +122,8 @@ class TopKTeacher : public ShardedTeacher {
     if (has_rest_) {
       const at::Tensor log_rest = (rest_max - top) * inv_temperature + rest_sum.log();
       student = at::cat({student, log_rest.unsqueeze(1)}, 1);
-      teacher = at::cat({teacher, log_tail_.narrow(0, begin, count).to(at::kDouble).unsqueeze(1)}, 1);
+      teacher =
+          at::cat({teacher, log_tail_.narrow(0, begin, count).to(at::kDouble).unsqueeze(1)}, 1);
     }
     Coarse coarse{coarse_side(student), coarse_side(teacher), {}};
     coarse.teacher_k = coarse.teacher.e.narrow(1, 0, k()).sum(1);
@@ -128,17 +142,22 @@ void check_top_k_rows(const TeacherTopK& signal, int64_t common) {
   if (signal.ids.size(0) == 0) return;
   const int64_t k = signal.ids.size(1);
   at::Tensor numbers = signal.logps.detach().to(at::kDouble);
-  if (k < common) numbers = at::cat({numbers, signal.log_tail.detach().to(at::kDouble).unsqueeze(1)}, 1);
+  if (k < common)
+    numbers = at::cat({numbers, signal.log_tail.detach().to(at::kDouble).unsqueeze(1)}, 1);
   const at::Tensor max = row_max(numbers);
-  const at::Tensor status = teacher_status(max, side_below(numbers, max, 1).sum, log_mass_tolerance(signal.logps.scalar_type()));
-  const auto mark = [&](const at::Tensor& rows, RowStatus as) { status.masked_fill_(rows, static_cast<int64_t>(as)); };
+  const at::Tensor status = teacher_status(max, side_below(numbers, max, 1).sum,
+                                           log_mass_tolerance(signal.logps.scalar_type()));
+  const auto mark = [&](const at::Tensor& rows, RowStatus as) {
+    status.masked_fill_(rows, static_cast<int64_t>(as));
+  };
   const at::Tensor sorted = std::get<0>(at::sort(signal.ids, 1));
   mark((sorted.narrow(1, 0, k - 1) == sorted.narrow(1, 1, k - 1)).any(1), RowStatus::kIdRepeated);
   mark((signal.ids < 0).logical_or_(signal.ids >= common).any(1), RowStatus::kIdOutOfRange);
   refuse_first(status);
 }
 
-std::unique_ptr<ShardedTeacher> make_sharded_top_k(const TeacherTopK& signal, const VocabGroup& vocab, int64_t common) {
+std::unique_ptr<ShardedTeacher> make_sharded_top_k(const TeacherTopK& signal,
+                                                   const VocabGroup& vocab, int64_t common) {
   return std::make_unique<TopKTeacher>(signal, vocab, common);
 }
 

@@ -9,7 +9,8 @@
 namespace retort::losses::detail {
 namespace {
 
-void require(bool ok, ErrorCode code, const char* message, const char* key, const at::Tensor& tensor) {
+void require(bool ok, ErrorCode code, const char* message, const char* key,
+             const at::Tensor& tensor) {
   if (ok) return;
   std::ostringstream shape;
   if (tensor.defined())
@@ -27,7 +28,8 @@ void require_device(const at::Device& device, std::initializer_list<at::Tensor> 
   for (const at::Tensor& tensor : tensors)
     if (tensor.defined() && !may_move_to(device, tensor))
       throw Error(ErrorCode::kInvalidArgument,
-                  "the teacher's signal must be on the device of the student's hidden states, or on the host")
+                  "the teacher's signal must be on the device of the student's hidden states, or "
+                  "on the host")
           .with("device", tensor.device().str())
           .with("hidden_device", device.str());
 }
@@ -36,24 +38,30 @@ void check_hidden(const TeacherHidden& signal, const SignalSizes& sizes) {
   require(is_float_matrix(signal.hidden), ErrorCode::kInvalidArgument,
           "the teacher's hidden states must be [R, Ht] of a float dtype", "hidden", signal.hidden);
   require(signal.hidden.size(0) == sizes.rows, ErrorCode::kMismatch,
-          "the teacher's hidden states and the student's have different row counts", "hidden", signal.hidden);
-  require(is_float_matrix(signal.weight) && signal.weight.size(1) == signal.hidden.size(1), ErrorCode::kMismatch,
-          "the teacher's head must be [Vt, Ht] with the Ht of its hidden states", "weight", signal.weight);
-  require(!signal.bias.defined() || (signal.bias.dim() == 1 && signal.bias.size(0) == signal.weight.size(0)),
-          ErrorCode::kMismatch, "the teacher's bias must be [Vt] with the Vt of its head", "bias", signal.bias);
+          "the teacher's hidden states and the student's have different row counts", "hidden",
+          signal.hidden);
+  require(is_float_matrix(signal.weight) && signal.weight.size(1) == signal.hidden.size(1),
+          ErrorCode::kMismatch,
+          "the teacher's head must be [Vt, Ht] with the Ht of its hidden states", "weight",
+          signal.weight);
+  require(!signal.bias.defined() ||
+              (signal.bias.dim() == 1 && signal.bias.size(0) == signal.weight.size(0)),
+          ErrorCode::kMismatch, "the teacher's bias must be [Vt] with the Vt of its head", "bias",
+          signal.bias);
   require_device(sizes.device, {signal.hidden, signal.weight, signal.bias});
 }
 
 void check_full(const TeacherFull& signal, const SignalSizes& sizes) {
-  require(is_float_matrix(signal.logps), ErrorCode::kInvalidArgument, "full log-probabilities must be [R, V] of a float dtype",
-          "logps", signal.logps);
+  require(is_float_matrix(signal.logps), ErrorCode::kInvalidArgument,
+          "full log-probabilities must be [R, V] of a float dtype", "logps", signal.logps);
   require(signal.logps.size(0) == sizes.rows, ErrorCode::kMismatch,
           "the teacher's log-probabilities and the student's hidden states have "
           "different row counts",
           "logps", signal.logps);
   if (signal.logps.size(1) != sizes.own_common)
     throw Error(ErrorCode::kMismatch,
-                "full log-probabilities must be as wide as the common vocabulary, or as this rank's part of it")
+                "full log-probabilities must be as wide as the common vocabulary, or as this "
+                "rank's part of it")
         .with("width", signal.logps.size(1))
         .with("common_vocab", sizes.common)
         .with("expected", sizes.own_common);
@@ -61,17 +69,23 @@ void check_full(const TeacherFull& signal, const SignalSizes& sizes) {
 }
 
 void check_top_k(const TeacherTopK& signal, const SignalSizes& sizes) {
-  require(signal.ids.defined() && signal.ids.dim() == 2 && signal.ids.scalar_type() == at::kInt && signal.ids.size(1) > 0,
-          ErrorCode::kInvalidArgument, "top-k ids must be [R, K] int32 with K > 0", "ids", signal.ids);
+  require(signal.ids.defined() && signal.ids.dim() == 2 && signal.ids.scalar_type() == at::kInt &&
+              signal.ids.size(1) > 0,
+          ErrorCode::kInvalidArgument, "top-k ids must be [R, K] int32 with K > 0", "ids",
+          signal.ids);
   require(signal.ids.size(0) == sizes.rows, ErrorCode::kMismatch,
           "the teacher's top-k and the student's hidden states have different row "
           "counts",
           "ids", signal.ids);
-  require(is_float_matrix(signal.logps) && signal.logps.sizes() == signal.ids.sizes(), ErrorCode::kMismatch,
-          "top-k log-probabilities must have the shape of the ids and a float dtype", "logps", signal.logps);
-  require(signal.log_tail.defined() && signal.log_tail.dim() == 1 && at::isFloatingType(signal.log_tail.scalar_type()) &&
+  require(is_float_matrix(signal.logps) && signal.logps.sizes() == signal.ids.sizes(),
+          ErrorCode::kMismatch,
+          "top-k log-probabilities must have the shape of the ids and a float dtype", "logps",
+          signal.logps);
+  require(signal.log_tail.defined() && signal.log_tail.dim() == 1 &&
+              at::isFloatingType(signal.log_tail.scalar_type()) &&
               signal.log_tail.size(0) == sizes.rows,
-          ErrorCode::kMismatch, "log_tail must be [R] of a float dtype", "log_tail", signal.log_tail);
+          ErrorCode::kMismatch, "log_tail must be [R] of a float dtype", "log_tail",
+          signal.log_tail);
   if (signal.ids.size(1) > sizes.common)
     throw Error(ErrorCode::kMismatch, "more top-k ids than the common vocabulary has")
         .with("k", signal.ids.size(1))
@@ -81,7 +95,9 @@ void check_top_k(const TeacherTopK& signal, const SignalSizes& sizes) {
 
 }  // namespace
 
-double log_mass_tolerance(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kDouble ? 1e-3 : 0.1; }
+double log_mass_tolerance(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble ? 1e-3 : 0.1;
+}
 
 TeacherSignal moved_to(const at::Device& device, const TeacherSignal& signal) {
   const auto moved = [&](const at::Tensor& tensor) { return moved_to(device, tensor); };
@@ -108,8 +124,12 @@ void check_signal(const TeacherSignal& signal, const SignalSizes& sizes) {
 }
 
 void check_vocabularies(int64_t teacher_vocab, int64_t vocab, const DivergenceOptions& options) {
-  if (teacher_vocab >= common_ids(options, vocab) && (options.common_vocab > 0 || teacher_vocab == vocab)) return;
-  throw Error(ErrorCode::kMismatch, "the vocabularies of teacher and student differ: set common_vocab to the ids that both know")
+  if (teacher_vocab >= common_ids(options, vocab) &&
+      (options.common_vocab > 0 || teacher_vocab == vocab))
+    return;
+  throw Error(
+      ErrorCode::kMismatch,
+      "the vocabularies of teacher and student differ: set common_vocab to the ids that both know")
       .with("teacher_vocab", teacher_vocab)
       .with("student_vocab", vocab)
       .with("common_vocab", options.common_vocab);

@@ -14,7 +14,8 @@ namespace {
 // Logits formed from hidden states, into one buffer that every chunk reuses.
 class HiddenRows : public TeacherRows {
  public:
-  HiddenRows(const TeacherHidden& signal, float inv_temperature) : inv_temperature_(inv_temperature) {
+  HiddenRows(const TeacherHidden& signal, float inv_temperature)
+      : inv_temperature_(inv_temperature) {
     hidden_ = signal.hidden.detach();
     weight_ = signal.weight.detach().to(at::kFloat);
     if (signal.bias.defined()) bias_ = signal.bias.detach().to(at::kFloat);
@@ -24,7 +25,8 @@ class HiddenRows : public TeacherRows {
   int64_t floats_per_row() const override { return vocab(); }
 
   void load(int64_t begin, int64_t count) override {
-    if (!buffer_.defined()) buffer_ = at::empty({count, vocab()}, weight_.options());  // the first chunk is the largest
+    // the first chunk is the largest
+    if (!buffer_.defined()) buffer_ = at::empty({count, vocab()}, weight_.options());
     at::Tensor logits = buffer_.narrow(0, 0, count);
     form_logits(logits, hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
     data_ = logits.data_ptr<float>();
@@ -47,9 +49,13 @@ class FullRows : public TeacherRows {
     tolerance_ = log_mass_tolerance(logps_.scalar_type());
   }
 
-  int64_t floats_per_row() const override { return logps_.scalar_type() == at::kFloat ? 0 : common_; }
+  int64_t floats_per_row() const override {
+    return logps_.scalar_type() == at::kFloat ? 0 : common_;
+  }
 
-  void load(int64_t begin, int64_t count) override { chunk_ = logps_.narrow(0, begin, count).to(at::kFloat).contiguous(); }
+  void load(int64_t begin, int64_t count) override {
+    chunk_ = logps_.narrow(0, begin, count).to(at::kFloat).contiguous();
+  }
 
   RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss, int) const override {
     const float* data = chunk_.data_ptr<float>() + r * common_;
@@ -84,14 +90,17 @@ class TopKRows : public TeacherRows {
     chunk_ = logps_.narrow(0, begin, count).to(at::kFloat).contiguous();
   }
 
-  RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss, int thread) const override {
+  RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss,
+                int thread) const override {
     Scratch& own = scratch_.at(thread);
     float* floats = own.floats.data();
     const int64_t row = begin_ + r;
-    const TopKTeacherRow teacher{ids_.data_ptr<int32_t>() + row * k(), chunk_.data_ptr<float>() + r * k(), k(),
+    const TopKTeacherRow teacher{ids_.data_ptr<int32_t>() + row * k(),
+                                 chunk_.data_ptr<float>() + r * k(), k(),
                                  log_tail_.data_ptr<float>()[row], tolerance_};
     return row_kernels().top_k(student, teacher, loss,
-                               {floats, floats + k() + 1, floats + 2 * (k() + 1), own.seen.data(), static_cast<int32_t>(row)});
+                               {floats, floats + k() + 1, floats + 2 * (k() + 1), own.seen.data(),
+                                static_cast<int32_t>(row)});
   }
 
  private:
@@ -107,12 +116,14 @@ class TopKRows : public TeacherRows {
 
 }  // namespace
 
-std::unique_ptr<TeacherRows> make_teacher_rows(const TeacherSignal& signal, int64_t rows, int64_t vocab,
-                                               const DivergenceOptions& options) {
+std::unique_ptr<TeacherRows> make_teacher_rows(const TeacherSignal& signal, int64_t rows,
+                                               int64_t vocab, const DivergenceOptions& options) {
   const int64_t common = common_ids(options, vocab);
   check_signal(signal, {.rows = rows, .common = common, .own_common = common, .device = at::kCPU});
-  if (const auto* top_k = std::get_if<TeacherTopK>(&signal)) return std::make_unique<TopKRows>(*top_k, common);
-  if (const auto* full = std::get_if<TeacherFull>(&signal)) return std::make_unique<FullRows>(*full, common);
+  if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
+    return std::make_unique<TopKRows>(*top_k, common);
+  if (const auto* full = std::get_if<TeacherFull>(&signal))
+    return std::make_unique<FullRows>(*full, common);
   const auto& hidden = std::get<TeacherHidden>(signal);
   check_vocabularies(hidden.weight.size(0), vocab, options);
   return std::make_unique<HiddenRows>(hidden, static_cast<float>(1.0 / options.temperature));

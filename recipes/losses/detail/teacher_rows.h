@@ -1,4 +1,5 @@
-// The teacher's side of a chunk: one class per payload, each turning a student's row into its divergence and gradient.
+// The teacher's side of a chunk: one class per payload, each turning a student's row into its
+// divergence and gradient.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,15 @@ class TeacherRows {
   // Makes rows [begin, begin + count) ready. On the calling thread, no autograd.
   virtual void load(int64_t begin, int64_t count) = 0;
   // The divergence of loaded row begin + r. Any row thread; `thread` indexes its scratch.
-  virtual RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss, int thread) const = 0;
+  virtual RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss,
+                        int thread) const = 0;
   // What a row costs beside the student's logits, in floats.
   virtual int64_t floats_per_row() const = 0;
 };
 
-// kInvalidArgument / kMismatch when the signal's shapes, dtypes or vocabulary cannot belong to `rows` rows of a student with
-// `vocab` ids. `signal` must outlive the result.
-std::unique_ptr<TeacherRows> make_teacher_rows(const TeacherSignal& signal, int64_t rows, int64_t vocab,
-                                               const DivergenceOptions& options);
+// kInvalidArgument / kMismatch when the signal's shapes, dtypes or vocabulary cannot belong to
+// `rows` rows of a student with `vocab` ids. `signal` must outlive the result.
+std::unique_ptr<TeacherRows> make_teacher_rows(const TeacherSignal& signal, int64_t rows,
+                                               int64_t vocab, const DivergenceOptions& options);
 
 }  // namespace retort::losses::detail

@@ -7,14 +7,18 @@
 
 namespace retort::losses::detail {
 
-void require_vector(const at::Tensor& tensor, const char* name, int64_t size, at::ScalarType dtype) {
+void require_vector(const at::Tensor& tensor, const char* name, int64_t size,
+                    at::ScalarType dtype) {
   if (!tensor.defined())
-    throw Error(ErrorCode::kInvalidArgument, std::string(name) + " is missing: these options need it").with("tensor", name);
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + " is missing: these options need it")
+        .with("tensor", name);
   if (tensor.dim() != 1 || tensor.scalar_type() != dtype || tensor.size(0) != size) {
     std::ostringstream got;
     got << tensor.sizes() << " " << tensor.scalar_type();
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(name) + " must be a vector of " + std::to_string(size) + " " + at::toString(dtype) + " values")
+    throw Error(ErrorCode::kInvalidArgument, std::string(name) + " must be a vector of " +
+                                                 std::to_string(size) + " " + at::toString(dtype) +
+                                                 " values")
         .with(name, got.str());
   }
 }

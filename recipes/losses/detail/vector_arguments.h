@@ -1,4 +1,5 @@
-// Checks of the small vectors that the preference and policy losses take, and reading them as numbers.
+// Checks of the small vectors that the preference and policy losses take, and reading them as
+// numbers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +9,11 @@
 namespace retort::losses::detail {
 
 // kInvalidArgument naming `name` unless `tensor` is [size] of `dtype`, on any device.
-void require_vector(const at::Tensor& tensor, const char* name, int64_t size, at::ScalarType dtype = at::kFloat);
+void require_vector(const at::Tensor& tensor, const char* name, int64_t size,
+                    at::ScalarType dtype = at::kFloat);
 
-// The elements of a float32 vector that has been checked, copied to the host if they are elsewhere; keeps them alive. An undefined
-// tensor reads as zeros.
+// The elements of a float32 vector that has been checked, copied to the host if they are elsewhere;
+// keeps them alive. An undefined tensor reads as zeros.
 class FloatVector {
  public:
   FloatVector() = default;

@@ -1,6 +1,6 @@
-// Vectors of RETORT_LANES floats as GCC vector extensions, exp and log on them. Included only by row_kernels_<isa>.cc, inside
-// the namespace RETORT_ISA, so that code for one instruction set is never merged with another's by the linker. No std templates
-// here for the same reason.
+// Vectors of RETORT_LANES floats as GCC vector extensions, exp and log on them. Included only by
+// row_kernels_<isa>.cc, inside the namespace RETORT_ISA, so that code for one instruction set is
+// never merged with another's by the linker. No std templates here for the same reason.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ typedef float HalfVec __attribute__((vector_size(RETORT_LANES * 2)));
 typedef double DoubleVec __attribute__((vector_size(RETORT_LANES * 4)));  // half as many lanes
 typedef Vec UnalignedVec __attribute__((aligned(4), may_alias));
 
-// Elements past the end of a row: far below any logit, so that both sides have probability 0 there, yet finite.
+// Elements past the end of a row: far below any logit, so that both sides have probability 0 there,
+// yet finite.
 constexpr float kPadding = -1e30f;
 
 RETORT_INLINE Vec splat(float x) { return Vec{} + x; }
@@ -30,7 +31,8 @@ RETORT_INLINE Vec load(const float* p, int64_t left) {
   if (left >= kLanes) [[likely]]
     return *reinterpret_cast<const UnalignedVec*>(p);
   float padded[kLanes];
-  for (int i = 0; i < kLanes; ++i) padded[i] = i < left ? p[i] : kPadding;
+  for (int i = 0; i < kLanes; ++i)
+    padded[i] = i < left ? p[i] : kPadding;
   Vec v;
   __builtin_memcpy(&v, padded, sizeof v);
   return v;
@@ -41,14 +43,16 @@ RETORT_INLINE void store(float* p, int64_t left, Vec v) {
     *reinterpret_cast<UnalignedVec*>(p) = v;
     return;
   }
-  for (int i = 0; i < left; ++i) p[i] = v[i];
+  for (int i = 0; i < left; ++i)
+    p[i] = v[i];
 }
 
-// Probabilities below e^-64 = 1.6e-28 of the largest are 0: what they add is far below rounding, and no product of two factors
-// becomes a denormal, which would cost a hundred cycles.
+// Probabilities below e^-64 = 1.6e-28 of the largest are 0: what they add is far below rounding,
+// and no product of two factors becomes a denormal, which would cost a hundred cycles.
 constexpr float kLogSmallest = -64.0f;
 
-// e^x for x <= 0 within 2 ulp (Taylor to x^7 after reduction by ln 2), 0 below kLogSmallest; NaN stays NaN.
+// e^x for x <= 0 within 2 ulp (Taylor to x^7 after reduction by ln 2), 0 below kLogSmallest; NaN
+// stays NaN.
 RETORT_INLINE Vec exp_negative(Vec x) {
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const Vec in_range = x < kLogSmallest ? splat(kLogSmallest) : x;
@@ -69,7 +73,8 @@ RETORT_INLINE Vec exp_negative(Vec x) {
   return x < kLogSmallest ? Vec{} : value;
 }
 
-// ln x of a positive normal x within 1 ulp or so, exactly 0 at 1 (Cephes' polynomial on [sqrt(1/2), sqrt(2)]).
+// ln x of a positive normal x within 1 ulp or so, exactly 0 at 1 (Cephes' polynomial on [sqrt(1/2),
+// sqrt(2)]).
 RETORT_INLINE Vec log_positive(Vec x) {
   const IntVec bits = (IntVec)x;
   IntVec exponent = (bits >> 23) - 126;
@@ -110,7 +115,8 @@ struct Sum {
   __attribute__((always_inline)) double total() const {
     const DoubleVec both = low + high;
     double sum = 0;
-    for (int i = 0; i < kLanes / 2; ++i) sum += both[i];
+    for (int i = 0; i < kLanes / 2; ++i)
+      sum += both[i];
     return sum;
   }
 };
@@ -131,8 +137,10 @@ static float max_of(const float* x, int64_t n) {
   c = d > c ? d : c;
   a = c > a ? c : a;
   float m = -__builtin_inff();
-  for (int lane = 0; lane < kLanes; ++lane) m = a[lane] > m ? a[lane] : m;
-  for (; i < n; ++i) m = x[i] > m ? x[i] : m;
+  for (int lane = 0; lane < kLanes; ++lane)
+    m = a[lane] > m ? a[lane] : m;
+  for (; i < n; ++i)
+    m = x[i] > m ? x[i] : m;
   return m;
 }
 

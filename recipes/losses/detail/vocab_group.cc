@@ -20,7 +20,8 @@ VocabGroup::VocabGroup(const parallel::VocabShard& vocab, int64_t rows)
   const bool known = !split() || vocab.total > 0;
   if (known && begin_ == begin_of(rank) && rows_ == rows_of(rank)) return;
   throw Error(ErrorCode::kInvalidArgument,
-              "the weight's rows are not this rank's part of the vocabulary: rank r of n holds [r * m, (r + 1) * m) with m = "
+              "the weight's rows are not this rank's part of the vocabulary: rank r of n holds [r "
+              "* m, (r + 1) * m) with m = "
               "ceil(total / n)")
       .with("rank", rank)
       .with("begin", begin_)
@@ -30,9 +31,13 @@ VocabGroup::VocabGroup(const parallel::VocabShard& vocab, int64_t rows)
 
 int64_t VocabGroup::rows_per_rank() const { return rows_of(0); }
 
-int64_t VocabGroup::own_below(int64_t limit) const { return std::clamp<int64_t>(limit - begin_, 0, rows_); }
+int64_t VocabGroup::own_below(int64_t limit) const {
+  return std::clamp<int64_t>(limit - begin_, 0, rows_);
+}
 
-int64_t VocabGroup::begin_of(int64_t rank) const { return split() ? parallel::vocab_begin(total_, group_->size(), rank) : 0; }
+int64_t VocabGroup::begin_of(int64_t rank) const {
+  return split() ? parallel::vocab_begin(total_, group_->size(), rank) : 0;
+}
 
 int64_t VocabGroup::rows_of(int64_t rank) const {
   return split() ? parallel::vocab_end(total_, group_->size(), rank) - begin_of(rank) : total_;
@@ -46,7 +51,8 @@ at::Tensor VocabGroup::gather(int64_t mine) const {
 void VocabGroup::reduce(const std::vector<at::Tensor*>& columns, parallel::ReduceOp op) const {
   if (!split() || columns.empty()) return;
   std::vector<at::Tensor> parts;
-  for (const at::Tensor* column : columns) parts.push_back(column->reshape({-1}));
+  for (const at::Tensor* column : columns)
+    parts.push_back(column->reshape({-1}));
   at::Tensor all = at::cat(parts).to(at::kCPU);  // the group moves host memory
   group_->all_reduce(all, op);
   all = all.to(parts.front().device());
@@ -58,10 +64,13 @@ void VocabGroup::reduce(const std::vector<at::Tensor*>& columns, parallel::Reduc
   }
 }
 
-void VocabGroup::max(const std::vector<at::Tensor*>& columns) const { reduce(columns, parallel::ReduceOp::kMax); }
+void VocabGroup::max(const std::vector<at::Tensor*>& columns) const {
+  reduce(columns, parallel::ReduceOp::kMax);
+}
 
 void VocabGroup::sum(const std::vector<at::Tensor*>& columns) const {
-  for (at::Tensor* column : columns) *column = column->to(at::kDouble);
+  for (at::Tensor* column : columns)
+    *column = column->to(at::kDouble);
   reduce(columns, parallel::ReduceOp::kSum);
 }
 

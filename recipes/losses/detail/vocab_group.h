@@ -1,5 +1,5 @@
-// This rank's columns of a vocabulary, and the few numbers a row that its ranks put together. Every rank of a split vocabulary
-// makes the same calls in the same order. Compute thread only.
+// This rank's columns of a vocabulary, and the few numbers a row that its ranks put together. Every
+// rank of a split vocabulary makes the same calls in the same order. Compute thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,8 @@ namespace retort::losses::detail {
 
 class VocabGroup {
  public:
-  // kInvalidArgument unless the `rows` rows of this rank's weight are [begin, begin + rows) as VocabShard lays them out.
+  // kInvalidArgument unless the `rows` rows of this rank's weight are [begin, begin + rows) as
+  // VocabShard lays them out.
   VocabGroup(const parallel::VocabShard& vocab, int64_t rows);
 
   bool split() const { return group_ != nullptr; }
@@ -27,10 +28,11 @@ class VocabGroup {
   int64_t rows_of(int64_t rank) const;     // rows that a rank holds
   int64_t begin_of(int64_t rank) const;
 
-  // Each column, [n] float32, becomes its maximum over the ranks. One all-reduce (none if not split).
+  // Each column, [n] float32, becomes its maximum over the ranks. One all-reduce (none if not
+  // split).
   void max(const std::vector<at::Tensor*>& columns) const;
-  // Each column, [n] or [n, k] of a float dtype, becomes its sum over the ranks in float64, the same bits on each. One
-  // all-reduce (none if not split).
+  // Each column, [n] or [n, k] of a float dtype, becomes its sum over the ranks in float64, the
+  // same bits on each. One all-reduce (none if not split).
   void sum(const std::vector<at::Tensor*>& columns) const;
 
  private:
@@ -44,13 +46,17 @@ class VocabGroup {
 int64_t vocab_total(const parallel::VocabShard& vocab, const at::Tensor& weight);
 
 // Whether the row kernels can read it; an undefined tensor is left to check_head.
-inline bool on_cpu(const at::Tensor& tensor) { return !tensor.defined() || tensor.device().is_cpu(); }
+inline bool on_cpu(const at::Tensor& tensor) {
+  return !tensor.defined() || tensor.device().is_cpu();
+}
 
-// Runs `checks`; of a split vocabulary all ranks then throw the error of the lowest rank that found one, so that none waits in a
-// collective for a rank that has left. One all-reduce of 8 bytes when all is well.
+// Runs `checks`; of a split vocabulary all ranks then throw the error of the lowest rank that found
+// one, so that none waits in a collective for a rank that has left. One all-reduce of 8 bytes when
+// all is well.
 void check_together(const parallel::VocabShard& vocab, const std::function<void()>& checks);
 
-// Rows formed at once by the path over VocabGroup: as chunk_rows, with a budget that fills an accelerator.
+// Rows formed at once by the path over VocabGroup: as chunk_rows, with a budget that fills an
+// accelerator.
 int64_t sharded_chunk_rows(int64_t asked, int64_t floats_per_row, const at::Device& device);
 
 }  // namespace retort::losses::detail

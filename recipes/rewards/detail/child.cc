@@ -25,7 +25,8 @@ struct Pipe {
   Pipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw Error(ErrorCode::kResourceExhausted, std::string("cannot make a pipe: ") + std::strerror(errno));
+      throw Error(ErrorCode::kResourceExhausted,
+                  std::string("cannot make a pipe: ") + std::strerror(errno));
     read = ends[0], write = ends[1];
   }
   ~Pipe() {
@@ -58,7 +59,8 @@ struct SpawnSetup {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   }
   ~SpawnSetup() {
     posix_spawn_file_actions_destroy(&actions);
@@ -76,10 +78,14 @@ Child::Child(const std::vector<std::string>& argv) {
   posix_spawn_file_actions_adddup2(&setup.actions, out.write, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&setup.actions, err.write, STDERR_FILENO);
   std::vector<char*> arguments;
-  for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : argv)
+    arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  const int error = ::posix_spawnp(&pid_, arguments[0], &setup.actions, &setup.attributes, arguments.data(), environ);
-  if (error != 0) throw Error(ErrorCode::kInvalidArgument, "cannot start '" + argv.front() + "': " + std::strerror(error));
+  const int error = ::posix_spawnp(&pid_, arguments[0], &setup.actions, &setup.attributes,
+                                   arguments.data(), environ);
+  if (error != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "cannot start '" + argv.front() + "': " + std::strerror(error));
   in_ = taken(in.write), out_ = taken(out.read), err_ = taken(err.read);
 }
 
@@ -103,9 +109,11 @@ std::string Child::ending(Duration grace) {
   for (const Deadline deadline = Deadline::after(grace);;) {
     siginfo_t info{};
     // Not reaped yet, so that the number of the process group stays ours until kill().
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_) {
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == pid_) {
       const std::string number = std::to_string(info.si_status);
-      return info.si_code == CLD_EXITED ? "exited with code " + number : "was killed by signal " + number;
+      return info.si_code == CLD_EXITED ? "exited with code " + number
+                                        : "was killed by signal " + number;
     }
     if (deadline.expired()) return "";
     std::this_thread::sleep_for(kPollStep);

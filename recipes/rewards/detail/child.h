@@ -17,7 +17,8 @@ class Child {
   explicit Child(const std::vector<std::string>& argv);
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
-  ~Child();  // closes the pipes; what has not ended two seconds later is killed with its group; reaps
+  // closes the pipes; what has not ended two seconds later is killed with its group; reaps
+  ~Child();
 
   // Our ends of the pipes, non-blocking; -1 once closed.
   int in() const { return in_; }
@@ -34,7 +35,8 @@ class Child {
   int in_ = -1, out_ = -1, err_ = -1;
 };
 
-// write(2) without SIGPIPE, whatever the process does with that signal. Bytes written, or -1 with errno.
+// write(2) without SIGPIPE, whatever the process does with that signal. Bytes written, or -1 with
+// errno.
 ssize_t write_quietly(int fd, const char* data, size_t size);
 
 }  // namespace retort::rewards::detail

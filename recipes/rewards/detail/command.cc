@@ -1,4 +1,5 @@
-// A reward that a program of the user's computes: one JSON line for each completion, one for each answer.
+// A reward that a program of the user's computes: one JSON line for each completion, one for each
+// answer.
 #include <poll.h>
 #include <unistd.h>
 
@@ -15,20 +16,24 @@
 namespace retort::rewards::detail {
 namespace {
 
-constexpr size_t kMaxLineBytes = size_t{1} << 20;                 // of stdout
-constexpr size_t kStderrBytes = 2000;                             // kept for errors
-constexpr Duration kDeathGrace = std::chrono::milliseconds(500);  // between the end of its pipes and its own
+constexpr size_t kMaxLineBytes = size_t{1} << 20;  // of stdout
+constexpr size_t kStderrBytes = 2000;              // kept for errors
+// between the end of its pipes and its own
+constexpr Duration kDeathGrace = std::chrono::milliseconds(500);
 
 std::string joined(const std::vector<std::string>& argv) {
   std::string text;
-  for (const std::string& argument : argv) text += (text.empty() ? "" : " ") + argument;
+  for (const std::string& argument : argv)
+    text += (text.empty() ? "" : " ") + argument;
   return text;
 }
 
 class Command final : public Scorer {
  public:
   Command(std::string name, const RewardOptions& options)
-      : name_(std::move(name)), argv_(options.argv), timeout_(options.timeout.value_or(kDefaultTimeout)) {
+      : name_(std::move(name)),
+        argv_(options.argv),
+        timeout_(options.timeout.value_or(kDefaultTimeout)) {
     try {
       child_ = std::make_unique<Child>(argv_);
     } catch (const Error& error) {
@@ -67,7 +72,9 @@ class Command final : public Scorer {
 };
 
 Scores Command::score(const std::vector<RewardInput>& inputs) {
-  if (!child_) fail(ErrorCode::kClosed, name_, "the command '" + joined(argv_) + "' failed before and is not started again");
+  if (!child_)
+    fail(ErrorCode::kClosed, name_,
+         "the command '" + joined(argv_) + "' failed before and is not started again");
   Batch batch{.first_id = next_id_,
               .scores = Scores(inputs.size()),
               .answered = std::vector<bool>(inputs.size()),
@@ -81,15 +88,18 @@ Scores Command::score(const std::vector<RewardInput>& inputs) {
   const Deadline deadline = Deadline::after(timeout_);
   while (batch.missing > 0 || batch.sent < batch.requests.size()) {
     if (!wait(batch, deadline))
-      give_up(ErrorCode::kTimeout, std::to_string(batch.missing) + " of " + std::to_string(inputs.size()) +
-                                       " completions are not scored after " + format_duration(timeout_) + " (timeout)");
+      give_up(ErrorCode::kTimeout,
+              std::to_string(batch.missing) + " of " + std::to_string(inputs.size()) +
+                  " completions are not scored after " + format_duration(timeout_) + " (timeout)");
     read_stderr();
-    while (read_answers(batch) && deaf_ && !deadline.expired()) {  // what it wrote before it closed its stdin counts
+    // what it wrote before it closed its stdin counts
+    while (read_answers(batch) && deaf_ && !deadline.expired()) {
     }
     if (deaf_ && batch.missing > 0) lost(batch, "closed its stdin");
     send(batch);
   }
-  while (read_answers(batch)) {  // whatever came too much is here already or is found by the next batch
+  // whatever came too much is here already or is found by the next batch
+  while (read_answers(batch)) {
     if (deadline.expired()) give_up(ErrorCode::kCorrupt, "it does not stop to write");
   }
   return std::move(batch.scores);
@@ -100,20 +110,23 @@ bool Command::wait(const Batch& batch, const Deadline& deadline) {
   std::vector<pollfd> fds{{child_->out(), POLLIN, 0}};
   if (child_->err() >= 0) fds.push_back({child_->err(), POLLIN, 0});
   const bool more = batch.sent < batch.requests.size();
-  fds.push_back({child_->in(), static_cast<short>(more ? POLLOUT : 0), 0});  // in any case: whether it still reads
+  // in any case: whether it still reads
+  fds.push_back({child_->in(), static_cast<short>(more ? POLLOUT : 0), 0});
   for (;;) {
     if (deadline.expired()) return false;
     const auto left = std::min<int64_t>(deadline.remaining().count() + 1, 60'000);
     const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(left));
     deaf_ = ready > 0 && (fds.back().revents & POLLERR) != 0;
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) give_up(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
+    if (ready < 0 && errno != EINTR)
+      give_up(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
   }
 }
 
 void Command::send(Batch& batch) {
   while (batch.sent < batch.requests.size()) {
-    const ssize_t wrote = write_quietly(child_->in(), batch.requests.data() + batch.sent, batch.requests.size() - batch.sent);
+    const ssize_t wrote = write_quietly(child_->in(), batch.requests.data() + batch.sent,
+                                        batch.requests.size() - batch.sent);
     if (wrote >= 0) {
       batch.sent += static_cast<size_t>(wrote);
     } else if (errno == EAGAIN) {
@@ -128,7 +141,8 @@ bool Command::read_answers(Batch& batch) {
   char buffer[1 << 16];
   const ssize_t got = ::read(child_->out(), buffer, sizeof buffer);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (got < 0) give_up(ErrorCode::kUnavailable, std::string("reading its stdout: ") + std::strerror(errno));
+  if (got < 0)
+    give_up(ErrorCode::kUnavailable, std::string("reading its stdout: ") + std::strerror(errno));
   if (got == 0) {
     if (!pending_.empty()) take_line(batch, std::exchange(pending_, {}));
     if (batch.missing == 0) return false;  // the next batch will find out
@@ -136,22 +150,25 @@ bool Command::read_answers(Batch& batch) {
   }
   pending_.append(buffer, static_cast<size_t>(got));
   size_t begin = 0;
-  for (size_t end = pending_.find('\n'); end != std::string::npos; end = pending_.find('\n', begin)) {
+  for (size_t end = pending_.find('\n'); end != std::string::npos;
+       end = pending_.find('\n', begin)) {
     take_line(batch, std::string_view(pending_).substr(begin, end - begin));
     begin = end + 1;
   }
   pending_.erase(0, begin);
   if (pending_.size() > kMaxLineBytes)
-    give_up(ErrorCode::kCorrupt,
-            "it wrote a line of more than " + std::to_string(kMaxLineBytes) + " bytes: " + excerpt(pending_));
+    give_up(ErrorCode::kCorrupt, "it wrote a line of more than " + std::to_string(kMaxLineBytes) +
+                                     " bytes: " + excerpt(pending_));
   return true;
 }
 
 void Command::take_line(Batch& batch, std::string_view line) {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const auto refuse = [&](const std::string& why) -> void {
-    give_up(ErrorCode::kCorrupt, "it wrote a line that " + why + ": " + excerpt(line) +
-                                     "; expected {\"id\": NUMBER, \"score\": NUMBER or null} and nothing else on stdout");
+    give_up(
+        ErrorCode::kCorrupt,
+        "it wrote a line that " + why + ": " + excerpt(line) +
+            "; expected {\"id\": NUMBER, \"score\": NUMBER or null} and nothing else on stdout");
   };
   const Json answer = Json::parse(line.begin(), line.end(), nullptr, false);
   if (!answer.is_object()) refuse("is not a JSON object");
@@ -177,14 +194,16 @@ void Command::read_stderr() {
     if (got <= 0) return child_->close_err();
     stderr_.append(buffer, static_cast<size_t>(got));
     if (stderr_.size() > kStderrBytes) stderr_.erase(0, stderr_.size() - kStderrBytes);
-    if (got < static_cast<ssize_t>(sizeof buffer)) return;  // the deadline is looked at between two reads
+    // the deadline is looked at between two reads
+    if (got < static_cast<ssize_t>(sizeof buffer)) return;
   }
 }
 
 void Command::lost(const Batch& batch, const std::string& what) {
   const std::string ending = child_->ending(kDeathGrace);
-  give_up(ErrorCode::kPeerLost, "it " + (ending.empty() ? what : ending) + "; " + std::to_string(batch.missing) + " of " +
-                                    std::to_string(batch.scores.size()) + " completions were not scored");
+  give_up(ErrorCode::kPeerLost,
+          "it " + (ending.empty() ? what : ending) + "; " + std::to_string(batch.missing) + " of " +
+              std::to_string(batch.scores.size()) + " completions were not scored");
 }
 
 void Command::give_up(ErrorCode code, const std::string& what) {
@@ -192,8 +211,11 @@ void Command::give_up(ErrorCode code, const std::string& what) {
   child_->kill();
   child_.reset();
   std::string last = stderr_;
-  while (!last.empty() && (last.back() == '\n' || last.back() == '\r')) last.pop_back();
-  fail(code, name_, "command '" + joined(argv_) + "': " + what + (last.empty() ? "" : "; the last it wrote to stderr:\n" + last));
+  while (!last.empty() && (last.back() == '\n' || last.back() == '\r'))
+    last.pop_back();
+  fail(code, name_,
+       "command '" + joined(argv_) + "': " + what +
+           (last.empty() ? "" : "; the last it wrote to stderr:\n" + last));
 }
 
 }  // namespace

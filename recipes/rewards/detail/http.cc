@@ -21,10 +21,12 @@ using Response = http::response<http::string_body>;
 
 constexpr uint64_t kMaxBodyBytes = uint64_t{64} << 20;
 
-// One request on one connection, each step started by the one before; ends with `failure` or with a response.
+// One request on one connection, each step started by the one before; ends with `failure` or with a
+// response.
 class Exchange {
  public:
-  Exchange(const Url& url, std::string body, const Deadline& deadline) : deadline_(deadline.time()) {
+  Exchange(const Url& url, std::string body, const Deadline& deadline)
+      : deadline_(deadline.time()) {
     request_.method(http::verb::post);
     request_.target(url.target);
     request_.version(11);
@@ -96,13 +98,16 @@ class Http final : public Scorer {
 
   Scores score(const std::vector<RewardInput>& inputs) override {
     Json list = Json::array();
-    for (const RewardInput& input : inputs) list.push_back(to_json(input));
+    for (const RewardInput& input : inputs)
+      list.push_back(to_json(input));
     Exchange exchange(url_, dump(Json{{"inputs", std::move(list)}}), Deadline::after(timeout_));
     if (!exchange.run())
-      failed(ErrorCode::kTimeout, "no complete answer to " + std::to_string(inputs.size()) + " completions after " +
-                                      format_duration(timeout_) + " (timeout)");
+      failed(ErrorCode::kTimeout, "no complete answer to " + std::to_string(inputs.size()) +
+                                      " completions after " + format_duration(timeout_) +
+                                      " (timeout)");
     if (exchange.error())
-      failed(exchange.error().category() == http::make_error_code(http::error::end_of_stream).category()
+      failed(exchange.error().category() ==
+                     http::make_error_code(http::error::end_of_stream).category()
                  ? ErrorCode::kCorrupt
                  : ErrorCode::kUnavailable,
              exchange.doing() + ": " + exchange.error().message());
@@ -110,21 +115,26 @@ class Http final : public Scorer {
   }
 
  private:
-  [[noreturn]] void failed(ErrorCode code, const std::string& what) const { fail(code, name_, text_ + ": " + what); }
+  [[noreturn]] void failed(ErrorCode code, const std::string& what) const {
+    fail(code, name_, text_ + ": " + what);
+  }
 
   Scores read_scores(const Response& response, size_t count) const {
     const std::string& body = response.body();
     if (response.result_int() != 200)
-      failed(ErrorCode::kUnavailable, "status " + std::to_string(response.result_int()) + " instead of 200: " + excerpt(body));
+      failed(ErrorCode::kUnavailable, "status " + std::to_string(response.result_int()) +
+                                          " instead of 200: " + excerpt(body));
     const Json answer = Json::parse(body, nullptr, false);
     const auto refuse = [&](const std::string& why) -> void {
-      failed(ErrorCode::kCorrupt, why + "; expected {\"scores\": [NUMBER or null, ...]}: " + excerpt(body));
+      failed(ErrorCode::kCorrupt,
+             why + "; expected {\"scores\": [NUMBER or null, ...]}: " + excerpt(body));
     };
     if (!answer.is_object() || !answer.contains("scores") || !answer["scores"].is_array())
       refuse("the answer has no list of scores");
     const Json& list = answer["scores"];
     if (list.size() != count)
-      refuse("the answer has " + std::to_string(list.size()) + " scores for " + std::to_string(count) + " completions");
+      refuse("the answer has " + std::to_string(list.size()) + " scores for " +
+             std::to_string(count) + " completions");
     Scores scores(count);
     std::string why;
     for (size_t i = 0; i < count; ++i)

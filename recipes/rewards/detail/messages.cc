@@ -6,7 +6,8 @@ namespace retort::rewards::detail {
 
 Json to_json(const RewardInput& input) {
   Json fields = Json::object();
-  for (const auto& [name, value] : input.fields) fields[name] = value;
+  for (const auto& [name, value] : input.fields)
+    fields[name] = value;
   Json json;
   json["prompt"] = input.prompt;
   json["completion"] = input.completion;
@@ -17,7 +18,9 @@ Json to_json(const RewardInput& input) {
   return json;
 }
 
-std::string dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 bool read_score(const Json& value, std::optional<double>& score, std::string& why) {
   score.reset();

@@ -15,7 +15,8 @@ using Scores = std::vector<std::optional<double>>;
 class Scorer {
  public:
   virtual ~Scorer() = default;
-  virtual Scores score(const std::vector<RewardInput>& inputs) = 0;  // one for each input; errors as RewardSet::score
+  // one for each input; errors as RewardSet::score
+  virtual Scores score(const std::vector<RewardInput>& inputs) = 0;
 };
 
 inline constexpr Duration kDefaultTimeout = std::chrono::seconds(60);
@@ -26,7 +27,8 @@ inline constexpr std::string_view kThinkFormat = "<think>(?!.*<think>).*?</think
 std::unique_ptr<Scorer> make_exact_match(std::string name);
 std::unique_ptr<Scorer> make_numeric(std::string name);
 std::unique_ptr<Scorer> make_length(const RewardOptions& options);
-// `whole`: the pattern must match all of the completion, and its dots match newlines. kInvalidArgument with the place of the mistake.
+// `whole`: the pattern must match all of the completion, and its dots match newlines.
+// kInvalidArgument with the place of the mistake.
 std::unique_ptr<Scorer> make_pattern(std::string name, const std::string& pattern, bool whole);
 std::unique_ptr<Scorer> make_command(std::string name, const RewardOptions& options);
 std::unique_ptr<Scorer> make_http(std::string name, const RewardOptions& options);

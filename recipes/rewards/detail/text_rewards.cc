@@ -20,7 +20,8 @@ void require_reference(const std::string& name, const RewardInput& input) {
   if (stripped(input.reference).empty())
     fail(ErrorCode::kInvalidArgument, name,
          sample_name(input) +
-             " has no reference to compare with; expected a column 'answer' or 'completion' (map it with `columns`)");
+             " has no reference to compare with; expected a column 'answer' or 'completion' (map "
+             "it with `columns`)");
 }
 
 class ExactMatch final : public Scorer {
@@ -49,7 +50,8 @@ class Numeric final : public Scorer {
       const std::string reference = data::extract_answer(input.reference);
       if (reference.empty())
         fail(ErrorCode::kInvalidArgument, name_,
-             "the reference of " + sample_name(input) + " holds no number: " + excerpt(input.reference));
+             "the reference of " + sample_name(input) +
+                 " holds no number: " + excerpt(input.reference));
       scores.emplace_back(data::extract_answer(input.completion) == reference ? 1.0 : 0.0);
     }
     return scores;
@@ -62,11 +64,14 @@ class Numeric final : public Scorer {
 class Length final : public Scorer {
  public:
   explicit Length(const RewardOptions& options)
-      : min_(options.min.value_or(0)), max_(options.max), unit_(options.unit.value_or(LengthUnit::kTokens)) {}
+      : min_(options.min.value_or(0)),
+        max_(options.max),
+        unit_(options.unit.value_or(LengthUnit::kTokens)) {}
   Scores score(const std::vector<RewardInput>& inputs) override {
     Scores scores;
     for (const RewardInput& input : inputs) {
-      const int64_t length = unit_ == LengthUnit::kTokens ? input.num_tokens : characters(input.completion);
+      const int64_t length =
+          unit_ == LengthUnit::kTokens ? input.num_tokens : characters(input.completion);
       scores.emplace_back(length >= min_ && (!max_ || length <= *max_) ? 1.0 : 0.0);
     }
     return scores;
@@ -74,7 +79,8 @@ class Length final : public Scorer {
 
  private:
   static int64_t characters(const std::string& text) {  // code points
-    return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+    return std::count_if(text.begin(), text.end(),
+                         [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
   }
   int64_t min_;
   std::optional<int64_t> max_;
@@ -83,24 +89,34 @@ class Length final : public Scorer {
 
 }  // namespace
 
-std::unique_ptr<Scorer> make_exact_match(std::string name) { return std::make_unique<ExactMatch>(std::move(name)); }
-std::unique_ptr<Scorer> make_numeric(std::string name) { return std::make_unique<Numeric>(std::move(name)); }
-std::unique_ptr<Scorer> make_length(const RewardOptions& options) { return std::make_unique<Length>(options); }
+std::unique_ptr<Scorer> make_exact_match(std::string name) {
+  return std::make_unique<ExactMatch>(std::move(name));
+}
+std::unique_ptr<Scorer> make_numeric(std::string name) {
+  return std::make_unique<Numeric>(std::move(name));
+}
+std::unique_ptr<Scorer> make_length(const RewardOptions& options) {
+  return std::make_unique<Length>(options);
+}
 
 void fail(ErrorCode code, const std::string& name, const std::string& what) {
   throw Error(code, "reward '" + name + "': " + what);
 }
 
 std::string sample_name(const RewardInput& input) {
-  return input.origin.empty() ? "the sample with the prompt " + excerpt(input.prompt) : input.origin;
+  return input.origin.empty() ? "the sample with the prompt " + excerpt(input.prompt)
+                              : input.origin;
 }
 
 std::string excerpt(std::string_view text) {
   const bool cut = text.size() > kQuotedBytes;
   size_t length = std::min(text.size(), kQuotedBytes);
-  while (cut && length > 0 && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) --length;  // not inside a character
+  // not inside a character
+  while (cut && length > 0 && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80)
+    --length;
   std::string result = "'";
-  for (const char c : text.substr(0, length)) result += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
+  for (const char c : text.substr(0, length))
+    result += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
   return result + (cut ? "...'" : "'");
 }
 

@@ -12,7 +12,8 @@ namespace {
 
 class Counter final : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void* ptr, int64_t alloc_size, size_t, size_t, c10::Device device) override {
+  void reportMemoryUsage(void* ptr, int64_t alloc_size, size_t, size_t,
+                         c10::Device device) override {
     if (!device.is_cpu()) return;
     const std::lock_guard lock(mutex_);
     // A block that is known already was freed where nobody counted.

@@ -1,0 +1,119 @@
+// Complaints about a recipe that depend on what lies beside it: models, modules, files.
+#include <fstream>
+
+#include "tests/launch/recipe_fixture.h"
+
+namespace retort::test {
+namespace {
+
+// A model of 6 heads, 3 key/value heads, 32 intermediate columns and 4 layers.
+class LayoutOfAModelTest : public RecipeTest {
+ protected:
+  LayoutOfAModelTest() {
+    std::ofstream(folder_ / "student" / "config.json")
+        << R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 48, "intermediate_size": 32,
+                "num_hidden_layers": 4,
+               "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8,
+                "rms_norm_eps": 1e-6,
+                "hidden_act": "silu",
+               "max_position_embeddings": 128, "rope_theta": 10000.0,
+                "tie_word_embeddings": false})";
+  }
+  std::string with_world(const std::string& world) const {
+    return replaced(kSft, "FOLDER/student", "FOLDER/student\n    world: {" + world + "}");
+  }
+};
+
+TEST_F(LayoutOfAModelTest, ThatDoesNotDivideItIsRefusedWithBothNumbers) {
+  const std::string prefix = "r.yaml:6: roles.student.world: ";
+  for (const auto& [world, message] : std::vector<std::pair<std::string, std::string>>{
+           {"tp: 4", "world.tp 4 does not divide num_attention_heads 6 of the model"},
+           {"tp: 12", "world.tp 12 does not divide num_attention_heads 6 of the model"},
+           {"tp: 3", "world.tp 3 does not divide intermediate_size 32 of the model"},
+           {"tp: 2",
+            "world.tp 2 and num_key_value_heads 3 of the model: one must be a multiple of the "
+            "other"},
+           {"pp: 5", "world.pp 5 asks for more stages than the model has layers: 4"},
+           {"pp: 2, virtual_pp: 3",
+            "world.pp 2 times virtual_pp 3 asks for more stages than the model has layers: 4"}})
+    EXPECT_EQ(error_of(with_world(world)), prefix + message);
+}
+
+TEST_F(LayoutOfAModelTest, ThatDividesItIsTaken) {
+  for (const std::string world :
+       {"pp: 3", "pp: 2, virtual_pp: 2", "pp: 4, dp: 2, distributed_optimizer: true", "dp: 3"})
+    EXPECT_NO_THROW(load(with_world(world))) << world;
+}
+
+TEST_F(RecipeTest, CudaWithoutTheModuleIsUnavailable) {
+  const std::string text = replaced(kDistill, "{dp: 2}", "{device: cuda}");
+  try {
+    load(text);
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnavailable);
+    EXPECT_NE(e.message().find("r.yaml:8: roles.teacher.world.device:"), std::string::npos)
+        << e.message();
+  }
+  EXPECT_EQ(load(text, {}, {.cuda = true}).roles.at("teacher").world.device,
+            parallel::Device::kCuda);
+}
+
+TEST_F(RecipeTest, VariablesOfARole) {
+  const auto with = [](const std::string& env) {
+    return replaced(kDistill, "world: {dp: 2}", "world: {dp: 2}\n    env: {" + env + "}");
+  };
+  EXPECT_EQ(load(with("GLOO_SOCKET_IFNAME: lo")).roles.at("teacher").env.at("GLOO_SOCKET_IFNAME"),
+            "lo");
+  for (const auto& [env, message] : std::vector<std::pair<std::string, std::string>>{
+           {"OMP_NUM_THREADS: 2",
+            "the launcher sets this variable itself; threads are roles.teacher.world.threads"},
+           {"RETORT_RUN: x",
+            "the launcher sets this variable itself; threads are roles.teacher.world.threads"},
+           {"NCCL_DEBUG: INFO",
+            "has no effect with world.device: cpu; remove it, or use device: cuda"},
+           {"nccl: INFO", "the name of an environment variable has capital letters, digits and _"}})
+    EXPECT_NE(error_of(with(env)).find(message), std::string::npos) << error_of(with(env));
+  EXPECT_NO_THROW(load(
+      replaced(kDistill, "world: {dp: 2}",
+               "world: {device: cuda}\n    env: {NCCL_DEBUG: INFO, CUDA_VISIBLE_DEVICES: '1'}"),
+      {}, {.cuda = true}));
+}
+
+TEST_F(RecipeTest, MissingFileAndFolderAreTheUsersInput) {
+  for (const auto& path : {folder_ / "none.yaml", folder_}) {
+    try {
+      launch::load_recipe(path, {});
+      FAIL() << "no error";
+    } catch (const Error& e) {
+      EXPECT_EQ(exit_code_for(e.code()), 2);
+      EXPECT_NE(e.message().find(path.string()), std::string::npos);
+    }
+  }
+}
+
+TEST_F(RecipeTest, EmptyFileAndScalarFileAreRefused) {
+  EXPECT_EQ(error_of("").rfind("r.yaml:1: expected a recipe", 0), 0u);
+  EXPECT_EQ(error_of("hello").rfind("r.yaml:1: expected a recipe", 0), 0u);
+}
+
+TEST_F(RecipeTest, DeepNestingAndAliasBombsEnd) {
+  std::string deep = "output_dir: ";
+  for (int i = 0; i < 60; ++i)
+    deep += "[";
+  for (int i = 0; i < 60; ++i)
+    deep += "]";
+  EXPECT_NE(error_of(deep).find("nested deeper than"), std::string::npos);
+  std::string bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n";
+  for (char c = 'b'; c < 'i'; ++c) {
+    const std::string last(1, static_cast<char>(c - 1));
+    bomb += std::string(1, c) + ": &" + c + " [";
+    for (int i = 0; i < 10; ++i)
+      bomb += (i ? ", *" : "*") + last;
+    bomb += "]\n";
+  }
+  EXPECT_NE(error_of(bomb).find("more than 100000 values"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace retort::test
