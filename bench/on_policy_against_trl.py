@@ -1,8 +1,10 @@
-# On-policy distillation steps of `retort launch` beside TRL's DistillationTrainer: same models, prompts, completion length, reverse KL
-# over the whole vocabulary, fp32, `--threads` cores in all.
-#   python bench/on_policy_against_trl.py --retort build/bin/retort --data train.jsonl [--steps 12] [--threads 2]
-# `--data`: JSONL with question/answer (GSM8K) or prompt/completion rows. Needs torch, transformers and trl 1.4 (`./dev goldens` makes such
-# an environment). End tokens are out of reach for random weights, so that all completions have --new-tokens tokens.
+# On-policy distillation steps of `retort launch` beside TRL's DistillationTrainer: same models,
+# prompts, completion length, reverse KL over the whole vocabulary, fp32, `--threads` cores in all.
+#   python bench/on_policy_against_trl.py --retort build/bin/retort --data train.jsonl \
+#       [--steps 12] [--threads 2]
+# `--data`: JSONL with question/answer (GSM8K) or prompt/completion rows. Needs torch, transformers
+# and trl 1.4 (`./dev goldens` makes such an environment). End tokens are out of reach for random
+# weights, so that all completions have --new-tokens tokens.
 import argparse
 import json
 import os
@@ -14,6 +16,7 @@ import tempfile
 import time
 
 ROWS = 8
+QUIET = dict(check=True, stdout=subprocess.DEVNULL)
 
 
 def prompts(source, count):
@@ -23,18 +26,24 @@ def prompts(source, count):
 
 def run_retort(retort, work, args):
     recipe = work / "opd.yaml"
+    teacher_threads = max(1, args.threads // 2)
     recipe.write_text(f"""recipe: on_policy_distill
 output_dir: {work}/run
 roles:
   student: {{model: {work}/student, world: {{threads: {args.threads}}}}}
-  teacher: {{model: {work}/teacher, world: {{threads: {max(1, args.threads // 2)}}}}}
+  teacher: {{model: {work}/teacher, world: {{threads: {teacher_threads}}}}}
   generator: {{model: {work}/student, world: {{threads: {args.threads}}}}}
 data: {{train: [{{path: {work}/rows.jsonl}}], max_length: 512, packing: false, shuffle: false}}
 generation: {{max_new_tokens: {args.new_tokens}}}
 distill: {{teachers: [{{role: teacher}}], loss_type: reverse_kl}}
-train: {{max_steps: {args.steps}, per_device_train_batch_size: {ROWS}, learning_rate: 1.0e-6, lr_scheduler_type: constant, save_steps: 0}}
+train:
+  max_steps: {args.steps}
+  per_device_train_batch_size: {ROWS}
+  learning_rate: 1.0e-6
+  lr_scheduler_type: constant
+  save_steps: 0
 """)
-    subprocess.run([retort, "launch", str(recipe), "--overwrite"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([retort, "launch", str(recipe), "--overwrite"], **QUIET)
     return [json.loads(line)["step_time"] for line in open(work / "run/metrics.jsonl")]
 
 
@@ -43,14 +52,18 @@ def run_trl(work, args):
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl.experimental.distillation import DistillationConfig, DistillationTrainer
+
     torch.set_num_threads(args.threads)
     tokenizer = AutoTokenizer.from_pretrained(work / "student")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     load = lambda name: AutoModelForCausalLM.from_pretrained(work / name, dtype=torch.float32)
-    rows = [json.loads(line) for line in open(work / "rows.jsonl")]
-    data = Dataset.from_list([{"messages": [{"role": "user", "content": r["prompt"]}, {"role": "assistant", "content": r["completion"]}]}
-                              for r in rows])
     times = []
+
+    # The completions hold the place of what the student writes.
+    rows = [json.loads(line) for line in open(work / "rows.jsonl")]
+    turn = lambda role, content: {"role": role, "content": content}
+    chat = lambda row: [turn("user", row["prompt"]), turn("assistant", row["completion"])]
+    data = Dataset.from_list([{"messages": chat(row)} for row in rows])
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *_, **__):
@@ -59,14 +72,65 @@ def run_trl(work, args):
         def on_step_end(self, *_, **__):
             times.append(time.perf_counter() - self.start)
 
-    config = DistillationConfig(output_dir=str(work / "trl"), use_cpu=True, bf16=False, fp16=False, per_device_train_batch_size=ROWS,
-                                gradient_accumulation_steps=1, max_steps=args.steps, learning_rate=1e-6, lr_scheduler_type="constant",
-                                lmbda=1.0, beta=1.0, temperature=1.0, loss_top_k=0, top_p=1.0, max_length=512,
-                                max_completion_length=args.new_tokens, logging_steps=1000, save_strategy="no", report_to=[],
-                                gradient_checkpointing=False, dataloader_num_workers=0)
-    DistillationTrainer(model=load("student"), teacher_model=load("teacher"), args=config, train_dataset=data,
-                        processing_class=tokenizer, callbacks=[Clock()]).train()
+    # lmbda 1: always on-policy. beta 1: reverse KL. loss_top_k 0: the whole vocabulary.
+    config = DistillationConfig(
+        output_dir=str(work / "trl"),
+        use_cpu=True,
+        bf16=False,
+        fp16=False,
+        per_device_train_batch_size=ROWS,
+        gradient_accumulation_steps=1,
+        max_steps=args.steps,
+        learning_rate=1e-6,
+        lr_scheduler_type="constant",
+        lmbda=1.0,
+        beta=1.0,
+        temperature=1.0,
+        loss_top_k=0,
+        top_p=1.0,
+        max_length=512,
+        max_completion_length=args.new_tokens,
+        logging_steps=1000,
+        save_strategy="no",
+        report_to=[],
+        gradient_checkpointing=False,
+        dataloader_num_workers=0,
+    )
+
+    DistillationTrainer(
+        model=load("student"),
+        teacher_model=load("teacher"),
+        args=config,
+        train_dataset=data,
+        processing_class=tokenizer,
+        callbacks=[Clock()],
+    ).train()
     return times
+
+
+def prepare(args, work):
+    """Rows, a tokenizer of their texts, a random student and a larger random teacher, in `work`."""
+    texts = prompts(args.data, args.steps * ROWS)
+    rows = [json.dumps({"prompt": text + "\n", "completion": "x"}) + "\n" for text in texts]
+    (work / "rows.jsonl").write_text("".join(rows))
+    train = [args.retort, "tokenizer", "train", "--data", args.data]
+    tokenizer = str(work / "tokenizer")
+    subprocess.run([*train, "--vocab-size", "8192", "--output", tokenizer], **QUIET)
+    for name, hidden, seed in (("student", 320, 1), ("teacher", 448, 2)):
+        init = [args.retort, "model", "init", "--arch", "llama", "--tokenizer", tokenizer]
+        size = f"--hidden-size {hidden} --intermediate-size {hidden * 14 // 5} --vocab-size 8192"
+        size += f" --num-hidden-layers 6 --num-attention-heads 8 --seed {seed}"
+        subprocess.run([*init, "--output", str(work / name), *size.split()], **QUIET)
+
+
+def run_in_own_process(args, work):
+    """run_trl in a second process of this script, with its own threads."""
+    threads = str(args.threads)
+    env = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, HF_HUB_OFFLINE="1")
+    command = [sys.executable, __file__, "--data", args.data, "--steps", str(args.steps)]
+    command += ["--threads", threads, "--new-tokens", str(args.new_tokens), "--trl", str(work)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+    return json.loads([line for line in out.splitlines() if line.startswith("[")][-1])
 
 
 def main():
@@ -81,27 +145,20 @@ def main():
     if args.trl:
         print(json.dumps(run_trl(pathlib.Path(args.trl), args)))
         return
+
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        rows = [{"prompt": p + "\n", "completion": "x"} for p in prompts(args.data, args.steps * ROWS)]
-        (work / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        quiet = dict(check=True, stdout=subprocess.DEVNULL)
-        subprocess.run([args.retort, "tokenizer", "train", "--data", args.data, "--vocab-size", "8192", "--output",
-                        str(work / "tokenizer")], **quiet)
-        for name, hidden, seed in (("student", 320, 1), ("teacher", 448, 2)):
-            subprocess.run([args.retort, "model", "init", "--arch", "llama", "--tokenizer", str(work / "tokenizer"), "--output",
-                            str(work / name), "--hidden-size", str(hidden), "--num-hidden-layers", "6", "--num-attention-heads", "8",
-                            "--intermediate-size", str(hidden * 14 // 5), "--vocab-size", "8192", "--seed", str(seed)], **quiet)
-        env = dict(os.environ, OMP_NUM_THREADS=str(args.threads), MKL_NUM_THREADS=str(args.threads), HF_HUB_OFFLINE="1")
+        prepare(args, work)
         ours = run_retort(args.retort, work, args)
-        out = subprocess.run([sys.executable, __file__, "--data", args.data, "--steps", str(args.steps), "--threads", str(args.threads),
-                              "--new-tokens", str(args.new_tokens), "--trl", str(work)], check=True, capture_output=True, text=True, env=env)
-        theirs = json.loads([line for line in out.stdout.splitlines() if line.startswith("[")][-1])
-        tokens = ROWS * args.new_tokens
-        for name, times in (("retort", ours), ("trl", theirs)):
-            median = statistics.median(times[2:])
-            print(f"{name:8} {median:8.3f} s a step  {tokens / median:8.0f} generated tokens/s")
-        print(f"ratio: {statistics.median(theirs[2:]) / statistics.median(ours[2:]):.2f}")
+        theirs = run_in_own_process(args, work)
+
+    # The first two steps are for warming up.
+    median = lambda times: statistics.median(times[2:])
+    tokens = ROWS * args.new_tokens
+    for name, times in (("retort", ours), ("trl", theirs)):
+        rate = tokens / median(times)
+        print(f"{name:8} {median(times):8.3f} s a step  {rate:8.0f} generated tokens/s")
+    print(f"ratio: {median(theirs) / median(ours):.2f}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Curves of one or several runs as one small PNG.
 
-    python bench/plot_runs.py --output docs/recipes/grpo.png --title 'GRPO' \
+    python bench/plot_runs.py --output docs/recipes/grpo.png --title 'GRPO' \\
         --panel reward,eval_reward --panel kl 'seed 1=runs/a' 'seed 2=runs/b'
 
-A run is LABEL=FOLDER (or FOLDER, or a metrics.jsonl); several folders behind one label, FOLDER,FOLDER,..., are seeds of
-the same thing: their mean is a line and their range a band. --panel is a comma-separated list of keys of metrics.jsonl that
-share one pair of axes; a key may be followed by :TEXT, its name in the legend. Noisy keys are drawn as they are, faintly, with a running
-mean over them (--smooth steps; keys of evaluations, eval_*, never). --log KEY draws a key's panel on a logarithmic axis.
+A run is LABEL=FOLDER (or FOLDER, or a metrics.jsonl); several folders behind one label,
+FOLDER,FOLDER,..., are seeds of the same thing: their mean is a line and their range a band. --panel
+is a comma-separated list of keys of metrics.jsonl that share one pair of axes; a key may be
+followed by :TEXT, its name in the legend. Noisy keys are drawn as they are, faintly, with a running
+mean over them (--smooth steps; keys of evaluations, eval_*, never). --log KEY draws a key's panel
+on a logarithmic axis.
 """
 
 import argparse
@@ -18,6 +20,16 @@ import sys
 
 import picture
 
+LOOK = {
+    "font.size": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.edgecolor": "#888888",
+    "axes.axisbelow": True,
+}
 LINE_STYLES = ["-", "--", ":", "-."]
 COLORS = ["#2563a8", "#c8501e", "#2f8f5b", "#8a4fa3", "#8c6d1f", "#555555"]
 
@@ -37,14 +49,22 @@ def read_series(run):
         except json.JSONDecodeError as error:
             sys.exit(f"{path}:{number}: {error}")
         for key, value in row.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            if (
+                isinstance(value, (int, float))
+                and not isinstance(value, bool)
+                and math.isfinite(value)
+            ):
                 series.setdefault(key, {})[row["step"]] = float(value)
     return series
 
 
 def running_mean(values, window):
     """Mean of each value and up to window - 1 values before it."""
-    return [sum(values[max(0, i - window + 1) : i + 1]) / (i + 1 - max(0, i - window + 1)) for i in range(len(values))]
+    means = []
+    for i in range(len(values)):
+        first = max(0, i - window + 1)
+        means.append(sum(values[first : i + 1]) / (i + 1 - first))
+    return means
 
 
 def parse_run(text):
@@ -69,7 +89,21 @@ def curve(seeds, key, window):
     return steps, raw, [running_mean(values, points) for values in raw]
 
 
+def draw_curve(axes, steps, raw, smooth, color, style, label):
+    """The mean of the seeds; around it their range, or behind it what one seed wrote."""
+    mean = [sum(column) / len(column) for column in zip(*smooth)]
+    marker = "o" if len(steps) <= 12 else None
+    line = dict(color=color, linewidth=1.6, marker=marker, markersize=3.5)
+    axes.plot(steps, mean, style, **line, label=label)
+    if len(smooth) > 1:
+        low, high = ([pick(column) for column in zip(*smooth)] for pick in (min, max))
+        axes.fill_between(steps, low, high, color=color, alpha=0.16, linewidth=0)
+    elif smooth[0] != raw[0]:
+        axes.plot(steps, raw[0], color=color, linewidth=0.6, alpha=0.3)
+
+
 def draw_panel(axes, keys, runs, args):
+    # Of several runs each has a colour and each key a style; of one run each key has a colour.
     drawn = 0
     for k, (key, name) in enumerate(keys):
         for r, (label, seeds) in enumerate(runs):
@@ -78,18 +112,16 @@ def draw_panel(axes, keys, runs, args):
                 continue
             color = COLORS[(r if len(runs) > 1 else k) % len(COLORS)]
             style = LINE_STYLES[k % len(LINE_STYLES)] if len(runs) > 1 else "-"
-            mean = [sum(column) / len(column) for column in zip(*smooth)]
-            parts = ([name] if len(keys) > 1 or len(runs) == 1 else []) + ([label] if len(runs) > 1 else [])
-            marker = "o" if len(steps) <= 12 else None
-            axes.plot(steps, mean, style, color=color, linewidth=1.6, marker=marker, markersize=3.5, label=", ".join(parts))
-            if len(smooth) > 1:
-                axes.fill_between(steps, [min(c) for c in zip(*smooth)], [max(c) for c in zip(*smooth)], color=color, alpha=0.16, linewidth=0)
-            elif smooth[0] != raw[0]:
-                axes.plot(steps, raw[0], color=color, linewidth=0.6, alpha=0.3)
+            parts = [name] if len(keys) > 1 or len(runs) == 1 else []
+            parts += [label] if len(runs) > 1 else []
+            draw_curve(axes, steps, raw, smooth, color, style, ", ".join(parts))
             drawn += 1
+
     if drawn == 0:
         known = sorted({key for _, seeds in runs for seed in seeds for key in seed})
-        sys.exit(f"no run has {' or '.join(key for key, _ in keys)}; there are: {', '.join(known)}")
+        wanted = " or ".join(key for key, _ in keys)
+        sys.exit(f"no run has {wanted}; there are: {', '.join(known)}")
+
     if any(key in args.log for key, _ in keys):
         axes.set_yscale("log")
     axes.set_xlabel("step")
@@ -99,7 +131,9 @@ def draw_panel(axes, keys, runs, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="+", metavar="LABEL=FOLDER[,FOLDER...]")
     parser.add_argument("--output", required=True, help="PNG file to write")
     parser.add_argument("--panel", action="append", required=True, metavar="KEY[:NAME][,KEY...]")
@@ -114,18 +148,23 @@ def main():
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-                            "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.edgecolor": "#888888", "axes.axisbelow": True})
-    runs = [(label, [read_series(folder) for folder in folders]) for label, folders in map(parse_run, args.runs)]
+    pyplot.rcParams.update(LOOK)
+    runs = []
+    for label, folders in map(parse_run, args.runs):
+        runs.append((label, [read_series(folder) for folder in folders]))
+
+    # The panels fill a grid; what is left of its last row stays empty.
     panels = [parse_panel(text) for text in args.panel]
     columns = min(args.columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure, grid = pyplot.subplots(rows, columns, figsize=(3.5 * columns, 2.5 * rows + (0.3 if args.title else 0)), squeeze=False)
+    size = (3.5 * columns, 2.5 * rows + (0.3 if args.title else 0))
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False)
     cells = [axes for row in grid for axes in row]
     for axes, keys in zip(cells, panels):
         draw_panel(axes, keys, runs, args)
-    for axes in cells[len(panels):]:
+    for axes in cells[len(panels) :]:
         axes.set_visible(False)
+
     if args.title:
         figure.suptitle(args.title, fontsize=10, x=0.01, ha="left")
     figure.tight_layout()

@@ -1,9 +1,11 @@
 """What TRL's DPOTrainer makes of preference rows: tests/data/preference_goldens.jsonl.
 
-Run:  python tests/data/make_goldens.py        (TRL 1.4, transformers 5.23; uses the small tokenizers of tests/text/goldens)
+Run:  python tests/data/make_goldens.py
+(TRL 1.4, transformers 5.23; uses the small tokenizers of tests/text/goldens)
 
-Each line is a tokenizer, a row and the ids that TRL gives it. Rows of strings begin their completions with a space: TRL tokenises prompt +
-completion as one text, Retort each alone, which is the same where no token spans the boundary.
+Each line is a tokenizer, a row and the ids that TRL gives it. Rows of strings begin their
+completions with a space: TRL tokenises prompt + completion as one text, Retort each alone, which is
+the same where no token spans the boundary.
 """
 
 import copy
@@ -34,11 +36,16 @@ def assistant(text):
     return {"role": "assistant", "content": text}
 
 
+IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
 # One list for each set of columns.
 GROUPS = [
     [
         {"prompt": "What is 2 + 2?", "chosen": " It is 4.", "rejected": " It is 5, isn't it?"},
-        {"prompt": "Größe: naïve café", "chosen": " Übung macht den Meister.EOS", "rejected": " no"},
+        {
+            "prompt": "Größe: naïve café",
+            "chosen": " Übung macht den Meister.EOS",
+            "rejected": " no",
+        },
         {"prompt": "The student", "chosen": " learns", "rejected": " learns"},
     ],
     [
@@ -46,16 +53,31 @@ GROUPS = [
         {"chosen": "The answer is yes", "rejected": "The answer is no"},
     ],
     [
-        {"prompt": [user("What is 2 + 2?")], "chosen": [assistant("4")], "rejected": [assistant("5, isn't it?")]},
         {
-            "prompt": [{"role": "system", "content": "Be brief."}, user("Hi"), assistant("Yes?"), user("2 + 2?")],
+            "prompt": [user("What is 2 + 2?")],
+            "chosen": [assistant("4")],
+            "rejected": [assistant("5, isn't it?")],
+        },
+        {
+            "prompt": [
+                {"role": "system", "content": "Be brief."},
+                user("Hi"),
+                assistant("Yes?"),
+                user("2 + 2?"),
+            ],
             "chosen": [assistant("4")],
             "rejected": [assistant("Let me think.\n\n4")],
         },
     ],
     [
-        {"chosen": [user("Hi"), assistant("Hello.")], "rejected": [user("Hi"), assistant("Go away.")]},
-        {"chosen": [user("Hi"), assistant("Hello.")], "rejected": [user("Hi"), assistant("Hello.")]},
+        {
+            "chosen": [user("Hi"), assistant("Hello.")],
+            "rejected": [user("Hi"), assistant("Go away.")],
+        },
+        {
+            "chosen": [user("Hi"), assistant("Hello.")],
+            "rejected": [user("Hi"), assistant("Hello.")],
+        },
         {
             "chosen": [user("a"), assistant("b"), user("c"), assistant("learns from them")],
             "rejected": [user("a"), assistant("b"), user("c"), assistant("")],
@@ -67,24 +89,36 @@ GROUPS = [
 def ids_of(rows, tokenizer, model, folder):
     config = DPOConfig(output_dir=folder, report_to=[], use_cpu=True, bf16=False, max_length=None)
     data = Dataset.from_list(rows)
-    trainer = DPOTrainer(model=model, ref_model=copy.deepcopy(model), args=config, train_dataset=data, processing_class=tokenizer)
+    trainer = DPOTrainer(
+        model=model,
+        ref_model=copy.deepcopy(model),
+        args=config,
+        train_dataset=data,
+        processing_class=tokenizer,
+    )
     return list(trainer.train_dataset)
 
 
 def main():
     lines = []
     for name in ("qwen", "llama3"):  # without and with BOS
-        tokenizer = AutoTokenizer.from_pretrained(TOKENIZERS / name, chat_template=TEMPLATE, model_max_length=10000)
+        chat = dict(chat_template=TEMPLATE, model_max_length=10000)
+        tokenizer = AutoTokenizer.from_pretrained(TOKENIZERS / name, **chat)
         tokenizer.pad_token = tokenizer.eos_token
         config = LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+            vocab_size=len(tokenizer),
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
         )
         model = LlamaForCausalLM(config)
+
         for group in GROUPS:
             rows = json.loads(json.dumps(group).replace("EOS", tokenizer.eos_token))
             with tempfile.TemporaryDirectory() as folder:
                 for row, ids in zip(rows, ids_of(rows, tokenizer, model, folder), strict=True):
-                    expected = {key: list(ids[key]) for key in ("prompt_ids", "chosen_ids", "rejected_ids")}
+                    expected = {key: list(ids[key]) for key in IDS}
                     lines.append(json.dumps({"tokenizer": name, "row": row, **expected}))
     (HERE / "preference_goldens.jsonl").write_text("\n".join(lines) + "\n")
 

@@ -1,12 +1,15 @@
-"""Reference values of the linear losses, computed by plain PyTorch autograd over whole [R, V] matrices.
+"""Reference values of the linear losses, computed by plain PyTorch autograd over whole [R, V]
+matrices.
 
-Run:  python tests/losses/make_goldens.py            (torch 2.11 and numpy; writes goldens.txt and goldens.bin beside itself)
+Run:  python tests/losses/make_goldens.py
+(torch 2.11 and numpy; writes goldens.txt and goldens.bin beside itself)
 
 goldens.txt, one record a line:
   tensor NAME OFFSET DIM...      float32 data at OFFSET (in floats) of goldens.bin
-  case NAME key=value ...        its gradients are the tensors NAME.dh, NAME.dw and, with a bias, NAME.db
-Everything is computed in float64 from the float32 inputs; `loss32` is the same expression in float32, and the script refuses to
-write goldens where the two disagree.
+  case NAME key=value ...        its gradients are the tensors NAME.dh, NAME.dw and, with a bias,
+                                 NAME.db
+Everything is computed in float64 from the float32 inputs; `loss32` is the same expression in
+float32, and the script refuses to write goldens where the two disagree.
 """
 
 import math
@@ -71,6 +74,7 @@ def divergence(loss, mix, lq, lp):
 
 
 def distill(s, dtype, loss, mix, k, tail, temperature, kd_ratio, squared):
+    # Logits of both sides; the ids above the common ones are not compared.
     h = s["hidden"].detach().to(dtype, copy=True).requires_grad_()
     w = s["weight"].detach().to(dtype, copy=True).requires_grad_()
     b = s["bias"].detach().to(dtype, copy=True).requires_grad_() if "bias" in s else None
@@ -81,6 +85,9 @@ def distill(s, dtype, loss, mix, k, tail, temperature, kd_ratio, squared):
     c = s["common"]
     lp = torch.log_softmax(z[:, :c] / temperature, -1)
     lq = torch.log_softmax(zt[:, :c] / temperature, -1)
+
+    # The divergence over all ids, or over the teacher's k largest and what `tail` makes of the
+    # rest.
     if k == 0:
         kd = divergence(loss, mix, lq, lp)
     else:
@@ -89,17 +96,21 @@ def distill(s, dtype, loss, mix, k, tail, temperature, kd_ratio, squared):
         own = lp.gather(1, ids)
         if tail == "bucket":
             rest = lambda x: x.masked_fill(inside, -math.inf).logsumexp(-1, keepdim=True)
-            kd = divergence(loss, mix, torch.cat([top, rest(lq)], 1), torch.cat([own, rest(lp)], 1))
+            teacher, student = torch.cat([top, rest(lq)], 1), torch.cat([own, rest(lp)], 1)
+            kd = divergence(loss, mix, teacher, student)
         elif tail == "renormalize":
             kd = kl(top - top.logsumexp(-1, keepdim=True), own)
         else:
             kd = kl(top, own)
     if squared:
         kd = kd * temperature**2
+
+    # The sum of all rows, and its gradients.
     ce = torch.nn.functional.cross_entropy(z, s["targets"], reduction="none")
     total = ((1 - kd_ratio) * ce + kd_ratio * kd).sum()
     total.backward()
-    return total.detach(), kd.sum().detach(), ce.sum().detach(), h.grad, w.grad, b.grad if b is not None else None
+    sums = (total.detach(), kd.sum().detach(), ce.sum().detach())
+    return (*sums, h.grad, w.grad, b.grad if b is not None else None)
 
 
 def case(name, set_name, s, loss, mix, k, tail, temperature, kd_ratio, squared=False):
@@ -109,8 +120,9 @@ def case(name, set_name, s, loss, mix, k, tail, temperature, kd_ratio, squared=F
     assert abs(total32 - total) <= 5e-6 * max(1, abs(total)), (name, total32, total)
     assert (dh32 - dh).norm() <= 1e-5 * dh.norm() and (dw32 - dw).norm() <= 1e-5 * dw.norm(), name
     lines.append(
-        f"case {name} set={set_name} common={s['common']} loss={loss} mix={mix} k={k} tail={tail} temperature={temperature} "
-        f"kd_ratio={kd_ratio} squared={int(squared)} loss_sum={total.item()!r} loss32={total32.item()!r} kd={kd.item()!r} ce={ce.item()!r}"
+        f"case {name} set={set_name} common={s['common']} loss={loss} mix={mix} k={k} tail={tail} "
+        f"temperature={temperature} kd_ratio={kd_ratio} squared={int(squared)} "
+        f"loss_sum={total.item()!r} loss32={total32.item()!r} kd={kd.item()!r} ce={ce.item()!r}"
     )
     put(f"{name}.dh", dh)
     put(f"{name}.dw", dw)
@@ -119,13 +131,23 @@ def case(name, set_name, s, loss, mix, k, tail, temperature, kd_ratio, squared=F
 
 
 LOSSES = [
-    ("forward_kl", 0.0), ("reverse_kl", 0.0), ("jsd", 0.5), ("jsd", 0.2), ("jsd", 0.0), ("jsd", 1.0),
-    ("skewed_kl", 0.1), ("skewed_kl", 0.6), ("skewed_reverse_kl", 0.1), ("skewed_reverse_kl", 0.6), ("tvd", 0.0),
-]  # fmt: skip
+    ("forward_kl", 0.0),
+    ("reverse_kl", 0.0),
+    ("jsd", 0.5),
+    ("jsd", 0.2),
+    ("jsd", 0.0),
+    ("jsd", 1.0),
+    ("skewed_kl", 0.1),
+    ("skewed_kl", 0.6),
+    ("skewed_reverse_kl", 0.1),
+    ("skewed_reverse_kl", 0.6),
+    ("tvd", 0.0),
+]
 
 
 def main():
-    # a: equal vocabularies. b: both sides have ids above the common ones, biases. c: teacher smaller. d: student smaller, longer rows.
+    # a: equal vocabularies. b: both sides have ids above the common ones, biases. c: teacher
+    # smaller. d: student smaller, longer rows.
     a = make_set("a", 13, 37, 10, 37, 7, 37, False, 1)
     b = make_set("b", 11, 37, 10, 45, 7, 33, True, 2)
     c = make_set("c", 5, 203, 6, 190, 9, 190, False, 3)
@@ -137,6 +159,7 @@ def main():
         case(f"{set_name}{n}", set_name, s, *args, **kwargs)
         n += 1
 
+    # Every loss, over all ids and over the largest.
     for loss, mix in LOSSES:
         for temperature, kd_ratio in [(1.0, 1.0), (2.0, 1.0), (1.0, 0.4), (0.7, 0.4)]:
             add("a", a, loss, mix, 0, "bucket", temperature, kd_ratio)
@@ -145,6 +168,8 @@ def main():
             add("b", b, loss, mix, k, "bucket", 1.5, 0.3)
             add("c", c, loss, mix, k, "bucket", 1.0, 1.0)
             add("d", d, loss, mix, 3 * k, "bucket", 3.0, 0.9, squared=True)
+
+    # The other two treatments of what is outside the largest exist for the forward KL alone.
     for tail in ("renormalize", "drop"):
         for temperature, kd_ratio in [(1.0, 1.0), (2.0, 1.0), (1.0, 0.4), (0.7, 0.4)]:
             add("a", a, "forward_kl", 0.0, 8, tail, temperature, kd_ratio)

@@ -1,23 +1,56 @@
-# Makes tests/models/goldens/: nano checkpoints of the four families and what transformers computes with them.
+# Makes tests/models/goldens/: nano checkpoints of the four families and what transformers computes
+# with them.
 #   python tests/models/make_goldens.py            (torch 2.11, transformers 5, safetensors, numpy)
-# Each folder holds the checkpoint (config.json, weights, generation_config.json) and reference.safetensors:
+# Each folder holds the checkpoint (config.json, weights, generation_config.json) and
+# reference.safetensors:
 #   ids_0, ids_1       [T] int64     two sequences of different lengths
 #   logps_0, logps_1   [T-1] fp32    log-probability of the next token
-#   prompt             [P] int64     and greedy [64] int64: what generate() continues it with; all top-1 margins exceed 1e-3
-#   grad.<parameter>   fp32          of the mean next-token cross-entropy over the two sequences together, computed in fp64
+#   prompt             [P] int64     and greedy [64] int64: what generate() continues it with; all
+#                                    top-1 margins exceed 1e-3
+#   grad.<parameter>   fp32          of the mean next-token cross-entropy over the two sequences
+#                                    together, computed in fp64
 #   inverse_frequencies              of the rotary embedding
-import json, pathlib, shutil, torch
+import json
+import pathlib
+import shutil
+
+import torch
 from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 torch.set_num_threads(1)
 ROOT = pathlib.Path(__file__).parent / "goldens"
-BASE = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.3, bos_token_id=1, eos_token_id=2,
-            pad_token_id=None, attn_implementation="eager")
-LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-              original_max_position_embeddings=32)
+BASE = dict(
+    vocab_size=96,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    initializer_range=0.3,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=None,
+    attn_implementation="eager",
+)
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=500000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=32,
+)
 
 
 def config(cls, **over):
@@ -27,22 +60,56 @@ def config(cls, **over):
 # name: (config class, model class, config overrides, options)
 CASES = {
     "llama": (LlamaConfig, LlamaForCausalLM, dict(rms_norm_eps=1e-5), {}),
-    "llama3_rope": (LlamaConfig, LlamaForCausalLM,
-                    dict(rope_parameters=LLAMA3, tie_word_embeddings=True, eos_token_id=[2, 3]), dict(style=4)),
-    "llama_bias_linear": (LlamaConfig, LlamaForCausalLM,
-                          dict(attention_bias=True, mlp_bias=True, num_key_value_heads=4, head_dim=16,
-                               rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.0)), dict(style=4)),
+    "llama3_rope": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(rope_parameters=LLAMA3, tie_word_embeddings=True, eos_token_id=[2, 3]),
+        dict(style=4),
+    ),
+    "llama_bias_linear": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        dict(
+            attention_bias=True,
+            mlp_bias=True,
+            num_key_value_heads=4,
+            head_dim=16,
+            rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.0),
+        ),
+        dict(style=4),
+    ),
     "mistral_window": (MistralConfig, MistralForCausalLM, dict(sliding_window=9, head_dim=12), {}),
-    "mistral_sharded": (MistralConfig, MistralForCausalLM, dict(sliding_window=None, num_hidden_layers=3),
-                        dict(style=4, shard="24KB")),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, dict(tie_word_embeddings=True, vocab_size=160, pad_token_id=5), {}),
-    "qwen2_window_bf16": (Qwen2Config, Qwen2ForCausalLM,
-                          dict(use_sliding_window=True, sliding_window=7, max_window_layers=1, num_hidden_layers=3),
-                          dict(bf16=True, style=4)),
+    "mistral_sharded": (
+        MistralConfig,
+        MistralForCausalLM,
+        dict(sliding_window=None, num_hidden_layers=3),
+        dict(style=4, shard="24KB"),
+    ),
+    "qwen2": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        dict(tie_word_embeddings=True, vocab_size=160, pad_token_id=5),
+        {},
+    ),
+    "qwen2_window_bf16": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        dict(use_sliding_window=True, sliding_window=7, max_window_layers=1, num_hidden_layers=3),
+        dict(bf16=True, style=4),
+    ),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, dict(head_dim=16, tie_word_embeddings=True), {}),
-    "qwen3_bias": (Qwen3Config, Qwen3ForCausalLM,
-                   dict(head_dim=8, attention_bias=True, use_sliding_window=True, sliding_window=11,
-                        layer_types=["sliding_attention", "full_attention"]), dict(shard="20KB")),
+    "qwen3_bias": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        dict(
+            head_dim=8,
+            attention_bias=True,
+            use_sliding_window=True,
+            sliding_window=11,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+        dict(shard="20KB"),
+    ),
 }
 
 
@@ -66,13 +133,15 @@ def greedy(model, prompt, steps=64):
         top = model(ids, use_cache=False).logits[0, -1].float().topk(2)
         smallest = min(smallest, (top.values[0] - top.values[1]).item())
         ids = torch.cat([ids, top.indices[:1][None]], 1)
-    return ids[0, len(prompt):], smallest
+    return ids[0, len(prompt) :], smallest
 
 
 def exact(model):
     """fp64 throughout: transformers' own norms and eager softmax would go back to fp32."""
+
     def norm(self, x):
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + self.variance_epsilon))
 
     model.double()
     model.set_attn_implementation("sdpa")
@@ -81,56 +150,91 @@ def exact(model):
             module.forward = norm.__get__(module)
 
 
+def draw_checkpoint(folder, seed, config_class, model_class, over, options):
+    """Random weights; saved, and read back in fp32."""
+    torch.manual_seed(seed)
+    model = model_class(config(config_class, **over)).eval()
+    with torch.no_grad():
+        # Biases and norms that differ from their neutral values.
+        for key, p in model.named_parameters():
+            if key.endswith("bias"):
+                p.normal_(0, 0.2)
+            elif "norm" in key:
+                p.uniform_(0.5, 1.5)
+        if options.get("bf16"):
+            model.to(torch.bfloat16)
+
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder, max_shard_size=options.get("shard", "5GB"))
+    load = dict(dtype=torch.float32, attn_implementation="eager")
+    return model_class.from_pretrained(folder, **load).eval()
+
+
+def generated(model, prompt):
+    return model.generate(
+        prompt[None],
+        attention_mask=torch.ones(1, len(prompt)),
+        max_new_tokens=64,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )[0, len(prompt) :]
+
+
+def gradients(model, sequences):
+    """(log-probabilities in fp32, loss, gradients in fp64, how far those in fp32 are from them)"""
+    logps = [next_logps(model, ids) for ids in sequences]
+    (-torch.cat(logps).mean()).backward()
+    single = {key: p.grad.double() for key, p in model.named_parameters()}
+    model.zero_grad()
+
+    # In fp64, so that a difference is the tested code's alone.
+    exact(model)
+    loss = -torch.cat([next_logps(model, ids) for ids in sequences]).mean()
+    loss.backward()
+    exact_grads = {key: p.grad for key, p in model.named_parameters()}
+    distance = lambda key, grad: ((grad - single[key]).norm() / grad.norm()).item()
+    worst = max(distance(key, grad) for key, grad in exact_grads.items())
+    return [l.detach() for l in logps], loss.item(), exact_grads, worst
+
+
 def build(name, config_class, model_class, over, options):
+    folder = ROOT / name
     for seed in range(200):
-        torch.manual_seed(seed)
-        model = model_class(config(config_class, **over)).eval()
-        with torch.no_grad():
-            for key, p in model.named_parameters():  # biases and norms that differ from their neutral values
-                if key.endswith("bias"):
-                    p.normal_(0, 0.2)
-                elif "norm" in key:
-                    p.uniform_(0.5, 1.5)
-            if options.get("bf16"):
-                model.to(torch.bfloat16)
-        folder = ROOT / name
-        shutil.rmtree(folder, ignore_errors=True)
-        model.save_pretrained(folder, max_shard_size=options.get("shard", "5GB"))
-        model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        model = draw_checkpoint(folder, seed, config_class, model_class, over, options)
+
+        # Tokens that neither repeat nor hang on a rounding error.
         vocab = model.config.vocab_size
         prompt = torch.randint(4, vocab, (5,))
         with torch.no_grad():
             tokens, margin = greedy(model, prompt)
-        if margin <= 2e-3 or len(set(tokens.tolist())) < 12:
-            continue
-        with torch.no_grad():
-            made = model.generate(prompt[None], attention_mask=torch.ones(1, 5), max_new_tokens=64, do_sample=False,
-                                  eos_token_id=None, pad_token_id=0)[0, 5:]
-        assert made.tolist() == tokens.tolist(), name
+            if margin <= 2e-3 or len(set(tokens.tolist())) < 12:
+                continue
+            assert generated(model, prompt).tolist() == tokens.tolist(), name
+
+        # A pad token inside a sequence: its embedding gets no gradient.
         sequences = [torch.randint(4, vocab, (n,)) for n in (37, 14)]
-        if model.config.pad_token_id is not None:  # a pad token inside a sequence: its embedding gets no gradient
+        if model.config.pad_token_id is not None:
             sequences[0][10] = model.config.pad_token_id
-        logps = [next_logps(model, ids) for ids in sequences]
+
+        # A gradient that nearly cancels says nothing about the code.
         frequencies = model.model.rotary_emb.inv_freq.float().clone()
-        (-torch.cat(logps).mean()).backward()
-        single = {key: p.grad.double() for key, p in model.named_parameters()}
-        model.zero_grad()
-        exact(model)  # gradients in fp64, so that a difference is the tested code's alone
-        loss = -torch.cat([next_logps(model, ids) for ids in sequences]).mean()
-        loss.backward()
-        worst = max(((p.grad - single[key]).norm() / p.grad.norm()).item() for key, p in model.named_parameters())
-        if worst > 4e-6:  # a gradient that nearly cancels says nothing about the code
+        logps, loss, grads, worst = gradients(model, sequences)
+        if worst > 4e-6:
             continue
+
         reference = dict(prompt=prompt, greedy=tokens, inverse_frequencies=frequencies)
         for i, ids in enumerate(sequences):
             reference[f"ids_{i}"] = ids
-            reference[f"logps_{i}"] = logps[i].detach()
-        for key, p in model.named_parameters():
-            reference["grad." + key] = p.grad.float()
-        save_file({k: v.contiguous() for k, v in reference.items()}, folder / "reference.safetensors")
+            reference[f"logps_{i}"] = logps[i]
+        for key, grad in grads.items():
+            reference["grad." + key] = grad.float()
+        reference = {key: value.contiguous() for key, value in reference.items()}
+        save_file(reference, folder / "reference.safetensors")
         if options.get("style") == 4:
             rewrite_style_4(folder / "config.json")
-        print(name, "seed", seed, "margin", margin, "loss", loss.item(), "fp32 gradients of transformers", worst)
+        fp32 = f"fp32 gradients of transformers {worst}"
+        print(f"{name} seed {seed} margin {margin} loss {loss} {fp32}")
         return
     raise SystemExit(f"{name}: no seed gives margins above 1e-3")
 

@@ -1,12 +1,19 @@
-# Makes goldens.txt: torch.optim.AdamW for ten steps on fixed inputs, and transformers' learning-rate schedules.
+# Makes goldens.txt: torch.optim.AdamW for ten steps on fixed inputs, and transformers'
+# learning-rate schedules.
 # Run: python tests/parallel/make_goldens.py   (torch 2.11, transformers 5; writes beside this file)
-# One line for each array: a name, then its values. float32 values are written with nine digits, so they read back exactly.
+# One line for each array: a name, then its values. float32 values are written with nine digits, so
+# they read back exactly.
 import pathlib
 
 import torch
 import transformers
 
-SHAPES = {"embed.weight": (5, 3), "layer.q.weight": (4, 3), "layer.q.bias": (7,), "norm.weight": (1,)}
+SHAPES = {
+    "embed.weight": (5, 3),
+    "layer.q.weight": (4, 3),
+    "layer.q.bias": (7,),
+    "norm.weight": (1,),
+}
 STEPS = 10
 ADAMW_RUNS = {
     # name: (betas, eps, weight_decay, suffixes without decay)
@@ -20,21 +27,36 @@ def learning_rate(step):
     return 1e-2 * (1.0 + 0.25 * step)
 
 
+def decay_groups(params, decay, suffixes):
+    """Parameters whose names end with one of the suffixes are in a group of their own, without
+    decay."""
+    if not suffixes:
+        return [{"params": list(params.values()), "weight_decay": decay}]
+    with_decay = [p for name, p in params.items() if not name.endswith(suffixes)]
+    without = [p for name, p in params.items() if name.endswith(suffixes)]
+    return [
+        {"params": with_decay, "weight_decay": decay},
+        {"params": without, "weight_decay": 0.0},
+    ]
+
+
 def adamw_lines():
     torch.manual_seed(0)
     start = {name: torch.randn(shape) for name, shape in SHAPES.items()}
-    grads = [{name: torch.randn(shape) * 10 ** (step % 3 - 1) for name, shape in SHAPES.items()} for step in range(STEPS)]
+    grads = []
+    for step in range(STEPS):
+        scale = 10 ** (step % 3 - 1)
+        grads.append({name: torch.randn(shape) * scale for name, shape in SHAPES.items()})
     for name in SHAPES:
         yield f"adamw/start/{name}", start[name]
         for step in range(STEPS):
             yield f"adamw/grad/{step}/{name}", grads[step][name]
+
     for run, (betas, eps, decay, suffixes) in ADAMW_RUNS.items():
         params = {name: torch.nn.Parameter(value.clone()) for name, value in start.items()}
-        groups = [
-            {"params": [p for n, p in params.items() if not n.endswith(suffixes)], "weight_decay": decay},
-            {"params": [p for n, p in params.items() if suffixes and n.endswith(suffixes)], "weight_decay": 0.0},
-        ] if suffixes else [{"params": list(params.values()), "weight_decay": decay}]
-        optimizer = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, foreach=False, fused=False)
+        groups = decay_groups(params, decay, suffixes)
+        options = dict(lr=0.0, betas=betas, eps=eps, foreach=False, fused=False)
+        optimizer = torch.optim.AdamW(groups, **options)
         for step in range(STEPS):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step)
@@ -65,13 +87,19 @@ def schedule_lines():
     for warmup, total in ((0, 10), (3, 17), (1, 1), (20, 10)):
         steps = total + 1
         tag = f"{warmup}/{total}"
-        yield f"lr/constant/{tag}", rates(lambda o: t.get_constant_schedule_with_warmup(o, warmup), 3e-4, steps)
-        yield f"lr/linear/{tag}", rates(lambda o: t.get_linear_schedule_with_warmup(o, warmup, total), 3e-4, steps)
-        yield f"lr/cosine/{tag}", rates(lambda o: t.get_cosine_schedule_with_warmup(o, warmup, total), 3e-4, steps)
+        constant = lambda o: t.get_constant_schedule_with_warmup(o, warmup)
+        yield f"lr/constant/{tag}", rates(constant, 3e-4, steps)
+        linear = lambda o: t.get_linear_schedule_with_warmup(o, warmup, total)
+        yield f"lr/linear/{tag}", rates(linear, 3e-4, steps)
+        cosine = lambda o: t.get_cosine_schedule_with_warmup(o, warmup, total)
+        yield f"lr/cosine/{tag}", rates(cosine, 3e-4, steps)
+
+        # transformers scales the warm-up of min_lr schedules as the others:
+        # step / max(1, warmup).
         if (warmup, total) != (1, 1) and warmup <= total:
-            # transformers scales the warm-up of min_lr schedules as the others: step / max(1, warmup).
-            yield f"lr/cosine_min/{tag}", rates(
-                lambda o: t.get_cosine_with_min_lr_schedule_with_warmup(o, warmup, total, min_lr=2e-5), 3e-4, steps)
+            schedule = t.get_cosine_with_min_lr_schedule_with_warmup
+            cosine_min = lambda o: schedule(o, warmup, total, min_lr=2e-5)
+            yield f"lr/cosine_min/{tag}", rates(cosine_min, 3e-4, steps)
 
 
 def main():

@@ -1,15 +1,19 @@
-"""Goldens for whole grpo and on_policy_distill runs: recorded samples, replayed in a plain loop around TRL 1.4.0's own code, fp32.
+"""Goldens for whole grpo and on_policy_distill runs: recorded samples, replayed in a plain loop
+around TRL 1.4.0's own code, fp32.
 
-Run:  RETORT_BIN=/path/to/retort python tests/recipes/make_policy_goldens.py    after make_goldens.py (trl 1.4.0, torch 2.11)
+Run:  RETORT_BIN=/path/to/retort python tests/recipes/make_policy_goldens.py
+after make_goldens.py (trl 1.4.0, torch 2.11)
 
-With RETORT_BIN the program runs each recipe and the samples it drew are recorded; without, those in policy.json are replayed again.
-The replay refuses samples whose log-probabilities or rewards are not what PyTorch's weights of that step, or re, say.
+With RETORT_BIN the program runs each recipe and the samples it drew are recorded; without, those in
+policy.json are replayed again. The replay refuses samples whose log-probabilities or rewards are
+not what PyTorch's weights of that step, or re, say.
 
-Writes into tests/recipes/goldens/: prompts.jsonl, policy.json with each case's recipe ($GOLDENS and $RUN stand for folders), its
-samples by step ([prompt, completion, reward, log-probability of the completion by PyTorch]) and what a run reports,
-policy_changes.safetensors as make_goldens.py's.
-grpo: GRPOTrainer._generate_and_score_completions and _compute_loss (rloo: the advantages by formula). on_policy_distill:
-GKDTrainer.generalized_jsd_loss, or GRPOTrainer._compute_loss with an advantage for each token.
+Writes into tests/recipes/goldens/: prompts.jsonl, policy.json with each case's recipe ($GOLDENS and
+$RUN stand for folders), its samples by step ([prompt, completion, reward, log-probability of the
+completion by PyTorch]) and what a run reports, policy_changes.safetensors as make_goldens.py's.
+grpo: GRPOTrainer._generate_and_score_completions and _compute_loss (rloo: the advantages by
+formula). on_policy_distill: GKDTrainer.generalized_jsd_loss, or GRPOTrainer._compute_loss with an
+advantage for each token.
 """
 
 import json
@@ -28,12 +32,15 @@ from transformers import AutoModelForCausalLM
 from trl.experimental.gkd import GKDTrainer
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "losses"))
-import make_trl_goldens as reference_trl  # noqa: E402
 from make_goldens import LR, OUT, VOCAB, change_of, own_parameters, write_cases  # noqa: E402
+from trl_samples import SampledGRPO, sampled  # noqa: E402
 
 PAD, EOS = VOCAB - 2, VOCAB - 1
 PROMPTS, GENERATIONS, MAX_NEW_TOKENS = 2, 4, 10  # of a grpo step
-REWARDS = [{"type": "regex", "pattern": "w1", "weight": 1.0, "name": "ones"}, {"type": "regex", "pattern": "w5[0-9]", "weight": 0.5, "name": "fifties"}]
+REWARDS = [
+    {"type": "regex", "pattern": "w1", "weight": 1.0, "name": "ones"},
+    {"type": "regex", "pattern": "w5[0-9]", "weight": 0.5, "name": "fifties"},
+]
 
 RECIPE = """\
 recipe: {kind}
@@ -59,7 +66,13 @@ SAMPLE = ("prompt_ids", "token_ids", "reward", "logp")
 FROZEN = "  {role}: {{model: $GOLDENS/teacher, world: {{dp: 1, threads: 1}}}}\n"
 
 # Stops make completions of different lengths.
-GENERATION = {"role": "generator", "max_new_tokens": MAX_NEW_TOKENS, "stop": ["w3"], "kv_cache": "16MiB", "save_samples": True}
+GENERATION = {
+    "role": "generator",
+    "max_new_tokens": MAX_NEW_TOKENS,
+    "stop": ["w3"],
+    "kv_cache": "16MiB",
+    "save_samples": True,
+}
 GRPO = {
     "dapo": {"loss_type": "dapo"},
     "iterations": {"loss_type": "grpo", "num_iterations": 2, "epsilon": 0.05},
@@ -69,7 +82,12 @@ GRPO = {
 }
 DISTILL = {
     "on_policy_hidden": {"payload": "hidden_states", "loss_type": "reverse_kl", "temperature": 1.5},
-    "on_policy_gradient": {"payload": "target_logps", "loss_type": "reverse_kl", "use_policy_gradient": True, "lmbda": 1.0},
+    "on_policy_gradient": {
+        "payload": "target_logps",
+        "loss_type": "reverse_kl",
+        "use_policy_gradient": True,
+        "lmbda": 1.0,
+    },
 }
 
 
@@ -77,49 +95,74 @@ def make_prompts(path):
     g = torch.Generator().manual_seed(29)
     number = lambda low, high: int(torch.randint(low, high, (1,), generator=g))
     words = lambda n: " ".join(f"w{number(0, PAD)}" for _ in range(n))
-    path.write_text("".join(json.dumps({"prompt": words(number(1, 6)), "completion": words(3)}) + "\n" for _ in range(12)))
+    rows = [{"prompt": words(number(1, 6)), "completion": words(3)} for _ in range(12)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def grpo_recipe(case):
     case = dict(case)
-    accumulation, generation = case.pop("accumulation", 1), {**GENERATION, "num_generations": GENERATIONS}
+    accumulation = case.pop("accumulation", 1)
+    generation = {**GENERATION, "num_generations": GENERATIONS}
     if "temperature" in case:
         generation["temperature"] = case.pop("temperature")
-    return RECIPE.format(kind="grpo", frozen=FROZEN.format(role="reference") if "beta" in case else "", packing="", steps=5,
-                         rows=PROMPTS * GENERATIONS // accumulation, accumulation=accumulation, generation=json.dumps(generation),
-                         blocks=f"rewards: {json.dumps(REWARDS)}\ngrpo: {json.dumps(case)}\n")  # fmt: skip
+    return RECIPE.format(
+        kind="grpo",
+        frozen=FROZEN.format(role="reference") if "beta" in case else "",
+        packing="",
+        steps=5,
+        rows=PROMPTS * GENERATIONS // accumulation,
+        accumulation=accumulation,
+        generation=json.dumps(generation),
+        blocks=f"rewards: {json.dumps(REWARDS)}\ngrpo: {json.dumps(case)}\n",
+    )
 
 
 def distill_recipe(case):
-    return RECIPE.format(kind="on_policy_distill", frozen=FROZEN.format(role="teacher"), packing="  packing: false\n", steps=3, rows=4,
-                         accumulation=1, generation=json.dumps(GENERATION),
-                         blocks=f"distill: {json.dumps({'teachers': [{'role': 'teacher'}], **case})}\n")  # fmt: skip
+    distill = {"teachers": [{"role": "teacher"}], **case}
+    return RECIPE.format(
+        kind="on_policy_distill",
+        frozen=FROZEN.format(role="teacher"),
+        packing="  packing: false\n",
+        steps=3,
+        rows=4,
+        accumulation=1,
+        generation=json.dumps(GENERATION),
+        blocks=f"distill: {json.dumps(distill)}\n",
+    )
 
 
 # ---- the samples of a run: {step: [sample]}
 def record_samples(recipe):
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        (folder / "recipe.yaml").write_text(recipe.replace("$GOLDENS", str(OUT)).replace("$RUN", str(folder / "run")))
-        subprocess.run([os.environ["RETORT_BIN"], "launch", str(folder / "recipe.yaml")], check=True, stdout=subprocess.DEVNULL)
-        files = (folder / "run" / "samples").glob("step-*-rank-0.jsonl")
-        return {int(f.name.split("-")[1]): [json.loads(line) for line in f.read_text().splitlines()] for f in files}
+        path, run = pathlib.Path(folder) / "recipe.yaml", pathlib.Path(folder) / "run"
+        path.write_text(recipe.replace("$GOLDENS", str(OUT)).replace("$RUN", str(run)))
+        command = [os.environ["RETORT_BIN"], "launch", str(path)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        samples = {}
+        for file in (run / "samples").glob("step-*-rank-0.jsonl"):
+            step = int(file.name.split("-")[1])
+            samples[step] = [json.loads(line) for line in file.read_text().splitlines()]
+        return samples
 
 
 def stored_samples(golden):
-    return {int(step): [dict(zip(SAMPLE, sample)) for sample in samples] for step, samples in golden["samples"].items()}
+    named = lambda samples: [dict(zip(SAMPLE, sample)) for sample in samples]
+    return {int(step): named(samples) for step, samples in golden["samples"].items()}
 
 
 def check_samples(samples, logps):
-    """The recorded samples against PyTorch's log-probabilities [S, T] of their tokens at this step's weights; keeps their sums."""
+    """The recorded samples against PyTorch's log-probabilities [S, T] of their tokens at this
+    step's weights; keeps their sums."""
     for sample, row in zip(samples, logps):
         sample["logp"] = round(row[: len(sample["token_ids"])].double().sum().item(), 6)
         if "sampling_logps" in sample:
             recorded = torch.tensor(sample["sampling_logps"])
-            assert (recorded - row[: len(recorded)]).abs().max() < 2e-5, "the generator had other weights than the student"
+            largest = (recorded - row[: len(recorded)]).abs().max()
+            assert largest < 2e-5, "the generator had other weights than the student"
         if sample["reward"] is not None:
             text = " ".join(f"w{i}" for i in sample["token_ids"] if i < PAD)
-            assert sample["reward"] == sum(r["weight"] * bool(re.search(r["pattern"], text)) for r in REWARDS), (text, sample["reward"])
+            reward = sum(r["weight"] * bool(re.search(r["pattern"], text)) for r in REWARDS)
+            assert sample["reward"] == reward, (text, sample["reward"])
 
 
 def batch_of(samples):
@@ -134,7 +177,7 @@ def batch_of(samples):
     return ids, mask, labels
 
 
-class Replay(reference_trl.SampledGRPO):
+class Replay(SampledGRPO):
     """TRL's trainer with recorded samples in place of generation and rewards."""
 
     _tokenizer = types.SimpleNamespace(pad_token_id=PAD, eos_token_id=EOS)
@@ -142,14 +185,17 @@ class Replay(reference_trl.SampledGRPO):
     def _generate(self, prompts):
         completions = [s["token_ids"] for s in self.samples]
         tokens = torch.tensor(sum(map(len, completions)))
-        return [s["prompt_ids"] for s in self.samples], completions, None, completions, tokens, None, {}, None, []
+        prompt_ids = [s["prompt_ids"] for s in self.samples]
+        return prompt_ids, completions, None, completions, tokens, None, {}, None, []
 
 
 def make_replay(model, frozen, num_samples, **changes):
     nothing = torch.zeros(1, 1, 1)
-    stub = {"weight": nothing[0], "old": nothing, "reference": nothing, "rewards": None, "ids": [None] * num_samples}
-    return reference_trl.sampled(Replay, stub, torch.float32, model=model, ref_model=frozen, num_generations=GENERATIONS,
-                                 max_completion_length=MAX_NEW_TOKENS, **changes)  # fmt: skip
+    stub = {"weight": nothing[0], "old": nothing, "reference": nothing}
+    stub |= {"rewards": None, "ids": [None] * num_samples}
+    sizes = dict(num_generations=GENERATIONS, max_completion_length=MAX_NEW_TOKENS)
+    models = dict(model=model, ref_model=frozen)
+    return sampled(Replay, stub, torch.float32, **models, **sizes, **changes)
 
 
 def rloo_advantages(rewards):
@@ -158,36 +204,85 @@ def rloo_advantages(rewards):
     return (groups - others).flatten()
 
 
-METRICS = ["reward", "reward_std", "frac_reward_zero_std", "entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean"]
+METRICS = [
+    "reward",
+    "reward_std",
+    "frac_reward_zero_std",
+    "entropy",
+    "kl",
+    "clip_ratio/low_mean",
+    "clip_ratio/high_mean",
+]
 
 
 def grpo_loss(model, frozen, case):
-    """(step, samples) -> (loss, metrics); `samples` is None where the last ones are used again."""
+    """samples -> (loss, metrics); `samples` is None where the last ones are used again."""
     iterations, epsilon = case.get("num_iterations", 1), case.get("epsilon", 0.2)
     trainer = make_replay(
-        model, frozen, PROMPTS * GENERATIONS, loss_type=case["loss_type"], beta=case.get("beta", 0.0), num_iterations=iterations,
-        epsilon_low=epsilon, epsilon_high=epsilon, scale_rewards=case.get("scale_rewards", "group"), temperature=case.get("temperature", 1.0),
-    )  # fmt: skip
+        model,
+        frozen,
+        PROMPTS * GENERATIONS,
+        loss_type=case["loss_type"],
+        beta=case.get("beta", 0.0),
+        num_iterations=iterations,
+        epsilon_low=epsilon,
+        epsilon_high=epsilon,
+        scale_rewards=case.get("scale_rewards", "group"),
+        temperature=case.get("temperature", 1.0),
+    )
     kept = {}
+
+    def take(samples):
+        trainer.samples, trainer.rewards = samples, torch.tensor([s["reward"] for s in samples])
+        batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
+        assert ("old_per_token_logps" in batch) == (iterations > 1)
+        if case.get("advantage") == "rloo":
+            batch["advantages"] = rloo_advantages(trainer.rewards)
+        kept["batch"] = batch
+
+        # The student has the weights that drew the samples.
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+        width = batch["completion_ids"].shape[1]
+        with torch.no_grad():
+            logps, _ = trainer._get_per_token_logps_and_entropies(model, ids, mask, width)
+        check_samples(samples, logps)
 
     def run(samples):
         if samples is not None:
-            trainer.samples, trainer.rewards = samples, torch.tensor([s["reward"] for s in samples])
-            batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
-            assert ("old_per_token_logps" in batch) == (iterations > 1)
-            if case.get("advantage") == "rloo":
-                batch["advantages"] = rloo_advantages(trainer.rewards)
-            kept["batch"] = batch
-            ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
-            mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
-            with torch.no_grad():
-                logps, _ = trainer._get_per_token_logps_and_entropies(model, ids, mask, batch["completion_ids"].shape[1])
-            check_samples(samples, logps)
+            take(samples)
         loss = trainer._compute_loss(model, kept["batch"])
         values = trainer._metrics["train"]
         return loss, {key: values[key][-1] for key in METRICS if key in values}
 
     return run
+
+
+def right_padded(values, labels, width, fill):
+    """The values [S, T] at the labels that count, at the left of rows of `width`."""
+    rows = []
+    for value, label in zip(values, labels):
+        kept = value[label != -100]
+        rows.append(torch.cat([kept, torch.full((width - len(kept),), fill, dtype=value.dtype)]))
+    return torch.stack(rows)
+
+
+def token_batch(samples, ids, labels, advantages):
+    """What GRPOTrainer._compute_loss reads: prompts padded on the left, completions padded on the
+    right of their own blocks; an advantage for each token."""
+    lengths = torch.tensor([len(s["token_ids"]) for s in samples])
+    width = int(lengths.max())
+    left = max(len(s["prompt_ids"]) for s in samples)
+    pads = [left - len(s["prompt_ids"]) for s in samples]
+    prompt_ids = [[PAD] * p + s["prompt_ids"] for p, s in zip(pads, samples)]
+    return {
+        "prompt_ids": torch.tensor(prompt_ids),
+        "prompt_mask": torch.tensor([[0] * p + [1] * (left - p) for p in pads]),
+        "completion_ids": right_padded(ids[:, 1:], labels, width, PAD),
+        "completion_mask": (torch.arange(width)[None] < lengths[:, None]).long(),
+        "advantages": right_padded(advantages, labels, width, 0.0),
+        "num_items_in_batch": lengths.sum(),
+    }
 
 
 def distill_loss(model, frozen, case):
@@ -196,33 +291,28 @@ def distill_loss(model, frozen, case):
     def run(samples):
         ids, mask, labels = batch_of(samples)
         labels = labels[:, 1:]
+        logits_of = lambda m: m(input_ids=ids, attention_mask=mask).logits[:, :-1]
+        places = labels.clamp(min=0)[..., None]
         with torch.no_grad():
-            logps = lambda m: torch.log_softmax(m(input_ids=ids, attention_mask=mask).logits[:, :-1], -1)
-            own, teacher = (logps(m).gather(2, labels.clamp(min=0)[..., None])[..., 0] for m in (model, frozen))
+            logps_of = lambda m: torch.log_softmax(logits_of(m), -1).gather(2, places)[..., 0]
+            own, teacher = logps_of(model), logps_of(frozen)
             check_samples(samples, [row[label != -100] for row, label in zip(own, labels)])
+
+        # The divergence over the whole vocabulary.
         if not case.get("use_policy_gradient"):
             with torch.no_grad():
-                teacher_logits = frozen(input_ids=ids, attention_mask=mask).logits[:, :-1]
-            logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
-            loss = GKDTrainer.generalized_jsd_loss(logits, teacher_logits, labels, beta=1.0, temperature=case["temperature"])
+                teacher_logits = logits_of(frozen)
+            options = dict(labels=labels, beta=1.0, temperature=case["temperature"])
+            logits = logits_of(model)
+            loss = GKDTrainer.generalized_jsd_loss(logits, teacher_logits, **options)
             return loss, {"kd_loss": loss.item()}
-        # Prompts on the left, completions on the right of their own blocks, as TRL holds them.
-        lengths = torch.tensor([len(s["token_ids"]) for s in samples])
-        width = int(lengths.max())
-        completion_mask = (torch.arange(width)[None] < lengths[:, None]).long()
-        place = lambda values, fill: torch.stack([torch.cat([v[l != -100], torch.full((width - int((l != -100).sum()),), fill, dtype=v.dtype)])
-                                                  for v, l in zip(values, labels)])  # fmt: skip
-        left = max(len(s["prompt_ids"]) for s in samples)
-        pads = [left - len(s["prompt_ids"]) for s in samples]
-        batch = {
-            "prompt_ids": torch.tensor([[PAD] * p + s["prompt_ids"] for p, s in zip(pads, samples)]),
-            "prompt_mask": torch.tensor([[0] * p + [1] * (left - p) for p in pads]),
-            "completion_ids": place(ids[:, 1:], PAD), "completion_mask": completion_mask,
-            "advantages": place(teacher - own, 0.0), "num_items_in_batch": lengths.sum(),
-        }  # fmt: skip
+
+        # The policy gradient: how much more the teacher likes a token is its advantage.
+        batch = token_batch(samples, ids, labels, teacher - own)
         loss = trainer._compute_loss(model, batch)
-        values = trainer._metrics["train"]
-        return loss, {"reverse_kl": ((own - teacher) * (labels != -100)).sum().item() / lengths.sum().item(), "entropy": values["entropy"][-1]}
+        reverse_kl = ((own - teacher) * (labels != -100)).sum().item()
+        metrics = {"reverse_kl": reverse_kl / batch["num_items_in_batch"].item()}
+        return loss, metrics | {"entropy": trainer._metrics["train"]["entropy"][-1]}
 
     return run
 
@@ -249,13 +339,15 @@ def main():
     assert trl.__version__ == "1.4.0", trl.__version__
     make_prompts(OUT / "prompts.jsonl")
     before = json.loads((OUT / "policy.json").read_text()) if "RETORT_BIN" not in os.environ else {}
-    expected, changes = {}, {}
     cases = {name: (grpo_recipe(case), grpo_loss, case, 5) for name, case in GRPO.items()}
     cases |= {name: (distill_recipe(case), distill_loss, case, 3) for name, case in DISTILL.items()}
+
+    expected, changes = {}, {}
     for name, (recipe, make_loss, case, steps) in cases.items():
         samples = stored_samples(before[name]) if before else record_samples(recipe)
         record, changes[name] = train(make_loss, case, samples, steps)
-        kept = {step: [[s[key] for key in SAMPLE] for s in samples[step]] for step in sorted(samples)}
+        stored = lambda step: [[sample[key] for key in SAMPLE] for sample in samples[step]]
+        kept = {step: stored(step) for step in sorted(samples)}
         expected[name] = {"recipe": recipe, "samples": kept, **record}
         print(name, {key: [round(v, 4) for v in values] for key, values in record.items()})
     write_cases(OUT / "policy.json", expected)

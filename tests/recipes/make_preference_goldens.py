@@ -1,28 +1,30 @@
-"""Goldens for whole dpo runs: 5 AdamW steps of a plain loop around TRL 1.4.0's own loss methods, fp32, one process.
+"""Goldens for whole dpo runs: 5 AdamW steps of a plain loop around TRL 1.4.0's own loss methods,
+fp32, one process.
 
-Run:  python tests/recipes/make_preference_goldens.py    after make_goldens.py, whose models it uses (trl 1.4.0, torch 2.11)
+Run:  python tests/recipes/make_preference_goldens.py
+after make_goldens.py, whose models it uses (trl 1.4.0, torch 2.11)
 
-Writes into tests/recipes/goldens/: pairs.jsonl and short_pairs.jsonl (prompts of one token), preference.json with each case's recipe
-($GOLDENS and $RUN stand for folders) and what a run of it reports, preference_changes.safetensors as make_goldens.py's.
-The losses: DPOTrainer._compute_loss, CPOTrainer and ORPOTrainer.get_batch_loss_metrics. A string's completion ends with EOS.
+Writes into tests/recipes/goldens/: pairs.jsonl and short_pairs.jsonl (prompts of one token),
+preference.json with each case's recipe ($GOLDENS and $RUN stand for folders) and what a run of it
+reports, preference_changes.safetensors as make_goldens.py's. The losses: DPOTrainer._compute_loss,
+CPOTrainer and ORPOTrainer.get_batch_loss_metrics. A string's completion ends with EOS.
 """
 
 import json
 import pathlib
 import sys
-import types
 
 import torch
 import trl
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
-from trl import DPOTrainer
 from trl.experimental.cpo import CPOTrainer
 from trl.experimental.orpo import ORPOTrainer
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "losses"))
 from make_goldens import LR, OUT, STEPS, VOCAB, change_of, own_parameters, write_cases  # noqa: E402
-from make_trl_goldens import METRICS, bare  # noqa: E402
+from trl_pairs import METRICS, bare_dpo  # noqa: E402
+from trl_stand_ins import bare  # noqa: E402
 
 PAIRS, PAD, EOS = 4, VOCAB - 2, VOCAB - 1
 
@@ -49,7 +51,8 @@ REFERENCE = "  reference: {model: $GOLDENS/teacher, world: {dp: 1, threads: 1}}\
 
 
 def make_pairs(path, longest_prompt):
-    """Pairs of different lengths; some share the beginning of the completion, the last word is never EOS."""
+    """Pairs of different lengths; some share the beginning of the completion, the last word is
+    never EOS."""
     g = torch.Generator().manual_seed(17 + longest_prompt)
     number = lambda low, high: int(torch.randint(low, high, (1,), generator=g))
     words = lambda n: [number(0, PAD) for _ in range(n)]
@@ -58,7 +61,9 @@ def make_pairs(path, longest_prompt):
     for i in range(PAIRS * STEPS):
         prompt, shared = words(number(1, longest_prompt + 1)), words(i % 3)
         pairs.append((prompt, shared + words(number(1, 9)), shared + words(number(1, 9))))
-    path.write_text("".join(json.dumps({"prompt": text(p), "chosen": text(c), "rejected": text(r)}) + "\n" for p, c, r in pairs))
+
+    row = lambda p, c, r: {"prompt": text(p), "chosen": text(c), "rejected": text(r)}
+    path.write_text("".join(json.dumps(row(*pair)) + "\n" for pair in pairs))
     return [(p, c + [EOS], r + [EOS]) for p, c, r in pairs]
 
 
@@ -71,33 +76,38 @@ def batch_of(pairs):
         n = len(p) + len(c)
         ids[i, :n] = torch.tensor(p + c)
         attention[i, :n] = 1
-        completion[i, len(p):n] = 1
+        completion[i, len(p) : n] = 1
     return {"input_ids": ids, "attention_mask": attention, "completion_mask": completion}
 
 
 def two_sided(batch):
     labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100)
-    parts = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
-    sides = {"chosen": slice(0, PAIRS), "rejected": slice(PAIRS, None)}
-    return {f"{side}_{key}": value[rows] for side, rows in sides.items() for key, value in parts.items()}
+    parts = {key: batch[key] for key in ("input_ids", "attention_mask")} | {"labels": labels}
+    both = {}
+    for side, rows in (("chosen", slice(0, PAIRS)), ("rejected", slice(PAIRS, None))):
+        both |= {f"{side}_{key}": value[rows] for key, value in parts.items()}
+    return both
 
 
 def loss_function(model, reference, dpo):
     """batch -> (loss, metrics), by the trainer that has this loss."""
     losses, beta = dpo["loss_type"], dpo["beta"]
+
+    # The losses without a reference have trainers of their own.
     if losses in (["simpo"], ["orpo"]):
-        common = dict(is_encoder_decoder=False, pad_token_id=PAD, padding_value=PAD, aux_loss_enabled=False, beta=beta)
+        common = dict(pad_token_id=PAD, padding_value=PAD, beta=beta)
+        common |= dict(is_encoder_decoder=False, aux_loss_enabled=False)
         if losses == ["orpo"]:
             trainer = bare(ORPOTrainer, **common)
         else:
-            trainer = bare(CPOTrainer, **common, alpha=0.0, loss_type="simpo", label_smoothing=0.0, cpo_alpha=0.0, simpo_gamma=dpo["simpo_gamma"])
+            simpo = dict(loss_type="simpo", simpo_gamma=dpo["simpo_gamma"])
+            simpo |= dict(alpha=0.0, label_smoothing=0.0, cpo_alpha=0.0)
+            trainer = bare(CPOTrainer, **common, **simpo)
         return lambda batch: trainer.get_batch_loss_metrics(model, two_sided(batch))
-    trainer = bare(
-        DPOTrainer, model=model, ref_model=reference, precompute_ref_logps=False, ld_alpha=None, f_divergence_type="reverse_kl",
-        loss_types=losses, loss_weights=dpo.get("loss_weights", [1.0] * len(losses)), beta=beta,
-        label_smoothing=dpo.get("label_smoothing", 0.0), use_weighting=False, _total_train_tokens=0,
-        args=types.SimpleNamespace(gradient_checkpointing_kwargs=None),
-    )  # fmt: skip
+
+    weights = dpo.get("loss_weights", [1.0] * len(losses))
+    options = dict(beta=beta, label_smoothing=dpo.get("label_smoothing", 0.0))
+    trainer = bare_dpo(losses, weights, model=model, ref_model=reference, **options)
 
     def run(batch):
         loss = trainer._compute_loss(model, dict(batch), False)
@@ -113,7 +123,7 @@ def train(pairs, dpo):
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
     record = {key: [] for key in ["loss", "grad_norm", *METRICS]}
     for step in range(STEPS):
-        loss, metrics = compute(batch_of(pairs[step * PAIRS:(step + 1) * PAIRS]))
+        loss, metrics = compute(batch_of(pairs[step * PAIRS : (step + 1) * PAIRS]))
         optimizer.zero_grad()
         loss.backward()
         record["grad_norm"].append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
@@ -137,15 +147,24 @@ CASES = {
 
 def main():
     assert trl.__version__ == "1.4.0", trl.__version__
-    # ORPOTrainer's cross-entropy is over prompt and completion: with one prompt token, which nothing predicts, over the completion.
-    rows = {"pairs.jsonl": make_pairs(OUT / "pairs.jsonl", 4), "short_pairs.jsonl": make_pairs(OUT / "short_pairs.jsonl", 1)}
+    # ORPOTrainer's cross-entropy is over prompt and completion: with one prompt token, which
+    # nothing predicts, over the completion.
+    rows = {
+        "pairs.jsonl": make_pairs(OUT / "pairs.jsonl", 4),
+        "short_pairs.jsonl": make_pairs(OUT / "short_pairs.jsonl", 1),
+    }
     expected, changes = {}, {}
     for name, dpo in CASES.items():
         file = "short_pairs.jsonl" if name == "orpo" else "pairs.jsonl"
         # Micro-batches change nothing: one case is trained in two.
         accumulation = 2 if name == "sigmoid_sft" else 1
-        recipe = RECIPE.format(reference="" if name in ("simpo", "orpo") else REFERENCE, rows=file, pairs=PAIRS // accumulation,
-                               accumulation=accumulation, dpo=json.dumps(dpo))
+        recipe = RECIPE.format(
+            reference="" if name in ("simpo", "orpo") else REFERENCE,
+            rows=file,
+            pairs=PAIRS // accumulation,
+            accumulation=accumulation,
+            dpo=json.dumps(dpo),
+        )
         record, changes[name] = train(rows[file], dpo)
         expected[name] = {"recipe": recipe, **record}
     write_cases(OUT / "preference.json", expected)

@@ -1,10 +1,14 @@
-# The templates and conversations of make_goldens.py. The templates are written for these tests in the styles in use.
+# The templates and conversations of make_goldens.py. The templates are written for these tests in
+# the styles in use; a backslash at the end of a line joins it to the next one.
 
-CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+CHATML = """{% for message in messages %}\
+{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}\
+{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 LLAMA3 = """{%- set loop_messages = messages %}
 {%- for message in loop_messages %}
-    {%- set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' %}
+    {%- set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' \
++ message['content'] | trim + '<|eot_id|>' %}
     {%- if loop.index0 == 0 %}
         {%- set content = bos_token + content %}
     {%- endif %}
@@ -24,7 +28,8 @@ MISTRAL = """{%- if messages[0]['role'] == 'system' %}
 {{- bos_token }}
 {%- for message in loop_messages %}
     {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
-        {{- raise_exception('After the optional system message, roles must alternate user/assistant/user/assistant/...') }}
+        {{- raise_exception('After the optional system message, roles must alternate \
+user/assistant/user/assistant/...') }}
     {%- endif %}
     {%- if message['role'] == 'user' %}
         {%- if loop.first and system_message is defined %}
@@ -35,7 +40,8 @@ MISTRAL = """{%- if messages[0]['role'] == 'system' %}
     {%- elif message['role'] == 'assistant' %}
         {{- ' ' + message['content'] + eos_token }}
     {%- else %}
-        {{- raise_exception('Only user and assistant roles are supported, not ' + message['role']) }}
+        {{- raise_exception('Only user and assistant roles are supported, not ' \
++ message['role']) }}
     {%- endif %}
 {%- endfor %}
 """
@@ -65,7 +71,8 @@ QWEN = """{%- set ns = namespace(last=-1) %}
         {%- if message.reasoning_content is string %}
             {%- set reasoning = message.reasoning_content %}
         {%- elif '</think>' in content %}
-            {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set reasoning = \
+content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
             {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
         {%- endif %}
         {{- '<|im_start|>assistant\\n' }}
@@ -119,38 +126,54 @@ SINK = """{%- macro show(value, label='v') %}{{ label }}={{ value | tojson }};{%
 {%- for message in messages %}
 {%- if message.role == 'skip' %}{% continue %}{% endif %}
 {%- if message.role == 'stop' %}{% break %}{% endif %}
-{{ loop.index }}/{{ loop.length }} {{ loop.first }} {{ loop.last }} {{ message.role.upper() }} {{ message.role | capitalize }}
+{{ loop.index }}/{{ loop.length }} {{ loop.first }} {{ loop.last }} {{ message.role.upper() }} \
+{{ message.role | capitalize }}
 {{ message | tojson }}
 {{ message | tojson(indent=2) }}
 {{ message.content | tojson(ensure_ascii=True) }}
 {{ message | tojson(separators=(',', ':'), sort_keys=True) }}
 {{ show(message.content) }}{{ show([1, 2.0, 1e20, 1.5e-7, true, none, {'k': []}, {}], label='x') }}
 {%- if message.content is string %}
-{{ message.content.strip() }}|{{ message.content.split(' ') }}|{{ message.content.startswith('H') }}|{{ message.content.replace('a', 'b') }}
-{{ message.content.split('a', 1)[0] }}|{{ message.content.partition(' ')[2] }}|{{ message.content.removeprefix('Hi') }}|{{ message.content[1:4] }}|{{ message.content[-2:] }}|{{ (message.content + '.')[::-1] }}
-{{ message.content is sequence }} {{ message.content is iterable }} {{ message.content is mapping }} {{ message.content | length }}
+{{ message.content.strip() }}|{{ message.content.split(' ') }}|\
+{{ message.content.startswith('H') }}|{{ message.content.replace('a', 'b') }}
+{{ message.content.split('a', 1)[0] }}|{{ message.content.partition(' ')[2] }}|\
+{{ message.content.removeprefix('Hi') }}|{{ message.content[1:4] }}|{{ message.content[-2:] }}|\
+{{ (message.content + '.')[::-1] }}
+{{ message.content is sequence }} {{ message.content is iterable }} \
+{{ message.content is mapping }} {{ message.content | length }}
 {%- else %}
-{{ message.content | map(attribute='type') | join(', ') }} {{ message.content | selectattr('type', 'equalto', 'text') | map(attribute='text') | list }}
+{{ message.content | map(attribute='type') | join(', ') }} \
+{{ message.content | selectattr('type', 'equalto', 'text') | map(attribute='text') | list }}
 {%- endif %}
 {%- for key, value in message.items() if key != 'content' %}
 {{ key }}:{{ value }}{% if not loop.last %},{% endif %}
 {%- endfor %}
-{{ message.get('name', 'nobody') }} {{ message.missing }} {{ message.missing is defined }} {{ 'role' in message }} {{ message.keys() | list }}
+{{ message.get('name', 'nobody') }} {{ message.missing }} {{ message.missing is defined }} \
+{{ 'role' in message }} {{ message.keys() | list }}
 {%- endfor %}
-{{ none }} {{ true }} {{ false }} {{ 1.0 }} {{ 7 // 2 }} {{ 7 / 2 }} {{ 2 ** 5 }} {{ -7 % 3 }} {{ [1, 'a', none, true, "it's"] }} {{ {'a': 1} }}
-{{ tools is none }} {{ tools is defined }} {{ unknown is defined }} {{ bos_token is defined }} {{ 'yes' if false }} {{ undefined_name or 'alt' }}
-{{ range(3) | list }} {{ range(5, 1, -2) | list }} {{ [3, 1, 2] | sort }} {{ [3, 1] + [4] }} {{ messages | length > 1 and not false }}
+{{ none }} {{ true }} {{ false }} {{ 1.0 }} {{ 7 // 2 }} {{ 7 / 2 }} {{ 2 ** 5 }} {{ -7 % 3 }} \
+{{ [1, 'a', none, true, "it's"] }} {{ {'a': 1} }}
+{{ tools is none }} {{ tools is defined }} {{ unknown is defined }} {{ bos_token is defined }} \
+{{ 'yes' if false }} {{ undefined_name or 'alt' }}
+{{ range(3) | list }} {{ range(5, 1, -2) | list }} {{ [3, 1, 2] | sort }} {{ [3, 1] + [4] }} \
+{{ messages | length > 1 and not false }}
 {%- set ns = namespace(found=false, n=0) %}
-{%- for i in range(3) %}{% set ns.n = ns.n + i %}{% if i == 1 %}{% set ns.found = true %}{% endif %}{% endfor %}
-{{ ns.n }} {{ ns.found }} {{ 'a,b' | replace(',', ';') }} {{ '  x ' | trim }} {{ ['x', 'y'] | first }} {{ ['x', 'y'] | last }} {{ x | default('d') }}
-{{ '%s-%d' | format('a', 3) }} {{ '{} {}'.format('p', 'q') }} {{ dict(a=1, b=2) }} {{ 'AbC'.lower() }} {{ 'ab cd'.title() }} {{ strftime_now('%Y') | length }}
-{%- set a, b = 'l', 'r' %} {{ a ~ b ~ 3 }} {{ "é\\u00e9\\n" | tojson }} {{ '3' | int + 4 }} {{ messages[-1].role }} {{ messages[-1]['role'] }}
+{%- for i in range(3) %}{% set ns.n = ns.n + i %}{% if i == 1 %}{% set ns.found = true %}\
+{% endif %}{% endfor %}
+{{ ns.n }} {{ ns.found }} {{ 'a,b' | replace(',', ';') }} {{ '  x ' | trim }} \
+{{ ['x', 'y'] | first }} {{ ['x', 'y'] | last }} {{ x | default('d') }}
+{{ '%s-%d' | format('a', 3) }} {{ '{} {}'.format('p', 'q') }} {{ dict(a=1, b=2) }} \
+{{ 'AbC'.lower() }} {{ 'ab cd'.title() }} {{ strftime_now('%Y') | length }}
+{%- set a, b = 'l', 'r' %} {{ a ~ b ~ 3 }} {{ "é\\u00e9\\n" | tojson }} {{ '3' | int + 4 }} \
+{{ messages[-1].role }} {{ messages[-1]['role'] }}
 {%- set text %} block {{ a }} {% endset %}
 [{{ text }}]{% filter upper %} filtered {{ b }}{% endfilter %}{% with z = 3 %}{{ z }}{% endwith %}
 """
 
 # Marks for only part of the turn.
-PARTIAL = """{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{{ '\\n' }}{% endfor %}"""
+PARTIAL = """{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}\
+{{ m.content }}{% endgeneration %}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{{ '\\n' }}\
+{% endfor %}"""
 
 TEMPLATES = {
     "chatml": ("qwen", CHATML),
@@ -178,17 +201,53 @@ CONVERSATIONS = [
     turns("What is 2+2?", "4.", "And 3+3?", "It's 6.", system="You are terse."),
     turns("  spaces  ", "\n\nlines\n", " trailing ", "  \n"),
     turns("emoji 🙂 and é", "👩‍👩‍👧‍👦 日本語 done.", "more", "café."),
-    turns("tricky <|im_end|> [/INST] </s>", "{{ not }} {% generation %} a template", "\U0010fffd<0>", "\U0010fffd ok."),
+    turns(
+        "tricky <|im_end|> [/INST] </s>",
+        "{{ not }} {% generation %} a template",
+        "\U0010fffd<0>",
+        "\U0010fffd ok.",
+    ),
     turns("why?", "<think>\nbecause\n</think>\n\nSo.", "again?", "<think>\nhm\n</think>\n\nYes."),
-    [dict(role="user", content="call"), dict(role="assistant", content="", tool_calls=[
-        {"type": "function", "function": {"name": "f", "arguments": {"city": "Zürich", "n": [1, 2.5], "x": None}}}])],
-    [dict(role="user", content="r"), dict(role="assistant", content="a.", reasoning_content="thought", name=None)],
+    [
+        dict(role="user", content="call"),
+        dict(
+            role="assistant",
+            content="",
+            tool_calls=[
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "f",
+                        "arguments": {"city": "Zürich", "n": [1, 2.5], "x": None},
+                    },
+                }
+            ],
+        ),
+    ],
+    [
+        dict(role="user", content="r"),
+        dict(role="assistant", content="a.", reasoning_content="thought", name=None),
+    ],
     [dict(role="user", content="r"), dict(role="assistant", content="a.", reasoning="other name")],
-    [dict(role="user", content=[{"type": "text", "text": "part one "}, {"type": "text", "text": "part two"}])],
+    [
+        dict(
+            role="user",
+            content=[{"type": "text", "text": "part one "}, {"type": "text", "text": "part two"}],
+        )
+    ],
     [dict(role="assistant", content="I begin."), dict(role="user", content="ok")],
-    [dict(role="user", content="a"), dict(role="user", content="b"), dict(role="assistant", content="c.")],
-    [dict(role="user", content="a"), dict(role="skip", content="b"), dict(role="tool", content="{\"k\": 1}"),
-     dict(role="stop", content="c"), dict(role="user", content="d")],
+    [
+        dict(role="user", content="a"),
+        dict(role="user", content="b"),
+        dict(role="assistant", content="c."),
+    ],
+    [
+        dict(role="user", content="a"),
+        dict(role="skip", content="b"),
+        dict(role="tool", content='{"k": 1}'),
+        dict(role="stop", content="c"),
+        dict(role="user", content="d"),
+    ],
     [dict(role="user")],
 ]
 

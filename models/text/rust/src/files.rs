@@ -21,20 +21,26 @@ pub fn config_template(config_json: &[u8]) -> Result<Option<String>, String> {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(source)) => return Ok(Some(source.clone())),
         Some(Value::Array(list)) => list,
-        Some(_) => return Err("tokenizer_config.json: chat_template is neither a string nor a list".into()),
+        Some(_) => {
+            return Err("tokenizer_config.json: chat_template is neither a string nor a list".into())
+        }
     };
+
+    // Of several templates the one named "default" is taken; the others' names are for the message.
     let mut names = Vec::new();
     for entry in list {
         let field = |key: &str| entry.get(key).and_then(Value::as_str);
         let (Some(name), Some(source)) = (field("name"), field("template")) else {
-            return Err("tokenizer_config.json: an entry of chat_template lacks name or template".into());
+            let what = "an entry of chat_template lacks name or template";
+            return Err(format!("tokenizer_config.json: {what}"));
         };
         if name == "default" {
             return Ok(Some(source.to_string()));
         }
         names.push(name);
     }
-    Err(format!("tokenizer_config.json: no chat_template is named 'default' (found: {})", names.join(", ")))
+    let names = names.join(", ");
+    Err(format!("tokenizer_config.json: no chat_template is named 'default' (found: {names})"))
 }
 
 /// What the configuration files say about special tokens.
@@ -79,6 +85,21 @@ fn added_token(value: &Value, special: Option<bool>, what: &str) -> Result<Added
     }
 }
 
+/// The tokens of `added_tokens_decoder`, an object of tokens by id, in the order of their ids.
+fn tokens_by_id(value: &Value, what: &str) -> Result<Vec<AddedToken>, String> {
+    let entries = value.as_object();
+    let entries = entries.ok_or(format!("{what}: added_tokens_decoder is not an object"))?;
+    let mut tokens = Vec::new();
+    for (id, token) in entries {
+        let number: u32 = id
+            .parse()
+            .map_err(|_| format!("{what}: added_tokens_decoder: '{id}' is not a token id"))?;
+        tokens.push((number, added_token(token, None, what)?));
+    }
+    tokens.sort_by_key(|(id, _)| *id);
+    Ok(tokens.into_iter().map(|(_, token)| token).collect())
+}
+
 impl Specials {
     pub fn read(config: Option<&[u8]>, special_map: Option<&[u8]>) -> Result<Specials, String> {
         const CONFIG: &str = "tokenizer_config.json";
@@ -86,24 +107,21 @@ impl Specials {
             Some(json) => object(json, CONFIG)?,
             None => Map::new(),
         };
+
+        // The older file is consulted only where the newer one does not list its tokens, as
+        // transformers does.
         let mut decoder = Vec::new();
         if let Some(value) = settings.get("added_tokens_decoder").filter(|v| !v.is_null()) {
-            let entries = value.as_object().ok_or(format!("{CONFIG}: added_tokens_decoder is not an object"))?;
-            for (id, token) in entries {
-                let id: u32 =
-                    id.parse().map_err(|_| format!("{CONFIG}: added_tokens_decoder: '{id}' is not a token id"))?;
-                decoder.push((id, added_token(token, None, CONFIG)?));
-            }
-            decoder.sort_by_key(|(id, _)| *id);
+            decoder = tokens_by_id(value, CONFIG)?;
         } else if let Some(json) = special_map {
-            // Only consulted where the newer file does not list its tokens, as transformers does.
             settings.extend(object(json, "special_tokens_map.json")?);
         }
+
         let mut specials = Specials {
             named: Vec::new(),
             extra: Vec::new(),
             names_pad: settings.contains_key("pad_token"),
-            decoder: decoder.into_iter().map(|(_, token)| token).collect(),
+            decoder,
             clean_up: flag(&settings, "clean_up_tokenization_spaces", false, CONFIG)?,
             clean_up_bpe: flag(
                 &settings,
@@ -117,6 +135,7 @@ impl Specials {
     }
 
     fn read_named(&mut self, settings: &Map<String, Value>) -> Result<(), String> {
+        // The standard seven come first, then whatever else is called a token.
         for name in NAMED {
             if let Some(value) = settings.get(name).filter(|v| !v.is_null()) {
                 self.named.push((name.to_string(), added_token(value, Some(true), name)?));
@@ -127,6 +146,9 @@ impl Specials {
                 self.named.push((key.clone(), added_token(value, Some(true), key)?));
             }
         }
+
+        // additional_special_tokens is the older name; an empty value under the newer one does not
+        // hide it.
         let extra = settings.get("extra_special_tokens").filter(|v| match v {
             Value::Array(list) => !list.is_empty(),
             Value::Object(map) => !map.is_empty(),
@@ -141,7 +163,8 @@ impl Specials {
             }
             Some(Value::Object(map)) => {
                 for (key, value) in map {
-                    self.named.push((key.clone(), added_token(value, Some(true), "extra_special_tokens")?));
+                    let token = added_token(value, Some(true), "extra_special_tokens")?;
+                    self.named.push((key.clone(), token));
                 }
             }
             Some(_) => return Err("extra_special_tokens is neither a list nor an object".into()),
@@ -155,6 +178,9 @@ impl Specials {
 
     /// What a chat template sees: the named tokens that exist.
     pub fn variables(&self) -> Value {
-        Value::Object(self.named.iter().map(|(key, token)| (key.clone(), token.content.clone().into())).collect())
+        let named = self.named.iter();
+        Value::Object(
+            named.map(|(key, token)| (key.clone(), token.content.clone().into())).collect(),
+        )
     }
 }

@@ -1,5 +1,5 @@
-//! Rewrites a template's source before it is compiled: `{% generation %}` becomes a filter block, a statement with the
-//! same rules for white space, and line ends become "\n" as Jinja reads them.
+//! Rewrites a template's source before it is compiled: `{% generation %}` becomes a filter block, a
+//! statement with the same rules for white space, and line ends become "\n" as Jinja reads them.
 
 /// Name of the filter that `{% generation %}` turns into.
 pub const FILTER: &str = "_generation_";
@@ -17,6 +17,9 @@ pub fn rewrite(original: &str) -> Source {
     while let Some(found) = source[at..].find('{') {
         let open = at + found;
         out.push_str(&source[at..open]);
+
+        // A brace opens a comment, an expression or a statement, or is text of its own. An unclosed
+        // tag is left for the compiler to complain about.
         let rest = &source[open..];
         let end = match rest.as_bytes().get(1) {
             Some(b'#') => rest.find("#}").map(|i| i + 2),
@@ -24,8 +27,8 @@ pub fn rewrite(original: &str) -> Source {
             Some(b'%') => block_end(rest),
             _ => Some(1),
         };
-        // An unclosed tag is left for the compiler to complain about.
         let tag = &rest[..end.unwrap_or(rest.len())];
+
         match generation_tag(tag) {
             Some((rewritten, opens)) => {
                 has_marks |= opens;
@@ -42,7 +45,9 @@ pub fn rewrite(original: &str) -> Source {
 /// Where the tag at the start of `text` ends: the first `close` outside strings and brackets.
 fn tag_end(text: &str, close: &str) -> Option<usize> {
     let bytes = text.as_bytes();
-    let (mut quote, mut depth, mut i) = (0u8, 0usize, 2);
+    let mut quote = 0u8; // the one that opened the string here, 0 outside strings
+    let mut depth = 0usize; // of brackets
+    let mut i = 2;
     while i < bytes.len() {
         let c = bytes[i];
         if quote != 0 {

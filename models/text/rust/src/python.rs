@@ -94,7 +94,8 @@ fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
 
 /// str.isprintable, but for characters that Unicode has not assigned.
 fn printable(c: char) -> bool {
-    c == ' ' || !(c.is_other_control() || c.is_other_format() || c.is_other_private_use() || c.is_separator())
+    let other = c.is_other_control() || c.is_other_format() || c.is_other_private_use();
+    c == ' ' || !(other || c.is_separator())
 }
 
 fn repr_string(text: &str, out: &mut String) {
@@ -124,7 +125,8 @@ struct Dump {
     sort: bool,
 }
 
-/// The `tojson` filter of chat templates: json.dumps(value, ensure_ascii=False, indent, separators, sort_keys).
+/// The `tojson` filter of chat templates: json.dumps(value, ensure_ascii=False, indent, separators,
+/// sort_keys).
 pub fn tojson(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let pick = |index: usize, name: &str| -> Result<Option<Value>, Error> {
         let found = match args.get(index) {
@@ -133,6 +135,8 @@ pub fn tojson(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, 
         };
         Ok(found.filter(|v| !v.is_none() && !v.is_undefined()))
     };
+
+    // As json.dumps: with an indent no space follows a comma, and separators overrule both.
     let indent = match pick(1, "indent")? {
         None => None,
         Some(v) if v.kind() == ValueKind::String => Some(v.to_string()),
@@ -144,9 +148,12 @@ pub fn tojson(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, 
         comma = pair.get_item_by_index(0)?.to_string();
         colon = pair.get_item_by_index(1)?.to_string();
     }
+
+    // Keyword arguments that nothing has asked for are refused.
     let ascii = pick(0, "ensure_ascii")?.is_some_and(|v| v.is_true());
     let sort = pick(3, "sort_keys")?.is_some_and(|v| v.is_true());
     kwargs.assert_all_used()?;
+
     let mut out = String::new();
     Dump { ascii, indent, comma, colon, sort }.write(&value, 0, &mut out)?;
     Ok(Value::from(out))
@@ -171,22 +178,28 @@ impl Dump {
                 finite => finite.to_string(),
             }),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                out.push('[');
-                for (i, item) in items.iter().enumerate() {
-                    out.push_str(if i == 0 { "" } else { &self.comma });
-                    self.line(depth + 1, out);
-                    self.write(item, depth + 1, out)?;
-                }
-                if !items.is_empty() {
-                    self.line(depth, out);
-                }
-                out.push(']');
-            }
+            ValueKind::Seq | ValueKind::Iterable => self.list(value, depth, out)?,
             ValueKind::Map => self.map(value, depth, out)?,
-            kind => return Err(invalid(format!("tojson: a value of kind {kind} is not JSON serializable"))),
+            kind => {
+                let what = format!("tojson: a value of kind {kind} is not JSON serializable");
+                return Err(invalid(what));
+            }
         }
+        Ok(())
+    }
+
+    fn list(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        let items: Vec<Value> = value.try_iter()?.collect();
+        out.push('[');
+        for (i, item) in items.iter().enumerate() {
+            out.push_str(if i == 0 { "" } else { &self.comma });
+            self.line(depth + 1, out);
+            self.write(item, depth + 1, out)?;
+        }
+        if !items.is_empty() {
+            self.line(depth, out);
+        }
+        out.push(']');
         Ok(())
     }
 
@@ -241,12 +254,26 @@ impl Dump {
     }
 }
 
+/// str.rsplit(part, limit); without a limit, or with one below 0, at every `part`.
+fn rsplit(text: &str, part: &str, limit: Option<&Value>) -> Result<Value, Error> {
+    let limit = match limit {
+        Some(limit) => i64::try_from(limit.clone())?,
+        None => -1,
+    };
+    let mut pieces: Vec<String> = match usize::try_from(limit) {
+        Ok(limit) => text.rsplitn(limit + 1, part).map(str::to_string).collect(),
+        Err(_) => text.rsplit(part).map(str::to_string).collect(),
+    };
+    pieces.reverse();
+    Ok(Value::from(pieces))
+}
+
 /// Methods that minijinja-contrib's pycompat lacks; the rest goes there.
 pub fn method(state: &State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let (Some(text), Some(part)) = (value.as_str(), args.first().and_then(Value::as_str)) else {
         return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
     };
-    let triple = |a: &str, b: &str, c: &str| Value::from(vec![a.to_string(), b.to_string(), c.to_string()]);
+    let triple = |a: &str, b: &str, c: &str| Value::from([a, b, c].map(str::to_string).to_vec());
     match (name, args.len()) {
         ("removeprefix", 1) => Ok(Value::from(text.strip_prefix(part).unwrap_or(text))),
         ("removesuffix", 1) => Ok(Value::from(text.strip_suffix(part).unwrap_or(text))),
@@ -258,18 +285,7 @@ pub fn method(state: &State, value: &Value, name: &str, args: &[Value]) -> Resul
             Some((head, tail)) => triple(head, part, tail),
             None => triple("", "", text),
         }),
-        ("rsplit", 1 | 2) if !part.is_empty() => {
-            let limit = match args.get(1) {
-                Some(limit) => i64::try_from(limit.clone())?,
-                None => -1,
-            };
-            let mut pieces: Vec<String> = match usize::try_from(limit) {
-                Ok(limit) => text.rsplitn(limit + 1, part).map(str::to_string).collect(),
-                Err(_) => text.rsplit(part).map(str::to_string).collect(),
-            };
-            pieces.reverse();
-            Ok(Value::from(pieces))
-        }
+        ("rsplit", 1 | 2) if !part.is_empty() => rsplit(text, part, args.get(1)),
         _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
     }
 }

@@ -33,17 +33,20 @@ struct Marks {
 }
 
 impl Marks {
-    /// Private-use characters around 128 random bits, drawn anew for every rendering: a message cannot hold them but by
-    /// guessing them.
+    /// Private-use characters around 128 random bits, drawn anew for every rendering: a message
+    /// cannot hold them but by guessing them.
     fn draw() -> Marks {
         let word = || RandomState::new().build_hasher().finish();
         let nonce = format!("{:016x}{:016x}", word(), word());
-        Marks { begin: format!("\u{10fffd}<{nonce}\u{10fffd}"), end: format!("\u{10fffd}>{nonce}\u{10fffd}") }
+        let mark = |sign: char| format!("\u{10fffd}{sign}{nonce}\u{10fffd}");
+        Marks { begin: mark('<'), end: mark('>') }
     }
 
     /// Removes the marks from `marked` and says where they were.
     fn strip(&self, marked: &str) -> Result<Rendered, String> {
-        let (mut text, mut spans, mut open) = (String::with_capacity(marked.len()), Vec::new(), Vec::new());
+        let mut text = String::with_capacity(marked.len());
+        let mut spans = Vec::new();
+        let mut open = Vec::new(); // where in `text` the blocks around this place began
         let mut rest = marked;
         loop {
             let begin = rest.find(&self.begin).unwrap_or(rest.len());
@@ -53,6 +56,8 @@ impl Marks {
             if next == rest.len() {
                 break;
             }
+
+            // Of blocks inside each other the outermost is the span.
             if begin < end {
                 open.push(text.len());
                 rest = &rest[begin + self.begin.len()..];
@@ -64,6 +69,7 @@ impl Marks {
                 rest = &rest[end + self.end.len()..];
             }
         }
+
         if !open.is_empty() {
             return Err("a generation block does not end".into());
         }
@@ -96,20 +102,23 @@ fn new_environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_unknown_method_callback(python::method);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_formatter(|out, _state: &State, value| {
-        match python::text(value) {
-            Ok(text) => out.write_str(&text).map_err(Error::from),
-            Err(error) => Err(error),
-        }
+
+    // Values print as Python prints them, in these filters too.
+    environment.set_formatter(|out, _state: &State, value| match python::text(value) {
+        Ok(text) => out.write_str(&text).map_err(Error::from),
+        Err(error) => Err(error),
     });
     environment.add_filter("tojson", python::tojson);
     environment.add_filter("trim", python::trim);
     environment.add_filter("string", |value: Value| python::text(&value));
     environment.add_filter(FILTER, |body: String| body);
     environment.add_function("raise_exception", raise_exception);
+
     // Python's strings and dictionaries pass Jinja's test for sequences.
     environment.add_test("sequence", |value: Value| is_sequence(&value));
-    environment.add_test("iterable", |value: Value| is_sequence(&value) || value.kind() == ValueKind::Iterable);
+    environment.add_test("iterable", |value: Value| {
+        is_sequence(&value) || value.kind() == ValueKind::Iterable
+    });
     environment
 }
 
@@ -118,25 +127,34 @@ fn strftime_now(now: DateTime<Local>) -> impl Fn(String) -> Result<String, Error
         let mut out = String::new();
         match write!(out, "{}", now.format(&format)) {
             Ok(()) => Ok(out),
-            Err(_) => Err(Error::new(ErrorKind::InvalidOperation, format!("strftime_now: bad format '{format}'"))),
+            Err(_) => {
+                let what = format!("strftime_now: bad format '{format}'");
+                Err(Error::new(ErrorKind::InvalidOperation, what))
+            }
         }
     }
 }
 
-/// A conversation as the template sees it: fields that are null dropped, reasoning under each of its names.
+/// A conversation as the template sees it: fields that are null dropped, reasoning under each of
+/// its names.
 fn read_messages(json: &str) -> Result<Vec<Json>, String> {
     let list = match serde_json::from_str(json) {
         Ok(Json::Array(list)) => list,
         Ok(_) => return Err("the conversation is not a JSON array of messages".into()),
         Err(e) => return Err(format!("the conversation is not JSON: {e}")),
     };
+
     let mut messages = Vec::with_capacity(list.len());
     for (index, message) in list.into_iter().enumerate() {
         let Json::Object(mut fields) = message else {
             return Err(format!("message {index} of the conversation is not an object"));
         };
         fields.retain(|_, value| !value.is_null());
-        let reasoning = ["reasoning_content", "thinking", "reasoning"].iter().find_map(|key| fields.get(*key)).cloned();
+
+        // "thinking" comes before what the message has and may be overwritten by it;
+        // "reasoning_content" comes after it.
+        let names = ["reasoning_content", "thinking", "reasoning"];
+        let reasoning = names.iter().find_map(|key| fields.get(*key)).cloned();
         if let Some(reasoning) = reasoning {
             let mut aliased = Map::new();
             aliased.insert("thinking".into(), reasoning.clone());
@@ -146,10 +164,20 @@ fn read_messages(json: &str) -> Result<Vec<Json>, String> {
         }
         messages.push(Json::Object(fields));
     }
+
     if messages.is_empty() {
         return Err("the conversation is empty: a chat template needs at least one message".into());
     }
     Ok(messages)
+}
+
+/// Why an assistant's message cannot be found by rendering prefixes.
+fn differs(what: &str, index: usize) -> String {
+    format!(
+        "the chat template has no {{% generation %}} marks and renders the conversation {what} \
+         message {index} differently from the whole conversation, so what the assistant said \
+         cannot be located; add the marks to the template"
+    )
 }
 
 impl ChatTemplate {
@@ -157,13 +185,19 @@ impl ChatTemplate {
         let source = rewrite(source);
         let mut environment = new_environment();
         environment.add_template_owned(NAME, source.text).map_err(|e| explain(&e))?;
-        let variables: BTreeMap<String, String> =
-            serde_json::from_slice(variables_json).map_err(|e| format!("the template's variables: {e}"))?;
-        let variables = variables.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
+        let variables: BTreeMap<String, String> = serde_json::from_slice(variables_json)
+            .map_err(|e| format!("the template's variables: {e}"))?;
+        let variables = variables.into_iter();
+        let variables = variables.map(|(name, value)| (name, Value::from(value))).collect();
         Ok(ChatTemplate { environment, variables, has_marks: source.has_marks })
     }
 
-    fn run(&self, environment: &Environment, messages: &[Json], prompt: bool) -> Result<String, String> {
+    fn run(
+        &self,
+        environment: &Environment,
+        messages: &[Json],
+        prompt: bool,
+    ) -> Result<String, String> {
         let mut context = self.variables.clone();
         context.insert("messages".into(), Value::from_serialize(messages));
         context.insert("tools".into(), Value::from(()));
@@ -173,20 +207,27 @@ impl ChatTemplate {
         template.render(Value::from(context)).map_err(|e| explain(&e))
     }
 
-    fn render_messages(&self, messages: &[Json], prompt: bool, now: DateTime<Local>) -> Result<Rendered, String> {
+    fn render_messages(
+        &self,
+        messages: &[Json],
+        prompt: bool,
+        now: DateTime<Local>,
+    ) -> Result<Rendered, String> {
         let mut environment = self.environment.clone();
         environment.add_function("strftime_now", strftime_now(now));
         let text = self.run(&environment, messages, prompt)?;
         if !self.has_marks {
             return Ok(Rendered { text, spans: Vec::new() });
         }
+
+        // A second rendering brackets the generated text; but for the marks it is the first.
         let marks = Marks::draw();
         let (begin, end) = (marks.begin.clone(), marks.end.clone());
         environment.add_filter(FILTER, move |body: String| format!("{begin}{body}{end}"));
         let rendered = marks.strip(&self.run(&environment, messages, prompt)?)?;
         if rendered.text != text {
-            return Err("the template changes the text of a {% generation %} block after the block ends, so what the \
-                        assistant said cannot be located"
+            return Err("the template changes the text of a {% generation %} block after the \
+                        block ends, so what the assistant said cannot be located"
                 .into());
         }
         Ok(rendered)
@@ -208,22 +249,17 @@ impl ChatTemplate {
             if message.get("role").and_then(Json::as_str) != Some("assistant") {
                 continue;
             }
-            let changed = |what: &str| {
-                format!(
-                    "the chat template has no {{% generation %}} marks and renders the conversation {what} message \
-                     {index} differently from the whole conversation, so what the assistant said cannot be located; \
-                     add the marks to the template"
-                )
-            };
+
+            // The message is what rendering up to it adds to rendering before it.
             let before = self.render_messages(&messages[..index], true, now);
-            let before = before.map_err(|e| format!("{}: {e}", changed("before")))?.text;
+            let before = before.map_err(|e| format!("{}: {e}", differs("before", index)))?.text;
             let after = self.render_messages(&messages[..=index], false, now);
-            let after = after.map_err(|e| format!("{}: {e}", changed("up to")))?.text;
+            let after = after.map_err(|e| format!("{}: {e}", differs("up to", index)))?.text;
             if !full.text.starts_with(&after) {
-                return Err(changed("up to"));
+                return Err(differs("up to", index));
             }
             if !after.starts_with(&before) {
-                return Err(changed("before"));
+                return Err(differs("before", index));
             }
             full.spans.push((before.len(), after.len()));
         }

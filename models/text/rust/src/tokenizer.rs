@@ -27,6 +27,8 @@ fn missing_tokens(inner: &Tokenizer, specials: &Specials) -> Vec<AddedToken> {
             && a.rstrip == b.rstrip
             && a.single_word == b.single_word
     };
+
+    // added_tokens_decoder overrules tokenizer.json; a token that another key names is special.
     let known = inner.get_added_tokens_decoder();
     let mut names: HashSet<String> = known.values().map(|t| t.content.clone()).collect();
     let mut tokens: Vec<AddedToken> = Vec::new();
@@ -38,6 +40,8 @@ fn missing_tokens(inner: &Tokenizer, specials: &Specials) -> Vec<AddedToken> {
             tokens.push(token);
         }
     }
+
+    // Of the other keys only tokens that are nowhere yet are new.
     let rest = specials.named.iter().map(|(_, token)| token).chain(&specials.extra);
     for token in rest {
         if names.insert(token.content.clone()) {
@@ -48,12 +52,18 @@ fn missing_tokens(inner: &Tokenizer, specials: &Specials) -> Vec<AddedToken> {
 }
 
 impl TextTokenizer {
-    pub fn open(json: &[u8], config: Option<&[u8]>, special_map: Option<&[u8]>) -> Result<Self, String> {
+    pub fn open(
+        json: &[u8],
+        config: Option<&[u8]>,
+        special_map: Option<&[u8]>,
+    ) -> Result<Self, String> {
         let mut specials = Specials::read(config, special_map)?;
         let mut inner = Tokenizer::from_bytes(json).map_err(|e| format!("tokenizer.json: {e}"))?;
         if let (Some(padding), false) = (inner.get_padding(), specials.names_pad) {
-            specials.named.push(("pad_token".into(), AddedToken::from(padding.pad_token.clone(), true)));
+            let pad = AddedToken::from(padding.pad_token.clone(), true);
+            specials.named.push(("pad_token".into(), pad));
         }
+
         // The lengths of batches are the caller's business.
         inner.with_truncation(None).map_err(|e| format!("tokenizer.json: {e}"))?;
         inner.with_padding(None);
@@ -61,14 +71,20 @@ impl TextTokenizer {
         if !tokens.is_empty() {
             inner.add_tokens(&tokens);
         }
+
+        // Ids go over the C ABI as 32-bit integers, with -1 for none.
         let highest = inner.get_vocab(true).values().copied().max();
         let vocab_size = highest.map_or(0, |id| id as i64 + 1);
         if vocab_size == 0 {
             return Err("tokenizer.json: the vocabulary is empty".into());
         }
         if vocab_size > i32::MAX as i64 {
-            return Err(format!("tokenizer.json: token id {} does not fit 31 bits", vocab_size - 1));
+            return Err(format!(
+                "tokenizer.json: token id {} does not fit 31 bits",
+                vocab_size - 1
+            ));
         }
+
         let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
         let id = |name: &str| {
             specials.get(name).and_then(|token| inner.token_to_id(token)).map_or(-1, |id| id as i32)
@@ -78,8 +94,17 @@ impl TextTokenizer {
         Ok(TextTokenizer { inner, clean_up, vocab_size, eos, bos, pad })
     }
 
-    pub fn encode(&self, text: &str, special: bool, offsets: bool) -> Result<(Vec<i32>, Vec<u32>), String> {
-        let encoding = if offsets { self.inner.encode(text, special) } else { self.inner.encode_fast(text, special) };
+    pub fn encode(
+        &self,
+        text: &str,
+        special: bool,
+        offsets: bool,
+    ) -> Result<(Vec<i32>, Vec<u32>), String> {
+        let encoding = if offsets {
+            self.inner.encode(text, special)
+        } else {
+            self.inner.encode_fast(text, special)
+        };
         let encoding = encoding.map_err(|e| format!("the text cannot be encoded: {e}"))?;
         let ids = encoding.get_ids().iter().map(|&id| id as i32).collect();
         let mut flat = Vec::new();
@@ -96,7 +121,9 @@ impl TextTokenizer {
     pub fn decode(&self, ids: &[i32], skip_special_tokens: bool) -> Result<String, String> {
         let mut unsigned = Vec::with_capacity(ids.len());
         for &id in ids {
-            unsigned.push(u32::try_from(id).map_err(|_| format!("cannot decode the negative token id {id}"))?);
+            let id = u32::try_from(id)
+                .map_err(|_| format!("cannot decode the negative token id {id}"))?;
+            unsigned.push(id);
         }
         let text = self.inner.decode(&unsigned, skip_special_tokens);
         let text = text.map_err(|e| format!("the ids cannot be decoded: {e}"))?;
@@ -139,8 +166,9 @@ impl TextTokenizer {
         let mut all = serde_json::to_value(&*self.inner).map_err(|e| e.to_string())?;
         let is_unigram = all["model"]["type"] == "Unigram";
         if let Some(model) = all.get_mut("model").and_then(Value::as_object_mut) {
+            // A unigram's vocabulary carries the scores that decide the split.
             if !is_unigram {
-                model.remove("vocab"); // a unigram's vocabulary carries the scores that decide the split
+                model.remove("vocab");
             }
         }
         let mut kept = BTreeMap::new();

@@ -11,9 +11,11 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
-/// Words with one leading mark or space, single digits, runs of punctuation, line ends, other space.
+/// Words with one leading mark or space, single digits, runs of punctuation, line ends, other
+/// space.
 const PIECES: &str = concat!(
-    r"(?i:'(?:s|t|re|ve|m|ll|d))|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
+    r"(?i:'(?:s|t|re|ve|m|ll|d))|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
+    r"|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
@@ -27,17 +29,25 @@ fn between<'a>(text: &'a str, specials: &[&str]) -> Vec<&'a str> {
     pieces
 }
 
-/// tokenizer.json and the size of its vocabulary. The result depends on the texts, not on their order or on threads:
-/// pairs are merged by count, ties by the lower ids.
-pub fn train(texts: &[&str], specials: &[&str], vocab_size: usize) -> Result<(String, usize), String> {
+/// tokenizer.json and the size of its vocabulary. The result depends on the texts, not on their
+/// order or on threads: pairs are merged by count, ties by the lower ids.
+pub fn train(
+    texts: &[&str],
+    specials: &[&str],
+    vocab_size: usize,
+) -> Result<(String, usize), String> {
     let fail = |e: tokenizers::Error| format!("training a tokenizer: {e}");
-    let split = Split::new(SplitPattern::Regex(PIECES.into()), SplitDelimiterBehavior::Isolated, false).map_err(fail)?;
+
+    // Texts are split into PIECES, and each piece into bytes.
+    let pattern = SplitPattern::Regex(PIECES.into());
+    let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(fail)?;
     let mut tokenizer = Tokenizer::new(BPE::default());
     tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(vec![
         PreTokenizerWrapper::Split(split),
         PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, false)),
     ]))));
     tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
+
     let trainer = BpeTrainerBuilder::new()
         .vocab_size(vocab_size)
         .min_frequency(2)
@@ -45,6 +55,7 @@ pub fn train(texts: &[&str], specials: &[&str], vocab_size: usize) -> Result<(St
         .special_tokens(specials.iter().map(|s| AddedToken::from(s.to_string(), true)).collect())
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .build();
+
     let corpus: Vec<&str> = texts.iter().flat_map(|text| between(text, specials)).collect();
     tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), corpus.into_iter()).map_err(fail)?;
     let json = tokenizer.to_string(true).map_err(fail)?;
@@ -57,13 +68,14 @@ fn refuse_learnt_specials(json: &str, specials: &[&str]) -> Result<(), String> {
     let all: Value = serde_json::from_str(json).map_err(|e| e.to_string())?;
     let part = |merge: &Value, i: usize| merge[i].as_str().unwrap_or_default().to_string();
     let merges = all["model"]["merges"].as_array().cloned().unwrap_or_default();
-    let mut ordinary: HashSet<String> = merges.iter().map(|merge| part(merge, 0) + &part(merge, 1)).collect();
+    let mut ordinary: HashSet<String> =
+        merges.iter().map(|merge| part(merge, 0) + &part(merge, 1)).collect();
     ordinary.extend(ByteLevel::alphabet().iter().map(char::to_string));
     match specials.iter().find(|special| ordinary.contains(**special)) {
         None => Ok(()),
         Some(special) => Err(format!(
-            "the special token '{special}' is also an ordinary token of this vocabulary: spell it as no text is, for example \
-             <|{special}|>"
+            "the special token '{special}' is also an ordinary token of this vocabulary: spell it \
+             as no text is, for example <|{special}|>"
         )),
     }
 }

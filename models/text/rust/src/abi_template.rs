@@ -1,0 +1,120 @@
+//! The C interface of `template`, and of what `files` reads for it.
+
+use crate::abi::{guard, leak, unleak, write_string, RtSlice, RtString};
+use crate::files;
+use crate::template::ChatTemplate;
+
+#[repr(C)]
+pub struct RtSpans {
+    data: *mut u64, // begin, end of each span
+    len: usize,
+}
+
+/// # Safety
+/// `spans` came from this library and is freed once.
+#[no_mangle]
+pub unsafe extern "C" fn rt_spans_free(spans: RtSpans) {
+    unleak(spans.data, spans.len * 2);
+}
+
+/// The template in tokenizer_config.json; `*found` is false if there is none.
+/// # Safety
+/// `config_json` is readable, the rest writable.
+#[no_mangle]
+pub unsafe extern "C" fn rt_config_template(
+    config_json: RtSlice,
+    found: *mut bool,
+    out: *mut RtString,
+    error: *mut RtString,
+) -> i32 {
+    guard(error, || {
+        let source = files::config_template(config_json.bytes())?;
+        *found = source.is_some();
+        write_string(out, source.unwrap_or_default().into_bytes());
+        Ok(())
+    })
+}
+
+/// The special tokens of a model folder as the JSON object that `rt_template_open` wants.
+/// # Safety
+/// Slices are readable, the rest writable.
+#[no_mangle]
+pub unsafe extern "C" fn rt_special_tokens(
+    config_json: RtSlice,
+    special_map_json: RtSlice,
+    out: *mut RtString,
+    error: *mut RtString,
+) -> i32 {
+    guard(error, || {
+        let specials = files::Specials::read(config_json.optional(), special_map_json.optional())?;
+        write_string(out, specials.variables().to_string().into_bytes());
+        Ok(())
+    })
+}
+
+/// `variables_json`: an object of strings (bos_token, ...) that the template sees.
+/// # Safety
+/// Slices are readable, the rest writable.
+#[no_mangle]
+pub unsafe extern "C" fn rt_template_open(
+    source: RtSlice,
+    variables_json: RtSlice,
+    out: *mut *mut ChatTemplate,
+    error: *mut RtString,
+) -> i32 {
+    guard(error, || {
+        let source = source.text("the chat template")?;
+        let opened = ChatTemplate::open(source, variables_json.bytes())?;
+        *out = Box::into_raw(Box::new(opened));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `template` came from `rt_template_open` and is freed once.
+#[no_mangle]
+pub unsafe extern "C" fn rt_template_free(template: *mut ChatTemplate) {
+    if !template.is_null() {
+        drop(Box::from_raw(template));
+    }
+}
+
+/// # Safety
+/// `template` is open.
+#[no_mangle]
+pub unsafe extern "C" fn rt_template_has_marks(template: *const ChatTemplate) -> bool {
+    (*template).has_marks
+}
+
+/// Renders a conversation; the spans are what the template marks. With `assistant_spans` and a
+/// template without marks they come from rendering every prefix of the conversation that ends
+/// before and after an assistant's message.
+/// # Safety
+/// `template` is open, `messages_json` readable, the rest writable.
+#[no_mangle]
+pub unsafe extern "C" fn rt_template_render(
+    template: *const ChatTemplate,
+    messages_json: RtSlice,
+    add_generation_prompt: bool,
+    assistant_spans: bool,
+    out: *mut RtString,
+    spans: *mut RtSpans,
+    error: *mut RtString,
+) -> i32 {
+    guard(error, || {
+        let json = messages_json.text("the conversation")?;
+        let rendered = if assistant_spans {
+            (*template).render_assistant(json)?
+        } else {
+            (*template).render(json, add_generation_prompt)?
+        };
+
+        // Nothing fails from here on: on an error the outputs stay as they were.
+        let len = rendered.spans.len();
+        let flat = rendered.spans.iter().flat_map(|&(begin, end)| [begin as u64, end as u64]);
+        let flat: Vec<u64> = flat.collect();
+        write_string(out, rendered.text.into_bytes());
+        *spans = RtSpans { data: leak(flat).0, len };
+        Ok(())
+    })
+}
