@@ -1,5 +1,5 @@
-// Hand-over between threads: a bounded multi-producer multi-consumer queue. Full = backpressure,
-// never drop.
+// How threads hand work to each other: a bounded queue with any number of producers and consumers.
+// A full queue makes its producers wait; it never drops an item.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// A fast 64-bit checksum for bytes in transit: finds damage, mixed-up and missing parts; not a
-// defence against an attacker.
+// A fast 64-bit checksum for bytes in transit. It finds damage, mixed-up and missing parts; it is
+// no defence against an attacker.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,6 @@ class Deadline {
     auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at_ - Clock::now());
     return std::max(left, std::chrono::milliseconds(0));
   }
-  friend Deadline earlier(Deadline a, Deadline b) { return a.at_ < b.at_ ? a : b; }
 
  private:
   Clock::time_point at_;

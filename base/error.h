@@ -1,8 +1,8 @@
 // The one exception type of the project and the check for bugs.
 //
-// Two kinds of failure. A *bug* (a broken invariant of ours): RETORT_CHECK logs and aborts the
-// process. *Everything else* (peers, files, users, time): throw Error with the code that tells the
-// caller what to do.
+// There are two kinds of failure. A *bug* is a broken invariant of ours: RETORT_CHECK logs it and
+// aborts the process. *Everything else* comes from peers, files, users or time: throw an Error with
+// the code that tells the caller what to do.
 #pragma once
 
 #include <cstdint>

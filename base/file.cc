@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/sizes.h"
 
 namespace retort {
 namespace fs = std::filesystem;
@@ -39,7 +40,7 @@ int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
         ::pwrite(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) return errno;
-    done += static_cast<size_t>(wrote);
+    done += to_size(wrote);
   }
   return 0;
 }
@@ -67,7 +68,7 @@ std::string read_file(const fs::path& path) {
                   "cannot read " + path.string() + ": " + std::strerror(error));
     }
     if (got == 0) break;
-    content.append(buffer, static_cast<size_t>(got));
+    content.append(buffer, to_size(got));
   }
   ::close(fd);
   return content;
@@ -97,7 +98,7 @@ void AtomicFile::write(std::string_view bytes) {
     const ssize_t wrote = ::write(fd_, bytes.data() + done, bytes.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) fail("cannot write", path_, errno);
-    done += static_cast<size_t>(wrote);
+    done += to_size(wrote);
   }
   size_ += bytes.size();
 }
@@ -138,11 +139,15 @@ void AtomicFolder::commit() {
       if (entry.is_directory()) sync_path(entry.path(), O_RDONLY | O_DIRECTORY);
     }
     sync_path(temporary_, O_RDONLY | O_DIRECTORY);
+
+    // A folder cannot be renamed over one that has files, so the old one moves aside first.
     const fs::path old = path_.string() + ".old-" + std::to_string(::getpid());
     const bool replaces = fs::exists(path_);
     if (replaces) fs::rename(path_, old);
     fs::rename(temporary_, path_);
     committed_ = true;
+
+    // The old one goes when the new name is on the disk.
     sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
     if (replaces) fs::remove_all(old);
   } catch (const fs::filesystem_error& e) {
@@ -170,10 +175,13 @@ void reserve_file(const fs::path& path, std::string_view head, uint64_t size_byt
     ::unlink(path.c_str());
     fail(what, path, error);
   };
+
+  // The blocks are taken now, so that no later write finds the disk full.
   int failed = size_bytes == 0 ? 0 : EINTR;
   while (failed == EINTR)
     failed = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
   if (failed != 0) drop("cannot reserve " + std::to_string(size_bytes) + " bytes for", failed);
+
   if (const int error = write_at(fd, 0, std::as_bytes(std::span(head))))
     drop("cannot write", error);
   if (::close(fd) != 0) fail("cannot finish", path, errno);
@@ -209,12 +217,15 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
   if (fd < 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot open " + path.string() + ": " + std::strerror(errno));
+
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
     throw Error(ErrorCode::kInvalidArgument, path.string() + " is not a regular file");
   }
-  size_ = static_cast<size_t>(info.st_size);
+
+  // An empty file has no map; the map itself outlives the descriptor.
+  size_ = to_size(info.st_size);
   if (size_ > 0) {
     void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
     const int error = errno;

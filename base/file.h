@@ -1,5 +1,5 @@
-// Files that are never half there: write to a temporary name, sync, rename. And read-only memory
-// maps.
+// Files that are never half there: they are written under a temporary name, synced and renamed.
+// Also memory maps that are read-only.
 #pragma once
 
 #include <cstddef>
@@ -68,8 +68,8 @@ void write_folder_atomically(const std::filesystem::path& path,
 // it, kUnavailable on any other failure; then no file is left.
 void reserve_file(const std::filesystem::path& path, std::string_view head, uint64_t size_bytes);
 
-// One of several writers, in any processes, of an existing file: each at places of its own. Errors
-// as write_file_atomically, but what was written stays.
+// One of several writers of an existing file, in one process or in several. Each writes at places
+// of its own. Errors as write_file_atomically, but what was written stays.
 class SharedFile {
  public:
   explicit SharedFile(std::filesystem::path path);
@@ -77,7 +77,7 @@ class SharedFile {
   SharedFile(SharedFile&&) noexcept;
   SharedFile& operator=(SharedFile&&) = delete;
   void write(uint64_t offset, std::span<const std::byte> bytes);
-  void sync();  // what this writer wrote is on the disk
+  void sync();  // when it returns, what this writer wrote is on the disk
 
  private:
   std::filesystem::path path_;

@@ -6,6 +6,7 @@
 #include <openssl/rand.h>
 
 #include "base/error.h"
+#include "base/sizes.h"
 
 namespace retort {
 namespace {
@@ -58,7 +59,7 @@ std::string sha256_hex(std::string_view bytes) {
 std::string hmac_sha256(std::string_view key, std::string_view message) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned length = 0;
-  RETORT_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+  RETORT_CHECK(HMAC(EVP_sha256(), key.data(), to_int(key.size()),
                     reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest,
                     &length));
   return {reinterpret_cast<const char*>(digest), length};
@@ -70,8 +71,7 @@ bool constant_time_equal(std::string_view a, std::string_view b) {
 
 std::string random_hex(size_t size) {
   std::string bytes(size, '\0');
-  RETORT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(size)) ==
-               1);
+  RETORT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), to_int(size)) == 1);
   return to_hex(bytes);
 }
 

@@ -29,7 +29,7 @@ class Sha256 {
 std::string sha256_hex(std::string_view bytes);
 // 32 raw bytes.
 std::string hmac_sha256(std::string_view key, std::string_view message);
-// Compares without an early exit.
+// Compares in a time that does not tell where the two differ.
 bool constant_time_equal(std::string_view a, std::string_view b);
 // `size` bytes from the operating system's generator, as lower-case hexadecimal digits.
 std::string random_hex(size_t size);

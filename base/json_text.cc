@@ -7,6 +7,7 @@
 namespace retort {
 
 std::string json_quote(std::string_view text) {
+  // RFC 8259 wants quotes, backslashes and control characters escaped, nothing else.
   std::string out = "\"";
   for (char c : text) {
     switch (c) {

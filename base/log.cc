@@ -8,10 +8,12 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/sizes.h"
+
 namespace retort {
 namespace {
 
-// Set once before threads start, read afterwards.
+// Set once before threads start, read afterwards. Never destroyed: a log line may come late.
 std::string& identity() {
   static std::string* value = new std::string("-");
   return *value;
@@ -36,6 +38,7 @@ void set_log_identity(std::string value) { identity() = std::move(value); }
 bool log_enabled(LogLevel level) { return level >= threshold(); }
 
 void write_log_line(LogLevel level, std::string_view text) {
+  // The time of day, to the microsecond.
   const auto now = std::chrono::system_clock::now();
   const auto micros =
       std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() %
@@ -45,7 +48,10 @@ void write_log_line(LogLevel level, std::string_view text) {
   localtime_r(&seconds, &local);
   char stamp[32];
   std::snprintf(stamp, sizeof stamp, "%02d:%02d:%02d.%06d", local.tm_hour, local.tm_min,
-                local.tm_sec, static_cast<int>(micros));
+                local.tm_sec, to_int(micros));
+
+  // The line is complete before the one write, so that lines of other threads and processes do not
+  // mix with it.
   std::string line;
   line.reserve(text.size() + 64);
   line += "DIWEF"[static_cast<int>(level)];
@@ -62,6 +68,7 @@ void write_log_line(LogLevel level, std::string_view text) {
 namespace detail {
 
 LogLine::LogLine(LogLevel level, const char* file, int line) : level_(level) {
+  // The file with its folder: "base/log.cc".
   const char* slash = std::strrchr(file, '/');
   const char* start = file;
   if (slash) {

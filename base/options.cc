@@ -5,6 +5,7 @@
 namespace retort {
 namespace {
 
+// Levenshtein's distance, with one row of its table at a time.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -33,6 +34,21 @@ std::string nearest_name(std::string_view word, std::span<const std::string_view
     }
   }
   return best;
+}
+
+std::string choices_text(std::span<const std::string_view> choices) {
+  std::string text;
+  for (const std::string_view choice : choices)
+    text += (text.empty() ? "" : " | ") + std::string(choice);
+  return text;
+}
+
+void check_choice(std::string_view text, std::span<const std::string_view> choices) {
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return;
+  const std::string nearest = nearest_name(text, choices);
+  throw Error(ErrorCode::kInvalidArgument,
+              "'" + std::string(text) + "' is not one of " + choices_text(choices) +
+                  (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
 }
 
 }  // namespace retort

@@ -7,12 +7,14 @@
 //     }
 // One visitor reads YAML into it, another writes the resolved recipe, a third the recipe reference
 // in docs/. Field types: bool, int64_t, double, std::string, Duration, ByteSize, any enum with
-// EnumNames, std::optional, std::vector, std::map<std::string, T>, and other option structs. `void
-// validate() const` throws kInvalidArgument naming the field.
+// EnumNames, std::optional, std::vector, std::map<std::string, T>, and other option structs.
+//
+// Beside it stands `void validate() const`, which throws kInvalidArgument naming the field.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +49,20 @@ std::string enum_choices() {
 // third of its length).
 std::string nearest_name(std::string_view word, std::span<const std::string_view> candidates);
 
+// "a | b | c".
+std::string choices_text(std::span<const std::string_view> choices);
+
+// A value that is one of several names known at run time:
+//   struct { std::string text; static std::vector<std::string_view> choices(); }
+template <class T>
+concept NamedChoice = requires(T value) {
+  { value.text } -> std::convertible_to<std::string>;
+  T::choices();
+};
+
+// kInvalidArgument listing the choices and the nearest one, if `text` is none of them.
+void check_choice(std::string_view text, std::span<const std::string_view> choices);
+
 // kInvalidArgument listing the choices and the nearest one.
 template <class E>
 E parse_enum(std::string_view text) {
@@ -55,10 +71,9 @@ E parse_enum(std::string_view text) {
     if (name == text) return value;
     names.push_back(name);
   }
-  const std::string nearest = nearest_name(text, names);
-  throw Error(ErrorCode::kInvalidArgument,
-              "'" + std::string(text) + "' is not one of " + enum_choices<E>() +
-                  (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
+  check_choice(text, names);
+  RETORT_CHECK(false) << "a choice without a value";
+  return {};
 }
 
 }  // namespace retort

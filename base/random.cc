@@ -8,6 +8,7 @@
 namespace retort {
 namespace {
 
+// One step of SplitMix64 (Steele, Lea and Flood 2014).
 uint64_t mix(uint64_t z) {
   z += 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -37,7 +38,8 @@ Permutation::Permutation(uint64_t size, uint64_t seed, uint64_t epoch)
 
 uint64_t Permutation::encrypt(uint64_t value) const {
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  uint64_t left = value >> half_bits_, right = value & mask;
+  uint64_t left = value >> half_bits_;
+  uint64_t right = value & mask;
   for (uint64_t round = 0; round < 8; ++round) {
     const uint64_t next = left ^ (random_bits(seed_, epoch_, round, right) & mask);
     left = right;

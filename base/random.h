@@ -13,12 +13,13 @@ uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);
 // Uniform in the open interval (0, 1), 53 bits.
 double random_uniform(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);
 
-// Standard Gumbel noise, -log(-log(u)).
+// Standard Gumbel noise, -log(-log(u)): the reference for the draws of generation
+// (models/generation/request.h), whose kernels find the same maximum without forming the noise.
 double random_gumbel(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);
 
-// A pseudo-random permutation of [0, size) evaluated at one index, in O(1) memory: a eight-round
+// A pseudo-random permutation of [0, size) evaluated at one index, in O(1) memory: an eight-round
 // Feistel network on the next power of four, with cycle walking. (seed, epoch) select the
-// permutation. Same on every rank.
+// permutation, which is the same on every rank.
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t seed, uint64_t epoch);

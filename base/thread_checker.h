@@ -1,8 +1,11 @@
-// Asserts that an object is used by one thread: bound to the first thread that asks.
+// Says whether an object is used by one thread only: the first one that asks. For classes that
+// promise "Threads: compute".
 #pragma once
 
 #include <atomic>
 #include <thread>
+
+#include "base/error.h"
 
 namespace retort {
 
@@ -13,6 +16,12 @@ class ThreadChecker {
     std::thread::id expected{};
     const auto self = std::this_thread::get_id();
     return owner_.compare_exchange_strong(expected, self) || expected == self;
+  }
+  // Debug builds end the process on any other thread; others do nothing. `call`: for the message.
+  void check([[maybe_unused]] const char* call) const {
+#ifndef NDEBUG
+    RETORT_CHECK(on_valid_thread()) << call << " on another thread than the first call's";
+#endif
   }
   void rebind() { owner_.store(std::this_thread::get_id()); }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/sizes.h"
 
 namespace retort {
 namespace {
@@ -26,11 +27,12 @@ constexpr std::array<Unit, 9> kSizeUnits{{{"TiB", 1099511627776.0},
                                           {"KB", 1e3},
                                           {"B", 1}}};
 
+// The number at the start of `text` and the unit behind it; a number of -1 if there is none.
 std::pair<double, std::string_view> split(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || value < 0 || !std::isfinite(value)) return {-1, {}};
-  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  std::string_view unit = text.substr(to_size(end - text.data()));
   while (!unit.empty() && unit.front() == ' ')
     unit.remove_prefix(1);
   return {value, unit};
@@ -69,6 +71,7 @@ std::string format_duration(Duration duration) {
 }
 
 std::string format_byte_size(ByteSize size) {
+  // The binary units come first in the table; the decimal ones are for reading only.
   for (size_t i = 0; i < 4; ++i) {
     const auto factor = static_cast<uint64_t>(kSizeUnits[i].factor);
     if (size.bytes != 0 && size.bytes % factor == 0)

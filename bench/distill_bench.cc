@@ -1,18 +1,15 @@
-// Does prefetch hide the teacher? For each payload, in one run, one thread and one core for each of
-// two processes:
+// Does prefetch hide the teacher? For each payload three things are timed in one run, with one
+// thread and one core for each of two processes:
 //   teacher alone   the teacher process answers the same requests, nobody computes meanwhile
 //   student alone   the same optimizer step fed from payloads that are already in memory
 //   together        the distillation step with two requests in flight
 // The teacher's depth is chosen so that the first two are close. Prints medians of 30 steps and the
-// ratio together / max(teacher alone, student alone).
+// ratio together / max(teacher alone, student alone), which is 1 where the prefetch hides all.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,15 +21,15 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/sizes.h"
 #include "models/decoder.h"
 #include "parallel/world.h"
 #include "recipes/losses/linear_distill.h"
-#include "roles/host.h"
-#include "roles/teacher.h"
-#include "roles/teacher_client.h"
-#include "roles/trainer.h"
-
-extern char** environ;
+#include "roles/serving_loop.h"
+#include "roles/teacher/client.h"
+#include "roles/teacher/server.h"
+#include "roles/trainer/trainer.h"
+#include "tests/support/process.h"
 
 namespace {
 
@@ -41,8 +38,11 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-constexpr int64_t kVocab = 4096, kSequences = 8, kLength = 96;
-constexpr int kSteps = 30, kWarmup = 3;
+constexpr int64_t kVocab = 4096;
+constexpr int64_t kSequences = 8;
+constexpr int64_t kLength = 96;
+constexpr int kSteps = 30;
+constexpr int kWarmup = 3;
 constexpr const char* kSecret = "bench";
 
 void pin_to(int cpu) {
@@ -66,7 +66,7 @@ models::Decoder make_model(int64_t hidden, int64_t layers) {
   return models::Decoder::random(config, 1, at::kFloat);
 }
 
-// A word-level tokenizer of kVocab entries: only its fingerprint is used.
+// A word-level tokenizer of kVocab entries, of which only the fingerprint is used.
 void write_tokenizer(const fs::path& folder) {
   std::ofstream file(folder / "tokenizer.json");
   file
@@ -87,7 +87,7 @@ int run_teacher(const fs::path& folder, int64_t layers) {
   teacher.serve(agent, queue);
   std::printf("%s\n", agent.address().c_str());
   std::fflush(stdout);
-  roles::host(*queue, [] { return false; });
+  roles::run_serving_loop(*queue, [] { return false; });
   return 0;
 }
 
@@ -95,24 +95,13 @@ int run_teacher(const fs::path& folder, int64_t layers) {
 class TeacherProcess {
  public:
   TeacherProcess(const fs::path& folder, int64_t layers, roles::PayloadSpec spec)
-      : agent_({.name = "student/0", .secret = kSecret}) {
-    int ends[2];
-    RETORT_CHECK(::pipe2(ends, O_CLOEXEC) == 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-    std::string self = "/proc/self/exe", mode = "--teacher", path = folder.string(),
-                depth = std::to_string(layers);
-    char* args[] = {self.data(), mode.data(), path.data(), depth.data(), nullptr};
-    RETORT_CHECK(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, args, environ) == 0);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-    std::FILE* output = ::fdopen(ends[0], "r");
-    char line[128] = {};
-    RETORT_CHECK(std::fgets(line, sizeof line, output)) << "the teacher process did not start";
-    std::fclose(output);
-    std::string address(line);
-    address.pop_back();
+      : process_(testing_support::ChildProcess::spawn(
+            {.role = {},
+             .args = {"--teacher", folder.string(), std::to_string(layers)},
+             .env = {},
+             .program = "/proc/self/exe"})),
+        agent_({.name = "student/0", .secret = kSecret}) {
+    const std::string address = process_.read_line(Deadline::after(std::chrono::minutes(5)));
     agent_.connect("teacher/0", address, Deadline::after(seconds(30)));
     client_ = std::make_unique<roles::TeacherClient>(
         agent_,
@@ -127,16 +116,14 @@ class TeacherProcess {
     client_.reset();
     agent_.close();
     agent_.join();
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
   }
   roles::TeacherClient& client() { return *client_; }
   uint64_t bytes_received() const { return agent_.stats("teacher/0").bytes_received; }
 
  private:
+  testing_support::ChildProcess process_;  // first: it ends when the agent is closed
   rpc::Agent agent_;
   std::unique_ptr<roles::TeacherClient> client_;
-  pid_t pid_ = -1;
 };
 
 struct Batch {
@@ -151,10 +138,10 @@ Batch make_batch(int step) {
   for (int64_t s = 0; s < kSequences; ++s) {
     for (int64_t i = 0; i < kLength; ++i) {
       state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-      rows[static_cast<size_t>(s)].push_back(static_cast<int32_t>((state >> 33) % kVocab));
+      rows[to_size(s)].push_back(static_cast<int32_t>((state >> 33) % kVocab));
       if (i > 0) {
         positions.push_back(s * kLength + i - 1);
-        targets.push_back(rows[static_cast<size_t>(s)].back());
+        targets.push_back(rows[to_size(s)].back());
       }
     }
   }
@@ -163,8 +150,7 @@ Batch make_batch(int step) {
 }
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
-                   values.end());
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
   return values[values.size() / 2];
 }
 
@@ -202,7 +188,7 @@ class Bench {
     std::vector<double> times;
     for (int i = 0; i < kSteps + kWarmup; ++i) {
       const auto start = Clock::now();
-      student_step(i, teacher, [&] { return payloads[static_cast<size_t>(i)]; });
+      student_step(i, teacher, [&] { return payloads[to_size(i)]; });
       if (i >= kWarmup)
         times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     }
@@ -230,18 +216,21 @@ class Bench {
 
   // The depth at which the teacher takes as long as the student, from two measured depths.
   int64_t balanced_layers() {
-    double student = 0, shallow = 0, deep = 0;
+    double student = 0;
+    double shallow = 0;
     {
       TeacherProcess teacher(folder_, 2, spec_);
       std::vector<roles::Payload> payloads;
       shallow = teacher_alone(teacher, kSteps + kWarmup, &payloads);
       student = student_alone(teacher, payloads);
     }
+    double deep = 0;
     {
       TeacherProcess teacher(folder_, 8, spec_);
       deep = teacher_alone(teacher, kWarmup + 10, nullptr);
     }
-    const double layer = (deep - shallow) / 6;
+
+    const double layer = (deep - shallow) / 6;  // seconds that one layer adds
     return std::clamp<int64_t>(static_cast<int64_t>(std::llround(2 + (student - shallow) / layer)),
                                1, 64);
   }
@@ -254,8 +243,11 @@ class Bench {
     const double t = teacher_alone(teacher, kSteps + kWarmup, &payloads);
     const double bytes = static_cast<double>(teacher.bytes_received() - before);
     const double rows = static_cast<double>((kSteps + kWarmup) * kSequences * (kLength - 1));
+
     const double s = student_alone(teacher, payloads);
     const double both = together(teacher);
+
+    // What the messages have beyond the payload's own formula is their headers.
     const int64_t formula = roles::payload_bytes_per_row(teacher.client().spec(), 256, kVocab, 4);
     std::printf("%-14s %6lld %12.2f %12.2f %9.2f %12.2f %9.3f %12lld %12.2f\n", name,
                 static_cast<long long>(layers), t * 1e3, s * 1e3, std::max(t, s) / std::min(t, s),
@@ -266,22 +258,25 @@ class Bench {
 
  private:
   roles::PendingPayload send(TeacherProcess& teacher, int step) {
-    const Batch& batch = batches_[static_cast<size_t>(step)];
+    const Batch& batch = batches_[to_size(step)];
     return teacher.client().send(static_cast<uint64_t>(step), step, batch.tokens, batch.positions);
   }
 
   template <class Receive>
   void student_step(int step, TeacherProcess& teacher, Receive receive) {
-    const Batch& batch = batches_[static_cast<size_t>(step)];
+    // The forward pass overlaps with the teacher; the payload is asked for behind it.
+    const Batch& batch = batches_[to_size(step)];
     trainer_->begin_step();
     const at::Tensor rows =
         trainer_->decoder().hidden(batch.tokens).index_select(0, batch.positions);
     const roles::Payload payload = receive();
+
     losses::TeacherSignal signal =
         losses::TeacherHidden{payload.hidden, teacher.client().head_weight(), {}};
     if (spec_.kind == roles::PayloadKind::kTopK)
       signal = losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
     if (spec_.kind == roles::PayloadKind::kFull) signal = losses::TeacherFull{payload.logps};
+
     losses::DivergenceOptions options;
     options.common_vocab = teacher.client().spec().common_vocab;
     const auto loss = losses::linear_distill(rows, trainer_->decoder().head_weight(), {},

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <functional>
 
+#include "base/sizes.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
 #include "tests/losses/peak_allocation.h"
@@ -28,6 +29,7 @@ struct Inputs {
 };
 using Loss = std::function<at::Tensor(const Inputs&)>;
 
+// Processor time of this process.
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -36,9 +38,12 @@ double cpu_seconds() {
 
 struct Measured {
   int64_t peak_bytes = 0;
-  double seconds = 1e30, loss = 0, gradient_norm = 0;
+  double seconds = 1e30;
+  double loss = 0;
+  double gradient_norm = 0;
 };
 
+// One forward and backward pass; `best` keeps the fastest.
 void measure(const Inputs& inputs, const Loss& loss, Measured& best) {
   Inputs fresh = inputs;
   fresh.hidden = inputs.hidden.detach().clone().requires_grad_();
@@ -80,10 +85,11 @@ TeacherTopK top_k_of(const Inputs& x, int64_t k) {
   return {ids.to(at::kInt), logps, lq.scatter(1, ids, -INFINITY).logsumexp(-1)};
 }
 
-// The K + 1 categories from the student's whole log-softmax.
+// The K + 1 categories (the teacher's best tokens and all others in one) from the student's whole
+// log-softmax.
 at::Tensor textbook_top_k(const Inputs& x, const TeacherTopK& top) {
-  const at::Tensor lp = at::log_softmax(at::mm(x.hidden, x.weight.t()), -1),
-                   ids = top.ids.to(at::kLong);
+  const at::Tensor lp = at::log_softmax(at::mm(x.hidden, x.weight.t()), -1);
+  const at::Tensor ids = top.ids.to(at::kLong);
   const at::Tensor coarse_p =
       at::cat({lp.gather(1, ids), lp.scatter(1, ids, -INFINITY).logsumexp(-1, true)}, 1);
   const at::Tensor coarse_q = at::cat({top.logps, top.log_tail.unsqueeze(1)}, 1);
@@ -113,10 +119,14 @@ int main(int argc, char** argv) {
   const auto argument = [&](int i, int64_t value) {
     return i < argc ? std::atoll(argv[i]) : value;
   };
-  const int64_t tokens = argument(1, 4096), vocab = argument(2, 32000), width = argument(3, 256),
-                teacher_width = argument(4, 512);
-  const int repetitions = static_cast<int>(argument(5, 3));
+  const int64_t tokens = argument(1, 4096);
+  const int64_t vocab = argument(2, 32000);
+  const int64_t width = argument(3, 256);
+  const int64_t teacher_width = argument(4, 512);
+  const int repetitions = retort::to_int(argument(5, 3));
   const int64_t chunk = argument(6, 0);
+
+  // Weights of a scale that gives logits of about 2.
   at::manual_seed(1);
   Inputs x{at::randn({tokens, width}),
            at::randn({vocab, width}) * (2 / std::sqrt(static_cast<double>(width))),
@@ -127,6 +137,7 @@ int main(int argc, char** argv) {
   std::printf("%-28s %9s %11s %7s %9s %11s %7s   %s\n", "", "MiB", "textbook", "ratio", "seconds",
               "textbook", "ratio", "loss, |dW| off");
 
+  // The two sides of a comparison from hidden states.
   const auto distill = [chunk](double kd_ratio, DivergenceType type) -> Loss {
     return [=](const Inputs& in) {
       return linear_distill(in.hidden, in.weight, {}, in.targets,
@@ -138,12 +149,15 @@ int main(int argc, char** argv) {
   const auto book = [](double kd_ratio, DivergenceType type) -> Loss {
     return [=](const Inputs& in) { return textbook(in, type, kd_ratio); };
   };
+
   using T = DivergenceType;
   bool ok = compare("forward_kl, hidden", x, distill(1, T::kForwardKl), book(1, T::kForwardKl),
                     repetitions);
   ok &= compare("forward_kl + ce, hidden", x, distill(0.5, T::kForwardKl), book(0.5, T::kForwardKl),
                 repetitions);
   ok &= compare("jsd, hidden", x, distill(1, T::kJsd), book(1, T::kJsd), repetitions);
+
+  // From the teacher's best 64 tokens, and without a teacher.
   const TeacherTopK top = top_k_of(x, 64);
   ok &= compare(
       "forward_kl, top-64 bucket", x,

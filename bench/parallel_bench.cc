@@ -18,6 +18,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/sizes.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "tests/support/process.h"
 
@@ -35,12 +36,12 @@ models::ModelConfig llama(const Sizes& sizes) {
   config.num_key_value_heads = sizes.kv_heads;
   config.head_dim = sizes.hidden / sizes.heads;
   config.max_position_embeddings = 4096;
-  config.sliding_window.assign(static_cast<size_t>(sizes.layers), 0);
+  config.sliding_window.assign(to_size(sizes.layers), 0);
   return config;
 }
 
 models::PackedTokens batch_of(uint64_t seed, int64_t sequences, int64_t length, int64_t vocab) {
-  std::vector<std::vector<int32_t>> rows(static_cast<size_t>(sequences));
+  std::vector<std::vector<int32_t>> rows(to_size(sequences));
   uint64_t state = seed * 7919 + 1;
   for (std::vector<int32_t>& row : rows)
     for (int64_t i = 0; i < length; ++i) {
@@ -72,11 +73,14 @@ std::vector<std::string> run_ranks(const std::string& role, const parallel::Layo
                              .args = {std::to_string(rank), std::to_string(store.port()), argument},
                              .env = {{"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}},
                              .program = {}}));
+
   const Deadline deadline = Deadline::after(std::chrono::minutes(10));
   std::vector<std::string> last;
   for (ChildProcess& rank : ranks) {
-    std::string line, next;
-    while ((next = rank.read_line(deadline)) != "end") {
+    // Every line but the last is printed; "end" follows the last.
+    std::string line;
+    for (std::string next = rank.read_line(deadline); next != "end";
+         next = rank.read_line(deadline)) {
       if (!line.empty()) std::printf("%s\n", line.c_str());
       line = next;
     }
@@ -108,9 +112,11 @@ roles::Trainer::Options trainer_options(int64_t bucket_bytes) {
 
 void train_step(roles::Trainer& trainer, parallel::World& world,
                 const std::vector<models::PackedTokens>& batches) {
-  double sum = 0, count = 0;
+  double sum = 0;
+  double count = 0;
   for (const models::PackedTokens& tokens : batches)
     count += static_cast<double>(tokens.num_tokens());
+
   const auto loss = [&](size_t i, const at::Tensor& hidden) {
     const models::Head head = trainer.decoder().head();
     const at::Tensor targets = batches[i].input_ids.roll({-1});
@@ -119,19 +125,25 @@ void train_step(roles::Trainer& trainer, parallel::World& world,
     sum += value.item<double>();
     return value;
   };
+
+  // With a pipeline the schedule orders the micro-batches.
   trainer.begin_step();
   if (world.pp().size() > 1) {
     trainer.run_pipeline(
         batches.size(), [&](size_t i) -> const models::PackedTokens& { return batches[i]; }, loss);
   } else {
     for (size_t i = 0; i < batches.size(); ++i) {
-      const at::Tensor value = loss(i, trainer.hidden(batches[i]));  // the hidden states go here
+      // The hidden states are a temporary, so that the backward pass can free them.
+      const at::Tensor value = loss(i, trainer.hidden(batches[i]));
       trainer.backward(value, i + 1 == batches.size());
     }
   }
+
+  // All that a recipe's step sends belongs to it: the loss, and the parameters of a sharded
+  // optimizer, for which decoder() waits.
   world.dp_pp().all_reduce(sum);
   trainer.finish_step(count * static_cast<double>(world.dp().size()));
-  trainer.decoder();  // waits for the parameters of a sharded optimizer
+  trainer.decoder();
 }
 
 }  // namespace retort::bench
@@ -148,17 +160,21 @@ int main(int argc, char** argv) {
       {"reduce_scatter", {measure_reduce_scatter, reduce_scatter_rank}},
       {"memory", {measure_memory, memory_rank}},
       {"overlap", {measure_overlap, overlap_rank}}};
+
   try {
+    // This process is a rank of a part: its parent reads what it says.
     if (const auto role = testing_support::spawned_role()) {
       at::set_num_threads(1);
       parts.at(*role).child();
       testing_support::say("end");
       return 0;
     }
+
     if (argc > 2 || (argc == 2 && parts.count(argv[1]) == 0)) {
       std::fprintf(stderr, "usage: parallel_bench [bytes | reduce_scatter | memory | overlap]\n");
       return 2;
     }
+
     int code = 0;
     for (const auto& [name, part] : parts)
       if (argc == 1 || name == argv[1]) code |= part.parent();

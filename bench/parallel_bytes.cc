@@ -10,10 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <sstream>
 #include <thread>
 
 #include "base/error.h"
+#include "base/sizes.h"
 #include "bench/parallel_bench.h"
 #include "bench/parallel_traffic.h"
 #include "tests/support/process.h"
@@ -26,7 +28,9 @@ using parallel::World;
 
 constexpr Sizes kModel{
     .hidden = 256, .inner = 704, .layers = 4, .heads = 8, .kv_heads = 2, .vocab = 1024};
-constexpr int64_t kSequences = 4, kLength = 64, kSteps = 4;
+constexpr int64_t kSequences = 4;
+constexpr int64_t kLength = 64;
+constexpr int64_t kSteps = 4;
 constexpr double kTolerance = 0.01;
 
 struct Case {
@@ -56,31 +60,33 @@ uint16_t port_of(const sockaddr_storage& address) {
   return 0;
 }
 
-// What the kernel has sent on this process's connections, sent again not counted, but for those to
-// the store.
+// Bytes that the kernel has sent on this process's TCP connections, without those to the store and
+// without what it had to send again.
 int64_t tcp_bytes_sent(uint16_t store_port) {
   constexpr uint8_t kEstablished = 1;
   int64_t sum = 0;
   DIR* folder = ::opendir("/proc/self/fd");
   RETORT_CHECK(folder != nullptr) << std::strerror(errno);
   while (const dirent* entry = ::readdir(folder)) {
+    // What is no TCP socket has no TCP_INFO ("." and ".." read as 0).
     const int fd = std::atoi(entry->d_name);
     tcp_info info{};
     socklen_t size = sizeof info;
     if (fd == 0 || ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+
     sockaddr_storage peer{};
     socklen_t length = sizeof peer;
     if (info.tcpi_state != kEstablished ||
         ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0)
       continue;
     if (port_of(peer) != store_port)
-      sum += static_cast<int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
+      sum += to_int64(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
   }
   ::closedir(folder);
   return sum;
 }
 
-// When every rank has sent all that belongs to the steps before.
+// tcp_bytes_sent() when every rank has sent all that belongs to the steps before.
 int64_t settled_bytes(World& world) {
   world.all().barrier();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -95,8 +101,9 @@ StepSizes sizes_of(roles::Trainer& trainer, World& world, int64_t micro_batches)
                   .tokens = kSequences * kLength,
                   .micro_batches = micro_batches};
   for (int64_t b = 0; b < trainer.buckets().num_buckets(); ++b)
-    sizes.parameters += static_cast<double>(trainer.buckets().bucket_numel(static_cast<size_t>(b)));
-  // One tensor with a slot for each set of copies.
+    sizes.parameters += static_cast<double>(trainer.buckets().bucket_numel(to_size(b)));
+
+  // They are summed in one tensor that has a slot for each set of copies.
   for (const parallel::NamedParameter& p : trainer.decoder().parameters())
     if (p.shard.partial_gradient && p.shard.copies > 1)
       sizes.partial_copies +=
@@ -126,6 +133,30 @@ void say_terms(const std::vector<Traffic>& traffic) {
   }
 }
 
+// Prints what one rank has said ("sent, and by formula: ours, c10d's, NCCL's"); whether it agrees.
+bool print_rank(size_t rank, const std::string& line) {
+  std::istringstream text(line);
+  double sent = 0;
+  double ours = 0;
+  double c10d = 0;
+  double nccl = 0;
+  text >> sent >> ours >> c10d >> nccl;
+  const double off = sent / ours - 1;
+  std::printf("  %-5zu %14.0f %14.0f %7.2f%% %16.0f %14.0f\n", rank, sent, ours, 100 * off, c10d,
+              nccl);
+  return off > -kTolerance && off < kTolerance;
+}
+
+// Milliseconds of the rank that needs the longest for one operation that all begin at once.
+double slowest_ms(parallel::Group& group, const std::function<void()>& operation) {
+  using Clock = std::chrono::steady_clock;
+  group.barrier();
+  const auto start = Clock::now();
+  operation();
+  return group.all_reduce(std::chrono::duration<double, std::milli>(Clock::now() - start).count(),
+                          parallel::ReduceOp::kMax);
+}
+
 }  // namespace
 
 void bytes_rank() {
@@ -138,12 +169,15 @@ void bytes_rank() {
   for (int64_t i = 0; i < c.micro_batches; ++i)
     batches.push_back(batch_of(static_cast<uint64_t>(i * c.layout.dp + world.coordinate().dp),
                                kSequences, kLength, kModel.vocab));
+
+  // The first step is not counted: it may send what only a first one does.
   train_step(trainer, world, batches);
   const int64_t before = settled_bytes(world);
   for (int64_t step = 0; step < kSteps; ++step)
     train_step(trainer, world, batches);
   const double sent =
       static_cast<double>(settled_bytes(world) - before) / static_cast<double>(kSteps);
+
   const std::vector<Traffic> traffic =
       step_traffic(llama(kModel), sizes_of(trainer, world, c.micro_batches));
   if (world.rank() == 0) say_terms(traffic);
@@ -157,13 +191,12 @@ void bytes_rank() {
 int measure_bytes() {
   std::printf(
       "bytes sent by each rank in a step; Llama, hidden %lld, inner %lld, %lld layers, %lld of "
-      "%lld heads for keys, vocabulary "
-      "%lld; "
-      "micro-batches of %lld tokens\n",
+      "%lld heads for keys, vocabulary %lld; micro-batches of %lld tokens\n",
       static_cast<long long>(kModel.hidden), static_cast<long long>(kModel.inner),
       static_cast<long long>(kModel.layers), static_cast<long long>(kModel.kv_heads),
       static_cast<long long>(kModel.heads), static_cast<long long>(kModel.vocab),
       static_cast<long long>(kSequences * kLength));
+
   bool ok = true;
   for (size_t i = 0; i < cases().size(); ++i) {
     const Case& c = cases()[i];
@@ -173,44 +206,35 @@ int measure_bytes() {
     std::printf("  %-5s %14s %14s %8s %16s %14s\n", "rank", "kernel", "formula", "off",
                 "c10d's Gloo", "NCCL");
     for (size_t rank = 0; rank < lines.size(); ++rank) {
-      std::istringstream text(lines[rank]);
-      double sent = 0, ours = 0, c10d = 0, nccl = 0;
-      text >> sent >> ours >> c10d >> nccl;
-      const double off = sent / ours - 1;
-      ok = ok && off > -kTolerance && off < kTolerance;
-      std::printf("  %-5zu %14.0f %14.0f %7.2f%% %16.0f %14.0f\n", rank, sent, ours, 100 * off,
-                  c10d, nccl);
+      const bool rank_ok = print_rank(rank, lines[rank]);
+      ok = ok && rank_ok;
     }
     std::fflush(stdout);
   }
+
   std::printf(ok ? "all within 1 %%\n" : "NOT within 1 %%\n");
   return ok ? 0 : 1;
 }
 
 void reduce_scatter_rank() {
-  using Clock = std::chrono::steady_clock;
   const int64_t ranks = std::stoll(child_argument());
   World world(child_world({.dp = ranks}));
   parallel::Group& group = world.all();
   for (const int64_t mib : {1, 16, 64}) {
+    // In place: each rank's part of the sum replaces its part of the tensor.
     const int64_t count = mib << 18;
-    at::Tensor in = at::full({count}, 1e-3, at::kFloat),
-               out = in.narrow(0, group.rank() * (count / ranks), count / ranks);
+    at::Tensor in = at::full({count}, 1e-3, at::kFloat);
+    at::Tensor out = in.narrow(0, group.rank() * (count / ranks), count / ranks);
+
+    // The two alternate, so that both see the same machine.
     std::vector<double> ours, all_reduce;
     const int repetitions = mib == 1 ? 41 : 11;
-    const auto time = [&](std::vector<double>& times, auto&& operation) {
-      group.barrier();
-      const auto start = Clock::now();
-      operation();
-      times.push_back(
-          group.all_reduce(std::chrono::duration<double, std::milli>(Clock::now() - start).count(),
-                           parallel::ReduceOp::kMax));
-    };
     for (int i = 0; i < repetitions; ++i) {
-      time(ours, [&] { group.reduce_scatter(out, in); });
-      time(all_reduce, [&] { group.all_reduce(in); });
+      ours.push_back(slowest_ms(group, [&] { group.reduce_scatter(out, in); }));
+      all_reduce.push_back(slowest_ms(group, [&] { group.all_reduce(in); }));
       in.fill_(1e-3);
     }
+
     std::ranges::sort(ours);
     std::ranges::sort(all_reduce);
     const auto median = [](const std::vector<double>& times) { return times[times.size() / 2]; };

@@ -21,8 +21,11 @@ using parallel::World;
 
 constexpr Sizes kModel{
     .hidden = 512, .inner = 1408, .layers = 6, .heads = 8, .kv_heads = 4, .vocab = 8192};
-constexpr int64_t kSequences = 4, kLength = 384, kSteps = 2;
-constexpr double kTolerance = 0.1, kMiB = 1048576;
+constexpr int64_t kSequences = 4;
+constexpr int64_t kLength = 384;
+constexpr int64_t kSteps = 2;
+constexpr double kTolerance = 0.1;
+constexpr double kMiB = 1048576;
 
 struct Case {
   Layout layout;
@@ -55,13 +58,32 @@ double status_bytes(const std::string& key) {
   throw Error(ErrorCode::kUnavailable, "/proc/self/status has no such line").with("key", key);
 }
 
-// As when they were read from a checkpoint: each with memory of its own. Random ones are views of
-// whole tensors.
+// A decoder whose parameters each have memory of their own, as when they were read from a
+// checkpoint. Random ones are views of whole tensors.
 models::Decoder own_tensors(const models::Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const parallel::NamedParameter& p : decoder.parameters())
     tensors.emplace_back(p.name, p.value.clone());
   return models::Decoder(decoder.config(), std::move(tensors), decoder.placement());
+}
+
+// Prints what one rank has said (see memory_rank()). Whether the plan agrees with its peak, and the
+// peak is large enough to tell.
+bool print_rank(const std::string& name, size_t rank, const std::string& line) {
+  std::istringstream text(line);
+  double peak = 0;
+  double live = 0;
+  double rss = 0;
+  double plan = 0;
+  double always = 0;
+  double activations = 0;
+  double temporary = 0;
+  text >> peak >> live >> rss >> plan >> always >> activations >> temporary;
+  const double off = plan / peak - 1;
+  std::printf("%-26s %4zu %9.1f %9.1f %7.1f%% %9.1f %9.1f %9.1f %9.1f %12.1f\n", name.c_str(), rank,
+              peak / kMiB, plan / kMiB, 100 * off, live / kMiB, always / kMiB, activations / kMiB,
+              temporary / kMiB, rss / kMiB);
+  return off > -kTolerance && off < kTolerance && peak >= 100e6;
 }
 
 }  // namespace
@@ -73,6 +95,8 @@ void memory_rank() {
   argument >> index >> checkpointing;
   const Case& c = cases().at(index);
   World world(child_world(c.layout));
+
+  // What is counted begins here: model, optimizer and steps.
   const double idle = status_bytes("VmRSS");
   const testing_support::PeakMemory memory;
   models::Decoder decoder = own_tensors(
@@ -85,6 +109,7 @@ void memory_rank() {
                                kSequences, kLength, kModel.vocab));
   for (int64_t step = 0; step < kSteps; ++step)
     train_step(trainer, world, batches);
+
   const models::TrainingMemory plan = models::estimate_training_memory(
       llama(kModel), sizes_of(c, world.coordinate().pp, checkpointing));
   std::ostringstream line;
@@ -97,15 +122,14 @@ void memory_rank() {
 int measure_memory() {
   std::printf(
       "MiB of a rank; Llama, hidden %lld, inner %lld, %lld layers, %lld of %lld heads for keys, "
-      "vocabulary %lld, fp32; "
-      "micro-batches of "
-      "%lld tokens\n",
+      "vocabulary %lld, fp32; micro-batches of %lld tokens\n",
       static_cast<long long>(kModel.hidden), static_cast<long long>(kModel.inner),
       static_cast<long long>(kModel.layers), static_cast<long long>(kModel.kv_heads),
       static_cast<long long>(kModel.heads), static_cast<long long>(kModel.vocab),
       static_cast<long long>(kSequences * kLength));
   std::printf("%-26s %4s %9s %9s %8s %9s %9s %9s %9s %12s\n", "layout", "rank", "peak", "plan",
               "off", "after", "always", "kept", "beside", "RSS - idle");
+
   bool ok = true;
   for (const bool checkpointing : {false, true})
     for (size_t i = 0; i < cases().size(); ++i) {
@@ -113,19 +137,14 @@ int measure_memory() {
       const std::vector<std::string> lines =
           run_ranks("memory", c.layout,
                     std::to_string(i) + " " + std::to_string(static_cast<int>(checkpointing)));
+      const std::string name = name_of(c.layout) + (checkpointing ? ", checkpointing" : "");
       for (size_t rank = 0; rank < lines.size(); ++rank) {
-        std::istringstream text(lines[rank]);
-        double peak = 0, live = 0, rss = 0, plan = 0, always = 0, activations = 0, temporary = 0;
-        text >> peak >> live >> rss >> plan >> always >> activations >> temporary;
-        const double off = plan / peak - 1;
-        ok = ok && off > -kTolerance && off < kTolerance && peak >= 100e6;
-        std::printf("%-26s %4zu %9.1f %9.1f %7.1f%% %9.1f %9.1f %9.1f %9.1f %12.1f\n",
-                    (name_of(c.layout) + (checkpointing ? ", checkpointing" : "")).c_str(), rank,
-                    peak / kMiB, plan / kMiB, 100 * off, live / kMiB, always / kMiB,
-                    activations / kMiB, temporary / kMiB, rss / kMiB);
+        const bool rank_ok = print_rank(name, rank, lines[rank]);
+        ok = ok && rank_ok;
       }
       std::fflush(stdout);
     }
+
   std::printf(ok ? "all within 10 %%\n" : "NOT within 10 %%\n");
   return ok ? 0 : 1;
 }

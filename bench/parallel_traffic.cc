@@ -5,10 +5,12 @@
 namespace retort::bench {
 namespace {
 
-constexpr double kFloat = 4, kDouble = 8, kMessageHeader = 64;
+constexpr double kFloat = 4;
+constexpr double kDouble = 8;
+constexpr double kMessageHeader = 64;
 
-// The residual stream through tensor-parallel blocks: `layers` of them, on the first stage the
-// embedding, on the last what goes into the head.
+// What the residual stream sends in tensor-parallel blocks: in `layers` of them, on the first stage
+// in the embedding, on the last stage into the head.
 void add_tensor_parallel(std::vector<Traffic>& list, const StepSizes& s, double layers, bool first,
                          bool last, double bytes) {
   const auto add = [&](const char* what, Operation operation, double count) {
@@ -29,8 +31,8 @@ void add_tensor_parallel(std::vector<Traffic>& list, const StepSizes& s, double 
 }
 
 void add_loss(std::vector<Traffic>& list, const StepSizes& s) {
-  const auto micro_batches = static_cast<double>(s.micro_batches),
-             tokens = static_cast<double>(s.tokens);
+  const auto micro_batches = static_cast<double>(s.micro_batches);
+  const auto tokens = static_cast<double>(s.tokens);
   list.push_back({"loss: vote", "tp", Operation::kAllReduce, s.layout.tp, kDouble, micro_batches});
   list.push_back(
       {"loss: maxima", "tp", Operation::kAllReduce, s.layout.tp, kFloat * tokens, micro_batches});
@@ -58,7 +60,9 @@ void add_gradients(std::vector<Traffic>& list, const StepSizes& s) {
 }  // namespace
 
 double Traffic::sent(Backend backend) const {
-  const double n = static_cast<double>(ranks), share = (n - 1) / n, all = bytes * count;
+  const double n = static_cast<double>(ranks);
+  const double share = (n - 1) / n;
+  const double all = bytes * count;
   switch (operation) {
     case Operation::kAllReduce: return 2 * share * all;
     case Operation::kReduceScatter: return (backend == Backend::kC10dGloo ? 2 : 1) * share * all;
@@ -74,10 +78,13 @@ std::vector<Traffic> step_traffic(const models::ModelConfig& config, const StepS
   const double residual = kFloat * static_cast<double>(s.tokens * config.hidden_size);
   const auto micro_batches = static_cast<double>(s.micro_batches);
   std::vector<Traffic> list;
+
   if (s.layout.tp > 1)
     add_tensor_parallel(list, s, static_cast<double>(end - begin), place.first(), place.last(),
                         residual);
   if (s.layout.tp > 1 && place.last()) add_loss(list, s);
+
+  // Between stages travels a tp rank's part of the residual stream, behind its header.
   const double message =
       residual / static_cast<double>(s.layout.sequence_parallel ? s.layout.tp : 1) + kMessageHeader;
   if (!place.last())
@@ -85,6 +92,7 @@ std::vector<Traffic> step_traffic(const models::ModelConfig& config, const StepS
         {"hidden states to the next stage", "pp", Operation::kMessage, 2, message, micro_batches});
   if (!place.first())
     list.push_back({"their gradients back", "pp", Operation::kMessage, 2, message, micro_batches});
+
   add_gradients(list, s);
   return list;
 }

@@ -23,24 +23,26 @@ struct Traffic {
   std::string what, group;
   Operation operation;
   int64_t ranks = 1;
-  double bytes = 0, count = 0;
+  double bytes = 0;
+  double count = 0;
 
-  // By this rank. n ranks: all-reduce 2 (n-1)/n, reduce-scatter and all-gather (n-1)/n of the
-  // bytes; a message all of them.
+  // Bytes that this rank sends. Among n ranks an all-reduce sends 2 (n-1)/n of the bytes,
+  // reduce-scatter and all-gather (n-1)/n; a message sends all of them.
   double sent(Backend backend) const;
 };
 
 struct StepSizes {
   parallel::Layout layout;  // virtual_pp 1
   parallel::Coordinate at;
-  int64_t tokens = 0, micro_batches = 1;  // of a step on one dp rank
-  // elements that this rank holds, with the padding of its buckets
+  int64_t tokens = 0;         // of a micro-batch on one dp rank
+  int64_t micro_batches = 1;  // of a step on one dp rank
+  // Elements that this rank holds, with the padding of its buckets.
   double parameters = 0;
-  // of them those that have a part of the gradient on each tp rank (copies = tp)
+  // Elements of the tensor in which tp sums the gradients that each rank has a part of.
   double partial_copies = 0;
 };
 
-// float32, untied, no gradient checkpointing. In order of the step.
+// What a step sends, in its order. The model is float32, untied, without gradient checkpointing.
 std::vector<Traffic> step_traffic(const models::ModelConfig& config, const StepSizes& sizes);
 double total_sent(const std::vector<Traffic>& traffic, Backend backend);
 

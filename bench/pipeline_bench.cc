@@ -1,5 +1,5 @@
-// What a pipeline's schedules cost by their lists alone: no process, no device; a backward takes
-// twice its forward, messages take no time.
+// What a pipeline's schedules cost by their lists alone, without a process or a device. A backward
+// takes twice as long as its forward, messages take no time.
 //   pipeline_bench                a table of idle time, activations and messages
 //   pipeline_bench --steps PP VIRTUAL_PP MICRO_BATCHES
 //                                 a line for every step: stage kind chunk micro-batch start end

@@ -1,15 +1,14 @@
 // Latency and throughput of rpc::Agent beside TensorPipe alone, in the same run, between the same
 // two processes.
 //   rpc_bench [uv|shm] [seconds per row]
-// A row is a round trip: a request that carries a tensor of that size, and an empty reply (small:
-// no tensor at all). Beside it the same over one bare pipe: descriptor, allocation, read, an 8-byte
-// answer, everything in TensorPipe's own callbacks. The ratio says what names, deadlines, typed
-// errors, flow control and two thread hand-overs cost.
+//
+// A row is a round trip: a request that carries a tensor of that size (small: no tensor at all),
+// and an empty reply. Beside it stands the same over one bare pipe: descriptor, allocation, read,
+// an 8-byte answer, everything in TensorPipe's own callbacks. The ratio says what names, deadlines,
+// typed errors, flow control and the hand-over between two threads cost.
 #include <ATen/ops/ones.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <tensorpipe/tensorpipe.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <exception>
 #include <future>
 #include <iostream>
 #include <string>
@@ -25,8 +24,7 @@
 #include <vector>
 
 #include "rpc/agent.h"
-
-extern char** environ;
+#include "tests/support/process.h"
 
 namespace retort {
 namespace {
@@ -42,7 +40,7 @@ struct Push {
     archive(tensor);
   }
 };
-inline constexpr rpc::Method<Push, rpc::Empty> kPush{"bench.push", true};
+inline constexpr rpc::Method<Push, Empty> kPush{"bench.push", true};
 
 rpc::Agent::Options options(const std::string& name, const std::string& transport) {
   rpc::RpcOptions rpc;
@@ -50,7 +48,8 @@ rpc::Agent::Options options(const std::string& name, const std::string& transpor
   return {.name = name, .secret = "benchmark", .rpc = rpc};
 }
 
-// The side of the bare pipe that receives. One buffer for all messages, as large as the largest.
+// The side of the bare pipe that receives. All messages go into one buffer, as large as the
+// largest.
 class BareEcho {
  public:
   explicit BareEcho(const std::string& transport)
@@ -107,7 +106,7 @@ int serve(const std::string& transport) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto queue = std::make_shared<rpc::HandlerQueue>(256);
   rpc::Agent agent(options("server/0", transport));
-  agent.serve(kPush, queue, [](const Push&, const rpc::CallContext&) { return rpc::Empty{}; });
+  agent.serve(kPush, queue, [](const Push&, const rpc::CallContext&) { return Empty{}; });
   BareEcho bare(transport);
   std::cout << agent.address() << std::endl << bare.url() << std::endl;
   std::thread stopper([&] {
@@ -121,6 +120,7 @@ int serve(const std::string& transport) {
   return 0;
 }
 
+// The side of the bare pipe that asks.
 class BarePing {
  public:
   BarePing(const std::string& transport, const std::string& url) {
@@ -136,6 +136,7 @@ class BarePing {
       entry.length = tensor.nbytes();
       message.tensors.push_back(std::move(entry));
     }
+
     std::promise<void> done;
     pipe_->write(std::move(message), [](const tensorpipe::Error&) noexcept {});
     pipe_->readDescriptor([&](const tensorpipe::Error& error, tensorpipe::Descriptor) noexcept {
@@ -158,7 +159,8 @@ struct Figures {
   std::vector<double> agent_us, bare_us;
   static double quantile(std::vector<double>& values, double q) {
     std::sort(values.begin(), values.end());
-    return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+    const double place = q * static_cast<double>(values.size() - 1);
+    return values[static_cast<size_t>(place)];
   }
 };
 
@@ -173,8 +175,11 @@ double microseconds(Fn fn) {
 Figures measure(rpc::Agent& agent, BarePing& bare, const at::Tensor& tensor, double seconds) {
   Figures figures;
   const auto call = [&] { agent.call("server/0", kPush, {tensor}).get(Deadline::after(kWait)); };
-  for (int i = 0; i < 5; ++i)
-    call(), bare.round_trip(tensor);
+  for (int i = 0; i < 5; ++i) {
+    call();
+    bare.round_trip(tensor);
+  }
+
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   while (Clock::now() < end || figures.agent_us.size() < 10) {
     figures.agent_us.push_back(microseconds(call));
@@ -183,25 +188,27 @@ Figures measure(rpc::Agent& agent, BarePing& bare, const at::Tensor& tensor, dou
   return figures;
 }
 
-int run(const std::string& transport, double seconds, const char* program) {
-  int in[2], out[2];
-  if (pipe(in) != 0 || pipe(out) != 0) return 1;
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addclose(&actions, in[1]);
-  std::string name = program, role = "--serve", arg = transport;
-  char* argv[] = {name.data(), role.data(), arg.data(), nullptr};
-  pid_t child = -1;
-  if (posix_spawn(&child, "/proc/self/exe", &actions, nullptr, argv, environ) != 0) return 1;
-  posix_spawn_file_actions_destroy(&actions);
-  close(in[0]);
-  close(out[1]);
-  FILE* lines = fdopen(out[0], "r");
-  char address[256] = {}, url[256] = {};
-  if (!fgets(address, sizeof address, lines) || !fgets(url, sizeof url, lines)) return 1;
-  address[strcspn(address, "\n")] = url[strcspn(url, "\n")] = 0;
+// Prints the row of one size.
+void print_row(rpc::Agent& agent, BarePing& bare, int64_t bytes, double seconds) {
+  const at::Tensor tensor = bytes ? at::ones({bytes}, at::kByte) : at::Tensor();
+  auto figures = measure(agent, bare, tensor, seconds);
+  const double ours = Figures::quantile(figures.agent_us, 0.5);
+  const double theirs = Figures::quantile(figures.bare_us, 0.5);
+  std::printf("%-10s %14.1f %14.1f %8.2f",
+              bytes ? (std::to_string(bytes >> 20) + " MiB").c_str() : "small", ours, theirs,
+              ours / theirs);
+  const double gib = static_cast<double>(bytes) / (1 << 30) * 1e6;
+  if (bytes) std::printf(" %14.2f %14.2f %8.2f", gib / ours, gib / theirs, theirs / ours);
+  std::printf("\n");
+}
+
+int run(const std::string& transport, double seconds) {
+  using testing_support::ChildProcess;
+  ChildProcess server = ChildProcess::spawn(
+      {.role = {}, .args = {"--serve", transport}, .env = {}, .program = "/proc/self/exe"});
+  const std::string address = server.read_line(Deadline::after(kWait));
+  const std::string url = server.read_line(Deadline::after(kWait));
+
   {
     rpc::Agent agent(options("client/0", transport));
     agent.connect("server/0", address, Deadline::after(kWait));
@@ -210,25 +217,13 @@ int run(const std::string& transport, double seconds, const char* program) {
                 transport.c_str());
     std::printf("%-10s %14s %14s %8s %14s %14s %8s\n", "size", "agent p50 us", "bare p50 us",
                 "ratio", "agent GiB/s", "bare GiB/s", "ratio");
-    for (const int64_t bytes :
-         {int64_t{0}, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20}) {
-      const at::Tensor tensor = bytes ? at::ones({bytes}, at::kByte) : at::Tensor();
-      auto figures = measure(agent, bare, tensor, seconds);
-      const double ours = Figures::quantile(figures.agent_us, 0.5),
-                   theirs = Figures::quantile(figures.bare_us, 0.5);
-      std::printf("%-10s %14.1f %14.1f %8.2f",
-                  bytes ? (std::to_string(bytes >> 20) + " MiB").c_str() : "small", ours, theirs,
-                  ours / theirs);
-      const double gib = static_cast<double>(bytes) / (1 << 30) * 1e6;
-      if (bytes) std::printf(" %14.2f %14.2f %8.2f", gib / ours, gib / theirs, theirs / ours);
-      std::printf("\n");
-    }
+    for (const int64_t bytes : {int64_t{0}, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20})
+      print_row(agent, bare, bytes, seconds);
   }
-  close(in[1]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  fclose(lines);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+
+  // This side closes before the server is told to end.
+  server.close_stdin();
+  return server.wait(Deadline::after(kWait));
 }
 
 }  // namespace
@@ -242,5 +237,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: rpc_bench [uv|shm] [seconds per row]\n");
     return 2;
   }
-  return retort::run(first, argc > 2 ? std::atof(argv[2]) : 3.0, argv[0]);
+  try {
+    return retort::run(first, argc > 2 ? std::atof(argv[2]) : 3.0);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rpc_bench: %s\n", e.what());
+    return 1;
+  }
 }

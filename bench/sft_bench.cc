@@ -18,11 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "base/sizes.h"
 #include "models/checkpoint.h"
 #include "models/memory_estimate.h"
 #include "parallel/device_module.h"
 #include "recipes/losses/linear_cross_entropy.h"
-#include "roles/trainer.h"
+#include "roles/trainer/trainer.h"
 #include "tests/support/memory/peak_memory.h"
 
 namespace retort::bench {
@@ -31,10 +32,21 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string device = "cpu", dtype = "float32";
-  int64_t hidden = 2048, inner = 6144, layers = 16, heads = 16, kv_heads = 8, head_dim = 128,
-          vocab = 151936;
-  int64_t length = 4096, sequences = 2, micro_batches = 1, steps = 10, warmup = 3, threads = 1;
+  std::string device = "cpu";
+  std::string dtype = "float32";
+  int64_t hidden = 2048;
+  int64_t inner = 6144;
+  int64_t layers = 16;
+  int64_t heads = 16;
+  int64_t kv_heads = 8;
+  int64_t head_dim = 128;
+  int64_t vocab = 151936;
+  int64_t length = 4096;
+  int64_t sequences = 2;
+  int64_t micro_batches = 1;
+  int64_t steps = 10;
+  int64_t warmup = 3;
+  int64_t threads = 1;
   int64_t checkpointing_every = 0;
   double peak_tflops = 989;  // dense bf16 of one H200 (its data sheet)
 };
@@ -74,12 +86,12 @@ models::ModelConfig qwen3(const Options& o) {
   config.head_dim = o.head_dim;
   config.qk_norm = true;
   config.tie_word_embeddings = true;
-  config.sliding_window.assign(static_cast<size_t>(o.layers), 0);
+  config.sliding_window.assign(to_size(o.layers), 0);
   return config;
 }
 
 models::PackedTokens batch(const Options& o, int64_t number) {
-  std::vector<std::vector<int32_t>> rows(static_cast<size_t>(o.sequences));
+  std::vector<std::vector<int32_t>> rows(to_size(o.sequences));
   uint64_t state = static_cast<uint64_t>(number) + 1;
   for (auto& row : rows)
     for (int64_t i = 0; i < o.length; ++i) {
@@ -92,7 +104,8 @@ models::PackedTokens batch(const Options& o, int64_t number) {
 // FLOP/s of a square product in the bench's own dtype.
 double measured_rate(at::ScalarType dtype) {
   constexpr int64_t kSize = 1024;
-  const at::Tensor a = at::ones({kSize, kSize}, dtype), b = at::ones({kSize, kSize}, dtype);
+  const at::Tensor a = at::ones({kSize, kSize}, dtype);
+  const at::Tensor b = at::ones({kSize, kSize}, dtype);
   double best = 1e300;
   for (int i = 0; i < 8; ++i) {
     const auto start = Clock::now();
@@ -121,16 +134,68 @@ double seconds_of_step(roles::Trainer& trainer, const std::vector<models::Packed
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Seconds of the measured steps, sorted.
+std::vector<double> timed_steps(roles::Trainer& trainer, const Options& o) {
+  std::vector<models::PackedTokens> batches;
+  for (int64_t i = 0; i < o.micro_batches; ++i)
+    batches.push_back(batch(o, i));
+
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
+    const double step = seconds_of_step(trainer, batches);
+    if (i >= o.warmup) seconds.push_back(step);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+// Bytes that models::estimate_training_memory expects.
+int64_t planned_bytes(const models::ModelConfig& config, const parallel::Layout& layout,
+                      at::ScalarType dtype, const Options& o) {
+  return models::estimate_training_memory(
+             config, {.layout = layout,
+                      .tokens = o.sequences * o.length,
+                      .micro_batches = o.micro_batches,
+                      .dtype_bytes = to_int64(c10::elementSize(dtype)),
+                      .gradient_checkpointing = o.checkpointing_every > 0,
+                      .gradient_checkpointing_every = std::max<int64_t>(1, o.checkpointing_every)})
+      .peak();
+}
+
+// `seconds`: of the steps, sorted. `peak_rate`: FLOP/s.
+void report_rate(const models::ModelConfig& config, const Options& o,
+                 const std::vector<double>& seconds, double peak_rate) {
+  const double median = seconds[seconds.size() / 2];
+  const double tokens = static_cast<double>(o.micro_batches * o.sequences * o.length) / median;
+  std::printf("%.3f s a step (median of %zu; %.3f to %.3f), %.0f tokens/s\n", median,
+              seconds.size(), seconds.front(), seconds.back(), tokens);
+
+  // FLOPs of a token: 6 for each parameter (the tied table is counted once, as the head), and those
+  // of the attention's scores.
+  const auto matrices = static_cast<double>(config.num_parameters());
+  const double attention = static_cast<double>(12 * o.layers * o.heads * o.head_dim * o.length);
+  std::printf(
+      "MFU = tokens/s * (6 P + 12 L heads head_dim T) / peak FLOP/s = %.0f * (%.3g + %.3g) / %.3g "
+      "= %.1f %%\n",
+      tokens, 6 * matrices, attention, peak_rate,
+      100 * tokens * (6 * matrices + attention) / peak_rate);
+  std::printf("  counting causal attention, half of that term: %.1f %%\n",
+              100 * tokens * (6 * matrices + attention / 2) / peak_rate);
+}
+
 int run(const Options& o) {
+  // One rank, on the CPU or on a device.
   const bool cuda = o.device == "cuda";
   const std::shared_ptr<parallel::DeviceModule> module =
       cuda ? parallel::DeviceModule::load() : nullptr;
-  at::set_num_threads(static_cast<int>(o.threads));
+  at::set_num_threads(to_int(o.threads));
   const at::ScalarType dtype = models::parse_dtype(o.dtype);
   parallel::Layout layout;
   if (cuda) layout.device = parallel::Device::kCuda;
   parallel::World world({.role = "student", .layout = layout, .device_module = module});
   const double peak_rate = cuda ? o.peak_tflops * 1e12 : measured_rate(dtype);
+
+  // What memory is counted for begins here.
   const models::ModelConfig config = qwen3(o);
   const testing_support::PeakMemory host;
   models::Decoder decoder = models::Decoder::random(config, 1, dtype, {}, world.device());
@@ -139,48 +204,20 @@ int run(const Options& o) {
                                      std::max<int64_t>(1, o.checkpointing_every));
   roles::Trainer trainer(std::move(decoder), world,
                          {.schedule = {.learning_rate = 1e-4, .max_steps = 1'000'000}});
-  std::vector<models::PackedTokens> batches;
-  for (int64_t i = 0; i < o.micro_batches; ++i)
-    batches.push_back(batch(o, i));
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
-    const double step = seconds_of_step(trainer, batches);
-    if (i >= o.warmup) seconds.push_back(step);
-  }
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
+  const std::vector<double> seconds = timed_steps(trainer, o);
 
   const int64_t peak = cuda ? c10::getDeviceAllocator(c10::kCUDA)
                                   ->getDeviceStats(world.device().index())
                                   .allocated_bytes[0]
                                   .peak
                             : host.peak_bytes();
-  const int64_t plan =
-      models::estimate_training_memory(
-          config, {.layout = layout,
-                   .tokens = o.sequences * o.length,
-                   .micro_batches = o.micro_batches,
-                   .dtype_bytes = static_cast<int64_t>(c10::elementSize(dtype)),
-                   .gradient_checkpointing = o.checkpointing_every > 0,
-                   .gradient_checkpointing_every = std::max<int64_t>(1, o.checkpointing_every)})
-          .peak();
-  const double tokens = static_cast<double>(o.micro_batches * o.sequences * o.length) / median;
-  // The tied table is counted once: as the head.
-  const auto matrices = static_cast<double>(config.num_parameters());
-  const double attention = static_cast<double>(12 * o.layers * o.heads * o.head_dim * o.length);
+  const int64_t plan = planned_bytes(config, layout, dtype, o);
+
   std::printf("Qwen3, %.3f G parameters, %s on %s, %lld x %lld x %lld tokens a step\n",
-              matrices / 1e9, o.dtype.c_str(), world.device().str().c_str(),
-              static_cast<long long>(o.micro_batches), static_cast<long long>(o.sequences),
-              static_cast<long long>(o.length));
-  std::printf("%.3f s a step (median of %zu; %.3f to %.3f), %.0f tokens/s\n", median,
-              seconds.size(), seconds.front(), seconds.back(), tokens);
-  std::printf(
-      "MFU = tokens/s * (6 P + 12 L heads head_dim T) / peak FLOP/s = %.0f * (%.3g + %.3g) / %.3g "
-      "= %.1f %%\n",
-      tokens, 6 * matrices, attention, peak_rate,
-      100 * tokens * (6 * matrices + attention) / peak_rate);
-  std::printf("  counting causal attention, half of that term: %.1f %%\n",
-              100 * tokens * (6 * matrices + attention / 2) / peak_rate);
+              static_cast<double>(config.num_parameters()) / 1e9, o.dtype.c_str(),
+              world.device().str().c_str(), static_cast<long long>(o.micro_batches),
+              static_cast<long long>(o.sequences), static_cast<long long>(o.length));
+  report_rate(config, o, seconds, peak_rate);
   std::printf("peak memory of tensors %.1f MiB, plan %.1f MiB (%+.1f %%)\n",
               static_cast<double>(peak) / 1048576, static_cast<double>(plan) / 1048576,
               100.0 * static_cast<double>(peak - plan) / static_cast<double>(plan));

@@ -25,7 +25,6 @@ set_target_properties(
   PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin
     UNITY_BUILD OFF
-    SKIP_BUILD_RPATH ON
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
 )
@@ -57,7 +56,7 @@ foreach(
   cusparselt
   nvshmem
 )
-  target_link_options(retort_cuda PRIVATE -Wl,-rpath,${_nvidia}/${folder}/lib)
+  set_property(TARGET retort_cuda APPEND PROPERTY BUILD_RPATH ${_nvidia}/${folder}/lib)
 endforeach()
 target_link_options(
   retort_cuda

@@ -35,6 +35,9 @@ function(retort_test name)
     PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF
   )
   add_test(NAME ${name} COMMAND ${name})
+  if(T_LABEL STREQUAL "gpu")
+    set_property(GLOBAL APPEND PROPERTY RETORT_GPU_TESTS ${name}) # RetortPackage.cmake
+  endif()
   set(processors 1)
   if(T_LABEL MATCHES "multiproc|fault")
     set(processors 2) # several processes: not beside another test on a small machine

@@ -38,4 +38,4 @@ target_link_libraries(
   retort_torch
   INTERFACE ${_torch}/lib/libtorch_cpu.so ${_torch}/lib/libc10.so ${_torch}/lib/libgomp.so.1
 )
-target_link_options(retort_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${_torch}/lib)
+target_link_options(retort_torch INTERFACE -Wl,--allow-shlib-undefined)

@@ -7,9 +7,10 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "launch/backends/child_process.h"
 #include "launch/commands/commands.h"
-#include "launch/launch_command.h"
-#include "launch/role_command.h"
+#include "launch/commands/launch.h"
+#include "launch/ranks/rank_command.h"
 #include "launch/version.h"
 
 namespace retort::launch {
@@ -215,7 +216,10 @@ class Program {
     c->add_option("--role", role_.role)->required();
     c->add_option("--rank", role_.rank)->required();
     c->add_option("--run-folder", role_.run_folder)->required();
-    on(c, [this] { return run_role(role_); });
+    on(c, [this] {
+      restore_library_path();
+      return run_role(role_);
+    });
   }
 
   CLI::App app_;

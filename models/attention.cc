@@ -85,26 +85,38 @@ void zero_padding(const Tensor& rows, int64_t num_tokens) {
   if (num_tokens < rows.size(0)) rows.narrow(0, num_tokens, rows.size(0) - num_tokens).zero_();
 }
 
+// Each block saves one tensor, from slot `first` on: the slot of every sequence's first block, and
+// the slot behind the last.
+std::vector<size_t> log_sum_slots(const AttentionPlan& plan, size_t first) {
+  std::vector<size_t> slots{first};
+  for (int64_t s = 0; s < plan.num_sequences(); ++s)
+    slots.push_back(slots.back() + plan.blocks(s).size());
+  return slots;
+}
+
+// Rotation and attention in one node of autograd, by ATen's flash attention for the CPU.
 class FusedAttention : public Function<FusedAttention> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const RopeTable& table, const AttentionPlanPtr& plan) {
+    // The caller gives q and k away: they are rotated where they lie.
     const HeadShape& shape = plan->shape();
     rotate_in_place(q, table, shape.heads, shape.head_dim, 1.0f);
     rotate_in_place(k, table, shape.kv_heads, shape.head_dim, 1.0f);
     Tensor out = at::empty(q.sizes(), q.options());
     zero_padding(out, plan->num_tokens());
-    std::vector<size_t> first_block{0};
-    for (int64_t s = 0; s < plan->num_sequences(); ++s)
-      first_block.push_back(first_block.back() + plan->blocks(s).size());
+
+    // Besides these, backward needs the log-sums of every block.
     variable_list saved{q, k, v, out, table.cos, table.sin};
-    const size_t fixed = saved.size();
-    saved.resize(fixed + first_block.back());
+    const std::vector<size_t> slots = log_sum_slots(*plan, kFixedSlots);
+    saved.resize(slots.back());
+
+    // Each block writes its own rows and its own slot, so that sequences may run in parallel.
     for_each_sequence(plan->num_sequences(), [&](int64_t s) {
-      size_t slot = fixed + first_block[static_cast<size_t>(s)];
+      size_t slot = slots[static_cast<size_t>(s)];
       for (const AttentionBlock& block : plan->blocks(s)) {
-        const int64_t row = plan->begin(s) + block.query_begin,
-                      key_row = plan->begin(s) + block.key_begin;
+        const int64_t row = plan->begin(s) + block.query_begin;
+        const int64_t key_row = plan->begin(s) + block.key_begin;
         auto [result, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(
             query_view(q, row, block.num_queries, shape),
             key_view(k, key_row, block.num_keys, shape),
@@ -114,30 +126,38 @@ class FusedAttention : public Function<FusedAttention> {
         saved[slot++] = log_sums;
       }
     });
+
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["plan"] = c10::IValue::make_capsule(plan);
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    // What forward saved.
     const variable_list saved = ctx->get_saved_variables();
     const auto plan =
         c10::static_intrusive_pointer_cast<AttentionPlan>(ctx->saved_data["plan"].toCapsule());
     const HeadShape& shape = plan->shape();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
+    const Tensor& q = saved[0];
+    const Tensor& k = saved[1];
+    const Tensor& v = saved[2];
+    const Tensor& out = saved[3];
     const RopeTable table{saved[4], saved[5]};
+    const std::vector<size_t> slots = log_sum_slots(*plan, kFixedSlots);
     const Tensor dout = grads[0].contiguous();
+
+    // A query stands in one block; a key may stand in several, whose gradients add up.
     Tensor dq = at::empty(q.sizes(), q.options());
     zero_padding(dq, plan->num_tokens());
-    Tensor dk = at::zeros(k.sizes(), k.options()), dv = at::zeros(v.sizes(), v.options());
-    std::vector<size_t> first_block{6};
-    for (int64_t s = 0; s < plan->num_sequences(); ++s)
-      first_block.push_back(first_block.back() + plan->blocks(s).size());
+    Tensor dk = at::zeros(k.sizes(), k.options());
+    Tensor dv = at::zeros(v.sizes(), v.options());
+
+    // ATen's gradient of k and v has a row for each query head: the heads of a group are summed.
     for_each_sequence(plan->num_sequences(), [&](int64_t s) {
-      size_t slot = first_block[static_cast<size_t>(s)];
+      size_t slot = slots[static_cast<size_t>(s)];
       for (const AttentionBlock& block : plan->blocks(s)) {
-        const int64_t row = plan->begin(s) + block.query_begin,
-                      key_row = plan->begin(s) + block.key_begin;
+        const int64_t row = plan->begin(s) + block.query_begin;
+        const int64_t key_row = plan->begin(s) + block.key_begin;
         auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
             query_view(dout, row, block.num_queries, shape),
             query_view(q, row, block.num_queries, shape),
@@ -152,10 +172,15 @@ class FusedAttention : public Function<FusedAttention> {
             .add_(shape.group() == 1 ? gv.squeeze(1) : gv.sum(1));
       }
     });
+
+    // The gradients of the rotated q and k become those of the ones given.
     rotate_in_place(dq, table, shape.heads, shape.head_dim, -1.0f);
     rotate_in_place(dk, table, shape.kv_heads, shape.head_dim, -1.0f);
     return {dq, dk, dv, Tensor(), Tensor()};
   }
+
+ private:
+  static constexpr size_t kFixedSlots = 6;  // q, k, v, out, cos, sin: saved before the log-sums
 };
 
 // One block by ATen's own attention: q [n, heads, d], k and v [m, kv_heads, d] -> [n, heads * d].
@@ -185,8 +210,8 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   std::vector<Tensor> parts;
   for (int64_t s = 0; s < plan->num_sequences(); ++s) {
     for (const AttentionBlock& block : plan->blocks(s)) {
-      const int64_t row = plan->begin(s) + block.query_begin,
-                    key_row = plan->begin(s) + block.key_begin;
+      const int64_t row = plan->begin(s) + block.query_begin;
+      const int64_t key_row = plan->begin(s) + block.key_begin;
       parts.push_back(plain_block(q3.narrow(0, row, block.num_queries),
                                   k3.narrow(0, key_row, block.num_keys),
                                   v3.narrow(0, key_row, block.num_keys), block, shape));
@@ -233,23 +258,26 @@ const Tensor& AttentionPlan::cu_seqlens_on(const at::Device& device) {
   return device_cu_seqlens_;
 }
 
-// One block: queries [begin, length) over keys [first, length) of which those between prefix and
-// begin are masked.
+// One block of queries [begin, length) over keys [first, length); the keys between prefix and begin
+// are masked.
 void AttentionPlan::add_fork(const Fork& fork, int64_t length, const at::TensorOptions& options) {
   const int64_t queries = length - fork.begin;
   const int64_t first =
       window_ > 0 ? std::min(std::max<int64_t>(0, fork.prefix - window_ + 1), fork.begin) : 0;
   Tensor made =
       at::full({queries, length - first}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
+
+  // Open to query i: the prefix, and its own continuation up to itself, both inside the window.
   auto* row = made.mutable_data_ptr<float>();
   for (int64_t i = 0; i < queries; ++i, row += length - first) {
-    const int64_t position = fork.prefix + i,
-                  oldest = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
+    const int64_t position = fork.prefix + i;
+    const int64_t oldest = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
     for (int64_t key = std::max(first, oldest); key < fork.prefix; ++key)
       row[key - first] = 0.0f;
     for (int64_t j = std::max<int64_t>(0, oldest - fork.prefix); j <= i; ++j)
       row[fork.begin + j - first] = 0.0f;
   }
+
   blocks_.back().push_back(
       {fork.begin, queries, first, length - first, false, made.to(options.device())});
 }
@@ -262,8 +290,8 @@ void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options)
   }
   const int64_t step = std::max<int64_t>(window_, 128);
   for (int64_t begin = 0; begin < length; begin += step) {
-    const int64_t end = std::min(begin + step, length),
-                  key_begin = std::max<int64_t>(0, begin - window_ + 1);
+    const int64_t end = std::min(begin + step, length);
+    const int64_t key_begin = std::max<int64_t>(0, begin - window_ + 1);
     AttentionBlock block{begin, end - begin, key_begin, end - key_begin, false, {}};
     if (block.num_queries > 1)
       block.mask = mask(block.num_queries, block.num_keys, begin - key_begin, options);

@@ -16,14 +16,19 @@
 namespace retort::models {
 
 struct HeadShape {
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
   int64_t group() const { return heads / kv_heads; }
 };
 
 // A run of queries of one sequence and the keys that any of them sees. Offsets count from the
 // sequence's first token.
 struct AttentionBlock {
-  int64_t query_begin = 0, num_queries = 0, key_begin = 0, num_keys = 0;
+  int64_t query_begin = 0;
+  int64_t num_queries = 0;
+  int64_t key_begin = 0;
+  int64_t num_keys = 0;
   bool causal = false;  // square and causal, no mask needed
   // [num_queries, num_keys] fp32, 0 or -inf; undefined: every query sees every key
   at::Tensor mask;

@@ -15,7 +15,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kMaxFlashHeadDim = 256, kFlashHeadDimStep = 8;
+constexpr int64_t kMaxFlashHeadDim = 256;
+constexpr int64_t kFlashHeadDimStep = 8;
 constexpr int64_t kCausalFromTopLeft = 1;  // of _efficient_attention_forward's mask types
 
 bool is_half(const Tensor& x) {
@@ -49,7 +50,8 @@ Tensor repeat_heads(const Tensor& x, int64_t group) {
 Tensor efficient(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionPlanPtr& plan,
                  double scale) {
   const Tensor& offsets = plan->cu_seqlens_on(q.device());
-  const int64_t longest = plan->max_length(), group = plan->shape().group();
+  const int64_t longest = plan->max_length();
+  const int64_t group = plan->shape().group();
   const auto result = at::_efficient_attention_forward(
       q.unsqueeze(0), repeat_heads(k, group).unsqueeze(0), repeat_heads(v, group).unsqueeze(0),
       /*bias=*/std::nullopt, offsets, offsets, longest, longest, /*dropout_p=*/0.0,
@@ -70,7 +72,8 @@ bool has_device_kernel(const Tensor& q, const AttentionPlan& plan) {
 Tensor device_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
                         const AttentionPlanPtr& plan) {
   const HeadShape& shape = plan->shape();
-  const int64_t tokens = plan->num_tokens(), padding = q.size(0) - tokens;
+  const int64_t tokens = plan->num_tokens();
+  const int64_t padding = q.size(0) - tokens;
   const Tensor q3 = rotate(q.view({-1, shape.heads, shape.head_dim}), table).narrow(0, 0, tokens);
   const Tensor k3 =
       rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table).narrow(0, 0, tokens);

@@ -68,6 +68,21 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
   }
 }
 
+// This rank's slice as it lies in the file, not copied.
+at::Tensor mapped_slice(const SafetensorsReader& reader, const ParameterSpec& spec,
+                        const fs::path& folder) {
+  const auto dim = static_cast<size_t>(spec.shard.dim);
+  const at::Tensor mapped =
+      reader.get(spec.name).narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
+  if (!at::isFloatingType(mapped.scalar_type())) {
+    throw Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + spec.name + "' holds " +
+                                          c10::toString(mapped.scalar_type()) +
+                                          ", expected floating-point numbers")
+        .with("tensor", spec.name);
+  }
+  return mapped;
+}
+
 }  // namespace
 
 Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement,
@@ -78,22 +93,18 @@ Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placeme
                          << ": keys without a meaning here, kept as they are: "
                          << join(config.unknown_keys);
   }
+
+  // Every process checks the whole model, so that all of them refuse a bad folder alike.
   const SafetensorsReader reader(folder);
   check_names(reader, parameter_specs(config), config, folder);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {
-    const auto dim = static_cast<size_t>(spec.shard.dim);
-    const at::Tensor mapped =
-        reader.get(spec.name).narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
-    if (!at::isFloatingType(mapped.scalar_type())) {
-      throw Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + spec.name + "' holds " +
-                                            c10::toString(mapped.scalar_type()) +
-                                            ", expected floating-point numbers")
-          .with("tensor", spec.name);
-    }
+    const at::Tensor mapped = mapped_slice(reader, spec, folder);
     at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
-    tensors.emplace_back(spec.name, copy.copy_(mapped));
+    copy.copy_(mapped);
+    tensors.emplace_back(spec.name, std::move(copy));
   }
+
   Decoder decoder(std::move(config), std::move(tensors), placement);
   decoder.set_shard_bytes(reader.sharded() ? reader.largest_shard_bytes() : 0);
   return decoder;

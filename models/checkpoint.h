@@ -15,9 +15,10 @@
 
 namespace retort::models {
 
-// Loads config and weights; each slice that the placement holds is read by mmap and converted to
-// `dtype` one by one (peak: this rank's part plus one slice), into the memory of `device`. Unknown
-// config keys are logged once. kInvalidArgument / kCorrupt / kMismatch naming file and tensor.
+// Loads config and weights into the memory of `device`. Unknown config keys are logged once.
+// Memory: each slice of the placement is read by mmap and converted to `dtype` one by one; at most
+// this rank's part plus one slice.
+// Errors: kInvalidArgument, kCorrupt and kMismatch, naming file and tensor.
 Decoder load_decoder(const std::filesystem::path& folder, at::ScalarType dtype,
                      const Placement& placement = {}, at::Device device = at::kCPU);
 
@@ -29,19 +30,21 @@ struct CheckpointPart {
   std::vector<parallel::TensorPiece> pieces;
 };
 
-// Writes config.json, weights (in the dtype `file_dtype`; shards over 5 GiB) and copies the
-// tokenizer and generation files (tokenizer.json, tokenizer_config.json, special_tokens_map.json,
-// chat_template.jinja, generation_config.json, vocab.json, merges.txt, added_tokens.json) of
-// `tokenizer_source`, so that transformers loads the folder as is. Writes into `folder`, which must
-// exist (callers wrap it in write_folder_atomically). A checkpoint that was sharded or single stays
-// so. For a whole model in one process; else the three steps are taken apart: one process calls
-// create_safetensors, every process writes its decoder_part, one process calls
-// write_decoder_description.
+// Writes config.json, the weights (in the dtype `file_dtype`, in shards when they exceed 5 GiB) and
+// copies the tokenizer and generation files (tokenizer.json, tokenizer_config.json,
+// special_tokens_map.json, chat_template.jinja, generation_config.json, vocab.json, merges.txt,
+// added_tokens.json, tokenizer.model) of `tokenizer_source`, so that transformers loads the folder
+// as is. A checkpoint that was sharded or single stays so. `folder` must exist (callers wrap this
+// in write_folder_atomically).
+// Use: for a whole model in one process. Else in three steps: one process calls create_safetensors,
+// every process writes the pieces of its decoder_part with a SafetensorsSliceWriter, one process
+// calls write_decoder_description.
 void save_decoder(const Decoder& decoder, at::ScalarType file_dtype,
                   const std::filesystem::path& tokenizer_source,
                   const std::filesystem::path& folder);
-// The weights: the files of the whole model, and the slices that this rank counts
-// (ParameterShard::counted; they alias the parameters). One dp rank writes them. Folder: "".
+// The weights: the files of the whole model, and the slices that this rank writes
+// (ParameterShard::counted; they alias the parameters). Only one dp rank writes its part. Its
+// folder is "".
 CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype);
 void write_decoder_description(const Decoder& decoder, at::ScalarType file_dtype,
                                const std::filesystem::path& tokenizer_source,

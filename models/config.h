@@ -16,14 +16,21 @@ enum class Family { kLlama, kMistral, kQwen2, kQwen3 };
 struct Rope {
   std::string type = "default";  // default | linear | llama3
   double theta = 10000.0;
-  double factor = 1.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
 };
 
 struct ModelConfig {
   Family family = Family::kLlama;
-  int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0;
-  int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
@@ -36,7 +43,8 @@ struct ModelConfig {
   // per layer; 0 = full attention; token i sees j with j > i - window
   std::vector<int64_t> sliding_window;
   std::string torch_dtype = "float32";  // of the file: float32 | bfloat16 | float16
-  int64_t bos_token_id = -1, pad_token_id = -1;
+  int64_t bos_token_id = -1;
+  int64_t pad_token_id = -1;
   // of generation_config.json where the folder has one that names them
   std::vector<int64_t> eos_token_ids;
   // the whole config.json as read, so that unknown keys are written back

@@ -4,36 +4,24 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <numbers>
-#include <sstream>
 
 #include "base/error.h"
-#include "base/random.h"
+#include "models/decoder_parameters.h"
 #include "models/functions.h"
 #include "models/gemm.h"
 #include "models/layers.h"
-#include "models/parameter_specs.h"
 #include "models/tensor_parallel.h"
 
 namespace retort::models {
 namespace {
 
 using at::Tensor;
-
-std::string shape_text(at::IntArrayRef shape) {
-  std::ostringstream text;
-  text << shape;
-  return text.str();
-}
 
 void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
   const std::vector<int64_t>& cu = tokens.cu_seqlens;
@@ -61,27 +49,16 @@ void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
   }
 }
 
-// N(0, std) from the counter-based generator (Box-Muller), element i of tensor `index`.
-Tensor random_normal(const std::vector<int64_t>& shape, double std, uint64_t seed, uint64_t index) {
-  Tensor tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
-  auto* out = tensor.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < tensor.numel(); i += 2) {
-    const auto at = static_cast<uint64_t>(i);
-    const double radius = std * std::sqrt(-2.0 * std::log(random_uniform(seed, index, at)));
-    const double angle = 2.0 * std::numbers::pi * random_uniform(seed, index, at + 1);
-    out[i] = static_cast<float>(radius * std::cos(angle));
-    if (i + 1 < tensor.numel()) out[i + 1] = static_cast<float>(radius * std::sin(angle));
-  }
-  return tensor;
-}
+Tensor residual_sum(const Residual& x) { return x.delta.defined() ? x.sum + x.delta : x.sum; }
 
 }  // namespace
 
 struct Decoder::Impl {
-  // A layer and which of `parameters` are its own.
+  // A layer and its parameters, [begin, end) of `parameters`.
   struct Layer {
     LayerWeights weights;
-    size_t begin = 0, end = 0;
+    size_t begin = 0;
+    size_t end = 0;
     int64_t index = 0;  // in the whole model
     int64_t window = 0;
   };
@@ -103,6 +80,8 @@ struct Decoder::Impl {
   parallel::VocabShard vocab() const;
   int64_t padded_tokens(const PackedTokens& tokens) const;
   Tensor embed(const PackedTokens& tokens) const;
+  HeadShape head_shape() const;
+  bool recomputes(const Layer& layer) const;
   Tensor forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const;
 };
 
@@ -147,12 +126,12 @@ parallel::VocabShard Decoder::Impl::vocab() const {
 }
 
 int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
-  const int64_t rows = padded_rows(tokens.num_tokens()),
-                ranks = tp.sequence ? placement.tp_size() : 1;
+  const int64_t rows = padded_rows(tokens.num_tokens());
+  const int64_t ranks = tp.sequence ? placement.tp_size() : 1;
   return (rows + ranks - 1) / ranks * ranks;
 }
 
-// Rows of the embedding, zeros for the padding: they stay apart from every sequence and are cut off
+// Rows of the embedding, and zeros for the padding: no sequence sees the padding, and it is cut off
 // at the end.
 Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
   const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
@@ -160,12 +139,18 @@ Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
     return padding > 0 ? at::constant_pad_nd(x, {0, 0, 0, padding}) : x;
   };
   if (!tp.active()) return pad(at::embedding(embedding, tokens.input_ids, config.pad_token_id));
-  const int64_t begin = vocab().begin, rows = embedding.size(0);
-  if (rows == 0)  // attached to the empty weight: every rank takes part in the backward pass
+
+  // A rank without rows still depends on its empty weight: every rank takes part in the backward
+  // pass.
+  const int64_t begin = vocab().begin;
+  const int64_t rows = embedding.size(0);
+  if (rows == 0)
     return leave_block(
         pad(at::zeros({tokens.num_tokens(), config.hidden_size}, embedding.options()) +
             embedding.sum()),
         tp);
+
+  // Each id is one rank's; the others give zeros, and the sum over the ranks is the embedding.
   const Tensor local = tokens.input_ids - begin;
   const Tensor elsewhere = (local < 0).logical_or(local >= rows);
   const bool pads_here = config.pad_token_id >= begin && config.pad_token_id < begin + rows;
@@ -174,40 +159,53 @@ Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
   return leave_block(pad(found.masked_fill(elsewhere.unsqueeze(1), 0)), tp);
 }
 
+// Of this rank's heads.
+HeadShape Decoder::Impl::head_shape() const {
+  const int64_t ranks = placement.tp_size();
+  return {config.num_attention_heads / ranks,
+          std::max<int64_t>(1, config.num_key_value_heads / ranks), config.head_dim};
+}
+
+// Whether backward computes the layer again.
+bool Decoder::Impl::recomputes(const Layer& layer) const {
+  return checkpointing_every > 0 && layer.index % checkpointing_every == 0 &&
+         c10::GradMode::is_enabled();
+}
+
 Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Tensor& input) const {
+  // The tokens where the parameters are. The gate waits for parameters that arrive late.
   const PackedTokens tokens{given.input_ids.to(device()), given.positions.to(device()),
                             given.cu_seqlens, given.forks};
-  const int64_t count = tokens.num_tokens(), padding = padded_tokens(tokens) - count;
+  const int64_t count = tokens.num_tokens();
+  const int64_t padding = padded_tokens(tokens) - count;
   const auto use = [&](size_t begin, size_t end) {
     if (gate) gate(begin, end);
   };
+
+  // The residual stream that enters the chunk, and the rotary tables of all its rows.
   if (placement.first(chunk)) use(0, 1);
   Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
   const Tensor positions =
       padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
-  const int64_t ranks = placement.tp_size();
-  const HeadShape shape{config.num_attention_heads / ranks,
-                        std::max<int64_t>(1, config.num_key_value_heads / ranks), config.head_dim};
-  std::map<int64_t, AttentionPlanPtr> plans;
   LayerInputs inputs{&config, rope_table(positions, inverse_frequencies), {}, tp};
+
+  // Layers with the same window share an attention plan.
+  std::map<int64_t, AttentionPlanPtr> plans;
   for (const Layer& layer : chunks.at(static_cast<size_t>(chunk))) {
     AttentionPlanPtr& plan = plans[layer.window];
     if (!plan) {
-      plan = c10::make_intrusive<AttentionPlan>(shape, tokens.cu_seqlens, tokens.forks,
+      plan = c10::make_intrusive<AttentionPlan>(head_shape(), tokens.cu_seqlens, tokens.forks,
                                                 layer.window, x.sum.options());
     }
     inputs.plan = plan;
     use(layer.begin, layer.end);
-    if (checkpointing_every > 0 && layer.index % checkpointing_every == 0 &&
-        c10::GradMode::is_enabled()) {
-      x = {layer_forward_checkpointed(layer.weights, inputs,
-                                      x.delta.defined() ? x.sum + x.delta : x.sum),
-           {}};
-    } else {
-      x = layer_forward(layer.weights, inputs, x);
-    }
+    x = recomputes(layer)
+            ? Residual{layer_forward_checkpointed(layer.weights, inputs, residual_sum(x)), {}}
+            : layer_forward(layer.weights, inputs, x);
   }
-  if (!placement.last(chunk)) return x.delta.defined() ? x.sum + x.delta : x.sum;
+  if (!placement.last(chunk)) return residual_sum(x);
+
+  // The end of the pipeline: the final norm, on every rank, without the padding.
   use(chunks.back().empty() ? 0 : chunks.back().back().end, parameters.size());
   const Tensor out = enter_block(norm_residual(x, final_norm, config.rms_norm_eps).second, tp);
   return padding > 0 ? out.narrow(0, 0, count) : out;
@@ -218,38 +216,7 @@ Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>>
     : impl_(std::make_unique<Impl>()) {
   impl_->config = std::move(config);
   impl_->placement = placement;
-  std::map<std::string, Tensor> given;
-  for (auto& [name, tensor] : tensors) {
-    if (!given.emplace(name, tensor).second)
-      throw Error(ErrorCode::kMismatch, "a parameter is given twice").with("tensor", name);
-  }
-  at::ScalarType dtype = at::kFloat;
-  for (const ParameterSpec& spec : parameter_specs(impl_->config, placement)) {
-    const auto it = given.find(spec.name);
-    if (it == given.end())
-      throw Error(ErrorCode::kMismatch, "the model's tensor '" + spec.name + "' is missing")
-          .with("tensor", spec.name);
-    Tensor value = it->second;
-    if (value.sizes() != at::IntArrayRef(spec.shape)) {
-      throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' has shape " +
-                                            shape_text(value.sizes()) + ", expected here " +
-                                            shape_text(spec.shape))
-          .with("tensor", spec.name);
-    }
-    if (impl_->parameters.empty()) dtype = value.scalar_type();
-    if (value.scalar_type() != dtype || !at::isFloatingType(dtype)) {
-      throw Error(ErrorCode::kMismatch, "the parameters must share one floating dtype")
-          .with("tensor", spec.name);
-    }
-    RETORT_CHECK(!value.is_inference()) << spec.name << " is an inference tensor";
-    impl_->parameters.push_back({spec.name, value.contiguous(), spec.shard});
-    given.erase(it);
-  }
-  if (!given.empty()) {
-    throw Error(ErrorCode::kMismatch,
-                "tensor '" + given.begin()->first + "' does not belong to this model")
-        .with("tensor", given.begin()->first);
-  }
+  impl_->parameters = match_parameters(impl_->config, placement, tensors);
   impl_->bind();
 }
 
@@ -260,27 +227,7 @@ Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype,
                         Placement placement, at::Device device) {
   const c10::InferenceMode ordinary(false);
-  std::map<std::string, uint64_t> index;  // of each tensor in the whole model
-  for (const ParameterSpec& spec : parameter_specs(config))
-    index.emplace(spec.name, index.size());
-  std::vector<std::pair<std::string, Tensor>> tensors;
-  for (const ParameterSpec& spec : parameter_specs(config, placement)) {
-    Tensor value;
-    const auto options = at::TensorOptions().dtype(at::kFloat);
-    switch (spec.kind) {
-      case ParameterKind::kMatrix:
-        value =
-            random_normal(spec.shard.shape, config.initializer_range, seed, index.at(spec.name));
-        if (spec.shape != spec.shard.shape) {  // a copy: a view would keep the whole matrix alive
-          const int64_t size = spec.shape[static_cast<size_t>(spec.shard.dim)];
-          value = value.narrow(spec.shard.dim, spec.shard.begin, size).clone();
-        }
-        break;
-      case ParameterKind::kNorm: value = at::ones(spec.shape, options); break;
-      case ParameterKind::kBias: value = at::zeros(spec.shape, options); break;
-    }
-    tensors.emplace_back(spec.name, value.to(device, dtype));
-  }
+  auto tensors = random_parameters(config, placement, seed, dtype, device);
   return Decoder(std::move(config), std::move(tensors), placement);
 }
 

@@ -24,15 +24,17 @@ struct Head {
   parallel::VocabShard vocab;
 };
 
-// This process's part of a model: all of it, or by `placement` a slice of each layer and a run of
-// the layers (or several). Parameters carry their Hugging Face names
-// ("model.layers.0.self_attn.q_proj.weight"); a tied head has one tensor. Shape legend: N packed
-// tokens, H hidden_size, V vocab_size; R rows of the residual stream: N padded, and with sequence
-// parallelism the tp'th part of that. Threads: compute only. Collectives: on the placement's tp
-// group only; every member calls forward and hidden with the same tokens. In a forward pass two
-// all-reduces of [R, H] a layer and one for the embedding, in backward two a layer and one for the
-// final hidden states; with sequence parallelism reduce-scatters and all-gathers in their place
-// (models/tensor_parallel.h).
+// This process's part of a model: all of it, or by `placement` a slice of each layer and one or
+// several runs of the layers. Parameters carry their Hugging Face names
+// ("model.layers.0.self_attn.q_proj.weight"); a tied head has one tensor.
+// Shapes: N packed tokens, H hidden_size, V vocab_size, R rows of the residual stream on this rank.
+// R is N rounded up (padded_rows in models/gemm.h); with sequence parallelism it is the rank's
+// equal share of N rounded up to a multiple of tp.
+// Collectives: on the placement's tp group only; every member calls forward and hidden with the
+// same tokens. In a forward pass two all-reduces of [R, H] a layer and one for the embedding, in
+// backward two a layer and one for the final hidden states; with sequence parallelism
+// reduce-scatters and all-gathers in their place (models/tensor_parallel.h).
+// Threads: compute only.
 class Decoder {
  public:
   // `tensors`: every parameter of the placement by its Hugging Face name, already in the computing
@@ -51,16 +53,17 @@ class Decoder {
 
   const ModelConfig& config() const;  // of the whole model
   const Placement& placement() const;
-  // The whole depth (pp 1): [N, H] after the final norm, on every tp rank. With autograd if the
-  // parameters require grad and grad mode is on; then the gradient that comes back is what this
-  // rank's rows of the head contribute, and its sum over tp is taken inside.
+  // The whole depth, for a placement without pipeline stages: [N, H] after the final norm, the same
+  // on every tp rank. With autograd if the parameters require grad and grad mode is on: a caller
+  // returns the gradient that its rows of the head contribute, and backward sums it over tp.
   at::Tensor hidden(const PackedTokens& tokens) const;
-  // One chunk of a pipeline stage. `input`: what the chunk before gave [R, H], undefined for the
-  // first. Returns the residual stream [R, H], of the last chunk what hidden() returns.
+  // One chunk of a pipeline stage. `input`: the residual stream [R, H] that the chunk before
+  // returned; undefined for the first chunk. Returns the residual stream [R, H]; the last chunk
+  // returns what hidden() does.
   at::Tensor forward(int64_t chunk, const PackedTokens& tokens, const at::Tensor& input) const;
-  // R of `tokens`.
+  // R of the shapes above, for `tokens`.
   int64_t residual_rows(const PackedTokens& tokens) const;
-  // Where the pipeline ends; the weight is the embedding when tied.
+  // On the last pipeline stage only. The weight is the embedding when tied.
   Head head() const;
   at::Tensor head_weight() const;  // head().weight
   // fp32 logits [N, V] of hidden states (inputs upcast to fp32) of a model in one piece. For eval
@@ -70,18 +73,18 @@ class Decoder {
   // In a fixed order (embedding first, head last); tied head not repeated.
   std::vector<parallel::NamedParameter> parameters() const;
   at::ScalarType dtype() const;
-  // of the parameters; what forward passes take on another device is copied there
+  // Of the parameters. Tokens on another device are copied there.
   at::Device device() const;
   void set_requires_grad(bool value);
   // Recompute layers in backward instead of keeping their activations (Chen et al. 2016): every
   // layer, or those of the whole model whose number `every` divides. The same bits either way.
   void set_gradient_checkpointing(bool value, int64_t every = 1);
-  // Called before parameters [begin, end) of parameters() are read, so that they may arrive late.
-  // Empty: they are there.
+  // Called in a forward pass before parameters [begin, end) of parameters() are read; it returns
+  // when their values have arrived. Empty: they are always there.
   using ParameterGate = std::function<void(size_t begin, size_t end)>;
   void set_parameter_gate(ParameterGate gate);
-  // How the checkpoint's weights lay on disk: 0 one file, else the data bytes of its largest shard.
-  // save_decoder keeps it.
+  // How the weights of the checkpoint were stored: 0 in one file, else in shards of at most this
+  // many data bytes. save_decoder writes them likewise.
   uint64_t shard_bytes() const;
   void set_shard_bytes(uint64_t bytes);
 

@@ -27,7 +27,8 @@ class ColumnLinear : public Function<ColumnLinear> {
   // Lists must be at::TensorList: Function tracks no gradient through any other container.
   static variable_list forward(AutogradContext* ctx, const Tensor& x, at::TensorList weights,
                                at::TensorList biases, const TensorParallel& tp) {
-    variable_list saved{x}, outputs;
+    variable_list saved{x};
+    variable_list outputs;
     const Tensor input = tp.active() && tp.sequence ? gather_rows(x, tp) : x;
     for (size_t i = 0; i < weights.size(); ++i) {
       saved.push_back(weights[i]);
@@ -40,37 +41,48 @@ class ColumnLinear : public Function<ColumnLinear> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    // The input and the weights, in the order of forward's arguments.
     const variable_list saved = ctx->get_saved_variables();
-    const auto holder = ctx->saved_data.find("tp");
-    const TensorParallel tp =
-        holder == ctx->saved_data.end() ? TensorParallel{} : from_ivalue(holder->second);
     const size_t count = saved.size() - 1;
     const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
+    const TensorParallel tp = saved_tensor_parallel(ctx);
     const Tensor input = tp.active() && tp.sequence ? gather_rows(saved[0], tp) : saved[0];
+
+    // One place for each argument of forward: x, weights, biases, tp. dx is the sum over the
+    // layers.
     variable_list result(1 + count + biases + 1);
     for (size_t i = 0; i < count; ++i) {
       if (!grads[i].defined()) continue;
       const Tensor grad = grads[i].contiguous();
-      if (ctx->needs_input_grad(0)) {
-        Tensor dx = linear_grad_input(grad, saved[1 + i]);
-        if (result[0].defined()) {
-          result[0].add_(dx);
-        } else {
-          result[0] = std::move(dx);
-        }
-      }
+      if (ctx->needs_input_grad(0)) add_gradient(result[0], linear_grad_input(grad, saved[1 + i]));
       if (ctx->needs_input_grad(1 + i)) result[1 + i] = linear_grad_weight(grad, input);
       if (i < biases && ctx->needs_input_grad(1 + count + i)) result[1 + count + i] = grad.sum(0);
     }
+
+    // The other ranks' rows of the weights contribute to dx too.
     if (tp.active() && ctx->needs_input_grad(0)) result[0] = sum_input_gradient(result[0], tp);
     return result;
+  }
+
+ private:
+  static TensorParallel saved_tensor_parallel(AutogradContext* ctx) {
+    const auto found = ctx->saved_data.find("tp");
+    return found == ctx->saved_data.end() ? TensorParallel{} : from_ivalue(found->second);
+  }
+  static void add_gradient(Tensor& sum, Tensor part) {
+    if (sum.defined()) {
+      sum.add_(part);
+    } else {
+      sum = std::move(part);
+    }
   }
 };
 
 class RmsNorm : public Function<RmsNorm> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, double eps) {
-    const int64_t width = x.size(-1), rows = width == 0 ? 0 : x.numel() / width;
+    const int64_t width = x.size(-1);
+    const int64_t rows = width == 0 ? 0 : x.numel() / width;
     Tensor y = at::empty(x.sizes(), x.options());
     Tensor rstd = at::empty({rows}, x.options());
     rms_norm_forward(in(x), in(weight), out(y), out(rstd), rows, width, static_cast<float>(eps));
@@ -94,7 +106,8 @@ class AddRmsNorm : public Function<AddRmsNorm> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& a, const Tensor& b,
                                const Tensor& weight, double eps) {
-    const int64_t rows = a.size(0), width = a.size(1);
+    const int64_t rows = a.size(0);
+    const int64_t width = a.size(1);
     Tensor sum = at::empty(a.sizes(), a.options());
     Tensor y = at::empty(a.sizes(), a.options());
     Tensor rstd = at::empty({rows}, a.options());
@@ -145,7 +158,7 @@ Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return weight * (wide * at::rsqrt(variance + eps)).to(x.scalar_type());
 }
 
-// Holds the body for backward; Function's saved_data carries it as a capsule.
+// Carries the body to backward in Function's saved_data, as a capsule.
 struct BodyHolder : torch::CustomClassHolder {
   explicit BodyHolder(LayerBody b) : body(std::move(b)) {}
   LayerBody body;
@@ -167,7 +180,10 @@ class Checkpointed : public Function<Checkpointed> {
     const variable_list saved = ctx->get_saved_variables();
     const auto holder =
         c10::static_intrusive_pointer_cast<BodyHolder>(ctx->saved_data["body"].toCapsule());
-    variable_list inputs, wanted;
+
+    // The arguments again as leaves, cut off from the graph outside.
+    variable_list inputs;
+    variable_list wanted;
     std::vector<size_t> position;
     for (size_t i = 0; i < saved.size(); ++i) {
       Tensor leaf = saved[i].detach();
@@ -178,6 +194,8 @@ class Checkpointed : public Function<Checkpointed> {
       }
       inputs.push_back(leaf);
     }
+
+    // The body a second time, now with gradients.
     at::AutoGradMode with_grad(true);
     const Tensor y = holder->body(inputs[0], variable_list(inputs.begin() + 1, inputs.end()));
     const variable_list found =

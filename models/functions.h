@@ -15,14 +15,16 @@ namespace retort::models {
 
 // Linear layers that read the same input (q, k, v; gate, up): one pass over dx in backward.
 // `biases` is empty or has one for each weight. With tensor parallelism the weights are this rank's
-// rows and x is what enter_block takes: its mapping is part of this one, so that a gathered input
-// is not kept for backward but gathered again (one all-gather more on tp).
+// rows, and enter_block is done inside: x is what enter_block takes.
+// Collectives: those of enter_block; with `sequence` one all-gather more in backward, which gathers
+// the input again rather than keep it.
 std::vector<at::Tensor> column_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                       const std::vector<at::Tensor>& biases,
                                       const TensorParallel& tp = {});
 // A linear layer that closes a block (o_proj, down_proj). `bias` may be undefined. With tensor
-// parallelism the weight is this rank's columns, the result is leave_block's, and the whole bias is
-// added once, after the sum.
+// parallelism the weight is this rank's columns, and leave_block is done inside; the bias, whole on
+// every rank, is added after its sum.
+// Collectives: those of leave_block.
 at::Tensor row_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const TensorParallel& tp = {});
 

@@ -5,10 +5,10 @@
 
 namespace retort::models {
 
-// fp32 products on the CPU go to oneDNN (measured on an AMD EPYC: 2.2 times the rate of the BLAS in
-// the wheel), small ones and other dtypes and devices to ATen. oneDNN compiles a kernel for each
-// new shape (about 3 ms), so callers keep the number of different row counts small: see
-// padded_rows().
+// fp32 products on the CPU go to oneDNN (measured on an AMD EPYC: 2.2 times the rate of LibTorch's
+// BLAS), small ones and other dtypes and devices to ATen. oneDNN compiles a kernel for each new
+// shape (about 3 ms), so callers keep the number of different row counts small: see padded_rows().
+
 // x w^T + b
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 // g w

@@ -11,6 +11,8 @@ std::vector<Completion> generate(const Decoder& decoder,
                                  const GenerateOptions& options,
                                  const std::function<void(size_t, int32_t)>& on_token) {
   if (prompts.empty()) return {};
+
+  // An engine with room for every sequence of a batch at its full length.
   int64_t longest = 0;
   for (const auto& prompt : prompts)
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
@@ -19,10 +21,12 @@ std::vector<Completion> generate(const Decoder& decoder,
   engine_options.max_tokens_per_step =
       std::max<int64_t>(engine_options.max_tokens_per_step, options.max_batch);
   engine_options.validate();
-  const int64_t block = engine_options.block_tokens,
-                tokens = longest + std::max<int64_t>(0, options.max_new_tokens);
+  const int64_t block = engine_options.block_tokens;
+  const int64_t tokens = longest + std::max<int64_t>(0, options.max_new_tokens);
   const int64_t sequences = std::min(options.max_batch, static_cast<int64_t>(prompts.size()));
   engine_options.num_blocks = sequences * ((tokens + block - 1) / block);
+
+  // One request for all prompts, so that sample ids are 0, 1, ...
   GenerationCallbacks callbacks;
   if (on_token)
     callbacks.on_token = [&](size_t sample, int32_t token, float) { on_token(sample, token); };

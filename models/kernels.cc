@@ -115,7 +115,10 @@ void rotate_row(float* __restrict x, const float* __restrict cos, const float* _
     float* b = a + half;
 #pragma omp simd
     for (int64_t i = 0; i < half; ++i) {
-      const float c = cos[i], s = sign * sin[i], u = a[i], v = b[i];
+      const float c = cos[i];
+      const float s = sign * sin[i];
+      const float u = a[i];
+      const float v = b[i];
       a[i] = u * c - v * s;
       b[i] = v * c + u * s;
     }
@@ -184,7 +187,8 @@ void swiglu_backward(const float* dout, const float* gate, const float* up, floa
 
 void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
                  int64_t head_dim, float sign) {
-  const int64_t half = head_dim / 2, width = heads * head_dim;
+  const int64_t half = head_dim / 2;
+  const int64_t width = heads * head_dim;
   at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n)
       rotate_row(x + n * width, cos + n * half, sin + n * half, heads, half, sign);

@@ -42,8 +42,9 @@ struct LayerWeights {
   std::array<at::Tensor, static_cast<size_t>(LayerTensor::kCount)> tensors;
   const at::Tensor& operator[](LayerTensor t) const { return tensors[static_cast<size_t>(t)]; }
   at::Tensor& operator[](LayerTensor t) { return tensors[static_cast<size_t>(t)]; }
-  // The defined tensors in order, and weights with those replaced.
+  // The defined tensors, in order.
   std::vector<at::Tensor> list() const;
+  // These weights with `list` in the place of list().
   LayerWeights with(const std::vector<at::Tensor>& list) const;
 };
 
@@ -55,8 +56,8 @@ struct LayerInputs {
   TensorParallel tp;
 };
 
-// The residual stream is carried as a sum not yet formed, so that the addition is fused with the
-// norm that follows.
+// The residual stream as an addition that is not yet done: the norm that follows does both in one
+// pass over memory.
 struct Residual {
   at::Tensor sum;    // [R, H]
   at::Tensor delta;  // [R, H], undefined before the first layer
@@ -66,7 +67,8 @@ Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, c
 // sum + delta and its norm.
 std::pair<at::Tensor, at::Tensor> norm_residual(const Residual& x, const at::Tensor& weight,
                                                 double eps);
-// As layer_forward without a cache, keeping only the layer's input for backward.
+// The residual stream after the layer, sum + delta of layer_forward. Of its activations only the
+// input is kept; backward computes the layer again.
 at::Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs,
                                       const at::Tensor& x);
 

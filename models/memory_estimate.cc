@@ -13,7 +13,7 @@ namespace retort::models {
 namespace {
 
 constexpr int64_t kFloatBytes = 4;
-constexpr int64_t kMaxScatters = 4;  // reductions of GradBuckets whose arrivals are held at once
+constexpr int64_t kMaxScatters = 4;  // reductions of GradBuckets that may be in flight at once
 
 // The sizes of one tensor-parallel rank's slice, in elements of a row.
 struct Slice {
@@ -41,7 +41,8 @@ struct Slice {
 
 // The rows of a micro-batch: padded, and those of the residual stream.
 struct Rows {
-  int64_t all = 0, residual = 0;
+  int64_t all = 0;
+  int64_t residual = 0;
 
   explicit Rows(const TrainingSizes& sizes) {
     const int64_t ranks = sizes.layout.sequence_parallel ? sizes.layout.tp : 1;
@@ -73,6 +74,7 @@ class Estimate {
  public:
   Estimate(const ModelConfig& config, const TrainingSizes& sizes)
       : config_(config), sizes_(sizes), slice_(config, sizes.layout.tp), rows_(sizes) {
+    // The layers of this stage, and which of them backward computes again.
     const Placement placement{
         .pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
     for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
@@ -82,6 +84,8 @@ class Estimate {
             sizes.gradient_checkpointing && i % sizes.gradient_checkpointing_every == 0 ? 1 : 0);
     }
     layers_ = static_cast<int64_t>(again_.size());
+
+    // The embedding before them, the final norm and a head of its own behind them.
     first_ = sizes.stage == 0;
     last_ = sizes.stage == sizes.layout.pp - 1;
     layer_parameters_ = slice_.layer_parameters(config);
@@ -115,11 +119,15 @@ class Estimate {
   Slice slice_;
   Rows rows_;
   std::vector<char> again_;  // of this stage's layers: 1 if it is computed again
-  int64_t layers_ = 0, layer_parameters_ = 0, before_layers_ = 0, after_layers_ = 0;
-  bool first_ = false, last_ = false;
+  int64_t layers_ = 0;
+  int64_t layer_parameters_ = 0;
+  int64_t before_layers_ = 0;
+  int64_t after_layers_ = 0;
+  bool first_ = false;
+  bool last_ = false;
 };
 
-// What sharded reductions of the gradients that are there hold until it is summed.
+// What sharded reductions of so many gradient elements have received and not yet summed.
 int64_t Estimate::arrivals(int64_t gradient_elements) const {
   const parallel::Layout& l = sizes_.layout;
   if (!l.distributed_optimizer || l.dp == 1) return 0;
@@ -151,6 +159,7 @@ int64_t Estimate::in_layer_backward(int64_t index) const {
 }
 
 TrainingMemory Estimate::result() const {
+  // All the time, and between forward and backward.
   const parallel::Layout& l = sizes_.layout;
   const int64_t count = parameters();
   TrainingMemory memory;
@@ -162,9 +171,11 @@ TrainingMemory Estimate::result() const {
   const int64_t chunks = chunks_in_flight(sizes_);
   memory.activations = kept(layers_) * chunks / l.virtual_pp;
 
+  // The largest of the moments of a step: in the loss, in the backward pass of the last layer.
   int64_t most = memory.activations + (last_ ? in_loss() : 0);
   if (layers_ > 0) most = std::max(most, memory.activations + in_layer_backward(layers_ - 1));
-  // The last micro-batch, whose backward sends gradients while activations go.
+
+  // The last micro-batch, whose backward pass sends gradients while it frees activations.
   for (int64_t done = 0; done < layers_; ++done)
     most = std::max(most, kept(layers_ - done) + in_layer_backward(layers_ - done - 1) +
                               arrivals(after_layers_ + done * layer_parameters_));

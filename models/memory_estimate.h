@@ -17,7 +17,7 @@ struct TrainingSizes {
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;  // Decoder::set_gradient_checkpointing
   int64_t bucket_bytes = 40 << 20;           // of gradients, as Trainer::Options
-  // of the chunk of logits that a loss forms at once, at most
+  // at most, of the chunk of logits that a loss forms at once
   int64_t logits_bytes = 16 << 20;
 };
 
@@ -27,14 +27,14 @@ struct TrainingMemory {
   // All the time: P local parameters.
   int64_t parameters = 0;  // P * dtype_bytes
   int64_t gradients = 0;   // P * 4: the accumulated sums
-  // P * 8, 4 more beside parameters of 2 bytes; with the distributed optimizer the dp'th part
+  // P * 8, and beside parameters of 2 bytes P * 12; with the distributed optimizer 1 / dp of that
   int64_t optimizer = 0;
-  // Between forward and backward: layer_bytes * layers for each micro-batch that is in flight, or
-  // the inputs of layers that are computed again.
+  // Between forward and backward, for each micro-batch in flight: layer_bytes of every layer, or
+  // where a layer is computed again its input only.
   int64_t activations = 0;
-  // The most that stands beside these at one time: the loss with its chunk of logits, dH and dW;
-  // the backward pass of a layer (and its activations, computed again); what arrives in sharded
-  // reductions.
+  // The most that is there besides at one time: the loss with its chunk of logits, dH and dW; the
+  // backward pass of a layer (and its activations, computed again); what sharded reductions
+  // receive.
   int64_t temporary = 0;
   int64_t layer_bytes = 0;  // what one layer keeps of a micro-batch without checkpointing
 

@@ -8,15 +8,17 @@
 
 namespace retort::models {
 
-// Where a sequence forks: its tokens [begin, length) continue its first `prefix` tokens, not those
-// between. They see the prefix and themselves, and their positions go on from `prefix`. begin 0:
-// the sequence does not fork.
+// Where a sequence forks: its tokens [begin, length) continue its first `prefix` tokens, not the
+// tokens between. They see the prefix and one another, and their positions go on from `prefix`.
+// begin 0: the sequence does not fork.
 struct Fork {
-  int64_t prefix = 0, begin = 0;
+  int64_t prefix = 0;
+  int64_t begin = 0;
 };
 
 // N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and
-// causal inside a block, but for forks: two continuations of one beginning, which is computed once.
+// causal inside a block. A sequence with a fork holds two continuations of one beginning, which is
+// computed once; neither continuation sees the other.
 struct PackedTokens {
   at::Tensor input_ids;             // [N] int64
   at::Tensor positions;             // [N] int64, restart at 0 in every sequence
@@ -33,10 +35,7 @@ struct PackedTokens {
 // in host memory.
 at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions);
 
-// From rows of different lengths.
+// From rows of different lengths, in their order.
 PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows);
-// From a padded batch: input_ids [B, T] and attention_mask [B, T] (1 = token); padding may be on
-// either side. The order of the tokens is that of the rows; positions count tokens, not padding.
-PackedTokens pack_padded(const at::Tensor& input_ids, const at::Tensor& attention_mask);
 
 }  // namespace retort::models

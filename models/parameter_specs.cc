@@ -38,13 +38,17 @@ class SpecList {
 };
 
 void SpecList::cut(ParameterSpec& spec, Split split) const {
-  const int64_t ranks = placement_.tp_size(), rank = placement_.tp_rank();
+  const int64_t ranks = placement_.tp_size();
+  const int64_t rank = placement_.tp_rank();
   parallel::ParameterShard& shard = spec.shard;
+  // `shape` becomes that of the slice, `shard` says where the slice lies in the whole tensor.
   const auto slice = [&](int64_t dim, int64_t begin, int64_t size) {
     shard.dim = dim;
     shard.begin = begin;
     spec.shape[static_cast<size_t>(dim)] = size;
   };
+
+  // A gradient is partial where a rank sees only some of the rows or heads that use the tensor.
   switch (split) {
     case Split::kNone:
     case Split::kPerHead:
@@ -62,19 +66,25 @@ void SpecList::cut(ParameterSpec& spec, Split split) const {
       break;
     }
     case Split::kVocab: {
-      const int64_t total = spec.shape[0], begin = parallel::vocab_begin(total, ranks, rank);
+      const int64_t total = spec.shape[0];
+      const int64_t begin = parallel::vocab_begin(total, ranks, rank);
       slice(0, begin, parallel::vocab_end(total, ranks, rank) - begin);
       break;
     }
   }
+
+  // Of copies of the same slice one rank counts, so that norms and checkpoints take each once.
   shard.counted = rank % shard.copies == 0;
 }
 
 void SpecList::add_layer(int64_t layer) {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
+  const int64_t hidden = config_.hidden_size;
+  const int64_t inner = config_.intermediate_size;
   const int64_t q_size = config_.num_attention_heads * config_.head_dim;
   const int64_t kv_size = config_.num_key_value_heads * config_.head_dim;
+
+  // By their names inside the layer. The bias of a row-parallel layer is whole on every rank.
   const auto norm = [&](const std::string& name, int64_t size, Split split) {
     add(prefix + name + ".weight", {size}, ParameterKind::kNorm, split);
   };
@@ -85,6 +95,8 @@ void SpecList::add_layer(int64_t layer) {
       add(prefix + name + ".bias", {out}, ParameterKind::kBias,
           split == Split::kColumns ? Split::kNone : split);
   };
+
+  // Attention: column-parallel q, k and v, row-parallel o_proj (Shoeybi et al. 2019).
   norm("input_layernorm", hidden, Split::kNone);
   linear("self_attn.q_proj", q_size, hidden, config_.attention_bias, Split::kRows);
   linear("self_attn.k_proj", kv_size, hidden, config_.attention_bias, Split::kKeyValue);
@@ -94,6 +106,8 @@ void SpecList::add_layer(int64_t layer) {
     norm("self_attn.k_norm", config_.head_dim, Split::kPerHead);
   }
   linear("self_attn.o_proj", hidden, q_size, config_.attention_out_bias, Split::kColumns);
+
+  // MLP: column-parallel gate and up, row-parallel down_proj.
   norm("post_attention_layernorm", hidden, Split::kNone);
   linear("mlp.gate_proj", inner, hidden, config_.mlp_bias, Split::kRows);
   linear("mlp.up_proj", inner, hidden, config_.mlp_bias, Split::kRows);
@@ -106,8 +120,11 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
   placement.validate(config);
   const std::vector<int64_t> table{config.vocab_size, config.hidden_size};
   const std::string embedding = "model.embed_tokens.weight";
-  const bool tied = config.tie_word_embeddings && placement.pp > 1;  // held by two stages
+  // The first and the last stage then have a copy of the table each.
+  const bool tied = config.tie_word_embeddings && placement.pp > 1;
   SpecList list(config, placement);
+
+  // In the order of Decoder::parameters().
   if (placement.first()) {
     list.add(embedding, table, ParameterKind::kMatrix, Split::kVocab);
     list.back().shard.tied_stages = tied;
@@ -117,6 +134,8 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
     for (int64_t layer = begin; layer < end; ++layer)
       list.add_layer(layer);
   }
+
+  // The end of the pipeline. A tied head is counted where the embedding is.
   if (placement.last(placement.virtual_pp - 1)) {
     list.add("model.norm.weight", {config.hidden_size}, ParameterKind::kNorm, Split::kNone);
     if (!config.tie_word_embeddings) {

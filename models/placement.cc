@@ -17,8 +17,10 @@ Placement Placement::of(parallel::World& world) {
 }
 
 std::pair<int64_t, int64_t> Placement::layers(int64_t num_layers, int64_t chunk) const {
-  const int64_t runs = pp * virtual_pp, run = chunk * pp + stage, each = num_layers / runs,
-                longer = num_layers % runs;
+  const int64_t runs = pp * virtual_pp;
+  const int64_t run = chunk * pp + stage;
+  const int64_t each = num_layers / runs;
+  const int64_t longer = num_layers % runs;
   const auto begin = [&](int64_t r) { return r * each + std::min(r, longer); };
   return {begin(run), begin(run + 1)};
 }
@@ -28,6 +30,7 @@ void Placement::validate(const ModelConfig& config) const {
 }
 
 void check_layout(const parallel::Layout& layout, const ModelConfig& config) {
+  // Tensor parallelism: each rank takes as many heads and as much of the MLP as the others.
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "world.tp " + std::to_string(layout.tp) + " " + what);
   };
@@ -42,6 +45,8 @@ void check_layout(const parallel::Layout& layout, const ModelConfig& config) {
   if (kv % layout.tp != 0 && layout.tp % kv != 0)
     refuse("and num_key_value_heads " + std::to_string(kv) +
            " of the model: one must be a multiple of the other");
+
+  // Pipeline parallelism: no stage without a layer.
   if (config.num_hidden_layers < layout.pp * layout.virtual_pp)
     throw Error(
         ErrorCode::kInvalidArgument,

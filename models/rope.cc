@@ -20,10 +20,12 @@ at::Tensor rope_inverse_frequencies(const Rope& rope, int64_t head_dim) {
   const at::Tensor frequencies = at::reciprocal(at::pow(at::Scalar(rope.theta), exponents));
   if (rope.type == "linear") return frequencies / rope.factor;
   if (rope.type != "llama3") return frequencies;
-  // Long wavelengths are slowed down by `factor`, short ones kept, those between are interpolated.
+
+  // Llama 3: long wavelengths are slowed down by `factor`, short ones kept, those between are
+  // interpolated.
   const auto context = static_cast<double>(rope.original_max_position_embeddings);
-  const double longest_kept = context / rope.high_freq_factor,
-               shortest_scaled = context / rope.low_freq_factor;
+  const double longest_kept = context / rope.high_freq_factor;
+  const double shortest_scaled = context / rope.low_freq_factor;
   const at::Tensor wavelength = at::reciprocal(frequencies) * (2.0 * std::numbers::pi);
   const at::Tensor scaled = frequencies / rope.factor;
   const at::Tensor smooth = (at::reciprocal(wavelength) * context - rope.low_freq_factor) /
@@ -41,9 +43,10 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
 
 at::Tensor rotate(const at::Tensor& x, const RopeTable& table) {
   const int64_t half = x.size(-1) / 2;
-  const at::Tensor cos = table.cos.to(x.scalar_type()).unsqueeze(1),
-                   sin = table.sin.to(x.scalar_type()).unsqueeze(1);
-  const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
+  const at::Tensor cos = table.cos.to(x.scalar_type()).unsqueeze(1);
+  const at::Tensor sin = table.sin.to(x.scalar_type()).unsqueeze(1);
+  const at::Tensor first = x.narrow(-1, 0, half);
+  const at::Tensor second = x.narrow(-1, half, half);
   return at::cat({first * cos - second * sin, second * cos + first * sin}, -1);
 }
 

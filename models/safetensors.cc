@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -105,6 +106,7 @@ struct SafetensorsReader::Impl {
     }
     largest_shard_bytes = std::max(largest_shard_bytes, bytes);
   }
+  void open_shards(const std::filesystem::path& folder);
 
   const std::pair<const std::string, std::shared_ptr<Shard>>& find(const std::string& name) const {
     const auto it = tensors.find(name);
@@ -115,39 +117,46 @@ struct SafetensorsReader::Impl {
   }
 };
 
-SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
-    : impl_(std::make_shared<Impl>()) {
-  if (!std::filesystem::is_directory(path)) {
-    impl_->open(path, [](const std::string&) { return true; });
-    return;
-  }
-  if (std::filesystem::exists(path / "model.safetensors")) {
-    impl_->open(path / "model.safetensors", [](const std::string&) { return true; });
-    return;
-  }
-  const std::filesystem::path index = path / "model.safetensors.index.json";
+void SafetensorsReader::Impl::open_shards(const std::filesystem::path& folder) {
+  const std::filesystem::path index = folder / "model.safetensors.index.json";
   if (!std::filesystem::exists(index)) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        path.string() + ": neither model.safetensors nor model.safetensors.index.json is there")
-        .with("folder", path.string());
+        folder.string() + ": neither model.safetensors nor model.safetensors.index.json is there")
+        .with("folder", folder.string());
   }
-  impl_->sharded = true;
+
+  // Of each shard the tensors that the index places there: another shard may have them too.
+  sharded = true;
   const std::map<std::string, std::string> map = read_index(index);
-  std::map<std::string, bool> files;
+  std::set<std::string> files;
   for (const auto& [name, file] : map)
-    files[file] = true;
-  for (const auto& [file, unused] : files) {
-    if (!std::filesystem::exists(path / file))
+    files.insert(file);
+  for (const std::string& file : files) {
+    if (!std::filesystem::exists(folder / file))
       corrupt(index, "its shard '" + file + "' is missing");
-    impl_->open(path / file, [&](const std::string& name) {
+    open(folder / file, [&](const std::string& name) {
       const auto it = map.find(name);
       return it != map.end() && it->second == file;
     });
   }
+
+  // An index may claim more than the shards have.
   for (const auto& [name, file] : map) {
-    if (!impl_->tensors.contains(name))
-      corrupt(path / file, "the index says that it holds tensor '" + name + "', it does not");
+    if (!tensors.contains(name))
+      corrupt(folder / file, "the index says that it holds tensor '" + name + "', it does not");
+  }
+}
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
+    : impl_(std::make_shared<Impl>()) {
+  const auto all = [](const std::string&) { return true; };
+  if (!std::filesystem::is_directory(path)) {
+    impl_->open(path, all);
+  } else if (std::filesystem::exists(path / "model.safetensors")) {
+    impl_->open(path / "model.safetensors", all);
+  } else {
+    impl_->open_shards(path);
   }
 }
 
@@ -188,7 +197,7 @@ const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
 bool SafetensorsReader::sharded() const { return impl_->sharded; }
 uint64_t SafetensorsReader::largest_shard_bytes() const { return impl_->largest_shard_bytes; }
 
-// Checked against the tensor's shape.
+// The piece's shape is checked against the tensor's.
 SliceRuns SafetensorsReader::Impl::runs_of(const parallel::TensorPiece& piece) const {
   const auto& [key, shard] = find(piece.name);
   const TensorEntry& entry = shard->header.tensors.at(key);
@@ -205,7 +214,7 @@ at::Tensor SafetensorsReader::get(const parallel::TensorPiece& wanted) const {
   const SliceRuns runs = impl_->runs_of(wanted);
   const int64_t count = wanted.values.numel();
   const at::Tensor whole = get(wanted.name);
-  if (runs.together(wanted.begin, count))
+  if (runs.contiguous(wanted.begin, count))
     return whole.reshape({-1}).narrow(0, runs.place(wanted.begin), count);
   parallel::TensorPiece copy = wanted;
   copy.values = at::empty({count}, whole.options());
@@ -218,6 +227,8 @@ void SafetensorsReader::read_piece(parallel::TensorPiece& piece) const {
   const auto& [key, shard] = impl_->find(piece.name);
   const TensorEntry& entry = shard->header.tensors.at(key);
   const int64_t count = piece.values.numel();
+
+  // Values of the file's dtype are copied as bytes, without any LibTorch operation.
   if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu()) {
     const size_t size = c10::elementSize(entry.dtype);
     const std::byte* from = shard->file->bytes().data() + entry.begin;
@@ -228,6 +239,8 @@ void SafetensorsReader::read_piece(parallel::TensorPiece& piece) const {
     });
     return;
   }
+
+  // Another dtype or device: LibTorch converts.
   const at::NoGradGuard no_grad;
   const at::Tensor flat = get(piece.name).reshape({-1});
   runs.visit(piece.begin, count, [&](int64_t whole, int64_t own, int64_t length) {

@@ -37,6 +37,14 @@ uint64_t natural(const json& value, const std::filesystem::path& path, const std
   return value.get<uint64_t>();
 }
 
+at::ScalarType parse_dtype_name(const json& dtype, const std::string& name,
+                                const std::filesystem::path& path) {
+  const auto known = std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                                  [&](const auto& candidate) { return dtype == candidate.first; });
+  if (known == std::end(kDtypes)) corrupt(path, name, "unknown dtype " + dtype.dump());
+  return known->second;
+}
+
 TensorEntry parse_entry(const json& value, const std::string& name,
                         const std::filesystem::path& path, uint64_t data_start,
                         uint64_t data_size) {
@@ -45,16 +53,14 @@ TensorEntry parse_entry(const json& value, const std::string& name,
     corrupt(path, name, "expected an object with dtype, shape and data_offsets");
   }
   TensorEntry entry;
-  const json& dtype = value["dtype"];
-  const auto known = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                  [&](const auto& candidate) { return dtype == candidate.first; });
-  if (known == std::end(kDtypes)) corrupt(path, name, "unknown dtype " + dtype.dump());
-  entry.dtype = known->second;
+  entry.dtype = parse_dtype_name(value["dtype"], name, path);
   const json& shape = value["shape"];
   const json& offsets = value["data_offsets"];
   if (!shape.is_array() || shape.size() > 8)
     corrupt(path, name, "the shape is not a list of at most 8 sizes");
   if (!offsets.is_array() || offsets.size() != 2) corrupt(path, name, "data_offsets is not a pair");
+
+  // The product of the sizes is checked before it is formed: it must not overflow.
   uint64_t bytes = c10::elementSize(entry.dtype);
   for (const json& dim : shape) {
     const uint64_t size = natural(dim, path, name, "the shape");
@@ -65,6 +71,8 @@ TensorEntry parse_entry(const json& value, const std::string& name,
     bytes *= size;
     entry.shape.push_back(static_cast<int64_t>(size));
   }
+
+  // The range must lie in the file and have the size that shape and dtype need.
   const uint64_t begin = natural(offsets[0], path, name, "data_offsets");
   const uint64_t end = natural(offsets[1], path, name, "data_offsets");
   if (begin > end || end > data_size) {
@@ -77,6 +85,8 @@ TensorEntry parse_entry(const json& value, const std::string& name,
             "data_offsets span " + std::to_string(end - begin) + " bytes, shape and dtype need " +
                 std::to_string(bytes));
   }
+
+  // Offsets in the file count from the end of the header, ours from the start of the file.
   entry.begin = data_start + begin;
   entry.end = data_start + end;
   return entry;
@@ -124,10 +134,8 @@ json parse_json(std::string_view text, const std::filesystem::path& path) {
   return header;
 }
 
-}  // namespace
-
-SafetensorsHeader parse_safetensors_header(std::string_view file,
-                                           const std::filesystem::path& path) {
+// A file begins with its header's length as 8 bytes, little-endian.
+uint64_t header_length(std::string_view file, const std::filesystem::path& path) {
   if (file.size() < 8) corrupt(path, "", "shorter than the 8 bytes of the header's length");
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i)
@@ -138,19 +146,34 @@ SafetensorsHeader parse_safetensors_header(std::string_view file,
                 std::to_string(file.size() - 8) + " after the length (limit " +
                 std::to_string(kMaxHeaderBytes) + ")");
   }
+  return length;
+}
+
+std::map<std::string, std::string> parse_metadata(const json& value,
+                                                  const std::filesystem::path& path) {
+  if (!value.is_object()) corrupt(path, "", "__metadata__ is not an object");
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, text] : value.items()) {
+    if (!text.is_string()) corrupt(path, "", "__metadata__ holds something that is not a string");
+    metadata.emplace(key, text.get<std::string>());
+  }
+  return metadata;
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors_header(std::string_view file,
+                                           const std::filesystem::path& path) {
+  const uint64_t length = header_length(file, path);
   const json parsed = parse_json(file.substr(8, length), path);
   const uint64_t data_start = 8 + length;
   SafetensorsHeader header;
   for (const auto& [name, value] : parsed.items()) {
-    if (name != "__metadata__") {
+    if (name == "__metadata__") {
+      header.metadata = parse_metadata(value, path);
+    } else {
       header.tensors.emplace(name,
                              parse_entry(value, name, path, data_start, file.size() - data_start));
-      continue;
-    }
-    if (!value.is_object()) corrupt(path, "", "__metadata__ is not an object");
-    for (const auto& [key, text] : value.items()) {
-      if (!text.is_string()) corrupt(path, "", "__metadata__ holds something that is not a string");
-      header.metadata.emplace(key, text.get<std::string>());
     }
   }
   check_layout(header.tensors, path, data_start, file.size());

@@ -23,7 +23,8 @@ uint64_t bytes_of(const TensorInfo& tensor) {
 
 void sort_for_file(std::vector<TensorInfo>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    const size_t left = c10::elementSize(a.dtype), right = c10::elementSize(b.dtype);
+    const size_t left = c10::elementSize(a.dtype);
+    const size_t right = c10::elementSize(b.dtype);
     return left != right ? left > right : a.name < b.name;
   });
 }
@@ -38,6 +39,7 @@ std::string shard_name(size_t index, size_t count) {
 
 SafetensorsLayout::SafetensorsLayout(std::vector<TensorInfo> tensors,
                                      const std::map<std::string, std::string>& metadata) {
+  // The header's offsets count from the end of the header.
   sort_for_file(tensors);
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -52,11 +54,15 @@ SafetensorsLayout::SafetensorsLayout(std::vector<TensorInfo> tensors,
     RETORT_CHECK(added) << "tensor " << tensor.name << " is given twice";
     offset = end;
   }
+
+  // The header's length as 8 bytes, little-endian, then the header, filled up to a multiple of 8.
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   for (size_t i = 0; i < 8; ++i)
     head_ += static_cast<char>(text.size() >> (8 * i));
   head_ += text;
+
+  // From here on offsets count from the start of the file.
   for (auto& [name, entry] : tensors_) {
     entry.begin += head_.size();
     entry.end += head_.size();
@@ -72,8 +78,11 @@ SafetensorsFiles SafetensorsFiles::one(std::string name, SafetensorsLayout layou
 
 SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors,
                                          const SafetensorsWriteOptions& options) {
+  // A shard is closed when the next tensor would exceed its limit.
   std::vector<std::vector<TensorInfo>> shards(1);
-  uint64_t in_shard = 0, total = 0, elements = 0;
+  uint64_t in_shard = 0;
+  uint64_t total = 0;
+  uint64_t elements = 0;
   for (const TensorInfo& tensor : tensors) {
     const uint64_t bytes = bytes_of(tensor);
     if (in_shard > 0 && in_shard + bytes > options.max_shard_bytes) {
@@ -87,6 +96,8 @@ SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors,
   }
   if (shards.size() == 1 && !options.always_index)
     return one("model.safetensors", SafetensorsLayout(std::move(shards[0]), options.metadata));
+
+  // The shards, and an index of which tensor lies in which.
   SafetensorsFiles files;
   std::map<std::string, std::string> map;
   for (size_t i = 0; i < shards.size(); ++i) {

@@ -21,7 +21,8 @@ struct TensorInfo {
 struct TensorEntry {
   at::ScalarType dtype;
   std::vector<int64_t> shape;
-  uint64_t begin = 0, end = 0;  // bytes from the start of the file
+  uint64_t begin = 0;  // bytes from the start of the file
+  uint64_t end = 0;
 };
 
 // One file. Its tensors stand widest elements first, then by name: every tensor is aligned, and the

@@ -62,6 +62,7 @@ SafetensorsSliceWriter::Target& SafetensorsSliceWriter::find(const parallel::Ten
 }
 
 void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
+  // Both checks come before the first byte.
   Target& target = find(piece);
   const SliceRuns runs = slice_runs(piece);
   const int64_t count = piece.values.numel();
@@ -69,7 +70,8 @@ void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
   SharedFile& file = target.open();
   const TensorEntry& entry = target.layout->tensors().at(piece.name);
   const size_t size = c10::elementSize(entry.dtype);
-  // Elements [begin, begin + length) of the slice.
+
+  // Writes `values` as elements [begin, begin + length) of the slice.
   const auto put = [&](const at::Tensor& values, int64_t begin, int64_t length) {
     const auto* data = static_cast<const std::byte*>(values.const_data_ptr());
     runs.visit(begin, length, [&](int64_t whole, int64_t own, int64_t n) {
@@ -77,6 +79,8 @@ void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
                  {data + static_cast<size_t>(own) * size, static_cast<size_t>(n) * size});
     });
   };
+
+  // Values of the file's dtype are written as they lie, others through a buffer.
   if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu()) {
     put(piece.values, piece.begin, count);
   } else {

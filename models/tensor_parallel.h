@@ -9,26 +9,25 @@
 
 namespace retort::models {
 
-// n ranks hold a slice of every layer each. Between the blocks the residual stream is whole on
-// every rank, or, with `sequence`, each holds its n-th of the rows (whose number n divides).
+// Each of n ranks has a slice of every layer. Between attention and MLP blocks every rank has the
+// whole residual stream, or, with `sequence`, an n-th of its rows (n divides their number).
 struct TensorParallel {
   parallel::Group* group = nullptr;
   bool sequence = false;
   bool active() const { return group != nullptr && group->size() > 1; }
 };
 
-// Rows of the residual stream -> the input of column-parallel layers [R, H] on every rank.
-//   forward: nothing | sequence: one all-gather;  backward: one all-reduce | sequence: one
-//       reduce-scatter;  on tp, R * H elements.
+// Rows of the residual stream -> the input of column-parallel layers, [R, H] on every rank.
+// Collectives: on tp, of R * H elements: forward none, backward one all-reduce; with `sequence`
+// forward one all-gather, backward one reduce-scatter.
 at::Tensor enter_block(const at::Tensor& x, const TensorParallel& tp);
-// The ranks' parts of the output of a row-parallel layer or of the embedding, [R, H] each, -> rows
-// of the residual stream: their sum.
-//   forward: one all-reduce (in place: `y` must be a fresh result) | sequence: one reduce-scatter;
-//       backward: nothing | sequence: one
-//   all-gather;  on tp, R * H elements.
+// The ranks' parts of the output of a row-parallel layer or of the embedding, [R, H] each, -> their
+// sum as rows of the residual stream. An all-reduce is in place: `y` must be a fresh result.
+// Collectives: on tp, of R * H elements: forward one all-reduce, backward none; with `sequence`
+// forward one reduce-scatter, backward one all-gather.
 at::Tensor leave_block(const at::Tensor& y, const TensorParallel& tp);
 
-// The same without autograd.
+// The collectives of these mappings, without autograd.
 // all-gather: [R/n, H] -> [R, H]
 at::Tensor gather_rows(const at::Tensor& x, const TensorParallel& tp);
 // reduce-scatter: [R, H] -> [R/n, H]

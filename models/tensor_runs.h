@@ -16,12 +16,13 @@ struct SliceRuns {
   int64_t first = 0;   // where the first run begins
   int64_t total = 1;   // elements of the slice
 
-  // Where element `i` of the slice lies in the whole, and whether it and the next count - 1 lie
-  // together. 0 where there is none.
+  // Where element `i` of the slice lies in the whole; 0 for the end of the slice, or of an empty
+  // one.
   int64_t place(int64_t i) const {
     return run == 0 || i == total ? 0 : first + i / run * stride + i % run;
   }
-  bool together(int64_t begin, int64_t count) const {
+  // Whether elements [begin, begin + count) of the slice lie in one run.
+  bool contiguous(int64_t begin, int64_t count) const {
     return count == 0 || begin % run + count <= run;
   }
 
@@ -41,13 +42,15 @@ struct SliceRuns {
 // made it is wrong.
 inline SliceRuns slice_runs(const parallel::TensorPiece& piece) {
   const auto dims = static_cast<int64_t>(piece.shape.size());
-  SliceRuns runs;
   RETORT_CHECK(piece.slice_shape.size() == piece.shape.size() &&
                (dims == 0 || (piece.dim >= 0 && piece.dim < dims)))
       << piece.name;
+
+  // From the dimension of the cut on, everything inside one index of it lies together.
+  SliceRuns runs;
   for (int64_t d = 0; d < dims; ++d) {
-    const int64_t whole = piece.shape[static_cast<size_t>(d)],
-                  slice = piece.slice_shape[static_cast<size_t>(d)];
+    const int64_t whole = piece.shape[static_cast<size_t>(d)];
+    const int64_t slice = piece.slice_shape[static_cast<size_t>(d)];
     const int64_t offset = d == piece.dim ? piece.offset : 0;
     RETORT_CHECK(offset >= 0 && slice >= 0 && offset + slice <= whole &&
                  (d == piece.dim || slice == whole))
@@ -58,7 +61,12 @@ inline SliceRuns slice_runs(const parallel::TensorPiece& piece) {
     runs.stride *= whole;
     runs.first = d == piece.dim ? offset : runs.first * whole;
   }
-  if (runs.run == runs.stride) runs.run = runs.stride = std::max<int64_t>(1, runs.total);
+  if (runs.run == runs.stride) {  // no gap between the runs: they are one
+    runs.run = std::max<int64_t>(1, runs.total);
+    runs.stride = runs.run;
+  }
+
+  // The piece is a range of the slice.
   RETORT_CHECK(piece.values.dim() == 1 && piece.values.is_contiguous() && piece.begin >= 0 &&
                piece.begin + piece.values.numel() <= runs.total)
       << piece.name;

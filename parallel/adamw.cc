@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
+#include "base/sizes.h"
 #include "parallel/detail/one_device.h"
 
 namespace retort::parallel {
@@ -20,11 +21,11 @@ bool needs_master(const at::Tensor& parameter) { return parameter.scalar_type() 
 void check_parameter(const NamedParameter& p, const NamedParameter& first) {
   detail::check_device(p, first);
   const at::Tensor& v = p.value;
+  const at::ScalarType dtype = v.scalar_type();
   const char* problem = nullptr;
   if (!v.is_contiguous())
     problem = "is not contiguous";
-  else if (v.scalar_type() != at::kFloat && v.scalar_type() != at::kBFloat16 &&
-           v.scalar_type() != at::kHalf)
+  else if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     problem = "has an unsupported dtype, expected float32, bfloat16 or float16";
   if (problem != nullptr)
     throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);
@@ -46,6 +47,39 @@ void check_options(const AdamW::Options& o) {
 struct UpdateGroup {
   std::vector<at::Tensor> values, grads, exp_avg, exp_avg_sq, steps;
 };
+
+// One call of torch's fused kernel for all tensors of the group.
+void update(const UpdateGroup& g, double learning_rate, double weight_decay,
+            const AdamW::Options& options) {
+  if (g.values.empty()) return;
+  at::_fused_adamw_(g.values, g.grads, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
+                    learning_rate, options.beta1, options.beta2, weight_decay, options.eps,
+                    /*amsgrad=*/false, /*maximize=*/false);
+}
+
+// "Float[12]", or "missing".
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "missing";
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << tensor.sizes();
+  return text.str();
+}
+
+std::vector<at::Tensor> read_checked(const std::vector<TensorPiece>& wanted,
+                                     const AdamW::ReadPiece& read) {
+  std::vector<at::Tensor> given;
+  for (const TensorPiece& piece : wanted) {
+    const at::Tensor& values = given.emplace_back(read(piece));
+    if (values.defined() && values.scalar_type() == at::kFloat &&
+        values.sizes() == piece.values.sizes())
+      continue;
+    throw Error(ErrorCode::kMismatch, "the optimizer state's '" + piece.name + "' is " +
+                                          describe(values) + ", expected Float[" +
+                                          std::to_string(piece.values.numel()) +
+                                          "]; was it saved with other parameters or dtypes?");
+  }
+  return given;
+}
 
 }  // namespace
 
@@ -93,18 +127,12 @@ bool AdamW::decays(const std::string& name) const {
                               [&](const std::string& suffix) { return name.ends_with(suffix); });
 }
 
-void AdamW::step(const GradBuckets& grads, double learning_rate) {
+void AdamW::check_same_parameters(const GradBuckets& grads) const {
   if (grads.size() != parameters_.size())
     throw Error(ErrorCode::kInvalidArgument,
                 "the gradients belong to other parameters than the optimizer's")
         .with("gradients", grads.size())
         .with("parameters", parameters_.size());
-  ++step_;
-  if (parameters_.empty()) return;
-  const at::NoGradGuard no_grad;
-  const at::Tensor step_tensor =
-      at::full({}, static_cast<double>(step_), exp_avg_.front().options());
-  UpdateGroup groups[2];  // without and with weight decay
   for (size_t i = 0; i < parameters_.size(); ++i) {
     RETORT_CHECK(grads.parameter(i).value.is_same(parameters_[i].value))
         << "gradient " << i << " is of '" << grads.parameter(i).name
@@ -113,22 +141,34 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
     RETORT_CHECK(part.begin == parts_[i].begin && part.end == parts_[i].end)
         << "the gradients of '" << parameters_[i].name
         << "' are summed for another part than the optimizer's";
-    if (part.size() == 0) continue;
-    UpdateGroup& group = groups[decays(parameters_[i].name) ? 1 : 0];
+  }
+}
+
+void AdamW::step(const GradBuckets& grads, double learning_rate) {
+  compute_thread_.check("AdamW::step()");
+  check_same_parameters(grads);
+  ++step_;
+  if (parameters_.empty()) return;
+
+  // The fused kernel takes one weight decay for all tensors of a call, hence two calls.
+  const at::NoGradGuard no_grad;
+  const at::Tensor step_tensor =
+      at::full({}, static_cast<double>(step_), exp_avg_.front().options());
+  UpdateGroup without_decay;
+  UpdateGroup with_decay;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parts_[i].size() == 0) continue;
+    UpdateGroup& group = decays(parameters_[i].name) ? with_decay : without_decay;
     group.values.push_back(master_[i].defined() ? master_[i] : value_part(i));
     group.grads.push_back(grads.main_grad_part(i));
     group.exp_avg.push_back(exp_avg_[i]);
     group.exp_avg_sq.push_back(exp_avg_sq_[i]);
     group.steps.push_back(step_tensor);
   }
-  for (int decay = 0; decay < 2; ++decay) {
-    const UpdateGroup& g = groups[decay];
-    if (g.values.empty()) continue;
-    at::_fused_adamw_(g.values, g.grads, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
-                      learning_rate, options_.beta1, options_.beta2,
-                      decay == 1 ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false,
-                      /*maximize=*/false);
-  }
+
+  // Parameters of a lower precision follow their fp32 masters.
+  update(without_decay, learning_rate, 0.0, options_);
+  update(with_decay, learning_rate, options_.weight_decay, options_);
   set_parameters_from_masters();
 }
 
@@ -136,7 +176,7 @@ int64_t AdamW::state_bytes() const {
   int64_t bytes = 0;
   for (const auto* tensors : {&exp_avg_, &exp_avg_sq_, &master_})
     for (const at::Tensor& t : *tensors)
-      if (t.defined()) bytes += static_cast<int64_t>(t.storage().nbytes());
+      if (t.defined()) bytes += to_int64(t.storage().nbytes());
   return bytes;
 }
 
@@ -165,22 +205,8 @@ void AdamW::load_state(int64_t step, const ReadPiece& read) {
   if (step < 0)
     throw Error(ErrorCode::kMismatch, "the optimizer state's step is negative").with("step", step);
   const std::vector<TensorPiece> wanted = state();
-  std::vector<at::Tensor> given;
-  for (const TensorPiece& piece : wanted) {
-    const at::Tensor& values = given.emplace_back(read(piece));
-    if (values.defined() && values.scalar_type() == at::kFloat &&
-        values.sizes() == piece.values.sizes())
-      continue;
-    std::ostringstream shapes;
-    if (values.defined())
-      shapes << c10::toString(values.scalar_type()) << values.sizes();
-    else
-      shapes << "missing";
-    throw Error(ErrorCode::kMismatch, "the optimizer state's '" + piece.name + "' is " +
-                                          shapes.str() + ", expected Float[" +
-                                          std::to_string(piece.values.numel()) +
-                                          "]; was it saved with other parameters or dtypes?");
-  }
+  const std::vector<at::Tensor> given = read_checked(wanted, read);
+
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < wanted.size(); ++i)
     at::Tensor(wanted[i].values).copy_(given[i]);

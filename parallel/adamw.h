@@ -9,50 +9,64 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_checker.h"
 #include "parallel/grad_buckets.h"
 
 namespace retort::parallel {
 
-// State per parameter element: m and v fp32 (8 bytes), and an fp32 master copy (4 bytes) when the
-// parameter is not fp32. Everything is allocated in the constructor, not lazily. With sharded
-// gradients the state is that of GradBuckets::part() only, and step() updates only that part of
-// each parameter: ParameterGather makes them whole. Devices: the CPU or one CUDA device, the same
-// for all parameters; the state lies there too. On a device step() only queues work. Errors:
-// kInvalidArgument naming the parameter that is on another device, not contiguous or of another
-// dtype than fp32, bf16, fp16. Threads: compute. No collectives.
+// Updates parameters from the sums of their gradients. With sharded gradients (ZeRO-1) it has the
+// state of GradBuckets::part() only and updates that part of each parameter; ParameterGather makes
+// them whole again.
+//
+// Collectives: none.
+// Memory: for each element m and v in fp32 (8 bytes), and an fp32 master copy (4 bytes) when the
+//   parameter is not fp32; all of it is allocated in the constructor.
+// Errors: kInvalidArgument naming the parameter that is on another device than the first, not
+//   contiguous or of another dtype than fp32, bf16, fp16.
+// Devices: the CPU or one CUDA device, the same for all parameters; the state lies there too. On a
+//   device step() only queues work.
+// Threads: compute.
 class AdamW {
  public:
   struct Options {
-    double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.0;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0.0;
     // Names that end in one of these get no weight decay (empty: all decay, as torch.optim.AdamW on
     // model.parameters()).
     std::vector<std::string> no_decay_suffixes;
   };
-  AdamW(std::vector<NamedParameter> parameters, Options options);  // all elements
-  // the parts that `grads` has the sums of
+  // Updates all elements of the parameters.
+  AdamW(std::vector<NamedParameter> parameters, Options options);
+  // Updates the parts that `grads` has the sums of.
   AdamW(const GradBuckets& grads, Options options);
 
   // One update with main_grads of `grads` (same order of parameters, same parts).
   void step(const GradBuckets& grads, double learning_rate);
   int64_t num_steps() const { return step_; }
-  int64_t state_bytes() const;  // allocated
+  int64_t state_bytes() const;  // what the state has allocated
 
-  // Layout-independent state: pieces of tensors "<name>.exp_avg", "<name>.exp_avg_sq" and
-  // "<name>.master" that have the whole parameter's shape, in the order of the parameters. `values`
-  // are the live tensors (fp32, one dimension, on the parameters' device), not copies.
-  // counted_only: the pieces that this rank writes. Over tp, pp and sharded dp these cover every
-  // element exactly once; without sharding every dp rank has the same ones, and one of them writes.
+  // The state as every layout understands it: pieces of tensors "<name>.exp_avg",
+  // "<name>.exp_avg_sq" and "<name>.master" that have the whole parameter's shape, in the order of
+  // the parameters. `values` are the live tensors (fp32, one dimension, on the parameters' device),
+  // not copies.
+  //
+  // counted_only: the pieces that this rank writes to a checkpoint. Over tp, pp and sharded dp
+  // these cover every element exactly once; without sharding every dp rank has the same ones, and
+  // one of them writes.
   std::vector<TensorPiece> state(bool counted_only = false) const;
-  // Gives the values of a wanted piece: fp32, one dimension, wanted.values.numel() elements, on any
-  // device; a view of a mapped file will do. It throws kMismatch for what it does not have.
+  // Returns the values of a wanted piece: fp32, one dimension, wanted.values.numel() elements, on
+  // any device; a view of a mapped file will do. It throws kMismatch for what it does not have.
   using ReadPiece = std::function<at::Tensor(const TensorPiece& wanted)>;
   // Sets the step and copies every piece of state(). All pieces are read before the first is
-  // written; kMismatch naming the first misshaped one. A loaded master also sets its part of the
-  // parameter.
+  // written, so that an error (kMismatch naming the first misshaped one) leaves the state as it
+  // was. A loaded master also sets its part of the parameter.
   void load_state(int64_t step, const ReadPiece& read);
 
  private:
   void allocate();
+  void check_same_parameters(const GradBuckets& grads) const;
   bool decays(const std::string& name) const;
   at::Tensor value_part(size_t i) const;  // of the parameter, one dimension
   void set_parameters_from_masters();
@@ -62,6 +76,7 @@ class AdamW {
   Options options_;
   int64_t step_ = 0;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_, master_;  // of the parts, one dimension
+  ThreadChecker compute_thread_;
 };
 
 }  // namespace retort::parallel

@@ -1,7 +1,8 @@
-// The operations of a group on tensors that are on a device. NCCL's collectives where the group has
-// them. NCCL refuses two ranks on one device, and its messages between two ranks take no tags and
-// hang unless both sides post them in one order; those go through host memory, by the operations of
-// the CPU.
+// The operations of a group on tensors that are on a device.
+//
+// Collectives are NCCL's where the group has them. The rest goes through host memory, by the
+// operations of the CPU: collectives where ranks share a device, which NCCL refuses, and messages
+// between two ranks, because NCCL's take no tags and hang unless both sides post them in one order.
 #include <functional>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace {
 using detail::byte_view;
 using detail::flat_view;
 
-// Queues one collective of NCCL and tells the watch of it.
+// Queues one collective of NCCL and tells the group's watch of it.
 template <class F>
 std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, const char* operation,
                                   const at::Tensor& tensor, F&& start) {
@@ -26,7 +27,7 @@ std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, con
   } catch (const std::exception& e) {
     throw work->fail(e);
   }
-  // with a limit wait() would hold up the thread; the watch keeps the time
+  // A limit would make wait() hold up the thread; the watch keeps the time instead.
   work->limit = kNoTimeout;
   group->watch->add(*group->watched, {work->parts.front(), operation, work->shape, work->sequence});
   work->then = [group] {
@@ -40,7 +41,7 @@ at::Tensor host_memory_like(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
-// After what the operation still has to do on the host, its result goes back to the device.
+// Adds to what the operation still has to do on the host: its result goes back to the device.
 void copy_back(Work::Impl& work, const at::Tensor& host, const at::Tensor& tensor) {
   work.then = [first = std::move(work.then), host, tensor] {
     if (first) first();
@@ -85,8 +86,8 @@ void Group::device_broadcast(at::Tensor& tensor, int root) {
 Work Group::device_all_gather(at::Tensor& out, const at::Tensor& in) {
   Work result;
   if (impl_->device_backend) {
-    at::Tensor to = byte_view(*impl_, "all_gather", out),
-               from = byte_view(*impl_, "all_gather", in);
+    at::Tensor to = byte_view(*impl_, "all_gather", out);
+    at::Tensor from = byte_view(*impl_, "all_gather", in);
     c10d::AllgatherOptions options;
     options.timeout = impl_->timeout;
     result.impl_ = queue(impl_, "all_gather", in,
@@ -102,8 +103,8 @@ Work Group::device_all_gather(at::Tensor& out, const at::Tensor& in) {
 Work Group::device_reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   Work result;
   if (impl_->device_backend) {
-    at::Tensor to = flat_view(*impl_, "reduce_scatter", out),
-               from = flat_view(*impl_, "reduce_scatter", in);
+    at::Tensor to = flat_view(*impl_, "reduce_scatter", out);
+    at::Tensor from = flat_view(*impl_, "reduce_scatter", in);
     c10d::ReduceScatterOptions options;
     options.timeout = impl_->timeout;
     result.impl_ = queue(impl_, "reduce_scatter", in, [&](c10d::Backend& b) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/shared_module.h"
+#include "base/sizes.h"
 #include "parallel/detail/device_backends.h"
 
 namespace retort::parallel {
@@ -33,11 +34,12 @@ std::string DeviceModule::versions() const { return backends_->versions(); }
 int64_t DeviceModule::num_devices() const { return backends_->num_devices(); }
 
 DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, bool share) {
-  RETORT_CHECK(rank >= 0 && rank < static_cast<int64_t>(ranks.size()))
-      << "rank " << rank << " of " << ranks.size();
+  RETORT_CHECK(rank >= 0 && rank < std::ssize(ranks)) << "rank " << rank << " of " << ranks.size();
   const auto on = [](const std::string& host) {
     return [&host](const RankHost& r) { return r.host == host; };
   };
+
+  // Every rank judges every host, so that all of them end with the same error or with none.
   bool shared = false;
   for (const RankHost& r : ranks) {
     const int64_t here = std::ranges::count_if(ranks, on(r.host));
@@ -54,9 +56,10 @@ DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, boo
           .with("host", r.host);
     shared = shared || here > r.num_devices;
   }
-  const RankHost& mine = ranks[static_cast<size_t>(rank)];
-  return {std::count_if(ranks.begin(), ranks.begin() + rank, on(mine.host)) % mine.num_devices,
-          shared};
+
+  const RankHost& mine = ranks[to_size(rank)];
+  const int64_t before_me = std::count_if(ranks.begin(), ranks.begin() + rank, on(mine.host));
+  return {.index = before_me % mine.num_devices, .shared = shared};
 }
 
 }  // namespace retort::parallel

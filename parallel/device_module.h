@@ -19,11 +19,12 @@ class DeviceModule {
  public:
   // Opens the module: `path`, or by default RETORT_CUDA_MODULE, or libretort_cuda.so in the
   // program's folder. Call it before the first use of LibTorch in the process, which settles once
-  // whether there is CUDA. Never in a process that forks later, nor in the launcher. kUnavailable:
-  // no such file, or a library that it needs is missing (docs/gpu.md says which wheels).
+  // whether there is CUDA. Never call it in a process that forks later, nor in the launcher.
+  // kUnavailable: there is no such file, or a library that it needs is missing (docs/gpu.md says
+  // which wheels bring them).
   static std::shared_ptr<DeviceModule> load(const std::string& path = "");
   static bool present();  // whether there is such a file; opens nothing
-  // With an implementation of one's own: tests.
+  // For tests, which bring an implementation of their own.
   explicit DeviceModule(std::unique_ptr<detail::DeviceBackends> backends);
   ~DeviceModule();
 
@@ -45,15 +46,17 @@ struct RankHost {
 // Where one rank computes.
 struct DeviceChoice {
   int64_t index = 0;  // of the device in this process
-  // somewhere in the role two ranks have one device: NCCL refuses that, collectives go through host
-  // memory
+  // Two ranks of the role, this one or others, have one device. NCCL refuses that, so collectives
+  // go through host memory.
   bool shared = false;
 };
 
 // The device of rank `rank`: its number among the ranks of the role on its host, modulo the host's
-// devices. `ranks` in rank order. kUnavailable: a host without devices; or, naming both numbers,
-// more ranks on a host than devices, unless `share` allows several ranks on one. The same outcome
-// on every rank. A pure function.
+// number of devices. `ranks` are in rank order. A pure function with the same outcome on every
+// rank.
+//
+// Errors: kUnavailable for a host without devices; also for a host with more ranks than devices,
+//   naming both numbers, unless `share` allows several ranks on one.
 DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, bool share);
 
 }  // namespace retort::parallel

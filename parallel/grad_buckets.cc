@@ -10,6 +10,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "base/sizes.h"
+#include "base/thread_checker.h"
 #include "parallel/detail/bucket_layout.h"
 #include "parallel/detail/gradient_squares.h"
 #include "parallel/detail/one_device.h"
@@ -18,7 +20,7 @@
 namespace retort::parallel {
 namespace {
 
-// Reduce-scatters in flight at once: each holds what arrives until it is summed.
+// How many reduce-scatters are in flight at most: each keeps what arrives until it is summed.
 constexpr size_t kMaxScatters = 4;
 
 }  // namespace
@@ -26,7 +28,7 @@ constexpr size_t kMaxScatters = 4;
 struct GradBuckets::Impl {
   struct Bucket {
     at::Tensor flat;  // its part of the buffer
-    // what this rank has the sums of after the reduction: all of flat, or its part
+    // What this rank has the sums of after the reduction: all of `flat`, or its part of it.
     at::Tensor sums;
     int64_t num_parameters = 0;
     int64_t num_ready = 0;  // parameters whose last gradient of this step has been added
@@ -46,6 +48,7 @@ struct GradBuckets::Impl {
   size_t num_early = 0;     // buckets [num_early, buckets.size()) wait for finish()
   size_t num_launched = 0;  // buckets [0, num_launched) are in flight
   Phase phase = Phase::kIdle;
+  ThreadChecker compute_thread;
 
   Impl(std::vector<NamedParameter> p, Group& group, Options o)
       : parameters(std::move(p)), dp(group), options(o) {
@@ -98,23 +101,30 @@ void GradBuckets::Impl::check_parameters() const {
 }
 
 void GradBuckets::Impl::lay_out() {
+  // What this rank lacks a part of goes into late buckets.
   std::vector<char> late;
   for (const NamedParameter& p : parameters)
     late.push_back(detail::is_partial(p, options) ? 1 : 0);
-  const int64_t num_parts = sharded() ? dp.size() : 1, my_part = sharded() ? dp.rank() : 0;
+  const int64_t num_parts = sharded() ? dp.size() : 1;
+  const int64_t my_part = sharded() ? dp.rank() : 0;
   detail::BucketLayout layout =
       detail::lay_out_buckets(parameters, late, options.bucket_bytes, num_parts);
-  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().value.device();
-  buffer = at::zeros({layout.numel}, at::TensorOptions(at::kFloat).device(device));
   num_early = layout.num_early;
   places = std::move(layout.places);
   ready.resize(parameters.size());
+
+  // One buffer for all buckets; a bucket is a view of it, and so is what this rank gets the sums
+  // of.
+  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().value.device();
+  buffer = at::zeros({layout.numel}, at::TensorOptions(at::kFloat).device(device));
   for (const detail::BucketLayout::Bucket& b : layout.buckets) {
     Bucket& bucket = buckets.emplace_back();
     bucket.flat = buffer.narrow(0, b.begin, b.numel);
     bucket.sums = bucket.flat.narrow(0, my_part * (b.numel / num_parts), b.numel / num_parts);
     bucket.num_parameters = b.num_parameters;
   }
+
+  // Each parameter's gradient is a view of its bucket.
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& flat = buckets[places[i].bucket].flat;
     const int64_t numel = parameters[i].value.numel();
@@ -152,10 +162,14 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
         "parameter '" + parameters[index].name +
             "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
             "hold for one backward() only, and a nested backward() needs overlap = false");
+
+  // The gradient moves into the buffer, in fp32, and its own memory goes.
   const at::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   main_grads[index].add_(grad);
   grad.reset();
+
+  // The last gradient of a bucket sends it, and those that waited for it to keep the order.
   if (phase != Phase::kLastMicroBatch || ready[index]) return;
   ready[index] = 1;
   ++buckets[places[index].bucket].num_ready;
@@ -194,6 +208,7 @@ GradBuckets::GradBuckets(std::vector<NamedParameter> parameters, Group& dp, Opti
 GradBuckets::~GradBuckets() = default;
 
 void GradBuckets::begin_step() {
+  impl_->compute_thread.check("GradBuckets::begin_step()");
   if (impl_->phase != Impl::Phase::kIdle && impl_->num_launched > 0)
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -214,11 +229,15 @@ void GradBuckets::set_last_micro_batch(bool last) {
 }
 
 void GradBuckets::finish() {
+  impl_->compute_thread.check("GradBuckets::finish()");
   if (impl_->phase == Impl::Phase::kIdle)
     throw Error(ErrorCode::kInvalidArgument, "finish() outside of a step: call begin_step() first");
+
+  // The late buckets go last: before dp sums them, they need the parts that other ranks have.
   impl_->launch_ready(impl_->num_early, true);
   detail::sum_partial_gradients(impl_->parameters, impl_->main_grads, impl_->options);
   impl_->launch_ready(impl_->buckets.size(), true);
+
   for (Impl::Bucket& bucket : impl_->buckets) {
     bucket.work.wait();
     bucket.work = {};
@@ -264,9 +283,9 @@ const NamedParameter& GradBuckets::parameter(size_t i) const { return impl_->par
 at::Tensor GradBuckets::main_grad(size_t i) const { return impl_->main_grads[i]; }
 GradBuckets::Part GradBuckets::part(size_t i) const { return impl_->parts[i]; }
 at::Tensor GradBuckets::main_grad_part(size_t i) const { return impl_->part_of_grad(i); }
-int64_t GradBuckets::num_buckets() const { return static_cast<int64_t>(impl_->buckets.size()); }
+int64_t GradBuckets::num_buckets() const { return std::ssize(impl_->buckets); }
 int64_t GradBuckets::num_late_buckets() const {
-  return static_cast<int64_t>(impl_->buckets.size() - impl_->num_early);
+  return to_int64(impl_->buckets.size() - impl_->num_early);
 }
 int64_t GradBuckets::bucket_numel(size_t bucket) const {
   return impl_->buckets[bucket].flat.numel();

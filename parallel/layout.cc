@@ -1,5 +1,7 @@
 #include "parallel/layout.h"
 
+#include "base/sizes.h"
+
 namespace retort::parallel {
 namespace {
 
@@ -18,8 +20,11 @@ void check_effect(bool is_default, const char* field, const char* axis, int64_t 
                                                " 1; remove it or set " + axis + " to 2 or more");
 }
 
+// A set of axes.
 struct Axes {
-  bool tp = false, dp = false, pp = false;
+  bool tp = false;
+  bool dp = false;
+  bool pp = false;
 };
 
 Axes parse_axes(std::string_view text) {
@@ -28,15 +33,15 @@ Axes parse_axes(std::string_view text) {
   while (true) {
     const size_t dash = rest.find('-');
     const std::string_view name = rest.substr(0, dash);
-    bool* axis = name == "tp"   ? &axes.tp
-                 : name == "dp" ? &axes.dp
-                 : name == "pp" ? &axes.pp
-                                : nullptr;
+    bool* axis = nullptr;
+    if (name == "tp") axis = &axes.tp;
+    if (name == "dp") axis = &axes.dp;
+    if (name == "pp") axis = &axes.pp;
     if (axis == nullptr || *axis)
       throw Error(ErrorCode::kInvalidArgument,
                   "'" + std::string(text) +
-                      "' names no set of axes: expected tp, dp and pp, each at " +
-                      "most once, joined by '-' (\"tp\", \"dp-tp\")");
+                      "' names no set of axes: expected tp, dp and pp, each at most once, joined "
+                      "by '-' (\"tp\", \"dp-tp\")");
     *axis = true;
     if (dash == std::string_view::npos) return axes;
     rest.remove_prefix(dash + 1);
@@ -49,6 +54,7 @@ void Layout::validate() const {
   check_size("tp", tp);
   check_size("pp", pp);
   check_size("dp", dp);
+
   // Each factor is checked alone first, so that the products cannot overflow.
   constexpr int64_t kMaxRanks = 1 << 20;
   if (tp > kMaxRanks || pp > kMaxRanks || dp > kMaxRanks || tp * pp > kMaxRanks ||
@@ -59,6 +65,7 @@ void Layout::validate() const {
         .with("tp", tp)
         .with("pp", pp)
         .with("dp", dp);
+
   check_size("virtual_pp", virtual_pp);
   check_effect(!sequence_parallel, "sequence_parallel", "tp", tp);
   check_effect(virtual_pp == 1, "virtual_pp", "pp", pp);
@@ -92,23 +99,26 @@ int64_t rank_of(const Layout& layout, Coordinate c) {
 std::vector<std::vector<int>> rank_groups(const Layout& layout, std::string_view axes_text) {
   layout.validate();
   const Axes axes = parse_axes(axes_text);
-  // Ranks that agree on every axis that is not named form a group; walking the ranks upwards orders
-  // both levels.
+
+  // Ranks that agree on every axis that is not named form a group. A key numbers what they agree
+  // on; -1 marks a key whose group has not begun.
   const int64_t num_keys =
       (axes.tp ? 1 : layout.tp) * (axes.dp ? 1 : layout.dp) * (axes.pp ? 1 : layout.pp);
-  std::vector<int> group_of_key(static_cast<size_t>(num_keys), -1);
+  std::vector<int> group_of_key(to_size(num_keys), -1);
+
+  // Walking the ranks upwards orders the groups and the ranks of each.
   std::vector<std::vector<int>> groups;
   for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
     const Coordinate c = coordinate_of(layout, rank);
     int64_t key = axes.pp ? 0 : c.pp;
     if (!axes.dp) key = key * layout.dp + c.dp;
     if (!axes.tp) key = key * layout.tp + c.tp;
-    int& group = group_of_key[static_cast<size_t>(key)];
+    int& group = group_of_key[to_size(key)];
     if (group < 0) {
-      group = static_cast<int>(groups.size());
+      group = to_int(groups.size());
       groups.emplace_back();
     }
-    groups[static_cast<size_t>(group)].push_back(static_cast<int>(rank));
+    groups[to_size(group)].push_back(to_int(rank));
   }
   return groups;
 }

@@ -1,7 +1,8 @@
-// The parallel layout of one role and which ranks form which groups. Pure functions: no process, no
-// device.
+// The parallel layout of one role, and which ranks form which groups. Pure functions: no process,
+// no device.
 //
-// rank = tp + TP*(dp + DP*pp): tp fastest, pp slowest (SYSTEMS B041-B045).
+// Ranks are numbered as in Megatron-LM, by rank = tp + TP * (dp + DP * pp): neighbouring ranks
+// differ in tp, the ranks of different pipeline stages lie farthest apart.
 #pragma once
 
 #include <cstdint>
@@ -42,13 +43,15 @@ struct Layout {
     visit("device", device, "cpu | cuda");
     visit("threads", threads, "OpenMP threads of each process; 0: cores / processes on the host");
   }
-  // kInvalidArgument naming the field: sizes out of range, options without effect
+  // Throws kInvalidArgument naming the field for sizes out of range and options without effect.
   void validate() const;
   int64_t world_size() const { return tp * pp * dp; }
 };
 
 struct Coordinate {
-  int64_t tp = 0, dp = 0, pp = 0;
+  int64_t tp = 0;
+  int64_t dp = 0;
+  int64_t pp = 0;
   bool operator==(const Coordinate&) const = default;
 };
 
@@ -60,8 +63,8 @@ int64_t rank_of(const Layout& layout, Coordinate coordinate);
 // unknown axis.
 std::vector<std::vector<int>> rank_groups(const Layout& layout, std::string_view axes);
 
-// First and last pipeline stage ranks of each pipeline (tied embedding group; SYSTEMS B045):
-// {first, last}, or {only}.
+// The ranks of each pipeline's first and last stage, {first, last} or {only}: when the embedding
+// and the head are one tied weight, these two hold it and sum its gradient.
 std::vector<std::vector<int>> embedding_groups(const Layout& layout);
 
 }  // namespace retort::parallel

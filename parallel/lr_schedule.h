@@ -17,8 +17,7 @@ struct LrSchedule {
   int64_t warmup_steps = 0;
   int64_t max_steps = 1;
 
-  // Rate of the update that makes step `step` (0-based: the first update uses step 0, as
-  // transformers).
+  // The rate of update number `step`. As in transformers the first update is number 0.
   double at(int64_t step) const;
 };
 

@@ -16,16 +16,17 @@ struct ParameterShard {
   std::vector<int64_t> shape;  // of the whole parameter; empty: the tensor is the whole
   int64_t dim = 0;             // the dimension that is split (any if the slice is the whole)
   int64_t begin = 0;           // this rank holds [begin, begin + value.size(dim)) of it
-  // The tensor-parallel ranks r with the same r / copies hold the same slice: norms (copies = tp),
-  // key and value heads when there are fewer of them than ranks.
+  // How many tensor-parallel ranks hold the same slice: those ranks r with the same r / copies.
+  // Norms have copies = tp; key and value heads have copies when there are fewer of them than
+  // ranks.
   int64_t copies = 1;
-  // Each of the copies computes a part of the gradient only: their sum is the gradient. Else every
-  // copy has all of it.
+  // Each of the copies computes a part of the gradient only, and the gradient is their sum. If
+  // false, every copy computes all of it.
   bool partial_gradient = false;
-  // The first and the last pipeline stage hold a tied embedding both: the sum of their gradients is
-  // the gradient.
+  // The first and the last pipeline stage both hold a tied embedding, whose gradient is the sum of
+  // theirs.
   bool tied_stages = false;
-  // Exactly one holder of every slice has it: its rank counts the slice in norms and writes it to
+  // True for exactly one holder of every slice: its rank counts the slice in norms and writes it to
   // checkpoints.
   bool counted = true;
 };
@@ -36,14 +37,15 @@ struct NamedParameter {
   ParameterShard shard{};
 };
 
-// Elements [begin, begin + values.numel()) of a slice (row-major) of a whole tensor: what one rank
-// saves or loads.
+// What one rank saves or loads: elements [begin, begin + values.numel()), row-major, of a slice of
+// a whole tensor.
 struct TensorPiece {
   std::string name;
   std::vector<int64_t> shape;        // of the whole tensor
   std::vector<int64_t> slice_shape;  // of the slice
-  // the slice is [offset, offset + slice_shape[dim]) of dimension `dim`
-  int64_t dim = 0, offset = 0;
+  // The slice is [offset, offset + slice_shape[dim]) of dimension `dim`.
+  int64_t dim = 0;
+  int64_t offset = 0;
   int64_t begin = 0;
   at::Tensor values;  // one dimension, contiguous
 };

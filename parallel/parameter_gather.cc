@@ -7,6 +7,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/error.h"
+#include "base/sizes.h"
+#include "base/thread_checker.h"
 
 namespace retort::parallel {
 
@@ -19,10 +21,11 @@ struct ParameterGather::Impl {
   };
   const GradBuckets& grads;
   std::vector<Bucket> buckets;  // empty: nothing is sharded
+  ThreadChecker compute_thread;
 
   explicit Impl(const GradBuckets& g) : grads(g) {
     if (!grads.sharded()) return;
-    buckets.resize(static_cast<size_t>(grads.num_buckets()));
+    buckets.resize(to_size(grads.num_buckets()));
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < grads.size(); ++i)
       move(i);
@@ -33,8 +36,11 @@ struct ParameterGather::Impl {
     at::Tensor value = grads.parameter(i).value;  // the same object as the model's
     const GradBuckets::Place place = grads.place(i);
     Bucket& bucket = buckets[place.bucket];
+
+    // The first parameter of a bucket settles its dtype and device.
     if (!bucket.flat.defined()) {
-      const int64_t numel = grads.bucket_numel(place.bucket), part = numel / grads.dp().size();
+      const int64_t numel = grads.bucket_numel(place.bucket);
+      const int64_t part = numel / grads.dp().size();
       bucket.flat = at::zeros({numel}, value.options().requires_grad(false));
       bucket.own = bucket.flat.narrow(0, grads.dp().rank() * part, part);
     }
@@ -42,6 +48,8 @@ struct ParameterGather::Impl {
       throw Error(ErrorCode::kInvalidArgument,
                   "parameter '" + grads.parameter(i).name +
                       "' has another dtype than the others of its bucket");
+
+    // set_data() gives the model's own tensor its new memory.
     const at::Tensor view = bucket.flat.narrow(0, place.offset, value.numel()).view(value.sizes());
     view.copy_(value.detach());
     value.set_data(view);
@@ -61,6 +69,7 @@ ParameterGather::ParameterGather(const GradBuckets& buckets)
 ParameterGather::~ParameterGather() = default;
 
 void ParameterGather::launch() {
+  impl_->compute_thread.check("ParameterGather::launch()");
   wait();
   // The last buckets hold the late parameters of all layers, then the first layers.
   for (size_t b = impl_->buckets.size(); b-- > 0;) {

@@ -8,13 +8,15 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/sizes.h"
+#include "base/thread_checker.h"
 #include "parallel/detail/pipeline_header.h"
 
 namespace retort::parallel {
 namespace {
 
-// Header and payload of either kind: messages of one tag arrive in the order of their sends,
-// forwards and backwards need not.
+// Headers and payloads of the two kinds have a tag each: messages of one tag arrive in the order of
+// their sends, and forwards and backwards need not wait for each other.
 int header_tag(const PipelineAction& label) {
   return label.kind == PipelineAction::Kind::kForward ? 1 : 3;
 }
@@ -24,7 +26,8 @@ constexpr int64_t kHeaderWords = std::tuple_size_v<detail::PipelineHeaderWords>;
 
 at::Tensor empty_header() { return at::empty({kHeaderWords}, at::kLong); }
 
-// What was sent and perhaps not yet taken. The works are destroyed before the memory they use.
+// A message that was sent and perhaps not yet taken. The works stand last, so that they are
+// destroyed before the memory they use.
 struct Sent {
   int64_t to = 0;
   PipelineAction label;
@@ -38,6 +41,7 @@ struct PipelineChannel::Impl {
   Group& pp;
   int64_t sends_in_flight;
   std::deque<Sent> sent;
+  ThreadChecker compute_thread{};
 
   // Runs `body`; its errors get the names of the message.
   template <class F>
@@ -54,7 +58,7 @@ struct PipelineChannel::Impl {
   }
 
   void wait_until_at_most(int64_t messages) {
-    while (static_cast<int64_t>(sent.size()) > messages) {
+    while (std::ssize(sent) > messages) {
       Sent& oldest = sent.front();
       naming("to_stage", oldest.to, oldest.label, [&] {
         oldest.header_work.wait();
@@ -85,6 +89,7 @@ PipelineChannel::~PipelineChannel() = default;
 
 void PipelineChannel::send(const at::Tensor& tensor, int64_t to_stage,
                            const PipelineAction& label) {
+  impl_->compute_thread.check("PipelineChannel::send()");
   impl_->naming("to_stage", to_stage, label, [&] {
     if (!tensor.defined())
       throw Error(ErrorCode::kInvalidArgument,
@@ -92,7 +97,8 @@ void PipelineChannel::send(const at::Tensor& tensor, int64_t to_stage,
     const auto words = detail::encode({label, tensor.scalar_type(), tensor.sizes().vec()});
     Sent sent{to_stage, label, empty_header(), tensor.detach().contiguous(), {}, {}};
     std::copy(words.begin(), words.end(), sent.header.mutable_data_ptr<int64_t>());
-    const int to = static_cast<int>(to_stage);
+
+    const int to = to_int(to_stage);
     sent.header_work = impl_->pp.send_async(sent.header, to, header_tag(label));
     sent.payload_work = impl_->pp.send_async(sent.payload, to, payload_tag(label));
     impl_->sent.push_back(std::move(sent));
@@ -103,8 +109,10 @@ void PipelineChannel::send(const at::Tensor& tensor, int64_t to_stage,
 at::Tensor PipelineChannel::recv(int64_t from_stage, const PipelineAction& label,
                                  const std::optional<std::vector<int64_t>>& sizes,
                                  std::optional<at::ScalarType> dtype) {
+  impl_->compute_thread.check("PipelineChannel::recv()");
   return impl_->naming("from_stage", from_stage, label, [&] {
-    const int from = static_cast<int>(from_stage);
+    // The header must be that of this action, and then of the shape that the caller expects.
+    const int from = to_int(from_stage);
     const detail::PipelineHeader header = impl_->receive_header(from, label);
     if (header.label != label)
       throw Error(ErrorCode::kMismatch, "expected the input of " + to_string(label) +
@@ -117,6 +125,7 @@ at::Tensor PipelineChannel::recv(int64_t from_stage, const PipelineAction& label
                       " from the other stage, but got " +
                       detail::describe(header.dtype, header.sizes) +
                       "; do all stages have the same batch and model?");
+
     at::Tensor result = at::empty(header.sizes, header.dtype);
     impl_->pp.recv(result, from, payload_tag(label));
     return result;
@@ -125,6 +134,6 @@ at::Tensor PipelineChannel::recv(int64_t from_stage, const PipelineAction& label
 
 void PipelineChannel::flush() { impl_->wait_until_at_most(0); }
 
-int64_t PipelineChannel::in_flight() const { return static_cast<int64_t>(impl_->sent.size()); }
+int64_t PipelineChannel::in_flight() const { return std::ssize(impl_->sent); }
 
 }  // namespace retort::parallel

@@ -15,28 +15,33 @@
 
 namespace retort::parallel {
 
-// Threads: compute. Not a collective: a send needs its receive on the other stage, nothing else.
-// Messages of one kind (forward, backward) between two stages must be received in the order of
-// their sends, as pipeline_schedule() has them; the two kinds are independent of each other. Uses
-// the group's tags 1 to 4. Errors name the stage, the other stage, kind, chunk and micro-batch of
-// the message; after one the channel and, unless it was kInvalidArgument, the group are unusable.
+// This stage's end of the messages between it and the others. Messages of one kind (forward,
+// backward) between two stages must be received in the order of their sends, as pipeline_schedule()
+// has them; the two kinds are independent of each other.
+//
+// Collectives: none. A send needs its receive on the other stage, nothing else. The channel uses
+//   the group's tags 1 to 4.
+// Errors: they name the stage, the other stage, kind, chunk and micro-batch of the message. After
+//   one the channel is unusable and, unless it was kInvalidArgument, so is the group.
+// Threads: compute.
 class PipelineChannel {
  public:
   static constexpr int64_t kSendsInFlight = 4;
 
-  // `pp`: the group of the stages in order; must outlive the channel. At most `sends_in_flight`
-  // messages of this stage wait for their receivers: kInvalidArgument if that is fewer than
-  // kMinimumSendsInFlight, with which a schedule can deadlock.
+  // `pp`: the group of the stages in order; it must outlive the channel. At most `sends_in_flight`
+  // messages of this stage wait for their receivers. Fewer than kMinimumSendsInFlight are
+  // kInvalidArgument: a schedule could deadlock.
   explicit PipelineChannel(Group& pp, int64_t sends_in_flight = kSendsInFlight);
-  // Drops what nobody has taken: flush() first where all is well.
+  // Drops what nobody has taken; where all is well, call flush() first.
   ~PipelineChannel();
   PipelineChannel(const PipelineChannel&) = delete;
   PipelineChannel& operator=(const PipelineChannel&) = delete;
 
-  // Posts a message for the action `label` of another stage: a tensor on the CPU of at most two
-  // dimensions, any strides, floating-point, integral or bool. Returns at once, unless too many are
-  // on their way: then when the oldest has been taken (kTimeout after the group's timeout). Shares
-  // the memory of a contiguous tensor: nobody may write to it until flush().
+  // Posts a message for the action `label` of another stage: a tensor of at most two dimensions,
+  // any strides, floating-point, integral or bool; one on a device is copied to the host. Returns
+  // at once, unless too many messages are on their way: then it waits until the oldest has been
+  // taken (kTimeout after the group's timeout). It shares the memory of a contiguous tensor on the
+  // CPU: nobody may write to that until flush().
   void send(const at::Tensor& tensor, int64_t to_stage, const PipelineAction& label);
 
   // Waits for the input of this stage's action `label` (kTimeout after the group's timeout). Given
@@ -47,7 +52,7 @@ class PipelineChannel {
                   const std::optional<std::vector<int64_t>>& sizes = std::nullopt,
                   std::optional<at::ScalarType> dtype = std::nullopt);
 
-  // Waits until every message sent has been taken. At the end of a step.
+  // Waits until every message sent has been taken. Call it at the end of a step.
   void flush();
 
   // Messages that this stage has sent and not yet waited for.

@@ -24,9 +24,11 @@ void validate(const PipelineOptions& o) {
     refuse("virtual_pp divides the stages of a pipeline: it needs pp > 1; set virtual_pp to 1");
 }
 
-// The k-th forward (or backward) of any stage: groups of pp micro-batches, each through all chunks.
+// The k-th forward (or backward) of any stage. Micro-batches go in groups of pp, and each group
+// through all chunks before the next group begins.
 PipelineAction interleaved(Kind kind, int64_t k, int64_t pp, int64_t virtual_pp) {
-  const int64_t turn = k / (pp * virtual_pp), within = k % (pp * virtual_pp);
+  const int64_t turn = k / (pp * virtual_pp);
+  const int64_t within = k % (pp * virtual_pp);
   const int64_t chunk = within / pp;
   return {kind, kind == Kind::kForward ? chunk : virtual_pp - 1 - chunk, turn * pp + within % pp};
 }
@@ -41,6 +43,7 @@ std::string to_string(const PipelineAction& action) {
 std::vector<PipelineAction> pipeline_schedule(const PipelineOptions& options) {
   validate(options);
   const auto [pp, stage, virtual_pp, micro_batches, forward_only] = options;
+
   // An incomplete last group is made complete, and what does not exist is left out at the end: the
   // micro-batches do not wait for each other, so that leaving some out leaves an order that works.
   const bool one_chunk = virtual_pp == 1;
@@ -48,6 +51,8 @@ std::vector<PipelineAction> pipeline_schedule(const PipelineOptions& options) {
   const int64_t total = padded * virtual_pp;
   const int64_t behind = pp - stage - 1;
   const int64_t warm_up = std::min(one_chunk ? behind : 2 * behind + (virtual_pp - 1) * pp, total);
+
+  // The backwards run `warm_up` actions behind the forwards.
   std::vector<PipelineAction> actions;
   const auto add = [&](Kind kind, int64_t k) {
     const PipelineAction action = interleaved(kind, k, pp, virtual_pp);

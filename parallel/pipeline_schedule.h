@@ -1,11 +1,11 @@
-// What each stage of a pipeline does in which order, as data; and whom it hears from and tells.
-// Pure functions: no process, no device.
+// What each stage of a pipeline does in which order, as a list, and which messages it receives and
+// sends. Pure functions: no process, no device.
 //
-// A model is cut into pp * virtual_pp runs of layers. Stage s holds the runs s, s + pp, s + 2 pp,
-// ...: its chunks 0, 1, 2, ... (SYSTEMS B061-B063). A micro-batch passes the runs in order, its
-// gradient in reverse.
+// A model is cut into pp * virtual_pp runs of consecutive layers. Stage s has the runs s, s + pp,
+// s + 2 pp, ...: its chunks 0, 1, 2, ... A micro-batch passes the runs in order, its gradient in
+// reverse.
 //
-// The lists hold for messages that are sent without waiting for the receiver (at least
+// The lists are correct for messages that are sent without waiting for the receiver (at least
 // kMinimumSendsInFlight of them) and received in the order of the list. With sends that wait for
 // their receiver both schedules deadlock.
 #pragma once
@@ -35,44 +35,47 @@ struct PipelineAction {
 std::string to_string(const PipelineAction& action);
 
 struct PipelineOptions {
-  int64_t pp = 1, stage = 0;
+  int64_t pp = 1;
+  int64_t stage = 0;
   int64_t virtual_pp = 1;  // chunks of each stage
   int64_t micro_batches = 1;
-  // evaluation, and roles that do not train: the same order without the backwards
+  // The same order without the backwards: for evaluation and for roles that do not train.
   bool forward_only = false;
 };
 
-// A stage may have to have this many messages on their way at once: fewer, and stages wait for each
-// other forever.
+// A stage must be able to have this many messages on their way at once: with fewer, stages can wait
+// for each other forever.
 inline constexpr int64_t kMinimumSendsInFlight = 2;
 
 // The actions of a stage, in order: each (chunk, micro-batch) once forward and, after it, once
 // backward.
 //
-// virtual_pp = 1: 1F1B (SYSTEMS B110). min(pp - stage - 1, M) forwards to warm up, then one forward
-// and one backward in turn, then the backwards that are left. At most min(pp - stage, M)
-// micro-batches are between their forward and their backward. A stage idles for (pp - 1) / M of the
-// time that it works.
+// virtual_pp = 1: 1F1B, the schedule of PipeDream-Flush (Narayanan et al. 2021). First
+// min(pp - stage - 1, M) forwards to warm up, then one forward and one backward in turn, then the
+// backwards that are left. At most min(pp - stage, M) micro-batches are between their forward and
+// their backward. A stage idles for (pp - 1) / M of the time that it works.
 //
-// virtual_pp = V > 1: interleaved (SYSTEMS B111). Micro-batches go through a chunk in groups of pp,
-// then through the next chunk. The warm-up is min(2 (pp - stage - 1) + (V - 1) pp, M V) forwards;
-// at most one more is between forward and backward, each with 1/V of the stage's layers. A stage
-// idles for (pp - 1) / (M V) of the time that it works, if M is a multiple of pp; a last group that
-// is incomplete takes about as long as a complete one. M = pp has no rule of its own, as it has
-// elsewhere: where sends do not wait, it would only cost memory.
+// virtual_pp = V > 1: the interleaved 1F1B of Megatron-LM (Narayanan et al. 2021). Micro-batches go
+// through a chunk in groups of pp, then through the next chunk. The warm-up is
+// min(2 (pp - stage - 1) + (V - 1) pp, M V) forwards; at most one more is between forward and
+// backward, each with 1/V of the stage's layers. A stage idles for (pp - 1) / (M V) of the time
+// that it works, if M is a multiple of pp; a last group that is incomplete takes about as long as a
+// complete one. M = pp has no rule of its own, as it has in Megatron-LM: where sends do not wait,
+// it would only cost memory.
 //
-// kInvalidArgument: sizes below one, a stage outside, virtual_pp > 1 without a pipeline.
+// Errors: kInvalidArgument for sizes below one, a stage outside, virtual_pp > 1 without a pipeline.
 std::vector<PipelineAction> pipeline_schedule(const PipelineOptions& options);
 
 // A chunk of a stage: one of the pp * virtual_pp runs of layers.
 struct PipelinePeer {
-  int64_t stage = 0, chunk = 0;
+  int64_t stage = 0;
+  int64_t chunk = 0;
   bool operator==(const PipelinePeer&) const = default;
 };
 
-// The run of layers before, towards the embedding; none before the first.
+// The run of layers before this one, towards the embedding; none before the first.
 std::optional<PipelinePeer> previous_chunk(const PipelinePeer& here, int64_t pp);
-// The run of layers behind, towards the head; none behind the last.
+// The run of layers after this one, towards the head; none after the last.
 std::optional<PipelinePeer> next_chunk(const PipelinePeer& here, int64_t pp, int64_t virtual_pp);
 
 // A message between two stages. Its label is the *receiver's* action, whose input it is.
@@ -82,12 +85,12 @@ struct PipelineMessage {
   bool operator==(const PipelineMessage&) const = default;
 };
 
-// What an action of `stage` must receive first: the hidden states of the run before (forward) or
-// the gradient by its own output from the run behind (backward); nothing at the ends of the model.
-// The label is the action itself.
+// What an action of `stage` must receive first: the hidden states of the run before (forward), or
+// the gradient by its own output from the run after it (backward); nothing at the ends of the
+// model. The label is the action itself.
 std::optional<PipelineMessage> pipeline_input(const PipelineAction& action, int64_t stage,
                                               int64_t pp, int64_t virtual_pp);
-// What an action of `stage` must send afterwards: its hidden states to the run behind, or the
+// What an action of `stage` must send afterwards: its hidden states to the run after it, or the
 // gradient by its input to the run before.
 std::optional<PipelineMessage> pipeline_output(const PipelineAction& action, int64_t stage,
                                                int64_t pp, int64_t virtual_pp);

@@ -51,6 +51,8 @@ StoreClient::StoreClient(const std::string& host, uint16_t port, std::string pre
   impl_->prefix = std::move(prefix);
   impl_->address = host + ":" + std::to_string(port);
   const Deadline deadline = Deadline::after(timeout);
+
+  // c10d's client overruns its timeout while nothing listens, so a bounded wait goes first.
   try {
     detail::wait_until_accepting(host, port, deadline);
   } catch (const Error& e) {
@@ -58,6 +60,7 @@ StoreClient::StoreClient(const std::string& host, uint16_t port, std::string pre
                               std::to_string(timeout.count()) + " ms: " + e.message())
         .with("store", impl_->address);
   }
+
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = false;

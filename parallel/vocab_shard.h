@@ -12,9 +12,9 @@ namespace retort::parallel {
 // ranks may hold fewer, or none. A vocabulary is never padded with rows that a softmax would have
 // to leave out.
 struct VocabShard {
-  Group* group = nullptr;  // null or of one rank: this rank holds all of it
-  int64_t begin = 0;
-  // ids of the whole vocabulary; 0 without a group: as many as the weight has rows
+  Group* group = nullptr;  // null or of one rank: this rank holds all of the vocabulary
+  int64_t begin = 0;       // the first id that this rank holds
+  // The number of ids of the whole vocabulary; 0 without a group: as many as the weight has rows.
   int64_t total = 0;
 
   bool whole() const { return group == nullptr || group->size() == 1; }

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/log.h"
+#include "base/sizes.h"
 #include "parallel/detail/c10d_impl.h"
 #include "parallel/detail/device_backends.h"
 #include "parallel/detail/device_setup.h"
@@ -21,9 +22,9 @@
 namespace retort::parallel {
 namespace {
 
-// All ranks create the groups in this order; the index is the position of the group in
-// World::Impl::groups.
 constexpr std::string_view kEmbedding = "embedding";
+// The groups by name and axes. All ranks create them in this order, which is also their order in
+// World::Impl::groups.
 constexpr std::array<std::pair<const char*, std::string_view>, 7> kGroups{
     {{"all", "tp-dp-pp"},
      {"tp", "tp"},
@@ -48,26 +49,31 @@ void validate(const World::Options& options) {
   if (options.layout.device != Device::kCpu && !options.device_module)
     throw Error(ErrorCode::kUnavailable, "role '" + options.role +
                                              "': world.device: cuda needs the retort_cuda module, "
-                                             "which this process has not loaded; "
-                                             "use device: cpu");
+                                             "which this process has not loaded; use device: cpu");
+}
+
+std::string arrival_key(int64_t rank) { return "rank/" + std::to_string(rank); }
+
+// "1, 3": the ranks that have not said that they are here.
+std::string missing_ranks(StoreClient& store, int64_t size) {
+  std::string missing;
+  for (int64_t rank = 0; rank < size; ++rank)
+    if (!store.contains(arrival_key(rank)))
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  return missing;
 }
 
 // Waits until every rank of the role has said that it is here, and names those that have not.
 void await_all_ranks(StoreClient& store, const World::Options& options, Deadline deadline) {
   const int64_t size = options.layout.world_size();
-  const auto key = [](int64_t rank) { return "rank/" + std::to_string(rank); };
-  store.set(key(options.rank), "here");
+  store.set(arrival_key(options.rank), "here");
   for (int64_t rank = 0; rank < size; ++rank) {
     try {
-      store.get(key(rank), deadline);
+      store.get(arrival_key(rank), deadline);
     } catch (const Error& e) {
       if (e.code() != ErrorCode::kTimeout) throw;
-      std::string missing;
-      for (int64_t other = 0; other < size; ++other)
-        if (!store.contains(key(other)))
-          missing += (missing.empty() ? "" : ", ") + std::to_string(other);
       throw Error(ErrorCode::kTimeout,
-                  "role '" + options.role + "': rank(s) " + missing + " of " +
+                  "role '" + options.role + "': rank(s) " + missing_ranks(store, size) + " of " +
                       std::to_string(size) + " did not arrive within " +
                       std::to_string(options.timeout.count()) +
                       " ms; look for why they stopped, or raise launch.collective_timeout")
@@ -76,7 +82,7 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
   }
 }
 
-// The network device all groups of a world share, on the interface that leads to the store.
+// The network device that all groups of a world share, on the interface that leads to the store.
 std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
   return c10d::ProcessGroupGloo::createDeviceForHostname(
       detail::local_address_towards(options.store_host, options.store_port));
@@ -89,12 +95,12 @@ std::shared_ptr<Group::Impl> find_group(const World::Options& options, const cha
   auto impl = std::make_shared<Group::Impl>();
   impl->name = options.role + "." + name;
   impl->timeout = options.timeout;
-  impl->ranks = {static_cast<int>(options.rank)};
+  impl->ranks = {to_int(options.rank)};
   for (std::vector<int>& ranks :
        axes == kEmbedding ? embedding_groups(options.layout) : rank_groups(options.layout, axes)) {
-    const auto position = std::ranges::find(ranks, static_cast<int>(options.rank));
+    const auto position = std::ranges::find(ranks, to_int(options.rank));
     if (position == ranks.end()) continue;
-    impl->position = static_cast<int>(position - ranks.begin());
+    impl->position = to_int(position - ranks.begin());
     impl->ranks = std::move(ranks);
     break;
   }
@@ -114,7 +120,7 @@ Error connect_error(const Group::Impl& group, const char* op, const std::excepti
   return Error(detail::says_timeout(why) ? ErrorCode::kTimeout : ErrorCode::kCollective,
                "the members of the group could not connect: " + why)
       .with("group", group.name)
-      .with("rank", group.ranks[static_cast<size_t>(group.position)])
+      .with("rank", group.ranks[to_size(group.position)])
       .with("op", op);
 }
 
@@ -126,27 +132,40 @@ void connect(Group::Impl& group, const StoreClient& store,
   options->threads = 1;  // one queue: collectives run in the order of the calls
   try {
     group.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        group_store(group, store, "group"), group.position, static_cast<int>(group.ranks.size()),
+        group_store(group, store, "group"), group.position, to_int(group.ranks.size()),
         std::move(options));
   } catch (const std::exception& e) {
     throw connect_error(group, "connect", e);
   }
 }
 
-// The same members' collectives on their devices.
+// Connects the same members for collectives on their devices, and has them watched.
 void connect_devices(Group::Impl& group, const StoreClient& store, const World::Options& options,
                      const std::shared_ptr<detail::DeviceWatch>& watch) {
   try {
     group.device_backend = options.device_module->backends().connect(
-        {group.name, group.position, static_cast<int>(group.ranks.size()), group.timeout,
+        {group.name, group.position, to_int(group.ranks.size()), group.timeout,
          options.high_priority_streams},
         group_store(group, store, "device"));
   } catch (const std::exception& e) {
     throw connect_error(group, "connect devices", e);
   }
   group.watch = watch;
-  group.watched = watch->add_group(group.name, group.ranks[static_cast<size_t>(group.position)],
-                                   group.timeout, group.device_backend);
+  group.watched = watch->add_group(group.name, group.ranks[to_size(group.position)], group.timeout,
+                                   group.device_backend);
+}
+
+// This rank's device: one of its host's, which the ranks there share out by their order.
+DeviceChoice share_out_devices(const World::Options& options) {
+  const World::Options::DeviceSharers sharers = options.device_sharers.value_or(
+      World::Options::DeviceSharers{.rank = options.rank,
+                                    .size = options.layout.world_size(),
+                                    .store_prefix = options.store_prefix});
+  std::optional<StoreClient> store;
+  if (sharers.size > 1)
+    store.emplace(options.store_host, options.store_port, sharers.store_prefix, options.timeout);
+  return detail::take_device(*options.device_module, store ? &*store : nullptr, sharers.rank,
+                             sharers.size, options.share_devices, Deadline::after(options.timeout));
 }
 
 }  // namespace
@@ -156,32 +175,35 @@ struct World::Impl {
   std::optional<DeviceChoice> device;
   std::shared_ptr<detail::DeviceWatch> watch;
   std::vector<c10::intrusive_ptr<c10d::Backend>> device_backends;
-  std::vector<Group> groups;  // as kGroups
-  int exceptions = std::uncaught_exceptions();
+  std::vector<Group> groups;                    // as kGroups
+  int exceptions = std::uncaught_exceptions();  // that were on their way when the world was made
 };
 
 World::World(Options options) : impl_(std::make_unique<Impl>()) {
   validate(options);
   impl_->options = std::move(options);
   const Options& o = impl_->options;
+
+  // Rendezvous: nobody connects before all ranks are there, so that an error names who is missing.
   std::optional<StoreClient> store;
-  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::transport::Device> network;
   if (o.layout.world_size() > 1) {
     const Deadline deadline = Deadline::after(o.timeout);
     store.emplace(o.store_host, o.store_port, o.store_prefix, o.timeout);
     await_all_ranks(*store, o, deadline);
-    device = make_device(o);
+    network = make_device(o);
   }
-  if (o.layout.device != Device::kCpu)
-    impl_->device =
-        detail::take_device(*o.device_module, store ? &*store : nullptr, o.rank,
-                            o.layout.world_size(), o.share_devices, Deadline::after(o.timeout));
+
+  // The ranks share out the devices of their hosts.
+  if (o.layout.device != Device::kCpu) impl_->device = share_out_devices(o);
   const bool device_groups =
       impl_->device && o.device_groups && !impl_->device->shared && o.layout.world_size() > 1;
   if (device_groups) impl_->watch = std::make_shared<detail::DeviceWatch>();
+
+  // The groups, in an order that is the same on all ranks.
   for (const auto& [name, axes] : kGroups) {
     std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
-    if (group->ranks.size() > 1) connect(*group, *store, device);
+    if (group->ranks.size() > 1) connect(*group, *store, network);
     if (group->ranks.size() > 1 && device_groups) {
       connect_devices(*group, *store, o, impl_->watch);
       impl_->device_backends.push_back(group->device_backend);
@@ -198,7 +220,7 @@ World::~World() {
   for (const auto& backend : impl_->device_backends) {
     try {
       failed ? backend->abort() : backend->shutdown();
-    } catch (const std::exception& e) {  // a destructor cannot report it otherwise
+    } catch (const std::exception& e) {  // a destructor can report it in the log only
       RETORT_LOG(kError) << "ending a group on the device: " << detail::first_line(e);
     }
   }

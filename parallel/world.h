@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/deadline.h"
@@ -15,7 +16,10 @@
 namespace retort::parallel {
 
 // A client of the run's key-value store (a c10d TCPStore that the launcher owns), under a key
-// prefix. Threads: one client per thread that waits (a blocked wait locks its client).
+// prefix.
+//
+// Errors: kTimeout and kPeerLost naming the operation, the key and the store.
+// Threads: one client for each thread that waits, because a blocked wait locks its client.
 class StoreClient {
  public:
   StoreClient(const std::string& host, uint16_t port, std::string prefix,
@@ -32,7 +36,7 @@ class StoreClient {
   std::shared_ptr<Impl> impl_;
 };
 
-// The store's server; the launcher owns it (port 0: ephemeral).
+// The store's server, which the launcher owns. Port 0: any that is free.
 class StoreServer {
  public:
   explicit StoreServer(const std::string& host, uint16_t port = 0);
@@ -44,6 +48,16 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
+// This rank's place in its role, and the groups of ranks that it is in. A group of one rank is
+// free.
+//
+// Collectives: the constructor, over all ranks of the role: it waits for them and creates every
+//   group on every rank in one fixed order. Where collectives run on devices the destructor waits
+//   for the other ranks too, unless an exception is on its way or a collective has failed.
+// Errors: of the constructor, kInvalidArgument and kUnavailable for the options; kTimeout naming
+//   the ranks that did not arrive; kTimeout or kCollective when the members of a group cannot
+//   connect; StoreClient's.
+// Threads: compute.
 class World {
  public:
   struct Options {
@@ -55,16 +69,24 @@ class World {
     std::string store_prefix;                    // "<run>/<role>/<incarnation>/"
     std::chrono::milliseconds timeout{120'000};  // of every collective and of the rendezvous
 
-    // With layout.device kCuda. The module: needed, or kUnavailable.
+    // What follows is for layout.device kCuda, which needs the module (kUnavailable without it).
     std::shared_ptr<DeviceModule> device_module;
-    // several ranks may have one device: slow, for tests and demonstrations
+    // Several ranks may have one device: slow, for tests and demonstrations.
     bool share_devices = false;
-    // false: ranks choose their devices only; collectives go through host memory
+    // Who shares out the devices of a host; none: the ranks of this world. For a world that is one
+    // replica of a role: this rank's place among all ranks of the role, and their keys in the
+    // store.
+    struct DeviceSharers {
+      int64_t rank = 0;
+      int64_t size = 1;
+      std::string store_prefix;
+    };
+    std::optional<DeviceSharers> device_sharers;
+    // If false, ranks only choose their devices; collectives go through host memory.
     bool device_groups = true;
     bool high_priority_streams = true;  // collectives' kernels go before those of the computation
   };
 
-  // Collective over all ranks of the role: creates every group on every rank in one fixed order.
   explicit World(Options options);
   ~World();
   World(const World&) = delete;
@@ -74,20 +96,27 @@ class World {
   int64_t rank() const;
   int64_t size() const;
   Coordinate coordinate() const;
-  // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on;
-  // it is the current one.
+  // Whether this rank holds the last pipeline stage, where the loss is formed.
+  bool forms_loss() const { return coordinate().pp == options().layout.pp - 1; }
+  // Whether this rank asks other roles on behalf of all that form the loss of its replica.
+  bool asks_for_loss() const { return forms_loss() && coordinate().tp == 0; }
+  // Whether this rank is the first of its replica, which speaks for it to people and generators.
+  bool leads_replica() const { return coordinate().tp == 0 && coordinate().pp == 0; }
+  // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on,
+  // which is then the current one.
   at::Device device() const;
-  // The groups that this rank is in; a group of one rank is free. In rank = tp + TP * (dp + DP *
-  // pp) each holds the ranks that differ in the named coordinates only (SYSTEMS B041-B045), in
-  // increasing order.
+
+  // The groups that this rank is in, their ranks in increasing order. A group holds the ranks that
+  // have all coordinates but the named ones in common with this rank: tp() the ranks with its dp
+  // and pp coordinates.
   Group& all();  // every rank of the role
   Group& tp();
   Group& dp();
   Group& pp();
   Group& mp();     // tp and pp: one replica of the model
-  Group& dp_pp();  // dp and pp: the same tp coordinate
-  // first and last stage of this rank's pipeline; this rank alone in the stages between, and with
-  // pp 1
+  Group& dp_pp();  // dp and pp: the ranks with the same tp coordinate
+  // The first and the last stage of this rank's pipeline. In the stages between, and with pp 1,
+  // this rank alone.
   Group& embedding();
 
  private:

@@ -1,22 +1,25 @@
 // A process's end of the RPC layer: named peers, typed calls with tensors, deadlines, typed errors.
 //
+// Use:
 //   rpc::Agent agent({.name = "student/0", .secret = secret, .rpc = options});
-//   agent.serve(kForward, queue, [&](ForwardRequest r, const rpc::CallContext& c) { return
-//       teacher.forward(r); });
+//   agent.serve(kForward, queue, [&](ForwardRequest r, const rpc::CallContext& c) {
+//     return teacher.forward(r);
+//   });
 //   agent.connect("teacher/0", "127.0.0.1:41234", Deadline::after(60s));
-//   // Future<ForwardReply>
-//   auto reply = agent.call("teacher/0", kForward, request, {.timeout = 60s});
+//   Future<ForwardReply> reply = agent.call("teacher/0", kForward, request, {.timeout = 60s});
 //   ForwardReply r = reply.get();
 //
-// Threads: every public member may be called from any thread except the agent's own loop thread;
-// call() also from there (in a function given to then()), where it never waits for credit. Handlers
-// run on the thread that drains the HandlerQueue they were registered with (the compute thread),
-// never on the loop thread. Tensors are sent from the memory they are in: do not change them before
-// the future is ready. A tensor on a device goes to the device that rpc.device_maps names for the
-// peer's role, after all that the calling thread's current stream has queued by then; what arrives
-// is complete. Life cycle: close() is idempotent and returns at once; join() waits until every
-// accepted call has completed with a value or an error and all threads are down. The destructor
-// does both.
+// Ending: close() is idempotent and returns at once. join() waits until every accepted call has
+//   completed with a value or an error and all threads have ended. The destructor does both.
+// Memory: tensors are sent from the memory they are in: do not change them before the future is
+//   ready.
+// Devices: a tensor on a device goes to the device that rpc.device_maps names for the peer's role,
+//   after all that the calling thread's current stream has queued by then; what arrives is
+//   complete.
+// Threads: every public member may be called from any thread except the agent's own loop thread.
+//   call() may be called from there too (in a function given to then()), and then it never waits
+//   for credit. Handlers run on the thread that drains the HandlerQueue they were registered with
+//   (the compute thread), never on the loop thread.
 #pragma once
 
 #include <atomic>
@@ -30,9 +33,9 @@
 
 #include "base/bounded_queue.h"
 #include "base/deadline.h"
+#include "base/future.h"
 #include "rpc/archive.h"
 #include "rpc/device_transfer.h"
-#include "rpc/future.h"
 #include "rpc/method.h"
 #include "rpc/options.h"
 
@@ -43,7 +46,7 @@ struct CallContext {
   std::string peer;  // the caller, e.g. "student/0"
   uint64_t call_id = 0;
   Deadline deadline;
-  // becomes true when the caller cancelled or is lost
+  // Becomes true when the caller cancels the call or is lost.
   std::shared_ptr<const std::atomic<bool>> cancelled;
 };
 
@@ -52,14 +55,18 @@ using HandlerQueue = BoundedQueue<std::function<void()>>;
 
 struct CallOptions {
   std::chrono::milliseconds timeout{0};  // 0: RpcOptions::timeout
-  // false: kResourceExhausted instead of waiting when max_inflight_bytes is reached
+  // When max_inflight_bytes is reached, a call waits; if false, it fails with kResourceExhausted.
   bool wait_for_credit = true;
 };
 
 struct PeerStats {
-  uint64_t bytes_sent = 0, bytes_received = 0;  // payload + tensors of data messages
+  // Payloads and tensors of the data messages.
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
   uint64_t calls = 0;
-  double latency_p50_ms = 0, latency_p99_ms = 0;  // of completed calls (last 1024)
+  // Of the last 1024 completed calls.
+  double latency_p50_ms = 0;
+  double latency_p99_ms = 0;
   uint64_t inflight_bytes = 0;
 };
 
@@ -67,12 +74,12 @@ class Agent {
  public:
   struct Options {
     std::string name;    // "student/0"
-    std::string secret;  // the run's secret; both ends prove it by HMAC
-    // interface of the control socket and of the data listeners
+    std::string secret;  // the run's secret; both ends prove by HMAC that they know it
+    // The interface of the control socket and of the data listeners.
     std::string bind_host = "127.0.0.1";
-    uint16_t port = 0;  // 0: ephemeral
+    uint16_t port = 0;  // 0: any that is free
     RpcOptions rpc;
-    // load_device_transfer(); null: tensors on the CPU only
+    // From load_device_transfer(). Null: only tensors on the CPU can be sent.
     std::shared_ptr<detail::DeviceTransfer> devices;
   };
 
@@ -81,18 +88,21 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // "host:port" of the control socket; the only address ever published.
+  // "host:port" of the control socket: the only address that others need to know.
   std::string address() const;
 
-  // Connects to a peer and proves the secret both ways; retries a refused connection until the
-  // deadline. When it returns, either side can call the other. kUnauthenticated (wrong secret or
-  // name), kMismatch (protocol version), kTimeout, kPeerLost.
+  // Connects to a peer, with proof of the secret both ways; tries a refused connection again until
+  // the deadline. When it returns, either side can call the other.
+  //
+  // Errors: kUnauthenticated (wrong secret or name), kMismatch (protocol version), kTimeout,
+  //   kPeerLost.
   void connect(std::string_view peer, const std::string& address, Deadline deadline);
 
-  // Sends a request; returns at once (or waits for credit). The future fails with the remote Error
-  // (its own code), kTimeout, kPeerLost, kCancelled (Future::cancel), kClosed, kResourceExhausted,
-  // kUnavailable (no such method, or a tensor on a device without a map). A request that is not
-  // encodable throws here.
+  // Sends a request. Returns at once, unless it must wait for credit.
+  //
+  // Errors: the future fails with the remote Error (its own code), kTimeout, kPeerLost, kCancelled
+  //   (Future::cancel), kClosed, kResourceExhausted, kUnavailable (no such method, or a tensor on a
+  //   device without a map). A request that cannot be encoded throws here.
   template <class Request, class Reply>
   Future<Reply> call(std::string_view peer, const Method<Request, Reply>& method,
                      const std::type_identity_t<Request>& request, CallOptions options = {}) {
@@ -114,11 +124,13 @@ class Agent {
     return future;
   }
 
-  // Registers a handler; each call is pushed to `queue` as one job. A full queue answers
-  // kResourceExhausted. An Error thrown by the handler travels with its code; any other exception
-  // arrives as kRemote. A handler that returns a Future<Reply> answers later: the reply is encoded
-  // and sent on the thread that completes the future, and other jobs of the queue run meanwhile. A
-  // future that is dropped unfinished answers kClosed.
+  // Registers a handler; each call is pushed to `queue` as one job. A handler that returns a
+  // Future<Reply> answers later: the reply is encoded and sent on the thread that completes the
+  // future, and other jobs of the queue run meanwhile.
+  //
+  // Errors: an Error thrown by the handler travels with its code; any other exception arrives as
+  //   kRemote. A full queue answers kResourceExhausted, a future that is dropped unfinished
+  //   kClosed.
   template <class Request, class Reply, class Handler>
   void serve(const Method<Request, Reply>& method, std::shared_ptr<HandlerQueue> queue,
              Handler handler) {
@@ -126,7 +138,7 @@ class Agent {
     serve_bytes(
         method.name, std::move(queue),
         [handler](Message request, const CallContext& context, Responder respond) mutable {
-          if constexpr (detail::kIsFuture<Result>) {
+          if constexpr (future_detail::kIsFuture<Result>) {
             handler(decode<Request>(std::move(request)), context)
                 .on_outcome(
                     [respond](Outcome<Reply> outcome) { respond(encoded(std::move(outcome))); });
@@ -138,8 +150,8 @@ class Agent {
         });
   }
 
-  // Called on the loop thread (must not block) once for every peer that is lost; also for peers
-  // that connected to us.
+  // `callback` is called once for every peer that is lost, also for peers that connected to us. It
+  // runs on the loop thread and must not block.
   void on_peer_lost(
       std::function<void(const std::string& peer, const std::string& reason)> callback);
   std::vector<std::string> peers() const;

@@ -1,16 +1,19 @@
 // How requests and replies become bytes: our own bounded archives with cereal's calling convention.
 //
-// A type takes part with   template <class A> void serialize(A& archive, uint32_t version) {
-//                          archive(a, b, c); }
-// (version is 0), or is one of: bool, integers, enums, float, double, std::string, at::Tensor,
-// std::vector, array, pair, map, optional of such. Little-endian, fixed widths, no names: both ends
-// must be the same program version, which the handshake checks.
-//
-// Reading is safe on hostile bytes: a size larger than the bytes that remain is kCorrupt before
-// anything is allocated, nesting is at most 16, an enum with EnumNames must be one of them, and
-// left-over bytes are an error. Tensors travel out of band (Message::tensors) in the order of their
-// archive() calls, or inside the bytes (to_bytes / from_bytes), for checkpoints. Only dense CPU
-// tensors go inside bytes.
+// Use: a type takes part if it is one of bool, integers, enums, float, double, std::string,
+//   at::Tensor, or std::vector, array, pair, map, optional of such, or if it has a member (the
+//   version is 0)
+//     template <class A>
+//     void serialize(A& archive, uint32_t version) {
+//       archive(a, b, c);
+//     }
+// Format: little-endian, fixed widths, no names. Both ends must be the same version of the program,
+//   which the handshake checks.
+// Tensors: they travel out of band (Message::tensors) in the order of their archive() calls, or
+//   inside the bytes (to_bytes / from_bytes), for checkpoints. Only dense CPU tensors go inside.
+// Errors: reading is safe on hostile bytes. A size larger than the bytes that remain is kCorrupt
+//   before anything is allocated, nesting is at most 16, an enum with EnumNames must be one of
+//   them, and left-over bytes are an error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -107,15 +110,7 @@ class OutputArchive {
   template <class T>
   void write_nested(const T& value) {
     if constexpr (detail::kIs<T, std::vector>) {
-      using Element = typename T::value_type;
-      static_assert(!std::is_empty_v<Element>, "elements without bytes cannot be bounded");
-      write_scalar(static_cast<uint64_t>(value.size()));
-      if constexpr (detail::kIsScalar<Element>) {
-        append(value.data(), value.size() * sizeof(Element));
-      } else {
-        for (const Element& element : value)
-          write<Element>(element);
-      }
+      write_vector(value);
     } else if constexpr (detail::kIsArray<T>) {
       for (const auto& element : value)
         write(element);
@@ -137,6 +132,18 @@ class OutputArchive {
     }
   }
 
+  template <class Element>
+  void write_vector(const std::vector<Element>& value) {
+    static_assert(!std::is_empty_v<Element>, "elements without bytes cannot be bounded");
+    write_scalar(static_cast<uint64_t>(value.size()));
+    if constexpr (detail::kIsScalar<Element>) {
+      append(value.data(), value.size() * sizeof(Element));
+    } else {
+      for (const Element& element : value)
+        write<Element>(element);
+    }
+  }
+
   template <class T>
   void write_scalar(T value) {
     append(&value, sizeof value);
@@ -152,8 +159,8 @@ class OutputArchive {
 
 class InputArchive {
  public:
-  // `bytes` must outlive the archive. `tensors`: those that travelled out of band; null: they are
-  // inside the bytes.
+  // `bytes` must outlive the archive. `tensors`: the ones that travelled out of band, or null if
+  // they are inside the bytes.
   InputArchive(std::string_view bytes, std::vector<at::Tensor>* tensors)
       : rest_(bytes), tensors_(tensors) {}
 
@@ -194,16 +201,7 @@ class InputArchive {
       for (auto& element : value)
         read(element);
     } else if constexpr (detail::kIs<T, std::map>) {
-      value.clear();
-      const uint64_t size = read_size(1);
-      for (uint64_t i = 0; i < size; ++i) {
-        typename T::key_type key{};
-        typename T::mapped_type mapped{};
-        read(key);
-        read(mapped);
-        if (!value.emplace(std::move(key), std::move(mapped)).second)
-          corrupt("a key stands twice in a map");
-      }
+      read_map(value);
     } else if constexpr (detail::kIs<T, std::pair>) {
       read(value.first);
       read(value.second);
@@ -230,6 +228,20 @@ class InputArchive {
         read(element);
         value.push_back(std::move(element));
       }
+    }
+  }
+
+  template <class Key, class Mapped>
+  void read_map(std::map<Key, Mapped>& value) {
+    value.clear();
+    const uint64_t size = read_size(1);
+    for (uint64_t i = 0; i < size; ++i) {
+      Key key{};
+      Mapped mapped{};
+      read(key);
+      read(mapped);
+      if (!value.emplace(std::move(key), std::move(mapped)).second)
+        corrupt("a key stands twice in a map");
     }
   }
 

@@ -5,17 +5,14 @@
 
 #include <string_view>
 
+#include "base/future.h"  // Empty: a request or reply without a value
+
 namespace retort::rpc {
 
 template <class Request, class Reply>
 struct Method {
   std::string_view name;    // "teacher.forward"
   bool idempotent = false;  // may be sent again after a lost peer came back
-};
-
-struct Empty {
-  template <class Archive>
-  void serialize(Archive&, unsigned) {}
 };
 
 }  // namespace retort::rpc

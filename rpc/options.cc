@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/sizes.h"
 
 namespace retort::rpc {
 namespace {
@@ -37,6 +38,29 @@ void check_positive(const char* field, int64_t value) {
         .with("value", value);
 }
 
+// Sizes beyond 1 GiB are positive, whatever they are: the signed check takes them as 1 GiB.
+void check_positive(const char* field, ByteSize size) {
+  check_positive(field, to_int64(std::min<uint64_t>(size.bytes, 1u << 30)));
+}
+
+void check_device_map(const std::string& role, const std::map<std::string, int64_t>& map) {
+  std::set<int64_t> remotes;
+  for (const auto& [local, remote] : map) {
+    const bool number =
+        !local.empty() && local.size() < 6 &&
+        std::all_of(local.begin(), local.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!number || remote < 0)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "rpc.device_maps." + role + ": device indices are numbers from 0")
+          .with("local", local)
+          .with("remote", remote);
+    if (!remotes.insert(remote).second)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "rpc.device_maps." + role + " sends two devices to one; maps are one to one")
+          .with("remote", remote);
+  }
+}
+
 }  // namespace
 
 void RpcOptions::validate() const {
@@ -45,34 +69,19 @@ void RpcOptions::validate() const {
   if (std::find(channels.begin(), channels.end(), "basic") == channels.end())
     throw Error(ErrorCode::kInvalidArgument,
                 "rpc.channels must include 'basic': it is what works where the others cannot");
+
   check_positive("timeout", timeout.count());
   check_positive("heartbeat_interval", heartbeat_interval.count());
-  check_positive("max_inflight_bytes",
-                 static_cast<int64_t>(std::min<uint64_t>(max_inflight_bytes.bytes, 1u << 30)));
-  check_positive("max_message_bytes",
-                 static_cast<int64_t>(std::min<uint64_t>(max_message_bytes.bytes, 1u << 30)));
+  check_positive("max_inflight_bytes", max_inflight_bytes);
+  check_positive("max_message_bytes", max_message_bytes);
   if (peer_timeout < 2 * heartbeat_interval)
     throw Error(ErrorCode::kInvalidArgument,
                 "rpc.peer_timeout must be at least twice rpc.heartbeat_interval")
         .with("peer_timeout", format_duration(peer_timeout))
         .with("heartbeat_interval", format_duration(heartbeat_interval));
-  for (const auto& [role, map] : device_maps) {
-    std::set<int64_t> remotes;
-    for (const auto& [local, remote] : map) {
-      const bool number =
-          !local.empty() && local.size() < 6 &&
-          std::all_of(local.begin(), local.end(), [](char c) { return c >= '0' && c <= '9'; });
-      if (!number || remote < 0)
-        throw Error(ErrorCode::kInvalidArgument,
-                    "rpc.device_maps." + role + ": device indices are numbers from 0")
-            .with("local", local)
-            .with("remote", remote);
-      if (!remotes.insert(remote).second)
-        throw Error(ErrorCode::kInvalidArgument,
-                    "rpc.device_maps." + role + " sends two devices to one; maps are one to one")
-            .with("remote", remote);
-    }
-  }
+
+  for (const auto& [role, map] : device_maps)
+    check_device_map(role, map);
 }
 
 }  // namespace retort::rpc

@@ -12,20 +12,20 @@
 namespace retort::rpc {
 
 struct RpcOptions {
-  // TensorPipe transports, best first: uv, shm (opt-in)
+  // TensorPipe transports, best first: uv, shm (only where a recipe asks for it).
   std::vector<std::string> transports{"uv"};
-  // TensorPipe channels, best first
+  // TensorPipe channels, best first: cma, basic.
   std::vector<std::string> channels{"cma", "basic"};
   Duration timeout{120'000};  // default deadline of a call
-  // a heartbeat this often on every control socket
+  // The time between two heartbeats on a control socket.
   Duration heartbeat_interval{1'000};
-  // silent for longer: the peer is lost
+  // A peer that is silent for longer is lost.
   Duration peer_timeout{15'000};
-  // per peer; further calls wait (or fail, as the call asks)
+  // For each peer. Beyond it, calls wait or fail, as CallOptions::wait_for_credit says.
   ByteSize max_inflight_bytes{uint64_t{2} << 30};
-  // per message, checked before buffers are allocated
+  // For each message; checked before memory is allocated.
   ByteSize max_message_bytes{uint64_t{4} << 30};
-  // peer role -> local cuda index -> remote index
+  // Peer role -> index of a CUDA device here -> index of a CUDA device there.
   std::map<std::string, std::map<std::string, int64_t>> device_maps;
 
   template <class V>
@@ -41,7 +41,7 @@ struct RpcOptions {
     visit("device_maps", device_maps,
           "peer role -> local cuda index -> remote cuda index; default: the same index");
   }
-  // kInvalidArgument naming the field: unknown transport/channel, zero timeouts, ...
+  // Throws kInvalidArgument naming the field: unknown transport or channel, zero timeouts, ...
   void validate() const;
 };
 

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/loaded_model.h"
 #include "models/generation/engine.h"
+#include "models/loaded_model.h"
 
 namespace retort::launch {
 namespace {
@@ -40,7 +40,7 @@ std::string message(std::string_view role, std::string_view content) {
 }  // namespace
 
 int run_chat(const ChatCommand& command) {
-  const LoadedModel model = load_model(command.model, command.dtype);
+  const models::LoadedModel model = models::load_model(command.model, command.dtype);
   if (!model.chat.exists())
     std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
   std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");

@@ -7,6 +7,10 @@
 #include <string>
 #include <vector>
 
+namespace retort::recipes {
+struct Recipe;
+}
+
 namespace retort::launch {
 
 struct EvalCommand {
@@ -77,8 +81,7 @@ struct RecipeCommand {
 int run_audit(const RecipeCommand& command);
 int run_check(const RecipeCommand& command);
 int run_plan(const RecipeCommand& command);
-struct Recipe;
 // What plan --json prints and a run keeps as plan.json.
-std::string plan_json(const Recipe& recipe);
+std::string plan_json(const recipes::Recipe& recipe);
 
 }  // namespace retort::launch

@@ -11,8 +11,8 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/loaded_model.h"
 #include "models/generate.h"
+#include "models/loaded_model.h"
 #include "recipes/data/answer.h"
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
@@ -48,8 +48,8 @@ struct Totals {
   int64_t targets = 0, tokens = 0, samples = 0;
 };
 
-void evaluate_batch(const LoadedModel& model, std::vector<data::Sample> samples, Totals& totals,
-                    AtomicFile* output) {
+void evaluate_batch(const models::LoadedModel& model, std::vector<data::Sample> samples,
+                    Totals& totals, AtomicFile* output) {
   const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
   c10::InferenceMode inference;
   const at::Tensor hidden = model.decoder.hidden(batch.tokens);
@@ -81,7 +81,7 @@ void evaluate_batch(const LoadedModel& model, std::vector<data::Sample> samples,
 }
 
 // Share of problems whose greedily generated answer has the reference's number.
-double exact_match(const EvalCommand& command, const LoadedModel& model,
+double exact_match(const EvalCommand& command, const models::LoadedModel& model,
                    const data::Source& source) {
   const data::JsonlFile file(command.data);
   std::vector<std::vector<int32_t>> prompts;
@@ -110,7 +110,7 @@ double exact_match(const EvalCommand& command, const LoadedModel& model,
 }  // namespace
 
 int run_eval(const EvalCommand& command) {
-  const LoadedModel model = load_model(command.model, command.dtype);
+  const models::LoadedModel model = models::load_model(command.model, command.dtype);
   data::DataOptions options;
   options.max_length = command.max_length;
   const data::Source source{.path = command.data,

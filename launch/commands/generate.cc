@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/loaded_model.h"
 #include "models/generation/engine.h"
+#include "models/loaded_model.h"
 #include "recipes/data/jsonl.h"
 #include "recipes/data/sample.h"
 
@@ -65,7 +65,7 @@ struct Prompts {
   models::GenerationRequest request;
 };
 
-Prompts read_prompts(const GenerateCommand& command, const LoadedModel& model) {
+Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& model) {
   const data::JsonlFile file(command.prompts);
   const data::Source source{.path = command.prompts, .columns = command.columns};
   Prompts prompts;
@@ -129,7 +129,7 @@ std::string text_of(const models::Completion& completion, const models::Tokenize
 
 int run_generate(const GenerateCommand& command) {
   validate(command);
-  const LoadedModel model = load_model(command.model, command.dtype);
+  const models::LoadedModel model = models::load_model(command.model, command.dtype);
   Prompts input = read_prompts(command, model);
   const std::vector<data::PromptSample>& prompts = input.samples;
   models::Engine engine(model.decoder, engine_options(command, input.request),

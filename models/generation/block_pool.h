@@ -66,7 +66,8 @@ class BlockPool {
   std::vector<int32_t> free_;
   std::map<uint64_t, int32_t> unused_;  // by the time of release
   std::map<std::pair<uint64_t, std::vector<int32_t>>, int32_t> published_;
-  uint64_t next_serial_ = 1, clock_ = 1;
+  uint64_t next_serial_ = 1;
+  uint64_t clock_ = 1;
 };
 
 }  // namespace retort::models

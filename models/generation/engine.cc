@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "models/generation/finish_reason.h"
 #include "models/generation/request_checks.h"
 #include "models/generation/sampler.h"
 #include "models/generation/scheduler.h"
@@ -50,9 +52,8 @@ struct Engine::Impl {
   void step();
   void collect_draws();
   void choose();
+  void choose(Draw& draw, int64_t first, SamplerScratch& mine) const;
   void accept(const Draw& draw);
-  bool ends(const Sequence& sequence, FinishReason& reason) const;
-  bool contains_stop(const Sequence& sequence) const;
   void deliver(RequestState& request, size_t completion, Completion result);
   void cancel(RequestState& request);
 
@@ -66,16 +67,18 @@ struct Engine::Impl {
   std::map<uint64_t, std::unique_ptr<RequestState>> requests;
   uint64_t next_id = 1;
   bool stepping = false;
-  // Of the step:
+  // Of the current step:
   std::vector<int32_t> ids;
   std::vector<StepSpan> spans;
   std::vector<Draw> draws;
-  std::vector<float> states, logits;
+  std::vector<float> states;  // [draws' rows, hidden_size]
+  std::vector<float> logits;
   std::vector<SamplerScratch> scratch;
 };
 
 // The states of all last tokens, and who draws from them.
 void Engine::Impl::collect_draws() {
+  // States lie one after the other; samples of one prompt share theirs.
   const auto width = static_cast<size_t>(model.config().hidden_size);
   draws.clear();
   states.clear();
@@ -84,6 +87,8 @@ void Engine::Impl::collect_draws() {
     return states.data() + (states.size() - width);
   };
   const auto rows = [&] { return static_cast<int64_t>(states.size() / width); };
+
+  // A running sequence draws from its last token. A prompt's last state waits for its samples.
   for (const Piece& piece : scheduler.pieces()) {
     if (!piece.last) continue;
     const int64_t row = piece.first_row + piece.count - 1;
@@ -95,6 +100,8 @@ void Engine::Impl::collect_draws() {
       model.final_state(row, piece.group->state.data());
     }
   }
+
+  // The samples that start now draw their first token.
   const SampleGroup* group = nullptr;
   for (Sequence* sequence :
        scheduler.start_samples([&](int32_t from, int32_t to) { model.copy_block(from, to); })) {
@@ -106,13 +113,18 @@ void Engine::Impl::collect_draws() {
   }
 }
 
+// A token for every draw.
 void Engine::Impl::choose() {
-  constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values that are formed at once
-  const int64_t width = model.config().hidden_size, vocab_size = model.config().vocab_size;
-  const int64_t rows = static_cast<int64_t>(states.size()) / width,
-                at_once = std::max<int64_t>(1, kLogits / vocab_size);
+  // Logits are formed for as many rows at once as a buffer of bounded size takes.
+  constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values
+  const int64_t width = model.config().hidden_size;
+  const int64_t vocab_size = model.config().vocab_size;
+  const int64_t rows = static_cast<int64_t>(states.size()) / width;
+  const int64_t at_once = std::max<int64_t>(1, kLogits / vocab_size);
   scratch.resize(static_cast<size_t>(model.pool().threads()));
   logits.resize(static_cast<size_t>(std::min(rows, at_once) * vocab_size));
+
+  // Draws are in the order of their rows.
   size_t next = 0;
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t end = std::min(rows, first + at_once);
@@ -120,54 +132,29 @@ void Engine::Impl::choose() {
     const size_t begin_draw = next;
     while (next < draws.size() && draws[next].row < end)
       ++next;
-    model.pool().run(
-        static_cast<int64_t>(next - begin_draw), 1, [&](int64_t begin, int64_t stop, int thread) {
-          SamplerScratch& mine = scratch[static_cast<size_t>(thread)];
-          for (size_t i = begin_draw + static_cast<size_t>(begin);
-               i < begin_draw + static_cast<size_t>(stop); ++i) {
-            Draw& draw = draws[i];
-            const Sequence& sequence = *draw.sequence;
-            draw.choice = choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size,
-                                       sequence.group->request->request.sampling, sequence.seen,
-                                       sequence.sample_id, sequence.tokens.size(), mine);
-          }
-        });
+    model.pool().run(static_cast<int64_t>(next - begin_draw), 1,
+                     [&](int64_t begin, int64_t stop, int thread) {
+                       for (int64_t i = begin; i < stop; ++i)
+                         choose(draws[begin_draw + static_cast<size_t>(i)], first,
+                                scratch[static_cast<size_t>(thread)]);
+                     });
   }
 }
 
-bool Engine::Impl::contains_stop(const Sequence& sequence) const {
-  const std::vector<std::string>& stops = sequence.group->request->request.stop;
-  if (stops.empty()) return false;
-  size_t longest = 0;
-  for (const std::string& stop : stops)
-    longest = std::max(longest, stop.size());
-  // A stop string that ends in the newest token; a token may be one byte of a character, or nothing
-  // at the beginning.
-  const std::vector<int32_t>& ids = sequence.result.token_ids;
-  const size_t count = std::min(ids.size(), longest + 8);
-  const std::string text = detokenizer(std::span(ids).last(count));
-  return std::any_of(stops.begin(), stops.end(),
-                     [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
-}
-
-bool Engine::Impl::ends(const Sequence& sequence, FinishReason& reason) const {
-  const std::vector<int64_t>& eos = sequence.group->request->request.eos_token_ids;
-  const Completion& result = sequence.result;
-  if (std::find(eos.begin(), eos.end(), result.token_ids.back()) != eos.end()) {
-    reason = FinishReason::kEos;
-  } else if (contains_stop(sequence)) {
-    reason = FinishReason::kStop;
-  } else if (static_cast<int64_t>(result.token_ids.size()) >= sequence.max_new_tokens) {
-    reason = FinishReason::kLength;
-  } else {
-    return false;
-  }
-  return true;
+// From its row of `logits`, which begin with row `first` of the states.
+void Engine::Impl::choose(Draw& draw, int64_t first, SamplerScratch& mine) const {
+  const int64_t vocab_size = model.config().vocab_size;
+  const Sequence& sequence = *draw.sequence;
+  draw.choice = choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size,
+                             sequence.group->request->request.sampling, sequence.seen,
+                             sequence.sample_id, sequence.tokens.size(), mine);
 }
 
 void Engine::Impl::accept(const Draw& draw) {
   Sequence& sequence = *draw.sequence;
   RequestState& request = *sequence.group->request;
+
+  // What the completion reports of the token.
   const int32_t token = draw.choice.token;
   sequence.tokens.push_back(token);
   sequence.result.token_ids.push_back(token);
@@ -179,9 +166,14 @@ void Engine::Impl::accept(const Draw& draw) {
   }
   if (request.callbacks.on_token)
     request.callbacks.on_token(sequence.completion, token, draw.choice.logp);
-  FinishReason reason = FinishReason::kLength;
-  if (request.cancelled || !ends(sequence, reason)) return;
-  sequence.result.finish_reason = reason;
+
+  // A cancelled request is delivered at the end of the step.
+  if (request.cancelled) return;
+  const std::optional<FinishReason> reason = finish_reason_of(sequence, detokenizer);
+  if (!reason) return;
+  sequence.result.finish_reason = *reason;
+
+  // Its blocks are free before the callback runs.
   const size_t completion = sequence.completion;
   Completion result = std::move(sequence.result);
   scheduler.finish(sequence);
@@ -210,6 +202,7 @@ void Engine::Impl::cancel(RequestState& request) {
 }
 
 void Engine::Impl::step() {
+  // Keys, values and states of what is due.
   scheduler.plan(ids, spans);
   stats.peak_used_blocks = std::max(stats.peak_used_blocks, pool.used());
   if (!ids.empty()) {
@@ -218,6 +211,8 @@ void Engine::Impl::step() {
     stats.rows += static_cast<int64_t>(ids.size());
   }
   scheduler.computed();
+
+  // A token for each sequence that is complete up to its last token.
   collect_draws();
   RETORT_CHECK(!ids.empty() || !draws.empty())
       << "nothing can be computed, and the engine is not idle";
@@ -225,6 +220,8 @@ void Engine::Impl::step() {
   choose();
   for (const Draw& draw : draws)
     accept(draw);
+
+  // Requests that a callback cancelled.
   std::vector<RequestState*> cancelled;
   for (const auto& [id, request] : requests) {
     if (request->cancelled && request->unfinished > 0) cancelled.push_back(request.get());
@@ -314,27 +311,6 @@ void Engine::weights_changed() {
   }
   impl_->pool.forget();
   impl_->model.bind(*impl_->decoder);
-}
-
-void Engine::set_decoder(const Decoder& decoder) {
-  const ModelConfig &old = impl_->model.config(), &now = decoder.config();
-  const auto sizes = [](const ModelConfig& c) {
-    return std::vector<int64_t>{c.vocab_size,        c.hidden_size,         c.intermediate_size,
-                                c.num_hidden_layers, c.num_attention_heads, c.num_key_value_heads,
-                                c.head_dim};
-  };
-  if (sizes(old) != sizes(now) || old.sliding_window != now.sliding_window ||
-      decoder.placement().tp != impl_->decoder->placement().tp) {
-    throw Error(ErrorCode::kMismatch,
-                "generation: the new decoder has another shape than the engine was made for");
-  }
-  const Decoder* before = std::exchange(impl_->decoder, &decoder);
-  try {
-    weights_changed();
-  } catch (...) {
-    impl_->decoder = before;
-    throw;
-  }
 }
 
 EngineStats Engine::stats() const {

@@ -49,40 +49,47 @@ struct GenerationCallbacks {
 };
 
 struct EngineStats {
-  int64_t num_blocks = 0, used_blocks = 0, cached_blocks = 0;  // now; cached: unused, contents kept
-  int64_t peak_used_blocks = 0;
-  // 2 * layers * num_blocks * block_tokens * kv_heads of this rank * (head_dim rounded up to 16) *
-  // 4
+  // Now:
+  int64_t num_blocks = 0;
+  int64_t used_blocks = 0;
+  int64_t cached_blocks = 0;     // unused, but their contents are kept
+  int64_t peak_used_blocks = 0;  // since construction
+  // 2 * layers * num_blocks * block_tokens * kv_heads of this rank
+  //   * (head_dim rounded up to 16) * 4
   int64_t kv_bytes = 0;
   // Since construction:
-  int64_t steps = 0, rows = 0;  // forwards and tokens computed in them
-  int64_t reused_tokens = 0;    // prompt tokens taken over from the cache
-  int64_t preemptions = 0;      // sequences that gave up their blocks to be computed again
+  int64_t steps = 0;          // forwards
+  int64_t rows = 0;           // tokens computed in them
+  int64_t reused_tokens = 0;  // prompt tokens taken over from the cache
+  int64_t preemptions = 0;    // sequences that gave up their blocks to be computed again
 };
 
 // Text of token ids, for stop strings.
 using Detokenizer = std::function<std::string(std::span<const int32_t>)>;
 
-// Serves requests first in, first out; by default one at a time. The schedule depends on the order
-// and the lengths of requests alone, never on time. What a sequence computes does not depend on
-// what shares its steps, its blocks or the cache: every product, norm and attention treats a row by
-// itself in a fixed order, so tokens and log-probabilities of a request are the same bits alone, in
-// company, with other sizes of cache and step, and after preemption, on one machine.
+// Serves requests first in, first out; by default one at a time.
 //
-// Arithmetic is fp32 (weights fp32 or bf16, keys and values fp32) for all families of Decoder, on
-// the CPU. The samples of one prompt compute it once and share its full blocks; the last, partly
+// Use: submit() requests, step() until they are finished(), take() their completions; or run() one.
+//
+// Reproducibility: the schedule depends on the order and the lengths of requests alone, never on
+// time. What a sequence computes does not depend on what shares its steps, its blocks or the cache:
+// every product, norm and attention treats a row by itself in a fixed order. So tokens and
+// log-probabilities of a request are the same bits alone, beside others, with other sizes of cache
+// and step, and after preemption, on one machine. Arithmetic is fp32 (weights fp32 or bf16, keys
+// and values fp32) for all families of Decoder, on the CPU.
+//
+// Memory: the samples of one prompt compute it once and share its full blocks; the last, partly
 // filled block is copied. When blocks run out, the sequence that was started last gives its blocks
-// up and is computed again later.
+// up and is computed again later. kv_cache_bytes is of each rank.
 //
-// A decoder that is split over tp ranks has an engine on each of them, and each must be called
-// alike: the same requests, steps and cancellations in the same order. Then all choose the same
-// tokens, because all see the same bits. kv_cache_bytes is of each rank. Bits of a request depend
-// on tp, in their last places, and on nothing else.
+// Collectives: a decoder that is split over tp ranks has an engine on each of them, and each must
+// be called alike: the same requests, steps and cancellations in the same order. In step(), on the
+// decoder's tp group: for a forward two exchanges of [rows, H] a layer and one for the embedding,
+// then one of [rows, V / tp] logits, each an all-gather. All ranks see the same bits and so choose
+// the same tokens; the bits depend on tp, in their last places, and on nothing else.
 //
 // Threads: one thread may use an engine; inside step() at::get_num_threads() threads work, as many
-// as it was when the engine was made. Collectives: in step(), on the decoder's tp group: for a
-// forward two exchanges of [rows, H] a layer and one for the embedding, then one of [rows, V / tp]
-// logits, each an all-gather.
+// as it was when the engine was made.
 class Engine {
  public:
   // The decoder must outlive the engine. kInvalidArgument for options, kUnavailable when the
@@ -95,8 +102,9 @@ class Engine {
   // field, or the prompt that is empty, has ids outside the vocabulary, exceeds
   // max_position_embeddings with its new tokens, or never fits the cache.
   uint64_t submit(GenerationRequest request, GenerationCallbacks callbacks = {});
-  // One forward over what is due, and a token for each sequence it completes. False, and nothing
-  // done, when idle. kCorrupt when logits are not finite; the engine is of no use then.
+  // One forward over what is due, and a token for each sequence whose last token was computed in
+  // it. False, and nothing done, when idle. kCorrupt when logits are not finite; the engine is of
+  // no use then.
   bool step();
   bool idle() const;
   bool finished(uint64_t id) const;  // its completions can be taken
@@ -112,8 +120,6 @@ class Engine {
   // Call after the decoder's weights were written to or replaced: forgets cached keys and values
   // and looks at the tensors again. kUnavailable while sequences are in flight.
   void weights_changed();
-  // The same with another decoder. kMismatch when its layers or its vocabulary have other sizes.
-  void set_decoder(const Decoder& decoder);
 
   EngineStats stats() const;
   const EngineOptions& options() const;

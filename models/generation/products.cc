@@ -46,7 +46,8 @@ Matrix::Matrix(const at::Tensor& w, const at::Tensor& b)
 
 void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
               std::initializer_list<Product> products) {
-  int64_t units = 0, in = 0;
+  int64_t units = 0;
+  int64_t in = 0;
   for (const Product& product : products) {
     units += units_of(*product.matrix);
     in = product.matrix->in;
@@ -55,7 +56,8 @@ void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
     int64_t first = 0;
     for (const Product& product : products) {
       const int64_t count = units_of(*product.matrix);
-      const int64_t from = std::max(begin, first), to = std::min(end, first + count);
+      const int64_t from = std::max(begin, first);
+      const int64_t to = std::min(end, first + count);
       if (from < to) {
         multiply_columns(product, x, x_stride, rows, (from - first) * kColumns,
                          std::min((to - first) * kColumns, product.matrix->out));
@@ -70,7 +72,8 @@ void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t 
                     int64_t stride) {
   pool.run(units_of(gate), grain_of(rows, 2 * gate.in), [&](int64_t begin, int64_t end, int) {
     constexpr int64_t kRows = 64;  // so that gate and up are still near when they are multiplied
-    const int64_t from = begin * kColumns, to = std::min(end * kColumns, gate.out);
+    const int64_t from = begin * kColumns;
+    const int64_t to = std::min(end * kColumns, gate.out);
     for (int64_t r = 0; r < rows; r += kRows) {
       const int64_t count = std::min(kRows, rows - r);
       multiply_columns({&gate, y + r * stride, stride}, x + r * x_stride, x_stride, count, from,

@@ -16,7 +16,8 @@ struct Matrix {
   Matrix() = default;
   Matrix(const at::Tensor& weight, const at::Tensor& bias);  // `bias` may be undefined
   at::Tensor weight, bias;
-  int64_t out = 0, in = 0;
+  int64_t out = 0;
+  int64_t in = 0;
 };
 
 struct Product {

@@ -9,11 +9,13 @@
 
 namespace retort::models {
 
-// Every rank writes its part, all get all parts and use them in rank order: so all ranks have the
+// Every rank writes its part, all get all parts and use them in rank order. So all ranks have the
 // same bits, and those of a row do not depend on how many rows there are (an all-reduce sums
-// different elements in different orders). Bytes sent by a rank: its part, size - 1 times. Threads:
-// compute. Collectives: one all-gather for each call of add_parts and gather_parts; every rank must
-// call.
+// different elements in different orders).
+// Use: own_part(count), write there, then add_parts or gather_parts with the same count.
+// Collectives: one all-gather for each call of add_parts and gather_parts; every rank must call. A
+// rank sends its part size - 1 times.
+// Threads: compute.
 class RankExchange {
  public:
   explicit RankExchange(parallel::Group* group) : group_(group) {}  // null: one rank

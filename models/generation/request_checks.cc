@@ -19,23 +19,29 @@ void expect(bool fine, const char* field, const Value& value, const std::string&
   if (!fine) refuse(field, value, expected);
 }
 
-void check_prompt(const GenerationRequest& request, size_t index, const ModelConfig& config,
-                  const EngineOptions& options, int64_t num_blocks) {
-  const std::vector<int32_t>& prompt = request.prompts[index];
-  expect(!prompt.empty(), "prompt", index, "at least one token long");
+void check_ids(const std::vector<int32_t>& prompt, size_t index, int64_t vocab_size) {
   for (const int32_t id : prompt) {
-    if (id < 0 || id >= config.vocab_size) {
+    if (id < 0 || id >= vocab_size) {
       throw Error(ErrorCode::kInvalidArgument,
                   "generation: a prompt has a token id outside the vocabulary")
           .with("prompt", index)
           .with("id", id)
-          .with("vocab_size", config.vocab_size);
+          .with("vocab_size", vocab_size);
     }
   }
+}
+
+void check_prompt(const GenerationRequest& request, size_t index, const ModelConfig& config,
+                  const EngineOptions& options, int64_t num_blocks) {
+  const std::vector<int32_t>& prompt = request.prompts[index];
+  expect(!prompt.empty(), "prompt", index, "at least one token long");
+  check_ids(prompt, index, config.vocab_size);
   const int64_t new_tokens = request.max_new_tokens_of_prompt.empty()
                                  ? request.max_new_tokens
                                  : request.max_new_tokens_of_prompt[index];
   expect(new_tokens >= 1, "max_new_tokens", new_tokens, "at least 1");
+
+  // The whole sequence must fit the model's positions, and the cache even when it is alone.
   const auto tokens = static_cast<int64_t>(prompt.size()) + new_tokens;
   const auto too_long = [&](const char* limit, int64_t value, const char* advice) {
     throw Error(ErrorCode::kInvalidArgument,

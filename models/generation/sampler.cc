@@ -16,7 +16,8 @@ struct Row {
   const float* scores;
   float* weights;
   int64_t size;
-  float largest, smallest;
+  float largest;
+  float smallest;
 
   int64_t bin(int64_t i) const {
     const float width = largest - smallest;
@@ -39,6 +40,7 @@ void sort_bin(const Row& row, int64_t bin, std::vector<int32_t>& ids) {
   std::sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return row.more_likely(a, b); });
 }
 
+// Cuts off every token that is less likely than `last`.
 void drop_after(const Row& row, int32_t last) {
   const float score = row.scores[last];
   for (int64_t i = 0; i < row.size; ++i) {
@@ -64,9 +66,12 @@ void keep_most_likely(const Row& row, int64_t count, SamplerScratch& scratch) {
   scratch.counts.assign(kBins, 0);
   for (int64_t i = 0; i < row.size; ++i)
     ++scratch.counts[static_cast<size_t>(row.bin(i))];
-  int64_t before = 0, bin = 0;
-  while (before + scratch.counts[static_cast<size_t>(bin)] < count)
-    before += scratch.counts[static_cast<size_t>(bin++)];
+  int64_t before = 0;
+  int64_t bin = 0;
+  while (before + scratch.counts[static_cast<size_t>(bin)] < count) {
+    before += scratch.counts[static_cast<size_t>(bin)];
+    ++bin;
+  }
   sort_bin(row, bin, scratch.ids);
   drop_after(row, scratch.ids[static_cast<size_t>(count - before - 1)]);
 }
@@ -82,12 +87,15 @@ void keep_mass(const Row& row, double share, SamplerScratch& scratch) {
   const double wanted = share * total;
   double before = 0;
   size_t bin = 0;
-  while (bin + 1 < scratch.mass.size() && before + scratch.mass[bin] < wanted)
-    before += scratch.mass[bin++];
+  while (bin + 1 < scratch.mass.size() && before + scratch.mass[bin] < wanted) {
+    before += scratch.mass[bin];
+    ++bin;
+  }
   sort_bin(row, static_cast<int64_t>(bin), scratch.ids);
   size_t kept = 0;
   while (kept < scratch.ids.size() && (kept == 0 || before < wanted)) {
-    before += static_cast<double>(row.weights[scratch.ids[kept++]]);
+    before += static_cast<double>(row.weights[scratch.ids[kept]]);
+    ++kept;
   }
   drop_after(row, scratch.ids[kept - 1]);
 }
@@ -108,6 +116,7 @@ const float* penalised(const float* logits, int64_t size, double penalty,
 Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     std::span<const int32_t> seen, uint64_t sample, uint64_t position,
                     SamplerScratch& scratch) {
+  // The log-probability that is reported: temperature 1, whole vocabulary, no penalty.
   const VectorKernels& kernels = vector_kernels();
   Row row{logits, nullptr, vocab_size, 0, 0};
   kernels.range(logits, vocab_size, &row.largest, &row.smallest);
@@ -119,20 +128,29 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
         .with("sample", sample)
         .with("position", position);
   }
-  if (options.repetition_penalty != 1.0)
-    row.scores = penalised(logits, vocab_size, options.repetition_penalty, seen, scratch.scores);
-  if (options.num_ids > 0) row.size = vocab_size = std::min(vocab_size, options.num_ids);
-  kernels.range(row.scores, vocab_size, &row.largest, &row.smallest);
   const auto choice = [&](int64_t token, double sampling_logp) {
     return Choice{static_cast<int32_t>(token),
                   static_cast<float>(static_cast<double>(logits[token]) - normaliser),
                   static_cast<float>(sampling_logp)};
   };
+
+  // The scores that are drawn from.
+  if (options.repetition_penalty != 1.0)
+    row.scores = penalised(logits, vocab_size, options.repetition_penalty, seen, scratch.scores);
+  if (options.num_ids > 0) {
+    vocab_size = std::min(vocab_size, options.num_ids);
+    row.size = vocab_size;
+  }
+  kernels.range(row.scores, vocab_size, &row.largest, &row.smallest);
   if (options.temperature == 0) return choice(kernels.find(row.scores, vocab_size, row.largest), 0);
+
+  // Temperature.
   scratch.weights.resize(static_cast<size_t>(vocab_size));
   row.weights = scratch.weights.data();
   double total = kernels.exponentials(row.scores, row.weights, vocab_size, row.largest,
                                       static_cast<float>(1.0 / options.temperature));
+
+  // top_k, top_p, min_p: the weights of what they cut off become 0.
   const bool some = options.top_k > 0 && options.top_k < vocab_size;
   if (some) keep_most_likely(row, options.top_k, scratch);
   if (options.top_p < 1) keep_mass(row, options.top_p, scratch);
@@ -142,6 +160,8 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
       row.weights[i] = row.weights[i] < least ? 0.0f : row.weights[i];
   }
   if (some || options.top_p < 1 || options.min_p > 0) total = total_weight(row);
+
+  // The Gumbel maximum, found as an exponential race.
   const int64_t token =
       kernels.race(row.weights, vocab_size, noise_key(options.seed, sample, position));
   const double scaled =

@@ -9,7 +9,7 @@ namespace retort::models {
 const std::vector<int32_t>& SampleGroup::tokens() const { return request->request.prompts[prompt]; }
 int64_t SampleGroup::pending() const { return request->request.num_generations - started; }
 
-// Places that no running, reserved or waiting sample will take.
+// Places in flight that neither a sequence has nor a sample that is to start will take.
 int64_t Scheduler::free_places() const {
   int64_t places =
       options_.max_sequences - static_cast<int64_t>(running_.size() + preempted_.size());
@@ -18,11 +18,11 @@ int64_t Scheduler::free_places() const {
   return places;
 }
 
-// Frees blocks of whoever came last: prompts that no sample runs on yet, then sequences. False when
-// `keep` itself is next.
+// Frees the blocks of the prompt that came last, or where no prompt has any, of the sequence that
+// was started last, to be computed again. False when that is `keep`.
 bool Scheduler::reclaim(const Sequence* keep) {
   for (auto group = open_.rbegin(); group != open_.rend(); ++group) {
-    if (!(*group)->holds()) continue;
+    if (!(*group)->has_blocks()) continue;
     pool_.release((*group)->cached);
     (*group)->ready = false;
     (*group)->reserved = 0;
@@ -86,7 +86,7 @@ bool Scheduler::resume_preempted(int64_t& budget) {
 // The next prompt without blocks: one that lost them, else a new one.
 SampleGroup* Scheduler::next_group() {
   for (SampleGroup* group : open_) {
-    if (!group->holds()) return group;
+    if (!group->has_blocks()) return group;
   }
   for (RequestState* request : requests_) {
     if (request->next_group < request->groups.size()) return &request->groups[request->next_group];
@@ -103,7 +103,7 @@ void Scheduler::plan_groups(int64_t& budget) {
     budget -= count;
   };
   for (SampleGroup* group : open_) {
-    if (group->holds() && !group->ready) plan_one(*group);
+    if (group->has_blocks() && !group->ready) plan_one(*group);
   }
   while (budget > 0 && free_places() > 0) {
     SampleGroup* group = next_group();
@@ -121,12 +121,18 @@ void Scheduler::plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans) {
   pieces_.clear();
   rows_ = 0;
   const int64_t preempted_before = preemptions_;
-  for (size_t i = 0; i < running_.size(); ++i) {  // each of the later ones keeps one row
+  // A row for each running sequence at least; the first ones take what the others leave.
+  for (size_t i = 0; i < running_.size(); ++i) {
     const auto later = static_cast<int64_t>(running_.size() - i - 1);
     if (!plan_sequence(*running_[i], options_.max_tokens_per_step - rows_ - later)) break;
   }
+
+  // What is left of the step goes to preempted sequences, then to prompts; not when blocks have
+  // just run out.
   int64_t budget = options_.max_tokens_per_step - rows_;
   if (preemptions_ == preempted_before && resume_preempted(budget)) plan_groups(budget);
+
+  // The tokens of the rows, and where their keys and values go.
   ids.clear();
   spans.clear();
   for (const Piece& piece : pieces_) {

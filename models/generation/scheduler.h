@@ -16,19 +16,19 @@ namespace retort::models {
 struct RequestState;
 
 // The samples of one prompt. The prompt is computed once; its blocks and the state of its last
-// token are held until all samples have started.
+// token are kept until all samples have started.
 struct SampleGroup {
   RequestState* request = nullptr;
-  size_t prompt = 0;
-  // samples started; places kept for samples while the prompt is computed
-  int64_t started = 0, reserved = 0;
-  bool ready = false;  // the prompt is computed
+  size_t prompt = 0;     // its number in the request
+  int64_t started = 0;   // samples that run, or have run
+  int64_t reserved = 0;  // places kept free for its samples while the prompt is computed
+  bool ready = false;    // the prompt is computed
   CachedTokens cached;
   std::vector<float> state;
 
   const std::vector<int32_t>& tokens() const;
-  int64_t pending() const;
-  bool holds() const { return !cached.table.empty(); }
+  int64_t pending() const;  // samples that have not started
+  bool has_blocks() const { return !cached.table.empty(); }
 };
 
 struct Sequence {
@@ -36,8 +36,8 @@ struct Sequence {
   size_t completion = 0;  // its number in the request
   uint64_t sample_id = 0;
   int64_t max_new_tokens = 0;
-  // prompt and completion; seen: each id once, sorted, if there is a repetition penalty
-  std::vector<int32_t> tokens, seen;
+  std::vector<int32_t> tokens;  // prompt and completion
+  std::vector<int32_t> seen;    // each of their ids once, sorted, if there is a repetition penalty
   CachedTokens cached;
   Completion result;
 };
@@ -54,14 +54,17 @@ struct RequestState {
   bool cancelled = false;
 };
 
-// Rows of one sequence or of one prompt in a step.
+// Rows of one sequence or of one prompt in a step: either `sequence` or `group` is set.
 struct Piece {
-  Sequence* sequence = nullptr;  // else
+  Sequence* sequence = nullptr;
   SampleGroup* group = nullptr;
-  int64_t first_row = 0, count = 0;
+  int64_t first_row = 0;
+  int64_t count = 0;
   bool last = false;  // its last row is the last token known
 };
 
+// Use, for each step: plan(), the forward over the plan, computed(), start_samples(), and finish()
+// for each sequence that ended.
 class Scheduler {
  public:
   Scheduler(const EngineOptions& options, BlockPool& pool) : options_(options), pool_(pool) {}
@@ -78,9 +81,9 @@ class Scheduler {
   // Starts samples of computed prompts as places and blocks allow, and returns them in order.
   std::vector<Sequence*> start_samples(
       const std::function<void(int32_t from, int32_t to)>& copy_block);
-  void finish(Sequence& sequence);  // leaves, and its blocks are free
+  void finish(Sequence& sequence);  // destroys it and frees its blocks
   std::vector<Sequence*> sequences_of(const RequestState& request);
-  void remove(RequestState& request);  // with all it holds
+  void remove(RequestState& request);  // with its sequences and blocks
 
   int64_t preemptions() const { return preemptions_; }
   int64_t reused_tokens() const { return reused_tokens_; }
@@ -105,7 +108,9 @@ class Scheduler {
   std::deque<std::unique_ptr<Sequence>> preempted_;
   std::vector<SampleGroup*> open_;  // prompts being computed or with samples to start, in order
   std::vector<Piece> pieces_;
-  int64_t rows_ = 0, preemptions_ = 0, reused_tokens_ = 0;
+  int64_t rows_ = 0;
+  int64_t preemptions_ = 0;
+  int64_t reused_tokens_ = 0;
 };
 
 }  // namespace retort::models

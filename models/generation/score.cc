@@ -39,7 +39,8 @@ void check(const ScoreRequest& request, int64_t vocab_size) {
 
 // A running log(sum(exp)) as largest value and sum relative to it.
 struct LogSum {
-  double largest = -INFINITY, sum = 0;
+  double largest = -INFINITY;
+  double sum = 0;
   void add(double other_largest, double other_sum) {
     if (other_sum == 0) return;  // of no rows
     if (other_largest > largest) {
@@ -51,7 +52,16 @@ struct LogSum {
   }
 };
 
-// Over all rows of the vocabulary, from what each rank's rows gave: in rank order.
+void add_logits(const float* row, int64_t size, LogSum& sum) {
+  const VectorKernels& kernels = vector_kernels();
+  float largest = 0;
+  float smallest = 0;
+  kernels.range(row, size, &largest, &smallest);
+  sum.add(largest, kernels.exponentials(row, nullptr, size, largest, 1.0f));
+}
+
+// The sums and the targets' logits over the whole vocabulary, from those over each rank's rows of
+// it: merged in rank order, so that every rank has the same bits.
 void merge_ranks(parallel::Group& group, std::vector<LogSum>& sums, std::vector<double>& chosen) {
   const c10::InferenceMode ordinary(false);
   const auto count = static_cast<int64_t>(sums.size());
@@ -76,11 +86,13 @@ void merge_ranks(parallel::Group& group, std::vector<LogSum>& sums, std::vector<
 // log p(target) of rows of `states` [count, H].
 void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, int64_t count,
                 const Head& local, int64_t vocab_chunk, std::vector<float>& logits, float* out) {
-  const VectorKernels& kernels = vector_kernels();
   const at::Tensor& head = local.weight;
-  const int64_t vocab_size = head.size(0), width = head.size(1);
+  const int64_t vocab_size = head.size(0);
+  const int64_t width = head.size(1);
   std::vector<LogSum> sums(static_cast<size_t>(count));
   std::vector<double> chosen(static_cast<size_t>(count), 0.0);
+
+  // This rank's rows of the vocabulary, a chunk at a time: no [count, V] logits.
   for (int64_t first = 0; first < vocab_size; first += vocab_chunk) {
     const int64_t size = std::min(vocab_chunk, vocab_size - first);
     const Matrix part(head.narrow(0, first, size), {});
@@ -89,49 +101,63 @@ void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, i
     pool.run(count, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r) {
         const float* row = logits.data() + r * size;
-        float largest = 0, smallest = 0;
-        kernels.range(row, size, &largest, &smallest);
-        sums[static_cast<size_t>(r)].add(largest,
-                                         kernels.exponentials(row, nullptr, size, largest, 1.0f));
+        add_logits(row, size, sums[static_cast<size_t>(r)]);
         const int64_t target = targets[r] - local.vocab.begin - first;
         if (target >= 0 && target < size) chosen[static_cast<size_t>(r)] = row[target];
       }
     });
   }
+
+  // log p = the target's logit less the log-sum over the whole vocabulary.
   if (!local.vocab.whole()) merge_ranks(*local.vocab.group, sums, chosen);
   for (size_t r = 0; r < sums.size(); ++r)
     out[r] = static_cast<float>(chosen[r] - (sums[r].largest + std::log(sums[r].sum)));
 }
 
+// The tokens to score in a pack, and the rows of the hidden states that predict them.
+struct Targets {
+  std::vector<int64_t> positions;
+  std::vector<int32_t> ids;
+
+  Targets(const ScoreRequest& request, size_t begin, size_t end) {
+    int64_t first = 0;
+    for (size_t s = begin; s < end; ++s) {
+      const std::vector<int32_t>& tokens = request.sequences[s];
+      for (auto i = static_cast<size_t>(request.prompt_lengths[s]); i < tokens.size(); ++i) {
+        positions.push_back(first + static_cast<int64_t>(i) - 1);
+        ids.push_back(tokens[i]);
+      }
+      first += static_cast<int64_t>(tokens.size());
+    }
+  }
+};
+
 // Scores of sequences [begin, end), which are one pack.
 void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& request, size_t begin,
                 size_t end, const ScoreOptions& options, std::vector<std::vector<float>>& scores) {
-  std::vector<int64_t> positions;
-  std::vector<int32_t> targets;
-  int64_t first = 0;
-  for (size_t s = begin; s < end; ++s) {
-    const std::vector<int32_t>& ids = request.sequences[s];
-    for (auto i = static_cast<size_t>(request.prompt_lengths[s]); i < ids.size(); ++i) {
-      positions.push_back(first + static_cast<int64_t>(i) - 1);
-      targets.push_back(ids[i]);
-    }
-    first += static_cast<int64_t>(ids.size());
-  }
-  if (targets.empty()) return;
-  at::Tensor index =
-      at::empty({static_cast<int64_t>(positions.size())}, at::TensorOptions().dtype(at::kLong));
-  std::copy(positions.begin(), positions.end(), index.mutable_data_ptr<int64_t>());
+  const Targets targets(request, begin, end);
+  if (targets.ids.empty()) return;
+
+  // Only the states that predict a target go on to the head.
+  at::Tensor index = at::empty({static_cast<int64_t>(targets.positions.size())},
+                               at::TensorOptions().dtype(at::kLong));
+  std::copy(targets.positions.begin(), targets.positions.end(), index.mutable_data_ptr<int64_t>());
   const at::Tensor hidden =
       decoder.hidden(pack_rows({request.sequences.begin() + static_cast<std::ptrdiff_t>(begin),
                                 request.sequences.begin() + static_cast<std::ptrdiff_t>(end)}));
   const at::Tensor states = at::index_select(hidden, 0, index).to(at::kFloat).contiguous();
-  std::vector<float> logits, values(targets.size());
-  const auto count = static_cast<int64_t>(targets.size());
+
+  // The head, row_chunk states at a time.
+  std::vector<float> logits;
+  std::vector<float> values(targets.ids.size());
+  const auto count = static_cast<int64_t>(targets.ids.size());
   for (int64_t row = 0; row < count; row += options.row_chunk) {
-    score_rows(pool, states.const_data_ptr<float>() + row * states.size(1), targets.data() + row,
-               std::min(options.row_chunk, count - row), decoder.head(), options.vocab_chunk,
-               logits, values.data() + row);
+    score_rows(pool, states.const_data_ptr<float>() + row * states.size(1),
+               targets.ids.data() + row, std::min(options.row_chunk, count - row), decoder.head(),
+               options.vocab_chunk, logits, values.data() + row);
   }
+
+  // Back to their sequences.
   auto next = values.begin();
   for (size_t s = begin; s < end; ++s) {
     const auto size =
@@ -139,6 +165,18 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
     scores[s].assign(next, next + size);
     next += size;
   }
+}
+
+// A pack has at least one sequence, and more while they fit.
+size_t end_of_pack(const ScoreRequest& request, size_t begin, int64_t max_tokens) {
+  const auto length = [&](size_t s) { return static_cast<int64_t>(request.sequences[s].size()); };
+  int64_t tokens = length(begin);
+  size_t end = begin + 1;
+  while (end < request.sequences.size() && tokens + length(end) <= max_tokens) {
+    tokens += length(end);
+    ++end;
+  }
+  return end;
 }
 
 }  // namespace
@@ -156,13 +194,7 @@ std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest
   WorkerPool pool(at::get_num_threads());
   std::vector<std::vector<float>> scores(request.sequences.size());
   for (size_t begin = 0; begin < request.sequences.size();) {
-    size_t end = begin;
-    int64_t tokens = 0;
-    do {
-      tokens += static_cast<int64_t>(request.sequences[end++].size());
-    } while (end < request.sequences.size() &&
-             tokens + static_cast<int64_t>(request.sequences[end].size()) <=
-                 options.max_tokens_per_forward);
+    const size_t end = end_of_pack(request, begin, options.max_tokens_per_forward);
     score_pack(pool, decoder, request, begin, end, options, scores);
     begin = end;
   }

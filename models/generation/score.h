@@ -22,12 +22,14 @@ struct ScoreOptions {
 };
 
 // For each sequence the fp32 log-probabilities of the tokens after its prompt, each given what
-// stands before it: temperature 1, whole vocabulary. Decoder::hidden in packs, then the head in
-// pieces of row_chunk x vocab_chunk: no [tokens, V] matrix. Without autograd. kInvalidArgument
-// naming the sequence that is empty, has ids outside the vocabulary or a prompt length that does
-// not fit. Threads: compute. Collectives: on the decoder's tp group its forward's, and for each
-// row_chunk one all-gather of three fp64 numbers a row; every rank must call alike, and gets the
-// same numbers.
+// stands before it: temperature 1, whole vocabulary. Without autograd.
+// Memory: Decoder::hidden in packs, then the head in pieces of row_chunk x vocab_chunk; no
+// [tokens, V] matrix.
+// Errors: kInvalidArgument naming the sequence that is empty, has ids outside the vocabulary or a
+// prompt length that does not fit. kUnavailable when the model is not on the CPU.
+// Collectives: on the decoder's tp group, those of its forward, and for each row_chunk one
+// all-gather of three fp64 numbers a row. Every rank must call alike, and gets the same numbers.
+// Threads: compute.
 std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest& request,
                                       const ScoreOptions& options = {});
 

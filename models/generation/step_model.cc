@@ -90,16 +90,20 @@ void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParame
     return Matrix(find(parameters, prefix + name + ".weight"),
                   find(parameters, prefix + name + ".bias"));
   };
-  // Its bias is added once, by the first rank.
+  // Closes a block: the ranks' results are summed, so only the first rank has the bias.
   const auto last_matrix = [&](const std::string& name) {
     return ranks_.rank() == 0 ? matrix(name)
                               : Matrix(find(parameters, prefix + name + ".weight"), {});
   };
+
+  // The norms are small: they are kept in fp32. The matrices are read as they lie.
   Layer& layer = layers_[index];
-  layer.q = matrix("self_attn.q_proj"), layer.k = matrix("self_attn.k_proj"),
+  layer.q = matrix("self_attn.q_proj");
+  layer.k = matrix("self_attn.k_proj");
   layer.v = matrix("self_attn.v_proj");
   layer.o = last_matrix("self_attn.o_proj");
-  layer.gate = matrix("mlp.gate_proj"), layer.up = matrix("mlp.up_proj"),
+  layer.gate = matrix("mlp.gate_proj");
+  layer.up = matrix("mlp.up_proj");
   layer.down = last_matrix("mlp.down_proj");
   layer.input_norm = as_float(tensor("input_layernorm.weight"));
   layer.post_norm = as_float(tensor("post_attention_layernorm.weight"));
@@ -123,9 +127,10 @@ int64_t StepModel::kv_bytes() const {
 
 // Each rank looks up the ids whose rows it holds.
 void StepModel::embed(const std::vector<int32_t>& ids) {
-  const int64_t width = config_.hidden_size, count = static_cast<int64_t>(ids.size()) * width;
-  const int64_t begin = parallel::vocab_begin(config_.vocab_size, ranks_.size(), ranks_.rank()),
-                rows = embedding_.size(0);
+  const int64_t width = config_.hidden_size;
+  const int64_t count = static_cast<int64_t>(ids.size()) * width;
+  const int64_t begin = parallel::vocab_begin(config_.vocab_size, ranks_.size(), ranks_.rank());
+  const int64_t rows = embedding_.size(0);
   float* const out = ranks_.active() ? ranks_.own_part(count) : x_.data();
   for (size_t r = 0; r < ids.size(); ++r) {
     float* to = out + static_cast<int64_t>(r) * width;
@@ -188,26 +193,34 @@ void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
 
 // Norms and rotates one row's q and k, and writes its k and v into its block.
 void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
-  const int64_t heads = heads_, kv_heads = kv_heads_, dim = config_.head_dim;
-  const int64_t position = span.first_position + row - span.first_row,
-                offset = position % block_tokens_;
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const int64_t heads = heads_;
+  const int64_t kv_heads = kv_heads_;
+  const int64_t dim = config_.head_dim;
+  const int64_t position = span.first_position + row - span.first_row;
   const VectorKernels& kernels = vector_kernels();
-  float *q = q_.data() + row * heads * dim, *k = k_.data() + row * kv_heads * dim;
+  float* q = q_.data() + row * heads * dim;
+  float* k = k_.data() + row * kv_heads * dim;
   const float* v = v_.data() + row * kv_heads * dim;
+
+  // Norms over each head (Qwen3), before the rotation.
   if (layer.q_norm.defined()) {
+    const auto eps = static_cast<float>(config_.rms_norm_eps);
     for (int64_t i = 0; i < heads; ++i)
       kernels.norm(q + i * dim, layer.q_norm.const_data_ptr<float>(), q + i * dim, dim, eps);
     for (int64_t i = 0; i < kv_heads; ++i)
       kernels.norm(k + i * dim, layer.k_norm.const_data_ptr<float>(), k + i * dim, dim, eps);
   }
-  const float *cos = cos_.data() + position * (dim / 2), *sin = sin_.data() + position * (dim / 2);
+  const float* cos = cos_.data() + position * (dim / 2);
+  const float* sin = sin_.data() + position * (dim / 2);
   kernels.rotate(q, cos, sin, heads, dim);
   kernels.rotate(k, cos, sin, kv_heads, dim);
+
+  // A block has keys by dimension, [dim, token], and values by token: both as attention reads them.
+  const int64_t offset = position % block_tokens_;
   const int64_t head_size = padded_dim_ * block_tokens_;
   const int64_t at = span.table[position / block_tokens_] * kv_heads * head_size;
-  float *keys = layer.keys.mutable_data_ptr<float>() + at,
-        *values = layer.values.mutable_data_ptr<float>() + at;
+  float* keys = layer.keys.mutable_data_ptr<float>() + at;
+  float* values = layer.values.mutable_data_ptr<float>() + at;
   for (int64_t head = 0; head < kv_heads; ++head) {
     for (int64_t d = 0; d < dim; ++d)
       keys[head * head_size + d * block_tokens_ + offset] = k[head * dim + d];
@@ -216,9 +229,34 @@ void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
   }
 }
 
+AttendTask StepModel::attend_task(const Layer& layer, const StepSpan& span, const Attention& task,
+                                  float* scratch) {
+  const int64_t dim = config_.head_dim;
+  const int64_t width = heads_ * dim;
+  const int64_t group = heads_ / kv_heads_;
+  const int64_t head_size = padded_dim_ * block_tokens_;
+  const int64_t at = (span.first_row + task.first) * width + task.head * group * dim;
+  return {.q = q_.data() + at,
+          .out = mixed_.data() + at,
+          .keys = layer.keys.const_data_ptr<float>() + task.head * head_size,
+          .values = layer.values.const_data_ptr<float>() + task.head * head_size,
+          .table = span.table,
+          .scratch = scratch,
+          .q_stride = width,
+          .block_stride = kv_heads_ * head_size,
+          .first_position = span.first_position + task.first,
+          .num_queries = task.count,
+          .group = group,
+          .head_dim = dim,
+          .padded_dim = padded_dim_,
+          .block_tokens = block_tokens_,
+          .window = layer.window,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))};
+}
+
+// Attention of all rows of the step over the blocks of their sequences. Tasks write to different
+// rows and heads of mixed_.
 void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
-  const int64_t dim = config_.head_dim, width = heads_ * dim;
-  const int64_t group = heads_ / kv_heads_, head_size = padded_dim_ * block_tokens_;
   scratch_.resize(static_cast<size_t>(pool_.threads()));
   pool_.run(static_cast<int64_t>(tasks_.size()), 2, [&](int64_t begin, int64_t end, int thread) {
     std::vector<float>& scratch = scratch_[static_cast<size_t>(thread)];
@@ -226,24 +264,7 @@ void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
     for (int64_t i = begin; i < end; ++i) {
       const Attention& task = tasks_[static_cast<size_t>(i)];
       const StepSpan& span = spans[static_cast<size_t>(task.span)];
-      const int64_t at = (span.first_row + task.first) * width + task.head * group * dim;
-      vector_kernels().attend(
-          {.q = q_.data() + at,
-           .out = mixed_.data() + at,
-           .keys = layer.keys.const_data_ptr<float>() + task.head * head_size,
-           .values = layer.values.const_data_ptr<float>() + task.head * head_size,
-           .table = span.table,
-           .scratch = scratch.data(),
-           .q_stride = width,
-           .block_stride = kv_heads_ * head_size,
-           .first_position = span.first_position + task.first,
-           .num_queries = task.count,
-           .group = group,
-           .head_dim = dim,
-           .padded_dim = padded_dim_,
-           .block_tokens = block_tokens_,
-           .window = layer.window,
-           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
+      vector_kernels().attend(attend_task(layer, span, task, scratch.data()));
     }
   });
 }
@@ -260,7 +281,9 @@ void StepModel::close_block(const Matrix& matrix, const float* input, int64_t ro
 }
 
 void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows) {
-  const int64_t width = config_.hidden_size, kv_width = layer.k.out, inner = layer.gate.out;
+  const int64_t width = config_.hidden_size;
+  const int64_t kv_width = layer.k.out;
+  const int64_t inner = layer.gate.out;
   normalise(layer.input_norm, rows);
   multiply(pool_, h_.data(), width, rows,
            {{&layer.q, q_.data(), layer.q.out},
@@ -307,16 +330,17 @@ void StepModel::logits(const float* states, int64_t rows, float* out) {
     multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
     return;
   }
-  const int64_t total = config_.vocab_size, ranks = ranks_.size(),
-                each = parallel::vocab_rows_per_rank(total, ranks);
+  const int64_t total = config_.vocab_size;
+  const int64_t ranks = ranks_.size();
+  const int64_t each = parallel::vocab_rows_per_rank(total, ranks);
   float* const own = ranks_.own_part(rows * each);
   multiply(pool_, states, config_.hidden_size, rows, {{&head_, own, each}});
   for (int64_t row = 0; row < rows; ++row)
     std::fill(own + row * each + head_.out, own + (row + 1) * each, 0.0f);
   const float* const parts = ranks_.gather_parts(rows * each);
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    const int64_t begin = parallel::vocab_begin(total, ranks, rank),
-                  count = parallel::vocab_end(total, ranks, rank) - begin;
+    const int64_t begin = parallel::vocab_begin(total, ranks, rank);
+    const int64_t count = parallel::vocab_end(total, ranks, rank) - begin;
     for (int64_t row = 0; row < rows; ++row)
       std::memcpy(out + row * total + begin, parts + (rank * rows + row) * each,
                   sizeof(float) * static_cast<size_t>(count));

@@ -14,28 +14,34 @@
 
 namespace retort::models {
 
+struct AttendTask;
+
 // New tokens of one sequence: rows [first_row, first_row + count), at positions first_position, ...
 // `table` names the blocks of the whole sequence, the new tokens' among them.
 struct StepSpan {
-  int64_t first_row = 0, count = 0, first_position = 0;
+  int64_t first_row = 0;
+  int64_t count = 0;
+  int64_t first_position = 0;
   const int32_t* table = nullptr;
 };
 
 // Computes in fp32 over fp32 or bf16 weights, with fp32 keys and values. What a row gives depends
 // on its own sequence alone, bit for bit, not on how sequences share a step or are cut into steps.
-// Legend: H hidden_size, V vocab_size. Of a decoder that is split over tp ranks each rank computes
-// its heads, its part of the MLP and its rows of the vocabulary, keeps the keys and values of its
-// heads, and all get the same states and logits. Collectives, on its tp group: in forward two
+// Of a decoder that is split over tp ranks, each rank computes its heads, its part of the MLP and
+// its rows of the vocabulary, and keeps the keys and values of its heads.
+// Shapes: H hidden_size, V vocab_size.
+// Collectives: on the decoder's tp group; all ranks get the same states and logits. In forward two
 // exchanges of [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp]
 // (RankExchange).
+// Threads: one at a time; it uses the threads of pool().
 class StepModel {
  public:
   // The decoder, without pipeline stages, must outlive this. kUnavailable when its weights are not
   // on the CPU.
   StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
 
-  // Looks at the decoder's tensors again: other tensors, or copies of those that are not read in
-  // place.
+  // Takes the decoder's tensors again, after they were replaced or written to: those that are not
+  // read in place are copied anew.
   void bind(const Decoder& decoder);
   // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4 bytes,
   // kv_heads being this rank's.
@@ -49,7 +55,7 @@ class StepModel {
   void copy_block(int32_t from, int32_t to);
 
   const ModelConfig& config() const { return config_; }
-  // of at::get_num_threads() threads, as it was at construction
+  // With at::get_num_threads() threads, as it was at construction.
   WorkerPool& pool() { return pool_; }
 
  private:
@@ -60,8 +66,12 @@ class StepModel {
     at::Tensor keys, values;
     int64_t window = 0;
   };
-  struct Attention {  // of one task
-    int64_t span, head, first, count;
+  // Queries [first, first + count) of a span, with the query heads of one kv head.
+  struct Attention {
+    int64_t span;
+    int64_t head;
+    int64_t first;
+    int64_t count;
   };
 
   void bind_layer(size_t index, const std::vector<parallel::NamedParameter>& parameters);
@@ -70,6 +80,8 @@ class StepModel {
   void plan_attention(const std::vector<StepSpan>& spans);
   void normalise(const at::Tensor& weight, int64_t rows);
   void store(Layer& layer, const StepSpan& span, int64_t row);
+  AttendTask attend_task(const Layer& layer, const StepSpan& span, const Attention& task,
+                         float* scratch);
   void attend(const Layer& layer, const std::vector<StepSpan>& spans);
   void close_block(const Matrix& matrix, const float* input, int64_t rows);
   void run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows);

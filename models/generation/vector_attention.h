@@ -31,7 +31,8 @@ void rotate(float* x, const float* __restrict cos, const float* __restrict sin, 
     float* __restrict b = a + half;
 #pragma omp simd
     for (int64_t i = 0; i < half; ++i) {
-      const float u = a[i], v = b[i];
+      const float u = a[i];
+      const float v = b[i];
       a[i] = u * cos[i] - v * sin[i];
       b[i] = v * cos[i] + u * sin[i];
     }
@@ -41,18 +42,21 @@ void rotate(float* x, const float* __restrict cos, const float* __restrict sin, 
 struct QueryRow {
   const float* q;
   float* out;
-  int64_t low, high;  // the positions it sees
-  float* scores;      // by position
+  int64_t low;  // it sees positions [low, high)
+  int64_t high;
+  float* scores;  // by position
 };
 
 // scores[t] = q . k_t for the 16-token groups that cover [low, high).
 template <int kRows>
 RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int64_t low,
                               int64_t high) {
+  // 16 tokens at a time: they lie together in one block.
   for (int64_t t = low / 16 * 16; t < high; t += 16) {
-    const int64_t offset = t % task.block_tokens,
-                  block = task.table[t / task.block_tokens] * task.block_stride;
+    const int64_t offset = t % task.block_tokens;
+    const int64_t block = task.table[t / task.block_tokens] * task.block_stride;
     const float* keys = task.keys + block + offset;
+
     // Soon needed: these tokens' values and the next tokens' keys, which a gather over blocks hides
     // from the hardware.
     const float* values = task.values + block + offset * task.padded_dim;
@@ -63,6 +67,8 @@ RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int6
       __builtin_prefetch(next_keys + d * task.block_tokens);
       __builtin_prefetch(values + d * 16);
     }
+
+    // Every query row's sum over d is in the order of d.
     for (int part = 0; part < 16; part += kLanes) {
       Vec acc[kRows] = {};
       for (int64_t d = 0; d < task.head_dim; ++d) {
@@ -80,7 +86,8 @@ RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int6
 // not see. The sum.
 RETORT_INLINE float softmax_row(const QueryRow& row, int64_t low, int64_t high, float scale) {
   float* scores = row.scores;
-  float largest = -__builtin_inff(), total = 0;
+  float largest = -__builtin_inff();
+  float total = 0;
 #pragma omp simd reduction(max : largest)
   for (int64_t t = row.low; t < row.high; ++t)
     largest = scores[t] > largest ? scores[t] : largest;
@@ -101,8 +108,9 @@ RETORT_INLINE void mix_values(const AttendTask& task, const QueryRow* rows, int6
                               int64_t high, int64_t dim, const float* inverse, float* mixed) {
   Vec acc[kRows][kVecs] = {};
   for (int64_t t = low; t < high;) {
-    const int64_t offset = t % task.block_tokens, left = task.block_tokens - offset,
-                  stop = t + left < high ? t + left : high;
+    const int64_t offset = t % task.block_tokens;
+    const int64_t left = task.block_tokens - offset;
+    const int64_t stop = t + left < high ? t + left : high;
     const float* values = task.values + task.table[t / task.block_tokens] * task.block_stride +
                           offset * task.padded_dim + dim;
     for (; t < stop; ++t, values += task.padded_dim) {
@@ -121,7 +129,8 @@ RETORT_INLINE void mix_values(const AttendTask& task, const QueryRow* rows, int6
 
 template <int kRows>
 RETORT_INLINE void attend_rows(const AttendTask& task, const QueryRow* rows, float* mixed) {
-  int64_t low = rows[0].low, high = rows[0].high;
+  int64_t low = rows[0].low;
+  int64_t high = rows[0].high;
   for (int r = 1; r < kRows; ++r) {
     low = rows[r].low < low ? rows[r].low : low;
     high = rows[r].high > high ? rows[r].high : high;
@@ -143,9 +152,13 @@ RETORT_INLINE void attend_rows(const AttendTask& task, const QueryRow* rows, flo
   }
 }
 
+// Up to four query rows share a pass over keys and values.
 void attend(const AttendTask& task) {
-  const int64_t last = task.first_position + task.num_queries, stride = (last + 15) / 16 * 16;
+  const int64_t last = task.first_position + task.num_queries;
+  const int64_t stride = (last + 15) / 16 * 16;
   float* mixed = task.scratch + 4 * stride;
+
+  // Rows that wait for their pass, each with its quarter of the scratch.
   QueryRow rows[4];
   int pending = 0;
   const auto flush = [&] {
@@ -158,6 +171,8 @@ void attend(const AttendTask& task) {
     }
     pending = 0;
   };
+
+  // A query of each head of the group, position by position.
   for (int64_t i = 0; i < task.num_queries; ++i) {
     const int64_t high = task.first_position + i + 1;
     const int64_t low = task.window > 0 && high > task.window ? high - task.window : 0;

@@ -1,5 +1,5 @@
-// The inner loops of generation, compiled for several vector widths; one table of functions is
-// chosen when first asked for. Private to models/. Everything is fp32 on one thread.
+// The inner loops of generation, compiled for several vector widths; vector_kernels() chooses the
+// table of functions for this processor. Private to models/. Everything is fp32 on one thread.
 //
 // Every function treats a row by itself, in an order that does not depend on how many rows there
 // are: what a sequence computes does not depend on what else is in its batch, bit for bit.
@@ -20,9 +20,15 @@ struct AttendTask {
   const float* values = nullptr;   // likewise: [block_tokens, padded_dim]
   const int32_t* table = nullptr;  // the sequence's blocks
   float* scratch = nullptr;        // attend_scratch() floats
-  int64_t q_stride = 0, block_stride = 0, first_position = 0, num_queries = 0, group = 0;
-  // window 0: all earlier tokens
-  int64_t head_dim = 0, padded_dim = 0, block_tokens = 0, window = 0;
+  int64_t q_stride = 0;
+  int64_t block_stride = 0;
+  int64_t first_position = 0;
+  int64_t num_queries = 0;
+  int64_t group = 0;
+  int64_t head_dim = 0;
+  int64_t padded_dim = 0;
+  int64_t block_tokens = 0;
+  int64_t window = 0;  // tokens that a query sees, its own included; 0: all earlier ones
   float scale = 1;
 };
 

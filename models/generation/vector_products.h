@@ -58,9 +58,12 @@ template <int kRows, bool kAhead, class Weight>
 RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, int64_t inner,
                                 int64_t columns, const float* bias, float* y, int64_t ldy,
                                 bool add) {
+  // Columns beyond the last repeat it; their sums are not written.
   const Weight* row[kColumnTile];
   for (int j = 0; j < kColumnTile; ++j)
     row[j] = w + (j < columns ? j : columns - 1) * inner;
+
+  // Whole vectors of the inner dimension.
   Vec acc[kRows][kColumnTile] = {};
   const int64_t whole = inner / kLanes * kLanes;
   for (int64_t k = 0; k < whole; k += kLanes) {
@@ -77,6 +80,8 @@ RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, in
         acc[i][j] += a * b[j];
     }
   }
+
+  // The rest of it, filled up with zeros.
   if (whole < inner) {
     Vec b[kColumnTile];
     for (int j = 0; j < kColumnTile; ++j)
@@ -87,6 +92,8 @@ RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, in
         acc[i][j] += a * b[j];
     }
   }
+
+  // The lanes' sums, in a fixed order.
   float sums[16];
   lane_sums(acc, sums);
   for (int i = 0; i < kRows; ++i) {
@@ -102,11 +109,14 @@ template <class Weight>
 RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t inner,
                            const float* bias, float* y, int64_t ldy, int64_t rows, int64_t begin,
                            int64_t end, bool add) {
+  // Sizes from the bytes of a row in fp32.
   const int64_t inner_bytes = inner * 4;
-  int64_t panel = (384 << 10) / inner_bytes / kColumnTile * kColumnTile,
-          chunk = (24 << 10) / inner_bytes / kRowTile * kRowTile;
+  int64_t panel = (384 << 10) / inner_bytes / kColumnTile * kColumnTile;
+  int64_t chunk = (24 << 10) / inner_bytes / kRowTile * kRowTile;
   panel = panel < 16 ? 16 : panel;
   chunk = chunk < 2 * kRowTile ? 2 * kRowTile : chunk;
+
+  // A tile of columns is multiplied with all rows of a chunk before the next tile is read.
   for (int64_t n0 = begin; n0 < end; n0 += panel) {
     const int64_t n1 = n0 + panel < end ? n0 + panel : end;
     for (int64_t r0 = 0; r0 < rows; r0 += chunk) {
@@ -114,11 +124,12 @@ RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t
       for (int64_t n = n0; n < n1; n += kColumnTile) {
         const int64_t columns = n1 - n < kColumnTile ? n1 - n : kColumnTile;
         const float* b = bias != nullptr ? bias + n : nullptr;
+
+        // The first tile of rows asks for the next weights.
         const auto tile = [&](int64_t r, auto count, auto ahead) __attribute__((always_inline)) {
           product_tile<count.value, ahead.value>(x + r * ldx, ldx, w + n * inner, inner, columns, b,
                                                  y + r * ldy + n, ldy, add);
         };
-        // The first tile of rows asks for the next weights.
         const auto tiles = [&](int64_t r, auto count) __attribute__((always_inline)) {
           if (r == 0) {
             tile(r, count, Number<1>());
@@ -126,6 +137,8 @@ RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t
             tile(r, count, Number<0>());
           }
         };
+
+        // Row tiles, then what is left.
         int64_t r = r0;
         for (; r + kRowTile <= r1; r += kRowTile)
           tiles(r, Number<kRowTile>());

@@ -7,7 +7,8 @@ namespace retort::models {
 namespace {
 
 void range(const float* x, int64_t size, float* largest, float* smallest) {
-  float high = -__builtin_inff(), low = __builtin_inff();
+  float high = -__builtin_inff();
+  float low = __builtin_inff();
 #pragma omp simd reduction(max : high) reduction(min : low)
   for (int64_t i = 0; i < size; ++i) {
     high = x[i] > high ? x[i] : high;
@@ -67,7 +68,8 @@ RETORT_INLINE double minus_log(double u) {
   const auto bits = __builtin_bit_cast(int64_t, u);
   const int64_t k = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
   const double m = __builtin_bit_cast(double, bits - (k << 52));
-  const double s = (m - 1.0) / (m + 1.0), z = s * s;
+  const double s = (m - 1.0) / (m + 1.0);
+  const double z = s * s;
   double p = 1.0 / 15;
   p = p * z + 1.0 / 13;
   p = p * z + 1.0 / 11;
@@ -80,7 +82,8 @@ RETORT_INLINE double minus_log(double u) {
 
 int64_t race(const float* weights, int64_t size, uint64_t key) {
   constexpr int64_t kPiece = 512;
-  double scores[kPiece], best = 0;
+  double scores[kPiece];
+  double best = 0;
   int64_t winner = 0;
   for (int64_t begin = 0; begin < size; begin += kPiece) {
     const int64_t count = size - begin < kPiece ? size - begin : kPiece;

@@ -17,11 +17,14 @@ namespace retort::models {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int kLanes = 16, kRowTile = 4;
+constexpr int kLanes = 16;
+constexpr int kRowTile = 4;
 #elif defined(__AVX2__)
-constexpr int kLanes = 8, kRowTile = 2;
+constexpr int kLanes = 8;
+constexpr int kRowTile = 2;
 #else
-constexpr int kLanes = 4, kRowTile = 2;
+constexpr int kLanes = 4;
+constexpr int kRowTile = 2;
 #endif
 constexpr int kColumnTile = 4;
 

@@ -67,12 +67,15 @@ void WorkerPool::work(const std::stop_token& stop, int thread) {
 void WorkerPool::run(int64_t count, int64_t grain,
                      const std::function<void(int64_t, int64_t, int)>& f) {
   if (count <= 0) return;
+  // More pieces than threads, so that a slow thread does not hold the others up.
   const int64_t pieces =
       std::min(kChunksPerThread * threads(), count / std::max<int64_t>(1, grain));
   if (workers_.empty() || pieces <= 1) {
     f(0, count, 0);
     return;
   }
+
+  // The store to left_ opens the run: the fields before it are seen by whoever takes a chunk.
   body_ = &f;
   count_ = count;
   chunk_ = (count + pieces - 1) / pieces;
@@ -80,6 +83,8 @@ void WorkerPool::run(int64_t count, int64_t grain,
   done_.store(0, std::memory_order_relaxed);
   left_.store(chunks);
   if (sleeping_.load() > 0) left_.notify_all();
+
+  // The caller works too, and then waits for the chunks that others took.
   while (take_chunk(0)) {
   }
   for (int spins = 0; done_.load(std::memory_order_acquire) != chunks; ++spins) {

@@ -36,7 +36,8 @@ class WorkerPool {
 
   // Of the current run; written while no chunk is left, read by whoever holds one.
   const std::function<void(int64_t, int64_t, int)>* body_ = nullptr;
-  int64_t count_ = 0, chunk_ = 0;
+  int64_t count_ = 0;
+  int64_t chunk_ = 0;
   alignas(64) std::atomic<uint32_t> left_{0};  // chunks nobody has taken
   alignas(64) std::atomic<uint32_t> done_{0};
   std::atomic<uint32_t> sleeping_{0};

@@ -46,6 +46,7 @@ constexpr const char* kChatTemplate = R"({%- macro content_of(message) %}
 )";
 
 void validate(const TokenizerTrainOptions& options) {
+  // The special tokens: not empty, no token twice, and those that the chat template needs.
   const auto& specials = options.special_tokens;
   std::set<std::string> seen;
   for (const auto& token : specials) {
@@ -64,6 +65,8 @@ void validate(const TokenizerTrainOptions& options) {
           .with("missing", needed);
     }
   }
+
+  // A byte-level vocabulary begins with all bytes.
   const int64_t least = kByteAlphabet + static_cast<int64_t>(specials.size());
   if (options.vocab_size < least || options.vocab_size > (int64_t{1} << 24)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -107,7 +110,8 @@ std::string config_json(const std::vector<std::string>& specials) {
 void train_tokenizer(const std::vector<std::string>& texts, const TokenizerTrainOptions& options,
                      const std::filesystem::path& folder) {
   validate(options);
-  std::vector<RtSlice> corpus, specials;
+  std::vector<RtSlice> corpus;
+  std::vector<RtSlice> specials;
   corpus.reserve(texts.size());
   for (const auto& text : texts)
     corpus.push_back(detail::borrow(text));

@@ -40,7 +40,8 @@ void set_c10d_defaults() {
 class NcclBackends final : public detail::DeviceBackends {
  public:
   std::string versions() const override {
-    int runtime = 0, nccl = 0;
+    int runtime = 0;
+    int nccl = 0;
     C10_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
     if (ncclGetVersion(&nccl) != ncclSuccess)
       throw Error(ErrorCode::kUnavailable, "NCCL does not tell its version");
@@ -56,7 +57,7 @@ class NcclBackends final : public detail::DeviceBackends {
         << "a process has one device; it has " << device_ << " already";
     set_c10d_defaults();
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
-    // the allocator, the random number generators, the handles' pools
+    // Starts the allocator, the random number generators and the pools of library handles.
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     device_ = index;
   }
@@ -79,8 +80,8 @@ class NcclBackends final : public detail::DeviceBackends {
                                                                std::move(options));
     backend->setGroupDesc(group.name);
     backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
-    // Now and in one order on all ranks, not at the first collective: a group that cannot connect
-    // is found before the first step.
+    // All ranks connect now, in one order, and not at the first collective: a group that cannot
+    // connect is found before the first step.
     backend->eagerConnectSingleDevice(
         at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
     return backend;

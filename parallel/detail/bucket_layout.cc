@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kGradientBytes = 4;
 
+// Puts parameters into the open bucket, one behind the other.
 class Filler {
  public:
   Filler(BucketLayout& layout, int64_t bucket_bytes, int64_t parts)
@@ -15,12 +16,11 @@ class Filler {
   void add(const NamedParameter& parameter, GradBuckets::Place& place) {
     const int64_t numel = parameter.value.numel();
     const at::ScalarType dtype = parameter.value.scalar_type();
-    if (open_ &&
-        ((current().numel + numel) * kGradientBytes > bytes_ || (parts_ > 1 && dtype != dtype_)))
-      close();
+    if (open_ && !fits(numel, dtype)) close();
     if (!open_) layout_.buckets.push_back({.begin = layout_.numel});
     open_ = true;
     dtype_ = dtype;
+
     place = {.bucket = layout_.buckets.size() - 1, .offset = current().numel};
     current().numel += numel;
     ++current().num_parameters;
@@ -34,6 +34,13 @@ class Filler {
 
  private:
   BucketLayout::Bucket& current() { return layout_.buckets.back(); }
+  // Buckets that are split among ranks have one dtype each: their parameters are gathered again in
+  // one buffer.
+  bool fits(int64_t numel, at::ScalarType dtype) {
+    const bool small_enough = (current().numel + numel) * kGradientBytes <= bytes_;
+    const bool same_dtype = parts_ == 1 || dtype == dtype_;
+    return small_enough && same_dtype;
+  }
 
   BucketLayout& layout_;
   int64_t bytes_, parts_;
@@ -48,12 +55,14 @@ BucketLayout lay_out_buckets(const std::vector<NamedParameter>& parameters,
   BucketLayout layout;
   layout.places.resize(parameters.size());
   Filler filler(layout, bucket_bytes, parts);
+
   // What several ranks hold alike lies in buckets that are laid out alike on all of them: the order
   // in which dp's sum of an element is formed may depend on its place, and copies must not drift
   // apart.
   const auto shared = [&](size_t i) {
     return late[i] ? parameters[i].shard.tied_stages : parameters[i].shard.copies > 1;
   };
+
   for (const bool late_ones : {false, true}) {
     for (const bool shared_ones : {false, true}) {
       // Backward reaches the last parameter first.

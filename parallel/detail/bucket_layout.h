@@ -21,14 +21,17 @@ struct BucketLayout {
   int64_t numel = 0;                       // of the buffer
 };
 
-// From the last parameter to the first, those that are late (one flag each) after all others, and
-// in both those that other ranks of the model hold too (copies, tied embeddings) after the rest, in
-// buckets of their own. A bucket ends before it exceeds `bucket_bytes` of fp32; with parts > 1 also
-// where the dtype changes, and it is padded to a multiple of parts.
+// Fills buckets from the last parameter to the first: first those that are not late (`late`: one
+// flag each), then the late ones. In both, the parameters that other ranks of the model hold too
+// (copies, tied embeddings) come after the rest, in buckets of their own.
+//
+// A bucket ends before it exceeds `bucket_bytes` of fp32. With parts > 1 it also ends where the
+// dtype changes, and it is padded to a multiple of parts.
 BucketLayout lay_out_buckets(const std::vector<NamedParameter>& parameters,
                              const std::vector<char>& late, int64_t bucket_bytes, int64_t parts);
 
-// What part `rank` of `parts` equal ones of a padded bucket holds of `numel` elements at `offset`.
+// A padded bucket is cut into `parts` equal ones; a parameter has `numel` elements at `offset` of
+// it. Returns which of these lie in part `rank`.
 GradBuckets::Part part_of(int64_t bucket_numel, int64_t parts, int64_t rank, int64_t offset,
                           int64_t numel);
 

@@ -1,4 +1,4 @@
-// What the public classes hide: c10d's store and process group, and how c10d's exceptions are read.
+// What the public classes hide: c10d's store and process groups, and how to read c10d's exceptions.
 #pragma once
 
 #include <chrono>
@@ -33,13 +33,14 @@ struct Group::Impl {
   int position = 0;  // of this rank in `ranks`
   std::chrono::milliseconds timeout{0};
   c10::intrusive_ptr<c10d::Backend> backend;  // null: a group of one rank
-  // Collectives of tensors on a device, and who watches them; null on the CPU and where ranks share
-  // a device.
+  // For collectives of tensors on a device: the backend, and the watch over them. Null on the CPU
+  // and where ranks share a device.
   c10::intrusive_ptr<c10d::Backend> device_backend;
   std::shared_ptr<detail::DeviceWatch> watch;
   std::shared_ptr<detail::WatchedGroup> watched;
   uint64_t sequence = 0;  // of the last operation
-  // collectives of our own: the same number on all members, for their tags
+  // Counts the collectives that are made of messages (messages.cc); all members count alike, and
+  // each takes its tags from the count.
   uint64_t num_exchanges = 0;
   std::optional<Error> failure;  // the first one; the group is unusable from then on
 };

@@ -1,5 +1,5 @@
-// What libretort_cuda.so implements for worlds (parallel/cuda). Nothing of CUDA or NCCL is named
-// here: a backend is c10d's.
+// The interface that libretort_cuda.so implements for worlds (parallel/cuda). It names nothing of
+// CUDA or NCCL: a backend is a c10d::Backend.
 #pragma once
 
 #include <chrono>
@@ -25,19 +25,20 @@ class DeviceBackends {
   virtual ~DeviceBackends() = default;
   virtual std::string versions() const = 0;
   virtual int64_t num_devices() const = 0;
-  // Makes a device that of this process: current for this thread, allocator ready. Once for each
-  // process.
+  // Makes this device the one of this process: current for this thread, with the allocator ready.
+  // Called once in each process.
   virtual void use_device(int64_t index) = 0;
   // Waits until the device has done all work of this process. kCollective or kUnavailable with the
   // device's error.
   virtual void synchronize() = 0;
-  // Collective over the members, all of which call in one order: connects them at once. Throws what
-  // c10d throws.
+  // Connects the members of a group at once. Collective over them: all call it in the same order.
+  // Throws what c10d throws.
   virtual c10::intrusive_ptr<c10d::Backend> connect(
       const DeviceGroupSpec& group, const c10::intrusive_ptr<c10d::Store>& store) = 0;
 };
 
-// The module's C function that makes them; the number changes with this header.
+// The name of the module's C function that makes a DeviceBackends. Its number changes with this
+// header.
 inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_1";
 using MakeDeviceBackends = DeviceBackends*();
 

@@ -16,7 +16,7 @@
 namespace retort::parallel::detail {
 namespace {
 
-// The name, and what tells machines of one name apart.
+// The host's name and the start of its boot id, which tells machines of one name apart.
 std::string this_host() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -50,6 +50,7 @@ RankHost from_text(const std::string& text) {
 
 DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank, int64_t size,
                          bool share, Deadline deadline) {
+  // Every rank writes where it is and reads the same list.
   std::vector<RankHost> ranks{{this_host(), module.num_devices()}};
   if (store != nullptr) {
     const auto key = [](int64_t r) { return "device/" + std::to_string(r); };
@@ -58,9 +59,11 @@ DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank,
     for (int64_t r = 0; r < size; ++r)
       ranks.push_back(from_text(store->get(key(r), deadline)));
   }
+
   if (const std::string settings = nccl_settings(); !settings.empty()) {
     RETORT_LOG(kInfo) << "NCCL's settings in the environment: " << settings;
   }
+
   const DeviceChoice choice = choose_device(ranks, store != nullptr ? rank : 0, share);
   module.backends().use_device(choice.index);
   RETORT_LOG(kInfo) << "rank " << rank << " computes on cuda:" << choice.index << " ("

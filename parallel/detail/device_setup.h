@@ -7,9 +7,9 @@
 
 namespace retort::parallel::detail {
 
-// Collective over the ranks of the role (`store` is null if there is one): agrees on the devices
-// and makes this rank's the current one. kUnavailable as choose_device(); kTimeout if a rank does
-// not say where it is.
+// Agrees with the other ranks of the role on the devices and makes this rank's device the current
+// one. Collective over the ranks; `store` is null if there is only one. kUnavailable as
+// choose_device(); kTimeout if a rank does not say on which host it is.
 DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank, int64_t size,
                          bool share, Deadline deadline);
 

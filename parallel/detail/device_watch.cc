@@ -23,7 +23,7 @@ Error describe(ErrorCode code, const WatchedGroup& group, const WatchedGroup::Op
       .with("last_completed", group.last_completed);
 }
 
-// What the work says of itself, or nothing.
+// Why the work failed, in its own words, or nothing while it has not.
 std::optional<std::string> exception_of(c10d::Work& work) {
   const std::exception_ptr thrown = work.exception();
   if (!thrown) return std::nullopt;
@@ -33,6 +33,16 @@ std::optional<std::string> exception_of(c10d::Work& work) {
     return first_line(e);
   } catch (...) {
     return "an unknown exception";
+  }
+}
+
+void abort_groups(const std::vector<std::shared_ptr<WatchedGroup>>& groups) {
+  for (const auto& group : groups) {
+    try {
+      group->backend->abort();
+    } catch (const std::exception& e) {
+      RETORT_LOG(kError) << "aborting group " << group->name << " failed: " << first_line(e);
+    }
   }
 }
 
@@ -108,25 +118,22 @@ void DeviceWatch::run() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval_, [this] { return stop_; })) {
     if (failure_) continue;
+
+    // poll() throws when the device itself has failed: its events can no longer be asked.
     try {
       failure_ = poll();
-      // the device itself failed: an event can no longer be asked
     } catch (const std::exception& e) {
       failure_ =
           Error(ErrorCode::kCollective,
                 "the device cannot be asked for the state of a collective: " + first_line(e));
     }
     if (!failure_) continue;
+
+    // Without the lock: an abort can take long, and callers ask for failure() meanwhile.
     RETORT_LOG(kError) << failure_->what();
     const auto groups = groups_;
     lock.unlock();
-    for (const auto& group : groups) {
-      try {
-        group->backend->abort();
-      } catch (const std::exception& e) {
-        RETORT_LOG(kError) << "aborting group " << group->name << " failed: " << first_line(e);
-      }
-    }
+    abort_groups(groups);
     lock.lock();
   }
 }

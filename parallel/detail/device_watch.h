@@ -1,7 +1,9 @@
 // Watches collectives that run on a device. Such an operation is only queued when its call returns,
 // so a peer that never comes would hang the device, and with it the thread that waits for the
-// device. The watch polls from a thread of its own; at the first operation that fails or takes
-// longer than its group's timeout it keeps the error and aborts every group, which ends their
+// device.
+//
+// The watch polls the operations from a thread of its own. At the first one that fails or takes
+// longer than its group's timeout, it keeps the error and aborts every group, which ends their
 // kernels.
 #pragma once
 
@@ -22,7 +24,7 @@
 
 namespace retort::parallel::detail {
 
-// One group as the watch sees it. Its members belong to the watch.
+// One group as the watch sees it. Only the watch reads and writes its members.
 struct WatchedGroup {
   std::string name;
   int rank = 0;  // global rank of this process in its role
@@ -35,9 +37,10 @@ struct WatchedGroup {
     uint64_t sequence = 0;
   };
   std::deque<Operation> running;  // in the order of the calls
-  // the first of them is the first: its timeout runs from then
+  // Since when the first operation of `running` has been the first: its timeout runs from then.
   std::chrono::steady_clock::time_point front_since;
-  uint64_t last_queued = 0, last_completed = 0;
+  uint64_t last_queued = 0;
+  uint64_t last_completed = 0;
 };
 
 // Threads: the public members from the compute thread.
@@ -51,18 +54,18 @@ class DeviceWatch {
   std::shared_ptr<WatchedGroup> add_group(std::string name, int rank,
                                           std::chrono::milliseconds timeout,
                                           c10::intrusive_ptr<c10d::Backend> backend);
-  // An operation of the group that has just been queued.
+  // Tells the watch of an operation of the group that has just been queued.
   void add(WatchedGroup& group, WatchedGroup::Operation operation);
   // The first failure of any group: kTimeout or kCollective with group, rank, op, sequence, shape,
   // last_queued, last_completed.
   std::optional<Error> failure() const;
-  // Ends the watching, before the groups end: their operations can no longer be asked then.
+  // Ends the watching. Call it before the groups end: their operations can no longer be asked then.
   // Idempotent.
   void stop();
 
  private:
   void run();
-  // One round over all groups; called with the lock held. The operation that failed, as an error.
+  // One round over all groups; called with the lock held. Returns the failed operation as an error.
   std::optional<Error> poll();
   void drop_completed(WatchedGroup& group);
 

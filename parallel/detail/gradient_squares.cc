@@ -8,10 +8,12 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
 
+#include "base/sizes.h"
+
 namespace retort::parallel::detail {
 namespace {
 
-// In eight lanes that are added in order.
+// Eight partial sums, which the compiler can keep in vector registers, are added in a fixed order.
 double sum_of_squares(std::span<const float> values) {
   double lanes[8] = {};
   size_t i = 0;
@@ -34,7 +36,7 @@ std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors) {
   if (!tensors.empty() && !tensors.front().is_cpu()) return operator_sums_of_squares(tensors);
   std::vector<double> sums;
   for (const at::Tensor& t : tensors)
-    sums.push_back(sum_of_squares({t.const_data_ptr<float>(), static_cast<size_t>(t.numel())}));
+    sums.push_back(sum_of_squares({t.const_data_ptr<float>(), to_size(t.numel())}));
   return sums;
 }
 
@@ -44,6 +46,7 @@ std::vector<double> operator_sums_of_squares(const std::vector<at::Tensor>& tens
   for (const at::Tensor& t : tensors)
     if (t.numel() > 0) filled.push_back(t);
   if (filled.empty()) return sums;
+
   const at::NoGradGuard no_grad;
   const at::Tensor norms = at::stack(at::_foreach_norm(filled, 2, at::kDouble)).cpu();
   const double* norm = norms.const_data_ptr<double>();

@@ -1,4 +1,4 @@
-// The parameters of one object lie on one device.
+// Checks that the parameters of one object lie on one device.
 #pragma once
 
 #include "base/error.h"
@@ -6,8 +6,8 @@
 
 namespace retort::parallel::detail {
 
-// kInvalidArgument unless the parameter has memory on the CPU or a device, the same one as `first`,
-// the first of the list has.
+// Throws kInvalidArgument unless the parameter has memory, on the CPU or a device, and on the same
+// one as `first`, the first of the list.
 inline void check_device(const NamedParameter& p, const NamedParameter& first) {
   const auto refuse = [&](const std::string& problem) {
     throw Error(ErrorCode::kInvalidArgument, "parameter '" + p.name + "' " + problem);

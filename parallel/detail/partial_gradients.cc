@@ -15,8 +15,9 @@ bool is_tied(const NamedParameter& p, const GradBuckets::Options& options) {
   return p.shard.tied_stages && options.embedding != nullptr && options.embedding->size() > 1;
 }
 
-// One all-reduce for all parameters with this number of copies: each set of copies has a slot of
-// its own in the buffer.
+// One all-reduce for all parameters with this number of copies. The ranks of tp that hold the same
+// slice (those with the same rank / copies) write into the same slot of the buffer, which is zero
+// elsewhere: the sum over all of tp is then the sum over the copies in each slot.
 void sum_copies(const std::vector<at::Tensor>& gradients, int64_t copies, Group& tp) {
   int64_t total = 0;
   for (const at::Tensor& g : gradients)
@@ -28,7 +29,9 @@ void sum_copies(const std::vector<at::Tensor>& gradients, int64_t copies, Group&
     own.narrow(0, offset, g.numel()).copy_(g.view({g.numel()}));
     offset += g.numel();
   }
+
   tp.all_reduce(slots);
+
   offset = 0;
   for (const at::Tensor& g : gradients) {
     g.view({g.numel()}).copy_(own.narrow(0, offset, g.numel()));
@@ -63,12 +66,14 @@ bool is_partial(const NamedParameter& p, const GradBuckets::Options& options) {
 void sum_partial_gradients(const std::vector<NamedParameter>& parameters,
                            const std::vector<at::Tensor>& main_grads,
                            const GradBuckets::Options& options) {
+  // The map's order is the order of the collectives, the same on all ranks.
   std::map<int64_t, std::vector<at::Tensor>> by_copies;
   for (size_t i = 0; i < parameters.size(); ++i)
     if (has_partial_copies(parameters[i]))
       by_copies[parameters[i].shard.copies].push_back(main_grads[i]);
   for (const auto& [copies, gradients] : by_copies)
     sum_copies(gradients, copies, *options.tp);
+
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!is_tied(parameters[i], options)) continue;
     at::Tensor gradient = main_grads[i];

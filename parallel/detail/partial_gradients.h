@@ -1,5 +1,5 @@
-// Gradients that are a part only of the gradient on each rank that holds the slice: their sums
-// before the data-parallel reduction.
+// Sums gradients of which each rank that holds the slice has a part only, before the data-parallel
+// reduction.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace retort::parallel::detail {
 
-// kInvalidArgument if the parameter needs a group that is not there, or one that its copies do not
-// divide.
+// Throws kInvalidArgument if the parameter needs a group that is not there, or if its number of
+// copies does not divide the size of the group.
 void check_partial(const NamedParameter& parameter, const GradBuckets::Options& options);
-// Whether its gradient lacks something that another rank has.
+// Whether this rank's gradient of the parameter lacks something that another rank has.
 bool is_partial(const NamedParameter& parameter, const GradBuckets::Options& options);
 
 // Sums the copies' gradients over options.tp, then the tied ones over options.embedding, in place

@@ -1,5 +1,5 @@
-// What goes before each tensor between two pipeline stages: eight int64 that say what the message
-// is and what memory it needs.
+// The header that goes before each tensor between two pipeline stages: eight int64 that say what
+// the message is and what memory it needs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ using PipelineHeaderWords = std::array<int64_t, 8>;
 // kInvalidArgument: more than two dimensions, or a dtype that is neither a floating-point, an
 // integral nor the bool type.
 PipelineHeaderWords encode(const PipelineHeader& header);
-// kMismatch: another version of this layout. kCorrupt: not a header, or sizes, dtype or label that
-// cannot be.
+// Throws kMismatch for another version of this layout, kCorrupt for words that are no header or
+// whose sizes, dtype or label cannot be.
 PipelineHeader decode(const PipelineHeaderWords& words);
 
 // "Float[3, 4]"

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/sizes.h"
 
 namespace retort::parallel::detail {
 namespace {
@@ -59,7 +60,7 @@ std::string try_connect(const addrinfo& address, Deadline deadline) {
   if (connect(s.get(), address.ai_addr, address.ai_addrlen) == 0) return "";
   if (errno != EINPROGRESS) return last_error();
   pollfd waiting{.fd = s.get(), .events = POLLOUT, .revents = 0};
-  if (poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) <= 0) return "no answer";
+  if (poll(&waiting, 1, to_int(deadline.remaining().count())) <= 0) return "no answer";
   int error = 0;
   socklen_t size = sizeof error;
   getsockopt(s.get(), SOL_SOCKET, SO_ERROR, &error, &size);

@@ -1,5 +1,5 @@
-// What c10d leaves open about TCP: which address of this host others can reach, a listener on one
-// interface only, and a bounded wait for a server.
+// What c10d does not do with TCP: find the address of this host that others can reach, listen on
+// one interface only, and wait for a server no longer than a deadline.
 #pragma once
 
 #include <cstdint>

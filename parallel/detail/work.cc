@@ -4,6 +4,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "base/sizes.h"
 #include "parallel/detail/device_watch.h"
 
 namespace retort::parallel {
@@ -14,7 +15,7 @@ Error Work::Impl::fail(const std::exception& e) {
                 std::string("a collective failed: ") + why +
                     "; the group is unusable, another rank may tell why")
               .with("group", group->name)
-              .with("rank", group->ranks[static_cast<size_t>(group->position)])
+              .with("rank", group->ranks[to_size(group->position)])
               .with("op", operation)
               .with("sequence", sequence)
               .with("shape", shape);
@@ -55,7 +56,7 @@ at::Tensor byte_view(const Group::Impl& group, const char* operation, const at::
 }
 
 void check_position(const Group::Impl& group, const char* operation, int position) {
-  if (position < 0 || position >= static_cast<int>(group.ranks.size()))
+  if (position < 0 || position >= std::ssize(group.ranks))
     throw_invalid(group, operation,
                   "position " + std::to_string(position) + " is outside of a group of " +
                       std::to_string(group.ranks.size()) + " ranks");
@@ -79,6 +80,7 @@ std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group,
                 std::string("the group failed before: ") + group->failure->what())
         .with("group", group->name)
         .with("op", operation);
+
   auto work = std::make_shared<Work::Impl>();
   work->group = group;
   work->operation = operation;

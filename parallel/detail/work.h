@@ -1,4 +1,5 @@
-// One operation of a group: its number, what is in flight, and how its failure is named.
+// One operation of a group: its number, the c10d works that are in flight for it, and the error
+// that names it.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +24,11 @@ struct Work::Impl {
   std::string shape;
   std::vector<c10::intrusive_ptr<c10d::Work>> parts;
   std::chrono::milliseconds limit{0};  // of the wait for each part
-  std::function<void()> then;          // what is to be done here when all parts are there
+  std::function<void()> then;          // what this rank still does when all parts are complete
   bool done = false;
   std::optional<Error> error;
 
-  // Notes the failure in the group and returns its error.
+  // Makes the group unusable with this failure and returns the error that names the operation.
   Error fail(const std::exception& e);
   void finish();
 };
@@ -38,7 +39,8 @@ namespace detail {
                                 const std::string& what);
 // The elements of `tensor` as one dimension of the same memory, outside of autograd.
 at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor);
-// Its bytes: what is only moved needs no support for its dtype.
+// The bytes of `tensor`, likewise. Operations that only move data take them, so that c10d need not
+// support the dtype.
 at::Tensor byte_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor);
 void check_position(const Group::Impl& group, const char* operation, int position);
 c10d::ReduceOp to_c10d(ReduceOp op);
@@ -46,7 +48,7 @@ c10d::ReduceOp to_c10d(ReduceOp op);
 // errors show the shape of.
 std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group,
                                      const char* operation, const at::Tensor* tensor);
-// What `start` throws becomes the group's error.
+// Starts one c10d work of the operation. What `start` throws becomes the group's error.
 template <class F>
 void start_part(Work::Impl& work, F&& start) {
   try {
@@ -55,7 +57,7 @@ void start_part(Work::Impl& work, F&& start) {
     throw work.fail(e);
   }
 }
-// An operation of one part.
+// A new operation of one part, started.
 template <class F>
 std::shared_ptr<Work::Impl> launch(const std::shared_ptr<Group::Impl>& group, const char* operation,
                                    const at::Tensor* tensor, F&& start) {

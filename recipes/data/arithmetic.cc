@@ -26,8 +26,9 @@ using Numbers = std::array<int, 3>;
 // One kind of problem. In the phrases {N} is the name, {O} the things, {a} {b} {c} the numbers.
 struct Kind {
   std::array<std::string_view, 3> phrases;
-  char first_op, second_op;  // second_op 0: one step
-  Numbers low, high;         // ranges of a, b, c; c unused in one step
+  char first_op;
+  char second_op;     // 0: one step
+  Numbers low, high;  // ranges of a, b, c; c is not used in one step
 };
 
 constexpr std::array<Kind, 6> kKinds{{
@@ -78,7 +79,8 @@ constexpr std::array<Kind, 6> kKinds{{
 int apply(char op, int a, int b) { return op == '+' ? a + b : op == '-' ? a - b : a * b; }
 
 struct Results {
-  int middle = 0, result = 0;  // equal in one step
+  int middle = 0;
+  int result = 0;  // equal to middle where there is one step
   bool in_range() const { return middle >= 1 && middle <= 99 && result >= 1 && result <= 99; }
 };
 // The result after `middle` of the first step, right or wrong.
@@ -112,12 +114,14 @@ std::vector<int> mistakes(char op, int a, int b, int right) {
 // One of all results of a single mistake, chosen by `bits`. A mistake of one stays in the range at
 // least at one end.
 Results with_mistake(const Kind& kind, const Numbers& n, const Results& right, uint64_t bits) {
+  // A mistake in the first step goes on into the second, which is then right.
   std::vector<Results> all;
   for (const int middle : mistakes(kind.first_op, n[0], n[1], right.middle))
     all.push_back({middle, finish(kind, middle, n[2])});
   if (kind.second_op)
     for (const int result : mistakes(kind.second_op, right.middle, n[2], right.result))
       all.push_back({right.middle, result});
+
   std::erase_if(
       all, [&](const Results& wrong) { return !wrong.in_range() || wrong.result == right.result; });
   RETORT_CHECK(!all.empty()) << "a problem without a mistake";
@@ -167,6 +171,7 @@ void fill(std::string& text, std::string_view slot, std::string_view value) {
 }
 
 ArithmeticProblem Sequence::at(int64_t index) const {
+  // Kinds take turns; of a kind's problems a permutation gives each once.
   const size_t k = static_cast<size_t>(index) % kKinds.size();
   const Kind& kind = kKinds[k];
   uint64_t code = orders_[k](static_cast<uint64_t>(index) / kKinds.size());
@@ -175,8 +180,10 @@ ArithmeticProblem Sequence::at(int64_t index) const {
     code /= base;
     return static_cast<size_t>(value);
   };
-  const std::string_view name = kNames[digit(kNames.size())],
-                         things = kThings[digit(kThings.size())];
+
+  // The digits of the code, in this order: name, things, phrase, numbers.
+  const std::string_view name = kNames[digit(kNames.size())];
+  const std::string_view things = kThings[digit(kThings.size())];
   ArithmeticProblem problem{.prompt = std::string(kind.phrases[digit(kind.phrases.size())]),
                             .completion = {},
                             .rejected = {},
@@ -187,6 +194,8 @@ ArithmeticProblem Sequence::at(int64_t index) const {
   fill(problem.prompt, "{a}", std::to_string(numbers[0]));
   fill(problem.prompt, "{b}", std::to_string(numbers[1]));
   fill(problem.prompt, "{c}", std::to_string(numbers[2]));
+
+  // The right working, and one with a single mistake.
   const Results right = solve(kind, numbers);
   problem.answer = std::to_string(right.result);
   problem.completion = working(kind, numbers, right);

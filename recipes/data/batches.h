@@ -31,19 +31,23 @@ MicroBatch make_micro_batch(std::vector<Sample> samples);
 // and the layout.
 inline constexpr int64_t kWindowSamples = 1024;
 
+// Of samples and of pairs (pair_batches.h, which says what is different there).
 struct BatchOptions {
   uint64_t seed = 42;
-  // per_device_train_batch_size: packs (packing) or samples in a micro-batch
+  // per_device_train_batch_size: packs (packing), samples or pairs in a micro-batch
   int64_t rows_per_micro_batch = 8;
-  // tokens_per_batch: instead of rows, as many packs/samples as fit
+  // tokens_per_batch: instead of rows, as many packs, samples or pairs as fit; 0: rows
   int64_t tokens_per_micro_batch = 0;
   int64_t micro_batches = 1;  // gradient_accumulation_steps
   // batch_size_rampup_steps: over which a step's micro-batches grow from 1 to micro_batches
   int64_t rampup_steps = 0;
-  int64_t max_length = 1024;
-  bool packing = true;
-  bool shuffle = true;
-  int64_t dp_rank = 0, dp_size = 1;
+  int64_t max_length = 1024;  // tokens of a pack, and the most of a sample
+  bool packing = true;        // samples share packs; else each is a pack of its own
+  bool shuffle = true;        // else the order of the files
+  int64_t dp_rank = 0;
+  int64_t dp_size = 1;
+
+  // kInvalidArgument naming the option of the recipe.
   void validate() const;
   // Of step `step` (counted from 0 over the whole run): 1 + (micro_batches - 1) * step /
   // rampup_steps, rounded down.
@@ -55,9 +59,9 @@ struct BatchCursor {
   int64_t epoch = 0;
   int64_t packs_consumed = 0;  // of this epoch, over all ranks
   int64_t total_steps = 0;
-  // Where the search for that pack may begin, so that resuming need not read the epoch from its
-  // start: a window at or before it, and the number of packs before that window. Zeros are always
-  // right.
+  // Where the search for that pack may begin, so that resuming does not read the epoch from its
+  // start: a window at or before it, and the number of packs before that window. Zeros are right
+  // too, and slower.
   int64_t window = 0;
   int64_t packs_before_window = 0;
   template <class A>
@@ -66,15 +70,21 @@ struct BatchCursor {
   }
 };
 
-// Endless stream of optimizer steps over a dataset. Pack i of a global batch goes to dp rank i mod
-// dp_size; a rank's packs fill its micro-batches in order (tokens_per_micro_batch: pack i goes to
-// slot i mod (micro_batches * dp_size), slot s is micro- batch s / dp_size of rank s mod dp_size,
-// and the batch ends before the first pack that its slot has no room for). Without packing every
-// sample is a pack of its own. All ranks see the same global order; nothing depends on time. The
-// last, short global batch of an epoch is used as it is (some ranks may get empty micro-batches).
-// An epoch sees every row of a source weight / (smallest weight) times, a fractional part decided
-// for each row by a draw from (seed, epoch, row); equal weights: exactly once. Pure read side:
-// next() runs ahead freely (prefetch); only the cursor that came with a consumed step is saved.
+// Endless stream of optimizer steps over a dataset. All ranks see the same global order, and
+// nothing depends on time.
+//
+// Packs: without packing every sample is a pack of its own. Pack i of a global batch goes to dp
+//   rank i mod dp_size; a rank's packs fill its micro-batches in order. With tokens_per_micro_batch
+//   pack i goes to slot i mod (micro_batches * dp_size) instead, slot s being micro-batch s /
+//   dp_size of rank s mod dp_size, and the batch ends before the first pack that its slot has no
+//   room for.
+// Epochs: one sees every row of a source weight / (smallest weight) times, of which the fractional
+//   part is decided for each row by a draw from (seed, epoch, row); with equal weights exactly
+//   once. The last, short global batch of an epoch is used as it is, so some ranks may get empty
+//   micro-batches.
+// Use: next() has no effect but the position of the stream, so it may run ahead freely (prefetch);
+//   only the cursor that came with a consumed step is saved.
+// Memory: lengths of the rows (4 bytes each) and a bounded cache of samples.
 class BatchStream {
  public:
   BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, BatchCursor start = {});
@@ -84,9 +94,9 @@ class BatchStream {
     BatchCursor after;                      // store this once the step has been consumed
     double epoch = 0;                       // fractional, after this step
   };
-  // kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without a
-  // usable sample; all ranks throw alike, except that a sample whose length is known already is
-  // read by its own rank only.
+  // Errors: kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without
+  //   a usable sample. All ranks throw alike, except that a sample whose length is known already is
+  //   read by its own rank only.
   Step next();
   // Steps of epoch 0 (reads every sample's length once; used for num_train_epochs). Later epochs
   // may differ by the packs that their windows happen to form, so a loop over epochs stops by
@@ -99,9 +109,9 @@ class BatchStream {
 };
 
 // Evaluation: every usable sample of the set exactly once over all ranks (sample i on rank i mod
-// dp_size), in file order. A micro-batch holds rows_per_micro_batch samples, or as many as fit into
+// dp_size), in file order. A micro-batch has rows_per_micro_batch samples, or as many as fit into
 // tokens_per_micro_batch (with packing: rows_per_micro_batch * max_length) tokens. Every rank
-// returns the same number of micro-batches, the last ones maybe empty.
+// returns the same number of micro-batches, of which the last ones may be empty.
 std::vector<MicroBatch> eval_batches(const Dataset& dataset, const BatchOptions& options);
 
 }  // namespace retort::data

@@ -49,6 +49,8 @@ IndexStream::Step IndexStream::next(int64_t count) {
                 "the saved position lies beyond the end of epoch " + std::to_string(impl.at.epoch) +
                     " (" + std::to_string(impl.order.size()) + " rows); was the data changed?")
         .with("place", impl.at.place);
+
+  // A cursor may stand behind the last usable row of its epoch.
   if (!impl.seek_usable()) {
     impl.next_epoch();
     if (!impl.seek_usable())
@@ -56,11 +58,15 @@ IndexStream::Step IndexStream::next(int64_t count) {
                   "no usable row in the data: all " + std::to_string(impl.rows->size()) +
                       " rows were skipped; the first: " + impl.rows->first_skip_reason());
   }
+
   Step step;
   while (static_cast<int64_t>(step.rows.size()) < count && impl.seek_usable()) {
-    step.rows.push_back(impl.order.row(impl.at.place++));
+    step.rows.push_back(impl.order.row(impl.at.place));
+    ++impl.at.place;
     ++impl.at.total_rows;
   }
+
+  // The cursor of the end of an epoch is that of the next one's beginning.
   step.epoch = static_cast<double>(impl.at.epoch) +
                static_cast<double>(impl.at.place) / static_cast<double>(impl.order.size());
   if (!impl.seek_usable()) {

@@ -12,21 +12,30 @@ namespace {
 
 constexpr int64_t kCacheBytes = int64_t{256} << 20;
 
-BatchOptions batch_options(const PairBatchOptions& pairs, int64_t max_length) {
-  pairs.validate(max_length);
-  return {.seed = pairs.seed,
-          .rows_per_micro_batch = pairs.rows_per_micro_batch,
-          .tokens_per_micro_batch = pairs.tokens_per_micro_batch,
-          .micro_batches = pairs.micro_batches,
-          .rampup_steps = pairs.rampup_steps,
-          .max_length = 2 * max_length,
-          .packing = false,
-          .shuffle = pairs.shuffle,
-          .dp_rank = pairs.dp_rank,
-          .dp_size = pairs.dp_size};
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, what);
 }
 
-// The flat arrays of a micro-batch while it is laid out.
+// What StepRows is given for pairs: rows of two sequences, each a pack of its own.
+BatchOptions row_options(const BatchOptions& options, int64_t max_length) {
+  if (!options.packing)
+    refuse("packing: false has no effect: pairs are always laid end to end, without padding");
+  if (options.max_length != BatchOptions().max_length && options.max_length != max_length)
+    refuse("max_length of the batches is " + std::to_string(options.max_length) +
+           ", of the pairs " + std::to_string(max_length) + "; leave it out, the pairs' holds");
+  if (options.tokens_per_micro_batch != 0 && options.tokens_per_micro_batch < 2 * max_length)
+    refuse("tokens_per_batch is " + std::to_string(options.tokens_per_micro_batch) +
+           "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
+           "), or a long pair would not fit");
+
+  BatchOptions rows = options;
+  rows.max_length = 2 * max_length;
+  rows.packing = false;
+  rows.validate();
+  return rows;
+}
+
+// The flat arrays of a micro-batch while it is laid out, a sequence for each completion.
 struct Arrays {
   std::vector<int64_t> ids, positions, predict, targets, sequence, cu_seqlens{0};
 
@@ -48,22 +57,33 @@ struct Arrays {
   }
 };
 
-}  // namespace
+// The same where a pair is one sequence, whose second completion begins again after the prompt.
+struct Forked {
+  std::vector<int64_t> ids, positions, predict;
 
-void PairBatchOptions::validate(int64_t max_length) const {
-  if (tokens_per_micro_batch != 0 && tokens_per_micro_batch < 2 * max_length)
-    throw Error(ErrorCode::kInvalidArgument,
-                "tokens_per_batch is " + std::to_string(tokens_per_micro_batch) +
-                    "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
-                    "), or a long pair would not fit");
-  const BatchOptions same{.rows_per_micro_batch = rows_per_micro_batch,
-                          .micro_batches = micro_batches,
-                          .rampup_steps = rampup_steps,
-                          .max_length = max_length,
-                          .dp_rank = dp_rank,
-                          .dp_size = dp_size};
-  same.validate();
-}
+  void add(const PreferenceSample& pair) {
+    const auto begin = static_cast<int64_t>(ids.size());
+    const auto prompt = static_cast<int64_t>(pair.prompt_ids.size());
+    for (int64_t i = 0; i < prompt; ++i) {
+      ids.push_back(pair.prompt_ids[static_cast<size_t>(i)]);
+      positions.push_back(i);
+    }
+    for (const auto* completion : {&pair.chosen_ids, &pair.rejected_ids})
+      add_completion(*completion, prompt, begin + prompt - 1);
+  }
+
+  // Its first token is predicted from the prompt's last one, the others from the one before.
+  void add_completion(const std::vector<int32_t>& completion, int64_t prompt, int64_t prompt_end) {
+    const auto first = static_cast<int64_t>(ids.size());
+    for (int64_t i = 0; i < static_cast<int64_t>(completion.size()); ++i) {
+      predict.push_back(i == 0 ? prompt_end : first + i - 1);
+      ids.push_back(completion[static_cast<size_t>(i)]);
+      positions.push_back(prompt + i);
+    }
+  }
+};
+
+}  // namespace
 
 PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
   Arrays arrays;
@@ -77,6 +97,7 @@ PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
                             static_cast<int64_t>(pair.chosen_ids.size()),
                             static_cast<int64_t>(pair.rejected_ids.size())});
   }
+
   batch.tokens = {detail::to_tensor(arrays.ids), detail::to_tensor(arrays.positions),
                   std::move(arrays.cu_seqlens)};
   batch.predict_positions = detail::to_tensor(arrays.predict);
@@ -87,31 +108,19 @@ PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
 }
 
 SharedPrompts share_prompts(const PairMicroBatch& batch) {
-  std::vector<int64_t> ids, positions, predict;
+  Forked forked;
   SharedPrompts shared;
   shared.tokens.cu_seqlens = {0};
   for (const PreferenceSample& pair : batch.pairs) {
-    const auto begin = static_cast<int64_t>(ids.size()),
-               prompt = static_cast<int64_t>(pair.prompt_ids.size());
-    for (int64_t i = 0; i < prompt; ++i) {
-      ids.push_back(pair.prompt_ids[static_cast<size_t>(i)]);
-      positions.push_back(i);
-    }
-    for (const auto* completion : {&pair.chosen_ids, &pair.rejected_ids}) {
-      const auto first = static_cast<int64_t>(ids.size());
-      for (int64_t i = 0; i < static_cast<int64_t>(completion->size()); ++i) {
-        predict.push_back(i == 0 ? begin + prompt - 1 : first + i - 1);
-        ids.push_back((*completion)[static_cast<size_t>(i)]);
-        positions.push_back(prompt + i);
-      }
-    }
-    shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
-    shared.tokens.forks.push_back(
-        {.prefix = prompt, .begin = prompt + static_cast<int64_t>(pair.chosen_ids.size())});
+    forked.add(pair);
+    const auto prompt = static_cast<int64_t>(pair.prompt_ids.size());
+    const auto chosen = static_cast<int64_t>(pair.chosen_ids.size());
+    shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(forked.ids.size()));
+    shared.tokens.forks.push_back({.prefix = prompt, .begin = prompt + chosen});
   }
-  shared.tokens.input_ids = detail::to_tensor(ids);
-  shared.tokens.positions = detail::to_tensor(positions);
-  shared.predict_positions = detail::to_tensor(predict);
+  shared.tokens.input_ids = detail::to_tensor(forked.ids);
+  shared.tokens.positions = detail::to_tensor(forked.positions);
+  shared.predict_positions = detail::to_tensor(forked.predict);
   return shared;
 }
 
@@ -129,9 +138,9 @@ struct PairBatchStream::Impl {
 };
 
 PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset,
-                                 PairBatchOptions options, BatchCursor start) {
-  const BatchOptions checked = batch_options(options, dataset->max_length());
-  impl_ = std::make_unique<Impl>(std::move(dataset), checked, start);
+                                 const BatchOptions& options, BatchCursor start) {
+  const BatchOptions of_rows = row_options(options, dataset->max_length());
+  impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
 }
 PairBatchStream::~PairBatchStream() = default;
 
@@ -151,11 +160,11 @@ PairBatchStream::Step PairBatchStream::next() {
 int64_t PairBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }
 
 std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset,
-                                              const PairBatchOptions& options) {
-  const BatchOptions checked = batch_options(options, dataset.max_length());
+                                              const BatchOptions& options) {
+  const BatchOptions of_rows = row_options(options, dataset.max_length());
   std::vector<PairMicroBatch> result;
   for (auto& pairs :
-       detail::eval_items<PreferenceSample>(dataset, checked, checked.tokens_per_micro_batch))
+       detail::eval_items<PreferenceSample>(dataset, of_rows, of_rows.tokens_per_micro_batch))
     result.push_back(make_pair_micro_batch(std::move(pairs)));
   return result;
 }

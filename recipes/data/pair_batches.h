@@ -14,12 +14,14 @@
 namespace retort::data {
 
 struct PairShape {
-  int64_t prompt_tokens, chosen_tokens, rejected_tokens;
+  int64_t prompt_tokens;
+  int64_t chosen_tokens;
+  int64_t rejected_tokens;
 };
 
 // P pairs of one rank, laid out as 2 P sequences: pair p is sequence 2 p (prompt + chosen) and 2 p
-// + 1 (prompt + rejected). Whoever reads sequence_of_row does not depend on that layout: it stays
-// right when a pair's prompt is computed once. R = tokens of all completions, all of which are
+// + 1 (prompt + rejected). A reader of sequence_of_row does not depend on that layout: the numbers
+// stay right when a pair's prompt is computed once. R = tokens of all completions, all of which are
 // predicted. May be empty (P 0, R 0).
 struct PairMicroBatch {
   models::PackedTokens tokens;
@@ -46,33 +48,27 @@ struct SharedPrompts {
 };
 SharedPrompts share_prompts(const PairMicroBatch& batch);
 
-struct PairBatchOptions {
-  uint64_t seed = 42;
-  int64_t rows_per_micro_batch = 8;  // per_device_train_batch_size: pairs in a micro-batch
-  // tokens_per_batch: instead of rows, as many pairs as fit (both sequences count)
-  int64_t tokens_per_micro_batch = 0;
-  int64_t micro_batches = 1;  // gradient_accumulation_steps
-  // as BatchOptions; not with tokens_per_micro_batch, whose batches are formed beforehand
-  int64_t rampup_steps = 0;
-  bool shuffle = true;
-  int64_t dp_rank = 0, dp_size = 1;
-  // of a sequence: the budget must hold a pair of two of them
-  void validate(int64_t max_length) const;
-};
-
 // Endless stream of optimizer steps over pairs; rows, order, ranks, cursor and errors as
-// BatchStream without packing. With tokens_per_micro_batch each window of kWindowSamples pairs is
-// sorted by tokens and cut into global batches of like lengths (so that the micro-batches of a step
-// cost about the same on all ranks), whose order is then shuffled by (seed, epoch, window); the
-// last batch of a window may be short. With a budget a cursor continues exactly only under the same
-// budget and the same micro_batches * dp_size.
+// BatchStream without packing.
+//
+// Options: max_length and packing are not for pairs: a sequence has at most the dataset's
+//   max_length tokens, and pairs are never packed. kInvalidArgument for packing = false, and for a
+//   max_length that is neither the default nor the dataset's. rows_per_micro_batch counts pairs.
+// Buckets: with tokens_per_micro_batch, which must be at least twice the dataset's max_length since
+//   both sequences of a pair count, each window of kWindowSamples pairs is sorted by tokens and cut
+//   into global batches of like lengths, so that the micro-batches of a step cost about the same on
+//   all ranks. The order of these batches is then shuffled by (seed, epoch, window), and the last
+//   batch of a window may be short. rampup_steps does not go with it: the batches are formed
+//   beforehand.
+// Use: with a budget of tokens a cursor continues exactly only under the same budget and the same
+//   micro_batches * dp_size.
 class PairBatchStream {
  public:
-  PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset, PairBatchOptions options,
+  PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
                   BatchCursor start = {});
   ~PairBatchStream();
   struct Step {
-    std::vector<PairMicroBatch> micro_batches;  // exactly options.micro_batches
+    std::vector<PairMicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
     // store this once the step has been consumed; packs_consumed counts pairs
     BatchCursor after;
     double epoch = 0;  // fractional, after this step
@@ -86,8 +82,9 @@ class PairBatchStream {
 };
 
 // Evaluation: every usable pair exactly once over all ranks (pair i on rank i mod dp_size), in file
-// order; all ranks return the same number of micro-batches, the last ones maybe empty.
+// order. All ranks return the same number of micro-batches, of which the last ones may be empty.
+// Options as PairBatchStream.
 std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset,
-                                              const PairBatchOptions& options);
+                                              const BatchOptions& options);
 
 }  // namespace retort::data

@@ -79,6 +79,32 @@ void set_ids_row(PromptSample& sample, const Row& row, const models::Tokenizer& 
     sample.reference = tokenizer.decode(std::span(ids).subspan(prompt), true);
 }
 
+// Prompt, and reference where the format has one, of a row of any format.
+void set_row(PromptSample& sample, const Row& row, Format format,
+             const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+  switch (format) {
+    case Format::kMessages:
+      detail::check_messages(row.require("messages"), "messages");
+      return set_messages(sample, row.require("messages"), tokenizer, chat);
+    case Format::kShareGpt:
+      return set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat);
+    case Format::kPromptCompletion: return set_prompt_row(sample, row, tokenizer, chat);
+    case Format::kAlpaca:
+      set_text(sample, detail::alpaca_prompt(row), tokenizer);
+      sample.reference = row.optional_text("output");
+      return;
+    case Format::kInputIds: return set_ids_row(sample, row, tokenizer);
+    case Format::kPreference:
+      if (!row.has("prompt"))
+        bad_row("a preference row without 'prompt' does not serve generation; add the column");
+      return set_prompt_row(sample, row, tokenizer, chat);
+    case Format::kText:
+      bad_row(
+          "a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
+    case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
+  }
+}
+
 }  // namespace
 
 PromptSample make_prompt(std::string_view json_line, const std::string& origin,
@@ -88,30 +114,9 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin,
     const Row row(json_line, source);
     PromptSample sample;
     sample.origin = origin;
-    switch (detail::row_format(row, source, true)) {
-      case Format::kMessages:
-        detail::check_messages(row.require("messages"), "messages");
-        set_messages(sample, row.require("messages"), tokenizer, chat);
-        break;
-      case Format::kShareGpt:
-        set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat);
-        break;
-      case Format::kPromptCompletion: set_prompt_row(sample, row, tokenizer, chat); break;
-      case Format::kAlpaca:
-        set_text(sample, detail::alpaca_prompt(row), tokenizer);
-        sample.reference = row.optional_text("output");
-        break;
-      case Format::kInputIds: set_ids_row(sample, row, tokenizer); break;
-      case Format::kPreference:
-        if (!row.has("prompt"))
-          bad_row("a preference row without 'prompt' does not serve generation; add the column");
-        set_prompt_row(sample, row, tokenizer, chat);
-        break;
-      case Format::kText:
-        bad_row(
-            "a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
-      case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
-    }
+    set_row(sample, row, detail::row_format(row, source, true), tokenizer, chat);
+
+    // An answer is the reference, whatever the format has; every other column is a field.
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");
     if (sample.prompt_ids.empty()) bad_row("the prompt has no tokens");
     std::vector<std::string_view> used(detail::kKeys.begin(), detail::kKeys.end());

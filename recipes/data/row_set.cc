@@ -60,13 +60,15 @@ RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::
   checked.eval.clear();
   checked.validate();
   impl_->on_bad_sample = options.on_bad_sample;
+
   int64_t rows = 0;
   for (const Source& source : impl_->sources) {
     impl_->files.emplace_back(source.path, cache);
     if (impl_->files.back().size() == 0)
       throw Error(ErrorCode::kInvalidArgument,
                   source.path + ": holds no rows; expected one JSON object on each line");
-    impl_->ends.push_back(rows += impl_->files.back().size());
+    rows += impl_->files.back().size();
+    impl_->ends.push_back(rows);
   }
 }
 

@@ -55,6 +55,8 @@ Draft from_messages(const Json& messages, const Context& context) {
   detail::check_messages(messages, "messages");
   detail::require_template(context.chat, context.tokenizer);
   Draft draft;
+
+  // Either every token is a target, or those that the template marks as the assistant's.
   if (!context.options.assistant_only_loss) {
     draft.add(context.tokenizer.encode(context.chat.render(messages.dump(), false).text, false),
               true);
@@ -66,6 +68,7 @@ Draft from_messages(const Json& messages, const Context& context) {
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
   draft.ids = std::move(tokens.ids);
   draft.targets = std::move(tokens.assistant);
+
   const bool spoke = std::any_of(messages.begin(), messages.end(),
                                  [](const Json& m) { return m.at("role") == "assistant"; });
   draft.if_none =
@@ -76,7 +79,8 @@ Draft from_messages(const Json& messages, const Context& context) {
 }
 
 Draft from_prompt_completion(const Row& row, const Context& context) {
-  const Json &prompt = row.require("prompt"), &completion = row.require("completion");
+  const Json& prompt = row.require("prompt");
+  const Json& completion = row.require("completion");
   if (prompt.is_string() && completion.is_string())
     return from_strings(row.text("prompt"), row.text("completion"), context);
   if (!prompt.is_array() || !completion.is_array())
@@ -100,19 +104,21 @@ Draft from_ids(const Row& row, const Context& context) {
   return draft;
 }
 
+// Rows that are rendered have no place for tools.
+void refuse_tools(const Row& row) {
+  detail::refuse_columns(row, {"tools"},
+                         "is not passed to the chat template; render the tools into the messages");
+}
+
 Draft draft_row(const Row& row, Format format, const Context& context) {
-  const std::string no_tools =
-      "is not passed to the chat template; render the tools into the messages";
   switch (format) {
     case Format::kMessages:
-      detail::refuse_columns(row, {"tools"}, no_tools);
+      refuse_tools(row);
       return from_messages(row.require("messages"), context);
     case Format::kShareGpt:
-      detail::refuse_columns(row, {"tools"}, no_tools);
+      refuse_tools(row);
       return from_messages(detail::sharegpt_messages(row), context);
-    case Format::kPromptCompletion:
-      detail::refuse_columns(row, {"tools"}, no_tools);
-      return from_prompt_completion(row, context);
+    case Format::kPromptCompletion: refuse_tools(row); return from_prompt_completion(row, context);
     case Format::kText: return from_text(row, context);
     case Format::kAlpaca:
       return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
@@ -120,8 +126,7 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
     case Format::kPreference:
       bad_row(
           "format: preference has no single completion to train on; map one with `columns: "
-          "{completion: chosen}` and leave the "
-          "format auto");
+          "{completion: chosen}` and leave the format auto");
     case Format::kAuto: break;
   }
   RETORT_CHECK(false) << "format auto was not resolved";
@@ -147,6 +152,8 @@ Sample finish(Draft draft, int64_t max_length) {
   if (!draft.targets.empty()) draft.targets[0] = 0;  // nothing predicts the first token
   const auto before = std::count(draft.targets.begin(), draft.targets.end(), uint8_t{1});
   const size_t length = draft.ids.size();
+
+  // The start is kept.
   if (length > static_cast<size_t>(max_length)) {
     draft.ids.resize(static_cast<size_t>(max_length));
     draft.targets.resize(draft.ids.size());
@@ -156,6 +163,8 @@ Sample finish(Draft draft, int64_t max_length) {
   }
   sample.input_ids = std::move(draft.ids);
   sample.is_target = std::move(draft.targets);
+
+  // A sample without a target is refused, with what took them.
   if (sample.num_targets() > 0) return sample;
   if (before > 0)
     bad_row("no targets: all " + std::to_string(before) + " targets lie beyond max_length " +

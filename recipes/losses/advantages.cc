@@ -16,17 +16,21 @@ constexpr double kDeviationEpsilon = 1e-4;  // TRL's
 // Mean and deviation (with Bessel's correction, 0 for fewer than two) of what is not NaN.
 struct Moments {
   int64_t count = 0;
-  double mean = 0, deviation = 0;
+  double mean = 0;
+  double deviation = 0;
 };
 Moments moments_of(const double* begin, int64_t size) {
   Moments m;
-  double sum = 0, squares = 0;
+  double sum = 0;
+  double squares = 0;
   for (int64_t i = 0; i < size; ++i)
     if (!std::isnan(begin[i])) {
       sum += begin[i];
       ++m.count;
     }
   if (m.count > 0) m.mean = sum / m.count;
+
+  // A second pass, so that the squares are of small numbers.
   for (int64_t i = 0; i < size; ++i)
     if (!std::isnan(begin[i])) squares += (begin[i] - m.mean) * (begin[i] - m.mean);
   if (m.count > 1) m.deviation = std::sqrt(squares / (m.count - 1));
@@ -74,6 +78,7 @@ class Batch {
   // by its own moments.
   Advantages finish(bool batch_deviation, bool normalize,
                     const std::function<double(int64_t)>& advantage) const {
+    // Advantages of what can be scored, and how much of it has a signal.
     std::vector<double> results(values_.size(), NAN);
     int64_t without_signal = 0;
     Advantages result{.reward_mean = all_.mean, .reward_std = all_.deviation};
@@ -90,6 +95,7 @@ class Batch {
     if (all_.count > 0)
       result.frac_reward_zero_std = static_cast<double>(without_signal) / all_.count;
 
+    // Float32, 0 for what cannot be scored.
     const Moments own = normalize ? moments_of(results.data(), size()) : Moments{};
     result.advantages = at::empty({size()}, at::kFloat);
     float* out = result.advantages.data_ptr<float>();

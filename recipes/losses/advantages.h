@@ -21,16 +21,20 @@ struct Advantages {
   // Share of the scorable samples whose standard deviation (the batch's with kBatch, else their
   // group's) is 0: no signal from them.
   double frac_reward_zero_std = 0;
-  // of the scorable samples; Bessel's correction, 0 for fewer than two
-  double reward_mean = 0, reward_std = 0;
+  // Of the scorable samples; Bessel's correction, 0 for fewer than two
+  double reward_mean = 0;
+  double reward_std = 0;
 };
 
-// Common to all: rewards [S] float32 or float64 of the GLOBAL batch, S = G * num_generations, the
-// samples of a prompt adjacent; NaN marks an unscorable sample, which is left out of every mean and
-// deviation (TRL 1.4 counts it as reward 0). Deviations have Bessel's correction and are 0 for a
-// single value. Computed in float64. Every rank computes the same from the same rewards and takes
-// its slice: nothing here is correct on a part of the batch. Rewards may be on any device.
-// kInvalidArgument: shape, dtype, an infinite reward, S not a multiple of num_generations.
+// Common to all:
+// Arguments: rewards [S] float32 or float64 of the GLOBAL batch, on any device, S = G *
+//   num_generations, the samples of a prompt adjacent. NaN marks an unscorable sample, which is
+//   left out of every mean and deviation (TRL 1.4 counts it as reward 0).
+// Arithmetic: float64. Deviations have Bessel's correction and are 0 for a single value.
+// Collectives: none. Every rank computes the same from the same rewards and takes its slice:
+//   nothing here is correct on a part of the batch.
+// Errors: kInvalidArgument for the shape, the dtype, an infinite reward, S not a multiple of
+//   num_generations.
 
 // GRPO: (r - mean of the group) / (std + 1e-4), std by `scale`; kNone: r - mean. A group with one
 // scorable sample gets 0.

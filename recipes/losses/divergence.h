@@ -1,15 +1,13 @@
-// The divergences between teacher q and student p, and how a truncated teacher's tail is treated.
-// Formulas: docs/losses.md.
+// The divergences between teacher q and student p with their options, and the names of both in a
+// recipe. Formulas: docs/losses.md.
 #pragma once
 
 #include <cstdint>
 
 #include "base/options.h"
+#include "recipes/losses/divergence_type.h"
 
 namespace retort::losses {
-
-enum class DivergenceType { kForwardKl, kReverseKl, kJsd, kSkewedKl, kSkewedReverseKl, kTvd };
-enum class Tail { kBucket, kRenormalize, kDrop };
 
 struct DivergenceOptions {
   DivergenceType type = DivergenceType::kForwardKl;

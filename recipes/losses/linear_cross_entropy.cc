@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/row_kernels.h"
-#include "recipes/losses/detail/sharded_losses.h"
 #include "recipes/losses/detail/vocab_group.h"
 
 namespace retort::losses {
@@ -26,6 +26,8 @@ class CrossEntropyChunks : public detail::ChunkLoss {
       for (int64_t r = first; r < last; ++r)
         rows_[r] = kernels_.cross_entropy({logits + r * vocab_, vocab_, vocab_, targets[r]}, loss);
     });
+
+    // In the order of the rows, whichever thread had them.
     for (int64_t r = 0; r < count; ++r) {
       loss_ -= rows_[r].log_prob;
       entropy_ += rows_[r].entropy;
@@ -41,7 +43,8 @@ class CrossEntropyChunks : public detail::ChunkLoss {
   at::Tensor targets_;
   int64_t vocab_;
   std::vector<detail::RowResult> rows_;
-  double loss_ = 0, entropy_ = 0;
+  double loss_ = 0;
+  double entropy_ = 0;
   int64_t num_correct_ = 0;
 };
 
@@ -51,11 +54,12 @@ CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tens
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens, const parallel::VocabShard& vocab) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return detail::sharded_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab);
+    return detail::aten_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab);
   const detail::LinearHead head{hidden, weight, bias};
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   const detail::VocabGroup whole(vocab, head.vocab());
   detail::check_chunk_tokens(chunk_tokens);
+
   CrossEntropyChunks chunks(targets, whole.total());
   CrossEntropyResult result;
   result.loss_sum =

@@ -16,20 +16,27 @@ struct CrossEntropyResult {
   int64_t num_correct = 0;  // argmax == target
 };
 
-// hidden [R, H] (float dtype, may require grad), weight [V, H], bias [V] or undefined, targets [R]
-// int64. Each chunk's gradient is formed in the forward pass: dH [R, H] is kept in hidden's dtype,
-// dW [V, H] accumulated in fp32; both are scaled by the incoming scalar gradient in backward.
-// Memory: chunk*V*4*2 + R*H + V*H*4 bytes. R = 0 gives a zero that still reaches hidden and weight
-// in backward. Without grad mode no gradient is formed. Of a split vocabulary, weight and bias are
-// this rank's rows [begin, begin + rows), targets are ids of the whole one; hidden and targets are
-// the same on every rank. The result is the same on every rank; dH is what these rows contribute
-// (the sum over the ranks is the whole), dW theirs alone. Collectives: none for a whole vocabulary;
-// else a vote on the arguments, then two all-reduces a chunk, and none in backward: every rank must
-// call. An error of one rank is thrown on all of them. Devices: row kernels for a whole vocabulary
-// on the CPU, else ATen operators (about 5 * chunk*V*4 bytes) on any. It is computed where hidden
-// is; weight and bias must be there too. targets may be there or on the host, which is better: ids
-// on a device are waited for to be checked, host ids are checked and copied. All else is refused
-// (kInvalidArgument). The call waits for the device.
+// The cross-entropy of R rows, with its gradient and metrics.
+//
+// Arguments: hidden [R, H] of a float dtype, which may require grad, weight [V, H], bias [V] or
+//   undefined, targets [R] int64. R = 0 gives a zero that still reaches hidden and weight in
+//   backward.
+// Gradient: each chunk's is formed in the forward pass, dH [R, H] in hidden's dtype and dW [V, H]
+//   as a sum in fp32; both are scaled by the incoming scalar in backward. Without grad mode none is
+//   formed.
+// Split vocabulary: weight and bias are this rank's rows [begin, begin + rows), targets are ids of
+//   the whole vocabulary, hidden and targets are the same on every rank. So is the result. dH is
+//   what these rows contribute (the sum over the ranks is the whole), dW theirs alone.
+// Collectives: none for a whole vocabulary; else a vote on the arguments, then two all-reduces a
+//   chunk, and none in backward. Every rank must call.
+// Memory: chunk*V*4*2 + R*H + V*H*4 bytes; on a device, or of a split vocabulary, about 5*chunk*V*4
+//   for the chunk.
+// Errors: kInvalidArgument for shapes, dtypes, devices, chunk_tokens, a target outside [0, V) (with
+//   its row). An error of one rank is thrown on all of them.
+// Devices: a whole vocabulary on the CPU has row kernels, everything else ATen operators. It is
+//   computed where hidden is; weight and bias must be there too. targets may be there or on the
+//   host, which is better: ids on a device are waited for to be checked, host ids are checked and
+//   copied. The call waits for the device.
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens = 0,

@@ -2,9 +2,9 @@
 
 #include <vector>
 
+#include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/row_loss.h"
-#include "recipes/losses/detail/sharded_losses.h"
 #include "recipes/losses/detail/teacher_rows.h"
 #include "recipes/losses/detail/vocab_group.h"
 
@@ -34,6 +34,8 @@ class DistillChunks : public detail::ChunkLoss {
         rows_[r] =
             teacher_.row(r, {logits + r * vocab_, vocab_, common_, targets[r]}, loss_, thread);
     });
+
+    // In the order of the rows, whichever thread had them.
     for (int64_t r = 0; r < count; ++r) {
       if (rows_[r].status != detail::RowStatus::kOk) detail::refuse_row(rows_[r].status, begin + r);
       add(rows_[r]);
@@ -58,9 +60,11 @@ class DistillChunks : public detail::ChunkLoss {
   }
 
   at::Tensor targets_;
-  int64_t vocab_, common_;
+  int64_t vocab_;
+  int64_t common_;
   detail::TeacherRows& teacher_;
-  double kd_ratio_, kd_factor_;
+  double kd_ratio_;
+  double kd_factor_;
   detail::RowLoss loss_;
   std::vector<detail::RowResult> rows_;
   DistillResult sums_;  // loss_sum stays undefined here
@@ -73,11 +77,12 @@ DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const TeacherSignal& signal, const DivergenceOptions& options,
                              const parallel::VocabShard& vocab) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return detail::sharded_distill(hidden, weight, bias, targets, signal, options, vocab);
+    return detail::aten_distill(hidden, weight, bias, targets, signal, options, vocab);
   const detail::LinearHead head{hidden, weight, bias};
   options.validate();
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   const detail::VocabGroup whole(vocab, head.vocab());
+
   const auto teacher = detail::make_teacher_rows(signal, head.rows(), whole.total(), options);
   DistillChunks chunks(targets, whole.total(), *teacher, options);
   const int64_t rows_at_once =

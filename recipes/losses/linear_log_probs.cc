@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/row_kernels.h"
-#include "recipes/losses/detail/sharded_losses.h"
 #include "recipes/losses/detail/vocab_group.h"
 
 namespace retort::losses {
@@ -134,12 +134,13 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
                           const at::Tensor& bias, const at::Tensor& targets,
                           const LogProbsOptions& options, const parallel::VocabShard& vocab) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return detail::sharded_log_probs(hidden, weight, bias, targets, options, vocab);
+    return detail::aten_log_probs(hidden, weight, bias, targets, options, vocab);
   const detail::LinearHead head{hidden, weight, bias};
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   detail::check_log_probs_options(options);
   const detail::VocabGroup whole(vocab, head.vocab());
 
+  // Forward, without autograd, into a vector of each result.
   const auto f32 = hidden.options().dtype(at::kFloat).requires_grad(false);
   LogProbs result;
   result.log_probs = at::empty({head.rows()}, f32);
@@ -149,6 +150,8 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
                        options.entropy ? result.entropy.data_ptr<float>() : nullptr);
   const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab());
   detail::run_linear_head_forward(head, rows_at_once, chunks);
+
+  // A node of the graph, which forms the logits again in backward.
   if (detail::wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias =
         bias.defined() ? std::optional(bias) : std::nullopt;

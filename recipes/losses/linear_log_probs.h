@@ -22,17 +22,22 @@ struct LogProbs {
   at::Tensor entropy;  // [R] float32 nats, never with a gradient; undefined unless asked for
 };
 
-// hidden [R, H] (float dtype, may require grad), weight [V, H], bias [V] or undefined, targets [R]
-// int64. Nothing but the inputs is kept for backward, which forms each chunk's logits a second
-// time. Memory beyond the inputs: chunk*V*4 + R*8 bytes in forward (also under no-grad); chunk*V*4
-// + R*H*sizeof(hidden) + V*H*4 in backward, plus float32 copies of a weight of another dtype
-// (V*H*4, in each). The inputs must not change in place between forward and backward (LibTorch
-// checks it). Differentiable once: create_graph is refused. R = 0 reaches hidden, weight and bias
-// in backward, with zeros. kInvalidArgument: shapes, dtypes, a target outside [0, V) (with its
-// row), temperature, chunk_tokens. A split vocabulary, collectives and devices as
-// linear_cross_entropy; 12 bytes a row more are kept, so that backward needs no collective. The
-// results are where hidden is, and the call does not wait for them: pinned targets must stay as
-// they are until then.
+// log p(target) of R rows, as a function of hidden, weight and bias.
+//
+// Arguments: hidden [R, H] of a float dtype, which may require grad, weight [V, H], bias [V] or
+//   undefined, targets [R] int64. R = 0 reaches hidden, weight and bias in backward, with zeros.
+// Gradient: nothing but the inputs is kept for backward, which forms each chunk's logits a second
+//   time, so the inputs must not change in place in between (LibTorch checks it). Differentiable
+//   once: create_graph is refused.
+// Split vocabulary, collectives: as linear_cross_entropy, but 12 bytes a row more are kept, so that
+//   backward needs no collective.
+// Memory: beyond the inputs chunk*V*4 + R*8 bytes in forward (also under no-grad); chunk*V*4 +
+//   R*H*sizeof(hidden) + V*H*4 in backward; in each V*H*4 more for a float32 copy of a weight of
+//   another dtype.
+// Errors: kInvalidArgument for shapes, dtypes, devices, a target outside [0, V) (with its row),
+//   temperature, chunk_tokens.
+// Devices: as linear_cross_entropy. The results are where hidden is, and the call does not wait for
+//   them: pinned targets must stay as they are until then.
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
                           const at::Tensor& bias, const at::Tensor& targets,
                           const LogProbsOptions& options = {},

@@ -10,10 +10,13 @@
 
 #include "base/error.h"
 #include "recipes/losses/detail/formed_gradient.h"
+#include "recipes/losses/detail/policy_rows.h"
 #include "recipes/losses/detail/vector_arguments.h"
 
 namespace retort::losses {
 namespace {
+
+using detail::PolicyRows;
 
 void require(bool ok, const char* field, const char* expected, double value) {
   if (!ok)
@@ -21,78 +24,24 @@ void require(bool ok, const char* field, const char* expected, double value) {
         .with(field, value);
 }
 
-// An input that is defined exactly if `needed`.
-void require_exactly(bool needed, const at::Tensor& tensor, const char* name, int64_t rows,
-                     const char* when) {
-  if (needed) {
-    detail::require_vector(tensor, name, rows);
-  } else if (tensor.defined()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(name) + " would not be used: it goes with " + when);
-  }
-}
-
-// The inputs, checked, row by row.
-struct Rows {
-  Rows(const PolicyInputs& in, const PolicyOptions& options) : sequences(in.num_sequences) {
-    if (!in.policy_logps.defined() || in.policy_logps.dim() != 1)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "policy_logps must be [R] float32, one for each sampled token");
-    count = in.policy_logps.size(0);
-    detail::require_vector(in.policy_logps, "policy_logps", count);
-    if (in.old_logps.defined()) detail::require_vector(in.old_logps, "old_logps", count);
-    require_exactly(options.beta > 0, in.reference_logps, "reference_logps", count, "beta > 0");
-    require_exactly(options.sampling_correction != SamplingCorrection::kNone, in.generator_logps,
-                    "generator_logps", count, "a sampling_correction");
-    detail::require_vector(in.sequence_of_row, "sequence_of_row", count, at::kLong);
-    if (in.num_sequences < 0 || in.advantages.defined() == in.token_advantages.defined())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "give num_sequences and either advantages [S] or token_advantages [R]")
-          .with("num_sequences", in.num_sequences);
-    by_token = in.token_advantages.defined();
-    if (by_token)
-      detail::require_vector(in.token_advantages, "token_advantages", count);
-    else
-      detail::require_vector(in.advantages, "advantages", sequences);
-
-    policy = detail::FloatVector(in.policy_logps);
-    old = detail::FloatVector(in.old_logps.defined() ? in.old_logps : in.policy_logps);
-    reference = detail::FloatVector(in.reference_logps);
-    generator = detail::FloatVector(in.generator_logps);
-    advantages = detail::FloatVector(by_token ? in.token_advantages : in.advantages);
-    const at::Tensor flat = in.sequence_of_row.to(at::kCPU).contiguous();
-    sequence.assign(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + count);
-    tokens.assign(sequences, 0);
-    for (int64_t r = 0; r < count; ++r) {
-      if (sequence[r] < 0 || sequence[r] >= sequences)
-        throw Error(ErrorCode::kInvalidArgument, "a row belongs to no sequence of this call")
-            .with("row", r)
-            .with("sequence", sequence[r])
-            .with("num_sequences", sequences);
-      ++tokens[sequence[r]];
-    }
-  }
-
-  double advantage(int64_t r) const { return advantages[by_token ? r : sequence[r]]; }
-
-  int64_t count = 0, sequences;
-  bool by_token = false;
-  detail::FloatVector policy, old, reference, generator, advantages;
-  std::vector<int64_t> sequence;  // [R]
-  std::vector<int64_t> tokens;    // [S] how many rows each has
-};
-
 bool by_sequence(SamplingCorrection mode) {
   return mode == SamplingCorrection::kSequenceTruncate || mode == SamplingCorrection::kSequenceMask;
 }
 
+bool truncates(SamplingCorrection mode) {
+  return mode == SamplingCorrection::kTokenTruncate ||
+         mode == SamplingCorrection::kSequenceTruncate;
+}
+
 // The factor of each row's loss that corrects for the generator's probabilities, and its metrics.
-std::vector<double> sampling_ratios(const Rows& rows, const PolicyOptions& options,
+std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions& options,
                                     PolicyResult& result) {
   std::vector<double> of_row(rows.count, 1.0);
   if (options.sampling_correction == SamplingCorrection::kNone) return of_row;
   const bool whole = by_sequence(options.sampling_correction);
-  std::vector<double> ratios(whole ? rows.sequences : rows.count, 0.0);  // first their logarithms
+
+  // Logarithms first: a sequence's ratio is the product of its tokens'.
+  std::vector<double> ratios(whole ? rows.sequences : rows.count, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
     const double difference = rows.old[r] - rows.generator[r];
     ratios[whole ? rows.sequence[r] : r] += difference;
@@ -100,8 +49,9 @@ std::vector<double> sampling_ratios(const Rows& rows, const PolicyOptions& optio
     result.sampling_logp_difference_max =
         std::max(result.sampling_logp_difference_max, std::abs(difference));
   }
-  const bool truncate = options.sampling_correction == SamplingCorrection::kTokenTruncate ||
-                        options.sampling_correction == SamplingCorrection::kSequenceTruncate;
+
+  // Then the ratios: one above the cap becomes the cap, or 0.
+  const bool truncate = truncates(options.sampling_correction);
   const double cap = options.importance_sampling_cap;
   for (double& ratio : ratios) {
     ratio = std::exp(ratio);
@@ -112,17 +62,20 @@ std::vector<double> sampling_ratios(const Rows& rows, const PolicyOptions& optio
     result.sampling_ratio_max = std::max(result.sampling_ratio_max, ratio);
     ++result.sampling_ratio_count;
   }
+
   for (int64_t r = 0; r < rows.count; ++r)
     of_row[r] = ratios[whole ? rows.sequence[r] : r];
   return of_row;
 }
 
 // log(pi / pi_old) that each row's ratio is made of.
-std::vector<double> log_ratios(const Rows& rows, bool whole_sequences) {
+std::vector<double> log_ratios(const PolicyRows& rows, bool whole_sequences) {
   std::vector<double> of_row(rows.count);
   for (int64_t r = 0; r < rows.count; ++r)
     of_row[r] = rows.policy[r] - rows.old[r];
   if (!whole_sequences) return of_row;
+
+  // Of a sequence: the mean of its rows.
   std::vector<double> mean(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r)
     mean[rows.sequence[r]] += of_row[r] / rows.tokens[rows.sequence[r]];
@@ -133,20 +86,22 @@ std::vector<double> log_ratios(const Rows& rows, bool whole_sequences) {
 
 // -min(ratio A, clip(ratio) A) and its derivative with respect to log(ratio).
 struct Clipped {
-  double value, slope;
-  bool low, high;
+  double value;
+  double slope;
+  bool low;   // whether it was clipped at the lower end
+  bool high;  // or at the upper one
 };
 Clipped clipped_surrogate(double log_ratio, double advantage, double low, double high) {
   const double ratio = std::exp(log_ratio);
   if (advantage < 0 && ratio < low) return {-low * advantage, 0, true, false};
   if (advantage > 0 && ratio > high) return {-high * advantage, 0, false, true};
-  // NaN stays, an infinite ratio does not become one
+  // 0 times the logarithm: NaN stays, and an infinite ratio does not become one.
   if (advantage == 0) return {0 * log_ratio, 0, false, false};
   return {-ratio * advantage, -ratio * advantage, false, false};
 }
 
 // A sequence's clipping is counted once where its rows share ratio and advantage.
-void count_clips(const Rows& rows, const std::vector<Clipped>& terms, bool whole_sequences,
+void count_clips(const PolicyRows& rows, const std::vector<Clipped>& terms, bool whole_sequences,
                  PolicyResult& result) {
   std::vector<bool> seen(rows.sequences, false);
   result.clip_count = whole_sequences ? rows.sequences : rows.count;
@@ -186,6 +141,7 @@ double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
   if (type == PolicyLossType::kDrGrpo && global.max_completion_tokens == 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "dr_grpo divides by the generation limit: set max_completion_tokens");
+
   double count = 0;
   switch (type) {
     case PolicyLossType::kGrpo: count = static_cast<double>(global.sequences); break;
@@ -203,23 +159,29 @@ double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
 
 PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& options) {
   options.validate();
-  const Rows rows(inputs, options);
+  const PolicyRows rows(inputs, options);
   PolicyResult result;
   result.num_tokens = rows.count;
   result.num_sequences = rows.sequences;
+
+  // What each row's surrogate is made of: its ratio, the clip range, its weights.
   const bool by_sequence = options.importance_sampling_level == ImportanceSamplingLevel::kSequence;
-  const std::vector<double> correction = sampling_ratios(rows, options, result),
-                            log_ratio = log_ratios(rows, by_sequence);
-  const double low = 1 - options.epsilon, high = 1 + options.epsilon_high.value_or(options.epsilon);
+  const std::vector<double> correction = sampling_ratios(rows, options, result);
+  const std::vector<double> log_ratio = log_ratios(rows, by_sequence);
+  const double low = 1 - options.epsilon;
+  const double high = 1 + options.epsilon_high.value_or(options.epsilon);
   const auto weight = [&](int64_t r) {
     return options.loss_type == PolicyLossType::kGrpo
                ? 1.0 / static_cast<double>(rows.tokens[rows.sequence[r]])
                : 1.0;
   };
 
+  // The clipped surrogate. With sequence-level ratios a row's slope belongs to its sequence's
+  // ratio.
   double loss = 0;
   std::vector<Clipped> terms(rows.count);
-  std::vector<double> gradient(rows.count, 0.0), of_sequence(rows.sequences, 0.0);
+  std::vector<double> gradient(rows.count, 0.0);
+  std::vector<double> of_sequence(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
     terms[r] = clipped_surrogate(log_ratio[r], rows.advantage(r), low, high);
     const double scale = weight(r) * correction[r];
@@ -227,16 +189,22 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
     loss += scale * terms[r].value;
     (by_sequence ? of_sequence[rows.sequence[r]] : gradient[r]) += scale * terms[r].slope;
   }
-  // the ratio is the mean of its rows' logarithms
-  for (int64_t r = 0; by_sequence && r < rows.count; ++r)
-    gradient[r] =
-        of_sequence[rows.sequence[r]] / static_cast<double>(rows.tokens[rows.sequence[r]]);
-  for (int64_t r = 0; options.beta > 0 && r < rows.count; ++r) {
-    const double d = rows.reference[r] - rows.policy[r], k3 = std::expm1(d) - d;
-    result.kl_sum += k3;
-    loss += weight(r) * options.beta * k3;
-    gradient[r] -= weight(r) * options.beta * std::expm1(d);
-  }
+
+  // A sequence's ratio is the mean of its rows' logarithms, so each row gets its share.
+  if (by_sequence)
+    for (int64_t r = 0; r < rows.count; ++r)
+      gradient[r] =
+          of_sequence[rows.sequence[r]] / static_cast<double>(rows.tokens[rows.sequence[r]]);
+
+  // The k3 estimate of the KL to the reference.
+  if (options.beta > 0)
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const double d = rows.reference[r] - rows.policy[r];
+      const double k3 = std::expm1(d) - d;
+      result.kl_sum += k3;
+      loss += weight(r) * options.beta * k3;
+      gradient[r] -= weight(r) * options.beta * std::expm1(d);
+    }
   count_clips(rows, terms, by_sequence && !rows.by_token, result);
 
   const at::Tensor formed = at::empty({rows.count}, at::kFloat);
@@ -265,8 +233,8 @@ void require_policy_gradient(SampledKl estimate, bool policy_gradient) {
     throw Error(
         ErrorCode::kInvalidArgument,
         "k1 on sampled tokens cannot be a loss: the gradient of log p(a) - log q(a) does not "
-        "depend on the teacher q and "
-        "is 0 in expectation; use it as the reward of a policy gradient (distillation_advantages)")
+        "depend on the teacher q and is 0 in expectation; use it as the reward of a policy "
+        "gradient (distillation_advantages)")
         .with("estimate", enum_name(estimate));
 }
 

@@ -74,10 +74,12 @@ struct PolicyResult {
 
   // With a sampling_correction:
   // |old - generator| over tokens
-  double sampling_logp_difference_sum = 0, sampling_logp_difference_max = 0;
+  double sampling_logp_difference_sum = 0;
+  double sampling_logp_difference_max = 0;
   // after capping or masking, over sampling_ratio_count ratios (R, or S by sequence)
   double sampling_ratio_sum = 0;
-  double sampling_ratio_min = 0, sampling_ratio_max = 0;
+  double sampling_ratio_min = 0;
+  double sampling_ratio_max = 0;
   int64_t sampling_ratio_count = 0;
 };
 
@@ -89,26 +91,28 @@ struct PolicyCounts {
   int64_t masked_tokens = 0;
   int64_t max_completion_tokens = 0;  // the generation limit; dr_grpo only
 };
-// The one number that the summed loss is divided by, as in TRL 1.4. A sequence without rows adds 0
-// to the sum; here it counts in
-//   grpo     sequences: the mean over sequences of each one's mean over its tokens          as one
-//            sequence
-//   dr_grpo  sequences * max_completion_tokens                                              as one
-//            sequence
-//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's)            with
-//            its tokens
-//   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)                 not at
-//            all
-// At least 1, as TRL's clamp. kInvalidArgument: negative counts, dr_grpo without
-// max_completion_tokens.
+// The one number that the summed loss is divided by, as in TRL 1.4; at least 1, as TRL's clamp.
+//   grpo     sequences: the mean over sequences of each one's mean over its tokens
+//   dr_grpo  sequences * max_completion_tokens
+//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's)
+//   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)
+// A sequence without rows adds 0 to the sum. In the divisor it counts as one sequence with grpo and
+// dr_grpo, with its masked tokens with dapo, and not at all with bnpo.
+//
+// Errors: kInvalidArgument for negative counts, or dr_grpo without max_completion_tokens.
 double policy_divisor(PolicyLossType type, const PolicyCounts& global);
 
-// Per token: -min(ratio A, clip(ratio) A) * sampling ratio + beta * k3. Value and gradient are
-// formed together in float64; a ratio that overflows leaves no NaN in tokens that are clipped.
-// Differentiable once. R = 0 gives a zero that still reaches policy_logps. kInvalidArgument:
-// options.validate(), shapes, dtypes, a row's sequence outside [0, S) (with the row), inputs that
-// are missing or would not be used. Any thread; collectives: none. Devices: every vector on any;
-// each is read with a copy to the host, where it is computed. loss_sum is on policy_logps's.
+// The sum over tokens of -min(ratio A, clip(ratio) A) * sampling ratio + beta * k3.
+//
+// Arithmetic: value and gradient are formed in one pass in float64; a ratio that overflows leaves
+//   no NaN in tokens that are clipped.
+// Gradient: differentiable once. R = 0 gives a zero that still reaches policy_logps.
+// Errors: kInvalidArgument for what options.validate() refuses, shapes, dtypes, a row's sequence
+//   outside [0, S) (with the row), inputs that are missing or would not be used.
+// Collectives: none.
+// Devices: every vector on any; each is read with a copy to the host, where it is computed.
+//   loss_sum is on policy_logps's.
+// Threads: any.
 PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& options);
 
 // On-policy distillation on the sampled tokens: A_t = log q_teacher(a_t) - log p_student(a_t), the

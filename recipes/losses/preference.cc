@@ -8,14 +8,16 @@
 
 #include "base/error.h"
 #include "recipes/losses/detail/formed_gradient.h"
+#include "recipes/losses/detail/preference_terms.h"
 #include "recipes/losses/detail/vector_arguments.h"
 
 namespace retort::losses {
 namespace {
 
+using detail::Pair;
+using detail::per_token;
+using detail::Term;
 using Loss = PreferenceLoss;
-
-constexpr double kLargestMeanLogProb = -1e-7;  // orpo: the odds are infinite at 0
 
 bool contains(const PreferenceOptions& options, Loss loss) {
   return std::find(options.loss_type.begin(), options.loss_type.end(), loss) !=
@@ -32,101 +34,40 @@ void require(bool ok, const char* field, const std::string& expected, double val
         .with(field, value);
 }
 
-double sigmoid(double x) {
-  return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
-}
-double log_sigmoid(double x) { return std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))); }
-double sigmoid_slope(double x) { return sigmoid(x) * sigmoid(-x); }
-
-// One pair's numbers.
-struct Pair {
-  double chosen_ratio, rejected_ratio;  // log pi - log pi_ref, sums over tokens
-  double chosen, rejected;              // log pi, sums over tokens
-  double chosen_tokens, rejected_tokens;
+// The weighted sum of a pair's terms, and the weight of its chosen completion's cross-entropy.
+struct PairLoss {
+  Term sum;
+  double nll_weight = 0;
 };
-
-// A term's value and its derivatives with respect to the policy's two sums.
-struct Term {
-  double value = 0, d_chosen = 0, d_rejected = 0;
-};
-
-// A function of x = scale_chosen * chosen - scale_rejected * rejected + constant, from its value
-// and slope at x.
-Term of_difference(double value, double slope, double scale_chosen, double scale_rejected) {
-  return {value, slope * scale_chosen, -slope * scale_rejected};
-}
-
-// log odds = l - log(1 - e^l) of a mean log-probability, and its derivative 1 / (1 - e^l).
-struct LogOdds {
-  explicit LogOdds(double mean_log_prob) {
-    // NaN stays
-    const double l = mean_log_prob > kLargestMeanLogProb ? kLargestMeanLogProb : mean_log_prob;
-    const double log1mexp = l < -M_LN2 ? std::log1p(-std::exp(l)) : std::log(-std::expm1(l));
-    value = l - log1mexp;
-    slope = -1 / std::expm1(l);
+PairLoss pair_loss(const Pair& p, const PreferenceOptions& options) {
+  PairLoss result;
+  for (size_t k = 0; k < options.loss_type.size(); ++k) {
+    const Loss type = options.loss_type[k];
+    const double weight = options.loss_weights.empty() ? 1.0 : options.loss_weights[k];
+    const Term term = detail::term_of(type, p, options);
+    result.sum.value += weight * term.value;
+    result.sum.d_chosen += weight * term.d_chosen;
+    result.sum.d_rejected += weight * term.d_rejected;
+    if (type == Loss::kSft || type == Loss::kOrpo) result.nll_weight += weight;
   }
-  double value, slope;
-};
-
-Term orpo_term(const Pair& p, double beta) {
-  const LogOdds chosen(p.chosen / p.chosen_tokens), rejected(p.rejected / p.rejected_tokens);
-  const double x = chosen.value - rejected.value, slope = -beta * sigmoid(-x);
-  return of_difference(-beta * log_sigmoid(x), slope, chosen.slope / p.chosen_tokens,
-                       rejected.slope / p.rejected_tokens);
-}
-
-Term term_of(Loss loss, const Pair& p, const PreferenceOptions& options) {
-  const double beta = options.beta, smoothing = options.label_smoothing;
-  const double per_chosen = 1 / std::max(p.chosen_tokens, 1.0),
-               per_rejected = 1 / std::max(p.rejected_tokens, 1.0);
-  const double x = beta * (p.chosen_ratio - p.rejected_ratio);
-  switch (loss) {
-    case Loss::kSigmoid: return of_difference(-log_sigmoid(x), -sigmoid(-x), beta, beta);
-    // 0 * x: NaN stays
-    case Loss::kHinge: return of_difference(x < 1 ? 1 - x : 0 * x, x < 1 ? -1 : 0, beta, beta);
-    case Loss::kIpo: {
-      const double error =
-          p.chosen_ratio * per_chosen - p.rejected_ratio * per_rejected - 1 / (2 * beta);
-      return of_difference(error * error, 2 * error, per_chosen, per_rejected);
-    }
-    case Loss::kRobust: {
-      const double scale = 1 / (1 - 2 * smoothing);
-      return of_difference(
-          scale * (-(1 - smoothing) * log_sigmoid(x) + smoothing * log_sigmoid(-x)),
-          scale * (-(1 - smoothing) * sigmoid(-x) - smoothing * sigmoid(x)), beta, beta);
-    }
-    case Loss::kCdpo:
-      return of_difference(-(1 - smoothing) * log_sigmoid(x) - smoothing * log_sigmoid(-x),
-                           -(1 - smoothing) * sigmoid(-x) + smoothing * sigmoid(x), beta, beta);
-    case Loss::kSigmoidNorm: {
-      const double y = beta * (p.chosen_ratio * per_chosen - p.rejected_ratio * per_rejected);
-      return of_difference(-log_sigmoid(y), -sigmoid(-y), beta * per_chosen, beta * per_rejected);
-    }
-    case Loss::kSimpo: {
-      const double y =
-          beta * (p.chosen * per_chosen - p.rejected * per_rejected) - options.simpo_gamma;
-      return of_difference(-log_sigmoid(y), -sigmoid(-y), beta * per_chosen, beta * per_rejected);
-    }
-    case Loss::kOrpo: return orpo_term(p, beta);
-    case Loss::kApoZero: {
-      const double c = beta * p.chosen_ratio, r = beta * p.rejected_ratio;
-      return {sigmoid(-c) + sigmoid(r), -beta * sigmoid_slope(c), beta * sigmoid_slope(r)};
-    }
-    case Loss::kApoDown: {
-      const double c = beta * p.chosen_ratio;
-      return {sigmoid(c) + sigmoid(-x), beta * (sigmoid_slope(c) - sigmoid_slope(x)),
-              beta * sigmoid_slope(x)};
-    }
-    case Loss::kSft: return {};  // chosen_nll_sum
-  }
-  RETORT_CHECK(false) << "a loss without a formula";
-  return {};
+  return result;
 }
 
 // The inputs, checked.
 struct Columns {
   Columns(const PreferenceInputs& in, const PreferenceOptions& options)
       : with_reference(needs_reference(options)) {
+    check_shapes(in);
+    chosen = detail::FloatVector(in.policy_chosen);
+    rejected = detail::FloatVector(in.policy_rejected);
+    reference_chosen = detail::FloatVector(in.reference_chosen);
+    reference_rejected = detail::FloatVector(in.reference_rejected);
+    chosen_tokens = detail::FloatVector(in.chosen_tokens);
+    rejected_tokens = detail::FloatVector(in.rejected_tokens);
+    check_token_counts(options);
+  }
+
+  void check_shapes(const PreferenceInputs& in) {
     if (!in.policy_chosen.defined() || in.policy_chosen.dim() != 1)
       throw Error(ErrorCode::kInvalidArgument,
                   "policy_chosen must be [P] float32, one sum for each pair");
@@ -143,12 +84,9 @@ struct Columns {
                   "reference log-probabilities are given, but none of the losses reads them: leave "
                   "them undefined");
     }
-    chosen = detail::FloatVector(in.policy_chosen);
-    rejected = detail::FloatVector(in.policy_rejected);
-    reference_chosen = detail::FloatVector(in.reference_chosen);
-    reference_rejected = detail::FloatVector(in.reference_rejected);
-    chosen_tokens = detail::FloatVector(in.chosen_tokens);
-    rejected_tokens = detail::FloatVector(in.rejected_tokens);
+  }
+
+  void check_token_counts(const PreferenceOptions& options) const {
     const double fewest = contains(options, Loss::kSimpo) || contains(options, Loss::kOrpo) ? 1 : 0;
     for (int64_t i = 0; i < pairs; ++i)
       if (!(chosen_tokens[i] >= fewest && rejected_tokens[i] >= fewest))
@@ -172,15 +110,16 @@ struct Columns {
 
   bool with_reference;
   int64_t pairs = 0;
-  detail::FloatVector chosen, rejected, reference_chosen, reference_rejected, chosen_tokens,
-      rejected_tokens;
+  detail::FloatVector chosen, rejected;
+  detail::FloatVector reference_chosen, reference_rejected;
+  detail::FloatVector chosen_tokens, rejected_tokens;
 };
 
 void add_metrics(const Pair& p, bool with_reference, double beta, PreferenceResult& result) {
-  const double per_chosen = with_reference ? 1 : 1 / std::max(p.chosen_tokens, 1.0);
-  const double per_rejected = with_reference ? 1 : 1 / std::max(p.rejected_tokens, 1.0);
-  const double chosen = beta * p.chosen_ratio * per_chosen,
-               rejected = beta * p.rejected_ratio * per_rejected;
+  const double per_chosen = with_reference ? 1 : per_token(p.chosen_tokens);
+  const double per_rejected = with_reference ? 1 : per_token(p.rejected_tokens);
+  const double chosen = beta * p.chosen_ratio * per_chosen;
+  const double rejected = beta * p.rejected_ratio * per_rejected;
   result.rewards_chosen_sum += chosen;
   result.rewards_rejected_sum += rejected;
   result.rewards_margins_sum += chosen - rejected;
@@ -200,6 +139,7 @@ bool uses_chosen_nll(const PreferenceOptions& options) {
 }
 
 void PreferenceOptions::validate() const {
+  // Which losses are summed, and with which weights.
   if (loss_type.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "loss_type must name at least one of " + enum_choices<Loss>());
@@ -216,7 +156,10 @@ void PreferenceOptions::validate() const {
     require(weight > 0 && std::isfinite(weight), "loss_weights",
             "must be positive: leave out a loss that shall not count", weight);
   require(beta > 0 && std::isfinite(beta), "beta", "must be positive and finite", beta);
-  const bool robust = contains(*this, Loss::kRobust), cdpo = contains(*this, Loss::kCdpo);
+
+  // label_smoothing: robust and cdpo alone read it, and cdpo is another loss without it.
+  const bool robust = contains(*this, Loss::kRobust);
+  const bool cdpo = contains(*this, Loss::kCdpo);
   require(label_smoothing == 0 || robust || cdpo, "label_smoothing",
           "has no effect: only loss_type robust and cdpo read it (cdpo is sigmoid with label "
           "smoothing)",
@@ -225,6 +168,7 @@ void PreferenceOptions::validate() const {
           "must be in [0, 0.5), the share of pairs whose labels are swapped", label_smoothing);
   require(!cdpo || label_smoothing > 0, "label_smoothing",
           "must be positive with loss_type cdpo, which is sigmoid without it", label_smoothing);
+
   require(simpo_gamma >= 0 && std::isfinite(simpo_gamma), "simpo_gamma",
           "must be finite and not negative", simpo_gamma);
   require(simpo_gamma == PreferenceOptions().simpo_gamma || contains(*this, Loss::kSimpo),
@@ -234,36 +178,31 @@ void PreferenceOptions::validate() const {
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options) {
   options.validate();
   const Columns columns(inputs, options);
-  const at::Tensor d_chosen = at::empty({columns.pairs}, at::kFloat),
-                   d_rejected = at::empty({columns.pairs}, at::kFloat);
+  const at::Tensor d_chosen = at::empty({columns.pairs}, at::kFloat);
+  const at::Tensor d_rejected = at::empty({columns.pairs}, at::kFloat);
   const at::Tensor d_nll = at::empty({columns.pairs}, at::kFloat);
-  float *to_chosen = d_chosen.data_ptr<float>(), *to_rejected = d_rejected.data_ptr<float>(),
-        *to_nll = d_nll.data_ptr<float>();
+  float* to_chosen = d_chosen.data_ptr<float>();
+  float* to_rejected = d_rejected.data_ptr<float>();
+  float* to_nll = d_nll.data_ptr<float>();
 
+  // Values are sums over the pairs; the derivatives belong to one pair each.
   PreferenceResult result;
   result.count = columns.pairs;
-  double loss = 0, nll = 0;
+  double loss = 0;
+  double nll = 0;
   for (int64_t i = 0; i < columns.pairs; ++i) {
     const Pair p = columns.pair(i);
-    Term sum;
-    double nll_weight = 0;
-    for (size_t k = 0; k < options.loss_type.size(); ++k) {
-      const Loss type = options.loss_type[k];
-      const double weight = options.loss_weights.empty() ? 1.0 : options.loss_weights[k];
-      const Term term = term_of(type, p, options);
-      sum.value += weight * term.value;
-      sum.d_chosen += weight * term.d_chosen;
-      sum.d_rejected += weight * term.d_rejected;
-      if (type == Loss::kSft || type == Loss::kOrpo) nll_weight += weight;
-    }
-    loss += sum.value;
-    nll -= nll_weight * p.chosen;
-    to_chosen[i] = static_cast<float>(sum.d_chosen);
-    to_rejected[i] = static_cast<float>(sum.d_rejected);
-    to_nll[i] = static_cast<float>(-nll_weight);
+    const PairLoss of_pair = pair_loss(p, options);
+    loss += of_pair.sum.value;
+    nll -= of_pair.nll_weight * p.chosen;
+    to_chosen[i] = static_cast<float>(of_pair.sum.d_chosen);
+    to_rejected[i] = static_cast<float>(of_pair.sum.d_rejected);
+    to_nll[i] = static_cast<float>(-of_pair.nll_weight);
     result.chosen_tokens += p.chosen_tokens;
     add_metrics(p, columns.with_reference, options.beta, result);
   }
+
+  // Two scalars: the terms are means over pairs, the cross-entropy one over tokens.
   result.loss_sum = detail::scalar_with_gradients(
       loss, {{inputs.policy_chosen, d_chosen}, {inputs.policy_rejected, d_rejected}});
   result.chosen_nll_sum = detail::scalar_with_gradients(nll, {{inputs.policy_chosen, d_nll}});

@@ -69,20 +69,28 @@ struct PreferenceResult {
   // Metrics, as sums over pairs. With a reference: reward = beta * (log pi - log pi_ref), logps are
   // sums over tokens (TRL's DPOTrainer). Without: reward = beta * (mean log-probability of a
   // token), logps are those means (TRL's CPO and ORPO trainers).
-  double rewards_chosen_sum = 0, rewards_rejected_sum = 0, rewards_margins_sum = 0;
+  double rewards_chosen_sum = 0;
+  double rewards_rejected_sum = 0;
+  double rewards_margins_sum = 0;
   // pairs whose chosen reward is strictly larger: equal completions do not count
   double rewards_accuracies_sum = 0;
-  double logps_chosen_sum = 0, logps_rejected_sum = 0;
+  double logps_chosen_sum = 0;
+  double logps_rejected_sum = 0;
 };
 
-// Values and gradients are formed together in float64, pair by pair, without overflow on the way;
-// orpo takes a mean log-probability above -1e-7 as -1e-7 (its odds are infinite at 0). ipo and
-// sigmoid_norm count a completion without tokens as one token, as TRL does; simpo and orpo refuse
-// it (TRL: NaN). Differentiable once. P = 0 gives zeros that still reach the policy's sums. NaN in
-// gives NaN out: the trainer reports it. kInvalidArgument: options.validate(), shapes and dtypes, a
-// reference that is missing or not used. Any thread; collectives: none. Devices: every vector on
-// any; each is read with a copy to the host, where it is computed. The scalars are on
-// policy_chosen's.
+// The loss of P pairs as sums, with its gradient and metrics.
+//
+// Arithmetic: values and gradients are formed in one pass in float64, pair by pair, without
+//   overflow on the way. orpo takes a mean log-probability above -1e-7 as -1e-7 (its odds are
+//   infinite at 0). ipo and sigmoid_norm count a completion without tokens as one token, as TRL
+//   does. NaN in gives NaN out: the trainer reports it.
+// Gradient: differentiable once. P = 0 gives zeros that still reach the policy's sums.
+// Errors: kInvalidArgument for what options.validate() refuses, shapes and dtypes, a reference that
+//   is missing or not used, a completion without tokens with simpo and orpo (TRL: NaN).
+// Collectives: none.
+// Devices: every vector on any; each is read with a copy to the host, where it is computed. The
+//   scalars are on policy_chosen's.
+// Threads: any.
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options);
 
 }  // namespace retort::losses

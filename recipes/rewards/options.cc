@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "http/url.h"
 #include "recipes/rewards/detail/scorer.h"
-#include "recipes/rewards/detail/url.h"
 
 namespace retort::rewards {
 namespace {
@@ -30,14 +30,34 @@ void check_length(const RewardOptions& options) {
            std::to_string(*options.max));
 }
 
+// The pattern is compiled here, so that a mistake in it is found before the run.
+void check_pattern(const RewardOptions& options) {
+  const std::string& pattern = *options.pattern;
+  if (pattern.empty()) refuse("pattern is empty; it would fit every completion");
+  const std::string type(enum_name(options.type));
+  detail::make_pattern(options.name.empty() ? type : options.name, pattern,
+                       options.type == RewardType::kFormat);
+}
+
+void check_url(const std::string& url) {
+  try {
+    http::parse_url(url);
+  } catch (const Error& error) {
+    refuse(error.message());
+  }
+}
+
 }  // namespace
 
 void RewardOptions::validate() const {
   const bool pattern_type = type == RewardType::kRegex || type == RewardType::kFormat;
-  const bool length = type == RewardType::kLength, command = type == RewardType::kCommand,
-             http = type == RewardType::kHttp;
+  const bool length = type == RewardType::kLength;
+  const bool command = type == RewardType::kCommand;
+  const bool http = type == RewardType::kHttp;
   if (!std::isfinite(weight))
     refuse("weight is " + std::to_string(weight) + "; expected a finite number");
+
+  // An option that the type does not read is a mistake in the recipe, not something to ignore.
   only_for(pattern.has_value(), "pattern", pattern_type, "regex and format", type);
   only_for(min.has_value(), "min", length, "length", type);
   only_for(max.has_value(), "max", length, "length", type);
@@ -45,19 +65,17 @@ void RewardOptions::validate() const {
   only_for(!argv.empty(), "argv", command, "command", type);
   only_for(url.has_value(), "url", http, "http", type);
   only_for(timeout.has_value(), "timeout", command || http, "command and http", type);
+
+  // What each type cannot do without, and whether it makes sense.
   if (timeout && timeout->count() <= 0)
     refuse("timeout is " + format_duration(*timeout) + "; expected more than 0");
   if (type == RewardType::kRegex && !pattern) refuse("type: regex needs pattern");
-  if (pattern_type && pattern) {
-    if (pattern->empty()) refuse("pattern is empty; it would fit every completion");
-    detail::make_pattern(name.empty() ? std::string(enum_name(type)) : name, *pattern,
-                         type == RewardType::kFormat);
-  }
+  if (pattern_type && pattern) check_pattern(*this);
   if (length) check_length(*this);
   if (command && (argv.empty() || argv.front().empty()))
     refuse("type: command needs argv: [PROGRAM, ARGUMENT, ...]");
   if (http && !url) refuse("type: http needs url");
-  if (http) detail::parse_url(*url);
+  if (http) check_url(*url);
 }
 
 }  // namespace retort::rewards

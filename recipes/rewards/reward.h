@@ -17,7 +17,7 @@ struct RewardInput {
   std::string prompt, completion;
   std::string reference;   // "" if the row has none
   int64_t num_tokens = 0;  // of the completion
-  // it ended at max_new_tokens, not at EOS
+  // whether it ended at max_new_tokens, not at EOS
   bool truncated = false;
   std::vector<std::pair<std::string, std::string>> fields;  // other columns of the row
   std::string origin;                                       // "train.jsonl:17", for errors
@@ -34,9 +34,11 @@ struct Scored {
 // of file on stdin, two seconds later SIGKILL to the process group). One thread.
 class RewardSet {
  public:
-  // kInvalidArgument for an empty list, options that validate() refuses, two equal names, a program
-  // that cannot be started. `scores`: false on a rank that only needs the names and gets the scores
-  // of another; it starts nothing and may not call score.
+  // `scores` is false on a rank that only needs the names and gets the scores of another: such a
+  // set starts nothing and may not call score.
+  //
+  // Errors: kInvalidArgument for an empty list, options that validate() refuses, two equal names, a
+  //   program that cannot be started.
   explicit RewardSet(std::vector<RewardOptions> options, bool scores = true);
   ~RewardSet();
   RewardSet(RewardSet&&) noexcept;
@@ -44,10 +46,12 @@ class RewardSet {
 
   const std::vector<std::string>& names() const;
   // One result for each input. Only a component that is null (a command or a service answered null)
-  // is left out; whatever fails is an Error naming the reward, never a zero: kInvalidArgument for a
-  // sample without the reference that the reward needs, kTimeout, kPeerLost (the command died),
-  // kCorrupt (an answer that is none), kUnavailable (no service, a status other than 200),
-  // kResourceExhausted (a pattern beyond its match limit), kClosed (the command failed before).
+  // is left out; whatever fails is an error, never a zero.
+  //
+  // Errors, each naming the reward: kInvalidArgument for a sample without the reference that the
+  //   reward needs; kTimeout; kPeerLost if the command died; kCorrupt for an answer that cannot be
+  //   one; kUnavailable without a service, or for a status other than 200; kResourceExhausted for a
+  //   pattern beyond its match limit; kClosed if the command failed before.
   std::vector<Scored> score(const std::vector<RewardInput>& inputs);
 
  private:

@@ -77,7 +77,8 @@ void Agent::Impl::advance_close() {
 }
 
 void Agent::Impl::join() {
-  RETORT_CHECK(!detail::on_loop_thread()) << "Agent::join() on a loop thread waits for itself";
+  RETORT_CHECK(!future_detail::on_loop_thread())
+      << "Agent::join() on a loop thread waits for itself";
   close();
   std::lock_guard lock(join_mutex_);
   if (joined_) return;

@@ -138,7 +138,7 @@ void Agent::Impl::add_stranger(const SessionPtr& session) {
 }
 
 void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline) {
-  RETORT_CHECK(!detail::on_loop_thread()) << "Agent::connect() on a loop thread";
+  RETORT_CHECK(!future_detail::on_loop_thread()) << "Agent::connect() on a loop thread";
   if (peer.empty() || peer.size() > detail::kMaxNameBytes)
     throw Error(ErrorCode::kInvalidArgument, "connect() needs the peer's name, like 'teacher/0'");
   Promise<Empty> promise;
@@ -178,6 +178,9 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
   auto call = std::make_shared<detail::OutgoingCall>(Deadline::after(timeout));
   call->id = next_call_id_++;
   call->method = method;
+
+  // Everything that can be refused is refused here, on the caller's thread; the last step waits for
+  // credit.
   auto wire = std::make_shared<detail::WireMessage>();
   try {
     auto state = live_peer(std::string(peer));
@@ -194,7 +197,7 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     call->credit_bytes = wire->size_bytes();
     detail::begin_send(wire->tensors, options_.devices.get());
     state->acquire(call->credit_bytes, call->deadline,
-                   options.wait_for_credit && !detail::on_loop_thread());
+                   options.wait_for_credit && !future_detail::on_loop_thread());
     call->peer = std::move(state);
   } catch (...) {
     Outcome<Message> outcome;
@@ -202,6 +205,8 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     done(std::move(outcome));
     return [] {};
   }
+
+  // The rest happens on the loop thread.
   call->message = std::move(wire);
   call->done = std::move(done);
   if (!loop_->post([this, call] { dispatch(call); })) call->fail(closed_error());

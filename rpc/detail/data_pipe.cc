@@ -100,6 +100,8 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
   if (descriptor.tensors.size() > kMaxTensors)
     throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors")
         .with("tensors", descriptor.tensors.size());
+
+  // The peer's numbers are not trusted: they are checked before any memory is allocated.
   uint64_t bytes = 0;
   const auto add = [&](uint64_t length) {
     if (length > max_bytes || bytes > max_bytes - length)
@@ -121,6 +123,8 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
       throw Error(ErrorCode::kCorrupt, "a tensor's shape and length disagree")
           .with("bytes", tensor.length);
   }
+
+  // Memory for the payload and for each tensor, on the device that it is meant for.
   auto message = std::make_shared<WireMessage>();
   try {
     message->payload.resize(descriptor.payloads[0].length);
@@ -132,6 +136,8 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
     throw Error(ErrorCode::kResourceExhausted, "no memory for a message that arrives")
         .with("bytes", bytes);
   }
+
+  // TensorPipe writes straight into that memory.
   allocation.payloads.resize(1);
   allocation.payloads[0].data = message->payload.data();
   for (size_t i = 0; i < targets.size(); ++i) {

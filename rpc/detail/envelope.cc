@@ -59,6 +59,7 @@ std::string error_to_body(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
+    // It keeps its code, its origin and as much of its context as a small message can take.
     wire = {static_cast<uint8_t>(e.code()),
             shortened(e.message(), kMaxErrorText),
             shortened(e.origin(), kMaxContextText),
@@ -68,6 +69,7 @@ std::string error_to_body(const std::exception_ptr& error) {
         wire.context.emplace_back(shortened(key, kMaxContextText),
                                   shortened(value, kMaxContextText));
   } catch (const std::exception& e) {
+    // Of anything else the caller learns that the handler threw it.
     wire = {static_cast<uint8_t>(ErrorCode::kRemote),
             shortened(e.what(), kMaxErrorText),
             "handler",
@@ -78,6 +80,7 @@ std::string error_to_body(const std::exception_ptr& error) {
             "handler",
             {}};
   }
+
   return to_bytes(wire);
 }
 

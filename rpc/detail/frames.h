@@ -6,7 +6,6 @@
 //   client: Proof        server: Listen | Refuse          (both sides are authenticated from here
 //                        on)
 //   client: two pipes to the data listener; each carries one PipeHello each way
-//                        server: Ready
 //   both:   Heartbeat, Cancel, Bye, ByeAck
 #pragma once
 
@@ -32,8 +31,7 @@ enum class FrameType : uint8_t {
   kProof,
   kListen,
   kRefuse,
-  kReady,
-  kHeartbeat,
+  kHeartbeat = 6,  // 5 is not used
   kCancel,
   kBye,
   kByeAck

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/future.h"
 #include "rpc/detail/sigpipe_block.h"
-#include "rpc/future.h"
 
 namespace retort::rpc::detail {
 
@@ -23,7 +23,7 @@ class Loop {
   boost::asio::io_context& io() { return io_; }
   void start() {
     thread_ = std::thread([this] {
-      LoopThreadScope scope;
+      future_detail::LoopThreadScope scope;
       SigpipeBlock no_sigpipe;
       io_.run();  // a handler that throws is a bug and ends the process
     });

@@ -196,7 +196,9 @@ void Session::on_message(WireMessage message) {
 }
 
 void Session::on_request(const Envelope& envelope, Message request) {
+  // Its cancellation came first, over the control connection.
   if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
+
   auto call = std::make_shared<IncomingCall>(CallContext{
       peer(), envelope.call_id,
       Deadline::after(std::chrono::milliseconds(std::min(envelope.timeout_ms, kMaxTimeoutMs))),
@@ -209,6 +211,8 @@ void Session::on_request(const Envelope& envelope, Message request) {
   if (!incoming_.emplace(envelope.call_id, call).second)
     throw Error(ErrorCode::kCorrupt, "two running calls have the same id")
         .with("id", envelope.call_id);
+
+  // What this agent cannot serve is answered at once.
   const auto answer = [&](Error error) {
     finish_incoming(envelope.call_id, failed(error.with("method", envelope.method)));
   };
@@ -220,6 +224,8 @@ void Session::on_request(const Envelope& envelope, Message request) {
   call->handler = host_.handler(envelope.method);
   if (!call->handler)
     return answer(Error(ErrorCode::kUnavailable, "the peer serves no such method"));
+
+  // A queue that takes no job, because it is full or closed, leaves the answer to us.
   auto job = std::make_shared<Job>(call);
   if (call->handler->queue->try_push([job] { job->call->run(); })) return;
   if (!call->start()) return;
@@ -235,7 +241,9 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
   const bool wanted = !found->second->cancelled->load();
   found->second->stage = IncomingCall::kDone;
   incoming_.erase(found);
+
   if (wanted) {
+    // A reply that cannot be sent (too large, a device without a map) becomes an error.
     auto message = std::make_shared<WireMessage>();
     if (!outcome.error) {
       message->payload =
@@ -248,6 +256,8 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
         outcome.error = std::current_exception();
       }
     }
+
+    // An error travels without the tensors of the reply.
     if (outcome.error) {
       message->tensors.clear();
       message->target_devices.clear();
@@ -256,11 +266,14 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
     }
     write(std::move(message));
   }
+
   host_.session_idle();
 }
 
 void Session::on_control(FrameType type, std::string_view body) {
   if (type == FrameType::kHeartbeat) return;
+
+  // Cancel: only a call that has not begun can be answered here; a running one sees the flag.
   if (type == FrameType::kCancel) {
     const uint64_t call_id = from_bytes<Cancel>(body).call_id;
     const auto found = incoming_.find(call_id);
@@ -276,16 +289,21 @@ void Session::on_control(FrameType type, std::string_view body) {
       finish_incoming(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));
     return;
   }
+
+  // ByeAck: the peer has all replies that it waits for.
   if (type == FrameType::kByeAck && said_goodbye_)
     return fail(Error(ErrorCode::kClosed, "the agent is closed"));
   if (type != FrameType::kBye)
     throw Error(ErrorCode::kCorrupt, "a control frame came out of order")
         .with("type", static_cast<int>(type));
+
+  // Bye with an error: the peer refuses to go on.
   const auto farewell = from_bytes<Farewell>(body);
   if (checked_code(farewell.code) != ErrorCode::kClosed)
     return fail(
         Error(ErrorCode::kPeerLost, "the other side dropped the connection: " + farewell.reason)
             .with("code", to_string(checked_code(farewell.code))));
+
   // Its replies may still be on their way over the pipes: wait for them, a little.
   peer_leaving_ = true;
   goodbye_timer_.expires_after(kGoodbyeTimeout / 2);
@@ -340,6 +358,8 @@ Error Session::lost_error(const Error& reason) const {
 
 void Session::fail(const Error& reason) {
   if (phase_ == Phase::kDead) return;
+
+  // From here on nothing is sent or received.
   const auto self = shared_from_this();
   phase_ = Phase::kDead;
   timer_.cancel();
@@ -352,6 +372,8 @@ void Session::fail(const Error& reason) {
   for (const auto& pipe : pipes_)
     if (pipe) pipe->close();
   candidates_.clear();
+
+  // Calls of the peer: running ones see the flag, queued ones never begin.
   for (const auto& [id, call] : incoming_) {
     call->cancelled->store(true);
     if (call->start()) call->stage = IncomingCall::kDone;
@@ -359,6 +381,7 @@ void Session::fail(const Error& reason) {
   incoming_.clear();
   deadlines_.clear();
   const auto calls = std::exchange(outgoing_, {});
+
   // First the agent forgets this session, so that what a completion starts meets the new state of
   // things.
   host_.session_down(self, reason);

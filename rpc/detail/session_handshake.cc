@@ -142,10 +142,14 @@ void Session::open_listener() {
     if (!code && self->phase_ == Phase::kPipes)
       self->fail(Error(ErrorCode::kTimeout, "the data connections were not set up in time"));
   });
+
+  // An address for each transport: uv's on the interface that the peer came in by.
   std::vector<std::string> urls;
   for (const auto& transport : host_.options().rpc.transports)
     urls.push_back(transport == "uv" ? "uv://" + control_->local_host() + ":0"
                                      : transport + "://retort-" + random_hex(12));
+
+  // The token tells the pipes of this session from those of strangers.
   Listen listen;
   token_ = random_hex(32);
   listen.mac = mac("server");
@@ -158,6 +162,7 @@ void Session::open_listener() {
     throw Error(ErrorCode::kUnavailable,
                 std::string("cannot listen for data connections: ") + e.what());
   }
+
   accept_pipe();
   control_->send(frame_bytes(FrameType::kListen, listen));
 }
@@ -185,6 +190,7 @@ void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
   auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices,
                                          std::move(tensorpipe_pipe), nullptr);
   candidates_.push_back(pipe);
+
   // Weak: a pipe whose read never ends must not keep the session.
   pipe->read(kPipeHelloBytes, [self, weak = std::weak_ptr<DataPipe>(pipe)](WireMessage message) {
     auto candidate = weak.lock();
@@ -203,6 +209,8 @@ void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
                          << " was refused";
     candidate->close();
   });
+
+  // Another pipe may come: the peer's second, or a stranger's.
   try {
     accept_pipe();
   } catch (const Error& error) {
@@ -236,6 +244,8 @@ void Session::connect_pipes(const Listen& listen) {
     throw Error(ErrorCode::kMismatch,
                 "the two sides have no transport in common; set rpc.transports alike")
         .with("peer", target_);
+
+  // Pipe 0 carries small messages, pipe 1 large ones.
   auto self = shared_from_this();
   for (uint32_t index = 0; index < 2; ++index) {
     std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe;
@@ -247,6 +257,8 @@ void Session::connect_pipes(const Listen& listen) {
                   std::string("cannot open a data connection: ") + e.what())
           .with("peer", target_);
     }
+
+    // The token goes over each pipe, and must come back before the pipe counts.
     auto pipe = std::make_shared<DataPipe>(*loop_, host_.receive_pool(), host_.options().devices,
                                            std::move(tensorpipe_pipe),
                                            [self](const Error& error) { self->refuse(error); });

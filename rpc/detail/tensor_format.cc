@@ -43,6 +43,8 @@ std::string TensorFormat::to_bytes() const {
 
 TensorFormat TensorFormat::take(std::string_view& bytes) {
   TensorFormat format;
+
+  // dtype, number of dims, dims: as to_bytes() writes them.
   const uint8_t code = take_byte(bytes);
   if (code >= kTypes.size())
     throw Error(ErrorCode::kCorrupt, "a tensor has an unknown dtype").with("code", int{code});
@@ -53,6 +55,8 @@ TensorFormat TensorFormat::take(std::string_view& bytes) {
   format.sizes.resize(dims);
   if (dims > 0) std::memcpy(format.sizes.data(), bytes.data(), dims * sizeof(int64_t));
   bytes.remove_prefix(dims * sizeof(int64_t));
+
+  // The size in bytes must fit an int64.
   uint64_t product = c10::elementSize(format.dtype);
   bool empty = false;
   for (int64_t size : format.sizes) {

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/sizes.h"
+
 namespace retort {
 namespace {
 using namespace std::chrono_literals;
@@ -109,10 +111,14 @@ TEST(BoundedQueue, ClosedRefusesNewItemsAndDrains) {
 }
 
 TEST(BoundedQueue, ManyThreadsLoseAndRepeatNothing) {
-  constexpr int kProducers = 4, kConsumers = 3, kEach = 2000;
+  constexpr int kProducers = 4;
+  constexpr int kConsumers = 3;
+  constexpr int kEach = 2000;
   BoundedQueue<int> queue(5);
   std::vector<std::atomic<int>> seen(kProducers * kEach);
   std::atomic<size_t> largest{0};
+
+  // Producers push numbers that are all different; consumers count each that they get.
   std::vector<std::thread> producers, consumers;
   for (int p = 0; p < kProducers; ++p)
     producers.emplace_back([&, p] {
@@ -122,15 +128,18 @@ TEST(BoundedQueue, ManyThreadsLoseAndRepeatNothing) {
   for (int c = 0; c < kConsumers; ++c)
     consumers.emplace_back([&] {
       while (auto item = queue.pop(late())) {
-        ++seen[static_cast<size_t>(*item)];
+        ++seen[to_size(*item)];
         if (const size_t size = queue.size(); size > largest) largest = size;
       }
     });
+
+  // Closing after the last push lets the consumers drain the queue and end.
   for (auto& thread : producers)
     thread.join();
   queue.close();
   for (auto& thread : consumers)
     thread.join();
+
   for (size_t i = 0; i < seen.size(); ++i)
     ASSERT_EQ(seen[i], 1) << i;
   EXPECT_LE(largest, 5u) << "more than the capacity was queued";

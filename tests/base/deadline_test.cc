@@ -25,13 +25,6 @@ TEST(Deadline, InThePast) {
 
 TEST(Deadline, NowIsExpired) { EXPECT_TRUE(Deadline::after(0ms).expired()); }
 
-TEST(Deadline, EarlierOfTwo) {
-  const auto now = Deadline::Clock::now();
-  const Deadline near(now + 1s), far(now + 2s);
-  EXPECT_EQ(earlier(near, far).time(), near.time());
-  EXPECT_EQ(earlier(far, near).time(), near.time());
-}
-
 TEST(ThreadChecker, BindsToTheFirstThread) {
   ThreadChecker checker;
   EXPECT_TRUE(checker.on_valid_thread());
@@ -39,6 +32,13 @@ TEST(ThreadChecker, BindsToTheFirstThread) {
   bool other = true;
   std::thread([&] { other = checker.on_valid_thread(); }).join();
   EXPECT_FALSE(other);
+}
+
+TEST(ThreadCheckerDeathTest, DebugBuildsEndOnAnotherThread) {
+  ThreadChecker checker;
+  checker.check("step()");
+  EXPECT_DEBUG_DEATH(std::thread([&] { checker.check("step()"); }).join(),
+                     "step\\(\\) on another thread");
 }
 
 TEST(ThreadChecker, RebindMovesIt) {

@@ -33,7 +33,8 @@ TEST(Log, ABelowThresholdLineIsNotEvenFormatted) {
 }
 
 TEST(Log, LinesOfThreadsDoNotMix) {
-  constexpr int kThreads = 4, kLines = 200;
+  constexpr int kThreads = 4;
+  constexpr int kLines = 200;
   const std::string body(300, 'x');
   testing::internal::CaptureStderr();
   std::vector<std::thread> threads;

@@ -35,7 +35,8 @@ TEST(RandomBits, FlipsHalfOfTheBitsForOneInputBit) {
 }
 
 TEST(RandomUniform, IsUniformInTheOpenInterval) {
-  constexpr int kDraws = 200'000, kBins = 20;
+  constexpr int kDraws = 200'000;
+  constexpr int kBins = 20;
   std::vector<int> bins(kBins);
   double sum = 0;
   for (int i = 0; i < kDraws; ++i) {
@@ -54,14 +55,16 @@ TEST(RandomUniform, IsUniformInTheOpenInterval) {
 
 TEST(RandomGumbel, HasTheRightMeanAndVariance) {
   constexpr int kDraws = 200'000;
-  double sum = 0, squares = 0;
+  double sum = 0;
+  double squares = 0;
   for (int i = 0; i < kDraws; ++i) {
     const double g = random_gumbel(5, static_cast<uint64_t>(i));
     ASSERT_TRUE(std::isfinite(g));
     sum += g;
     squares += g * g;
   }
-  const double mean = sum / kDraws, variance = squares / kDraws - mean * mean;
+  const double mean = sum / kDraws;
+  const double variance = squares / kDraws - mean * mean;
   EXPECT_NEAR(mean, 0.5772156649, 5 * 1.2825 / std::sqrt(double{kDraws}));
   EXPECT_NEAR(variance, M_PI * M_PI / 6, 0.03);
 }
@@ -104,7 +107,9 @@ TEST(Permutation, IsABijectionForEverySize) {
 TEST(Permutation, IsAFunctionOfSeedAndEpoch) {
   constexpr uint64_t kSize = 1000;
   const Permutation a(kSize, 1, 0), same(kSize, 1, 0), seed(kSize, 2, 0), epoch(kSize, 1, 1);
-  int fixed_seed = 0, fixed_epoch = 0, fixed_identity = 0;
+  int fixed_seed = 0;
+  int fixed_epoch = 0;
+  int fixed_identity = 0;
   for (uint64_t i = 0; i < kSize; ++i) {
     ASSERT_EQ(a(i), same(i));
     fixed_seed += a(i) == seed(i);
@@ -120,14 +125,16 @@ TEST(Permutation, IsAFunctionOfSeedAndEpoch) {
 TEST(Permutation, SpreadsEveryIndexOverAllPlaces) {
   // Over many epochs each index lands in each place equally often (with four Feistel rounds some
   // places are up to a third more likely at such sizes).
-  constexpr int kSize = 32, kEpochs = 20'000;
+  constexpr int kSize = 32;
+  constexpr int kEpochs = 20'000;
   std::vector<int> counts(kSize * kSize);
   for (uint64_t e = 0; e < kEpochs; ++e) {
     const Permutation permutation(kSize, 9, e);
     for (uint64_t i = 0; i < kSize; ++i)
       ++counts[i * kSize + permutation(i)];
   }
-  const double expected = kEpochs / double{kSize}, sigma = std::sqrt(expected * (1 - 1.0 / kSize));
+  const double expected = kEpochs / double{kSize};
+  const double sigma = std::sqrt(expected * (1 - 1.0 / kSize));
   for (int count : counts)
     EXPECT_NEAR(count, expected, 6 * sigma);
 }
@@ -136,7 +143,8 @@ TEST(Permutation, NeighboursAreNotNeighboursAfterwards) {
   constexpr uint64_t kSize = 10'000;
   const Permutation permutation(kSize, 123, 0);
   double products = 0;
-  const double mean = (kSize - 1) / 2.0, variance = (double{kSize} * kSize - 1) / 12;
+  const double mean = (kSize - 1) / 2.0;
+  const double variance = (double{kSize} * kSize - 1) / 12;
   for (uint64_t i = 0; i + 1 < kSize; ++i)
     products += (static_cast<double>(permutation(i)) - mean) *
                 (static_cast<double>(permutation(i + 1)) - mean);

@@ -102,10 +102,14 @@ TEST(Arithmetic, ARejectedSolutionHasOneMistake) {
   int in_first_step = 0;
   for (int64_t i = 0; i < 6000; ++i) {
     const ArithmeticProblem problem = arithmetic_problem(i * 11, 7);
-    const std::string &right = problem.completion, &wrong = problem.rejected;
+    const std::string& right = problem.completion;
+    const std::string& wrong = problem.rejected;
     EXPECT_FALSE(same_answer(wrong, problem.answer)) << wrong;
-    const std::vector<int> r = numbers_of(right), w = numbers_of(wrong);
+    const std::vector<int> r = numbers_of(right);
+    const std::vector<int> w = numbers_of(wrong);
     ASSERT_EQ(w.size(), r.size()) << right << " against " << wrong;
+
+    // The text is the same, and the answer is the last result.
     const auto without_digits = [](std::string text) {
       std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
       return text;
@@ -114,6 +118,8 @@ TEST(Arithmetic, ARejectedSolutionHasOneMistake) {
     EXPECT_EQ(w.back(), w[w.size() - 2]);
     EXPECT_TRUE(w.back() >= 1 && w.back() <= 99) << wrong;
     EXPECT_TRUE(w[0] == r[0] && w[1] == r[1]) << wrong;
+
+    // A mistake in the first step goes on into the second, which every kind adds or subtracts in.
     const bool two_steps = w.size() == 7;
     const size_t step = !two_steps || w[2] != r[2] ? 0 : 3;
     if (two_steps) {
@@ -121,11 +127,14 @@ TEST(Arithmetic, ARejectedSolutionHasOneMistake) {
       EXPECT_EQ(w[4], r[4]) << wrong;
       if (step == 0) {
         ++in_first_step;
-        // the second step of every kind adds or subtracts
         EXPECT_EQ(w[5] - w[2], r[5] - r[2]) << wrong;
       }
     }
-    const int a = w[step], b = w[step + 1], mistake = w[step + 2] - r[step + 2];
+
+    // The step is off by one or ten, or is that of another operation.
+    const int a = w[step];
+    const int b = w[step + 1];
+    const int mistake = w[step + 2] - r[step + 2];
     const bool other_operation =
         w[step + 2] == a + b || w[step + 2] == a - b || w[step + 2] == a * b;
     EXPECT_TRUE(std::abs(mistake) == 1 || std::abs(mistake) == 10 || other_operation) << wrong;

@@ -83,8 +83,7 @@ TEST(JsonlFile, RefusesWhatIsNotJsonl) {
 
 TEST(JsonlFile, DecompressesOnceIntoTheCache) {
   const TempFolder folder;
-  std::string text;
-  // more than one buffer
+  std::string text;  // more than one buffer
   for (int i = 0; i < 200000; ++i)
     text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";
   const JsonlFile plain(folder.write("p.jsonl", text));
@@ -98,23 +97,28 @@ TEST(JsonlFile, DecompressesOnceIntoTheCache) {
       {"a.jsonl.zst", zstd(text)},
       {"two-frames.jsonl.zst", zstd(text.substr(0, half)) + zstd(text.substr(half))},
   };
+
   for (const auto& file : files) {
-    const fs::path cache = folder.path() / ("cache-" + file.name),
-                   path = folder.write(file.name, file.bytes);
+    const fs::path cache = folder.path() / ("cache-" + file.name);
+    const fs::path path = folder.write(file.name, file.bytes);
     const JsonlFile read(path, cache);
     ASSERT_EQ(read.size(), 200000) << file.name;
     EXPECT_EQ(read.line(199999), "{\"text\":\"row 199999\"}") << file.name;
     EXPECT_EQ(read.path(), path) << "errors name the file of the recipe";
     EXPECT_EQ(read.fingerprint(), plain.fingerprint()) << file.name;
+
+    // The cache has the text and its index.
     std::vector<fs::path> made(fs::directory_iterator(cache), {});
-    ASSERT_EQ(made.size(), 2u) << file.name << ": the text and its index";
+    ASSERT_EQ(made.size(), 2u) << file.name;
     if (made[0].extension() == ".lines") std::swap(made[0], made[1]);
     EXPECT_EQ(made[1].extension(), ".lines");
+
+    // The same content is not decompressed again; other content has another name in the cache.
     const auto time = fs::last_write_time(made[0]);
     const JsonlFile again(path, cache);
     EXPECT_EQ(fs::last_write_time(made[0]), time) << "decompressed twice";
     EXPECT_EQ(again.size(), 200000);
-    folder.write(file.name, gzip("{}\n"));  // other content: another name in the cache
+    folder.write(file.name, gzip("{}\n"));
     EXPECT_EQ(JsonlFile(path, cache).size(), 1) << file.name;
   }
 }

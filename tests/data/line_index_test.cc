@@ -120,15 +120,19 @@ TEST_F(LineIndexTest, EqualsTheIndexInMemory) {
     text += std::string(1 + random_bits(5, i) % 9, 'x') + (i % 3 ? "\n" : "\r\n");
   }
   text += "last\n\n\n";
+
   const fs::path path = write("random.jsonl", text);
-  const JsonlFile in_memory(path), on_disk(path, cache_);
+  const JsonlFile in_memory(path);
+  const JsonlFile on_disk(path, cache_);
   ASSERT_EQ(indices().size(), 1u);
   ASSERT_EQ(in_memory.size(), 200'001);
   ASSERT_EQ(on_disk.size(), in_memory.size());
+
+  // Against the next line that counts, found the slow way.
   int64_t number = 0;
   size_t at = 3;
   for (int64_t i = 0; i < in_memory.size(); ++i) {
-    for (;;) {  // the next line that counts, found the slow way
+    for (;;) {
       const size_t end = text.find('\n', at);
       ++number;
       const std::string_view line = std::string_view(text).substr(at, end - at);

@@ -60,7 +60,7 @@ Step record(const PairBatchStream::Step& step) {
   return result;
 }
 using Ranks = std::vector<std::vector<Step>>;
-Ranks run(const std::shared_ptr<const PreferenceDataset>& set, PairBatchOptions options, int64_t dp,
+Ranks run(const std::shared_ptr<const PreferenceDataset>& set, BatchOptions options, int64_t dp,
           int64_t epochs) {
   Ranks ranks;
   options.dp_size = dp;
@@ -115,7 +115,7 @@ TEST_F(PairBatchStreamTest, EveryGoodPairOnceForEveryLayout) {
   for (int64_t i = 0; i < 1500; ++i)
     if (i % 10 != 9) good.push_back(i);
   for (const int64_t tokens : {int64_t{0}, int64_t{400}}) {
-    const PairBatchOptions options{
+    const BatchOptions options{
         .rows_per_micro_batch = 3, .tokens_per_micro_batch = tokens, .micro_batches = 2};
     for (const int64_t dp : {1, 2, 3}) {
       const auto ranks = run(set, options, dp, 1);
@@ -127,10 +127,12 @@ TEST_F(PairBatchStreamTest, EveryGoodPairOnceForEveryLayout) {
             EXPECT_LE(used, tokens > 0 ? tokens : 1000);
       }
     }
+
     // One process with twice the accumulation sees the same global batches.
-    PairBatchOptions more = options;
+    BatchOptions more = options;
     more.micro_batches = 4;
-    const auto one = run(set, more, 1, 1), two = run(set, options, 2, 1);
+    const auto one = run(set, more, 1, 1);
+    const auto two = run(set, options, 2, 1);
     ASSERT_EQ(one[0].size(), two[0].size());
     for (size_t s = 0; s < one[0].size(); ++s)
       EXPECT_EQ(global(one, s), global(two, s)) << s;
@@ -141,11 +143,13 @@ TEST_F(PairBatchStreamTest, BucketsHoldLikeLengthsInShuffledOrder) {
   const auto set =
       test::pair_dataset(folder_, test::some_lengths(1000, 80), 0, {.max_length = 100});
   const auto ranks = run(set, {.tokens_per_micro_batch = 1000}, 2, 2);
+
+  // Both ranks of a step have about the same work.
   std::vector<double> means;
   for (size_t s = 0; s < ranks[0].size(); ++s) {
     if (ranks[0][s].after.epoch > 0) break;
-    const double a = static_cast<double>(ranks[0][s].tokens[0]),
-                 b = static_cast<double>(ranks[1][s].tokens[0]);
+    const double a = static_cast<double>(ranks[0][s].tokens[0]);
+    const double b = static_cast<double>(ranks[1][s].tokens[0]);
     if (b > 0 && a > 700 && b > 700) {
       EXPECT_LT(std::abs(a - b), 120) << "step " << s;
     }
@@ -153,15 +157,21 @@ TEST_F(PairBatchStreamTest, BucketsHoldLikeLengthsInShuffledOrder) {
                                              ranks[1][s].micro_batches[0].size());
     means.push_back((a + b) / pairs);
   }
+
+  // The batches of an epoch are in no order of their lengths.
   EXPECT_FALSE(std::is_sorted(means.begin(), means.end()))
       << "batches must not stay in the order of their lengths";
   const size_t half = means.size() / 2;
   EXPECT_GT(means.size(), 20u);
-  double low = 0, high = 0;
-  for (size_t i = 0; i < half; ++i)
-    low += means[i], high += means[half + i];
+  double low = 0;
+  double high = 0;
+  for (size_t i = 0; i < half; ++i) {
+    low += means[i];
+    high += means[half + i];
+  }
   EXPECT_LT(std::abs(low - high) / high, 0.5)
       << "both halves of the epoch see short and long pairs";
+
   const Ids first = global(ranks, 0);
   size_t second_epoch = 0;
   while (ranks[0][second_epoch].after.epoch == 0)
@@ -172,10 +182,10 @@ TEST_F(PairBatchStreamTest, BucketsHoldLikeLengthsInShuffledOrder) {
 TEST_F(PairBatchStreamTest, ResumesExactly) {
   const auto set = test::pair_dataset(folder_, test::some_lengths(2300, 20), 7, {.max_length = 30});
   for (const int64_t tokens : {int64_t{0}, int64_t{300}}) {
-    PairBatchOptions options{.rows_per_micro_batch = 5,
-                             .tokens_per_micro_batch = tokens,
-                             .micro_batches = 2,
-                             .dp_size = 2};
+    BatchOptions options{.rows_per_micro_batch = 5,
+                         .tokens_per_micro_batch = tokens,
+                         .micro_batches = 2,
+                         .dp_size = 2};
     for (options.dp_rank = 0; options.dp_rank < 2; ++options.dp_rank) {
       const auto whole = run(set, options, 2, 2)[static_cast<size_t>(options.dp_rank)];
       for (size_t stop = 0; stop + 1 < whole.size(); stop += whole.size() / 15) {
@@ -193,7 +203,7 @@ TEST_F(PairBatchStreamTest, ResumesExactly) {
 
 TEST_F(PairBatchStreamTest, RefusesWhatCannotWork) {
   const auto set = test::pair_dataset(folder_, {4, 4}, 0, {.max_length = 50});
-  const auto message = [&](const PairBatchOptions& options) {
+  const auto message = [&](const BatchOptions& options) {
     return test::invalid_argument([&] { PairBatchStream stream(set, options); });
   };
   EXPECT_NE(message({.tokens_per_micro_batch = 99}).find("twice data.max_length (2 * 50)"),
@@ -202,6 +212,11 @@ TEST_F(PairBatchStreamTest, RefusesWhatCannotWork) {
   EXPECT_NE(message({.rows_per_micro_batch = 0}).find("per_device_train_batch_size"),
             std::string::npos);
   EXPECT_NE(message({.dp_rank = 2, .dp_size = 2}).find("dp rank 2 of 2"), std::string::npos);
+  EXPECT_NE(message({.packing = false}).find("packing: false has no effect"), std::string::npos);
+  EXPECT_NE(message({.max_length = 64}).find("max_length of the batches is 64, of the pairs 50"),
+            std::string::npos);
+  EXPECT_EQ(message({.max_length = 50}), "") << "what a recipe's options say is the dataset's";
+
   const auto bad = test::pair_dataset(folder_, {4, 4}, 1);
   PairBatchStream stream(bad, {});
   EXPECT_NE(test::invalid_argument([&] { stream.next(); }).find("all 2 rows were skipped"),

@@ -59,7 +59,7 @@ TEST_F(PreferenceTest, StringsWithoutAPromptAreCutAtAWord) {
   const auto words = [](Ids ids, bool first) {
     for (int32_t& id : ids)
       id = word(id);
-    first ? ids.insert(ids.begin(), test::kBos) : ids.insert(ids.end(), test::kEos);
+    ids.insert(first ? ids.begin() : ids.end(), first ? test::kBos : test::kEos);
     return ids;
   };
   for (const auto& c : cases) {
@@ -69,6 +69,8 @@ TEST_F(PreferenceTest, StringsWithoutAPromptAreCutAtAWord) {
     EXPECT_EQ(pair.chosen_ids, words(c.better, false)) << c.chosen;
     EXPECT_EQ(pair.rejected_ids, words(c.worse, false)) << c.chosen;
   }
+
+  // Without a shared word there is no place to cut.
   expect_error(R"({"chosen":"w1 w2","rejected":"w3 w2"})", "share no beginning");
   expect_error(R"({"chosen":"w11","rejected":"w12"})", "add a prompt column");
   expect_error(R"({"chosen":" w11","rejected":" w12"})", "add a prompt column");

@@ -35,6 +35,8 @@ TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
                        .packing = layout.packing,
                        .shuffle = layout.shuffle,
                        .dp_size = layout.dp_size};
+
+  // From 24 places of two epochs.
   for (options.dp_rank = 0; options.dp_rank < options.dp_size; ++options.dp_rank) {
     const auto whole = test::run_epochs(set, options, 2);
     ASSERT_GE(whole.size(), 24u);
@@ -45,11 +47,10 @@ TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
         ASSERT_TRUE(same(test::record(resumed.next()), whole[s]))
             << "stopped after step " << stop << ", differs at " << s;
     }
+
     // The three numbers that define a place are enough; where the search begins is only a short
-    // cut.
-    for (const size_t stop :
-         // the last window of epoch 0; an early one of epoch 1
-         {whole.size() * 9 / 20, whole.size() * 2 / 3}) {
+    // cut. From the last window of epoch 0, and from an early one of epoch 1.
+    for (const size_t stop : {whole.size() * 9 / 20, whole.size() * 2 / 3}) {
       const BatchCursor place = whole[stop].after;
       BatchStream slow(set, options, {place.epoch, place.packs_consumed, place.total_steps});
       ASSERT_TRUE(same(test::record(slow.next()), whole[stop + 1]))

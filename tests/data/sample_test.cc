@@ -185,6 +185,8 @@ TEST_F(SampleTest, GenerationPromptOfATrainedTokenizerMeetsItsCompletion) {
                           folder);
   tokenizer_ = models::Tokenizer::load(folder);
   chat_ = models::ChatTemplate::load(folder);
+
+  // A prompt with its completion is the conversation, with the same first target.
   const Sample pair = make(R"({"prompt":[{"role":"user","content":"one"}],)"
                            R"("completion":[{"role":"assistant","content":"two"}]})");
   const Sample chat = make(
@@ -197,6 +199,7 @@ TEST_F(SampleTest, GenerationPromptOfATrainedTokenizerMeetsItsCompletion) {
       tokenizer_.decode(std::span(chat.input_ids).subspan(static_cast<size_t>(first(chat))), false)
           .starts_with("two"));
   EXPECT_EQ(first(pair), first(chat));
+
   const SampleOptions all{.assistant_only_loss = false};
   EXPECT_EQ(
       make(R"({"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"two"}]})",

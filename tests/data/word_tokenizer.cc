@@ -29,6 +29,8 @@ fs::path TempFolder::write(const std::string& name, std::string_view content) co
 models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions& options) {
   const std::vector<std::string> specials{"<unk>",    "<s>",           "</s>",   "<|system|>",
                                           "<|user|>", "<|assistant|>", "<|end|>"};
+
+  // The vocabulary: special tokens, unused ids, words.
   std::string added, vocab;
   for (size_t i = 0; i < specials.size(); ++i) {
     added += std::string(i ? "," : "") + "{\"id\":" + std::to_string(i) + ",\"content\":\"" +
@@ -41,8 +43,10 @@ models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions&
     vocab += ",\"unused" + std::to_string(i) + "\":" + std::to_string(i);
   for (int32_t i = 0; i < kNumWords; ++i)
     vocab += ",\"w" + std::to_string(i) + "\":" + std::to_string(word(i));
-  const std::string bos = R"({"SpecialToken":{"id":"<s>","type_id":0}})",
-                    eos = R"({"SpecialToken":{"id":"</s>","type_id":0}})";
+
+  // What is put around a text.
+  const std::string bos = R"({"SpecialToken":{"id":"<s>","type_id":0}})";
+  const std::string eos = R"({"SpecialToken":{"id":"</s>","type_id":0}})";
   const std::string text = R"({"Sequence":{"id":"A","type_id":0}})";
   const std::string single =
       (options.adds_bos ? bos + "," : "") + text + (options.adds_eos ? "," + eos : "");
@@ -51,6 +55,7 @@ models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions&
       R"(,{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{)" +
       R"("<s>":{"id":"<s>","ids":[1],"tokens":["<s>"]},"</s>":{"id":"</s>","ids":[2],)"
       R"("tokens":["</s>"]}}})";
+
   std::ofstream(folder / "tokenizer.json")
       << R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)" << added
       << R"(],"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":)"

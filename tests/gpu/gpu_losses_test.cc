@@ -7,8 +7,8 @@
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/policy.h"
 #include "recipes/losses/preference.h"
-#include "roles/payload.h"
-#include "roles/top_k.h"
+#include "roles/payload/payload.h"
+#include "roles/payload/top_k.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/losses/distill_cases.h"
 

@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMaxLines = 500, kMaxTestLines = 600;
-const std::set<std::string> kFolders{"base",    "rpc",    "parallel", "models", "roles",
-                                     "recipes", "launch", "tests",    "bench",  "cmake"};
+const std::set<std::string> kFolders{"base",    "http",   "rpc",   "parallel", "models", "roles",
+                                     "recipes", "launch", "tests", "bench",    "cmake"};
 const std::set<std::string> kSeesEverything{"tests", "bench"};
 // Names that say nothing about what is inside; and names that hide a system header once the root is
 // on the include path.

@@ -29,9 +29,9 @@ TEST(Repository, KeepsTheRules) {
 TEST(Repository, TableNamesEveryModule) {
   const auto table = read_layer_table(read_file(repository() / "docs/architecture.md"));
   for (const char* name : {"launch", "recipes", "rewards", "data", "losses", "roles", "models",
-                           "rpc", "parallel", "base"})
+                           "rpc", "parallel", "http", "base"})
     EXPECT_TRUE(table.count(name)) << name;
-  EXPECT_EQ(table.size(), 10u);
+  EXPECT_EQ(table.size(), 11u);
   EXPECT_TRUE(table.at("base").empty());
   EXPECT_EQ(table.at("rpc"), std::set<std::string>{"base"});
   EXPECT_EQ(table.at("parallel"), std::set<std::string>{"base"});
@@ -49,7 +49,7 @@ TEST(LayerTable, ReadsEdgesAndRefusesNonsense) {
 TEST(ModuleOf, FollowsTheFolders) {
   EXPECT_EQ(module_of("rpc/agent.h"), "rpc");
   EXPECT_EQ(module_of("rpc/detail/frames.h"), "rpc");
-  EXPECT_EQ(module_of("recipes/sft.h"), "recipes");
+  EXPECT_EQ(module_of("recipes/sft/objective.h"), "recipes");
   EXPECT_EQ(module_of("recipes/data/jsonl.h"), "data");
   EXPECT_EQ(module_of("recipes/losses/detail/row.h"), "losses");
   EXPECT_EQ(module_of("recipes/rewards/detail/child.h"), "rewards");

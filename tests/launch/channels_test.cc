@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "launch/child_context.h"
-#include "launch/child_process.h"
-#include "launch/status_pipe.h"
+#include "launch/backends/child_process.h"
+#include "launch/supervision/child_context.h"
+#include "launch/supervision/status_pipe.h"
 #include "tests/launch/temporary_folder.h"
 
 namespace retort::test {

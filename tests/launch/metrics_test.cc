@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "launch/metrics_tail.h"
-#include "recipes/metrics_writer.h"
+#include "launch/supervision/metrics_tail.h"
+#include "recipes/run/metrics_writer.h"
 #include "tests/launch/temporary_folder.h"
 
 namespace retort::test {

@@ -39,10 +39,10 @@ class OnPolicyRecipe : public RecipeTest {
 };
 
 TEST_F(OnPolicyRecipe, WorkAsTheyStand) {
-  EXPECT_EQ(load(kGrpo).serving_roles(), (std::vector<std::string>{"generator"}));
-  const launch::Recipe on_policy = load(kOnPolicy);
+  EXPECT_EQ(recipes::serving_roles(load(kGrpo)), (std::vector<std::string>{"generator"}));
+  const recipes::Recipe on_policy = load(kOnPolicy);
   EXPECT_EQ(on_policy.distill->lmbda, 1.0);
-  EXPECT_EQ(on_policy.serving_roles(), (std::vector<std::string>{"teacher", "generator"}));
+  EXPECT_EQ(recipes::serving_roles(on_policy), (std::vector<std::string>{"teacher", "generator"}));
   EXPECT_TRUE(on_policy.is_generator("generator"));
 }
 

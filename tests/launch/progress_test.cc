@@ -1,4 +1,4 @@
-#include "launch/progress.h"
+#include "launch/supervision/progress.h"
 
 #include <unistd.h>
 

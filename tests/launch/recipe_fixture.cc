@@ -54,8 +54,8 @@ std::string RecipeTest::with_folder(std::string text) const {
   return text;
 }
 
-launch::Recipe RecipeTest::load(std::string text, const std::vector<std::string>& overrides,
-                                launch::LoadOptions options) {
+recipes::Recipe RecipeTest::load(std::string text, const std::vector<std::string>& overrides,
+                                 launch::LoadOptions options) {
   std::ofstream(folder_ / "r.yaml") << with_folder(std::move(text));
   warnings_.clear();
   return launch::load_recipe(folder_ / "r.yaml", overrides, options, &warnings_);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/recipe.h"
+#include "launch/yaml/recipe_file.h"
 
 namespace retort::test {
 
@@ -17,7 +17,7 @@ class RecipeTest : public ::testing::Test {
   ~RecipeTest() override;
 
   // Writes `text` as <folder>/r.yaml with FOLDER replaced by the folder, and loads it.
-  launch::Recipe load(std::string text, const std::vector<std::string>& overrides = {},
+  recipes::Recipe load(std::string text, const std::vector<std::string>& overrides = {},
                       launch::LoadOptions options = {});
   // What load() throws, with the folder's path taken out: "r.yaml:3: ...".
   std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {});

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "launch/recipe_reference.h"
+#include "launch/yaml/reference.h"
 
 namespace retort::test {
 namespace {

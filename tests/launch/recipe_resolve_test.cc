@@ -8,7 +8,26 @@
 namespace retort::test {
 namespace {
 
-using launch::Recipe;
+TEST_F(RecipeTest, OneRoleNamedTeacherNeedsNoBlock) {
+  for (const char* without : {"distill=null", "distill.teachers=[]"}) {
+    const recipes::Recipe recipe = load(kDistill, {without});
+    ASSERT_TRUE(recipe.distill.has_value()) << without;
+    ASSERT_EQ(recipe.distill->teachers.size(), 1u) << without;
+    EXPECT_EQ(recipe.distill->teachers[0].role, "teacher");
+  }
+}
+
+TEST_F(RecipeTest, RolesKeepTheOrderInWhichTheyAreWritten) {
+  std::vector<std::string> names;
+  for (const auto& [name, role] :
+       load(replaced(kDistill, "  student:\n    model: FOLDER/student\n", "") + "",
+            {"roles.student.model=" + (folder_ / "student").string()})
+           .roles)
+    names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"teacher", "student"}));
+}
+
+using recipes::Recipe;
 
 TEST_F(RecipeTest, DefaultsAreThoseOfTheReference) {
   const Recipe recipe = load(replaced(kSft, "train:\n  max_steps: 10\n", ""));

@@ -1,4 +1,4 @@
-#include "launch/run_folder.h"
+#include "launch/supervision/run_folder.h"
 
 #include <thread>
 

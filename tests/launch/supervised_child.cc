@@ -16,10 +16,10 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
-#include "launch/child_context.h"
-#include "launch/life_pipe.h"
-#include "launch/signal_catcher.h"
-#include "launch/status_pipe.h"
+#include "launch/supervision/child_context.h"
+#include "launch/supervision/life_pipe.h"
+#include "launch/supervision/signal_catcher.h"
+#include "launch/supervision/status_pipe.h"
 
 namespace retort::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/file.h"
-#include "launch/supervisor.h"
+#include "launch/supervision/supervisor.h"
 #include "tests/launch/temporary_folder.h"
 
 namespace retort::test {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "recipes/losses/advantages.h"
-#include "recipes/losses/detail/sharded_losses.h"
+#include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/policy.h"
 #include "recipes/losses/preference.h"
 #include "tests/losses/distill_cases.h"
@@ -58,7 +58,7 @@ Outcome on_host(const Problem& p, const TeacherSignal& signal, const DivergenceO
                 const parallel::VocabShard& vocab, at::ScalarType dtype) {
   const at::Tensor h = leaf(p.hidden, dtype), w = leaf(p.weight, dtype), b = leaf(p.bias, dtype);
   return run(h, w, b,
-             [&] { return detail::sharded_distill(h, w, b, p.targets, signal, options, vocab); });
+             [&] { return detail::aten_distill(h, w, b, p.targets, signal, options, vocab); });
 }
 
 void compare(const Outcome& got, const Outcome& expected, const std::string& name) {
@@ -97,28 +97,35 @@ TEST(AnyDevice, CrossEntropyAndLogProbabilities) {
   const at::Tensor scale = at::sin(at::arange(45, at::kFloat));
   for (const at::Tensor& targets : {p.targets, there(p.targets)})
     for (const int64_t chunk : {0, 8}) {
-      const at::Tensor h = leaf(p.hidden), w = leaf(p.weight), b = leaf(p.bias);
-      const at::Tensor h2 = leaf_there(p.hidden), w2 = leaf_there(p.weight),
-                       b2 = leaf_there(p.bias);
-      const CrossEntropyResult expected =
-          detail::sharded_cross_entropy(h, w, b, p.targets, chunk, {});
+      const at::Tensor h = leaf(p.hidden);
+      const at::Tensor w = leaf(p.weight);
+      const at::Tensor b = leaf(p.bias);
+      const at::Tensor h2 = leaf_there(p.hidden);
+      const at::Tensor w2 = leaf_there(p.weight);
+      const at::Tensor b2 = leaf_there(p.bias);
+
+      // The same operators on the host give what the device has to.
+      const CrossEntropyResult expected = detail::aten_cross_entropy(h, w, b, p.targets, chunk, {});
       const CrossEntropyResult got = linear_cross_entropy(h2, w2, b2, targets, chunk);
       EXPECT_EQ(got.loss_sum.device(), h2.device());
       EXPECT_NEAR(got.loss_sum.item<double>(), expected.loss_sum.item<double>(), 1e-6);
       EXPECT_NEAR(got.entropy_sum, expected.entropy_sum, 1e-6);
       EXPECT_EQ(got.num_correct, expected.num_correct);
+
       const LogProbsOptions options{.temperature = 0.7, .entropy = true, .chunk_tokens = chunk};
-      const LogProbs rows = detail::sharded_log_probs(h, w, b, p.targets, options, {});
+      const LogProbs rows = detail::aten_log_probs(h, w, b, p.targets, options, {});
       const LogProbs mine = linear_log_probs(h2, w2, b2, targets, options);
       EXPECT_EQ(mine.log_probs.device(), h2.device());
       EXPECT_LT(distance(mine.log_probs.cpu(), rows.log_probs), 1e-7);
       EXPECT_LT(distance(mine.entropy.cpu(), rows.entropy), 1e-7);
+
       (expected.loss_sum + (rows.log_probs * scale).sum()).backward();
       (got.loss_sum + (mine.log_probs * there(scale)).sum()).backward();
       EXPECT_LT(distance(h2.grad().cpu(), h.grad()), 1e-6);
       EXPECT_LT(distance(w2.grad().cpu(), w.grad()), 1e-6);
       EXPECT_LT(distance(b2.grad().cpu(), b.grad()), 1e-6);
     }
+
   const at::NoGradGuard no_grad;
   const at::Tensor none = there(p.hidden.narrow(0, 0, 0));
   EXPECT_EQ(linear_cross_entropy(none, there(p.weight), {}, p.targets.narrow(0, 0, 0))
@@ -146,7 +153,7 @@ void split_scenario(parallel::Group& group) {
             on_host(part, own, c.options, vocab, at::kFloat), c.name);
   }
   const LogProbs rows =
-      detail::sharded_log_probs(p.hidden, own_rows(p.weight, vocab), {}, p.targets, {}, vocab);
+      detail::aten_log_probs(p.hidden, own_rows(p.weight, vocab), {}, p.targets, {}, vocab);
   const LogProbs mine =
       linear_log_probs(there(p.hidden), there(own_rows(p.weight, vocab)), {}, p.targets, {}, vocab);
   require_near(mine.log_probs.cpu(), rows.log_probs, 1e-7, "log-probabilities");
@@ -207,7 +214,8 @@ TEST(AnyDevice, Preferences) {
                               vector({-10.5f, -7, -41, -8}),
                               vector({5, 2, 9, 4}),
                               vector({3, 4, 8, 4})};
-  // The last: the two sides of a pair on different devices.
+
+  // The second time the two sides of a pair are on different devices.
   for (const bool rejected : {true, false}) {
     PreferenceInputs in{leaf_there(host.policy_chosen),
                         rejected ? leaf_there(host.policy_rejected) : leaf(host.policy_rejected),
@@ -215,12 +223,15 @@ TEST(AnyDevice, Preferences) {
                         host.reference_rejected,
                         there(host.chosen_tokens),
                         there(host.rejected_tokens)};
-    const PreferenceResult got = preference_loss(in, options),
-                           expected = preference_loss(host, options);
+    const PreferenceResult got = preference_loss(in, options);
+    const PreferenceResult expected = preference_loss(host, options);
     EXPECT_EQ(got.loss_sum.device(), in.policy_chosen.device());
     EXPECT_EQ(got.loss_sum.item<float>(), expected.loss_sum.item<float>());
+
+    // The host's leaves are used twice.
     (got.loss_sum + 0.1 * got.chosen_nll_sum).backward();
-    host.policy_chosen.mutable_grad() = host.policy_rejected.mutable_grad() = at::Tensor();
+    host.policy_chosen.mutable_grad() = at::Tensor();
+    host.policy_rejected.mutable_grad() = at::Tensor();
     (expected.loss_sum + 0.1 * expected.chosen_nll_sum).backward();
     EXPECT_TRUE(at::equal(in.policy_chosen.grad().cpu(), host.policy_chosen.grad()));
     EXPECT_TRUE(at::equal(in.policy_rejected.grad().cpu(), host.policy_rejected.grad()));

@@ -35,7 +35,7 @@ void add(DistillCases& out, size_t at, const char* payload, const TeacherSignal&
       " lambda " + std::to_string(options.skew_lambda) + " T " +
       std::to_string(options.temperature) + " kd_ratio " + std::to_string(options.kd_ratio);
   // p (g - E_p[g]) with g nearly the same wherever p is large: float32 keeps one digit less
-  // (sharded_whole_test measures it).
+  // (aten_path_test measures it).
   const bool cancels =
       options.type == DivergenceType::kSkewedReverseKl && options.skew_lambda > 0.5;
   out.cases.push_back({name, at, signal, options, cancels ? 4e-6 : 1e-6});
@@ -55,9 +55,13 @@ DistillCases distill_cases() {
     p.common = common;
     return p;
   };
+
+  // Teachers with as many ids as the student, more and fewer; the last has hardly any.
   DistillCases out;
   out.problems = {problem(67, 67, 0, 51), problem(67, 80, 61, 52), problem(67, 50, 40, 53),
                   problem(5, 6, 5, 54)};
+
+  // Every payload with every divergence, and top-k's other tails.
   for (size_t at = 0; at < out.problems.size(); ++at) {
     const Problem& p = out.problems[at];
     const int64_t common = p.common > 0 ? p.common : p.weight.size(0);

@@ -129,6 +129,7 @@ TEST(Exactness, ChunkSizesAndThreadsDoNotMatter) {
                                     .teacher_width = 9,
                                     .bias = true},
                                    15);
+
   DivergenceOptions options{.type = DivergenceType::kJsd, .kd_ratio = 0.7};
   const std::vector<TeacherSignal> signals{hidden_signal(p), full_signal(p, 1.0),
                                            top_k_signal(p, 1.0, 20)};
@@ -147,10 +148,12 @@ TEST(Exactness, ChunkSizesAndThreadsDoNotMatter) {
         EXPECT_LT(distance(other.db, whole.db), 1e-6);
       }
     }
+
+    // The same call gives the same bits.
     options.chunk_tokens = 0;
     const Outcome again = distill(p, signal, options);
     EXPECT_EQ(again.loss, whole.loss);
-    EXPECT_TRUE(again.dw.equal(whole.dw));  // the same call gives the same bits
+    EXPECT_TRUE(again.dw.equal(whole.dw));
   }
 }
 

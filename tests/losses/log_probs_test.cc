@@ -172,14 +172,22 @@ TEST(LogProbs, Refusals) {
 
 // ---- memory ----
 
-constexpr int64_t kRows = 2048, kVocab = 6400, kWidth = 32, kMatrixBytes = kRows * kVocab * 4;
+constexpr int64_t kRows = 2048;
+constexpr int64_t kVocab = 6400;
+constexpr int64_t kWidth = 32;
+constexpr int64_t kMatrixBytes = kRows * kVocab * 4;
 
 TEST(LogProbsMemory, AsItsHeaderSays) {
   const Problem p = random_problem(
       {.rows = kRows, .vocab = kVocab, .width = kWidth, .teacher_vocab = 1, .teacher_width = 1},
       41);
-  const at::Tensor h = leaf(p.hidden), w = leaf(p.weight);
-  constexpr int64_t kChunk = 256, kSlack = 1 << 17, kLogits = kChunk * kVocab * 4;
+  const at::Tensor h = leaf(p.hidden);
+  const at::Tensor w = leaf(p.weight);
+  constexpr int64_t kChunk = 256;
+  constexpr int64_t kSlack = 1 << 17;
+  constexpr int64_t kLogits = kChunk * kVocab * 4;
+
+  // Forward and backward each have a chunk of logits.
   at::Tensor sum;
   {
     const PeakAllocation meter;
@@ -194,7 +202,9 @@ TEST(LogProbsMemory, AsItsHeaderSays) {
     EXPECT_LE(meter.peak_bytes(), kLogits + kRows * kWidth * 4 + kVocab * kWidth * 4 + kSlack);
     EXPECT_EQ(meter.largest_bytes(), kLogits);
   }
-  {  // the expression that one would write: the meter sees what it must see
+
+  // The expression that one would write: the meter sees what it must see.
+  {
     const PeakAllocation meter;
     at::log_softmax(at::mm(h, w.t()), -1).gather(1, p.targets.unsqueeze(1)).sum().backward();
     EXPECT_GE(meter.peak_bytes(), 2 * kMatrixBytes);

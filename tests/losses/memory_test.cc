@@ -31,24 +31,31 @@ at::Tensor textbook(const at::Tensor& h, const at::Tensor& w, const Problem& p) 
 
 TEST(Memory, AFractionOfTheTextbookExpression) {
   const Problem p = problem();
-  int64_t textbook_peak = 0, peak = 0, largest = 0;
+  int64_t textbook_peak = 0;
+  int64_t peak = 0;
+  int64_t largest = 0;
   at::Tensor expected, got;
+
+  // The textbook's matrices are what the meter must see.
   {
-    const at::Tensor h = p.hidden.clone().requires_grad_(), w = p.weight.clone().requires_grad_();
+    const at::Tensor h = p.hidden.clone().requires_grad_();
+    const at::Tensor w = p.weight.clone().requires_grad_();
     const PeakAllocation meter;
     textbook(h, w, p).backward();
     textbook_peak = meter.peak_bytes();
-    EXPECT_GE(meter.largest_bytes(), kMatrixBytes);  // the meter sees what it must see
+    EXPECT_GE(meter.largest_bytes(), kMatrixBytes);
     expected = w.grad();
   }
   {
-    const at::Tensor h = p.hidden.clone().requires_grad_(), w = p.weight.clone().requires_grad_();
+    const at::Tensor h = p.hidden.clone().requires_grad_();
+    const at::Tensor w = p.weight.clone().requires_grad_();
     const PeakAllocation meter;
     linear_distill(h, w, {}, p.targets, hidden_signal(p), {}).loss_sum.backward();
     peak = meter.peak_bytes();
     largest = meter.largest_bytes();
     got = w.grad();
   }
+
   EXPECT_LT(distance(got, expected), 1e-5);
   EXPECT_LE(peak, textbook_peak * 15 / 100) << peak << " of " << textbook_peak;
   EXPECT_LE(largest, 16 << 20);

@@ -40,6 +40,22 @@ Value evaluate(PolicyInputs in, const PolicyOptions& options) {
   return {r.loss_sum.item<double>(), in.policy_logps.grad()};
 }
 
+// The gradient against central differences of the loss, element by element.
+void check_gradient(const PolicyInputs& in, const PolicyOptions& options) {
+  const Value exact = evaluate(in, options);
+  for (int64_t r = 0; r < 7; ++r) {
+    const float step = 1.0f / 256;
+    const auto at_offset = [&](float by) {
+      PolicyInputs moved = in;
+      moved.policy_logps = in.policy_logps.clone();
+      moved.policy_logps[r] += by;
+      return evaluate(moved, options).loss;
+    };
+    const double slope = (at_offset(step) - at_offset(-step)) / (2 * step);
+    EXPECT_NEAR(exact.gradient[r].item<double>(), slope, 1e-3 + 1e-3 * std::abs(slope)) << r;
+  }
+}
+
 TEST(PolicyLoss, GradientsAreThoseOfTheValue) {
   for (PolicyLossType type : {PolicyLossType::kGrpo, PolicyLossType::kDapo})
     for (auto level : {ImportanceSamplingLevel::kToken, ImportanceSamplingLevel::kSequence})
@@ -51,21 +67,10 @@ TEST(PolicyLoss, GradientsAreThoseOfTheValue) {
             in.token_advantages = vector({1, -1, 0.5f, 0, -2, 1, 0.25f});
             in.advantages = at::Tensor();
           }
-          const PolicyOptions options{
-              .loss_type = type, .importance_sampling_level = level, .epsilon = 0.3, .beta = beta};
-          const Value exact = evaluate(in, options);
-          for (int64_t r = 0; r < 7; ++r) {
-            const float step = 1.0f / 256;
-            const auto at_offset = [&](float by) {
-              PolicyInputs moved = in;
-              moved.policy_logps = in.policy_logps.clone();
-              moved.policy_logps[r] += by;
-              return evaluate(moved, options).loss;
-            };
-            const double slope = (at_offset(step) - at_offset(-step)) / (2 * step);
-            EXPECT_NEAR(exact.gradient[r].item<double>(), slope, 1e-3 + 1e-3 * std::abs(slope))
-                << r;
-          }
+          check_gradient(in, {.loss_type = type,
+                              .importance_sampling_level = level,
+                              .epsilon = 0.3,
+                              .beta = beta});
         }
 }
 

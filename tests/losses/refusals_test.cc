@@ -77,27 +77,31 @@ TEST(Refusals, TruncatedTailsWithOtherDivergences) {
 TEST(Refusals, ShapesOfTheHead) {
   const Problem p = small();
   const TeacherSignal signal = hidden_signal(p);
-  const auto refuse = [&](const char* part, Problem bad) {
+  // `change` makes one field of a good problem wrong.
+  const auto refuse = [&](const char* part, const std::function<void(Problem&)>& change) {
+    Problem bad = p;
+    change(bad);
     expect_error(ErrorCode::kInvalidArgument, part, [&] { call(bad, signal); });
   };
+  refuse("hidden must be", [&](Problem& bad) { bad.hidden = p.hidden.unsqueeze(0); });
+  refuse("hidden must be", [&](Problem& bad) { bad.hidden = p.hidden.to(at::kInt); });
+  refuse("weight must be", [&](Problem& bad) { bad.weight = p.weight.narrow(1, 0, 3); });
+  refuse("bias must be", [&](Problem& bad) { bad.bias = at::zeros({19}); });
+  refuse("targets must be", [&](Problem& bad) { bad.targets = p.targets.to(at::kInt); });
+  refuse("targets must be", [&](Problem& bad) { bad.targets = p.targets.narrow(0, 0, 5); });
+}
+
+TEST(Refusals, TargetsThatAreNoIds) {
+  const Problem p = small();
   Problem bad = p;
-  bad.hidden = p.hidden.unsqueeze(0);
-  refuse("hidden must be", bad);
-  bad = p, bad.hidden = p.hidden.to(at::kInt);
-  refuse("hidden must be", bad);
-  bad = p, bad.weight = p.weight.narrow(1, 0, 3);
-  refuse("weight must be", bad);
-  bad = p, bad.bias = at::zeros({19});
-  refuse("bias must be", bad);
-  bad = p, bad.targets = p.targets.to(at::kInt);
-  refuse("targets must be", bad);
-  bad = p, bad.targets = p.targets.narrow(0, 0, 5);
-  refuse("targets must be", bad);
-  bad = p, bad.targets = p.targets.clone();
+  bad.targets = p.targets.clone();
+  const auto refuse = [&](const char* part) {
+    expect_error(ErrorCode::kInvalidArgument, part, [&] { call(bad, hidden_signal(p)); });
+  };
   bad.targets[4] = -100;
-  refuse("row=4", bad);
+  refuse("row=4");
   bad.targets[4] = 20;
-  refuse("target=20", bad);
+  refuse("target=20");
   expect_error(ErrorCode::kInvalidArgument, "row=4",
                [&] { linear_cross_entropy(p.hidden, p.weight, {}, bad.targets); });
 }

@@ -74,17 +74,23 @@ TEST(RowKernels, ForwardKlWithMaskedIdsAndTemperature) {
   for (const RowKernels* kernels : available()) {
     for (int64_t n : {1, 2, 15, 16, 17, 33, 64, 129}) {
       SCOPED_TRACE(std::string(kernels->name) + " " + std::to_string(n));
-      const int64_t vocab = n + 5, teacher_vocab = n + 9;
-      const std::vector<float> student = random_row(vocab, 1, 3),
-                               teacher = random_row(teacher_vocab, 2, 3);
+      const int64_t vocab = n + 5;
+      const int64_t teacher_vocab = n + 9;
+      const std::vector<float> student = random_row(vocab, 1, 3);
+      const std::vector<float> teacher = random_row(teacher_vocab, 2, 3);
+
+      // The divergence and the masked mass from the definition, in double.
       const std::vector<double> p = softmax({student.begin(), student.begin() + n}, 2);
       const std::vector<double> q = softmax({teacher.begin(), teacher.begin() + n}, 2);
-      const std::vector<double> whole = softmax(student, 1), all = softmax(teacher, 2);
-      double kd = 0, masked = 0;
+      const std::vector<double> whole = softmax(student, 1);
+      const std::vector<double> all = softmax(teacher, 2);
+      double kd = 0;
+      double masked = 0;
       for (int64_t i = 0; i < n; ++i)
         kd += q[i] * std::log(q[i] / p[i]);
       for (int64_t i = n; i < teacher_vocab; ++i)
         masked += all[i];
+
       RowLoss loss{
           .inv_temperature = 0.5f, .ce_weight = 0.25f, .kd_weight = 0.375f, .gradient = true};
       std::vector<float> row = student;
@@ -118,45 +124,67 @@ TopKRun run_top_k(const RowKernels& kernels, const std::vector<float>& student, 
   return run;
 }
 
+// A teacher's payload of its last k ids.
+struct TopKPayload {
+  std::vector<int32_t> ids;
+  std::vector<float> logps;
+  float log_tail = 0;
+};
+TopKPayload last_ids(const std::vector<double>& q, int64_t k) {
+  TopKPayload payload;
+  const auto common = static_cast<int64_t>(q.size());
+  double rest = 0;
+  for (int64_t i = 0; i < common; ++i) {
+    const int64_t id = common - 1 - i;
+    if (i < k) {
+      payload.ids.push_back(static_cast<int32_t>(id));
+      payload.logps.push_back(static_cast<float>(std::log(q[id])));
+    } else {
+      rest += q[id];
+    }
+  }
+  payload.log_tail = static_cast<float>(std::log(rest));
+  return payload;
+}
+
+// The six divergences, then forward KL with the two other tails.
+constexpr int kTypes = 8;
+RowLoss loss_of(int type) {
+  return {.type = type < 6 ? static_cast<DivergenceType>(type) : DivergenceType::kForwardKl,
+          .tail = type < 6 ? Tail::kBucket : static_cast<Tail>(type - 5),
+          .mix = 0.3f,
+          .ce_weight = 0.5f,
+          .kd_weight = 2,
+          .gradient = true};
+}
+
 TEST(RowKernels, EveryVariantAgreesOnTopKAndDense) {
   const RowKernels& reference = *row_kernels_named("portable");
-  for (const RowKernels* kernels : available()) {
+  for (const RowKernels* kernels : available())
     for (int64_t common : {1, 7, 16, 50, 131}) {
-      const std::vector<float> student = random_row(common + 6, 5, 3),
-                               teacher = random_row(common, 6, 3);
-      const std::vector<double> q = softmax(teacher, 1);
+      const std::vector<float> student = random_row(common + 6, 5, 3);
+      const std::vector<float> teacher = random_row(common, 6, 3);
       for (int64_t k : {int64_t{1}, common / 2, common}) {
         if (k == 0) continue;
-        std::vector<int32_t> ids;
-        std::vector<float> logps;
-        double rest = 0;
-        for (int64_t i = 0; i < common; ++i) {
-          const int64_t id = common - 1 - i;
-          if (i < k)
-            ids.push_back(static_cast<int32_t>(id)),
-                logps.push_back(static_cast<float>(std::log(q[id])));
-          if (i >= k) rest += q[id];
-        }
-        for (int type = 0; type < 8; ++type) {  // the last two: forward KL with the other tails
+        const TopKPayload payload = last_ids(softmax(teacher, 1), k);
+        for (int type = 0; type < kTypes; ++type) {
           SCOPED_TRACE(std::string(kernels->name) + " common " + std::to_string(common) + " k " +
                        std::to_string(k) + " type " + std::to_string(type));
-          const RowLoss loss{
-              .type = type < 6 ? static_cast<Divergence>(type) : Divergence::kForwardKl,
-              .tail = type < 6 ? TopKTail::kBucket : static_cast<TopKTail>(type - 5),
-              .mix = 0.3f,
-              .ce_weight = 0.5f,
-              .kd_weight = 2,
-              .gradient = true};
-          const float log_tail = static_cast<float>(std::log(rest));
-          const TopKRun a = run_top_k(*kernels, student, common, ids, logps, log_tail, loss);
-          const TopKRun b = run_top_k(reference, student, common, ids, logps, log_tail, loss);
+          const RowLoss loss = loss_of(type);
+          const auto run = [&](const RowKernels& with) {
+            return run_top_k(with, student, common, payload.ids, payload.logps, payload.log_tail,
+                             loss);
+          };
+          const TopKRun a = run(*kernels);
+          const TopKRun b = run(reference);
           EXPECT_EQ(a.result.status, RowStatus::kOk);
           EXPECT_NEAR(a.result.kd, b.result.kd, 1e-6);
           EXPECT_NEAR(a.result.student_mass, b.result.student_mass, 1e-6);
           for (size_t i = 0; i < student.size(); ++i)
             ASSERT_NEAR(a.gradient[i], b.gradient[i], 2e-6) << i;
+
+          // The whole vocabulary as top-k is the dense divergence.
           if (k < common || type >= 6) continue;
-          // the whole vocabulary as top-k is the dense divergence
           std::vector<float> dense = student;
           const RowResult whole = kernels->dense({dense.data(), common + 6, common, 1},
                                                  {teacher.data(), common, 1.0f, -1}, loss);
@@ -166,7 +194,6 @@ TEST(RowKernels, EveryVariantAgreesOnTopKAndDense) {
         }
       }
     }
-  }
 }
 
 // Probabilities over 28 orders of magnitude: the relative error of exp and log shows where it would
@@ -193,7 +220,7 @@ TEST(RowKernels, ExpAndLogAreAccurateFarDown) {
       jsd += 0.3 * p[i] * std::log(p[i] / m) + 0.7 * u[i] * std::log(u[i] / m);
     }
     const RowResult got = kernels->dense({flat.data(), n, n, 0}, {logits.data(), n, 1.0f, -1},
-                                         {.type = Divergence::kJsd, .mix = 0.3f});
+                                         {.type = DivergenceType::kJsd, .mix = 0.3f});
     EXPECT_NEAR(got.kd, jsd, 2e-7 * jsd);
   }
 }

@@ -120,6 +120,8 @@ void refusals_scenario(parallel::Group& group) {
                 std::string(error->what()).find(part) != std::string::npos,
             part + ", but: " + (error ? error->what() : "accepted"));
   };
+
+  // Hidden states: numbers, rows of another place, a teacher with more ids.
   const auto hidden = std::get<TeacherHidden>(own_signal(hidden_signal(p), vocab));
   at::Tensor weight = hidden.weight.clone();
   if (second) weight[2][1] = NAN;
@@ -132,6 +134,8 @@ void refusals_scenario(parallel::Group& group) {
       TeacherHidden{hidden.hidden,
                     group.rank() + 1 == group.size() ? at::cat({weight, weight}) : hidden.weight,
                     {}});
+
+  // Full log-probabilities, top-k, options.
   auto full = std::get<TeacherFull>(own_signal(full_signal(p, 1), vocab));
   refused(ErrorCode::kMismatch, "as wide as",
           TeacherFull{second ? full.logps.narrow(1, 0, 2) : full.logps});
@@ -141,6 +145,7 @@ void refusals_scenario(parallel::Group& group) {
   if (second) top.ids[3][1] = 20;
   refused(ErrorCode::kMismatch, "row=3", top);
   refused(ErrorCode::kInvalidArgument, "temperature", top, {.temperature = second ? -1.0 : 1.0});
+
   distill_as(own, hidden, {}, vocab);
 }
 

@@ -194,6 +194,7 @@ void refusals_scenario(parallel::Group& group) {
               std::string(part) + ": " + (e ? e->what() : "nothing"));
     }
   };
+
   at::Tensor bad = p.targets.clone();
   if (group.rank() == 1) bad[4] = 20;
   refused("row=4", own, bad, vocab);
@@ -202,6 +203,7 @@ void refusals_scenario(parallel::Group& group) {
   parallel::VocabShard shifted = vocab;
   shifted.begin += group.rank();
   refused("weight's rows", own, p.targets, shifted);
+
   linear_cross_entropy(p.hidden, own, {}, p.targets, 0, vocab);
 }
 

@@ -184,6 +184,8 @@ TEST(Config, WritesChangesInTheStyleItRead) {
   EXPECT_EQ(json["rope_theta"], 10000.0);
   EXPECT_EQ(json["rope_scaling"]["rope_type"], "llama3");
   EXPECT_FALSE(json.contains("dtype") || json.contains("rope_parameters"));
+
+  // The style of transformers 5.
   config = read_model_config(golden_folder("qwen2"));
   config.torch_dtype = "bfloat16";
   config.rope.theta = 1e6;
@@ -193,23 +195,33 @@ TEST(Config, WritesChangesInTheStyleItRead) {
   EXPECT_FALSE(json.contains("torch_dtype") || json.contains("rope_theta"));
 }
 
+// A config that was not read from a file.
+ModelConfig fresh_config(Family family) {
+  ModelConfig config;
+  config.family = family;
+  config.vocab_size = 100;
+  config.hidden_size = 64;
+  config.intermediate_size = 96;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 16;
+  config.max_position_embeddings = 512;
+  config.rms_norm_eps = 1e-5;
+  config.tie_word_embeddings = true;
+  config.attention_bias = family == Family::kQwen2;
+  config.qk_norm = family == Family::kQwen3;
+  config.rope.theta = 1e6;
+  config.sliding_window =
+      family == Family::kMistral ? std::vector<int64_t>{32, 32} : std::vector<int64_t>{0, 0};
+  config.eos_token_ids = {3, 4};
+  config.bos_token_id = 1;
+  return config;
+}
+
 TEST(Config, AFreshConfigReadsBackTheSame) {
   for (Family family : {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3}) {
-    ModelConfig config;
-    config.family = family;
-    config.vocab_size = 100, config.hidden_size = 64, config.intermediate_size = 96,
-    config.num_hidden_layers = 2;
-    config.num_attention_heads = 4, config.num_key_value_heads = 2, config.head_dim = 16;
-    config.max_position_embeddings = 512;
-    config.rms_norm_eps = 1e-5;
-    config.tie_word_embeddings = true;
-    config.attention_bias = family == Family::kQwen2;
-    config.qk_norm = family == Family::kQwen3;
-    config.rope.theta = 1e6;
-    config.sliding_window =
-        family == Family::kMistral ? std::vector<int64_t>{32, 32} : std::vector<int64_t>{0, 0};
-    config.eos_token_ids = {3, 4};
-    config.bos_token_id = 1;
+    const ModelConfig config = fresh_config(family);
     const ModelConfig back = parse_model_config(write_model_config(config), "fresh");
     EXPECT_EQ(back.family, family);
     EXPECT_EQ(back.num_parameters(), config.num_parameters());

@@ -25,33 +25,44 @@ std::vector<float> normal(int64_t count, uint64_t seed) {
   return values;
 }
 
+// A sum of products in fp64, and the sum of their sizes, of which a tolerance is a share.
+struct Sum {
+  double value = 0;
+  double size = 1;
+};
+Sum dot(const float* a, const float* b, int64_t count) {
+  Sum sum;
+  for (int64_t k = 0; k < count; ++k) {
+    const double product = static_cast<double>(a[k]) * b[k];
+    sum.value += product;
+    sum.size += std::abs(product);
+  }
+  return sum;
+}
+
 TEST_P(Kernels, ProductsOfAnyShape) {
+  const int64_t columns = 23;
+  const int64_t begin = 3;  // of the columns that are computed
   for (const int64_t inner : {1, 7, 16, 33, 256, 700, 5000}) {
     for (const int64_t rows : {1, 2, 3, 5, 40}) {
-      const int64_t columns = 23, begin = 3;
-      const auto x = normal(rows * (inner + 2), 1), w = normal(columns * inner, 2),
-                 bias = normal(columns, 3);
+      const auto x = normal(rows * (inner + 2), 1);
+      const auto w = normal(columns * inner, 2);
+      const auto bias = normal(columns, 3);
+
+      // Written once, then added once more: twice the product.
       std::vector<float> y(static_cast<size_t>(rows * columns), 0.5f);
       for (const bool add : {false, true}) {
         kernels.product_float(x.data(), inner + 2, w.data(), inner, bias.data(), y.data(), columns,
                               rows, begin, columns, add);
       }
       for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t n = 0; n < columns; ++n) {
-          double expected = bias[static_cast<size_t>(n)], size = 1;
-          for (int64_t k = 0; k < inner; ++k) {
-            const double product =
-                static_cast<double>(x[static_cast<size_t>(r * (inner + 2) + k)]) *
-                w[static_cast<size_t>(n * inner + k)];
-            expected += product;
-            size += std::abs(product);
-          }
-          const float got = y[static_cast<size_t>(r * columns + n)];
-          if (n < begin) {
-            ASSERT_EQ(got, 0.5f);
-          } else {
-            ASSERT_NEAR(got, 2 * expected, 2e-6 * size) << inner << " " << rows;
-          }
+        for (int64_t n = 0; n < begin; ++n)
+          ASSERT_EQ(y[static_cast<size_t>(r * columns + n)], 0.5f);
+        for (int64_t n = begin; n < columns; ++n) {
+          const Sum sum = dot(x.data() + r * (inner + 2), w.data() + n * inner, inner);
+          ASSERT_NEAR(y[static_cast<size_t>(r * columns + n)],
+                      2 * (bias[static_cast<size_t>(n)] + sum.value), 2e-6 * sum.size)
+              << inner << " " << rows;
         }
       }
     }
@@ -59,9 +70,13 @@ TEST_P(Kernels, ProductsOfAnyShape) {
 }
 
 TEST_P(Kernels, ARowDoesNotDependOnTheOthers) {
-  const int64_t inner = 300, columns = 29, rows = 50;
-  const auto x = normal(rows * inner, 1), w = normal(columns * inner, 2);
-  std::vector<float> all(static_cast<size_t>(rows * columns)), one(static_cast<size_t>(columns));
+  const int64_t inner = 300;
+  const int64_t columns = 29;
+  const int64_t rows = 50;
+  const auto x = normal(rows * inner, 1);
+  const auto w = normal(columns * inner, 2);
+  std::vector<float> all(static_cast<size_t>(rows * columns));
+  std::vector<float> one(static_cast<size_t>(columns));
   kernels.product_float(x.data(), inner, w.data(), inner, nullptr, all.data(), columns, rows, 0,
                         columns, false);
   for (int64_t r = 0; r < rows; ++r) {
@@ -74,57 +89,103 @@ TEST_P(Kernels, ARowDoesNotDependOnTheOthers) {
   }
 }
 
-// Queries at positions [first, first + count) of one sequence whose blocks are out of order.
+// A sequence's keys and values in blocks out of order; what no token writes is NaN.
+struct PagedSequence {
+  PagedSequence(const std::vector<float>& k, const std::vector<float>& v, int64_t dim,
+                int64_t block_tokens)
+      : padded((dim + 15) / 16 * 16), block_stride(padded * block_tokens) {
+    const int64_t length = static_cast<int64_t>(k.size()) / dim;
+    const int64_t num_blocks = (length + block_tokens - 1) / block_tokens;
+    for (int64_t b = 0; b < num_blocks; ++b)
+      table.push_back(static_cast<int32_t>((b * 2 + 1) % num_blocks));
+    if (num_blocks % 2 == 0) std::iota(table.begin(), table.end(), 0);
+
+    // Keys lie by dimension, values by token.
+    keys.assign(static_cast<size_t>(num_blocks * block_stride), NAN);
+    values = keys;
+    for (int64_t t = 0; t < length; ++t) {
+      const int64_t at = table[static_cast<size_t>(t / block_tokens)] * block_stride;
+      const int64_t offset = t % block_tokens;
+      for (int64_t d = 0; d < dim; ++d) {
+        const auto from = static_cast<size_t>(t * dim + d);
+        keys[static_cast<size_t>(at + d * block_tokens + offset)] = k[from];
+        values[static_cast<size_t>(at + offset * padded + d)] = v[from];
+      }
+    }
+  }
+
+  int64_t padded;
+  int64_t block_stride;
+  std::vector<int32_t> table;
+  std::vector<float> keys;
+  std::vector<float> values;
+};
+
+// softmax(scale * q k^T) v over tokens [low, high), in fp64.
+std::vector<double> reference_attention(const float* q, const std::vector<float>& k,
+                                        const std::vector<float>& v, int64_t dim, int64_t low,
+                                        int64_t high, double scale) {
+  std::vector<double> mixed(static_cast<size_t>(dim), 0.0);
+  double total = 0;
+  for (int64_t t = low; t < high; ++t) {
+    const double weight = std::exp(scale * dot(q, k.data() + t * dim, dim).value);
+    total += weight;
+    for (int64_t d = 0; d < dim; ++d)
+      mixed[static_cast<size_t>(d)] += weight * v[static_cast<size_t>(t * dim + d)];
+  }
+  for (double& value : mixed)
+    value /= total;
+  return mixed;
+}
+
+// Queries at positions [first, length) of one sequence, three heads that share a kv head.
+void check_attention(const VectorKernels& kernels, int64_t dim, int64_t window, int64_t bt) {
+  const int64_t length = 75;
+  const int64_t first = 58;
+  const int64_t count = length - first;
+  const int64_t group = 3;
+  const auto q = normal(count * group * dim, 4);
+  const auto k = normal(length * dim, 5);
+  const auto v = normal(length * dim, 6);
+
+  // The kernel, over blocks.
+  const PagedSequence cache(k, v, dim, bt);
+  std::vector<float> out(q.size());
+  std::vector<float> scratch(static_cast<size_t>(attend_scratch(length, cache.padded)));
+  kernels.attend({.q = q.data(),
+                  .out = out.data(),
+                  .keys = cache.keys.data(),
+                  .values = cache.values.data(),
+                  .table = cache.table.data(),
+                  .scratch = scratch.data(),
+                  .q_stride = group * dim,
+                  .block_stride = cache.block_stride,
+                  .first_position = first,
+                  .num_queries = count,
+                  .group = group,
+                  .head_dim = dim,
+                  .padded_dim = cache.padded,
+                  .block_tokens = bt,
+                  .window = window,
+                  .scale = 0.3f});
+
+  // Each row against the reference.
+  for (int64_t r = 0; r < count * group; ++r) {
+    const int64_t position = first + r / group;
+    const int64_t low = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+    const auto expected =
+        reference_attention(q.data() + r * dim, k, v, dim, low, position + 1, 0.3);
+    for (int64_t d = 0; d < dim; ++d)
+      ASSERT_NEAR(out[static_cast<size_t>(r * dim + d)], expected[static_cast<size_t>(d)], 2e-5)
+          << dim << " " << window << " " << bt;
+  }
+}
+
 TEST_P(Kernels, AttentionOverBlocks) {
   for (const int64_t dim : {8, 16, 24, 64, 80}) {
     for (const int64_t window : {0, 9, 40}) {
-      for (const int64_t bt : {16, 32}) {
-        const int64_t length = 75, first = 58, count = length - first, group = 3,
-                      padded = (dim + 15) / 16 * 16;
-        const int64_t num_blocks = (length + bt - 1) / bt, block = padded * bt;
-        const auto q = normal(count * group * dim, 4), k = normal(length * dim, 5),
-                   v = normal(length * dim, 6);
-        std::vector<float> keys(static_cast<size_t>(num_blocks * block), NAN), values = keys;
-        std::vector<int32_t> table;
-        for (int64_t b = 0; b < num_blocks; ++b)
-          table.push_back(static_cast<int32_t>((b * 2 + 1) % num_blocks));
-        if (num_blocks % 2 == 0) std::iota(table.begin(), table.end(), 0);
-        for (int64_t t = 0; t < length; ++t) {
-          for (int64_t d = 0; d < dim; ++d) {
-            const int64_t at = table[static_cast<size_t>(t / bt)] * block;
-            keys[static_cast<size_t>(at + d * bt + t % bt)] = k[static_cast<size_t>(t * dim + d)];
-            values[static_cast<size_t>(at + (t % bt) * padded + d)] =
-                v[static_cast<size_t>(t * dim + d)];
-          }
-        }
-        std::vector<float> out(q.size()),
-            scratch(static_cast<size_t>(attend_scratch(length, padded)));
-        kernels.attend({q.data(), out.data(), keys.data(), values.data(), table.data(),
-                        scratch.data(), group * dim, block, first, count, group, dim, padded, bt,
-                        window, 0.3f});
-        for (int64_t r = 0; r < count * group; ++r) {
-          const int64_t position = first + r / group,
-                        low = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
-          std::vector<double> p;
-          double total = 0;
-          for (int64_t t = low; t <= position; ++t) {
-            double dot = 0;
-            for (int64_t d = 0; d < dim; ++d)
-              dot += static_cast<double>(q[static_cast<size_t>(r * dim + d)]) *
-                     k[static_cast<size_t>(t * dim + d)];
-            p.push_back(std::exp(0.3 * dot));
-            total += p.back();
-          }
-          for (int64_t d = 0; d < dim; ++d) {
-            double expected = 0;
-            for (int64_t t = low; t <= position; ++t)
-              expected +=
-                  p[static_cast<size_t>(t - low)] / total * v[static_cast<size_t>(t * dim + d)];
-            ASSERT_NEAR(out[static_cast<size_t>(r * dim + d)], expected, 2e-5)
-                << dim << " " << window << " " << bt;
-          }
-        }
-      }
+      for (const int64_t block_tokens : {16, 32})
+        check_attention(kernels, dim, window, block_tokens);
     }
   }
 }
@@ -142,7 +203,10 @@ TEST_P(Kernels, RaceIsTheGumbelMaximum) {
       for (int64_t i = 0; i < size; ++i) {
         const double score = std::log(static_cast<double>(weights[static_cast<size_t>(i)])) +
                              random_gumbel(5, 6, position, static_cast<uint64_t>(i));
-        if (score > best) best = score, winner = i;
+        if (score > best) {
+          best = score;
+          winner = i;
+        }
       }
       EXPECT_EQ(kernels.race(weights.data(), size, noise_key(5, 6, position)), winner);
     }
@@ -151,16 +215,20 @@ TEST_P(Kernels, RaceIsTheGumbelMaximum) {
 
 TEST(Matrices, ThreadsAndCompanyDoNotShow) {
   at::manual_seed(1);
-  const at::Tensor x = at::randn({33, 200}), a = at::randn({130, 200}), b = at::randn({7, 200}),
-                   bias = at::randn({130});
+  const at::Tensor x = at::randn({33, 200});
+  const at::Tensor a = at::randn({130, 200});
+  const at::Tensor b = at::randn({7, 200});
+  const at::Tensor bias = at::randn({130});
   WorkerPool pool(4);
   const Matrix first(a, bias), second(b, {});
-  at::Tensor y = at::zeros({33, 130}), z = at::zeros({33, 7});
+  at::Tensor y = at::zeros({33, 130});
+  at::Tensor z = at::zeros({33, 7});
   multiply(pool, x.const_data_ptr<float>(), 200, 33,
            {{&first, y.mutable_data_ptr<float>(), 130}, {&second, z.mutable_data_ptr<float>(), 7}});
   EXPECT_LT((y - at::linear(x, a, bias)).abs().max().item<double>(), 1e-4);
   EXPECT_LT((z - at::linear(x, b)).abs().max().item<double>(), 1e-4);
-  at::Tensor gate = at::zeros({33, 130}), scratch = at::zeros({33, 130});
+  at::Tensor gate = at::zeros({33, 130});
+  at::Tensor scratch = at::zeros({33, 130});
   multiply_gated(pool, x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}),
                  gate.mutable_data_ptr<float>(), scratch.mutable_data_ptr<float>(), 130);
   const at::Tensor g = at::linear(x, a, bias);
@@ -200,6 +268,8 @@ TEST(Blocks, CountsSharesAndForgets) {
   EXPECT_EQ(pool.used(), 4);
   first.computed = 60;
   pool.publish(first, ids);
+
+  // The full blocks of a published sequence have a second owner, and outlive both.
   CachedTokens second = pool.share(first);
   EXPECT_EQ(second.computed, 48);
   EXPECT_EQ(pool.used(), 4);
@@ -207,6 +277,8 @@ TEST(Blocks, CountsSharesAndForgets) {
   pool.release(first);
   EXPECT_EQ(pool.used(), 0);
   EXPECT_EQ(pool.cached(), 3);
+
+  // Sequences with the same beginning take them over, up to where the tokens differ.
   CachedTokens third;
   pool.match(third, {ids.begin(), ids.begin() + 48});  // the last token is to be computed
   EXPECT_EQ(third.computed, 32);
@@ -217,6 +289,8 @@ TEST(Blocks, CountsSharesAndForgets) {
   EXPECT_EQ(fourth.computed, 16);
   EXPECT_EQ(fourth.table[0], third.table[0]);
   pool.release(third);
+
+  // Cached contents go when their place is needed, and when they are forgotten.
   ASSERT_TRUE(pool.extend(fourth, 96));  // drives the cached contents out
   EXPECT_EQ(pool.available(), 0);
   pool.match(third, ids);

@@ -18,10 +18,13 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 // tokens cut off.
 std::vector<double> reference(std::vector<double> scores, const SamplingOptions& options,
                               const std::vector<int32_t>& seen) {
+  // Repetition penalty.
   for (const int32_t id : std::set<int32_t>(seen.begin(), seen.end())) {
     double& score = scores[static_cast<size_t>(id)];
     score = score < 0 ? score * options.repetition_penalty : score / options.repetition_penalty;
   }
+
+  // The whole order, most likely first, and the weights at the temperature.
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -30,20 +33,29 @@ std::vector<double> reference(std::vector<double> scores, const SamplingOptions&
   std::vector<double> weights;
   for (const double score : scores)
     weights.push_back(std::exp((score - largest) / options.temperature));
+  const auto mass = [&](size_t count) {
+    double total = 0;
+    for (size_t rank = 0; rank < count; ++rank)
+      total += weights[order[rank]];
+    return total;
+  };
+
+  // top_k, then top_p of what it leaves, then min_p.
   size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<size_t>(options.top_k))
                                   : scores.size();
-  double total = 0, before = 0;
-  for (size_t rank = 0; rank < kept; ++rank)
-    total += weights[order[rank]];
-  size_t in_mass = 0;
-  for (; in_mass < kept && before < options.top_p * total; ++in_mass)
-    before += weights[order[in_mass]];
-  if (options.top_p < 1) kept = std::max<size_t>(1, in_mass);
+  if (options.top_p < 1) {
+    const double wanted = options.top_p * mass(kept);
+    double before = 0;
+    size_t in_mass = 0;
+    for (; in_mass < kept && before < wanted; ++in_mass)
+      before += weights[order[in_mass]];
+    kept = std::max<size_t>(1, in_mass);
+  }
   while (weights[order[kept - 1]] < options.min_p)
     --kept;
-  total = 0;
-  for (size_t rank = 0; rank < kept; ++rank)
-    total += weights[order[rank]];
+
+  // Normalised over what is left.
+  const double total = mass(kept);
   std::vector<double> result(scores.size(), kNever);
   for (size_t rank = 0; rank < kept; ++rank)
     result[order[rank]] = std::log(weights[order[rank]] / total);
@@ -85,6 +97,8 @@ TEST(Sampler, FrequenciesPassAChiSquareTest) {
       ++counts[static_cast<size_t>(choice.token)];
       ASSERT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-5) << s;
     }
+
+    // Pearson's statistic; a token that was cut off must never be drawn.
     double statistic = 0;
     for (size_t i = 0; i < 12; ++i) {
       const double mean = kDraws * std::exp(expected[i]);
@@ -116,12 +130,16 @@ TEST(Sampler, LargeVocabularyFollowsTheDefinition) {
     const std::vector<int32_t> seen{5, 17};
     for (uint64_t position = 0; position < 40; ++position) {
       const Choice choice = choose_token(logits.data(), kSize, all[s], seen, 9, position, scratch);
+
       // The Gumbel maximum over base/random.h's noise.
       double best = kNever;
       int32_t winner = -1;
       for (size_t i = 0; i < kSize; ++i) {
         const double score = expected[i] + random_gumbel(all[s].seed, 9, position, i);
-        if (score > best) best = score, winner = static_cast<int32_t>(i);
+        if (score > best) {
+          best = score;
+          winner = static_cast<int32_t>(i);
+        }
       }
       EXPECT_EQ(choice.token, winner) << s << " " << position;
       EXPECT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-5) << s;
@@ -158,7 +176,8 @@ TEST(Sampler, DrawsOnlyIdsBelowNumIds) {
 
 TEST(Sampler, GreedyTakesTheFirstMaximumAndBadLogitsAreSeen) {
   std::vector<float> logits = some_logits(3000, 1, 7);
-  logits[1200] = logits[2100] = 9;
+  logits[1200] = 9;
+  logits[2100] = 9;
   SamplerScratch scratch;
   const Choice choice = choose_token(logits.data(), 3000, {.temperature = 0}, {}, 0, 0, scratch);
   EXPECT_EQ(choice.token, 1200);

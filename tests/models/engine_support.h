@@ -17,9 +17,13 @@ namespace retort::models {
 inline ModelConfig engine_config() {
   ModelConfig config;
   config.family = Family::kLlama;
-  config.vocab_size = 300, config.hidden_size = 64, config.intermediate_size = 100,
+  config.vocab_size = 300;
+  config.hidden_size = 64;
+  config.intermediate_size = 100;
   config.num_hidden_layers = 2;
-  config.num_attention_heads = 4, config.num_key_value_heads = 2, config.head_dim = 16;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 16;
   config.max_position_embeddings = 512;
   config.initializer_range = 0.15;
   config.sliding_window = {0, 0};
@@ -28,8 +32,10 @@ inline ModelConfig engine_config() {
 
 inline std::vector<int32_t> engine_tokens(size_t count, uint32_t state) {
   std::vector<int32_t> ids;
-  for (size_t i = 0; i < count; ++i)
-    ids.push_back(static_cast<int32_t>((state = state * 1664525u + 1013904223u) >> 8) % 300);
+  for (size_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    ids.push_back(static_cast<int32_t>(state >> 8) % 300);
+  }
   return ids;
 }
 

@@ -24,7 +24,8 @@ ModelConfig config_of(Family family, bool tied) {
   config.sliding_window.assign(5, 0);
   config.tie_word_embeddings = tied;
   config.attention_bias = family == Family::kQwen2;
-  config.attention_out_bias = config.mlp_bias = family == Family::kLlama;
+  config.attention_out_bias = family == Family::kLlama;
+  config.mlp_bias = family == Family::kLlama;
   config.qk_norm = family == Family::kQwen3;
   return config;
 }
@@ -74,11 +75,13 @@ TEST(MemoryEstimate, FollowsTheLayout) {
     return estimate_training_memory(
         config, {.layout = layout, .tokens = 512, .micro_batches = micro_batches});
   };
-  const TrainingMemory whole = of({}), zero = of({.dp = 2, .distributed_optimizer = true});
+  const TrainingMemory whole = of({});
+  const TrainingMemory zero = of({.dp = 2, .distributed_optimizer = true});
   EXPECT_EQ(zero.optimizer * 2, whole.optimizer);
   EXPECT_EQ(zero.gradients, whole.gradients);
   EXPECT_EQ(zero.activations, whole.activations);
-  const TrainingMemory split = of({.tp = 2}), sequence = of({.tp = 2, .sequence_parallel = true});
+  const TrainingMemory split = of({.tp = 2});
+  const TrainingMemory sequence = of({.tp = 2, .sequence_parallel = true});
   EXPECT_LT(split.layer_bytes, whole.layer_bytes);
   // half of the rows of norms and residuals
   EXPECT_EQ(split.layer_bytes - sequence.layer_bytes, 256 * (4 * 96 + 2) * 4);

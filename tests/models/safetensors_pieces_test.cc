@@ -141,8 +141,8 @@ TEST(SafetensorsPieces, OfFourProcessesGiveTheBytesOfOneWriter) {
 }
 
 TEST(SafetensorsPieces, AreConvertedToTheFilesDtypeInShardsToo) {
-  const NamedTensors tensors = converted(sample(), at::kFloat),
-                     expected = converted(tensors, at::kBFloat16);
+  const NamedTensors tensors = converted(sample(), at::kFloat);
+  const NamedTensors expected = converted(tensors, at::kBFloat16);
   for (uint64_t seed = 0; seed < 4; ++seed) {
     std::mt19937_64 random(seed);
     TemporaryFolder one, four;
@@ -236,8 +236,10 @@ TEST(SafetensorsPieces, OfOtherTensorsAreRefused) {
   const SafetensorsFiles files =
       SafetensorsFiles::one("t.safetensors", SafetensorsLayout({{"a", at::kFloat, {4, 6}}}));
   SafetensorsSliceWriter writer(folder.path(), files);
-  TensorPiece misshaped = whole_piece("a", numbers({6, 4}, at::kFloat)),
-              unknown = whole_piece("b", numbers({4, 6}, at::kFloat));
+  TensorPiece misshaped = whole_piece("a", numbers({6, 4}, at::kFloat));
+  TensorPiece unknown = whole_piece("b", numbers({4, 6}, at::kFloat));
+
+  // Of another shape, and of a tensor that is not there.
   for (const Error& e : {error_of([&] { reader.read_piece(misshaped); }),
                          error_of([&] { writer.write(misshaped); })}) {
     EXPECT_EQ(e.code(), ErrorCode::kMismatch) << e.what();
@@ -249,6 +251,8 @@ TEST(SafetensorsPieces, OfOtherTensorsAreRefused) {
     EXPECT_EQ(e.code(), ErrorCode::kMismatch) << e.what();
     EXPECT_NE(e.message().find("'b'"), std::string::npos) << e.what();
   }
+
+  // A piece that lies outside its tensor is the caller's bug.
   TensorPiece outside = whole_piece("a", numbers({4, 6}, at::kFloat));
   outside.offset = 1;
   EXPECT_DEATH(writer.write(outside), "a dimension 0");

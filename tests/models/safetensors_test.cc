@@ -158,6 +158,8 @@ TEST(Safetensors, ABrokenIndexIsCorrupt) {
       EXPECT_EQ(e.code(), ErrorCode::kCorrupt) << e.message();
     }
   };
+
+  // Its text.
   for (const char* content :
        {"", "[]", "{}", R"({"weight_map": {"a": 1}})",
         R"({"weight_map": {"a": "../x.safetensors"}})",
@@ -166,6 +168,8 @@ TEST(Safetensors, ABrokenIndexIsCorrupt) {
     write_file_atomically(index, content);
     expect_corrupt(content);
   }
+
+  // A shard that it names.
   write_file_atomically(index, good);
   EXPECT_NO_THROW(SafetensorsReader(folder.path()));
   std::filesystem::remove(folder.path() / "model-00002-of-00005.safetensors");

@@ -67,6 +67,8 @@ TEST_F(AdamWTest, TenStepsEqualTorch) {
     const std::vector<NamedParameter> parameters = make_parameters();
     GradBuckets buckets(parameters, world_.dp(), {});
     AdamW optimizer(parameters, run.options);
+
+    // The parameters after the first and after the last step.
     for (int step = 0; step < kSteps; ++step) {
       set_gradients(buckets, step);
       optimizer.step(buckets, learning_rate(step));
@@ -78,6 +80,8 @@ TEST_F(AdamWTest, TenStepsEqualTorch) {
             << run.name << " step " << step << " " << parameters[i].name;
     }
     EXPECT_EQ(optimizer.num_steps(), kSteps);
+
+    // Both moments after the last one.
     const std::vector<TensorPiece> state = optimizer.state();
     ASSERT_EQ(state.size(), 2 * parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -119,14 +123,15 @@ TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
 
 TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const std::vector<NamedParameter> first = make_parameters(dtype),
-                                      second = make_parameters(dtype);
+    const std::vector<NamedParameter> first = make_parameters(dtype);
+    const std::vector<NamedParameter> second = make_parameters(dtype);
     GradBuckets first_buckets(first, world_.dp(), {}), second_buckets(second, world_.dp(), {});
     AdamW a(first, {.weight_decay = 0.1});
     for (int step = 0; step < 4; ++step) {
       set_gradients(first_buckets, step);
       a.step(first_buckets, 1e-2);
     }
+
     std::map<std::string, at::Tensor> saved;
     for (const TensorPiece& piece : a.state())
       saved[piece.name] = piece.values.clone();
@@ -135,6 +140,8 @@ TEST_F(AdamWTest, StateContinuesWhereItWasSaved) {
       second[i].value.detach().copy_(first[i].value.detach());
     b.load_state(a.num_steps(), [&](const TensorPiece& wanted) { return saved.at(wanted.name); });
     EXPECT_EQ(b.num_steps(), 4);
+
+    // From here both do the same.
     for (int step = 4; step < kSteps; ++step) {
       set_gradients(first_buckets, step);
       set_gradients(second_buckets, step);
@@ -151,7 +158,8 @@ TEST_F(AdamWTest, PiecesSayWhatTheyArePartsOf) {
   parameters[0].shard = {.shape = {11, 3}, .dim = 0, .begin = 5};
   parameters[3].shard.counted = false;
   const AdamW optimizer(parameters, {});
-  const std::vector<TensorPiece> all = optimizer.state(), counted = optimizer.state(true);
+  const std::vector<TensorPiece> all = optimizer.state();
+  const std::vector<TensorPiece> counted = optimizer.state(true);
   ASSERT_EQ(all.size(), 8u);
   ASSERT_EQ(counted.size(), 6u);
   EXPECT_EQ(counted[5].name, "layer.q.bias.exp_avg_sq");
@@ -180,6 +188,7 @@ TEST_F(AdamWTest, LoadingNamesWhatDoesNotFitAndWritesNothing) {
       return wanted.name == name ? other : at::ones_like(wanted.values);
     };
   };
+
   EXPECT_NE(mismatch_of(1, all_but("layer.q.weight.exp_avg_sq", {}))
                 .find("'layer.q.weight.exp_avg_sq' is missing"),
             std::string::npos);
@@ -190,6 +199,8 @@ TEST_F(AdamWTest, LoadingNamesWhatDoesNotFitAndWritesNothing) {
                 .find("is Double[1]"),
             std::string::npos);
   EXPECT_NE(mismatch_of(-1, all_but("", {})).find("step is negative"), std::string::npos);
+
+  // Each attempt left the state as it was.
   EXPECT_EQ(optimizer.num_steps(), 0);
   for (const TensorPiece& piece : optimizer.state())
     EXPECT_TRUE(at::equal(piece.values, at::zeros_like(piece.values)));

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/sizes.h"
 #include "parallel/detail/device_backends.h"
 #include "parallel/detail/device_setup.h"
 #include "parallel/detail/device_watch.h"
@@ -41,7 +42,7 @@ TEST(ChooseDevice, RanksOfAHostCountThroughItsDevices) {
   const std::vector<int64_t> expected{0, 0, 1, 1, 2};
   for (int64_t r = 0; r < 5; ++r) {
     const DeviceChoice choice = choose_device(ranks, r, false);
-    EXPECT_EQ(choice.index, expected[static_cast<size_t>(r)]) << r;
+    EXPECT_EQ(choice.index, expected[to_size(r)]) << r;
     EXPECT_FALSE(choice.shared);
   }
 }
@@ -62,7 +63,7 @@ TEST(ChooseDevice, SharedWhereAllowedAndThenOnEveryRank) {
   const std::vector<int64_t> expected{0, 1, 0, 0};
   for (int64_t r = 0; r < 4; ++r) {
     const DeviceChoice choice = choose_device(ranks, r, true);
-    EXPECT_EQ(choice.index, expected[static_cast<size_t>(r)]) << r;
+    EXPECT_EQ(choice.index, expected[to_size(r)]) << r;
     EXPECT_TRUE(choice.shared) << "NCCL needs all ranks of a group or none";
   }
 }
@@ -104,13 +105,12 @@ TEST(TakeDevice, RanksAgreeThroughTheStore) {
     ranks.emplace_back([&, r] {
       DeviceModule module(std::make_unique<FakeBackends>());
       StoreClient store("127.0.0.1", server.port(), "run/student/0/", 60s);
-      choices[static_cast<size_t>(r)] =
-          detail::take_device(module, &store, r, 3, false, Deadline::after(60s));
+      choices[to_size(r)] = detail::take_device(module, &store, r, 3, false, Deadline::after(60s));
     });
   for (auto& rank : ranks)
     rank.join();
   for (int64_t r = 0; r < 3; ++r)
-    EXPECT_EQ(choices[static_cast<size_t>(r)].index, r);
+    EXPECT_EQ(choices[to_size(r)].index, r);
 }
 
 TEST(DeviceModule, AMissingFileSaysSo) {
@@ -176,8 +176,8 @@ struct Watched {
     }
     return std::nullopt;
   }
-  c10::intrusive_ptr<FakeBackend> dp_backend = c10::make_intrusive<FakeBackend>(),
-                                  tp_backend = c10::make_intrusive<FakeBackend>();
+  c10::intrusive_ptr<FakeBackend> dp_backend = c10::make_intrusive<FakeBackend>();
+  c10::intrusive_ptr<FakeBackend> tp_backend = c10::make_intrusive<FakeBackend>();
   DeviceWatch watch{1ms};
   std::shared_ptr<detail::WatchedGroup> dp, tp;
 };

@@ -83,7 +83,8 @@ TEST_F(GradBucketsTest, NormLeavesOutWhatIsNotCounted) {
 
 TEST_F(GradBucketsTest, AccumulatesMicroBatchesInFp32AndDropsGrad) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor w = leaf({3, 2}, dtype), unused = leaf({4}, dtype);
+    const at::Tensor w = leaf({3, 2}, dtype);
+    const at::Tensor unused = leaf({4}, dtype);
     GradBuckets buckets({{"w", w}, {"unused", unused}}, world_.dp(), {});
     at::Tensor expected = at::zeros({3, 2});
     for (int step = 0; step < 2; ++step) {
@@ -123,7 +124,8 @@ TEST_F(GradBucketsTest, ATiedWeightIsReducedOnceWithBothContributions) {
 }
 
 TEST_F(GradBucketsTest, NormIsOfAllElements) {
-  const at::Tensor a = leaf({300, 1000}), b = leaf({5});
+  const at::Tensor a = leaf({300, 1000});
+  const at::Tensor b = leaf({5});
   GradBuckets buckets({{"a", a}, {"b", b}}, world_.dp(), {});
   buckets.main_grad(0).copy_(a.detach().sin());
   buckets.main_grad(1).copy_(b.detach());
@@ -136,7 +138,7 @@ TEST_F(GradBucketsTest, NormIsOfAllElements) {
 TEST_F(GradBucketsTest, NamesParametersThatAreNotFinite) {
   GradBuckets buckets({{"a", leaf({2})}, {"b", leaf({20})}, {"c", leaf({2})}}, world_.dp(), {});
   EXPECT_TRUE(buckets.non_finite().empty());
-  // its square overflows fp32, it is finite all the same
+  // A value whose square overflows fp32 is finite all the same.
   buckets.main_grad(0).fill_(std::numeric_limits<float>::max());
   EXPECT_TRUE(buckets.non_finite().empty());
   buckets.main_grad(1)[17] = std::numeric_limits<float>::quiet_NaN();
@@ -144,10 +146,11 @@ TEST_F(GradBucketsTest, NamesParametersThatAreNotFinite) {
   EXPECT_EQ(buckets.non_finite(), (std::vector<std::string>{"b (norm nan)", "c (norm inf)"}));
 }
 
-// What devices run, on the CPU: the same sums, with infinities, NaNs and tensors without elements
-// in their places.
+// The operators that devices run give the same sums on the CPU, with infinities, NaNs and tensors
+// without elements in their places.
 TEST_F(GradBucketsTest, OperatorsGiveTheSumsOfDevices) {
-  const float inf = std::numeric_limits<float>::infinity(), max = std::numeric_limits<float>::max();
+  const float inf = std::numeric_limits<float>::infinity();
+  const float max = std::numeric_limits<float>::max();
   at::manual_seed(3);
   const at::Tensor flat = at::randn({100'003});
   const std::vector<at::Tensor> tensors{
@@ -156,8 +159,8 @@ TEST_F(GradBucketsTest, OperatorsGiveTheSumsOfDevices) {
       at::empty({0}),       at::tensor({max, max}),
       at::zeros({3}),       at::tensor({std::numeric_limits<float>::quiet_NaN(), inf}),
       at::empty({0})};
-  const std::vector<double> host = detail::sums_of_squares(tensors),
-                            got = detail::operator_sums_of_squares(tensors);
+  const std::vector<double> host = detail::sums_of_squares(tensors);
+  const std::vector<double> got = detail::operator_sums_of_squares(tensors);
   ASSERT_EQ(got.size(), tensors.size());
   for (const size_t i : {1u, 2u, 5u})
     EXPECT_NEAR(got[i] / host[i], 1.0, 1e-12) << i;
@@ -194,6 +197,8 @@ TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
               GradBuckets({{"w", w}, {"again", w}}, world_.dp(), {});
             }).find("'again' is listed twice"),
             std::string::npos);
+
+  // Parameters without memory, on two devices, or not there at all.
   const at::Tensor nowhere = at::zeros({2}, at::kMeta).requires_grad_(true);
   EXPECT_NE(refusal([&] {
               GradBuckets({{"m", nowhere}}, world_.dp(), {});
@@ -207,14 +212,16 @@ TEST_F(GradBucketsTest, RefusesParametersThatAreNoLeaves) {
               GradBuckets({{"none", {}}}, world_.dp(), {});
             }).find("'none' is not defined"),
             std::string::npos);
+
   // Groups that the shards need.
-  NamedParameter partial{"partial", w, {.copies = 2, .partial_gradient = true}},
-      tied{"tied", w, {.tied_stages = true}};
+  NamedParameter partial{"partial", w, {.copies = 2, .partial_gradient = true}};
+  NamedParameter tied{"tied", w, {.tied_stages = true}};
   EXPECT_NE(refusal([&] { GradBuckets({partial}, world_.dp(), {}); }).find("expected Options::tp"),
             std::string::npos);
   EXPECT_NE(
       refusal([&] { GradBuckets({tied}, world_.dp(), {}); }).find("expected Options::embedding"),
       std::string::npos);
+
   // The failed attempts left no hook behind.
   EXPECT_EQ(refusal([&] { GradBuckets({{"w", w}}, world_.dp(), {}); }), "");
   // Nor do buckets that are gone: backward leaves its gradient in w.grad() again.

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "base/sizes.h"
 #include "parallel/grad_buckets.h"
 #include "tests/parallel/rank_process.h"
 
@@ -74,6 +75,15 @@ void run_step(const Network& network, GradBuckets& buckets, int64_t rank) {
   buckets.finish();
 }
 
+// Collectives: two all-reduces.
+bool same_bits_on_all_ranks(Group& group, const at::Tensor& tensor) {
+  at::Tensor most = tensor.clone();
+  at::Tensor least = tensor.clone();
+  group.all_reduce(most, ReduceOp::kMax);
+  group.all_reduce(least, ReduceOp::kMin);
+  return at::equal(most, least);
+}
+
 }  // namespace
 
 void grad_sync_scenario() {
@@ -92,15 +102,13 @@ void grad_sync_scenario() {
         const double error = (got - expected[i]).norm().item<double>();
         require(error <= 1e-6 * expected[i].norm().item<double>(),
                 buckets.parameter(i).name + " is off by " + std::to_string(error));
-        at::Tensor most = got.clone(), least = got.clone();
-        world.dp().all_reduce(most, ReduceOp::kMax);
-        world.dp().all_reduce(least, ReduceOp::kMin);
-        require(at::equal(most, least),
+        require(same_bits_on_all_ranks(world.dp(), got),
                 buckets.parameter(i).name + " has the same bits on all ranks");
         runs.back().push_back(got.clone());
       }
     }
   }
+
   require(expected[4].norm().item<double>() > 0 && expected[5].norm().item<double>() == 0,
           "the cases it is meant to cover");
   for (const auto& run : runs)
@@ -124,6 +132,9 @@ void grad_order_scenario() {
     parameters.push_back({"w" + std::to_string(i), at::ones({100 + i}).requires_grad_(true)});
   GradBuckets buckets(parameters, world.dp(), {.bucket_bytes = 4});
   require(buckets.num_buckets() == 6, "a bucket for each parameter");
+
+  // Backward goes along a chain that begins with the last parameter on one rank, with the first on
+  // the other.
   buckets.begin_step();
   buckets.set_last_micro_batch(true);
   at::Tensor chain = at::ones({});
@@ -135,7 +146,7 @@ void grad_order_scenario() {
   buckets.finish();
   for (size_t i = 0; i < 6; ++i)
     require(at::equal(buckets.main_grad(i),
-                      at::full({100 + static_cast<int64_t>(i)}, 2.0f * static_cast<float>(i + 1))),
+                      at::full({100 + to_int64(i)}, 2.0f * static_cast<float>(i + 1))),
             buckets.parameter(i).name);
 }
 

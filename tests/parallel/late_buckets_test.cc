@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "base/sizes.h"
 #include "parallel/grad_buckets.h"
 #include "tests/parallel/sharded_scenarios.h"
 
@@ -26,7 +27,7 @@ at::Tensor gradient(int64_t rank, int64_t salt, int micro, int64_t numel) {
       .sin();
 }
 
-// Of all micro-batches.
+// The sum over all micro-batches.
 at::Tensor gradient(int64_t rank, int64_t salt, int64_t numel) {
   return gradient(rank, salt, 0, numel) + gradient(rank, salt, 1, numel);
 }
@@ -42,8 +43,7 @@ void run_step(const std::vector<NamedParameter>& parameters, GradBuckets& bucket
     at::Tensor loss = at::zeros({});
     for (size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor& value = parameters[i].value;
-      loss = loss +
-             (value * gradient(rank_of(i), static_cast<int64_t>(i), micro, value.numel())).sum();
+      loss = loss + (value * gradient(rank_of(i), to_int64(i), micro, value.numel())).sum();
     }
     loss.backward();
   }
@@ -56,6 +56,40 @@ void require_close(const at::Tensor& got, const at::Tensor& expected, const std:
           what + " is off by " + std::to_string(error));
 }
 
+constexpr size_t kSplit = 1;
+constexpr size_t kTwoCopies = 2;
+constexpr size_t kReplica = 3;
+
+std::vector<NamedParameter> parameters_of_four_ranks(int64_t rank) {
+  const ParameterShard two_copies{.shape = {20},
+                                  .begin = rank / 2 * 10,
+                                  .copies = 2,
+                                  .partial_gradient = true,
+                                  .counted = rank % 2 == 0};
+  return {{"norm", leaf(9), {.copies = 4, .partial_gradient = true, .counted = rank == 0}},
+          {"w", leaf(12)},
+          {"k", leaf(10), two_copies},
+          {"replica", leaf(6), {.copies = 4, .counted = rank == 0}},
+          {"norm2", leaf(9), {.copies = 4, .partial_gradient = true, .counted = rank == 0}}};
+}
+
+int64_t num_slices(size_t i) {
+  if (i == kSplit) return 4;
+  return i == kTwoCopies ? 2 : 1;
+}
+
+// What rank `rank`'s main_grad(i) should be: the sum over the ranks that have a part of the
+// gradient of the same slice.
+at::Tensor expected_gradient(size_t i, int64_t rank, int64_t numel) {
+  if (i == kReplica) return gradient(0, to_int64(i), numel);
+  at::Tensor sum = at::zeros({numel});
+  const int64_t ranks_of_a_slice = 4 / num_slices(i);
+  for (int64_t other = 0; other < 4; ++other)
+    if (other / ranks_of_a_slice == rank / ranks_of_a_slice)
+      sum += gradient(other, to_int64(i), numel);
+  return sum;
+}
+
 }  // namespace
 
 // Layout tp 4. Of the parameters w is split, k has two copies of each of two slices, norm four
@@ -64,19 +98,7 @@ void partial_copies_scenario() {
   World world(child_world_options());
   const int64_t rank = world.rank();
   for (const bool overlap : {true, false}) {
-    const std::vector<NamedParameter> parameters{
-        {"norm", leaf(9), {.copies = 4, .partial_gradient = true, .counted = rank == 0}},
-        {"w", leaf(12)},
-        {"k",
-         leaf(10),
-         {.shape = {20},
-          .begin = rank / 2 * 10,
-          .copies = 2,
-          .partial_gradient = true,
-          .counted = rank % 2 == 0}},
-        {"replica", leaf(6), {.copies = 4, .counted = rank == 0}},
-        {"norm2", leaf(9), {.copies = 4, .partial_gradient = true, .counted = rank == 0}}};
-    const auto rank_of = [&](size_t i) { return i == 3 ? int64_t{0} : rank; };
+    const std::vector<NamedParameter> parameters = parameters_of_four_ranks(rank);
     GradBuckets buckets(
         parameters, world.dp(),
         {.bucket_bytes = 40, .overlap = overlap, .tp = &world.tp(), .mp = &world.mp()});
@@ -85,33 +107,23 @@ void partial_copies_scenario() {
     require(buckets.place(1).bucket == 0 && buckets.place(3).bucket == 1 &&
                 buckets.place(0).bucket == 4,
             "and they come last");
+
     for (int step = 0; step < 2; ++step) {
-      run_step(parameters, buckets, rank_of);
+      run_step(parameters, buckets, [&](size_t i) { return i == kReplica ? int64_t{0} : rank; });
+
+      // Each gradient, and the sum of the squares of every slice of the model.
       double squares = 0;
       for (size_t i = 0; i < parameters.size(); ++i) {
-        const int64_t n = parameters[i].value.numel(), salt = static_cast<int64_t>(i);
-        // What every rank's main_grad should be.
-        std::vector<at::Tensor> whole;
-        for (int64_t r = 0; r < 4; ++r) {
-          at::Tensor sum = at::zeros({n});
-          for (int64_t other = 0; other < 4; ++other) {
-            const bool same_slice = i == 0 || i == 4 || (i == 2 && other / 2 == r / 2) ||
-                                    (i == 1 && other == r) || (i == 3 && other == 0);
-            if (same_slice) sum += gradient(i == 3 ? 0 : other, salt, n);
-          }
-          whole.push_back(sum);
-        }
-        require_close(buckets.main_grad(i), whole[static_cast<size_t>(rank)], parameters[i].name);
-        const int64_t slices = i == 1 ? 4 : i == 2 ? 2 : 1;
-        for (int64_t s = 0; s < slices; ++s)
-          squares += whole[static_cast<size_t>(s * 4 / slices)]
-                         .to(at::kDouble)
-                         .square()
-                         .sum()
-                         .item<double>();
+        const int64_t n = parameters[i].value.numel();
+        require_close(buckets.main_grad(i), expected_gradient(i, rank, n), parameters[i].name);
+        for (int64_t r = 0; r < 4; r += 4 / num_slices(i))
+          squares += expected_gradient(i, r, n).to(at::kDouble).square().sum().item<double>();
       }
+
+      // The norm counts each slice once.
       buckets.scale(0.5);
-      const double norm = buckets.norm(), expected = 0.5 * std::sqrt(squares);
+      const double norm = buckets.norm();
+      const double expected = 0.5 * std::sqrt(squares);
       require(std::abs(norm / expected - 1) < 1e-6,
               "norm " + std::to_string(norm) + " of " + std::to_string(expected));
       require(world.all().all_reduce(norm, ReduceOp::kMax) == norm &&
@@ -135,21 +147,25 @@ void tied_stages_scenario() {
         buckets.num_buckets() == 2 && buckets.num_late_buckets() == 1 && buckets.sharded() == shard,
         "buckets");
     run_step(parameters, buckets, [&](size_t) { return world.rank(); });
+
+    // All four ranks add to the embedding, the two of a stage to its layer.
     at::Tensor embed = at::zeros({11});
     std::vector<at::Tensor> layers{at::zeros({7}), at::zeros({7})};
     for (int64_t r = 0; r < 4; ++r) {
       embed += gradient(r, 0, 11);
-      layers[static_cast<size_t>(r / 2)] += gradient(r, 1, 7);
+      layers[to_size(r / 2)] += gradient(r, 1, 7);
     }
-    const at::Tensor expected[]{embed, layers[static_cast<size_t>(c.pp)]};
+
+    const at::Tensor expected[]{embed, layers[to_size(c.pp)]};
     for (size_t i = 0; i < 2; ++i) {
       const GradBuckets::Part part = buckets.part(i);
       if (part.size() > 0)
         require_close(buckets.main_grad_part(i), expected[i].slice(0, part.begin, part.end),
                       parameters[i].name);
     }
-    const double norm = buckets.norm(),
-                 whole = at::cat({embed, layers[0], layers[1]}).norm().item<double>();
+
+    const double norm = buckets.norm();
+    const double whole = at::cat({embed, layers[0], layers[1]}).norm().item<double>();
     require(std::abs(norm / whole - 1) < 1e-6,
             "norm " + std::to_string(norm) + " of " + std::to_string(whole));
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/sizes.h"
+
 namespace retort::parallel {
 namespace {
 
@@ -79,7 +81,7 @@ TEST(RankGroups, EveryRankStandsOnceInEachPartition) {
       previous_first = group.front();
       EXPECT_TRUE(std::ranges::is_sorted(group)) << axes;
       for (int rank : group)
-        ++seen[static_cast<size_t>(rank)];
+        ++seen[to_size(rank)];
     }
     EXPECT_EQ(seen, std::vector<int>(24, 1)) << axes;
   }

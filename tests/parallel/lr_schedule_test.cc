@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/sizes.h"
 #include "tests/parallel/goldens.h"
 
 namespace retort::parallel {
@@ -42,10 +43,9 @@ class LrScheduleParity : public ::testing::TestWithParam<Case> {};
 
 TEST_P(LrScheduleParity, EqualsTransformers) {
   const std::vector<double> expected = testing::Goldens().at(GetParam().golden);
-  ASSERT_EQ(static_cast<int64_t>(expected.size()), GetParam().schedule.max_steps + 1);
+  ASSERT_EQ(std::ssize(expected), GetParam().schedule.max_steps + 1);
   for (size_t step = 0; step < expected.size(); ++step)
-    EXPECT_NEAR(GetParam().schedule.at(static_cast<int64_t>(step)), expected[step], 1e-15)
-        << "step " << step;
+    EXPECT_NEAR(GetParam().schedule.at(to_int64(step)), expected[step], 1e-15) << "step " << step;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LrScheduleParity, ::testing::ValuesIn(cases()));

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 
+#include "base/sizes.h"
 #include "tests/parallel/rank_process.h"
 
 namespace retort::parallel::testing {
@@ -41,10 +42,14 @@ void check_reduce_scatter(Group& group, int64_t k, int salt) {
   for (int r = 1; r < n; ++r)
     expected = expected + uneven_values(r, n * k, salt);
   expected = expected.narrow(0, group.rank() * k, k);
-  at::Tensor in = uneven_values(group.rank(), n * k, salt), out = at::empty({k});
+
+  at::Tensor in = uneven_values(group.rank(), n * k, salt);
+  at::Tensor out = at::empty({k});
   group.reduce_scatter(out, in);
   require_equal(out, expected, "reduce_scatter sums in rank order");
   require_equal(in, uneven_values(group.rank(), n * k, salt), "reduce_scatter leaves its input");
+
+  // In place: the output is this rank's own part of the input.
   at::Tensor own = in.narrow(0, group.rank() * k, k);
   Work work = group.reduce_scatter_async(own, in);
   work.wait();
@@ -78,8 +83,8 @@ void check_all_gather_into(Group& group, at::ScalarType dtype) {
 // Every rank sends to the next one and has several messages on their way; with waiting sends this
 // ring would stand still.
 void check_ring(Group& group) {
-  const int next = (group.rank() + 1) % group.size(),
-            previous = (group.rank() + group.size() - 1) % group.size();
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
   constexpr int kMessages = 4;
   std::vector<at::Tensor> in;
   std::vector<Work> works;
@@ -92,16 +97,18 @@ void check_ring(Group& group) {
   for (Work& work : works)
     work.wait();
   for (int m = 0; m < kMessages; ++m)
-    require_equal(in[static_cast<size_t>(m)], uneven_values(previous, 50'000, m),
+    require_equal(in[to_size(m)], uneven_values(previous, 50'000, m),
                   "messages of one tag keep their order");
-  group.send_async(at::zeros({0}), next).wait();  // none
+  group.send_async(at::zeros({0}), next).wait();  // sends nothing
 }
 
 void check_refusals(Group& group) {
   const auto code = [](auto&& body) { return error_of(body).code(); };
-  at::Tensor k = at::zeros({4}), nk = at::zeros({4 * group.size()}),
-             wrong = at::zeros({4 * group.size() + 1});
-  at::Tensor half = nk.to(at::kBFloat16), half_part = k.to(at::kBFloat16);
+  at::Tensor k = at::zeros({4});
+  at::Tensor nk = at::zeros({4 * group.size()});
+  at::Tensor wrong = at::zeros({4 * group.size() + 1});
+  at::Tensor half = nk.to(at::kBFloat16);
+  at::Tensor half_part = k.to(at::kBFloat16);
   const int next = (group.rank() + 1) % group.size();
   require(code([&] { group.reduce_scatter(k, wrong); }) == ErrorCode::kInvalidArgument,
           "sizes of reduce_scatter");
@@ -119,17 +126,9 @@ void check_refusals(Group& group) {
           "from itself");
 }
 
-void exchange_scenario() {
-  World world(child_world_options());
-  Group& group = world.dp();
-  check_refusals(group);  // they leave the group usable
-  for (const int64_t k : {int64_t{1}, int64_t{1000}, int64_t{3001}})
-    check_reduce_scatter(group, k, 3);
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kBool})
-    check_all_gather_into(group, dtype);
-  check_ring(group);
-  // Several in flight at once, waited for in another order than launched, and a collective of Gloo
-  // between them.
+// Several exchanges in flight at once, waited for in another order than launched, and a collective
+// of Gloo between them.
+void check_exchanges_in_flight(Group& group) {
   const int n = group.size();
   std::vector<at::Tensor> in, out;
   std::vector<Work> works;
@@ -142,6 +141,7 @@ void exchange_scenario() {
     works.push_back(group.reduce_scatter_async(out[i], in[i]));
     if (i == 1) works.push_back(group.all_reduce_async(ones));
   }
+
   for (size_t i = works.size(); i-- > 0;)
     works[i].wait();
   require_equal(ones, at::full({9}, static_cast<float>(n)), "all_reduce between exchanges");
@@ -150,6 +150,19 @@ void exchange_scenario() {
     group.reduce_scatter(again, in[i]);
     require_equal(out[i], again, "exchanges in flight do not mix");
   }
+}
+
+void exchange_scenario() {
+  World world(child_world_options());
+  Group& group = world.dp();
+  check_refusals(group);  // they leave the group usable
+  for (const int64_t k : {int64_t{1}, int64_t{1000}, int64_t{3001}})
+    check_reduce_scatter(group, k, 3);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kBool})
+    check_all_gather_into(group, dtype);
+  check_ring(group);
+  check_exchanges_in_flight(group);
+
   at::Tensor none = at::zeros({0});
   group.reduce_scatter(none, none);
   group.all_gather_into(none, none);
@@ -164,7 +177,8 @@ TEST(Messages, ExchangesOfTwoAndThreeRanks) {
 
 TEST(Messages, OneRankExchangesWithItself) {
   World world({.role = "student"});
-  at::Tensor in = at::arange(5, at::kFloat), out = at::zeros({5});
+  at::Tensor in = at::arange(5, at::kFloat);
+  at::Tensor out = at::zeros({5});
   world.dp().reduce_scatter(out, in);
   EXPECT_TRUE(at::equal(out, in));
   out.zero_();
@@ -182,24 +196,25 @@ void check_group(Group& group, const std::string& name, const std::vector<int>& 
   int64_t sum = 0;
   for (const int r : ranks)
     sum += r;
-  require(group.all_reduce(int64_t{group.ranks()[static_cast<size_t>(group.rank())]}) == sum,
+  require(group.all_reduce(int64_t{group.ranks()[to_size(group.rank())]}) == sum,
           name + " reduces over them");
 }
 
 // Layout tp 2, pp 2.
 void tensor_and_pipeline_scenario() {
   World world(child_world_options());
-  const int tp = static_cast<int>(world.coordinate().tp);
+  const int tp = to_int(world.coordinate().tp);
   check_group(world.mp(), "mp", {0, 1, 2, 3});
   check_group(world.dp_pp(), "dp_pp", {tp, tp + 2});
   check_group(world.embedding(), "embedding", {tp, tp + 2});
-  check_group(world.dp(), "dp", {static_cast<int>(world.rank())});
+  check_group(world.dp(), "dp", {to_int(world.rank())});
 }
 
 // Layout pp 3, dp 2: the stage between is in no embedding group.
 void pipeline_and_data_scenario() {
   World world(child_world_options());
-  const int dp = static_cast<int>(world.coordinate().dp), me = static_cast<int>(world.rank());
+  const int dp = to_int(world.coordinate().dp);
+  const int me = to_int(world.rank());
   check_group(world.mp(), "mp", {dp, dp + 2, dp + 4});
   check_group(world.dp_pp(), "dp_pp", {0, 1, 2, 3, 4, 5});
   check_group(world.embedding(), "embedding",
@@ -217,7 +232,8 @@ TEST(Messages, GroupsOfAModelParallelWorld) {
 
 // Two worlds in each of two processes, used in opposite orders.
 void two_new_worlds_scenario() {
-  World::Options student = child_world_options(), teacher = child_world_options();
+  World::Options student = child_world_options();
+  World::Options teacher = child_world_options();
   teacher.role = "teacher";
   teacher.store_prefix = "run/teacher/0/";
   teacher.layout = {.pp = 2};
@@ -225,8 +241,11 @@ void two_new_worlds_scenario() {
   require(a.mp().size() == 2 && a.embedding().size() == 1 && b.mp().size() == 2 &&
               b.embedding().size() == 2,
           "groups");
-  at::Tensor in_a = uneven_values(static_cast<int>(a.rank()), 2000), out_a = at::empty({1000});
-  at::Tensor in_b = at::full({1000}, b.rank(), at::kFloat), out_b = at::empty({2000});
+
+  at::Tensor in_a = uneven_values(to_int(a.rank()), 2000);
+  at::Tensor out_a = at::empty({1000});
+  at::Tensor in_b = at::full({1000}, b.rank(), at::kFloat);
+  at::Tensor out_b = at::empty({2000});
   Work wa, wb;
   if (a.rank() == 0) {
     wa = a.mp().reduce_scatter_async(out_a, in_a);
@@ -235,6 +254,7 @@ void two_new_worlds_scenario() {
     wb = b.embedding().all_gather_into_async(out_b, in_b);
     wa = a.mp().reduce_scatter_async(out_a, in_a);
   }
+
   wa.wait();
   wb.wait();
   require_equal(out_a,
@@ -252,7 +272,8 @@ void stopped_exchange_scenario() {
   World world(child_world_options());
   world.all().barrier();
   if (world.rank() == 1) raise(SIGSTOP);
-  at::Tensor in = at::ones({600}), part = at::empty({300});
+  at::Tensor in = at::ones({600});
+  at::Tensor part = at::empty({300});
   const auto report = [](const Error& e) {
     say(std::string(to_string(e.code())));
     say(e.what());

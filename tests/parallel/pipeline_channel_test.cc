@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "base/sizes.h"
 #include "parallel/detail/pipeline_header.h"
 #include "tests/parallel/rank_process.h"
 
@@ -39,9 +40,10 @@ at::Tensor message_of(const PipelineAction& label, int64_t pass) {
   const auto draw = [&](int64_t below) {
     return static_cast<int64_t>(random() % static_cast<uint32_t>(below));
   };
-  const at::ScalarType dtype = kDtypes[static_cast<size_t>(draw(kDtypes.size()))];
-  const int64_t rows = draw(5) == 0 ? 0 : draw(draw(4) == 0 ? 60'000 : 20), columns = 1 + draw(9),
-                first = draw(100);
+  const at::ScalarType dtype = kDtypes[to_size(draw(kDtypes.size()))];
+  const int64_t rows = draw(5) == 0 ? 0 : draw(draw(4) == 0 ? 60'000 : 20);
+  const int64_t columns = 1 + draw(9);
+  const int64_t first = draw(100);
   const at::Tensor values = at::arange(first, first + rows * columns, at::kLong).remainder(101);
   if (draw(6) == 0) return values.to(dtype);                            // one dimension
   if (draw(6) == 0) return values.view({columns, rows}).to(dtype).t();  // not contiguous
@@ -111,7 +113,8 @@ INSTANTIATE_TEST_SUITE_P(PipelineChannel, PipelineTraffic, ::testing::Values(2, 
 void pipeline_kinds_scenario() {
   World world(child_world_options());
   PipelineChannel channel(world.pp());
-  const PipelineAction forward{Kind::kForward, 0, 1}, backward{Kind::kBackward, 0, 0};
+  const PipelineAction forward{Kind::kForward, 0, 1};
+  const PipelineAction backward{Kind::kBackward, 0, 0};
   if (world.rank() == 0) {
     channel.send(at::zeros({3, 4}), 1, forward);
     channel.send(at::zeros({5}), 1, backward);
@@ -138,6 +141,7 @@ void pipeline_bound_scenario() {
   StoreClient store(options.store_host, options.store_port, options.store_prefix, options.timeout);
   PipelineChannel channel(world.pp(), 2);
   const auto label = [](int64_t m) { return PipelineAction{Kind::kForward, 0, m}; };
+
   if (world.rank() == 0) {
     for (int64_t m = 0; m < 2; ++m)
       channel.send(at::full({1000, 10}, m), 1, label(m));
@@ -150,7 +154,7 @@ void pipeline_bound_scenario() {
     require(store.contains("taken"), "flush() waits for all receives");
     require(channel.in_flight() == 0, "none is on its way");
   } else {
-    hear();
+    hear();  // stage 0 has sent what it may
     ::usleep(300'000);
     store.set("taking", "");
     for (int64_t m = 0; m < 3; ++m) {
@@ -184,6 +188,8 @@ void pipeline_mismatch_scenario() {
     if (pp.rank() == 1) say(error_of([&] { receive(channel); }).what());
     pp.barrier();  // what was not taken is dropped afterwards
   };
+
+  // What the sender refuses is not sent.
   if (pp.rank() == 0) {
     PipelineChannel channel(pp);
     for (const at::Tensor& wrong :
@@ -200,6 +206,8 @@ void pipeline_mismatch_scenario() {
             "too few sends in flight");
     require(channel.in_flight() == 0, "nothing was sent");
   }
+
+  // What the receiver refuses: another label, other sizes.
   exchange({Kind::kForward, 1, 3}, [](PipelineChannel& c) { c.recv(0, {Kind::kForward, 1, 2}); });
   // The tensor of the message that was refused is still there: the other kind has other tags.
   exchange({Kind::kBackward, 0, 0}, [](PipelineChannel& c) {
@@ -213,9 +221,8 @@ TEST(PipelineChannel, AMessageThatIsNotTheExpectedOneIsAMismatch) {
   EXPECT_EQ(
       ranks[1].read_line(soon()),
       "expected the input of forward of chunk 1, micro-batch 2, but got that of forward of chunk "
-      "1, micro-batch 3; do all "
-      "stages have "
-      "the same schedule? [mismatch stage=1 from_stage=0 kind=forward chunk=1 micro_batch=2]");
+      "1, micro-batch 3; do all stages have the same schedule? "
+      "[mismatch stage=1 from_stage=0 kind=forward chunk=1 micro_batch=2]");
   EXPECT_EQ(ranks[1].read_line(soon()),
             "expected Float[3, 5] from the other stage, but got Float[3, 4]; do all stages have "
             "the same batch and model? "
@@ -270,7 +277,7 @@ TEST(PipelineChannel, NeighboursOfAKilledStageGetANamedError) {
       spawn_ranks(store, {.scenario = "pipeline_killed", .layout = {.pp = 3}, .timeout = 20s}, 3);
   EXPECT_EQ(ranks[1].wait(soon()), 128 + SIGKILL);
   for (int stage : {0, 2}) {
-    ChildProcess& survivor = ranks[static_cast<size_t>(stage)];
+    ChildProcess& survivor = ranks[to_size(stage)];
     const std::string code = survivor.read_line(soon());
     EXPECT_TRUE(code == "collective" || code == "timeout") << code;
     expect_named(survivor.read_line(soon()), stage);
@@ -283,9 +290,10 @@ TEST(PipelineChannel, AStoppedStageIsATimeoutOfItsNeighbours) {
   auto ranks =
       spawn_ranks(store, {.scenario = "pipeline_stopped", .layout = {.pp = 3}, .timeout = 8s}, 3);
   for (int stage : {0, 2}) {
-    EXPECT_EQ(ranks[static_cast<size_t>(stage)].read_line(soon()), "timeout");
-    expect_named(ranks[static_cast<size_t>(stage)].read_line(soon()), stage);
-    EXPECT_EQ(ranks[static_cast<size_t>(stage)].wait(soon()), 0);
+    ChildProcess& survivor = ranks[to_size(stage)];
+    EXPECT_EQ(survivor.read_line(soon()), "timeout");
+    expect_named(survivor.read_line(soon()), stage);
+    EXPECT_EQ(survivor.wait(soon()), 0);
   }
 }
 
@@ -298,6 +306,8 @@ TEST(PipelineHeader, SaysWhatIsSentAndRefusesTheRest) {
       EXPECT_EQ(header.dtype, dtype);
       EXPECT_EQ(header.sizes, sizes);
     }
+
+  // A good header with one word changed.
   const auto good = detail::encode({label, at::kFloat, {3, 2}});
   const auto code_with = [&](size_t word, int64_t value) -> std::string {
     auto words = good;
@@ -309,6 +319,7 @@ TEST(PipelineHeader, SaysWhatIsSentAndRefusesTheRest) {
     }
     return "";
   };
+
   EXPECT_EQ(code_with(0, good[0] + 1), "mismatch") << "another version";
   EXPECT_EQ(code_with(0, 0), "corrupt") << "not a header";
   EXPECT_EQ(code_with(1, 2), "corrupt") << "kind";

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/sizes.h"
 #include "tests/parallel/pipeline_simulation.h"
 
 namespace retort::parallel::testing {
@@ -59,7 +60,7 @@ TEST(PipelineSchedule, OneForwardOneBackwardAsWrittenByHand) {
   };
   for (int64_t stage = 0; stage < 4; ++stage)
     EXPECT_EQ(print(pipeline_schedule({.pp = 4, .stage = stage, .micro_batches = 8})),
-              print(parse(expected[static_cast<size_t>(stage)])));
+              print(parse(expected[to_size(stage)])));
   EXPECT_EQ(print(pipeline_schedule({.pp = 4, .stage = 0, .micro_batches = 2})),
             print(parse("F0 F1 B0 B1")))
       << "fewer than the warm-up";
@@ -83,10 +84,10 @@ TEST(PipelineSchedule, InterleavedAsWrittenByHand) {
   for (int64_t stage = 0; stage < 2; ++stage) {
     EXPECT_EQ(
         print(pipeline_schedule({.pp = 2, .stage = stage, .virtual_pp = 2, .micro_batches = 4})),
-        print(parse(complete[static_cast<size_t>(stage)])));
+        print(parse(complete[to_size(stage)])));
     EXPECT_EQ(
         print(pipeline_schedule({.pp = 2, .stage = stage, .virtual_pp = 2, .micro_batches = 3})),
-        print(parse(incomplete[static_cast<size_t>(stage)])));
+        print(parse(incomplete[to_size(stage)])));
   }
 }
 
@@ -111,7 +112,8 @@ TEST(PipelineSchedule, HoldsAsManyActivationsAsStated) {
     const PipelineRun run = simulate(c, all_stages(c));
     const int64_t total = c.virtual_pp * c.micro_batches;
     for (int64_t stage = 0; stage < c.pp; ++stage) {
-      const int64_t live = run.peak_live[static_cast<size_t>(stage)], behind = c.pp - stage - 1;
+      const int64_t live = run.peak_live[to_size(stage)];
+      const int64_t behind = c.pp - stage - 1;
       if (c.virtual_pp == 1) {
         EXPECT_EQ(live, std::min(c.pp - stage, c.micro_batches));
       } else {
@@ -142,8 +144,11 @@ TEST(PipelineSchedule, WrongListsAreCaught) {
   const auto problem_with = [&](const std::string& stage0, const std::string& stage1) {
     return first_problem(simulate(c, {parse(stage0), parse(stage1)}));
   };
-  const std::string good0 = "F0 F1 B0 F2 B1 B2", good1 = "F0 B0 F1 B1 F2 B2";
+  const std::string good0 = "F0 F1 B0 F2 B1 B2";
+  const std::string good1 = "F0 B0 F1 B1 F2 B2";
   EXPECT_EQ(problem_with(good0, good1), "");
+
+  // Lists that are wrong by themselves, and lists that do not fit each other.
   EXPECT_EQ(problem_with("F0 F1 B0 F2 B1", good1),
             "stage 0: backward of chunk 0, micro-batch 2 is missing");
   EXPECT_EQ(problem_with(good0, "F0 B0 F1 B1 F1 F2 B2"),
@@ -155,22 +160,20 @@ TEST(PipelineSchedule, WrongListsAreCaught) {
   EXPECT_EQ(problem_with(good0, "F1 B1 F0 B0 F2 B2"),
             "stage 1 expects the input of forward of chunk 0, micro-batch 1 and gets that of "
             "forward of chunk 0, micro-batch 0");
+
   // Without warm-up the stages take turns, which works; a stage that waits for all forwards of
   // another that waits for a backward does not.
   EXPECT_EQ(problem_with("F0 B0 F1 B1 F2 B2", good1), "");
   EXPECT_EQ(problem_with("F0 B0 F1 B1 F2 B2", "F0 F1 F2 B0 B1 B2"),
             "deadlock: stage 0 waits for the input of backward of chunk 0, micro-batch 0; stage 1 "
-            "waits for the input of forward "
-            "of chunk 0, "
-            "micro-batch 1");
+            "waits for the input of forward of chunk 0, micro-batch 1");
+
   // The right lists with sends that wait for their receivers.
   PipelineCase waiting = c;
   waiting.sends_in_flight = 0;
   EXPECT_EQ(first_problem(simulate(waiting, right)),
             "deadlock: stage 0 waits until its forward of chunk 0, micro-batch 1 is taken; stage 1 "
-            "waits until its backward of "
-            "chunk 0, "
-            "micro-batch 0 is taken");
+            "waits until its backward of chunk 0, micro-batch 0 is taken");
   const PipelineCase one_less{
       .pp = 2, .virtual_pp = 2, .micro_batches = 4, .sends_in_flight = kMinimumSendsInFlight - 1};
   EXPECT_NE(first_problem(simulate(one_less, all_stages(one_less))).find("deadlock"),

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/sizes.h"
+
 namespace retort::parallel::testing {
 namespace {
 
@@ -28,6 +30,8 @@ void check_list(const PipelineCase& c, int64_t stage, const std::vector<Pipeline
     run.problems.push_back("stage " + std::to_string(stage) + ": " + to_string(action) + " " +
                            what);
   };
+
+  // Each action for itself, and how many passes are open at once.
   for (const PipelineAction& action : actions) {
     const std::pair<int64_t, int64_t> key{action.chunk, action.micro_batch};
     if (action.chunk < 0 || action.chunk >= c.virtual_pp || action.micro_batch < 0 ||
@@ -37,9 +41,10 @@ void check_list(const PipelineCase& c, int64_t stage, const std::vector<Pipeline
       problem(action, "comes twice");
     else if (action.kind == Kind::kBackward && !forwards.contains(key))
       problem(action, "comes before its forward");
-    peak = std::max(peak,
-                    static_cast<int64_t>(forwards.size()) - static_cast<int64_t>(backwards.size()));
+    peak = std::max<int64_t>(peak, std::ssize(forwards) - std::ssize(backwards));
   }
+
+  // What never came.
   for (int64_t chunk = 0; chunk < c.virtual_pp; ++chunk)
     for (int64_t m = 0; m < c.micro_batches; ++m) {
       if (!forwards.contains({chunk, m})) problem({Kind::kForward, chunk, m}, "is missing");
@@ -89,13 +94,15 @@ class Simulation {
     bool sending = false;  // its last action's message exceeds what may be in flight
     std::deque<std::shared_ptr<Message>> in_flight;
   };
-  Stage& at(int64_t stage) { return stages_[static_cast<size_t>(stage)]; }
+  Stage& at(int64_t stage) { return stages_[to_size(stage)]; }
 
   // Does the next thing of a stage; false when it must wait or is done.
   bool advance(int64_t s) {
     Stage& stage = at(s);
     if (stage.sending) return finish_send(stage);
     if (stage.next == stage.list->size()) return false;
+
+    // It waits for its input; time goes on to when that was sent.
     const PipelineAction& action = (*stage.list)[stage.next];
     if (const auto input = pipeline_input(action, s, c_.pp, c_.virtual_pp)) {
       auto& wire = wires_[{input->stage, s, action.kind}];
@@ -109,11 +116,13 @@ class Simulation {
                                 to_string(message.label));
       wire.pop_front();
     }
+
     const double start = stage.now;
     stage.now += (action.kind == Kind::kForward ? c_.forward_time : c_.backward_time) /
                  static_cast<double>(c_.virtual_pp);
-    run_.steps[static_cast<size_t>(s)].push_back({action, start, stage.now});
+    run_.steps[to_size(s)].push_back({action, start, stage.now});
     ++stage.next;
+
     if (const auto output = pipeline_output(action, s, c_.pp, c_.virtual_pp)) {
       auto message = std::make_shared<Message>(Message{output->label, stage.now});
       wires_[{s, output->stage, action.kind}].push_back(message);
@@ -124,7 +133,7 @@ class Simulation {
   }
 
   bool finish_send(Stage& stage) {
-    while (static_cast<int64_t>(stage.in_flight.size()) > c_.sends_in_flight) {
+    while (std::ssize(stage.in_flight) > c_.sends_in_flight) {
       const Message& oldest = *stage.in_flight.front();
       if (oldest.taken < 0) return false;
       stage.now = std::max(stage.now, oldest.taken);
@@ -165,7 +174,7 @@ PipelineRun simulate(const PipelineCase& c,
                      const std::vector<std::vector<PipelineAction>>& stages) {
   PipelineRun run;
   for (int64_t stage = 0; stage < c.pp; ++stage)
-    check_list(c, stage, stages[static_cast<size_t>(stage)], run);
+    check_list(c, stage, stages[to_size(stage)], run);
   Simulation(c, stages, run).run();
   return run;
 }

@@ -1,6 +1,6 @@
 // A pipeline without processes: every stage runs its list of actions, receives in its order, and
-// sends without waiting until too many of its messages are on their way. Says what is wrong with
-// the lists, what they hold in memory and how long they take.
+// sends without waiting until too many of its messages are on their way. The result says what is
+// wrong with the lists, what they hold in memory and how long they take.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,23 @@
 namespace retort::parallel::testing {
 
 struct PipelineCase {
-  int64_t pp = 1, virtual_pp = 1, micro_batches = 1;
+  int64_t pp = 1;
+  int64_t virtual_pp = 1;
+  int64_t micro_batches = 1;
   // Messages of one stage that may wait for their receivers; a stage with more waits for its
   // oldest. 0: a send waits for its receiver.
   int64_t sends_in_flight = kMinimumSendsInFlight;
   bool forward_only = false;
   // Time of a whole stage; a chunk takes 1 / virtual_pp of it. Messages take none.
-  double forward_time = 1, backward_time = 2;
+  double forward_time = 1;
+  double backward_time = 2;
 };
 
 struct PipelineRun {
   struct Step {
     PipelineAction action;
-    double start = 0, end = 0;
+    double start = 0;
+    double end = 0;
   };
   std::vector<std::string> problems;     // empty: the lists are right
   std::vector<std::vector<Step>> steps;  // by stage

@@ -81,7 +81,8 @@ struct Training {
 };
 
 double relative_error(const at::Tensor& got, const at::Tensor& expected) {
-  const at::Tensor a = got.detach().to(at::kDouble), b = expected.detach().to(at::kDouble);
+  const at::Tensor a = got.detach().to(at::kDouble);
+  const at::Tensor b = expected.detach().to(at::kDouble);
   return (a - b).norm().item<double>() / b.norm().item<double>();
 }
 
@@ -92,7 +93,8 @@ std::map<std::string, at::Tensor> assembled_state(const AdamW& optimizer, Group&
   std::map<std::string, at::Tensor> result;
   const std::vector<TensorPiece> mine = optimizer.state(true);
   for (const TensorPiece& piece : names) {
-    at::Tensor whole = at::zeros({piece.values.numel()}), count = at::zeros({piece.values.numel()});
+    at::Tensor whole = at::zeros({piece.values.numel()});
+    at::Tensor count = at::zeros({piece.values.numel()});
     for (const TensorPiece& m : mine) {
       if (m.name != piece.name) continue;
       require(m.shape == piece.shape && m.slice_shape == piece.slice_shape,
@@ -133,10 +135,11 @@ void sharded_optimizer_scenario() {
         sharded(world, true, c.dtype, c.norm_dtype);
     require(!plain.buckets.sharded() && sharded.buckets.sharded(), "sharded");
     for (int number = 0; number < kSteps; ++number) {
-      const double norm = plain.step(world.rank(), number),
-                   sharded_norm = sharded.step(world.rank(), number);
+      const double norm = plain.step(world.rank(), number);
+      const double sharded_norm = sharded.step(world.rank(), number);
       require(std::abs(sharded_norm / norm - 1) < 1e-7, "norm");
       require(sharded.gather.pending() && !plain.gather.pending(), "the gather is in flight");
+
       sharded.gather.wait(0, 1);
       for (size_t i = 0; i < plain.parameters.size(); ++i) {
         sharded.gather.wait(i, i + 1);
@@ -147,6 +150,8 @@ void sharded_optimizer_scenario() {
             "still a leaf");
       }
     }
+
+    // The parts of the state on all ranks are the plain one.
     const std::vector<TensorPiece> expected = plain.optimizer.state();
     const auto got = assembled_state(sharded.optimizer, world.dp(), expected);
     for (const TensorPiece& piece : expected) {
@@ -162,7 +167,8 @@ void sharded_state_scenario() {
   const int64_t ranks = world.dp().size();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Training plain(world, false, dtype, dtype), sharded(world, true, dtype, dtype);
-    const int64_t bytes_each = dtype == at::kFloat ? 8 : 12, numel = 63 + 15 + 5 + 1 + 16 + 2;
+    const int64_t bytes_each = dtype == at::kFloat ? 8 : 12;
+    const int64_t numel = 63 + 15 + 5 + 1 + 16 + 2;
     require(plain.optimizer.state_bytes() == bytes_each * numel, "bytes of all");
     require(world.dp().all_reduce(sharded.optimizer.state_bytes()) == bytes_each * numel,
             "the parts together");
@@ -202,7 +208,7 @@ void sharded_state_scenario() {
     sharded.buckets.finish();
     require(std::isnan(sharded.buckets.norm()), "the norm is not a number on all ranks");
     const auto names = sharded.buckets.non_finite();
-    require(world.dp().all_reduce(static_cast<int64_t>(names.size())) == 1, "one rank names it");
+    require(world.dp().all_reduce(int64_t{std::ssize(names)}) == 1, "one rank names it");
     if (!names.empty()) require(names[0] == "norm (norm nan)", names[0]);
   }
 }

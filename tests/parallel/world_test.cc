@@ -9,6 +9,7 @@
 #include <csignal>
 #include <thread>
 
+#include "base/sizes.h"
 #include "tests/parallel/rank_process.h"
 
 namespace retort::parallel::testing {
@@ -25,10 +26,13 @@ void require_equal(const at::Tensor& a, const at::Tensor& b, const std::string& 
 }
 
 void check_reductions(Group& group) {
-  int64_t sum = 0, least = group.ranks().front(), most = group.ranks().back();
+  int64_t sum = 0;
+  int64_t least = group.ranks().front();
+  int64_t most = group.ranks().back();
   for (int r : group.ranks())
     sum += r;
-  const int me = group.ranks()[static_cast<size_t>(group.rank())];
+  const int me = group.ranks()[to_size(group.rank())];
+
   for (const at::ScalarType dtype :
        {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kBFloat16, at::kHalf}) {
     const auto all = [&](int64_t value) { return at::full({3, 2}, value, dtype); };
@@ -44,6 +48,7 @@ void check_reductions(Group& group) {
     work.wait();
     require_equal(t, all(least), group.name() + " min");
   }
+
   require(group.all_reduce(int64_t{me}, ReduceOp::kSum) == sum, "int64 sum");
   require(group.all_reduce(0.5 * me, ReduceOp::kMax) == 0.5 * static_cast<double>(most),
           "double max");
@@ -51,7 +56,7 @@ void check_reductions(Group& group) {
   group.all_reduce(empty);
 }
 
-void check_moves(Group& group) {
+void check_broadcasts(Group& group) {
   for (int root = 0; root < group.size(); ++root) {
     at::Tensor t = at::full({2, 3}, group.rank() == root ? 7 + root : 0, at::kInt);
     group.broadcast(t, root);
@@ -59,11 +64,14 @@ void check_moves(Group& group) {
     at::Tensor flag = at::full({2}, group.rank() == root, at::kBool);
     group.broadcast(flag, root);
     require_equal(flag, at::ones({2}, at::kBool), "bool broadcast");
-    const std::string text = "from " + std::string(static_cast<size_t>(root) * 1000, 'x');
+    const std::string text = "from " + std::string(to_size(root) * 1000, 'x');
     require(group.broadcast(group.rank() == root ? text : "", root) == text, "string broadcast");
     require(group.broadcast(group.rank() == root ? "" : "ignored", root).empty(),
             "empty string broadcast");
   }
+}
+
+void check_all_gathers(Group& group) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kBool, at::kLong}) {
     const at::Tensor mine = at::full({2, 2}, group.rank() % 2, dtype);
     const at::Tensor gathered = group.all_gather(mine.t());
@@ -71,27 +79,29 @@ void check_moves(Group& group) {
     for (int r = 0; r < group.size(); ++r)
       require_equal(gathered[r], at::full({2, 2}, r % 2, dtype), "all_gather");
   }
-  if (group.size() > 1) {
-    // Around the ring, two messages with their tags. A send waits for its receiver, so one rank
-    // receives first.
-    const int next = (group.rank() + 1) % group.size(),
-              previous = (group.rank() + group.size() - 1) % group.size();
-    const auto pass = [&] {
-      group.send(at::full({4}, group.rank(), at::kBFloat16), next, 1);
-      group.send(at::full({4}, -group.rank(), at::kBFloat16), next, 2);
-    };
-    at::Tensor first = at::empty({4}, at::kBFloat16), second = at::empty({4}, at::kBFloat16);
-    const auto take = [&] {
-      group.recv(first, previous, 1);
-      group.recv(second, previous, 2);
-    };
-    if (group.rank() == 0) pass();
-    take();
-    if (group.rank() != 0) pass();
-    require_equal(first, at::full({4}, previous, at::kBFloat16), "recv tag 1");
-    require_equal(second, at::full({4}, -previous, at::kBFloat16), "recv tag 2");
-  }
-  group.barrier();
+}
+
+// Around the ring, two messages with their tags. A send waits for its receiver, so only rank 0
+// sends before it receives.
+void check_messages(Group& group) {
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
+  const auto pass = [&] {
+    group.send(at::full({4}, group.rank(), at::kBFloat16), next, 1);
+    group.send(at::full({4}, -group.rank(), at::kBFloat16), next, 2);
+  };
+  at::Tensor first = at::empty({4}, at::kBFloat16);
+  at::Tensor second = at::empty({4}, at::kBFloat16);
+  const auto take = [&] {
+    group.recv(first, previous, 1);
+    group.recv(second, previous, 2);
+  };
+
+  if (group.rank() == 0) pass();
+  take();
+  if (group.rank() != 0) pass();
+  require_equal(first, at::full({4}, previous, at::kBFloat16), "recv tag 1");
+  require_equal(second, at::full({4}, -previous, at::kBFloat16), "recv tag 2");
 }
 
 }  // namespace
@@ -99,20 +109,25 @@ void check_moves(Group& group) {
 void collectives_scenario() {
   World world(child_world_options());
   const Coordinate c = world.coordinate();
-  const int tp = static_cast<int>(c.tp), dp = static_cast<int>(c.dp);
+  const int tp = to_int(c.tp);
+  const int dp = to_int(c.dp);
   require(
       world.all().ranks() == std::vector<int>{0, 1, 2, 3} && world.all().name() == "student.all",
       "all");
   require(world.tp().ranks() == std::vector<int>{2 * dp, 2 * dp + 1} && world.tp().rank() == tp,
           "tp");
   require(world.dp().ranks() == std::vector<int>{tp, tp + 2} && world.dp().rank() == dp, "dp");
-  require(world.pp().ranks() == std::vector<int>{static_cast<int>(world.rank())} &&
-              world.pp().size() == 1,
+  require(world.pp().ranks() == std::vector<int>{to_int(world.rank())} && world.pp().size() == 1,
           "pp");
+
   for (Group* group : {&world.all(), &world.tp(), &world.dp(), &world.pp()}) {
     check_reductions(*group);
-    check_moves(*group);
+    check_broadcasts(*group);
+    check_all_gathers(*group);
+    if (group->size() > 1) check_messages(*group);
+    group->barrier();
   }
+
   // What is refused leaves the group usable.
   at::Tensor t = at::zeros({2, 3});
   at::Tensor transposed = t.t();
@@ -136,7 +151,8 @@ TEST(World, FourRanksRunEveryCollectiveOnEveryGroup) {
 // The two processes use their two worlds in opposite orders; were they one world, the operations
 // would meet.
 void two_worlds_scenario() {
-  World::Options student = child_world_options(), teacher = child_world_options();
+  World::Options student = child_world_options();
+  World::Options teacher = child_world_options();
   teacher.role = "teacher";
   teacher.store_prefix = "run/teacher/0/";
   teacher.layout = {.dp = 2};
@@ -144,8 +160,9 @@ void two_worlds_scenario() {
   auto b = std::make_unique<World>(teacher);
   require(a->tp().size() == 2 && a->dp().size() == 1 && b->tp().size() == 1 && b->dp().size() == 2,
           "layouts");
-  at::Tensor in_a = at::full({100}, 1.0 + static_cast<double>(a->rank())),
-             in_b = at::full({7}, 10.0);
+
+  at::Tensor in_a = at::full({100}, 1.0 + static_cast<double>(a->rank()));
+  at::Tensor in_b = at::full({7}, 10.0);
   if (a->rank() == 0) {
     Work wa = a->tp().all_reduce_async(in_a);
     b->dp().all_reduce(in_b);
@@ -187,7 +204,8 @@ void agreement_scenario() {
 TEST(World, AVoteRaisesTheSameErrorEverywhere) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "agreement", .layout = {.dp = 3}}, 3);
-  const std::string text = ranks[0].read_line(soon()), typed = ranks[0].read_line(soon());
+  const std::string text = ranks[0].read_line(soon());
+  const std::string typed = ranks[0].read_line(soon());
   EXPECT_EQ(text, "rank 1 has no answer [remote group=student.all failed_rank=1]");
   EXPECT_NE(typed.find("teacher/2 is gone"), std::string::npos) << typed;
   EXPECT_NE(typed.find("failed_rank=2"), std::string::npos) << typed;
@@ -238,7 +256,7 @@ TEST(World, SurvivorsOfAKilledRankGetANamedError) {
       spawn_ranks(store, {.scenario = "lost_rank", .layout = {.dp = 3}, .timeout = 20s}, 3);
   EXPECT_EQ(ranks[2].wait(soon()), 128 + SIGKILL);
   for (int r = 0; r < 2; ++r) {
-    ChildProcess& survivor = ranks[static_cast<size_t>(r)];
+    ChildProcess& survivor = ranks[to_size(r)];
     const std::string code = survivor.read_line(soon());
     EXPECT_TRUE(code == "collective" || code == "timeout") << code;
     expect_named(survivor.read_line(soon()), r);

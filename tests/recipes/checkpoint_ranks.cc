@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
-#include "recipes/checkpoint.h"
+#include "recipes/run/checkpoint_store.h"
 
 namespace retort::recipes::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Checkpoints that the ranks of a layout write together: the same files whichever layout wrote
 // them, readable in every other, and never half there, whatever happens to disk and ranks.
-#include "recipes/checkpoint.h"
+#include "recipes/run/checkpoint_store.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "base/hash.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
-#include "recipes/checkpoints.h"
+#include "recipes/run/checkpoint_folder.h"
 #include "tests/recipes/checkpoint_ranks.h"
 
 namespace retort::recipes::testing {

@@ -1,6 +1,6 @@
 // The reference's log-probabilities on disk: what was written is found again, what was damaged is
 // not, another reference is refused.
-#include "recipes/reference_cache.h"
+#include "recipes/run/reference_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Which samples rejection sampling keeps, and which steps of on-policy distillation are on-policy.
 #include <gtest/gtest.h>
 
-#include "recipes/on_policy.h"
-#include "recipes/rejection_sampling.h"
+#include "recipes/distill/on_policy.h"
+#include "recipes/rejection_sampling/sampler.h"
 
 namespace retort::recipes {
 namespace {

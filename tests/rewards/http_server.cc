@@ -73,24 +73,30 @@ struct HttpServer::Impl {
     error_code error;
     http::read(socket, buffer, parser, error);
     if (error) return;
+
     const auto& request = parser.get();
     const std::string path(request.target());
-    {
-      const std::lock_guard lock(mutex);
-      last = std::string(request.method_string()) + " " + path + " " +
-             std::string(request[http::field::host]) + " " +
-             std::string(request[http::field::content_type]);
-    }
-    if (path == "/hang" || path == "/loris") {
-      const std::string text = reply(200, lengths(request.body()) + std::string(100'000, ' '));
-      for (size_t i = 0; !stop && !error; ++i) {
-        if (path == "/loris") socket.write_some(asio::buffer(&text[i % text.size()], 1), error);
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-      return;
-    }
+    remember(request);
+    if (path == "/hang" || path == "/loris") return never_end(socket, path, request.body());
     asio::write(socket, asio::buffer(answer(path, request.body())), error);
     socket.shutdown(tcp::socket::shutdown_both, error);
+  }
+
+  void remember(const http::request<http::string_body>& request) {
+    const std::lock_guard lock(mutex);
+    last = std::string(request.method_string()) + " " + std::string(request.target()) + " " +
+           std::string(request[http::field::host]) + " " +
+           std::string(request[http::field::content_type]);
+  }
+
+  // Says nothing ("/hang"), or a byte at a time ("/loris"), until the server stops.
+  void never_end(tcp::socket& socket, const std::string& path, const std::string& request) {
+    const std::string text = reply(200, lengths(request) + std::string(100'000, ' '));
+    error_code error;
+    for (size_t i = 0; !stop && !error; ++i) {
+      if (path == "/loris") socket.write_some(asio::buffer(&text[i % text.size()], 1), error);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 
   void accept() {

@@ -1,4 +1,4 @@
-// A service as a reward, against a real server on this host.
+// A service as a reward, and the client of http/ under it, against a real server on this host.
 #include "tests/rewards/http_server.h"
 
 #include <chrono>
@@ -70,6 +70,7 @@ TEST_F(HttpTest, WhatIsNoAnswerIsAnError) {
       {"/cut", ErrorCode::kCorrupt, "reading the answer"},
       {"/close", ErrorCode::kCorrupt, "reading the answer"},
   };
+
   for (const auto& c : cases) {
     const auto [code, message] = failure(c.path);
     EXPECT_EQ(code, c.code) << c.path << ": " << message;

@@ -1,6 +1,8 @@
 #include "recipes/rewards/options.h"
 
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "tests/rewards/reward_support.h"
 
@@ -27,12 +29,20 @@ TEST(RewardOptions, AcceptsWhatEachTypeNeeds) {
     EXPECT_NO_THROW(options.validate()) << enum_name(options.type);
 }
 
-TEST(RewardOptions, RefusesWhatHasNoEffectOrNoMeaning) {
-  const struct {
-    RewardOptions options;
-    const char* part;
-  } bad[] = {
-      {{.weight = std::numeric_limits<double>::infinity()}, "weight"},
+struct Refused {
+  RewardOptions options;
+  const char* part;  // of the message
+};
+void refuse(const std::vector<Refused>& cases) {
+  for (const Refused& c : cases) {
+    const auto [code, message] = error_of([&] { c.options.validate(); });
+    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(message.find(c.part), std::string::npos) << message;
+  }
+}
+
+TEST(RewardOptions, RefusesWhatHasNoEffect) {
+  refuse({
       {{.pattern = "a"}, "pattern has no effect on type: numeric (it is for regex and format)"},
       {{.type = RewardType::kExactMatch, .min = 3}, "min has no effect"},
       {{.type = RewardType::kRegex, .pattern = "a", .max = 3}, "max has no effect"},
@@ -40,6 +50,12 @@ TEST(RewardOptions, RefusesWhatHasNoEffectOrNoMeaning) {
       {{.type = RewardType::kLength, .min = 1, .argv = {"x"}}, "argv has no effect"},
       {{.type = RewardType::kCommand, .argv = {"x"}, .url = "http://a"}, "url has no effect"},
       {{.type = RewardType::kNumeric, .timeout = seconds(1)}, "timeout has no effect"},
+  });
+}
+
+TEST(RewardOptions, RefusesWhatHasNoMeaning) {
+  refuse({
+      {{.weight = std::numeric_limits<double>::infinity()}, "weight"},
       {{.type = RewardType::kRegex}, "needs pattern"},
       {{.type = RewardType::kRegex, .pattern = ""}, "pattern is empty"},
       {{.type = RewardType::kRegex, .pattern = "a(b"},
@@ -50,6 +66,11 @@ TEST(RewardOptions, RefusesWhatHasNoEffectOrNoMeaning) {
       {{.type = RewardType::kCommand}, "needs argv"},
       {{.type = RewardType::kCommand, .argv = {""}}, "needs argv"},
       {{.type = RewardType::kCommand, .argv = {"x"}, .timeout = seconds(0)}, "timeout is 0"},
+  });
+}
+
+TEST(RewardOptions, RefusesWhatIsNoAddress) {
+  refuse({
       {{.type = RewardType::kHttp}, "needs url"},
       {{.type = RewardType::kHttp, .url = "https://a/b"}, "https is not supported"},
       {{.type = RewardType::kHttp, .url = "localhost:80"}, "does not begin with http://"},
@@ -60,12 +81,7 @@ TEST(RewardOptions, RefusesWhatHasNoEffectOrNoMeaning) {
       {{.type = RewardType::kHttp, .url = "http://a/x y"}, "white space"},
       {{.type = RewardType::kHttp, .url = "http://a/\r\nEvil: 1"}, "white space"},
       {{.type = RewardType::kHttp, .url = "http://[::1/"}, "does not end"},
-  };
-  for (const auto& c : bad) {
-    const auto [code, message] = error_of([&] { c.options.validate(); });
-    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
-    EXPECT_NE(message.find(c.part), std::string::npos) << message;
-  }
+  });
 }
 
 TEST(RewardSet, NamesAndSums) {

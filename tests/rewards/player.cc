@@ -47,99 +47,148 @@ void sleep_forever() {
     ::pause();
 }
 
+// ---- parts that score ----
+
+// 7 where the request carries the field and no reference.
+void echo() {
+  for_each_request([](const Json& r) {
+    say(answer(r["id"], r["fields"]["value"] == "7" && r["reference"].is_null() ? 7 : 0));
+  });
+}
+
+// Waits for the second request of a pair, and answers that one first.
+void pairs_reversed() {
+  std::vector<Json> waiting;
+  for_each_request([&](const Json& request) {
+    waiting.push_back(request);
+    if (waiting.size() < 2) return;
+    for (const size_t i : {1, 0})
+      say(answer(waiting[i]["id"], score_of(waiting[i])));
+    waiting.clear();
+  });
+}
+
+// Long answers and much on stderr: all three pipes are full at once.
+void wordy() {
+  const std::string note(3000, 'n');
+  const std::string noise(3000, 'e');
+  for_each_request([&](const Json& request) {
+    std::cerr << noise << "\n";
+    const Json line{{"id", request["id"]}, {"score", score_of(request)}, {"note", note}};
+    std::cout << line.dump() << "\n" << std::flush;
+  });
+}
+
+void floods_stderr() {
+  std::cerr << std::string(1'000'000, 'e') << "\nthe last words" << std::endl;
+  honest();
+}
+
+void closes_stderr() {
+  ::close(2);
+  honest();
+}
+
+void stubborn() {
+  ::signal(SIGTERM, SIG_IGN);
+  honest();
+  sleep_forever();
+}
+
+// ---- parts that do not answer ----
+
+void hangs() {
+  for_each_request([](const Json&) {});
+  sleep_forever();
+}
+
+// Answers the first request alone.
+void hangs_half() {
+  bool first = true;
+  for_each_request([&](const Json& request) {
+    if (std::exchange(first, false)) say(answer(request["id"], 1));
+  });
+}
+
+void closes_stdin() {
+  ::close(0);
+  sleep_forever();
+}
+
+void closes_stdout() {
+  ::close(1);
+  sleep_forever();
+}
+
+void exits() {
+  std::string line;
+  std::getline(std::cin, line);
+  std::cerr << "Traceback: no such module\n" << std::flush;
+  ::_exit(3);
+}
+
+// The grandchild keeps the pipes open after the leader's death.
+void grandchild() {
+  const pid_t other = ::fork();
+  if (other == 0) sleep_forever();
+  std::cerr << "grandchild " << other << std::endl;
+  ::_exit(5);
+}
+
+// ---- parts that write what is no answer ----
+
+void twice() {
+  for_each_request(
+      [](const Json& request) { say(answer(request["id"], 1) + "\n" + answer(request["id"], 2)); });
+}
+
+void floods_stderr_for_ever() {
+  for (const std::string noise(4096, 'e');;)
+    std::cerr << noise << std::endl;
+}
+
+void floods_stdout() {
+  for (const std::string noise(4096, 'o');;)
+    std::cout << noise << std::flush;
+}
+
+void floods_lines() {
+  for (;;)
+    std::cout << "\n \n\n";
+}
+
 const std::map<std::string, Part>& parts() {
   static const std::map<std::string, Part> all{
       {"honest", honest},
-      {"echo",
-       [] {
-         for_each_request([](const Json& r) {
-           say(answer(r["id"], r["fields"]["value"] == "7" && r["reference"].is_null() ? 7 : 0));
-         });
-       }},
-      {"pairs_reversed",
-       [] {
-         std::vector<Json> held;
-         for_each_request([&](const Json& request) {
-           held.push_back(request);
-           if (held.size() < 2) return;
-           for (const size_t i : {1, 0})
-             say(answer(held[i]["id"], score_of(held[i])));
-           held.clear();
-         });
-       }},
-      {"wordy",  // long answers and much on stderr: all three pipes are full at once
-       [] {
-         const std::string note(3000, 'n'), noise(3000, 'e');
-         for_each_request([&](const Json& request) {
-           std::cerr << noise << "\n";
-           std::cout
-               << Json{{"id", request["id"]}, {"score", score_of(request)}, {"note", note}}.dump()
-               << "\n"
-               << std::flush;
-         });
-       }},
-      {"hangs", [] { for_each_request([](const Json&) {}), sleep_forever(); }},
-      {"hangs_half",
-       [] {
-         bool first = true;
-         for_each_request([&](const Json& request) {
-           if (std::exchange(first, false)) say(answer(request["id"], 1));
-         });
-       }},
+      {"echo", echo},
+      {"pairs_reversed", pairs_reversed},
+      {"wordy", wordy},
+      {"floods_stderr", floods_stderr},
+      {"closes_stderr", closes_stderr},
+      {"stubborn", stubborn},
+
+      {"hangs", hangs},
+      {"hangs_half", hangs_half},
       {"never_reads", sleep_forever},
-      {"stubborn", [] { ::signal(SIGTERM, SIG_IGN), honest(), sleep_forever(); }},
-      {"exits",
-       [] {
-         std::string line;
-         std::getline(std::cin, line);
-         std::cerr << "Traceback: no such module\n" << std::flush;
-         ::_exit(3);
-       }},
+      {"closes_stdin", closes_stdin},
+      {"closes_stdout", closes_stdout},
+      {"exits", exits},
       {"exits_at_once", [] { ::_exit(4); }},
       {"is_killed", [] { ::raise(SIGKILL); }},
+      {"grandchild", grandchild},
+
       {"rubbish", always("Loading model ...")},
       {"long_rubbish", always(std::string(500, 'x'))},
-      {"twice",
-       [] {
-         for_each_request([](const Json& request) {
-           say(answer(request["id"], 1) + "\n" + answer(request["id"], 2));
-         });
-       }},
+      {"twice", twice},
       {"unknown_id", always(R"({"id": 99, "score": 1})")},
       {"no_id", always(R"({"score": 1})")},
       {"no_score", always(R"({"id": %})")},
       {"text_score", always(R"({"id": %, "score": "1"})")},
       {"nan", always(R"({"id": %, "score": NaN})")},
       {"infinite", always(R"({"id": %, "score": 1e999})")},
-      {"closes_stdin", [] { ::close(0), sleep_forever(); }},
-      {"closes_stdout", [] { ::close(1), sleep_forever(); }},
-      {"closes_stderr", [] { ::close(2), honest(); }},
-      {"floods_stderr",
-       [] {
-         std::cerr << std::string(1'000'000, 'e') << "\nthe last words" << std::endl, honest();
-       }},
-      {"floods_stderr_for_ever",
-       [] {
-         for (const std::string noise(4096, 'e');;)
-           std::cerr << noise << std::endl;
-       }},
-      {"floods_stdout",
-       [] {
-         for (const std::string noise(4096, 'o');;)
-           std::cout << noise << std::flush;
-       }},
-      {"floods_lines",
-       [] {
-         for (;;)
-           std::cout << "\n \n\n";
-       }},
-      {"grandchild",  // whoever holds the pipes open after the leader's death
-       [] {
-         const pid_t other = ::fork();
-         if (other == 0) sleep_forever();
-         std::cerr << "grandchild " << other << std::endl;
-         ::_exit(5);
-       }},
+      {"floods_stderr_for_ever", floods_stderr_for_ever},
+      {"floods_stdout", floods_stdout},
+      {"floods_lines", floods_lines},
   };
   return all;
 }

@@ -15,9 +15,9 @@
 #include "base/error.h"
 #include "models/checkpoint.h"
 #include "models/generation/engine.h"
-#include "roles/generator.h"
-#include "roles/generator_client.h"
-#include "roles/weight_staging.h"
+#include "roles/generator/server.h"
+#include "roles/generator/client.h"
+#include "roles/generator/weight_staging.h"
 
 namespace retort::roles {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "models/generation/score.h"
-#include "roles/host.h"
+#include "roles/serving_loop.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/roles/nano_model.h"
@@ -284,7 +284,7 @@ void generator_scenario() {
         student.connect(peers[i], addresses[i], Deadline::after(30s));
       Client(student, peers).run();
     });
-    host(
+    run_serving_loop(
         *queue, [&] { return client.wait_for(0s) == std::future_status::ready; }, {},
         [&] { return generator.work(); });
     generator.stop();

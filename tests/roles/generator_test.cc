@@ -1,11 +1,11 @@
 // The generator behind real RPC: what it draws, in which order, with which weights, and what it
 // refuses.
-#include "roles/generator.h"
+#include "roles/generator/server.h"
 
 #include <ATen/ops/allclose.h>
 
 #include "models/packed.h"
-#include "roles/teacher.h"
+#include "roles/teacher/server.h"
 #include "tests/roles/generator_fixture.h"
 
 namespace retort::roles {

@@ -13,7 +13,7 @@
 
 #include "models/decoder.h"
 #include "recipes/losses/linear_cross_entropy.h"
-#include "roles/trainer.h"
+#include "roles/trainer/trainer.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/roles/nano_model.h"
 

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "parallel/world.h"
-#include "roles/payload.h"
-#include "roles/top_k.h"
+#include "roles/payload/payload.h"
+#include "roles/payload/top_k.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/parallel/rank_process.h"
 

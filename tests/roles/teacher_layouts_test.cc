@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "models/checkpoint.h"
-#include "roles/host.h"
-#include "roles/teacher.h"
-#include "roles/teacher_client.h"
+#include "roles/serving_loop.h"
+#include "roles/teacher/server.h"
+#include "roles/teacher/client.h"
 #include "tests/parallel/rank_process.h"
 
 namespace retort::roles {
@@ -167,7 +167,7 @@ void teacher_scenario() {
   if (teacher.answers()) store.set("address/" + std::to_string(options.rank), agent.address());
   try {
     if (teacher.leads()) {
-      host(
+      run_serving_loop(
           *queue, [&] { return store.contains("stop"); }, {}, [&] { return teacher.work(); });
       teacher.stop();
       store.set("forwards/" + std::to_string(options.rank), std::to_string(teacher.forwards()));

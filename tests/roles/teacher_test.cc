@@ -1,6 +1,6 @@
 // The teacher behind real RPC: what it answers, what it refuses, and how requests that wait are
 // merged.
-#include "roles/teacher.h"
+#include "roles/teacher/server.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class TeacherTest : public ::testing::Test {
 
 TEST_F(TeacherTest, MergesWhatWaitsIntoOneForward) {
   connect(Teacher::Batching::kDynamic);
-  std::vector<rpc::Future<Payload>> replies;
+  std::vector<Future<Payload>> replies;
   const PayloadKind kinds[] = {PayloadKind::kHiddenStates, PayloadKind::kTopK,
                                PayloadKind::kTargetLogProbs};
   for (size_t i = 0; i < packs.size(); ++i)
@@ -96,7 +96,7 @@ TEST_F(TeacherTest, MergesWhatWaitsIntoOneForward) {
 
 TEST_F(TeacherTest, MergedForwardsKeepTheirLimitAndSkipTheCancelled) {
   connect(Teacher::Batching::kDynamic, 9);  // 6 + 3 tokens fit, the 8 of the third do not
-  std::vector<rpc::Future<Payload>> replies;
+  std::vector<Future<Payload>> replies;
   for (size_t i = 0; i < packs.size(); ++i)
     replies.push_back(
         client.call("teacher/0", kTeacherForward, request(i, packs[i], PayloadKind::kFull)));
@@ -108,7 +108,7 @@ TEST_F(TeacherTest, MergedForwardsKeepTheirLimitAndSkipTheCancelled) {
 
 TEST_F(TeacherTest, AsSentIsOneForwardForEach) {
   connect(Teacher::Batching::kAsSent);
-  std::vector<rpc::Future<Payload>> replies;
+  std::vector<Future<Payload>> replies;
   for (size_t i = 0; i < packs.size(); ++i)
     replies.push_back(
         client.call("teacher/0", kTeacherForward, request(i, packs[i], PayloadKind::kFull)));
@@ -157,7 +157,7 @@ TEST_F(TeacherTest, ComputesOnceWhatSeveralRanksAskFor) {
 
 struct Puller {
   explicit Puller(HeldResults& results) : results(results) {}
-  rpc::Future<Payload> pull(const std::string& key, int64_t part) {
+  Future<Payload> pull(const std::string& key, int64_t part) {
     return results.pull(key, part,
                         {.peer = "student/0",
                          .call_id = 1,

@@ -13,7 +13,7 @@
 #include <set>
 #include <tuple>
 
-#include "roles/weight_staging.h"
+#include "roles/generator/weight_staging.h"
 #include "rpc/archive.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/roles/nano_model.h"

@@ -1,6 +1,6 @@
 // Weights on their way to a generator: every damage is found before anything is replaced, and what
 // arrives is bit for bit what left.
-#include "roles/weight_staging.h"
+#include "roles/generator/weight_staging.h"
 
 #include <algorithm>
 
@@ -225,7 +225,7 @@ TEST_F(WeightPush, CutIntoRowsLeavesEqualBits) {
 TEST_F(WeightPush, AReplicaThatReportsOtherWeightsIsNamed) {
   const auto weights = other_decoder(4);
   rpc::Agent liar({.name = "generator/1", .secret = "s"});
-  liar.serve(kGeneratorInfo, queue, [&](rpc::Empty, const rpc::CallContext&) {
+  liar.serve(kGeneratorInfo, queue, [&](Empty, const rpc::CallContext&) {
     return GeneratorInfo{
         .name = "generator/1",
         .vocabulary_fingerprint = models::Tokenizer::load(golden_model()).vocabulary_fingerprint(),
@@ -234,7 +234,7 @@ TEST_F(WeightPush, AReplicaThatReportsOtherWeightsIsNamed) {
         .slices = weight_slices(weights)};
   });
   liar.serve(kWeightsBucket, queue,
-             [](WeightBucket, const rpc::CallContext&) { return rpc::Empty{}; });
+             [](WeightBucket, const rpc::CallContext&) { return Empty{}; });
   liar.serve(kWeightsCommit, queue, [](CommitWeights r, const rpc::CallContext&) {
     return CommitReply{.version = r.version, .checksum = weights_checksum(r.receipts) ^ 1};
   });

@@ -87,6 +87,8 @@ TEST(DeferredReply, AnswersLaterWhileOtherCallsRun) {
                       held->taken = true;
                       return future;
                     });
+
+  // Another call is answered on the same thread before the reply is there.
   auto later = pair.client.call("teacher/0", kLater, {.text = "wait"}, {});
   EXPECT_EQ(pair.echo({.text = "meanwhile"}, {}).get().text, "meanwhile");
   EXPECT_TRUE(held->taken);
@@ -95,6 +97,8 @@ TEST(DeferredReply, AnswersLaterWhileOtherCallsRun) {
   const EchoReply reply = later.get(soon());
   EXPECT_EQ(reply.text, "late");
   EXPECT_EQ(reply.tensors.at(0).numel(), 3);
+
+  // Handlers that end without a reply.
   auto thrown = pair.client.call("teacher/0", kLater, {.text = "throw"}, {});
   EXPECT_EQ(code_of(thrown), ErrorCode::kMismatch);
   auto dropped = pair.client.call("teacher/0", kLater, {.text = "drop"}, {});
@@ -127,10 +131,11 @@ TEST(Credit, AFullWindowFailsOrWaitsAsAsked) {
   auto waited = pair.echo({.tensors = large}, {.timeout = 50ms});
   EXPECT_EQ(code_of(waited), ErrorCode::kTimeout);
   EXPECT_GT(pair.client.stats("teacher/0").inflight_bytes, 600u << 10);
+
+  // The third call returns when the first one's credit is back; the first one's future may complete
+  // a moment later.
   std::thread unpause([&] { pair.handlers.paused = false; });
-  // returns when the first one's credit is back
   auto third = pair.echo({.tensors = large});
-  // its future may complete a moment after its credit
   EXPECT_NO_THROW(first.get(Deadline::after(std::chrono::seconds(5))));
   EXPECT_NO_THROW(third.get());
   unpause.join();
@@ -161,8 +166,8 @@ TEST(Limits, AFullHandlerQueueAnswersResourceExhausted) {
   std::vector<Future<EchoReply>> futures;
   for (int i = 0; i < 8; ++i)
     futures.push_back(pair.echo({}));
+
   // One is held by the paused thread, one is queued; at least six had no place.
-  int refused = 0;
   ASSERT_TRUE(eventually([&] {
     int ready = 0;
     for (auto& future : futures)
@@ -170,6 +175,8 @@ TEST(Limits, AFullHandlerQueueAnswersResourceExhausted) {
     return ready >= 6;
   }));
   pair.handlers.paused = false;
+
+  int refused = 0;
   for (auto& future : futures) {
     try {
       future.get(soon());
@@ -190,6 +197,8 @@ TEST(Close, EveryCallInFlightCompletesOnceAndPeersHear) {
     std::lock_guard lock(mutex);
     lost.push_back(peer);
   });
+
+  // One call runs and ten are queued when the server closes.
   auto running = pair.echo({.text = "running", .sleep_ms = 100});
   ASSERT_TRUE(eventually([&] { return *pair.ran == 1; }));
   std::vector<Future<EchoReply>> queued;
@@ -201,6 +210,8 @@ TEST(Close, EveryCallInFlightCompletesOnceAndPeersHear) {
   EXPECT_EQ(running.get(soon()).text, "running") << "what runs at close() is still answered";
   for (auto& future : queued)
     EXPECT_EQ(code_of(future), ErrorCode::kPeerLost);
+
+  // The client learns once that the peer is lost.
   auto after = pair.echo({});
   EXPECT_EQ(code_of(after), ErrorCode::kPeerLost);
   ASSERT_TRUE(eventually([&] { return pair.client.peers().empty(); }));
@@ -241,7 +252,10 @@ TEST(Close, UnderFireFromManyThreads) {
   for (int round = 0; round < 5; ++round) {
     Pair pair;
     std::atomic<bool> stop{false};
-    std::atomic<int> completed{0}, issued{0};
+    std::atomic<int> completed{0};
+    std::atomic<int> issued{0};
+
+    // Three threads call as fast as they can.
     std::vector<std::thread> threads;
     for (int t = 0; t < 3; ++t)
       threads.emplace_back([&] {
@@ -257,6 +271,8 @@ TEST(Close, UnderFireFromManyThreads) {
           ++completed;
         }
       });
+
+    // One side closes in the middle of it.
     ASSERT_TRUE(eventually([&] { return completed > 50; }));
     if (round % 2)
       pair.server.close();

@@ -40,6 +40,7 @@ TEST_P(AgentContract, EchoesText) {
 }
 
 TEST_P(AgentContract, EchoesTensorsOfEveryKind) {
+  // Every dtype, then every form: empty, of no dimension, transposed, strided, expanded, undefined.
   std::vector<at::Tensor> sent;
   for (auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat,
                      at::kDouble, at::kBool, at::kBFloat16, at::kComplexFloat})
@@ -52,6 +53,7 @@ TEST_P(AgentContract, EchoesTensorsOfEveryKind) {
   sent.push_back(at::ones({1}).expand({5, 4}));
   sent.emplace_back();                    // undefined
   sent.push_back(at::rand({512, 1024}));  // 2 MiB: the bulk pipe
+
   const auto reply = client.call("teacher/0", kEcho, {.text = "tensors", .tensors = sent}).get();
   ASSERT_EQ(reply.tensors.size(), sent.size());
   EXPECT_FALSE(reply.inference);
@@ -116,6 +118,7 @@ TEST_P(AgentContract, ManyConcurrentCallsFromManyThreads) {
   for (auto& thread : threads)
     thread.join();
   EXPECT_EQ(good, 400);
+
   const auto stats = client.stats("teacher/0");
   EXPECT_EQ(stats.calls, 400u);
   EXPECT_EQ(stats.inflight_bytes, 0u);

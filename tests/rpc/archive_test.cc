@@ -243,6 +243,7 @@ TEST(Archive, SurvivesRandomDamage) {
       to_bytes(Tensors{at::ones({2, 3}), at::zeros({4}, at::kLong), {at::ones({1})}, 5});
   size_t refused = 0;
   for (uint64_t round = 0; round < 20000; ++round) {
+    // Up to four times: the end is cut off, eight bytes are set, or one byte is changed.
     std::string bytes = round % 2 ? everything : tensors;
     for (uint64_t i = 0; i <= random_bits(1, round) % 4; ++i) {
       const uint64_t draw = random_bits(2, round, i);
@@ -255,6 +256,7 @@ TEST(Archive, SurvivesRandomDamage) {
         bytes[at] = static_cast<char>(draw >> 32);
       if (bytes.empty()) break;
     }
+
     try {
       if (round % 2)
         from_bytes<Everything>(bytes);

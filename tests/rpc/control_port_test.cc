@@ -236,6 +236,8 @@ TEST_F(ControlPort, ImpossibleTensorsCostTheConnection) {
                                               .method = "test.echo",
                                               .timeout_ms = 1000},
                                              "");
+
+  // Another length than the shape's, no metadata, too much of it, a negative size.
   for (auto& tensor :
        {with_tensor(format, 12), with_tensor("", 16), with_tensor(std::string(1000, 'm'), 16),
         with_tensor(detail::TensorFormat{at::kFloat, {-4}}.to_bytes(), 16)}) {
@@ -260,9 +262,12 @@ TEST_F(ControlPort, AForeignServerIsNoPeer) {
   ASSERT_EQ(::listen(listener, 16), 0);
   getsockname(listener, reinterpret_cast<sockaddr*>(&any), &size);
   const std::string address = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+
   EXPECT_EQ(code_of([&] { client.connect("teacher/1", address, Deadline::after(200ms)); }),
             ErrorCode::kTimeout)
       << "it is silent";
+
+  // It answers in another protocol.
   std::thread answer([&] {
     for (;;) {
       const int fd = ::accept(listener, nullptr, nullptr);
@@ -275,6 +280,7 @@ TEST_F(ControlPort, AForeignServerIsNoPeer) {
   });
   const auto code = code_of([&] { client.connect("teacher/1", address, Deadline::after(500ms)); });
   EXPECT_TRUE(code == ErrorCode::kCorrupt || code == ErrorCode::kTimeout) << to_string(code);
+
   ::shutdown(listener, SHUT_RDWR);
   ::close(listener);
   answer.join();

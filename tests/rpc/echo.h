@@ -29,7 +29,8 @@ struct EchoRequest {
 struct EchoReply {
   std::string text, caller;
   std::vector<at::Tensor> tensors;
-  bool inference = false, cancelled = false;
+  bool inference = false;
+  bool cancelled = false;
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(text, caller, tensors, inference, cancelled);
@@ -46,7 +47,7 @@ struct FailRequest {
 inline constexpr Method<EchoRequest, EchoReply> kEcho{"test.echo", true};
 inline constexpr Method<FailRequest, Empty> kFail{"test.fail"};
 inline constexpr Method<Empty, Empty> kNobodyServes{"test.nobody"};
-// decodes the reply as another type
+// Takes the reply for another type than it is.
 inline constexpr Method<EchoRequest, Empty> kWrongReply{"test.echo"};
 
 inline constexpr const char* kSecret = "the secret of these tests";

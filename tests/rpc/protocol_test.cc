@@ -38,7 +38,8 @@ Hello hello(const std::string& name, char nonce) {
 }
 
 TEST(Handshake, ProofsDependOnEverything) {
-  const auto c = hello("student/0", 'a'), s = hello("teacher/0", 'b');
+  const auto c = hello("student/0", 'a');
+  const auto s = hello("teacher/0", 'b');
   const auto proof = handshake_mac("secret", "client", c, s);
   EXPECT_EQ(proof.size(), 32u);
   EXPECT_EQ(proof, handshake_mac("secret", "client", c, s));
@@ -169,6 +170,8 @@ TEST(Descriptor, ImpossibleOnesAreCorrupt) {
     tensorpipe::Allocation allocation;
     return code_of([&] { allocate(d, 1 << 20, *pool(), allocation); });
   };
+
+  // The tensor.
   EXPECT_EQ(code([](auto& d) { d.tensors[0].length = 15; }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata += "x"; }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].metadata.clear(); }), ErrorCode::kCorrupt);
@@ -186,6 +189,8 @@ TEST(Descriptor, ImpossibleOnesAreCorrupt) {
             ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.tensors[0].sourceDevice = tensorpipe::Device("cuda", 0); }),
             ErrorCode::kCorrupt);
+
+  // The message around it.
   EXPECT_EQ(code([](auto& d) { d.payloads.clear(); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.payloads.resize(2); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.metadata = "m"; }), ErrorCode::kCorrupt);
@@ -247,7 +252,8 @@ TEST(Credit, WaitsForRoomAndTakesLargeCallsAlone) {
   EXPECT_EQ(code_of([&] { peer.acquire(60, Deadline::after(5ms), true); }), ErrorCode::kTimeout);
   peer.acquire(40, Deadline::after(1s), false);
   EXPECT_EQ(peer.stats().inflight_bytes, 100u);
-  // alone, when all is back
+
+  // A call that is larger than the window goes alone, when all credit is back.
   std::thread waiter([&] { peer.acquire(1000, Deadline::after(30s), true); });
   peer.release(60);
   peer.release(40);
@@ -270,6 +276,7 @@ TEST(Options, ValidateNamesTheField) {
     }
     return "valid";
   };
+
   EXPECT_EQ(message([](auto&) {}), "valid");
   EXPECT_NE(message([](auto& o) { o.transports = {"shmm"}; }).find("did you mean 'shm'"),
             std::string::npos);

@@ -1,5 +1,5 @@
-// A peer that speaks the protocol by hand, so that a test can break every rule at every step.
-// Blocking; deadlines inside.
+// A peer that speaks the protocol by hand, so that a test can break every rule at every step. Its
+// calls block, each with a deadline of its own.
 #pragma once
 
 #include <tensorpipe/tensorpipe.h>
@@ -22,7 +22,7 @@ class RawSocket {
   ~RawSocket();
   RawSocket(const RawSocket&) = delete;
   RawSocket& operator=(const RawSocket&) = delete;
-  // an error of the other side (it may close any time) is ignored
+  // An error of the other side, which may close at any time, is ignored.
   void send(std::string_view bytes);
   // nullopt when the other side closed before `size` bytes came.
   std::optional<std::string> receive(size_t size);
@@ -40,7 +40,7 @@ class RawPeer {
   void receive_challenge();
   void send_proof(const std::string& secret);
   void open_pipes();  // receives Listen, then connects both pipes and exchanges the first messages
-  // All of it.
+  // All of the steps above.
   void connect(const std::string& secret);
 
   // The next frame; nullopt at the end of the connection.

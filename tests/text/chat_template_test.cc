@@ -20,6 +20,8 @@ TEST(ChatTemplate, RendersAsTransformers) {
     for (const auto& entry : chat["cases"]) {
       const std::string messages = entry["messages"].dump();
       SCOPED_TRACE(chat["name"].get<std::string>() + ": " + messages);
+
+      // What transformers refuses is refused; where the template says why, in its words.
       if (entry.contains("error")) {
         const auto text = refusal([&] { source.render(messages, false); });
         const std::string expected = entry["error"];
@@ -28,6 +30,8 @@ TEST(ChatTemplate, RendersAsTransformers) {
         }
         continue;
       }
+
+      // All else is the same text, with and without the prompt for an answer.
       try {
         EXPECT_EQ(source.render(messages, false).text, entry["text"].get<std::string>());
         EXPECT_EQ(source.render(messages, true).text, entry["prompt"].get<std::string>());
@@ -39,7 +43,9 @@ TEST(ChatTemplate, RendersAsTransformers) {
 }
 
 TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
-  int compared = 0, refused = 0;
+  // A mask of null: the template has no marks, and renders a prefix differently on its own.
+  int compared = 0;
+  int refused = 0;
   for (const Json chats = read_json(golden("chats.json"))["chats"]; const auto& chat : chats) {
     const auto source = ChatTemplate::from_source(chat["template"], chat["bos"], chat["eos"]);
     const auto tokenizer = Tokenizer::load(golden(chat["tokenizer"]));
@@ -60,6 +66,8 @@ TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
       }
     }
   }
+
+  // The goldens have both kinds.
   EXPECT_GT(compared, 80);
   EXPECT_GT(refused, 5);
 }
@@ -105,7 +113,8 @@ TEST(ChatTemplate, MarksNeverReachTheText) {
 TEST(ChatTemplate, RefusesBadSources) {
   for (const Json entries = read_json(golden("chats.json"))["refused"];
        const auto& entry : entries) {
-    const std::string source = entry[0], expected = entry[1];
+    const std::string source = entry[0];
+    const std::string expected = entry[1];
     SCOPED_TRACE(source);
     const auto text =
         refusal([&] { ChatTemplate::from_source(source, "", "").render(kChat, false); });
@@ -147,6 +156,8 @@ TEST(ChatTemplate, LoadsFromAFolder) {
               ChatTemplate::load(folder.path()).render(kChat, false);
             }).find("no chat template"),
             std::string::npos);
+
+  // From tokenizer_config.json, one template or several with names.
   write_file_atomically(
       config,
       R"({"chat_template": "{{ bos_token }}A{{ eos_token }}", "eos_token": {"content": "E"}})");
@@ -155,11 +166,15 @@ TEST(ChatTemplate, LoadsFromAFolder) {
   write_file_atomically(config, R"({"chat_template": [{"name": "tool_use", "template": "T"},)"
                                 R"( {"name": "default", "template": "D"}]})");
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false).text, "D");
+
+  // chat_template.jinja comes first.
   write_file_atomically(folder.path() / "chat_template.jinja",
                         "J{% generation %}{% endgeneration %}");
   const auto jinja = ChatTemplate::load(folder.path());
   EXPECT_EQ(jinja.render(kChat, false).text, "J");
   EXPECT_TRUE(jinja.has_generation_marks());
+
+  // No default among them, or no text.
   std::filesystem::remove(folder.path() / "chat_template.jinja");
   write_file_atomically(config, R"({"chat_template": [{"name": "rag", "template": "T"}]})");
   EXPECT_NE(refusal([&] { ChatTemplate::load(folder.path()); }).find("rag"), std::string::npos);

@@ -128,7 +128,8 @@ void mutate(Json& json, std::mt19937& random) {
 
 TEST_F(CorruptFiles, SurvivesRandomDamage) {
   std::mt19937 random(20261);
-  int refused = 0, accepted = 0;
+  int refused = 0;
+  int accepted = 0;
   for (const char* kind : {"gpt2", "llama3", "llama2", "wordpiece", "unigram"}) {
     const Json good = read_json(golden(kind) / "tokenizer.json");
     const std::string text = good.dump();

@@ -151,6 +151,8 @@ TEST(Tokenizer, ProcessingFingerprint) {
   const auto original = Tokenizer::load(golden("qwen"));
   const auto expected = original.processing_fingerprint();
   EXPECT_EQ(Tokenizer::load(golden("qwen")).processing_fingerprint(), expected);
+
+  // The processing of a tokenizer.json that was changed; its vocabulary stays.
   const auto changed = [&](const std::string& name, auto change) {
     copy_golden("qwen", folder.path() / name);
     Json json = read_json(folder.path() / name / "tokenizer.json");
@@ -160,6 +162,8 @@ TEST(Tokenizer, ProcessingFingerprint) {
     EXPECT_EQ(tokenizer.vocabulary_fingerprint(), original.vocabulary_fingerprint());
     return tokenizer.processing_fingerprint();
   };
+
+  // Normaliser, merges and pre-tokenizer count.
   EXPECT_EQ(changed("same", [](Json&) {}), expected);
   EXPECT_NE(changed("normalizer", [](Json& json) { json["normalizer"]["type"] = "NFD"; }),
             expected);
@@ -170,6 +174,7 @@ TEST(Tokenizer, ProcessingFingerprint) {
             expected);
   EXPECT_NE(changed("pieces", [](Json& json) { json["pre_tokenizer"]["pretokenizers"].erase(0); }),
             expected);
+
   // Merges as "a b" are the same merges as ["a", "b"].
   EXPECT_EQ(changed("old",
                     [](Json& json) {
@@ -178,6 +183,8 @@ TEST(Tokenizer, ProcessingFingerprint) {
                       }
                     }),
             expected);
+
+  // The chat template counts.
   copy_golden("qwen", folder.path() / "template");
   write_file_atomically(folder.path() / "template/chat_template.jinja", "{{ messages }}");
   EXPECT_NE(Tokenizer::load(folder.path() / "template").processing_fingerprint(), expected);

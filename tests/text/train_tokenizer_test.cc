@@ -36,6 +36,8 @@ TEST(TrainTokenizer, RoundTripsEveryText) {
   EXPECT_EQ(tokenizer.eos_id(), tokenizer.token_to_id("<|im_end|>"));
   EXPECT_EQ(tokenizer.pad_id(), tokenizer.token_to_id("<|endoftext|>"));
   EXPECT_EQ(tokenizer.bos_id(), -1);
+
+  // Texts that it was trained on.
   for (const Json entries = read_json(golden("gpt2") / "cases.json")["texts"];
        const auto& entry : entries) {
     const std::string text = entry["text"];
@@ -43,7 +45,9 @@ TEST(TrainTokenizer, RoundTripsEveryText) {
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), false), text);
     EXPECT_EQ(tokenizer.encode(text, true), tokenizer.encode(text, false));
   }
-  std::string bytes;  // text the training never saw
+
+  // Text that the training never saw.
+  std::string bytes;
   for (uint32_t c = 1; c < 0x250; ++c) {
     if (c >= 0x80)
       bytes += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};

@@ -24,29 +24,43 @@ constexpr size_t kChunkBytes = size_t{1} << 20;
   throw Error(ErrorCode::kInvalidArgument, path.string() + ": cannot be decompressed: " + what);
 }
 
+// What a call of inflate() took of the input and made of it.
+struct Inflated {
+  int status = Z_OK;
+  size_t used = 0;
+  size_t made = 0;
+};
+Inflated inflate_some(z_stream& stream, std::string_view input, std::vector<char>& buffer) {
+  const size_t offered = std::min(input.size(), kChunkBytes);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(input.data()));
+  stream.avail_in = static_cast<uInt>(offered);
+  stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
+  stream.avail_out = static_cast<uInt>(buffer.size());
+  const int status = inflate(&stream, Z_NO_FLUSH);
+  return {status, offered - stream.avail_in, buffer.size() - stream.avail_out};
+}
+
 void inflate_all(const fs::path& path, std::string_view input, AtomicFile& out) {
   z_stream stream{};
   if (inflateInit2(&stream, 15 + 16) != Z_OK)
     throw Error(ErrorCode::kResourceExhausted, "zlib cannot start");
   const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
+
+  // A file is a sequence of members. What follows the last one may be the padding of a tape, which
+  // gzip accepts.
   std::vector<char> buffer(kChunkBytes);
   bool member_open = true;
   while (member_open || !input.empty()) {
     if (!member_open) {
-      // tape padding, as gzip accepts
       if (input.find_first_not_of('\0') == std::string_view::npos) return;
       if (inflateReset(&stream) != Z_OK) damaged(path, "zlib cannot start the next member");
       member_open = true;
     }
-    const size_t offered = std::min(input.size(), kChunkBytes);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(input.data()));
-    stream.avail_in = static_cast<uInt>(offered);
-    stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
-    stream.avail_out = static_cast<uInt>(buffer.size());
-    const int status = inflate(&stream, Z_NO_FLUSH);
-    const size_t used = offered - stream.avail_in, made = buffer.size() - stream.avail_out;
+    const auto [status, used, made] = inflate_some(stream, input, buffer);
     input.remove_prefix(used);
     out.write(std::string_view(buffer.data(), made));
+
+    // No progress inside a member means that the file ends there.
     if (status == Z_STREAM_END) {
       member_open = false;
     } else if (status == Z_BUF_ERROR || (status == Z_OK && used == 0 && made == 0)) {
@@ -74,31 +88,39 @@ void unzstd_all(const fs::path& path, std::string_view input, AtomicFile& out) {
   if (pending != 0) damaged(path, "the Zstandard data ends too early (cut file?)");
 }
 
+void make_folder(const fs::path& folder) {
+  if (folder.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    throw Error(ErrorCode::kUnavailable, folder.string() + ": cannot be made: " + error.message());
+}
+
 }  // namespace
 
 fs::path decompressed(const fs::path& path, const fs::path& cache) {
   const MappedFile file(path);
   const std::string_view bytes = file.text();
-  const bool gzip = bytes.starts_with("\x1f\x8b"), zstd = bytes.starts_with("\x28\xb5\x2f\xfd");
+  const bool gzip = bytes.starts_with("\x1f\x8b");
+  const bool zstd = bytes.starts_with("\x28\xb5\x2f\xfd");
   if (!gzip && !zstd) {
     const std::string extension = path.extension().string();
     if (extension == ".gz" || extension == ".zst")
       damaged(path, "it does not begin like a " + extension + " file");
     return path;
   }
+
+  // Named after the content, so that a file that is there is the right one.
   const fs::path folder = cache.empty() ? path.parent_path() : cache;
   const fs::path plain = folder / (path.stem().string() + "-" + sha256_hex(bytes).substr(0, 16));
   if (fs::exists(plain)) return plain;
-  if (!folder.empty()) {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error)
-      throw Error(ErrorCode::kUnavailable,
-                  folder.string() + ": cannot be made: " + error.message());
-  }
+  make_folder(folder);
   RETORT_LOG(kInfo) << "decompressing " << path.string() << " into " << plain.string();
   AtomicFile out(plain);
-  gzip ? inflate_all(path, bytes, out) : unzstd_all(path, bytes, out);
+  if (gzip)
+    inflate_all(path, bytes, out);
+  else
+    unzstd_all(path, bytes, out);
   out.commit();
   return plain;
 }

@@ -163,7 +163,8 @@ int64_t LineIndex::line_number(std::string_view text, int64_t i) const {
   if (no_blank_lines_) return i + 1;
   const int64_t block = i / kBlock;
   const auto first = static_cast<int64_t>(numbers_[static_cast<size_t>(block * (kBlock + 1))]);
-  const size_t from = start(text, block * kBlock), to = start(text, i);
+  const size_t from = start(text, block * kBlock);
+  const size_t to = start(text, i);
   return first + std::count(text.begin() + static_cast<std::ptrdiff_t>(from),
                             text.begin() + static_cast<std::ptrdiff_t>(to), '\n');
 }

@@ -24,16 +24,20 @@ EpochOrder::EpochOrder(const std::vector<SourceShape>& sources, uint64_t seed, i
   double smallest = sources.front().weight;
   for (const SourceShape& source : sources)
     smallest = std::min(smallest, source.weight);
+
   int64_t first_row = 0;
   for (const SourceShape& source : sources) {
-    const double times = source.weight / smallest, whole = std::floor(times);
+    const double times = source.weight / smallest;
+    const double whole = std::floor(times);
     Segment segment{size_, 0, first_row, source.rows, source.rows * static_cast<int64_t>(whole),
                     {}};
+    // The fractional part of a weight: one more time or not, by the row.
     if (const double rest = times - whole; rest > 0)
       for (int64_t row = first_row; row < first_row + source.rows; ++row)
         if (random_uniform(seed, kWeightDraw, static_cast<uint64_t>(epoch),
                            static_cast<uint64_t>(row)) < rest)
           segment.extra.push_back(row);
+
     size_ += segment.full + static_cast<int64_t>(segment.extra.size());
     segment.end = size_;
     first_row += source.rows;

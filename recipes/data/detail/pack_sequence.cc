@@ -12,7 +12,7 @@
 namespace retort::data::detail {
 namespace {
 
-// keeps the order of packs apart from the order of rows
+// Keeps the order of packs apart from the order of rows.
 constexpr uint64_t kPackOrder = 0x7061636b73;
 
 }  // namespace
@@ -33,6 +33,8 @@ void PackSequence::seek(const BatchCursor& cursor) {
     packs_before_window_ = cursor.packs_before_window;
     loaded_ = false;
   }
+
+  // From window to window, then to the pack.
   while (peek() && consumed() < cursor.packs_consumed)
     at_ =
         std::min(packs_.size(), static_cast<size_t>(cursor.packs_consumed - packs_before_window_));
@@ -56,8 +58,8 @@ void PackSequence::advance() {
 }
 
 double PackSequence::fraction() const {
-  const int64_t begin = window_ * kWindowSamples,
-                size = std::min(kWindowSamples, order_.size() - begin);
+  const int64_t begin = window_ * kWindowSamples;
+  const int64_t size = std::min(kWindowSamples, order_.size() - begin);
   const double part =
       packs_.empty() ? 1.0 : static_cast<double>(at_) / static_cast<double>(packs_.size());
   return (static_cast<double>(begin) + part * static_cast<double>(size)) /
@@ -86,11 +88,12 @@ void PackSequence::load_window() {
 }
 
 std::vector<Pack> PackSequence::singles() const {
-  const int64_t begin = window_ * kWindowSamples,
-                end = std::min(begin + kWindowSamples, order_.size());
+  const int64_t begin = window_ * kWindowSamples;
+  const int64_t end = std::min(begin + kWindowSamples, order_.size());
   std::vector<Pack> packs;
   for (int64_t place = begin; place < end; ++place) {
-    const int64_t row = order_.row(place), tokens = costs_->tokens(row);
+    const int64_t row = order_.row(place);
+    const int64_t tokens = costs_->tokens(row);
     if (tokens == 0) continue;
     if (tokens > options_.max_length)
       throw Error(ErrorCode::kInvalidArgument,
@@ -103,7 +106,8 @@ std::vector<Pack> PackSequence::singles() const {
 }
 
 Permutation PackSequence::window_order(size_t size) const {
-  const auto window = static_cast<uint64_t>(window_), epoch = static_cast<uint64_t>(epoch_);
+  const auto window = static_cast<uint64_t>(window_);
+  const auto epoch = static_cast<uint64_t>(epoch_);
   return Permutation(size, random_bits(options_.seed, kPackOrder, window), epoch);
 }
 
@@ -112,6 +116,8 @@ std::vector<Pack> PackSequence::packed(const std::vector<Pack>& singles) const {
   for (const Pack& single : singles)
     lengths.push_back(single.tokens);
   const auto bins = pack_best_fit(lengths, options_.max_length);
+
+  // Their order is shuffled, inside a pack the samples stay as they are.
   std::vector<Pack> packs;
   if (bins.empty()) return packs;
   const Permutation shuffled = window_order(bins.size());
@@ -128,17 +134,20 @@ std::vector<Pack> PackSequence::packed(const std::vector<Pack>& singles) const {
 }
 
 std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {
+  // Global batches of like lengths, each as large as a dealer has room for.
   std::stable_sort(singles.begin(), singles.end(),
                    [](const Pack& a, const Pack& b) { return a.tokens < b.tokens; });
   std::vector<std::pair<size_t, size_t>> batches;  // [first, last)
   for (size_t first = 0, last = 0; first < singles.size(); first = last) {
     Dealer dealer(options_);
-    while (last < singles.size() && dealer.has_room(singles[last]))
-      dealer.deal(singles[last++]);
+    for (; last < singles.size() && dealer.has_room(singles[last]); ++last)
+      dealer.deal(singles[last]);
     RETORT_CHECK(last > first) << "a pair does not fit into a micro-batch";
     singles[last - 1].ends_batch = true;
     batches.emplace_back(first, last);
   }
+
+  // Their order is shuffled, inside a batch the pairs stay as they are.
   std::vector<Pack> packs;
   if (batches.empty()) return packs;
   const Permutation shuffled = window_order(batches.size());

@@ -56,7 +56,9 @@ class PackSequence {
   Layout layout_;
   int64_t epoch_;
   EpochOrder order_;
-  int64_t window_ = 0, num_windows_ = 0, packs_before_window_ = 0;
+  int64_t window_ = 0;
+  int64_t num_windows_ = 0;
+  int64_t packs_before_window_ = 0;
   bool loaded_ = false;
   std::vector<Pack> packs_;  // of the window
   size_t at_ = 0;

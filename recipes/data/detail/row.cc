@@ -31,6 +31,7 @@ std::string a_type(const Json& value) {
 }
 
 Row::Row(std::string_view line, const Source& source) : source_(source) {
+  // A cut file is the usual cause, so it has a message of its own.
   try {
     object_ = Json::parse(line.begin(), line.end());
   } catch (const nlohmann::json::parse_error& error) {
@@ -42,6 +43,7 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
   } catch (const nlohmann::json::exception& error) {  // e.g. a number beyond double
     bad_row(std::string("malformed JSON: ") + error.what());
   }
+
   if (object_.is_array())
     bad_row(
         "the line is a JSON array; expected an object on each line (a JSON array file must be "
@@ -110,43 +112,58 @@ std::vector<std::pair<std::string, std::string>> Row::other_fields(
   return fields;
 }
 
-Format row_format(const Row& row, const Source& source, bool for_generation) {
-  if (source.format != Format::kAuto) return source.format;
-  const bool prompt = row.has("prompt");
+namespace {
+
+// The formats whose keys the row has, with these keys.
+std::vector<std::pair<Format, std::string>> fitting_formats(const Row& row) {
   std::vector<std::pair<Format, std::string>> fits;
   if (row.has("messages")) fits.emplace_back(Format::kMessages, "messages");
-  if (prompt && row.has("completion"))
+  if (row.has("prompt") && row.has("completion"))
     fits.emplace_back(Format::kPromptCompletion, quoted_keys({"prompt", "completion"}));
   if (row.has("text")) fits.emplace_back(Format::kText, "text");
   if (row.has("instruction") && row.has("output"))
     fits.emplace_back(Format::kAlpaca, quoted_keys({"instruction", "output"}));
   if (row.has("conversations")) fits.emplace_back(Format::kShareGpt, "conversations");
   if (row.has("input_ids")) fits.emplace_back(Format::kInputIds, "input_ids");
-  if (fits.empty() && prompt && for_generation) return Format::kPromptCompletion;
-  if (fits.size() == 1) return fits.front().first;
-  if (fits.size() > 1) {
-    std::string names;
-    for (const auto& [format, why] : fits)
-      names += (names.empty() ? "" : ", ") + std::string(enum_name(format)) + " (" + why + ")";
-    bad_row("several formats fit: " + names +
-            "; say which with `format:`. The row has: " + row.keys());
-  }
+  return fits;
+}
+
+[[noreturn]] void refuse_several(const Row& row,
+                                 const std::vector<std::pair<Format, std::string>>& fits) {
+  std::string names;
+  for (const auto& [format, why] : fits)
+    names += (names.empty() ? "" : ", ") + std::string(enum_name(format)) + " (" + why + ")";
+  bad_row("several formats fit: " + names +
+          "; say which with `format:`. The row has: " + row.keys());
+}
+
+// Rows for another purpose are told how to serve this one.
+[[noreturn]] void refuse_unfit(const Row& row) {
   if (row.column("chosen") && row.column("rejected"))
     bad_row(
         "a preference row (chosen, rejected) has no single completion to train on; map one with "
         "`columns: {completion: chosen}`. The row has: " +
         row.keys());
-  if (prompt && row.has("answer"))
+  if (row.has("prompt") && row.has("answer"))
     bad_row(
         "a row of prompt and answer serves generation; to train on it map `columns: {completion: "
-        "answer}`. "
-        "The row has: " +
+        "answer}`. The row has: " +
         row.keys());
   bad_row(
       "no format fits; expected messages | prompt + completion | text | instruction + output | "
-      "conversations | input_ids, "
-      "or a mapping with `columns:`. The row has: " +
+      "conversations | input_ids, or a mapping with `columns:`. The row has: " +
       row.keys());
+}
+
+}  // namespace
+
+Format row_format(const Row& row, const Source& source, bool for_generation) {
+  if (source.format != Format::kAuto) return source.format;
+  const auto fits = fitting_formats(row);
+  if (fits.empty() && row.has("prompt") && for_generation) return Format::kPromptCompletion;
+  if (fits.size() == 1) return fits.front().first;
+  if (fits.size() > 1) refuse_several(row, fits);
+  refuse_unfit(row);
 }
 
 }  // namespace retort::data::detail

@@ -21,13 +21,15 @@ StepRows::StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options,
                 "a batch cursor holds a negative number; expected one from Step::after");
 }
 
-// The sequence, moved to where the caller asked on first use; so that making a stream reads
-// nothing.
+// The packs, which stand at the next one to be dealt. They are made here, on first use, so that
+// making a stream reads nothing.
 PackSequence& StepRows::packs() {
   if (!sequence_) {
     sequence_.emplace(costs_, options_, layout_, pending_.epoch);
     sequence_->seek(pending_);
   }
+
+  // At the end of an epoch the next one begins; without any pack there is nothing to train on.
   if (!sequence_->peek()) {
     if (sequence_->consumed() == 0) {
       const std::string why = costs_->rows().first_skip_reason();
@@ -42,6 +44,7 @@ PackSequence& StepRows::packs() {
 }
 
 StepRows::Step StepRows::next() {
+  // A global batch: packs go where the dealer says until none fits any more.
   PackSequence& packs = this->packs();
   Step step;
   BatchOptions now = options_;
@@ -57,6 +60,8 @@ StepRows::Step StepRows::next() {
     packs.advance();
   }
   RETORT_CHECK(dealer.dealt() > 0);
+
+  // The cursor of the end of an epoch is that of the next one's beginning.
   ++total_steps_;
   const bool more = packs.peek() != nullptr;
   step.epoch = static_cast<double>(packs.epoch()) + (more ? packs.fraction() : 1.0);
@@ -83,7 +88,8 @@ int64_t StepRows::steps_per_epoch() {
     RETORT_CHECK(dealer.dealt() > 0);
     ++steps;
   }
-  return steps_of_epoch_ = steps;
+  steps_of_epoch_ = steps;
+  return steps;
 }
 
 }  // namespace retort::data::detail

@@ -35,17 +35,22 @@ class StepRows {
   Layout layout_;
   BatchCursor pending_;
   std::optional<PackSequence> sequence_;
-  int64_t total_steps_ = 0, steps_of_epoch_ = -1;
+  int64_t total_steps_ = 0;
+  int64_t steps_of_epoch_ = -1;  // not counted yet
 };
 
-// Evaluation: the usable rows dealt out in file order, row number i of them to rank i mod dp_size,
-// `budget` tokens (0: options.rows_per_micro_batch items) to a micro-batch; as many micro-batches
-// on every rank.
+// Evaluation: the usable rows of the set in file order, number i of them on rank i mod dp_size,
+//   with
+// `budget` tokens (0: options.rows_per_micro_batch items) in a micro-batch. Every rank gets the
+// same number of micro-batches.
 template <class Item, class Set>
 std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& options,
                                           int64_t budget) {
+  // Every rank follows what all of them get, and keeps its own.
   struct Rank {
-    int64_t batches = 0, items = 0, tokens = 0;  // batches so far, and what is in the last one
+    int64_t batches = 0;  // so far
+    int64_t items = 0;    // in the last one
+    int64_t tokens = 0;   // likewise
   };
   std::vector<Rank> ranks(static_cast<size_t>(options.dp_size));
   std::vector<std::vector<Item>> mine;
@@ -53,17 +58,23 @@ std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& op
   for (int64_t row = 0; row < set.size(); ++row) {
     std::optional<Item> item = set.get(row);
     if (!item) continue;
-    const int64_t owner = number++ % options.dp_size;
+    const int64_t owner = number % options.dp_size;
+    ++number;
     Rank& rank = ranks[static_cast<size_t>(owner)];
+
+    // A micro-batch is full when the next item does not fit.
     const bool full = budget > 0 ? rank.tokens + tokens_of(*item) > budget
                                  : rank.items == options.rows_per_micro_batch;
     if (rank.batches == 0 || full) rank = {rank.batches + 1, 0, 0};
     ++rank.items;
     rank.tokens += tokens_of(*item);
+
     if (owner != options.dp_rank) continue;
     mine.resize(static_cast<size_t>(rank.batches));
     mine.back().push_back(std::move(*item));
   }
+
+  // Empty micro-batches where another rank has more.
   int64_t batches = 0;
   for (const Rank& rank : ranks)
     batches = std::max(batches, rank.batches);

@@ -25,14 +25,71 @@ void require(bool ok, const char* message, const char* key, const at::Tensor& te
   if (!ok) throw Error(ErrorCode::kInvalidArgument, message).with(key, shape_of(tensor));
 }
 
-// Everything under no-grad; gradients only of what `needs` names.
+void check_head_shapes(const LinearHead& head, const at::Tensor& targets, int64_t vocab) {
+  const auto& [hidden, weight, bias] = head;
+  require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()),
+          "hidden must be [R, H] of a float dtype", "hidden", hidden);
+  require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) &&
+              weight.size(1) == hidden.size(1) && vocab > 0 && weight.size(0) <= vocab,
+          "weight must be [V, H] of a float dtype, with the H of hidden and no more rows than the "
+          "vocabulary",
+          "weight", weight);
+  if (bias.defined())
+    require(
+        bias.dim() == 1 && at::isFloatingType(bias.scalar_type()) && bias.size(0) == weight.size(0),
+        "bias must be [V] of a float dtype, with the V of weight", "bias", bias);
+  require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong &&
+              targets.size(0) == hidden.size(0),
+          "targets must be [R] int64, one for each row of hidden", "targets", targets);
+}
+
+void check_head_devices(const LinearHead& head, const at::Tensor& targets) {
+  const auto& [hidden, weight, bias] = head;
+  for (const at::Tensor& tensor : {weight, bias})
+    if (tensor.defined() && tensor.device() != hidden.device())
+      throw Error(ErrorCode::kInvalidArgument, "hidden, weight and bias must be on one device")
+          .with("device", tensor.device().str())
+          .with("hidden_device", hidden.device().str());
+  if (!may_move_to(hidden.device(), targets))
+    throw Error(ErrorCode::kInvalidArgument,
+                "targets must be on the device of hidden, or on the host")
+        .with("device", targets.device().str())
+        .with("hidden_device", hidden.device().str());
+}
+
+// Targets on a device are copied to the host for this, and waited for.
+void check_target_ids(const at::Tensor& targets, int64_t vocab) {
+  const at::Tensor flat = targets.to(at::kCPU).contiguous();
+  const int64_t* ids = flat.data_ptr<int64_t>();
+  for (int64_t row = 0; row < flat.size(0); ++row)
+    if (ids[row] < 0 || ids[row] >= vocab)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a target is no id of the vocabulary: pass only the rows that have a target")
+          .with("row", row)
+          .with("target", ids[row])
+          .with("vocab", vocab);
+}
+
+// dH of a chunk, in hidden's dtype.
+void write_hidden_gradient(at::Tensor out, const at::Tensor& logits, const at::Tensor& weight) {
+  if (out.scalar_type() == at::kFloat)
+    at::mm_out(out, logits, weight);
+  else
+    out.copy_(at::mm(logits, weight));
+}
+
+// Forms the logits chunk by chunk into one buffer, lets `loss` turn each chunk into its gradient,
+// and folds that into the gradients that `needs` names. Everything under no-grad.
 HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss,
                          const HeadNeeds& needs) {
-  const int64_t rows = head.rows(), vocab = head.vocab(), width = head.hidden.size(1);
+  const int64_t rows = head.rows();
+  const int64_t vocab = head.vocab();
+  const int64_t width = head.hidden.size(1);
   const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
   const at::Tensor weight = head.weight.to(at::kFloat);
   const at::Tensor bias = head.bias.defined() ? head.bias.to(at::kFloat) : at::Tensor();
 
+  // dH is written once for each row, dW and dbias are sums over the chunks.
   HeadGradients grads;
   if (needs.hidden)
     grads.hidden = at::empty({rows, width}, head.hidden.options().requires_grad(false));
@@ -46,13 +103,9 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
     const at::Tensor h = head.hidden.narrow(0, begin, count).to(at::kFloat);
     form_logits(logits, h, weight, bias);
     loss.chunk(begin, count, logits, needs.any());
-    if (needs.hidden) {
-      at::Tensor out = grads.hidden.narrow(0, begin, count);
-      if (out.scalar_type() == at::kFloat)
-        at::mm_out(out, logits, weight);
-      else
-        out.copy_(at::mm(logits, weight));
-    }
+
+    // `logits` is now d(loss) / d(logits).
+    if (needs.hidden) write_hidden_gradient(grads.hidden.narrow(0, begin, count), logits, weight);
     if (needs.weight) grads.weight.addmm_(logits.t(), h);
     if (needs.bias) grads.bias.add_(logits.sum(0));
   }
@@ -88,8 +141,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
     if (at::GradMode::is_enabled())
       throw Error(ErrorCode::kInvalidArgument,
                   "the linear losses are differentiable once: their gradients were formed in the "
-                  "forward pass; call backward "
-                  "without create_graph");
+                  "forward pass; call backward without create_graph");
     const auto saved = ctx->get_saved_variables();
     const double scale = incoming[0].item<double>();
     const auto dtype = [&](const char* key) {
@@ -109,40 +161,9 @@ at::Tensor moved_to(const at::Device& device, const at::Tensor& rows) {
 }
 
 void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab) {
-  const auto& [hidden, weight, bias] = head;
-  require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()),
-          "hidden must be [R, H] of a float dtype", "hidden", hidden);
-  require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) &&
-              weight.size(1) == hidden.size(1) && vocab > 0 && weight.size(0) <= vocab,
-          "weight must be [V, H] of a float dtype, with the H of hidden and no more rows than the "
-          "vocabulary",
-          "weight", weight);
-  if (bias.defined())
-    require(
-        bias.dim() == 1 && at::isFloatingType(bias.scalar_type()) && bias.size(0) == weight.size(0),
-        "bias must be [V] of a float dtype, with the V of weight", "bias", bias);
-  require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong &&
-              targets.size(0) == hidden.size(0),
-          "targets must be [R] int64, one for each row of hidden", "targets", targets);
-  for (const at::Tensor& tensor : {weight, bias})
-    if (tensor.defined() && tensor.device() != hidden.device())
-      throw Error(ErrorCode::kInvalidArgument, "hidden, weight and bias must be on one device")
-          .with("device", tensor.device().str())
-          .with("hidden_device", hidden.device().str());
-  if (!may_move_to(hidden.device(), targets))
-    throw Error(ErrorCode::kInvalidArgument,
-                "targets must be on the device of hidden, or on the host")
-        .with("device", targets.device().str())
-        .with("hidden_device", hidden.device().str());
-  const at::Tensor flat = targets.to(at::kCPU).contiguous();
-  const int64_t* ids = flat.data_ptr<int64_t>();
-  for (int64_t row = 0; row < flat.size(0); ++row)
-    if (ids[row] < 0 || ids[row] >= vocab)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "a target is no id of the vocabulary: pass only the rows that have a target")
-          .with("row", row)
-          .with("target", ids[row])
-          .with("vocab", vocab);
+  check_head_shapes(head, targets, vocab);
+  check_head_devices(head, targets);
+  check_target_ids(targets, vocab);
 }
 
 void check_chunk_tokens(int64_t chunk_tokens) {

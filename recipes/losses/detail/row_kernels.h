@@ -1,20 +1,22 @@
 // The element-wise work of the losses on one row of logits: softmax statistics, divergence, and the
-// gradient written over the logits. Plain floats, no ATen: compiled three times (AVX-512, AVX2 +
-// FMA, portable) and chosen once by the CPU. Elements are float32, every sum over a row is a double
-// in a fixed order, so a row's result depends on that row alone.
+// gradient written over the logits.
+//
+// Use: a whole vocabulary on the CPU; everything else takes the ATen path (aten_losses.h).
+// Arithmetic: plain floats, no ATen. Compiled three times (AVX-512, AVX2 + FMA, portable), of which
+//   the CPU decides once. Elements are float32, every sum over a row is a double in a fixed order,
+//   so a row's result depends on that row alone.
 #pragma once
 
 #include <cstdint>
 
+#include "recipes/losses/divergence_type.h"
+
 namespace retort::losses::detail {
 
-// The divergence after its special cases (jsd beta 0/1, lambda 0) are resolved.
-enum class Divergence { kForwardKl, kReverseKl, kJsd, kSkewedKl, kSkewedReverseKl, kTvd };
-enum class TopKTail { kBucket, kRenormalize, kDrop };
-
 struct RowLoss {
-  Divergence type = Divergence::kForwardKl;
-  TopKTail tail = TopKTail::kBucket;
+  // after its special cases (jsd with beta 0 or 1, skewed with lambda 0) have been resolved
+  DivergenceType type = DivergenceType::kForwardKl;
+  Tail tail = Tail::kBucket;
   float mix = 0.5f;  // jsd: beta; skewed: lambda
   float inv_temperature = 1;
   float ce_weight = 1;    // of d(ce)/d(logits) in the gradient

@@ -16,10 +16,12 @@ static Side cross_entropy_stats(const StudentRow& row, RowResult& result) {
     moment.add(e == 0.0f ? Vec{} : e * x);
   }
   side.sum = sum.total();
+
   const float at_target = row.logits[row.target];
   result.log_prob = static_cast<double>(at_target) - side.max - side.log_sum();
   result.entropy = side.log_sum() - moment.total() / side.sum;
-  if (at_target == side.max) {  // the first of equal maxima is the argmax
+  // The first of equal maxima is the argmax.
+  if (at_target == side.max) {
     int64_t first = 0;
     while (row.logits[first] != side.max)
       ++first;
@@ -38,7 +40,7 @@ static RowResult cross_entropy(const StudentRow& row, const RowLoss& loss) {
   return result;
 }
 
-// false for NaN
+// False for NaN as well.
 static bool finite_mass(const Side& side) { return side.sum > 0 && side.sum < __builtin_inf(); }
 
 // The teacher's mass on ids >= n, from a maximum of their own: the masked part may be the larger
@@ -53,12 +55,16 @@ static double masked_mass(const DenseTeacherRow& teacher, int64_t n, const Side&
 }
 
 static RowResult dense(const StudentRow& row, const DenseTeacherRow& teacher, const RowLoss& loss) {
+  // The student's softmax at the divergence's temperature over the common ids is, at temperature 1
+  // over the whole vocabulary, the cross-entropy's.
   RowResult result;
   const Side ce = cross_entropy_stats(row, result);
   const int64_t n = row.common;
   const bool shared = loss.inv_temperature == 1.0f && n == row.vocab;
   const Side s = shared ? ce : softmax_side(row.logits, n, loss.inv_temperature);
   Side t = softmax_side(teacher.logits, n, teacher.inv_temperature);
+
+  // A teacher that is no distribution is the caller's to refuse.
   if (!finite_mass(t)) {
     result.status = RowStatus::kTeacherNotFinite;
     return result;
@@ -68,9 +74,12 @@ static RowResult dense(const StudentRow& row, const DenseTeacherRow& teacher, co
     result.status = RowStatus::kTeacherNotNormal;
     return result;
   }
-  result.teacher_mass = result.student_mass = 1;
+  result.teacher_mass = 1;
+  result.student_mass = 1;
   if (teacher.vocab > n) result.masked_mass = masked_mass(teacher, n, t);
-  with_divergence(loss.type, [&]<Divergence D>() {
+
+  // Value, then gradient, which takes the cross-entropy's part along.
+  with_divergence(loss.type, [&]<DivergenceType D>() {
     const Moments moments = divergence_value<D>(s, t, n, loss.mix);
     result.kd = moments.value;
     if (!loss.gradient) return;
@@ -82,6 +91,8 @@ static RowResult dense(const StudentRow& row, const DenseTeacherRow& teacher, co
     else
       divergence_gradient_pass<D, CePart::kSeparate>(s, t, n, loss.mix, moments, w, row.logits);
   });
+
+  // The ids beyond the common ones have the cross-entropy's gradient alone.
   if (loss.gradient) {
     if (n < row.vocab)
       softmax_pass(ce, loss.ce_weight * ce.inverse(), ce, 0, n, row.vocab, row.logits);
@@ -108,7 +119,8 @@ static RowStatus take_ids(const StudentRow& row, const TopKTeacherRow& teacher,
 // The student's and the teacher's coarse distributions: K ids and, unless K is the whole common
 // vocabulary, the rest.
 struct Coarse {
-  Side student, teacher;
+  Side student;
+  Side teacher;
   Side rest;             // the complement in the student's row
   float log_rest = 0;    // its logsumexp, on the scale of the shifted coarse logits
   double teacher_k = 0;  // sum over K of exp(logp - max)
@@ -122,11 +134,13 @@ static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, floa
            .teacher = {scratch.teacher, 0, 1.0f},
            .rest = {row.logits, 0, inv_temperature}};
   c.n = k < row.common ? k + 1 : k;
+
+  // The rest as one more category, with its logsumexp from a maximum of its own.
   const float max_k = max_of(scratch.raw, k);
   float top = max_k;
   if (c.n > k) {
     c.rest.max = max_of(row.logits, row.common);
-    // every other id is masked in the student itself
+    // The student itself may exclude every other id.
     const bool empty = c.rest.max == -__builtin_inff();
     c.rest.sum = empty ? 0 : sum_exp(c.rest, 0, row.common);
     top = c.rest.max > top ? c.rest.max : top;
@@ -135,10 +149,14 @@ static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, floa
     scratch.student[k] = c.log_rest;
     scratch.teacher[k] = teacher.log_tail;
   }
+
+  // Both sides as rows of K (+ 1) logits. The student's are shifted by the largest of all.
   for (int64_t i = 0; i < k; ++i) {
     scratch.student[i] = (scratch.raw[i] - top) * inv_temperature;
     scratch.teacher[i] = teacher.logps[i];
   }
+
+  // The teacher's mass is summed over the K ids first, which truncated losses want alone.
   c.student = softmax_side(scratch.student, c.n, 1.0f);
   c.teacher.max = max_of(scratch.teacher, c.n);
   c.teacher_k = sum_exp(c.teacher, 0, k);
@@ -149,7 +167,7 @@ static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, floa
 // Writes the coarse gradient over scratch.student and returns the one of the rest category.
 static double bucket_loss(const Coarse& c, int64_t k, const RowLoss& loss,
                           const TopKScratch& scratch, RowResult& result) {
-  with_divergence(loss.type, [&]<Divergence D>() {
+  with_divergence(loss.type, [&]<DivergenceType D>() {
     const Moments moments = divergence_value<D>(c.student, c.teacher, c.n, loss.mix);
     result.kd = moments.value;
     const GradientWeights w{loss.kd_weight, 0, nullptr};
@@ -164,18 +182,22 @@ static double bucket_loss(const Coarse& c, int64_t k, const RowLoss& loss,
 // drop has w = w' = q.
 static double truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss,
                              const TopKScratch& scratch, RowResult& result) {
-  const bool drop = loss.tail == TopKTail::kDrop;
+  const bool drop = loss.tail == Tail::kDrop;
   Side t = c.teacher;
   const double mass = drop ? c.teacher_k / c.teacher.sum : 1.0;
   if (!drop) t.sum = c.teacher_k;
+
   Sum sum;
   for (int64_t i = 0; i < k; i += kLanes) {
-    const Vec xs = c.student.shifted(i, k - i), xt = t.shifted(i, k - i);
+    const Vec xs = c.student.shifted(i, k - i);
+    const Vec xt = t.shifted(i, k - i);
     const Vec q = exp_negative(xt);
     sum.add(zero_unless(q > 0.0f, q * (xt - xs)));
   }
   result.kd = sum.total() / t.sum - mass * (t.log_sum() - c.student.log_sum());
   if (!loss.gradient) return 0;
+
+  // d / d(logit) = mass p, less the teacher's weight at its ids.
   const double rest =
       c.n > k ? __builtin_exp(static_cast<double>(c.log_rest) - c.student.max) / c.student.sum : 0;
   softmax_pass(c.student, static_cast<float>(loss.kd_weight * mass / c.student.sum), t,
@@ -185,11 +207,14 @@ static double truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss,
 
 static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, const RowLoss& loss,
                        const TopKScratch& scratch) {
+  // The statistics of the whole row come before the ids are taken out of it.
   RowResult result;
   const Side ce = cross_entropy_stats(row, result);
   const int64_t k = teacher.k;
   result.status = take_ids(row, teacher, scratch);
   if (result.status != RowStatus::kOk) return result;
+
+  // A teacher that is no distribution is the caller's to refuse.
   const Coarse c = coarsen(row, teacher, loss.inv_temperature, scratch);
   if (!finite_mass(c.teacher)) {
     result.status = RowStatus::kTeacherNotFinite;
@@ -199,20 +224,24 @@ static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, con
     result.status = RowStatus::kTeacherNotNormal;
     return result;
   }
+
+  // Either loss leaves its gradient by the K ids in scratch.student, and returns the rest's.
   result.teacher_mass = c.teacher_k / c.teacher.sum;
   result.student_mass = c.n > k ? sum_exp(c.student, 0, k) / c.student.sum : 1;
-  const double rest_gradient = loss.tail == TopKTail::kBucket
+  const double rest_gradient = loss.tail == Tail::kBucket
                                    ? bucket_loss(c, k, loss, scratch, result)
                                    : truncated_loss(c, k, loss, scratch, result);
   if (!loss.gradient) return result;
 
-  // A complement id gets its share of the rest category's gradient; the ids themselves were taken
+  // An id of the rest gets its share of the rest's gradient; the K ids themselves have been taken
   // out (exp(-inf) = 0).
   const float ce_scale = loss.ce_weight * ce.inverse();
   if (c.n > k)
     softmax_pass(c.rest, c.rest.sum > 0 ? static_cast<float>(rest_gradient / c.rest.sum) : 0.0f, ce,
                  ce_scale, 0, row.common, row.logits);
   if (row.common < row.vocab) softmax_pass(ce, ce_scale, ce, 0, row.common, row.vocab, row.logits);
+
+  // The ids get back into the row: the coarse gradient and the cross-entropy's.
   if (loss.ce_weight != 0) {
     const Side at_ids{scratch.raw, ce.max, 1.0f, ce.sum};
     softmax_pass(at_ids, ce_scale, at_ids, 0, 0, k, scratch.raw);

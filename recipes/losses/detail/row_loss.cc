@@ -5,27 +5,20 @@
 namespace retort::losses::detail {
 namespace {
 
-Divergence resolved(const DivergenceOptions& options) {
+// At the ends of their parameter, jsd and the skewed divergences are KLs.
+DivergenceType resolved(const DivergenceOptions& options) {
   switch (options.type) {
-    case DivergenceType::kForwardKl: return Divergence::kForwardKl;
-    case DivergenceType::kReverseKl: return Divergence::kReverseKl;
     case DivergenceType::kJsd:
-      if (options.beta == 0) return Divergence::kForwardKl;
-      return options.beta == 1 ? Divergence::kReverseKl : Divergence::kJsd;
-    case DivergenceType::kSkewedKl:  // lambda 0 is its own limit
-      return options.skew_lambda == 0 ? Divergence::kForwardKl : Divergence::kSkewedKl;
+      if (options.beta == 0) return DivergenceType::kForwardKl;
+      return options.beta == 1 ? DivergenceType::kReverseKl : DivergenceType::kJsd;
+    case DivergenceType::kSkewedKl:
+      return options.skew_lambda == 0 ? DivergenceType::kForwardKl : DivergenceType::kSkewedKl;
     case DivergenceType::kSkewedReverseKl:
-      return options.skew_lambda == 0 ? Divergence::kReverseKl : Divergence::kSkewedReverseKl;
-    case DivergenceType::kTvd: return Divergence::kTvd;
-  }
-  __builtin_unreachable();
-}
-
-TopKTail resolved(Tail tail) {
-  switch (tail) {
-    case Tail::kBucket: return TopKTail::kBucket;
-    case Tail::kRenormalize: return TopKTail::kRenormalize;
-    case Tail::kDrop: return TopKTail::kDrop;
+      return options.skew_lambda == 0 ? DivergenceType::kReverseKl
+                                      : DivergenceType::kSkewedReverseKl;
+    case DivergenceType::kForwardKl:
+    case DivergenceType::kReverseKl:
+    case DivergenceType::kTvd: return options.type;
   }
   __builtin_unreachable();
 }
@@ -39,7 +32,7 @@ double kd_factor(const DivergenceOptions& options) {
 RowLoss row_loss(const DivergenceOptions& options) {
   RowLoss loss;
   loss.type = resolved(options);
-  loss.tail = resolved(options.tail);
+  loss.tail = options.tail;
   loss.mix =
       static_cast<float>(options.type == DivergenceType::kJsd ? options.beta : options.skew_lambda);
   loss.inv_temperature = static_cast<float>(1.0 / options.temperature);

@@ -54,12 +54,15 @@ constexpr float kLogSmallest = -64.0f;
 // e^x for x <= 0 within 2 ulp (Taylor to x^7 after reduction by ln 2), 0 below kLogSmallest; NaN
 // stays NaN.
 RETORT_INLINE Vec exp_negative(Vec x) {
+  // x = n ln 2 + r, ln 2 in two parts so that n times it stays exact.
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const Vec in_range = x < kLogSmallest ? splat(kLogSmallest) : x;
   const Vec shifted = in_range * 1.44269504088896341f + magic;
   const Vec n = shifted - magic;
   Vec r = in_range - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
+
+  // Taylor's polynomial of the remainder, by Horner.
   Vec p = splat(1.0f / 5040);
   p = p * r + (1.0f / 720);
   p = p * r + (1.0f / 120);
@@ -68,6 +71,8 @@ RETORT_INLINE Vec exp_negative(Vec x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
+
+  // Times 2^n, whose bits are the exponent's.
   const IntVec bits = ((IntVec)shifted - (IntVec)magic + 127) << 23;
   const Vec value = p * (Vec)bits;
   return x < kLogSmallest ? Vec{} : value;
@@ -76,6 +81,7 @@ RETORT_INLINE Vec exp_negative(Vec x) {
 // ln x of a positive normal x within 1 ulp or so, exactly 0 at 1 (Cephes' polynomial on [sqrt(1/2),
 // sqrt(2)]).
 RETORT_INLINE Vec log_positive(Vec x) {
+  // x = m 2^exponent with m in [sqrt(1/2), sqrt(2)), less 1 for the polynomial.
   const IntVec bits = (IntVec)x;
   IntVec exponent = (bits >> 23) - 126;
   Vec m = (Vec)((bits & 0x007fffff) | 0x3f000000);  // [0.5, 1)
@@ -83,6 +89,8 @@ RETORT_INLINE Vec log_positive(Vec x) {
   exponent = exponent + small;  // a true lane is -1
   m = (small ? m + m : m) - 1.0f;
   const Vec e = __builtin_convertvector(exponent, Vec);
+
+  // ln(1 + m), by Horner.
   const Vec m2 = m * m;
   Vec p = splat(7.0376836292e-2f);
   p = p * m - 1.1514610310e-1f;
@@ -93,6 +101,8 @@ RETORT_INLINE Vec log_positive(Vec x) {
   p = p * m + 2.0000714765e-1f;
   p = p * m - 2.4999993993e-1f;
   p = p * m + 3.3333331174e-1f;
+
+  // The small parts of the sum first.
   Vec y = p * m * m2;
   y = y + e * -2.12194440e-4f;
   y = y - 0.5f * m2;
@@ -123,16 +133,24 @@ struct Sum {
 
 // The largest element; NaN elements do not count (they show up in the sums).
 static float max_of(const float* x, int64_t n) {
-  Vec a = splat(-__builtin_inff()), b = a, c = a, d = a;
+  // Four vectors at a time, so that no comparison waits for the one before.
+  Vec a = splat(-__builtin_inff());
+  Vec b = a;
+  Vec c = a;
+  Vec d = a;
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    const Vec w = load(x + i, kLanes), v = load(x + i + kLanes, kLanes);
-    const Vec u = load(x + i + 2 * kLanes, kLanes), t = load(x + i + 3 * kLanes, kLanes);
+    const Vec w = load(x + i, kLanes);
+    const Vec v = load(x + i + kLanes, kLanes);
+    const Vec u = load(x + i + 2 * kLanes, kLanes);
+    const Vec t = load(x + i + 3 * kLanes, kLanes);
     a = w > a ? w : a;
     b = v > b ? v : b;
     c = u > c ? u : c;
     d = t > d ? t : d;
   }
+
+  // Then the vectors, their lanes, and what was left over.
   a = b > a ? b : a;
   c = d > c ? d : c;
   a = c > a ? c : a;

@@ -1,5 +1,8 @@
-// This rank's columns of a vocabulary, and the few numbers a row that its ranks put together. Every
-// rank of a split vocabulary makes the same calls in the same order. Compute thread only.
+// This rank's columns of a vocabulary, and the few numbers of a row that the ranks put together. A
+// whole vocabulary is a group of one, which reduces nothing.
+//
+// Collectives: every rank of a split vocabulary makes the same calls in the same order.
+// Threads: compute alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -55,8 +58,7 @@ inline bool on_cpu(const at::Tensor& tensor) {
 // all is well.
 void check_together(const parallel::VocabShard& vocab, const std::function<void()>& checks);
 
-// Rows formed at once by the path over VocabGroup: as chunk_rows, with a budget that fills an
-// accelerator.
-int64_t sharded_chunk_rows(int64_t asked, int64_t floats_per_row, const at::Device& device);
+// Rows formed at once by the ATen path: as chunk_rows, with a budget that fills an accelerator.
+int64_t aten_chunk_rows(int64_t asked, int64_t floats_per_row, const at::Device& device);
 
 }  // namespace retort::losses::detail

@@ -21,13 +21,15 @@ constexpr Duration kExitGrace = std::chrono::seconds(2);
 constexpr Duration kPollStep = std::chrono::milliseconds(5);
 
 struct Pipe {
-  int read = -1, write = -1;
+  int read = -1;
+  int write = -1;
   Pipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
       throw Error(ErrorCode::kResourceExhausted,
                   std::string("cannot make a pipe: ") + std::strerror(errno));
-    read = ends[0], write = ends[1];
+    read = ends[0];
+    write = ends[1];
   }
   ~Pipe() {
     if (read >= 0) ::close(read);
@@ -37,6 +39,7 @@ struct Pipe {
   Pipe& operator=(const Pipe&) = delete;
 };
 
+// The descriptor, made non-blocking; whoever had it does not close it any more.
 int taken(int& fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   return std::exchange(fd, -1);
@@ -73,10 +76,13 @@ struct SpawnSetup {
 Child::Child(const std::vector<std::string>& argv) {
   RETORT_CHECK(!argv.empty());
   Pipe in, out, err;
+
+  // Its ends become its standard streams.
   SpawnSetup setup;
   posix_spawn_file_actions_adddup2(&setup.actions, in.read, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&setup.actions, out.write, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&setup.actions, err.write, STDERR_FILENO);
+
   std::vector<char*> arguments;
   for (const std::string& argument : argv)
     arguments.push_back(const_cast<char*>(argument.c_str()));
@@ -86,7 +92,11 @@ Child::Child(const std::vector<std::string>& argv) {
   if (error != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot start '" + argv.front() + "': " + std::strerror(error));
-  in_ = taken(in.write), out_ = taken(out.read), err_ = taken(err.read);
+
+  // Our ends; the child's own are closed with the pipes.
+  in_ = taken(in.write);
+  out_ = taken(out.read);
+  err_ = taken(err.read);
 }
 
 Child::~Child() {
@@ -130,11 +140,14 @@ void Child::kill() {
 }
 
 ssize_t write_quietly(int fd, const char* data, size_t size) {
+  // A signal that was pending before is not ours to take.
   sigset_t pipe, before, pending;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   sigpending(&pending);
   pthread_sigmask(SIG_BLOCK, &pipe, &before);
+
+  // SIGPIPE is blocked in this thread only, and taken away before that ends.
   const ssize_t wrote = ::write(fd, data, size);
   const int error = errno;
   if (wrote < 0 && error == EPIPE && sigismember(&pending, SIGPIPE) == 0) {
@@ -142,6 +155,7 @@ ssize_t write_quietly(int fd, const char* data, size_t size) {
     while (sigtimedwait(&pipe, nullptr, &now) < 0 && errno == EINTR) {
     }
   }
+
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   errno = error;
   return wrote;

@@ -17,7 +17,8 @@ class Child {
   explicit Child(const std::vector<std::string>& argv);
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
-  // closes the pipes; what has not ended two seconds later is killed with its group; reaps
+  // Closes the pipes, kills a child that has not ended two seconds later with its group, and reaps
+  // it.
   ~Child();
 
   // Our ends of the pipes, non-blocking; -1 once closed.
@@ -27,12 +28,15 @@ class Child {
   void close_err();
   // "exited with code 3" or "was killed by signal 9"; "" if it has not ended after `grace`.
   std::string ending(Duration grace);
-  void kill();  // SIGKILL to the group, then reaps; ending() must be asked before
+  // SIGKILL to the group, then reaps the child. ending() has to be asked before.
+  void kill();
 
  private:
   void close_all();
   pid_t pid_ = -1;
-  int in_ = -1, out_ = -1, err_ = -1;
+  int in_ = -1;
+  int out_ = -1;
+  int err_ = -1;
 };
 
 // write(2) without SIGPIPE, whatever the process does with that signal. Bytes written, or -1 with

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxLineBytes = size_t{1} << 20;  // of stdout
 constexpr size_t kStderrBytes = 2000;              // kept for errors
-// between the end of its pipes and its own
+// How long the exit code of a program that has closed its pipes is waited for.
 constexpr Duration kDeathGrace = std::chrono::milliseconds(500);
 
 std::string joined(const std::vector<std::string>& argv) {
@@ -53,6 +53,7 @@ class Command final : public Scorer {
     std::vector<bool> answered;
     size_t missing = 0;
   };
+  Batch start_batch(const std::vector<RewardInput>& inputs);
   bool wait(const Batch& batch, const Deadline& deadline);
   void send(Batch& batch);
   bool read_answers(Batch& batch);  // false if there was nothing to read
@@ -65,16 +66,13 @@ class Command final : public Scorer {
   std::vector<std::string> argv_;
   Duration timeout_;
   std::unique_ptr<Child> child_;  // null after a failure
-  bool deaf_ = false;             // it has closed its stdin
+  bool deaf_ = false;             // whether it has closed its stdin
   int64_t next_id_ = 0;
   std::string pending_;  // of stdout: a line without its end
   std::string stderr_;   // its last bytes
 };
 
-Scores Command::score(const std::vector<RewardInput>& inputs) {
-  if (!child_)
-    fail(ErrorCode::kClosed, name_,
-         "the command '" + joined(argv_) + "' failed before and is not started again");
+Command::Batch Command::start_batch(const std::vector<RewardInput>& inputs) {
   Batch batch{.first_id = next_id_,
               .scores = Scores(inputs.size()),
               .answered = std::vector<bool>(inputs.size()),
@@ -85,6 +83,16 @@ Scores Command::score(const std::vector<RewardInput>& inputs) {
     request.update(to_json(input));
     batch.requests += dump(request) + "\n";
   }
+  return batch;
+}
+
+Scores Command::score(const std::vector<RewardInput>& inputs) {
+  if (!child_)
+    fail(ErrorCode::kClosed, name_,
+         "the command '" + joined(argv_) + "' failed before and is not started again");
+  Batch batch = start_batch(inputs);
+
+  // Reading and writing take turns, so that neither side waits for the other with full pipes.
   const Deadline deadline = Deadline::after(timeout_);
   while (batch.missing > 0 || batch.sent < batch.requests.size()) {
     if (!wait(batch, deadline))
@@ -92,13 +100,14 @@ Scores Command::score(const std::vector<RewardInput>& inputs) {
               std::to_string(batch.missing) + " of " + std::to_string(inputs.size()) +
                   " completions are not scored after " + format_duration(timeout_) + " (timeout)");
     read_stderr();
-    // what it wrote before it closed its stdin counts
+    // What it wrote before it closed its stdin counts.
     while (read_answers(batch) && deaf_ && !deadline.expired()) {
     }
     if (deaf_ && batch.missing > 0) lost(batch, "closed its stdin");
     send(batch);
   }
-  // whatever came too much is here already or is found by the next batch
+
+  // Answers beyond those that were asked for are here already, or the next batch finds them.
   while (read_answers(batch)) {
     if (deadline.expired()) give_up(ErrorCode::kCorrupt, "it does not stop to write");
   }
@@ -110,7 +119,7 @@ bool Command::wait(const Batch& batch, const Deadline& deadline) {
   std::vector<pollfd> fds{{child_->out(), POLLIN, 0}};
   if (child_->err() >= 0) fds.push_back({child_->err(), POLLIN, 0});
   const bool more = batch.sent < batch.requests.size();
-  // in any case: whether it still reads
+  // Its stdin is polled even with nothing to send: POLLERR says that it does not read any more.
   fds.push_back({child_->in(), static_cast<short>(more ? POLLOUT : 0), 0});
   for (;;) {
     if (deadline.expired()) return false;
@@ -145,9 +154,11 @@ bool Command::read_answers(Batch& batch) {
     give_up(ErrorCode::kUnavailable, std::string("reading its stdout: ") + std::strerror(errno));
   if (got == 0) {
     if (!pending_.empty()) take_line(batch, std::exchange(pending_, {}));
-    if (batch.missing == 0) return false;  // the next batch will find out
+    if (batch.missing == 0) return false;  // the next batch finds that it is gone
     lost(batch, "closed its stdout");
   }
+
+  // Whole lines are answers; what follows the last one waits for its end.
   pending_.append(buffer, static_cast<size_t>(got));
   size_t begin = 0;
   for (size_t end = pending_.find('\n'); end != std::string::npos;
@@ -170,6 +181,7 @@ void Command::take_line(Batch& batch, std::string_view line) {
         "it wrote a line that " + why + ": " + excerpt(line) +
             "; expected {\"id\": NUMBER, \"score\": NUMBER or null} and nothing else on stdout");
   };
+
   const Json answer = Json::parse(line.begin(), line.end(), nullptr, false);
   if (!answer.is_object()) refuse("is not a JSON object");
   if (!answer.contains("id") || !answer["id"].is_number_integer()) refuse("has no id");
@@ -177,6 +189,7 @@ void Command::take_line(Batch& batch, std::string_view line) {
   const int64_t number = answer["id"].get<int64_t>() - batch.first_id;
   if (number >= static_cast<int64_t>(batch.answered.size())) refuse("answers what was not asked");
   if (number < 0 || batch.answered[static_cast<size_t>(number)]) refuse("answers twice");
+
   std::optional<double> score;
   std::string why;
   if (!read_score(answer["score"], score, why)) refuse("is no answer (" + why + ")");
@@ -194,7 +207,7 @@ void Command::read_stderr() {
     if (got <= 0) return child_->close_err();
     stderr_.append(buffer, static_cast<size_t>(got));
     if (stderr_.size() > kStderrBytes) stderr_.erase(0, stderr_.size() - kStderrBytes);
-    // the deadline is looked at between two reads
+    // A program that writes without end must not keep us from looking at the deadline.
     if (got < static_cast<ssize_t>(sizeof buffer)) return;
   }
 }

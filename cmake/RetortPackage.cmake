@@ -1,0 +1,30 @@
+# What a package holds (docs/package.md), as install rules in three components: program, cuda and
+# tests. `./dev package` installs them into an empty folder and makes the archive from it.
+set(_package ${CMAKE_SOURCE_DIR}/cmake/package)
+
+configure_file(${_package}/find_libtorch.sh.in ${CMAKE_BINARY_DIR}/find_libtorch @ONLY)
+install(PROGRAMS ${_package}/retort.sh DESTINATION bin RENAME retort COMPONENT program)
+install(PROGRAMS ${CMAKE_BINARY_DIR}/find_libtorch DESTINATION lib COMPONENT program)
+install(TARGETS retort RUNTIME DESTINATION lib COMPONENT program)
+install(
+  DIRECTORY ${CMAKE_SOURCE_DIR}/recipes/configs/
+  DESTINATION share/recipes
+  COMPONENT program
+  USE_SOURCE_PERMISSIONS
+  PATTERN "__pycache__" EXCLUDE
+)
+
+if(RETORT_CUDA)
+  install(TARGETS retort_cuda LIBRARY DESTINATION lib COMPONENT cuda)
+endif()
+
+# The tests with the label gpu, and the benchmark that docs/gpu.md names.
+get_property(_tests GLOBAL PROPERTY RETORT_GPU_TESTS)
+if(TARGET sft_bench)
+  list(APPEND _tests sft_bench)
+endif()
+add_custom_target(package_tests DEPENDS ${_tests})
+if(_tests)
+  install(TARGETS ${_tests} RUNTIME DESTINATION tests COMPONENT tests)
+endif()
+install(PROGRAMS ${_package}/run_tests.sh DESTINATION tests RENAME run COMPONENT tests)

@@ -1,0 +1,237 @@
+#include "launch/backends/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "launch/supervision/child_context.h"
+
+namespace retort::launch {
+namespace {
+
+void check_spawn(int error, const char* what) {
+  if (error != 0)
+    throw Error(ErrorCode::kResourceExhausted, std::string(what) + ": " + std::strerror(error));
+}
+
+// posix_spawn's two option objects.
+class SpawnSetup {
+ public:
+  SpawnSetup() {
+    check_spawn(::posix_spawn_file_actions_init(&actions_), "posix_spawn_file_actions_init");
+    check_spawn(::posix_spawnattr_init(&attributes_), "posix_spawnattr_init");
+  }
+  ~SpawnSetup() {
+    ::posix_spawn_file_actions_destroy(&actions_);
+    ::posix_spawnattr_destroy(&attributes_);
+  }
+  SpawnSetup(const SpawnSetup&) = delete;
+  SpawnSetup& operator=(const SpawnSetup&) = delete;
+
+  void redirect_output(const std::string& log) {
+    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 0, "/dev/null", O_RDONLY, 0),
+                "redirecting stdin");
+    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 1, log.c_str(),
+                                                   O_WRONLY | O_CREAT | O_APPEND, 0644),
+                "redirecting stdout");
+    check_spawn(::posix_spawn_file_actions_adddup2(&actions_, 1, 2), "redirecting stderr");
+  }
+
+  // `from` becomes `to` in the child. The copies made here are above every target, so that no dup2
+  // overwrites a later source.
+  void pass(int from, int to) {
+    const int copy = ::fcntl(from, F_DUPFD_CLOEXEC, 64);
+    if (copy < 0) check_spawn(errno, "passing a file descriptor");
+    copies_.emplace_back(copy);
+    check_spawn(::posix_spawn_file_actions_adddup2(&actions_, copy, to),
+                "passing a file descriptor");
+  }
+
+  void close_from(int first) {
+    check_spawn(::posix_spawn_file_actions_addclosefrom_np(&actions_, first),
+                "closing file descriptors");
+  }
+
+  void isolate() {
+    sigset_t none, all;
+    ::sigemptyset(&none);
+    ::sigfillset(&all);
+    ::sigdelset(&all, SIGKILL);
+    ::sigdelset(&all, SIGSTOP);
+    check_spawn(::posix_spawnattr_setpgroup(&attributes_, 0), "setting the process group");
+    check_spawn(::posix_spawnattr_setsigmask(&attributes_, &none), "setting the signal mask");
+    check_spawn(::posix_spawnattr_setsigdefault(&attributes_, &all), "setting the signal handlers");
+    check_spawn(
+        ::posix_spawnattr_setflags(
+            &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
+        "setting spawn flags");
+  }
+
+  const posix_spawn_file_actions_t* actions() const { return &actions_; }
+  const posix_spawnattr_t* attributes() const { return &attributes_; }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+  std::vector<OwnedFd> copies_;
+};
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const auto& text : texts)
+    result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int OwnedFd::release() { return std::exchange(fd_, -1); }
+
+void OwnedFd::reset() {
+  if (fd_ >= 0) ::close(release());
+}
+
+ChildProcess::ChildProcess(const SpawnOptions& options) {
+  SpawnSetup setup;
+  setup.redirect_output(options.log.string());
+  setup.pass(options.life_fd, kLifeFd);
+  setup.pass(options.status_fd, kStatusFd);
+  setup.pass(options.context_fd, kContextFd);
+  if (options.hold_fd >= 0) setup.pass(options.hold_fd, kHoldFd);
+  setup.close_from(options.hold_fd >= 0 ? kHoldFd + 1 : kHoldFd);
+  setup.isolate();
+  std::vector<std::string> arguments{options.program.string()};
+  arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
+  const int error =
+      ::posix_spawn(&pid_, options.program.c_str(), setup.actions(), setup.attributes(),
+                    pointers(arguments).data(), pointers(options.environment).data());
+  if (error != 0) {
+    pid_ = -1;
+    const bool room = error == EAGAIN || error == ENOMEM;
+    throw Error(room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
+                "cannot start " + options.program.string() + " with its log in " +
+                    options.log.string() + ": " + std::strerror(error));
+  }
+  pidfd_ = OwnedFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (pidfd_.get() < 0) {
+    const int failed = errno;
+    ::kill(-pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot watch a process: ") + std::strerror(failed));
+  }
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      status_(other.status_) {}
+
+ChildProcess::~ChildProcess() {
+  if (!running()) return;
+  signal_group(SIGKILL);
+  pollfd entry{pidfd_.get(), POLLIN, 0};
+  // A process in the middle of a system call that cannot be interrupted is left to init after a
+  // while.
+  ::poll(&entry, 1, 5000);
+  try_reap();
+}
+
+void ChildProcess::signal(int number) const {
+  if (running()) ::kill(pid_, number);
+}
+
+void ChildProcess::signal_group(int number) const {
+  if (running()) ::kill(-pid_, number);
+}
+
+bool ChildProcess::stopped() const {
+  siginfo_t info{};
+  return running() &&
+         ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid != 0;
+}
+
+std::optional<int> ChildProcess::try_reap() {
+  if (status_ || pid_ <= 0) return status_;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0)
+    return std::nullopt;
+  // Before the pid is given back: afterwards the number may belong to another process.
+  ::kill(-pid_, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  status_ = status;
+  return status_;
+}
+
+bool is_launchers_variable(std::string_view name) {
+  return name.starts_with("RETORT_") || name == "OMP_NUM_THREADS" || name == "MKL_NUM_THREADS" ||
+         name == "OMP_WAIT_POLICY";
+}
+
+void restore_library_path() {
+  const char* outer = std::getenv("RETORT_OUTER_LIBRARY_PATH");
+  if (outer == nullptr) return;
+  if (*outer != '\0')
+    ::setenv("LD_LIBRARY_PATH", outer, 1);
+  else
+    ::unsetenv("LD_LIBRARY_PATH");
+  ::unsetenv("RETORT_OUTER_LIBRARY_PATH");
+}
+
+std::vector<std::string> child_environment(int64_t threads,
+                                           const std::map<std::string, std::string>& role_env) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool inherited =
+        name == "RETORT_LOG" || name == "RETORT_CUDA_MODULE" || name == "RETORT_OUTER_LIBRARY_PATH";
+    if (is_launchers_variable(name) && !inherited) continue;
+    if (role_env.contains(std::string(name))) continue;
+    result.emplace_back(text);
+  }
+  for (const auto& [name, value] : role_env)
+    result.push_back(name + "=" + value);
+  result.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
+  result.push_back("MKL_NUM_THREADS=" + std::to_string(threads));
+  result.push_back("OMP_WAIT_POLICY=passive");
+  result.push_back(std::string(kChannelsVariable) + "=1");
+  return result;
+}
+
+int64_t threads_per_process(int64_t wanted, int64_t num_processes) {
+  if (wanted > 0) return wanted;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const int64_t available =
+      ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  return std::max<int64_t>(1, available / std::max<int64_t>(1, num_processes));
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,186 @@
+#include "launch/commands/launch.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "launch/commands/commands.h"
+#include "launch/supervision/progress.h"
+#include "launch/supervision/run_folder.h"
+#include "launch/supervision/supervisor.h"
+#include "launch/yaml/recipe_file.h"
+#include "models/text/tokenizer.h"
+#include "parallel/device_module.h"
+#include "parallel/world.h"
+#include "recipes/registry.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+// The cheapest mistake to find early: a model that numbers its tokens differently.
+void check_tokenizers(const recipes::Recipe& recipe) {
+  const auto others = recipes::serving_roles(recipe);
+  if (others.empty()) return;
+  const models::Tokenizer student =
+      models::Tokenizer::load(recipe.roles.at(recipes::Recipe::kDrivingRole).model);
+  for (const std::string& role : others) {
+    const std::string& folder = recipe.roles.at(role).model;
+    const models::Tokenizer other = models::Tokenizer::load(folder);
+    const int64_t known = std::min(student.vocab_size(), other.vocab_size());
+    const std::string mine = student.vocabulary_fingerprint(known),
+                      theirs = other.vocabulary_fingerprint(known);
+    if (mine != theirs)
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "role '" + role + "': the tokenizer of " + folder +
+              " differs from the student's in the " + std::to_string(known) +
+              " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
+              mine.substr(0, 16) +
+              "); distributions are compared id by id: use a model with the student's tokenizer");
+  }
+}
+
+// The switches of libraries that read them from the environment; what the role sets itself stays.
+void add_deterministic_variables(std::map<std::string, std::string>& env) {
+  env.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");  // cuBLAS: one workspace a stream
+  env.emplace("NCCL_ALGO", "Ring");                   // NCCL: sums in one order, whatever it tunes
+}
+
+std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunFolder& folder,
+                                       const std::string& run, int64_t incarnation,
+                                       const parallel::StoreServer& store, bool resume) {
+  const std::string secret = random_hex(32);
+  const int64_t processes = recipe.num_processes();
+  std::vector<ProcessSpec> specs;
+  for (const auto& [name, role] : recipe.roles) {
+    for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
+      ProcessSpec spec;
+      spec.context = {.run = run,
+                      .role = name,
+                      .rank = rank,
+                      .incarnation = incarnation,
+                      .store_host = "127.0.0.1",
+                      .store_port = store.port(),
+                      .secret = secret,
+                      .resume = resume,
+                      .threads = threads_per_process(role.world.threads, processes)};
+      spec.driving = name == recipes::Recipe::kDrivingRole;
+      spec.arguments = {"role",
+                        "--run",
+                        run,
+                        "--role",
+                        name,
+                        "--rank",
+                        std::to_string(rank),
+                        "--run-folder",
+                        folder.path().string()};
+      spec.env = role.env;
+      if (recipe.deterministic && role.world.device == parallel::Device::kCuda)
+        add_deterministic_variables(spec.env);
+      specs.push_back(std::move(spec));
+    }
+  }
+  return specs;
+}
+
+// Each start of a run has its own number, part of every key in the store.
+int64_t next_incarnation(const fs::path& run_folder) {
+  const fs::path file = run_folder / ".incarnation";
+  const int64_t number = fs::exists(file) ? std::stoll(read_file(file)) + 1 : 1;
+  write_file_atomically(file, std::to_string(number) + "\n");
+  return number;
+}
+
+RunFolderMode mode_of(const LaunchCommand& command) {
+  if (command.resume) return RunFolderMode::kResume;
+  return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
+}
+
+// --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
+// there.
+void keep_inputs(const recipes::Recipe& recipe) {
+  const fs::path folder = fs::weakly_canonical(fs::absolute(recipe.output_dir));
+  const auto check = [&](const std::string& what, const std::string& path) {
+    if (path.empty()) return;
+    const fs::path inside = fs::weakly_canonical(fs::absolute(path)).lexically_relative(folder);
+    if (!inside.empty() && *inside.begin() != "..")
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          what + ": '" + path + "' lies in output_dir '" + recipe.output_dir +
+              "', which --overwrite would empty; choose another output_dir, or move it away");
+  };
+  for (const auto& [name, role] : recipe.roles)
+    check("roles." + name + ".model", role.model);
+  for (const auto& source : recipe.data.train)
+    check("data.train", source.path);
+  for (const auto& source : recipe.data.eval)
+    check("data.eval", source.path);
+  for (const recipes::InputPath& input : recipes::recipe_type(recipe).inputs(recipe))
+    check(input.key, input.path);
+}
+
+// What went wrong goes to stderr; how a run that did not fail goes on, or where its result is, to
+// stdout.
+void print_end(const SupervisorResult& result, const RunFolder& folder, const std::string& recipe) {
+  for (const std::string& remark : result.remarks)
+    std::cerr << "note: " << remark << "\n";
+  if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
+
+  if (result.cause || result.killed) return;
+  if (result.stopped_early)
+    std::printf("stopped; continue with: retort launch %s --resume\n", recipe.c_str());
+  else if (result.exit_code == 0 || result.exit_code == kExitInterrupted)
+    std::printf("done: %s\n", (folder.path() / "final").c_str());
+}
+
+}  // namespace
+
+int run_launch(const LaunchCommand& command) {
+  std::vector<std::string> warnings;
+  const recipes::Recipe recipe = load_recipe(
+      command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
+  for (const std::string& warning : warnings)
+    std::cerr << "warning: " << warning << "\n";
+  if (command.overwrite) keep_inputs(recipe);
+  check_tokenizers(recipe);
+  // From here a signal means: stop cleanly.
+  SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});
+  const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode_of(command));
+  folder.write_resolved_recipe(resolved_yaml(recipe));
+  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
+  const parallel::StoreServer store("127.0.0.1");
+  const std::string run = folder.path().filename().string();
+  const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
+  if (command.resume)
+    std::printf("resuming %s at step %lld\n", folder.path().c_str(),
+                static_cast<long long>(start_step));
+  std::fflush(stdout);
+  Progress progress({.fd = STDOUT_FILENO,
+                     .live = ::isatty(STDOUT_FILENO) != 0,
+                     .title = recipe.recipe.text + " -> " + recipe.output_dir,
+                     .metrics = folder.metrics(),
+                     .start_step = start_step,
+                     .max_steps = recipe.train.max_steps,
+                     .num_epochs = recipe.train.num_train_epochs});
+  Supervisor supervisor(
+      {.program = fs::read_symlink("/proc/self/exe"),
+       .log_folder = folder.logs(),
+       .processes = process_specs(recipe, folder, run, next_incarnation(folder.path()), store,
+                                  command.resume),
+       .stop_timeout = recipe.launch.stop_timeout,
+       .hold_fd = folder.lock_fd()},
+      &progress);
+  const SupervisorResult result = supervisor.run(signals);
+  progress.finish();
+  print_end(result, folder, command.recipe);
+  return result.exit_code;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,54 @@
+#include "base/log.h"
+#include "launch/ranks/replica_world.h"
+#include "launch/ranks/serving_roles.h"
+#include "models/checkpoint.h"
+#include "roles/generator/server.h"
+#include "roles/serving_loop.h"
+
+namespace retort::launch {
+
+using recipes::RankContext;
+using recipes::RoleOptions;
+
+void run_generator_role(const RankContext& context) {
+  const RoleOptions& role = context.role_options();
+  const recipes::GenerationOptions& generation = *context.recipe.generation;
+  const std::unique_ptr<parallel::World> world = make_replica_world(context);
+  context.report("loading", 0, role.model);
+  models::Decoder decoder =
+      models::load_decoder(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                           world ? models::Placement::of(*world) : models::Placement{});
+  roles::Generator generator(context.name(), std::move(decoder),
+                             models::Tokenizer::load(role.model),
+                             {.kv_cache_bytes = static_cast<int64_t>(generation.kv_cache.bytes),
+                              .max_tokens_per_step = generation.max_tokens_per_step,
+                              .max_sequences = generation.max_sequences});
+
+  auto queue = std::make_shared<rpc::HandlerQueue>(1024);
+  rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = context.recipe.rpc});
+  generator.serve(agent, queue);
+  publish_address(context, agent.address());
+
+  context.report("serving", 0, "");
+  const auto report = [&] {
+    context.report("serving", generator.tokens_drawn(),
+                   "tokens drawn, weights " + std::to_string(generator.weight_version()));
+  };
+  if (generator.leads()) {
+    roles::run_serving_loop(
+        *queue, context.stop_requested, [&](int64_t) { report(); },
+        [&] { return generator.work(); });
+    generator.stop();
+  } else {
+    generator.follow(*queue);  // until the first rank is told to stop
+  }
+
+  RETORT_LOG(kInfo) << generator.tokens_drawn() << " tokens drawn in "
+                    << generator.requests_served() << " requests";
+  queue->close();
+  agent.close();
+  agent.join();
+  context.report("done", generator.tokens_drawn(), "tokens drawn");
+}
+
+}  // namespace retort::launch

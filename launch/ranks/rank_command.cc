@@ -1,0 +1,109 @@
+#include "launch/ranks/rank_command.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "launch/ranks/serving_roles.h"
+#include "launch/supervision/child_context.h"
+#include "launch/supervision/life_pipe.h"
+#include "launch/supervision/run_folder.h"
+#include "launch/supervision/signal_catcher.h"
+#include "launch/supervision/status_pipe.h"
+#include "launch/yaml/recipe_file.h"
+#include "recipes/run/student.h"
+
+namespace retort::launch {
+namespace {
+
+recipes::RankContext make_context(const RoleCommand& command, const ChildContext& child) {
+  if (child.run != command.run || child.role != command.role || child.rank != command.rank)
+    throw Error(ErrorCode::kInvalidArgument,
+                "the command line and the launcher's pipe name different roles");
+  recipes::RankContext context;
+  context.run_folder = command.run_folder;
+  context.recipe = load_recipe(context.run_folder / kResolvedRecipe, {}, {.cuda = true});
+  context.run = child.run;
+  context.role = child.role;
+  context.rank = child.rank;
+  context.incarnation = child.incarnation;
+  context.store_host = child.store_host;
+  context.store_port = child.store_port;
+  context.secret = child.secret;
+  context.resume = child.resume;
+  context.threads = child.threads;
+  return context;
+}
+
+void log_environment(const recipes::RoleOptions& role) {
+  std::string settings;
+  for (const auto& [name, value] : role.env)
+    settings += " " + name + "=" + value;
+  if (!settings.empty()) {
+    RETORT_LOG(kInfo) << "the role's environment:" << settings;
+  }
+}
+
+// LibTorch's switches; those of cuBLAS and NCCL are variables, which the launcher sets.
+void use_deterministic_algorithms() {
+  at::globalContext().setDeterministicAlgorithms(/*enabled=*/true, /*warn_only=*/false);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
+  RETORT_LOG(kInfo) << "deterministic algorithms only: an operator that has none is an error";
+}
+
+}  // namespace
+
+int run_role(const RoleCommand& command) {
+  const ChildChannels channels = open_child_channels();
+  set_log_identity(process_name(command.role, command.rank));
+  // Never destroyed: a signal that comes after the work is done must not turn a good exit into a
+  // death by signal.
+  const SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
+  std::atomic<bool> launcher_gone{false};
+  LifePipe life(channels.life_fd, [&] { launcher_gone = true; });
+  StatusPipe status(channels.status_fd);
+  try {
+    recipes::RankContext context = make_context(command, channels.context);
+    const recipes::RoleOptions& role = context.recipe.roles.at(context.role);
+    log_environment(role);
+    // Before LibTorch is used, which looks once whether there is CUDA.
+    if (role.world.device == parallel::Device::kCuda)
+      context.device_module = parallel::DeviceModule::load();
+    at::set_num_threads(static_cast<int>(context.threads));
+    if (context.recipe.deterministic) use_deterministic_algorithms();
+    context.stop_requested = [&] { return launcher_gone.load() || signals.any(); };
+    context.report = [&](const std::string& state, int64_t step, const std::string& message) {
+      status.report({.state = state, .step = step, .message = message, .error = ""});
+    };
+    if (context.role == recipes::Recipe::kDrivingRole)
+      recipes::run_student(context);
+    else if (context.recipe.is_generator(context.role))
+      run_generator_role(context);
+    else
+      run_teacher_role(context);
+    return 0;
+  } catch (const Error& e) {
+    RETORT_LOG(kError) << e.what() << " at " << e.origin();
+    status.report({.state = "failed",
+                   .step = 0,
+                   .message = e.what(),
+                   .error = std::string(to_string(e.code()))});
+    return exit_code_for(e.code());
+  } catch (const std::exception& e) {
+    const std::string text = e.what();
+    RETORT_LOG(kError) << text;
+    status.report({.state = "failed",
+                   .step = 0,
+                   .message = text.substr(0, text.find('\n')),
+                   .error = "remote"});
+    return 1;
+  }
+}
+
+}  // namespace retort::launch

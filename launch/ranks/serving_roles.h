@@ -1,0 +1,16 @@
+// The roles that serve the student: what a rank of one does from its start to its end.
+#pragma once
+
+#include "recipes/run/rank_context.h"
+
+namespace retort::launch {
+
+// A frozen model: loads it, publishes the address, answers until told to stop.
+void run_teacher_role(const recipes::RankContext& context);
+// A generator: the same, and takes over the student's weights.
+void run_generator_role(const recipes::RankContext& context);
+
+// Publishes the address of this rank's agent: whoever finds it finds a role that answers.
+void publish_address(const recipes::RankContext& context, const std::string& address);
+
+}  // namespace retort::launch

@@ -1,0 +1,68 @@
+#include "base/log.h"
+#include "launch/ranks/replica_world.h"
+#include "launch/ranks/serving_roles.h"
+#include "models/checkpoint.h"
+#include "roles/serving_loop.h"
+#include "roles/teacher/server.h"
+
+namespace retort::launch {
+
+using recipes::RankContext;
+using recipes::RoleOptions;
+
+namespace {
+
+roles::Teacher make_teacher(const RankContext& context, parallel::World* replica,
+                            at::Device device) {
+  const RoleOptions& role = context.role_options();
+  context.report("loading", 0, role.model);
+  models::Decoder decoder =
+      models::load_decoder(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                           replica ? models::Placement::of(*replica) : models::Placement{}, device);
+  return {replica_leader(context),
+          std::move(decoder),
+          models::Tokenizer::load(role.model),
+          {.world = replica,
+           .folder = role.model,
+           .held = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}}};
+}
+
+}  // namespace
+
+void run_teacher_role(const RankContext& context) {
+  const RoleOptions& role = context.role_options();
+  const auto world = make_replica_world(context);
+  parallel::World* replica = role.world.tp * role.world.pp == 1 ? nullptr : world.get();
+  roles::Teacher teacher =
+      make_teacher(context, replica, world ? world->device() : at::Device(at::kCPU));
+
+  auto queue = std::make_shared<rpc::HandlerQueue>(1024);
+  rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = context.recipe.rpc});
+  teacher.serve(agent, queue,
+                role.batching == recipes::Batching::kDynamic ? roles::Teacher::Batching::kDynamic
+                                                             : roles::Teacher::Batching::kAsSent);
+  // Only now: whoever finds the address finds a replica that answers.
+  if (replica) replica->all().barrier();
+  if (teacher.answers()) publish_address(context, agent.address());
+
+  context.report("serving", 0, "");
+  const auto report = [&] {
+    context.report("serving", teacher.requests_served(), "requests answered");
+  };
+  if (teacher.leads()) {
+    roles::run_serving_loop(
+        *queue, context.stop_requested, [&](int64_t) { report(); }, [&] { return teacher.work(); });
+    teacher.stop();
+  } else {
+    teacher.follow(report);
+  }
+
+  RETORT_LOG(kInfo) << teacher.requests_served() << " requests answered by " << teacher.forwards()
+                    << " forward passes";
+  queue->close();
+  agent.close();
+  agent.join();
+  context.report("done", teacher.requests_served(), "requests answered");
+}
+
+}  // namespace retort::launch

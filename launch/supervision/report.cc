@@ -1,0 +1,50 @@
+// The words of a supervisor's result.
+#include <string.h>
+
+#include <fstream>
+
+#include "launch/supervision/supervisor.h"
+
+namespace retort::launch {
+
+std::string ProcessFailure::what() const {
+  if (exit_code) return "exited with code " + std::to_string(*exit_code);
+  if (signal != 0)
+    return "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+  return "did not end in time and was killed";
+}
+
+std::string SupervisorResult::report() const {
+  if (!cause) return "";
+  std::string text = cause->name() + " failed first: it " + cause->what() + "\n";
+  if (!cause->message.empty())
+    text += "  " + cause->message + (cause->error.empty() ? "" : " [" + cause->error + "]") + "\n";
+  text += "  log: " + cause->log.string() + "\n";
+  for (const auto& line : cause->log_tail)
+    text += "  | " + line + "\n";
+  if (!consequences.empty()) {
+    text += "then:\n";
+    for (const auto& failure : consequences)
+      text += "  " + failure.name() + " " + failure.what() +
+              (failure.message.empty() ? "" : ": " + failure.message) + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> log_tail(const std::filesystem::path& path, int64_t offset, size_t lines) {
+  constexpr int64_t kMostBytes = 64 << 10;
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(0, std::ios::end);
+  const int64_t size = file.tellg();
+  if (!file || size <= offset) return {};
+  const int64_t begin = std::max(offset, size - kMostBytes);
+  file.seekg(begin);
+  std::vector<std::string> result;
+  for (std::string line; std::getline(file, line);)
+    result.push_back(line);
+  if (result.size() > lines)
+    result.erase(result.begin(), result.end() - static_cast<std::ptrdiff_t>(lines));
+  return result;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,133 @@
+#include "launch/supervision/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "recipes/run/metrics_writer.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kLock = ".lock";
+
+// Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
+constexpr std::array<std::string_view, 17> kNames{kResolvedRecipe,
+                                                  ".incarnation",
+                                                  "plan.json",
+                                                  "status.json",
+                                                  "metrics.jsonl",
+                                                  "metrics.jsonl.",
+                                                  "tensorboard",
+                                                  "logs",
+                                                  "trace",
+                                                  "checkpoint-",
+                                                  "final",
+                                                  "final.tmp-",
+                                                  "cache",
+                                                  "kept",
+                                                  "samples",
+                                                  kLock,
+                                                  "recipe.resolved.yaml."};
+
+bool written_by_a_run(const std::string& name) {
+  return std::any_of(kNames.begin(), kNames.end(), [&](std::string_view known) {
+    const bool prefix = known.back() == '-' || known.back() == '.';
+    return prefix ? name.starts_with(known) : name == known;
+  });
+}
+
+std::vector<std::string> entries_of(const fs::path& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path))
+    if (entry.path().filename() != kLock) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+void refuse_foreign(const fs::path& path, const std::vector<std::string>& names) {
+  for (const auto& name : names)
+    if (!written_by_a_run(name))
+      refuse("--overwrite: " + path.string() + " also holds '" + name +
+             "', which no run wrote; nothing was removed");
+}
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
+    : path_(std::move(path)) {
+  if (fs::exists(path_) && !fs::is_directory(path_))
+    refuse("output_dir " + path_.string() + " is a file; expected a folder");
+  const bool missing = !fs::exists(path_);
+  const auto entries = missing ? std::vector<std::string>{} : entries_of(path_);
+  if (mode == RunFolderMode::kFresh && !entries.empty())
+    refuse("output_dir " + path_.string() + " is not empty (" + entries.front() +
+           "...); --resume continues the run in it, --overwrite replaces it");
+  if (mode == RunFolderMode::kResume && !fs::is_regular_file(resolved_recipe()))
+    refuse("--resume: " + path_.string() + " holds no run (no " + kResolvedRecipe +
+           "); start it without --resume");
+  if (mode == RunFolderMode::kOverwrite) refuse_foreign(path_, entries);
+  std::error_code failed;
+  fs::create_directories(path_, failed);
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot create folder " + path_.string() + ": " + failed.message());
+  lock(lock_timeout);
+  if (mode == RunFolderMode::kOverwrite) remove_run();
+  if (mode == RunFolderMode::kResume) {
+    resume_from_ = recipes::latest_checkpoint(path_);
+    recipes::cut_back_metrics(path_, resume_from_ ? resume_from_->step : 0);
+  }
+}
+
+void RunFolder::lock(Duration timeout) {
+  const fs::path file = path_ / kLock;
+  lock_ = OwnedFd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (lock_.get() < 0)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot open " + file.string() + ": " + std::strerror(errno));
+  const Deadline deadline = Deadline::after(timeout);
+  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK)
+      throw Error(ErrorCode::kUnavailable,
+                  "cannot lock " + file.string() + ": " + std::strerror(errno));
+    if (deadline.expired())
+      throw Error(ErrorCode::kUnavailable,
+                  "another run uses " + path_.string() + "; wait for it to end, or stop it");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+void RunFolder::remove_run() const {
+  const auto names = entries_of(path_);
+  refuse_foreign(path_, names);
+  for (const auto& name : names) {
+    std::error_code failed;
+    fs::remove_all(path_ / name, failed);
+    if (failed)
+      throw Error(ErrorCode::kUnavailable,
+                  "cannot remove " + (path_ / name).string() + ": " + failed.message());
+  }
+}
+
+void RunFolder::write_resolved_recipe(const std::string& yaml) const {
+  write_file_atomically(resolved_recipe(), yaml);
+}
+
+}  // namespace retort::launch

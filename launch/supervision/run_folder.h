@@ -1,0 +1,55 @@
+// The folder of a run: made, continued or replaced by the launcher, and locked for as long as
+// anything of the run lives.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "launch/backends/child_process.h"
+#include "recipes/run/checkpoint_folder.h"
+
+namespace retort::launch {
+
+inline constexpr const char* kResolvedRecipe = "recipe.resolved.yaml";
+
+enum class RunFolderMode {
+  kFresh,      // must be missing or empty
+  kResume,     // must hold a run; continues at its newest complete checkpoint
+  kOverwrite,  // what a run left there is removed first
+};
+
+// Thread: one. The lock (flock on <folder>/.lock) is shared with every process that inherits
+// lock_fd(): it is free again when the last of them has ended, so that a resumed run never meets
+// processes of the one before.
+class RunFolder {
+ public:
+  // kInvalidArgument: the folder is not empty (kFresh), holds no run (kResume), or holds something
+  // that no run wrote (kOverwrite, which removes nothing then). kUnavailable: it cannot be made, or
+  // another run holds its lock for longer than `lock_timeout`. kResume also cuts metrics and
+  // TensorBoard back to the checkpoint's step, all of them if there is no checkpoint yet.
+  RunFolder(std::filesystem::path path, RunFolderMode mode,
+            Duration lock_timeout = Duration(15'000));
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path resolved_recipe() const { return path_ / kResolvedRecipe; }
+  std::filesystem::path logs() const { return path_ / "logs"; }
+  std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  int lock_fd() const { return lock_.get(); }
+
+  // Where a resumed run continues; nullopt: at the beginning.
+  const std::optional<recipes::CheckpointEntry>& resume_from() const { return resume_from_; }
+  void write_resolved_recipe(const std::string& yaml) const;
+
+ private:
+  void lock(Duration timeout);
+  void remove_run() const;
+
+  std::filesystem::path path_;
+  OwnedFd lock_;
+  std::optional<recipes::CheckpointEntry> resume_from_;
+};
+
+}  // namespace retort::launch

@@ -1,0 +1,72 @@
+#include "launch/supervision/status_pipe.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+
+namespace retort::launch {
+namespace {
+
+constexpr size_t kMaxMessage = 1000;
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  if (text.size() > kMaxMessage) {
+    size_t end = kMaxMessage;
+    // whole UTF-8 characters
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+      --end;
+    text = text.substr(0, end) + "...";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string encode_status(const ProcessStatus& status) {
+  return JsonLine()
+      .add("state", status.state)
+      .add("step", status.step)
+      .add("message", one_line(status.message))
+      .add("error", status.error)
+      .str();
+}
+
+std::optional<ProcessStatus> decode_status(std::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  ProcessStatus status;
+  for (const auto& [key, field] : {std::pair{"state", &status.state},
+                                   {"message", &status.message},
+                                   {"error", &status.error}}) {
+    const auto at = json.find(key);
+    if (at == json.end() || !at->is_string()) return std::nullopt;
+    *field = at->get<std::string>();
+  }
+  const auto step = json.find("step");
+  if (step == json.end() || !step->is_number_integer()) return std::nullopt;
+  status.step = step->get<int64_t>();
+  return status;
+}
+
+StatusPipe::StatusPipe(int fd) : fd_(fd) {
+  if (fd_ >= 0) ::fcntl(fd_, F_SETFD, FD_CLOEXEC);
+}
+
+StatusPipe::~StatusPipe() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void StatusPipe::report(const ProcessStatus& status) {
+  if (fd_ < 0) return;
+  const std::string text = encode_status(status);
+  [[maybe_unused]] const auto sent =
+      ::send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace retort::launch

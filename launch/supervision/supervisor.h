@@ -1,0 +1,134 @@
+// Starts the processes of a run, watches them, and makes sure that however it ends none of them
+// stays.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/process_name.h"
+#include "base/units.h"
+#include "launch/supervision/child_context.h"
+#include "launch/supervision/signal_catcher.h"
+#include "launch/supervision/status_pipe.h"
+
+namespace retort::launch {
+
+// One process to start. Driving processes run the recipe; the others serve them and are stopped
+// when all of those are done.
+struct ProcessSpec {
+  ChildContext context;  // role, rank, threads and all else the process is told
+  bool driving = false;
+  std::vector<std::string> arguments;      // without argv[0]
+  std::map<std::string, std::string> env;  // besides the launcher's own environment
+
+  std::string name() const { return process_name(context.role, context.rank); }
+};
+
+struct SupervisorOptions {
+  std::filesystem::path program;
+  std::filesystem::path log_folder;  // <role>-<rank>.log, appended to; created
+  std::vector<ProcessSpec> processes;
+  // after a signal, and after the first driving process is done: for the driving ones to end
+  Duration stop_timeout{120'000};
+  // after the driving processes are done: for the serving ones to end
+  Duration serving_timeout{30'000};
+  // after a failure: for all others to end before they are killed
+  Duration failure_grace{10'000};
+  // stays open in every child until it ends (the run folder's lock); -1: none
+  int hold_fd = -1;
+};
+
+// How one process failed.
+struct ProcessFailure {
+  std::string role;
+  int64_t rank = 0;
+  pid_t pid = 0;
+  std::optional<int> exit_code;  // it ended by itself
+  int signal = 0;                // or was ended by this signal
+  std::string error, message;    // what it reported before it ended; may be empty
+  std::filesystem::path log;
+  std::vector<std::string> log_tail;  // last lines of its log
+
+  std::string name() const { return process_name(role, rank); }
+  // "exited with code 1", "was killed by signal 11 (Segmentation fault)", "did not end in time and
+  // was killed".
+  std::string what() const;
+};
+
+// Exit codes of a run that did not fail, besides 0; exit_code_for (base/error.h) has those of errors.
+constexpr int kExitStoppedEarly = 4;   // a checkpoint was saved: run again with --resume
+constexpr int kExitInterrupted = 130;  // by a person's Ctrl-C (128 + SIGINT), as shells expect it
+
+struct SupervisorResult {
+  int exit_code = 0;  // of the launcher: see Supervisor
+  int signal = 0;     // the first signal that asked to stop; 0: none
+  // the driving processes ended before the last step, by a signal or by train.max_time
+  bool stopped_early = false;
+  bool killed = false;                       // a second signal: everything was killed at once
+  std::optional<ProcessFailure> cause;       // the first failure in time
+  std::vector<ProcessFailure> consequences;  // failures after it
+  std::vector<std::string> remarks;          // what went wrong without failing the run
+
+  // One readable block for stderr; empty after a run without failure.
+  std::string report() const;
+};
+
+// Hears what happens; called by run() on its thread. Default: nothing.
+class SupervisorObserver {
+ public:
+  virtual ~SupervisorObserver() = default;
+  virtual void on_start(const ProcessSpec&, pid_t) {}
+  virtual void on_status(const ProcessSpec&, const ProcessStatus&) {}
+  virtual void on_exit(const ProcessSpec&, const std::string& /*what*/) {}
+  virtual void on_phase(const std::string& /*message*/) {}  // "stopping: SIGINT ...", one line
+  virtual void on_tick() {}                                 // at least five times a second
+};
+
+// One run of a set of processes.
+//
+// Done: every driving process exited with 0 after the last step. The serving ones get SIGTERM; exit
+// code 0.
+//
+// Stopped early: the driving processes saved a checkpoint and exited with 0 before the last step.
+// The serving ones get SIGTERM. Exit code 4 after SIGTERM or SIGHUP, which the driving processes
+// get as SIGTERM, and when train.max_time is reached. A signal to one driving process, after which
+// all of them save and exit with 0, counts as SIGTERM to this one.
+//
+// Interrupted: SIGINT stops as SIGTERM does, but the exit code is 130, also when it comes so late
+// that the last step is done.
+//
+// Failed: a process fails, or a serving one ends before the driving ones. All get SIGTERM, and
+// their process groups SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else 1. It
+// is 1 too if after a signal a driving process does not exit with 0, as one that still loads, and
+// if a second signal kills everything.
+//
+// When this process itself disappears the children see the end of their life pipe.
+//
+// Threads: the one that made it.
+class Supervisor {
+ public:
+  explicit Supervisor(SupervisorOptions options, SupervisorObserver* observer = nullptr);
+  ~Supervisor();  // kills what still runs
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Starts all and returns when none is left. Errors of starting: kInvalidArgument,
+  // kResourceExhausted, kUnavailable.
+  SupervisorResult run(SignalCatcher& signals);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The last `lines` lines of a file from byte `offset` on; reads at most 64 KiB.
+std::vector<std::string> log_tail(const std::filesystem::path& path, int64_t offset, size_t lines);
+
+}  // namespace retort::launch

@@ -1,0 +1,143 @@
+#include "launch/yaml/reader.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace retort::launch {
+namespace {
+
+const std::string& scalar_text(const YamlNode& node, const char* expected) {
+  if (node.kind != YamlNode::Kind::kScalar)
+    throw Error(ErrorCode::kInvalidArgument, std::string("expected ") + expected + ", got " +
+                                                 std::string(yaml_kind_name(node.kind)));
+  return node.scalar;
+}
+
+[[noreturn]] void refuse_text(const YamlNode& node, const char* expected) {
+  throw Error(ErrorCode::kInvalidArgument, std::string("expected ") + expected + ", got " +
+                                               (node.quoted ? "the text \"" : "'") + node.scalar +
+                                               (node.quoted ? "\"" : "'"));
+}
+
+bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+bool contains_word(std::string_view text, std::string_view word) {
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const bool begins = at == 0 || !is_word_character(text[at - 1]);
+    const size_t end = at + word.size();
+    if (begins && (end == text.size() || !is_word_character(text[end]))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void read_scalar(const YamlNode& node, bool& value) {
+  const std::string& text = scalar_text(node, "true or false");
+  if (!node.quoted && (text == "true" || text == "True" || text == "TRUE")) {
+    value = true;
+  } else if (!node.quoted && (text == "false" || text == "False" || text == "FALSE")) {
+    value = false;
+  } else {
+    refuse_text(node, "true or false");
+  }
+}
+
+void read_scalar(const YamlNode& node, int64_t& value) {
+  constexpr const char* kExpected = "an integer";
+  const std::string& text = scalar_text(node, kExpected);
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(begin, last, value);
+  if (node.quoted || error != std::errc() || end != last) refuse_text(node, kExpected);
+}
+
+void read_scalar(const YamlNode& node, double& value) {
+  constexpr const char* kExpected = "a number";
+  const std::string& text = scalar_text(node, kExpected);
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(begin, last, value);
+  if (node.quoted || error != std::errc() || end != last || !std::isfinite(value))
+    refuse_text(node, kExpected);
+}
+
+void read_scalar(const YamlNode& node, std::string& value) { value = scalar_text(node, "text"); }
+
+void read_scalar(const YamlNode& node, Duration& value) {
+  value = parse_duration(scalar_text(node, "a duration: 250ms, 120s, 5m, 2h"));
+}
+
+void read_scalar(const YamlNode& node, ByteSize& value) {
+  value = parse_byte_size(scalar_text(node, "a size: 512KiB, 64MiB, 2GiB"));
+}
+
+void YamlReader::refuse(const std::string& message) const {
+  throw Error(ErrorCode::kInvalidArgument,
+              node_.place.prefix() + (path_.empty() ? "" : path_ + ": ") + message);
+}
+
+YamlReader YamlReader::child(const std::string& key, const YamlNode& node) const {
+  return {node, path_.empty() ? key : path_ + "." + key, later_};
+}
+
+YamlReader YamlReader::item(size_t index, const YamlNode& node) const {
+  return {node, path_ + "[" + std::to_string(index) + "]", later_};
+}
+
+void YamlReader::expect(YamlNode::Kind kind) const {
+  if (node_.kind == kind) return;
+  std::string got(yaml_kind_name(node_.kind));
+  if (node_.kind == YamlNode::Kind::kScalar) got = "'" + node_.scalar + "'";
+  refuse("expected " + std::string(yaml_kind_name(kind)) + ", got " + got);
+}
+
+void YamlReader::refuse_invalid(const Error& error) const {
+  // The first key of this block that the message names; the block itself when it names none.
+  const YamlPlace* place = &node_.place;
+  size_t best = std::string::npos;
+  for (const auto& entry : node_.entries) {
+    if (!contains_word(error.message(), entry.key)) continue;
+    const size_t at = error.message().find(entry.key);
+    if (at < best) {
+      best = at;
+      place = &entry.place;
+      if (!entry.value.place.source.empty()) place = &entry.value.place;
+    }
+  }
+  const bool has_path = path_.empty() || error.message().starts_with(path_);
+  throw Error(error.code(), place->prefix() + (has_path ? "" : path_ + ": ") + error.message());
+}
+
+std::string YamlReader::later(const std::string& suffix) const {
+  if (!later_ || !*later_) return "";
+  std::string plain;
+  bool in_index = false;
+  for (char c : path_) {
+    if (c == '[') in_index = true;
+    if (!in_index) plain += c;
+    if (c == ']') in_index = false;
+  }
+  if (plain.empty() && suffix.starts_with('.')) return (*later_)(suffix.substr(1));
+  return (*later_)(plain + suffix);
+}
+
+void YamlReader::refuse_unknown(const std::vector<std::string_view>& known) const {
+  for (const auto& entry : node_.entries) {
+    if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
+    const std::string path = path_.empty() ? entry.key : path_ + "." + entry.key;
+    const std::string is_later = later("." + entry.key);
+    if (!is_later.empty())
+      throw Error(ErrorCode::kInvalidArgument, entry.place.prefix() + path + ": " + is_later);
+    const std::string nearest = nearest_name(entry.key, known);
+    std::string all;
+    for (const auto name : known)
+      all += (all.empty() ? "" : ", ") + std::string(name);
+    throw Error(ErrorCode::kInvalidArgument,
+                entry.place.prefix() + path + ": unknown key" +
+                    (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") +
+                    " (known here: " + all + ")");
+  }
+}
+
+}  // namespace retort::launch

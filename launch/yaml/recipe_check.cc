@@ -1,0 +1,256 @@
+#include "launch/yaml/recipe_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/backends/child_process.h"
+#include "models/config.h"
+#include "models/placement.h"
+#include "recipes/registry.h"
+#include "recipes/shared_checks.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+using recipes::KeyPath;
+
+// The keys above all blocks, and which blocks must and must not be there.
+class TopLevelCheck {
+ public:
+  TopLevelCheck(const recipes::Recipe& recipe, const recipes::RecipePlaces& places)
+      : recipe_(recipe), places_(places), type_(recipes::recipe_type(recipe)) {}
+
+  void run() const {
+    if (recipe_.output_dir.empty())
+      places_.refuse({},
+                     "`output_dir` is missing; expected the folder of the run, e.g. output_dir: "
+                     "runs/first");
+    for (const std::string& block : owned_blocks())
+      check_block(block);
+    check_generation_block();
+    if (!recipe_.rpc.device_maps.empty())
+      places_.refuse({"rpc", "device_maps"},
+                     "has no effect: what roles exchange travels through host memory; remove it");
+  }
+
+ private:
+  // All blocks that belong to some types only, each once.
+  static std::vector<std::string> owned_blocks() {
+    std::vector<std::string> names;
+    for (const recipes::RecipeType* type : recipes::recipe_types())
+      for (const recipes::BlockUse& block : type->blocks())
+        if (std::find(names.begin(), names.end(), block.name) == names.end())
+          names.emplace_back(block.name);
+    return names;
+  }
+
+  static std::optional<recipes::BlockUse> use_of(const recipes::RecipeType& type,
+                                                 const std::string& block) {
+    for (const recipes::BlockUse& use : type.blocks())
+      if (use.name == block) return use;
+    return std::nullopt;
+  }
+
+  // A block must stand exactly where its type is.
+  void check_block(const std::string& name) const {
+    const bool given = recipes::has_block(recipe_, name);
+    const std::string kind(type_.name());
+    const std::optional<recipes::BlockUse> use = use_of(type_, name);
+    if (!given && use && use->required)
+      places_.refuse({}, "`" + name + "` is missing; recipe: " + kind + " needs at least " +
+                             std::string(use->least));
+    if (!given || use) return;
+
+    std::string owners;
+    for (const recipes::RecipeType* type : recipes::recipe_types())
+      if (use_of(*type, name)) owners += (owners.empty() ? "" : " or ") + std::string(type->name());
+    places_.refuse({name}, "this block belongs to recipe: " + owners + ", the recipe is " + kind);
+  }
+
+  void check_generation_block() const {
+    const bool generates = type_.generates(recipe_);
+    if (recipe_.generation && !generates)
+      places_.refuse({"generation"}, type_.no_generation(recipe_));
+    if (!recipe_.generation && generates)
+      places_.refuse({},
+                     "`generation` is missing; this recipe draws samples and needs at least "
+                     "generation: {role: generator}");
+    if (recipe_.weight_sync && !generates)
+      places_.refuse({"weight_sync"}, "has no effect without a generator; remove the block");
+  }
+
+  const recipes::Recipe& recipe_;
+  const recipes::RecipePlaces& places_;
+  const recipes::RecipeType& type_;
+};
+
+// Every role by itself, and whether anything uses it.
+class RoleCheck {
+ public:
+  RoleCheck(const recipes::Recipe& recipe, const recipes::RecipePlaces& places,
+            const LoadOptions& options)
+      : recipe_(recipe), places_(places), options_(options) {}
+
+  void run() const { check_roles(); }
+
+ private:
+  void check_roles() const {
+    if (!recipe_.roles.contains(recipes::Recipe::kDrivingRole))
+      places_.refuse({"roles"},
+                     "`student` is missing; every recipe is driven by a role of that name" +
+                         recipes::nearest_role(recipe_, recipes::Recipe::kDrivingRole));
+    for (const auto& [name, role] : recipe_.roles) {
+      if (name.empty() || name.find_first_not_of(
+                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") !=
+                              std::string::npos)
+        places_.refuse({"roles", name}, "a role's name may hold letters, digits, _ and - only");
+      check_role(name, role);
+    }
+  }
+
+  void check_role(const std::string& name, const recipes::RoleOptions& role) const {
+    const bool driving = name == recipes::Recipe::kDrivingRole;
+    if (role.model.empty())
+      places_.refuse({"roles", name}, "`model` is missing; expected a Hugging Face model folder");
+    check_world(name, role.world, driving);
+    if (role.world.device == parallel::Device::kCuda && !options_.cuda)
+      places_.refuse(
+          {"roles", name, "world", "device"},
+          "this build has no CUDA module (libretort_cuda.so beside the program); make it with "
+          "./dev build --cuda, or use "
+          "device: cpu",
+          ErrorCode::kUnavailable);
+    if (role.world.device == parallel::Device::kCuda && recipe_.is_generator(name))
+      places_.refuse({"roles", name, "world", "device"},
+                     "generation computes on the CPU; use device: cpu", ErrorCode::kUnavailable);
+    check_env(name, role);
+    check_batching(name, role);
+    if (driving) return;
+    const auto used = recipes::serving_roles(recipe_);
+    if (std::find(used.begin(), used.end(), name) == used.end())
+      places_.refuse({"roles", name}, "no part of this recipe uses the role; remove it" +
+                                          recipes::nearest_role(recipe_, name));
+  }
+
+  void check_env(const std::string& name, const recipes::RoleOptions& role) const {
+    for (const auto& [variable, value] : role.env) {
+      const std::vector<std::string> place{"roles", name, "env", variable};
+      if (variable.empty() ||
+          variable.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != std::string::npos)
+        places_.refuse(place,
+                       "the name of an environment variable has capital letters, digits and _");
+      if (is_launchers_variable(variable))
+        places_.refuse(place, "the launcher sets this variable itself; threads are roles." + name +
+                                  ".world.threads");
+      const bool of_devices = variable.starts_with("NCCL_") ||
+                              variable.starts_with("TORCH_NCCL_") || variable.starts_with("CUDA_");
+      if (of_devices && role.world.device != parallel::Device::kCuda)
+        places_.refuse(place,
+                       "has no effect with world.device: cpu; remove it, or use device: cuda");
+    }
+  }
+
+  void check_world(const std::string& name, const parallel::Layout& world, bool driving) const {
+    const auto place = [&](const char* field) {
+      return std::vector<std::string>{"roles", name, "world", field};
+    };
+    const std::string serves = "is for the role that trains; " + name + " serves";
+    if (!driving && world.distributed_optimizer)
+      places_.refuse(place("distributed_optimizer"), serves);
+    if (!driving && world.virtual_pp > 1) places_.refuse(place("virtual_pp"), serves);
+    if (recipe_.is_generator(name) && world.pp > 1)
+      places_.refuse(
+          place("pp"),
+          "a generator is not split over pipeline stages: each token would wait for all of "
+          "them; use tp and dp");
+    if (recipe_.is_generator(name) && world.sequence_parallel)
+      places_.refuse(place("sequence_parallel"),
+                     "has no effect on a generator, which keeps no activations");
+  }
+
+  void check_batching(const std::string& name, const recipes::RoleOptions& role) const {
+    if (role.batching == recipes::Batching::kAsSent) return;
+    if (name == recipes::Recipe::kDrivingRole)
+      places_.refuse({"roles", name, "batching"},
+                     "has no effect on the driving role, which serves no requests");
+    if (recipe_.is_generator(name))
+      places_.refuse({"roles", name, "batching"},
+                     "is for teachers and references; a generator always computes the sequences "
+                     "of a request together");
+  }
+
+  const recipes::Recipe& recipe_;
+  const recipes::RecipePlaces& places_;
+  const LoadOptions& options_;
+};
+
+void check_data(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {
+  const auto& data = recipe.data;
+  const auto& train = recipe.train;
+  if (data.train.empty())
+    places.refuse({"data", "train"}, "no training data; expected train: [{path: train.jsonl}]");
+  if (train.tokens_per_batch && *train.tokens_per_batch < data.max_length)
+    places.refuse({"train", "tokens_per_batch"},
+                  "smaller than one row of data.max_length = " + std::to_string(data.max_length));
+  if (data.eval.empty() && train.eval_steps != recipes::TrainOptions().eval_steps)
+    places.refuse({"train", "eval_steps"}, "has no effect without data.eval");
+}
+
+// Models and data must be there, and a model must fit its role's layout.
+class FileCheck {
+ public:
+  FileCheck(const recipes::Recipe& recipe, const recipes::RecipePlaces& places)
+      : recipe_(recipe), places_(places) {}
+
+  void run() const { check_files(); }
+
+ private:
+  void check_files() const {
+    for (const auto& [name, role] : recipe_.roles) {
+      const std::vector<std::string> path{"roles", name, "model"};
+      if (!fs::is_directory(role.model))
+        places_.refuse(
+            path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
+      if (!fs::is_regular_file(fs::path(role.model) / "config.json"))
+        places_.refuse(
+            path, "'" + role.model + "' has no config.json; expected a Hugging Face model folder");
+      if (role.world.tp * role.world.pp == 1) continue;
+      const models::ModelConfig config = models::read_model_config(role.model);
+      try {
+        models::check_layout(role.world, config);
+      } catch (const Error& error) {
+        places_.refuse({"roles", name, "world"}, error.message());
+      }
+    }
+    check_sources("train", recipe_.data.train);
+    check_sources("eval", recipe_.data.eval);
+  }
+
+  void check_sources(const std::string& block, const std::vector<data::Source>& sources) const {
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (!fs::is_regular_file(sources[i].path))
+        places_.refuse({"data", block, std::to_string(i), "path"},
+                       "'" + sources[i].path + "' is not a file");
+  }
+
+  const recipes::Recipe& recipe_;
+  const recipes::RecipePlaces& places_;
+};
+
+}  // namespace
+
+void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& places,
+                  const LoadOptions& options) {
+  TopLevelCheck(recipe, places).run();
+  RoleCheck(recipe, places, options).run();
+  check_data(recipe, places);
+  if (recipe.generation) recipes::check_generation(recipe, places);
+  recipes::recipe_type(recipe).check(recipe, places);
+  if (options.check_files) FileCheck(recipe, places).run();
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,29 @@
+// A recipe as a YAML file: read with overrides, resolved and checked; written whole.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "recipes/recipe.h"
+
+namespace retort::launch {
+
+struct LoadOptions {
+  bool cuda = false;        // the CUDA module is there, or nothing is to be computed
+  bool check_files = true;  // models and data must exist
+};
+
+// Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no
+// device, nothing written. kInvalidArgument "file:line: ..." for anything wrong in it, kUnavailable
+// for a device that this build or machine lacks. `warnings` gets what is allowed but probably not
+// meant, each with its place.
+recipes::Recipe load_recipe(const std::filesystem::path& path,
+                            std::span<const std::string> overrides, const LoadOptions& options = {},
+                            std::vector<std::string>* warnings = nullptr);
+
+// Every field of the recipe as YAML; load_recipe of this text gives the same recipe.
+std::string resolved_yaml(const recipes::Recipe& recipe);
+
+}  // namespace retort::launch

@@ -1,0 +1,139 @@
+#include "launch/yaml/reference.h"
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "launch/yaml/writer.h"
+#include "recipes/recipe.h"
+
+namespace retort::launch {
+namespace {
+
+// What is written for a T.
+template <class T>
+std::string type_text() {
+  if constexpr (detail::kIsOptional<T>) {
+    return type_text<typename T::value_type>();
+  } else if constexpr (detail::kIsVector<T>) {
+    return "list of " + type_text<typename T::value_type>();
+  } else if constexpr (detail::kIsMap<T>) {
+    return "name -> " + type_text<typename T::mapped_type>();
+  } else if constexpr (detail::OptionStruct<T>) {
+    return "block";
+  } else if constexpr (NamedChoice<T>) {
+    std::string text;
+    for (const std::string_view name : T::choices())
+      text += (text.empty() ? "" : " \\| ") + ("`" + std::string(name) + "`");
+    return text;
+  } else if constexpr (std::is_enum_v<T>) {
+    std::string text;
+    for (const auto& [name, value] : EnumNames<T>::values)
+      text += (text.empty() ? "" : " \\| ") + ("`" + std::string(name) + "`");
+    return text;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return "`true` \\| `false`";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return "integer";
+  } else if constexpr (std::is_same_v<T, double>) {
+    return "number";
+  } else if constexpr (std::is_same_v<T, Duration>) {
+    return "duration";
+  } else if constexpr (std::is_same_v<T, ByteSize>) {
+    return "size";
+  } else {
+    static_assert(std::is_same_v<T, std::string>);
+    return "text";
+  }
+}
+
+std::string escape_cell(std::string text) {
+  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2))
+    text.insert(at, 1, '\\');
+  return text;
+}
+
+// Writes one table per struct; structs inside are queued under their path.
+class Reference {
+ public:
+  template <class T>
+  void block(const std::string& path) {
+    pending_.push_back([this, path] {
+      text_ += "\n## " + (path.empty() ? "The recipe" : "`" + path + "`") +
+               "\n\n| key | value | default | meaning |\n|---|---|---|---|\n";
+      T defaults{};
+      auto visit = [&](const char* name, auto& value, const char* meaning) {
+        row(path, name, value, meaning);
+      };
+      defaults.fields(visit);
+    });
+  }
+
+  std::string finish() {
+    for (; !pending_.empty(); pending_.pop_front())
+      pending_.front()();
+    return text_;
+  }
+
+ private:
+  template <class T>
+  void row(const std::string& parent, const std::string& name, const T& value,
+           const std::string& meaning) {
+    const std::string path = parent.empty() ? name : parent + "." + name;
+    std::string standard = "`" + yaml_flow(value) + "`";
+    if constexpr (detail::OptionStruct<T>) standard = "";
+    if constexpr (std::is_same_v<T, std::string>)
+      if (value.empty()) standard = "required";
+    if constexpr (detail::kIsOptional<T>) standard = "";
+    if (path == "recipe") standard = "required";
+    text_ += "| `" + name + "` | " + type_text<T>() + " | " + standard + " | " +
+             escape_cell(meaning) + " |\n";
+    queue<T>(path);
+  }
+
+  template <class T>
+  void queue(const std::string& path) {
+    if constexpr (detail::kIsOptional<T>) {
+      queue<typename T::value_type>(path);
+    } else if constexpr (detail::kIsVector<T>) {
+      queue<typename T::value_type>(path + "[]");
+    } else if constexpr (detail::kIsMap<T>) {
+      queue<typename T::mapped_type>(path + ".<name>");
+    } else if constexpr (detail::OptionStruct<T>) {
+      block<T>(path);
+    }
+  }
+
+  std::deque<std::function<void()>> pending_;
+  std::string text_;
+};
+
+constexpr const char* kIntroduction = R"(# The recipe
+
+Generated from the option structs by `recipe_reference_markdown()`; a test compares this file with
+the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
+
+- A recipe is one YAML document, in block or flow style. Unknown keys, keys that stand twice,
+  wrong types and contradictions are errors that name file and line, before any process starts.
+- Durations carry a unit (`250ms`, `120s`, `5m`, `2h`), sizes too (`512KiB`, `64MiB`, `2GiB`; a
+  bare number is bytes).
+- `${NAME}` in a value is the environment variable NAME, which must be set; `$${` is a literal
+  `${`. In flow style it must stand in quotes.
+- `key.path=value` after the recipe on the command line overrides; the value is YAML, items of
+  lists are counted from 0: `retort launch recipe.yaml train.max_steps=20
+  data.train.0.path=small.jsonl`. `null` takes an optional value away.
+- A field that the rest of the recipe makes pointless must keep its default: anything else is
+  refused, not ignored.
+- The resolved recipe, with every field, is written into the run's folder as
+  `recipe.resolved.yaml`.
+)";
+
+}  // namespace
+
+std::string recipe_reference_markdown() {
+  Reference reference;
+  reference.block<recipes::Recipe>("");
+  return kIntroduction + reference.finish();
+}
+
+}  // namespace retort::launch

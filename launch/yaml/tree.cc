@@ -1,0 +1,202 @@
+#include "launch/yaml/tree.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace retort::launch {
+namespace {
+
+constexpr int kMaxDepth = 32;
+constexpr int64_t kMaxNodes = 100'000;
+
+[[noreturn]] void refuse(const YamlPlace& place, const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, place.prefix() + message);
+}
+
+// `text` with ${NAME} replaced; tells whether anything was.
+std::pair<std::string, bool> expand_environment(const std::string& text, const YamlPlace& place) {
+  std::string out;
+  bool expanded = false;
+  for (size_t i = 0; i < text.size();) {
+    if (text.compare(i, 3, "$${") == 0) {
+      out += "${";
+      i += 3;
+    } else if (text.compare(i, 2, "${") == 0) {
+      const size_t end = text.find('}', i);
+      if (end == std::string::npos)
+        refuse(place, "'" + text + "': ${ without }; write ${NAME}, or $${ for the two characters");
+      const std::string name = text.substr(i + 2, end - i - 2);
+      const char* value = name.empty() ? nullptr : std::getenv(name.c_str());
+      if (!value)
+        refuse(place,
+               "the environment variable '" + name + "' is not set; export it or write the value");
+      out += value;
+      expanded = true;
+      i = end + 1;
+    } else {
+      out += text[i++];
+    }
+  }
+  return {out, expanded};
+}
+
+class Converter {
+ public:
+  // line: overrides the parser's (the command line has none).
+  explicit Converter(std::string source, bool has_lines)
+      : source_(std::move(source)), has_lines_(has_lines) {}
+
+  YamlPlace place_of(const YAML::Mark& mark, int64_t fallback) const {
+    return {source_, !has_lines_ ? 0 : mark.is_null() ? fallback : mark.line + 1};
+  }
+
+  YamlNode convert(const YAML::Node& from, int64_t fallback_line, int depth) {
+    YamlNode node;
+    node.place = place_of(from.Mark(), fallback_line);
+    if (depth > kMaxDepth)
+      refuse(node.place, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (++num_nodes_ > kMaxNodes)
+      refuse(node.place, "more than " + std::to_string(kMaxNodes) + " values");
+    switch (from.Type()) {
+      case YAML::NodeType::Undefined:
+      case YAML::NodeType::Null: break;
+      case YAML::NodeType::Scalar: convert_scalar(from, node); break;
+      case YAML::NodeType::Sequence:
+        node.kind = YamlNode::Kind::kList;
+        for (const auto& item : from)
+          node.items.push_back(convert(item, node.place.line, depth + 1));
+        break;
+      case YAML::NodeType::Map: convert_map(from, node, depth); break;
+    }
+    return node;
+  }
+
+ private:
+  void convert_scalar(const YAML::Node& from, YamlNode& node) const {
+    node.kind = YamlNode::Kind::kScalar;
+    const auto [text, expanded] = expand_environment(from.Scalar(), node.place);
+    node.scalar = text;
+    // "${STEPS}" has to stand in quotes in flow style; what it holds may be a number.
+    node.quoted = from.Tag() == "!" && !expanded;
+  }
+
+  void convert_map(const YAML::Node& from, YamlNode& node, int depth) {
+    node.kind = YamlNode::Kind::kMap;
+    for (const auto& pair : from) {
+      const YamlPlace place = place_of(pair.first.Mark(), node.place.line);
+      if (!pair.first.IsScalar()) refuse(place, "a key must be plain text");
+      YamlNode::Entry entry{pair.first.Scalar(), place, {}};
+      if (const auto* first = node.find(entry.key))
+        refuse(place, "'" + entry.key + "' stands here twice; first in line " +
+                          std::to_string(first->place.line));
+      entry.value = convert(pair.second, place.line, depth + 1);
+      if (entry.value.kind == YamlNode::Kind::kNull) entry.value.place = place;
+      node.entries.push_back(std::move(entry));
+    }
+  }
+
+  std::string source_;
+  bool has_lines_;
+  int64_t num_nodes_ = 0;
+};
+
+YamlNode parse(std::string_view text, const std::string& source, bool has_lines) {
+  Converter converter(source, has_lines);
+  try {
+    const auto documents = YAML::LoadAll(std::string(text));
+    if (documents.empty()) return converter.convert(YAML::Node(), 1, 0);
+    if (documents.size() > 1)
+      refuse(converter.place_of(documents[1].Mark(), 1),
+             "a second YAML document; expected one document in the file");
+    return converter.convert(documents.front(), 1, 0);
+  } catch (const YAML::Exception& e) {
+    refuse(converter.place_of(e.mark, 1), "not valid YAML: " + e.msg);
+  }
+}
+
+std::vector<std::string> split_path(std::string_view path) {
+  std::vector<std::string> keys;
+  for (size_t begin = 0;;) {
+    const size_t dot = path.find('.', begin);
+    keys.emplace_back(path.substr(begin, dot == std::string_view::npos ? dot : dot - begin));
+    if (dot == std::string_view::npos) return keys;
+    begin = dot + 1;
+  }
+}
+
+// The child of `node` named `key`, made if it is missing. `path` is that of `node`.
+YamlNode& child_of(YamlNode& node, const std::string& key, const std::string& path,
+                   const YamlPlace& place) {
+  if (node.kind == YamlNode::Kind::kList) {
+    size_t index = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), index);
+    if (error != std::errc() || end != key.data() + key.size() || index >= node.items.size())
+      refuse(place, "'" + key + "' is not an item of the list " + path + ", which has " +
+                        std::to_string(node.items.size()) + " (counted from 0)");
+    return node.items[index];
+  }
+  if (node.kind == YamlNode::Kind::kNull) {
+    node.kind = YamlNode::Kind::kMap;
+    node.place = place;
+  }
+  if (node.kind != YamlNode::Kind::kMap)
+    refuse(place, path + " is the value '" + node.scalar + "', it has no key '" + key + "'");
+  if (auto* entry = node.find(key)) return entry->value;
+  node.entries.push_back({key, place, {}});
+  node.entries.back().value.place = place;
+  return node.entries.back().value;
+}
+
+}  // namespace
+
+std::string YamlPlace::prefix() const {
+  return source + (line > 0 ? ":" + std::to_string(line) : std::string()) + ": ";
+}
+
+const YamlNode::Entry* YamlNode::find(std::string_view key) const {
+  for (const auto& entry : entries)
+    if (entry.key == key) return &entry;
+  return nullptr;
+}
+
+YamlNode::Entry* YamlNode::find(std::string_view key) {
+  return const_cast<Entry*>(static_cast<const YamlNode*>(this)->find(key));
+}
+
+std::string_view yaml_kind_name(YamlNode::Kind kind) {
+  switch (kind) {
+    case YamlNode::Kind::kNull: return "nothing";
+    case YamlNode::Kind::kScalar: return "a single value";
+    case YamlNode::Kind::kList: return "a list";
+    case YamlNode::Kind::kMap: return "a block of keys";
+  }
+  return "?";
+}
+
+YamlNode parse_yaml(std::string_view text, const std::string& source) {
+  return parse(text, source, true);
+}
+
+void apply_override(YamlNode& root, std::string_view assignment) {
+  const YamlPlace place{"command line", 0};
+  const size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos || equals == 0)
+    refuse(place, "'" + std::string(assignment) + "' is not key.path=value");
+  YamlNode* node = &root;
+  std::string path;
+  for (const std::string& key : split_path(assignment.substr(0, equals))) {
+    if (key.empty())
+      refuse(place, "'" + std::string(assignment) + "' has an empty key; write key.path=value");
+    node = &child_of(*node, key, path.empty() ? "the recipe" : path, place);
+    path += (path.empty() ? "" : ".") + key;
+  }
+  YamlNode value = parse(assignment.substr(equals + 1), place.source, false);
+  *node = std::move(value);
+  node->place = place;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,28 @@
+// The parameters of a decoder: taken from given tensors, or random. Private to models/.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/config.h"
+#include "models/placement.h"
+#include "parallel/parameter.h"
+
+namespace retort::models {
+
+using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
+
+// `tensors` in the order of Decoder::parameters(). kMismatch as the constructor of Decoder says.
+std::vector<parallel::NamedParameter> match_parameters(const ModelConfig& config,
+                                                       const Placement& placement,
+                                                       const NamedTensorList& tensors);
+
+// As Decoder::random says. Not in inference mode: the tensors are to be trained.
+NamedTensorList random_parameters(const ModelConfig& config, const Placement& placement,
+                                  uint64_t seed, at::ScalarType dtype, at::Device device);
+
+}  // namespace retort::models

@@ -1,0 +1,25 @@
+// A checkpoint opened whole, to be used in one process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/checkpoint.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
+
+namespace retort::models {
+
+struct LoadedModel {
+  Decoder decoder;
+  Tokenizer tokenizer;
+  ChatTemplate chat;
+  // of config, generation config and tokenizer, without repetition
+  std::vector<int64_t> eos_token_ids;
+};
+
+// dtype "": as the file. kInvalidArgument when `folder` has no config.json.
+LoadedModel load_model(const std::string& folder, const std::string& dtype);
+
+}  // namespace retort::models

@@ -1,0 +1,116 @@
+#include "recipes/audit.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "recipes/data/batches.h"
+#include "recipes/data/dataset.h"
+#include "recipes/recipe_type.h"
+#include "recipes/run/batch_options.h"
+
+namespace retort::recipes {
+namespace {
+
+struct Counts {
+  int64_t samples = 0, tokens = 0, targets = 0, truncated = 0, longest = 0;
+};
+
+Counts count_samples(const data::Dataset& dataset) {
+  Counts counts;
+  for (int64_t row = 0; row < dataset.size(); ++row) {
+    const auto sample = dataset.get(row);  // a sample without targets throws, naming file and line
+    if (!sample) continue;
+    const auto length = static_cast<int64_t>(sample->input_ids.size());
+    ++counts.samples;
+    counts.tokens += length;
+    counts.targets += sample->num_targets();
+    counts.truncated += sample->truncated;
+    counts.longest = std::max(counts.longest, length);
+  }
+  if (counts.samples == 0)
+    throw Error(ErrorCode::kInvalidArgument, "the training data has no usable sample");
+  return counts;
+}
+
+void print_samples(const data::Dataset& dataset, const models::Tokenizer& tokenizer,
+                   int64_t num_samples) {
+  const MaskPrinter printer;
+  for (int64_t row = 0, shown = 0; row < dataset.size() && shown < num_samples; ++row) {
+    const auto sample = dataset.get(row);
+    if (!sample) continue;
+    std::printf("--- %s: %zu tokens, %lld targets%s\n", sample->origin.c_str(),
+                sample->input_ids.size(), static_cast<long long>(sample->num_targets()),
+                sample->truncated ? ", truncated" : "");
+    printer.print(*sample, tokenizer);
+    ++shown;
+  }
+}
+
+void print_counts(const Counts& counts, int64_t num_skipped) {
+  std::printf(
+      "--- all: %lld samples, %lld tokens, %lld targets (%.1f %%), longest %lld, truncated %lld, "
+      "skipped %lld\n",
+      static_cast<long long>(counts.samples), static_cast<long long>(counts.tokens),
+      static_cast<long long>(counts.targets),
+      100.0 * static_cast<double>(counts.targets) / static_cast<double>(counts.tokens),
+      static_cast<long long>(counts.longest), static_cast<long long>(counts.truncated),
+      static_cast<long long>(num_skipped));
+}
+
+void print_first_step(const data::BatchStream::Step& step) {
+  int64_t tokens = 0, targets = 0, sequences = 0;
+  for (const auto& batch : step.micro_batches) {
+    tokens += batch.tokens.num_tokens();
+    targets += batch.num_targets();
+    sequences += batch.tokens.num_sequences();
+  }
+  std::printf(
+      "--- first step of data-parallel rank 0: %zu micro-batches, %lld samples, %lld tokens, %lld "
+      "targets\n",
+      step.micro_batches.size(), static_cast<long long>(sequences), static_cast<long long>(tokens),
+      static_cast<long long>(targets));
+}
+
+}  // namespace
+
+MaskPrinter::MaskPrinter() {
+  const bool color = ::isatty(STDOUT_FILENO) != 0;
+  open_ = color ? "\033[1;32m" : "[[";
+  close_ = color ? "\033[0m" : "]]";
+}
+
+void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tokenizer) const {
+  std::string text;
+  bool inside = false;
+  for (size_t i = 0; i < sample.input_ids.size();) {
+    const bool target = sample.is_target[i] != 0;
+    size_t end = i;
+    while (end < sample.input_ids.size() && (sample.is_target[end] != 0) == target)
+      ++end;
+    if (target != inside) text += target ? open_ : close_;
+    inside = target;
+    text += tokenizer.decode({sample.input_ids.data() + i, end - i}, /*skip_special_tokens=*/false);
+    i = end;
+  }
+  if (inside) text += close_;
+  std::printf("%s\n", text.c_str());
+}
+
+void audit_samples(const Recipe& recipe, int64_t num_samples) {
+  const std::string& model = recipe.student().model;
+  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
+  const auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, tokenizer,
+                                                       models::ChatTemplate::load(model), "");
+  print_samples(*dataset, tokenizer, num_samples);
+  print_counts(count_samples(*dataset), dataset->num_skipped());
+  print_first_step(data::BatchStream(dataset, batch_options(recipe, 0)).next());
+}
+
+void RecipeType::audit(const Recipe& recipe, int64_t num_samples) const {
+  audit_samples(recipe, num_samples);
+}
+
+}  // namespace retort::recipes

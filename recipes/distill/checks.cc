@@ -1,0 +1,89 @@
+#include "recipes/distill/checks.h"
+
+#include <algorithm>
+
+#include "recipes/shared_checks.h"
+
+namespace retort::recipes {
+namespace {
+
+constexpr const char* kUsualName = "teacher";
+
+void check_teachers(const Recipe& recipe, const RecipePlaces& places) {
+  const auto& teachers = recipe.distill->teachers;
+  for (size_t i = 0; i < teachers.size(); ++i) {
+    const KeyPath path{"distill", "teachers", std::to_string(i), "role"};
+    if (teachers[i].role == Recipe::kDrivingRole)
+      places.refuse(path, "the student cannot be its own teacher");
+    check_declared(recipe, places, path, teachers[i].role);
+  }
+}
+
+void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
+  const DistillOptions& distill = *recipe.distill;
+  const GenerationOptions& generation = *recipe.generation;
+  if (distill.kd_ratio != 1.0)
+    places.refuse({"distill", "kd_ratio"},
+                  "must be 1 with on-policy batches: cross-entropy on the student's own draws "
+                  "would teach it what it says already");
+  if (distill.use_policy_gradient &&
+      (!generation.whole_distribution() || generation.temperature != distill.temperature))
+    places.refuse({"distill", "use_policy_gradient"},
+                  "is unbiased only for tokens drawn from the student's whole distribution: write "
+                  "generation.temperature equal to distill.temperature, and leave top_p, top_k, "
+                  "min_p and repetition_penalty alone");
+
+  if (generation.num_generations != GenerationOptions().num_generations)
+    places.refuse({"generation", "num_generations"},
+                  "has no effect: on-policy distillation draws one completion for each prompt");
+  check_draws_with_student_of_now(recipe, places);
+}
+
+// A resolved recipe holds every field, so one at its default is allowed; but whoever wrote it may
+// expect it to act.
+void warn_of_idle_fields(const DistillOptions& distill, const RecipePlaces& places) {
+  const bool jsd = distill.loss_type == losses::DivergenceType::kJsd;
+  if (jsd && (distill.beta < 0.05 || distill.beta > 0.95))
+    places.warn({"distill", "beta"},
+                "jsd is discontinuous at the ends: beta 0 and 1 are forward and reverse KL, and "
+                "close to them the loss is far smaller");
+
+  const bool top_k = distill.payload == roles::PayloadKind::kTopK;
+  for (const std::string field : {"loss_top_k", "tail", "support"})
+    if (!top_k && places.written({"distill", field}))
+      places.warn({"distill", field}, "has no effect without payload: topk");
+  if (!jsd && places.written({"distill", "beta"}))
+    places.warn({"distill", "beta"}, "has no effect without loss_type: jsd");
+}
+
+}  // namespace
+
+void assume_teacher(Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.roles.contains(kUsualName)) {
+    if (!recipe.distill) recipe.distill.emplace();
+    if (recipe.distill->teachers.empty()) recipe.distill->teachers.push_back({.role = kUsualName});
+  }
+  if (recipe.distill && recipe.distill->teachers.empty())
+    places.refuse({"distill", "teachers"},
+                  "must name at least one role: teachers: [{role: teacher}]");
+}
+
+std::vector<std::string> teacher_roles(const DistillOptions& distill) {
+  std::vector<std::string> names;
+  for (const TeacherOptions& teacher : distill.teachers)
+    if (std::find(names.begin(), names.end(), teacher.role) == names.end())
+      names.push_back(teacher.role);
+  return names;
+}
+
+void check_distill(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.distill->use_policy_gradient && recipe.distill->lmbda != 1.0)
+    places.refuse({"distill", "use_policy_gradient"},
+                  "needs the student's own samples in every batch; write recipe: "
+                  "on_policy_distill, or lmbda: 1.0");
+  check_teachers(recipe, places);
+  if (recipe.generation) check_on_policy(recipe, places);
+  warn_of_idle_fields(*recipe.distill, places);
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,234 @@
+#include "recipes/distill/objective.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipes/losses/linear_cross_entropy.h"
+#include "recipes/losses/linear_distill.h"
+#include "recipes/run/request_id.h"
+
+namespace retort::recipes {
+
+// Rows are indices into the micro-batch's target positions. `weight` is the normalised weight, one
+// for each row.
+struct DistillObjective::Part {
+  size_t teacher = 0;
+  double weight = 1.0;
+  at::Tensor rows;  // [r] int64, undefined: all rows of the micro-batch
+  int64_t num_rows = 0;
+  models::PackedTokens tokens;
+  at::Tensor positions;  // [r] int64, into `tokens`
+  roles::PendingPayload pending;
+};
+
+namespace {
+
+losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor& head) {
+  switch (payload.label.spec.kind) {
+    case roles::PayloadKind::kHiddenStates: return losses::TeacherHidden{payload.hidden, head, {}};
+    case roles::PayloadKind::kTopK:
+      return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
+    case roles::PayloadKind::kFull: return losses::TeacherFull{payload.logps};
+    case roles::PayloadKind::kTargetLogProbs: break;
+  }
+  RETORT_CHECK(false) << "a payload without a distribution";
+  return {};
+}
+
+bool matches(const data::Sample& sample, const std::map<std::string, std::string>& when) {
+  return std::all_of(when.begin(), when.end(), [&](const auto& wanted) {
+    return std::any_of(sample.fields.begin(), sample.fields.end(), [&](const auto& field) {
+      return field.first == wanted.first && field.second == wanted.second;
+    });
+  });
+}
+
+}  // namespace
+
+DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
+                                   std::vector<TeacherRoute> teachers, Options options)
+    : BatchObjective(std::move(source)),
+      agent_(agent),
+      teachers_(std::move(teachers)),
+      options_(options) {
+  options_.divergence.validate();
+}
+DistillObjective::~DistillObjective() = default;
+
+std::vector<double> DistillObjective::weights_of(const data::Sample& sample) const {
+  std::vector<double> weights(teachers_.size(), 0.0);
+  double total = 0;
+  for (size_t t = 0; t < teachers_.size(); ++t)
+    if (matches(sample, teachers_[t].when)) total += weights[t] = teachers_[t].weight;
+  if (total <= 0) {
+    std::string fields;
+    for (const auto& [name, value] : sample.fields)
+      fields += (fields.empty() ? "" : ", ") + name + ": " + value;
+    throw Error(ErrorCode::kInvalidArgument,
+                "no teacher's `when` matches sample " + sample.origin + " with fields {" + fields +
+                    "}; add a teacher without `when` or fix the field");
+  }
+  for (double& weight : weights)
+    weight /= total;
+  return weights;
+}
+
+// One part for each (teacher, weight) with the samples it answers: a teacher of every sample sees
+// the pack as it is.
+std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBatch& batch) const {
+  std::map<std::pair<size_t, double>, std::vector<size_t>> members;
+  for (size_t s = 0; s < batch.samples.size(); ++s) {
+    const auto weights = weights_of(batch.samples[s]);
+    for (size_t t = 0; t < weights.size(); ++t)
+      if (weights[t] > 0) members[{t, weights[t]}].push_back(s);
+  }
+  std::vector<Part> parts;
+  for (const auto& [key, samples] : members) {
+    Part part{.teacher = key.first, .weight = key.second};
+    if (samples.size() == batch.samples.size()) {
+      part.tokens = batch.tokens;
+      part.positions = batch.predict_positions;
+      part.num_rows = batch.num_targets();
+    } else {
+      std::vector<data::Sample> chosen;
+      std::vector<int64_t> rows;
+      std::vector<bool> wanted(batch.samples.size(), false);
+      for (size_t s : samples) {
+        chosen.push_back(batch.samples[s]);
+        wanted[s] = true;
+      }
+      const at::Tensor positions = batch.predict_positions.contiguous();
+      const int64_t* position = positions.const_data_ptr<int64_t>();
+      size_t sequence = 0;
+      for (int64_t r = 0; r < positions.numel(); ++r) {
+        while (position[r] >= batch.tokens.cu_seqlens[sequence + 1])
+          ++sequence;
+        if (wanted[sequence]) rows.push_back(r);
+      }
+      const data::MicroBatch sub = data::make_micro_batch(std::move(chosen));
+      part.tokens = sub.tokens;
+      part.positions = sub.predict_positions;
+      part.rows = at::tensor(rows, at::kLong);
+      part.num_rows = static_cast<int64_t>(rows.size());
+      RETORT_CHECK(part.num_rows == sub.num_targets());
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void DistillObjective::announce(int64_t step, const data::BatchStream::Step& batches) {
+  if (!options_.asks) return;
+  const uint64_t count = batches.micro_batches.size();
+  for (uint64_t i = 0; i < count; ++i) {
+    std::vector<Part> parts = split(batches.micro_batches[i]);
+    const uint64_t id = request_id(step, i, count, options_.dp_rank, options_.dp_size);
+    for (Part& part : parts)
+      if (part.num_rows > 0)
+        part.pending = teachers_[part.teacher].client->send(id, step, part.tokens, part.positions);
+    in_flight_.push_back(std::move(parts));
+  }
+}
+
+at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const models::Head& head,
+                                       const at::Tensor& targets, bool only_teacher,
+                                       StepSums& sums) {
+  TeacherRoute& route = teachers_[part.teacher];
+  roles::FrozenAnswers& client = *route.client;
+  if (!route.head.defined() && client.head_weight().defined())
+    route.head = client.head_weight().to(rows.device());
+  const roles::Payload payload =
+      client.receive(std::move(part.pending), &sums.values[kWaitSeconds]);
+  losses::DivergenceOptions options = options_.divergence;
+  options.common_vocab = client.common_vocab();
+  if (!only_teacher) options.kd_ratio = 1.0;
+  const auto chosen = [&](const at::Tensor& all) {
+    return part.rows.defined() ? models::rows_at(all, part.rows) : all;
+  };
+  const auto result = losses::linear_distill(chosen(rows), head.weight, {}, chosen(targets),
+                                             to_signal(payload, route.head), options, head.vocab);
+  sums.values[kKd] += part.weight * result.kd_sum;
+  sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
+  sums.values[kStudentMass] += part.weight * result.student_mass_sum;
+  sums.values[kMaskedMass] += part.weight * (result.masked_mass_sum + payload.masked_mass_sum);
+  if (only_teacher) {
+    sums.values[kCe] += result.ce_sum;
+    sums.values[kEntropy] += result.entropy_sum;
+    sums.values[kCorrect] += static_cast<double>(result.num_correct);
+  }
+  return result.loss_sum;
+}
+
+at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
+                                        const data::MicroBatch& batch, StepSums& sums) {
+  RETORT_CHECK(!in_flight_.empty()) << "loss_sum of a micro-batch that was not announced";
+  std::vector<Part> parts = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  sums.count += static_cast<double>(batch.num_targets());
+  // The tp ranks' sums are one rank's, and each of them asks for its part.
+  sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
+  if (batch.num_targets() == 0)
+    return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab)
+        .loss_sum;
+  if (parts.size() == 1 && !parts[0].rows.defined())
+    return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
+  const double ratio = options_.divergence.kd_ratio;
+  const auto ce = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+  sums.values[kCe] += ce.loss_sum.item<double>();
+  sums.values[kEntropy] += ce.entropy_sum;
+  sums.values[kCorrect] += static_cast<double>(ce.num_correct);
+  at::Tensor total = ce.loss_sum * (1.0 - ratio);
+  for (Part& part : parts)
+    if (part.num_rows > 0)
+      total =
+          total + part_loss(part, rows, head, batch.targets, false, sums) * (ratio * part.weight);
+  return total;
+}
+
+// What went to and came from other roles since the last call.
+double DistillObjective::new_bytes() {
+  uint64_t bytes = 0;
+  for (const std::string& peer : agent_.peers()) {
+    const rpc::PeerStats stats = agent_.stats(peer);
+    bytes += stats.bytes_sent + stats.bytes_received;
+  }
+  return static_cast<double>(bytes - std::exchange(bytes_before_, bytes));
+}
+
+void DistillObjective::add_rpc_metrics(MetricsRow& row) const {
+  double p50 = 0, p99 = 0;
+  uint64_t inflight = 0;
+  for (const std::string& peer : agent_.peers()) {
+    const rpc::PeerStats stats = agent_.stats(peer);
+    p50 = std::max(p50, stats.latency_p50_ms);
+    p99 = std::max(p99, stats.latency_p99_ms);
+    inflight += stats.inflight_bytes;
+  }
+  row.add("rpc/latency_p50", p50 / 1e3);
+  row.add("rpc/latency_p99", p99 / 1e3);
+  row.add("rpc/inflight_bytes", static_cast<int64_t>(inflight));
+}
+
+void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
+  row.add("kd_loss", sums.values[kKd] / sums.count);
+  row.add("ce_loss", sums.values[kCe] / sums.count);
+  row.add("teacher_mass", sums.values[kTeacherMass] / sums.count);
+  row.add("student_mass", sums.values[kStudentMass] / sums.count);
+  row.add("masked_mass", sums.values[kMaskedMass] / sums.count);
+  row.add("entropy", sums.values[kEntropy] / sums.count);
+  row.add("mean_token_accuracy", sums.values[kCorrect] / sums.count);
+  row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
+  row.add("rpc/bytes_per_token", sums.values[kBytes] / sums.num_tokens);
+  if (options_.asks) add_rpc_metrics(row);
+  const double masked = sums.values[kMaskedMass] / sums.count;
+  if (masked > options_.max_masked_mass)
+    throw Error(ErrorCode::kMismatch,
+                "the teacher puts " + std::to_string(masked) +
+                    " of its probability on ids above the common vocabulary (limit " +
+                    std::to_string(options_.max_masked_mass) +
+                    "): student and teacher vocabularies do not fit");
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,86 @@
+// Distillation: divergence of the student from teachers in other processes, at the target
+// positions, mixed with cross-entropy.
+//   loss = (1 - kd_ratio) * CE + kd_ratio * sum_m w_m D(q_m, p),   sum_m w_m = 1 over the teachers
+//       of a sample
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "recipes/losses/divergence.h"
+#include "recipes/run/batch_objective.h"
+#include "roles/teacher/frozen_answers.h"
+#include "rpc/agent.h"
+
+namespace retort::recipes {
+
+// A teacher of the mixture: its client, weight, and the sample fields it is for (empty: every
+// sample).
+struct TeacherRoute {
+  std::unique_ptr<roles::FrozenAnswers> client;
+  double weight = 1.0;
+  std::map<std::string, std::string> when;
+  at::Tensor head;  // the teacher's, where the student computes; filled at the first use
+};
+
+// For each step the requests of the next `prefetch` steps are already in flight. A sample is
+// answered by all teachers whose `when` it matches, with their weights normalised to 1; a sample
+// that matches none is an error naming it. Threads: compute. Collectives: none of its own.
+class DistillObjective : public BatchObjective {
+ public:
+  struct Options {
+    losses::DivergenceOptions divergence;  // common_vocab comes from each teacher's handshake
+    // steps whose answers may be in flight beyond the current one
+    int64_t prefetch = 2;
+    int64_t dp_rank = 0, dp_size = 1;
+    // false: this rank is not where the pipeline ends, so it needs no teacher
+    bool asks = true;
+    double max_masked_mass = 1e-3;  // mean teacher mass on masked ids above which the run stops
+  };
+  DistillObjective(StepSource source, rpc::Agent& agent, std::vector<TeacherRoute> teachers,
+                   Options options);
+  ~DistillObjective() override;
+
+  int64_t lookahead() const override { return options_.prefetch; }
+  size_t num_values() const override { return kValues; }
+
+ protected:
+  void announce(int64_t step, const data::BatchStream::Step& batches) override;
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows,
+                        const data::MicroBatch& batch, StepSums& sums) override;
+  void add_metrics(const StepSums& sums, MetricsRow& row) override;
+
+ private:
+  enum Value : size_t {
+    kKd,
+    kCe,
+    kTeacherMass,
+    kStudentMass,
+    kMaskedMass,
+    kEntropy,
+    kCorrect,
+    kWaitSeconds,
+    kBytes,
+    kValues
+  };
+  struct Part;  // the rows of one micro-batch that one teacher answers
+  std::vector<Part> split(const data::MicroBatch& batch) const;
+  at::Tensor part_loss(Part& part, const at::Tensor& rows, const models::Head& head,
+                       const at::Tensor& targets, bool only_teacher, StepSums& sums);
+  double new_bytes();
+  void add_rpc_metrics(MetricsRow& row) const;
+  std::vector<double> weights_of(const data::Sample& sample) const;
+
+  rpc::Agent& agent_;
+  std::vector<TeacherRoute> teachers_;
+  Options options_;
+  // one entry for each announced micro-batch, oldest first
+  std::deque<std::vector<Part>> in_flight_;
+  uint64_t bytes_before_ = 0;
+};
+
+}  // namespace retort::recipes

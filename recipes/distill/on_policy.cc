@@ -1,0 +1,133 @@
+#include "recipes/distill/on_policy.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "recipes/losses/linear_log_probs.h"
+#include "recipes/losses/policy.h"
+#include "recipes/run/request_id.h"
+
+namespace retort::recipes {
+namespace {
+
+constexpr uint64_t kOnPolicyDraw = 0x6f6e706f;
+
+data::PromptSample prompt_of(const data::Sample& sample, int64_t max_prompt) {
+  const auto first =
+      std::find(sample.is_target.begin(), sample.is_target.end(), 1) - sample.is_target.begin();
+  data::PromptSample prompt;
+  prompt.prompt_ids.assign(sample.input_ids.begin(), sample.input_ids.begin() + first);
+  prompt.origin = sample.origin;
+  prompt.fields = sample.fields;
+  if (prompt.prompt_ids.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "sample " + sample.origin +
+                    " has no tokens before its first target, so there is no prompt to continue");
+  if (first > max_prompt)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "sample " + sample.origin + ": a prompt of " + std::to_string(first) +
+            " tokens leaves no room for generation.max_new_tokens within data.max_length; raise "
+            "the one or lower the other");
+  return prompt;
+}
+
+}  // namespace
+
+bool is_on_policy(uint64_t seed, int64_t step, double lmbda) {
+  return random_uniform(seed, kOnPolicyDraw, static_cast<uint64_t>(step)) < lmbda;
+}
+
+OnPolicySource::OnPolicySource(parallel::World& world, const roles::Trainer& trainer,
+                               StepSource data, std::shared_ptr<RolloutWorker> worker,
+                               Options options)
+    : world_(world),
+      trainer_(trainer),
+      data_(std::move(data)),
+      worker_(std::move(worker)),
+      options_(options) {}
+
+data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
+  data::BatchStream::Step batches = data_(step);
+  if (!is_on_policy(options_.seed, step, options_.lmbda)) return batches;
+  std::vector<data::PromptSample> prompts;
+  std::vector<uint64_t> sample_ids;
+  for (const data::MicroBatch& batch : batches.micro_batches)
+    for (const data::Sample& sample : batch.samples) {
+      prompts.push_back(
+          prompt_of(sample, options_.max_length - worker_->options().generation.max_new_tokens));
+      // Unique over steps and ranks; the same in a resumed run.
+      const auto place =
+          static_cast<uint64_t>(sample_ids.size()) * static_cast<uint64_t>(world_.dp().size());
+      sample_ids.push_back((static_cast<uint64_t>(step) << 24) + place +
+                           static_cast<uint64_t>(world_.dp().rank()));
+    }
+  worker_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
+  const Rollout rollout = worker_->finish(
+      worker_->begin(step, static_cast<uint64_t>(step), std::move(prompts), std::move(sample_ids)));
+  worker_->save(rollout, step, {});
+  size_t next = 0;
+  for (data::MicroBatch& batch : batches.micro_batches) {
+    std::vector<data::Sample> samples;
+    for (size_t i = 0; i < batch.samples.size(); ++i) {
+      const RolloutGroup& group = rollout.groups.at(next++);
+      const auto& completion = group.samples.at(0).completion.token_ids;
+      if (!completion.empty()) samples.push_back(to_sample(group.prompt, completion));
+    }
+    batch = data::make_micro_batch(std::move(samples));
+  }
+  return batches;
+}
+
+SampledTokenObjective::SampledTokenObjective(StepSource source,
+                                             std::unique_ptr<roles::FrozenAnswers> teacher,
+                                             Options options)
+    : BatchObjective(std::move(source)), teacher_(std::move(teacher)), options_(options) {}
+SampledTokenObjective::~SampledTokenObjective() = default;
+
+void SampledTokenObjective::announce(int64_t step, const data::BatchStream::Step& batches) {
+  const uint64_t count = batches.micro_batches.size();
+  for (uint64_t i = 0; i < count && options_.asks; ++i) {
+    const data::MicroBatch& batch = batches.micro_batches[i];
+    const uint64_t request = request_id(step, i, count, options_.dp_rank, options_.dp_size);
+    std::optional<roles::PendingPayload> pending;
+    if (batch.num_targets() > 0)
+      pending = teacher_->send(request, step, batch.tokens, batch.predict_positions);
+    in_flight_.push_back(std::move(pending));
+  }
+}
+
+at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
+                                             const data::MicroBatch& batch, StepSums& sums) {
+  std::optional<roles::PendingPayload> pending = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const auto logps =
+      losses::linear_log_probs(rows, head.weight, {}, batch.targets,
+                               {.temperature = options_.temperature, .entropy = true}, head.vocab);
+  const at::Tensor teacher =
+      pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps
+              : at::empty({0});
+  // one number a token: from here on in host memory
+  const at::Tensor log_probs = logps.log_probs.cpu();
+  losses::PolicyInputs inputs{
+      .policy_logps = log_probs,
+      .sequence_of_row = at::zeros({batch.num_targets()}, at::kLong),
+      .token_advantages = losses::distillation_advantages(log_probs.detach(), teacher),
+      .num_sequences = 1};
+  sums.count += static_cast<double>(batch.num_targets());
+  sums.values[kReverseKl] -= inputs.token_advantages.to(at::kDouble).sum().item<double>();
+  sums.values[kEntropy] += logps.entropy.to(at::kDouble).sum().item<double>();
+  return losses::policy_loss(inputs, {.loss_type = losses::PolicyLossType::kDapo}).loss_sum;
+}
+
+void SampledTokenObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
+  row.add("kd_loss", sums.values[kReverseKl] / sums.count);
+  row.add("reverse_kl", sums.values[kReverseKl] / sums.count);
+  row.add("entropy", sums.values[kEntropy] / sums.count);
+  row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
+}
+
+}  // namespace retort::recipes

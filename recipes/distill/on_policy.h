@@ -1,0 +1,72 @@
+// On-policy distillation (GKD, arXiv 2306.13649): some or all batches hold the student's own
+// completions of the batch's prompts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "parallel/world.h"
+#include "recipes/rollout/rollout.h"
+#include "recipes/run/batch_objective.h"
+#include "roles/teacher/frozen_answers.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+
+// Whether `step` is on-policy: a draw from (seed, step) alone, so that every rank, and a resumed
+// run, draws alike. lmbda 0: never; 1: always.
+bool is_on_policy(uint64_t seed, int64_t step, double lmbda);
+
+// A source of steps. In an on-policy step each sample of the data's batch keeps its tokens before
+// the first target and gets a completion of the student of now, whose tokens are the targets; a
+// prompt whose completion is empty is left out and counted. The loss is divided by the tokens that
+// were generated. Threads: compute. Collectives: votes on the world.
+class OnPolicySource {
+ public:
+  struct Options {
+    double lmbda = 1.0;
+    uint64_t seed = 0;
+    int64_t max_length = 1024;
+  };
+  OnPolicySource(parallel::World& world, const roles::Trainer& trainer, StepSource data,
+                 std::shared_ptr<RolloutWorker> worker, Options options);
+  data::BatchStream::Step operator()(int64_t step);
+
+ private:
+  parallel::World& world_;
+  const roles::Trainer& trainer_;
+  StepSource data_;
+  std::shared_ptr<RolloutWorker> worker_;
+  Options options_;
+};
+
+// Reverse KL on the sampled tokens as a policy gradient: each token's advantage is log q_teacher -
+// log p_student, so what crosses the wire is one number for each token. Reported as `reverse_kl`
+// (the k1 estimate) and `kd_loss` (the same).
+class SampledTokenObjective : public BatchObjective {
+ public:
+  struct Options {
+    double temperature = 1.0;
+    int64_t dp_rank = 0, dp_size = 1;
+    bool asks = true;  // false: this rank is not where the pipeline ends, so it needs no teacher
+  };
+  SampledTokenObjective(StepSource source, std::unique_ptr<roles::FrozenAnswers> teacher,
+                        Options options);
+  ~SampledTokenObjective() override;
+  size_t num_values() const override { return kValues; }
+
+ protected:
+  void announce(int64_t step, const data::BatchStream::Step& batches) override;
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows,
+                        const data::MicroBatch& batch, StepSums& sums) override;
+  void add_metrics(const StepSums& sums, MetricsRow& row) override;
+
+ private:
+  enum Value : size_t { kReverseKl, kEntropy, kWaitSeconds, kValues };
+  std::unique_ptr<roles::FrozenAnswers> teacher_;
+  Options options_;
+  std::deque<std::optional<roles::PendingPayload>> in_flight_;
+};
+
+}  // namespace retort::recipes

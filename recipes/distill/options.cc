@@ -1,0 +1,128 @@
+#include "recipes/distill/options.h"
+
+#include <cmath>
+#include <set>
+
+#include "recipes/losses/policy.h"
+
+namespace retort::recipes {
+namespace {
+
+using losses::DivergenceType;
+using roles::PayloadKind;
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+// A field that the rest of the block makes pointless.
+void needs(bool in_effect, bool is_default, const std::string& name, const std::string& condition) {
+  if (!in_effect && !is_default)
+    refuse(name + " has no effect without " + condition + ": remove it or change that");
+}
+
+void validate_teachers(const std::vector<TeacherOptions>& teachers) {
+  std::map<std::map<std::string, std::string>, double> sums;
+  std::set<std::pair<std::string, std::map<std::string, std::string>>> seen;
+  for (const auto& teacher : teachers) {
+    if (teacher.role.empty()) refuse("teachers: every entry needs a `role`");
+    if (!(teacher.weight > 0) || !std::isfinite(teacher.weight))
+      refuse("teachers: the weight of '" + teacher.role + "' must be a finite number above 0");
+    if (!seen.emplace(teacher.role, teacher.when).second)
+      refuse("teachers: '" + teacher.role + "' stands there twice with the same `when`");
+    sums[teacher.when] += teacher.weight;
+  }
+  for (const auto& [when, sum] : sums) {
+    if (std::abs(sum - 1) <= 1e-6) continue;
+    std::string group;
+    for (const auto& [key, value] : when)
+      group += (group.empty() ? "" : ", ") + key + ": " + value;
+    refuse("teachers: the weights" + (group.empty() ? "" : " of when: {" + group + "}") +
+           " must sum to 1, they sum to " + std::to_string(sum));
+  }
+}
+
+}  // namespace
+
+void DistillOptions::validate() const {
+  validate_teachers(teachers);
+  const DistillOptions defaults;
+  const bool top_k = payload == PayloadKind::kTopK;
+  const bool skewed =
+      loss_type == DivergenceType::kSkewedKl || loss_type == DivergenceType::kSkewedReverseKl;
+  validate_sampled_tokens();
+  if (loss_top_k <= 0) refuse("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
+  needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
+  needs(top_k, support == defaults.support, "support", "payload: topk");
+  if (support != Support::kTeacher)
+    refuse("support: " + std::string(enum_name(support)) +
+           " is not in this version; use support: teacher");
+  needs(top_k, tail == defaults.tail, "tail", "payload: topk");
+  if (tail != losses::Tail::kBucket && loss_type != DivergenceType::kForwardKl)
+    refuse("tail: " + std::string(enum_name(tail)) + " works with loss_type: forward_kl only (" +
+           std::string(enum_name(loss_type)) +
+           " would be minimised by moving student mass out of the top-k); use tail: bucket");
+  needs(top_k, payload_dtype == defaults.payload_dtype, "payload_dtype", "payload: topk");
+  if (!(beta >= 0 && beta <= 1)) refuse("beta must be in [0, 1]");
+  needs(loss_type == DivergenceType::kJsd, beta == defaults.beta, "beta", "loss_type: jsd");
+  if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse("skew_lambda must be in [0, 1)");
+  needs(skewed, skew_lambda == defaults.skew_lambda, "skew_lambda",
+        "loss_type: skewed_kl or skewed_reverse_kl");
+  if (!(temperature > 0) || !std::isfinite(temperature))
+    refuse("temperature must be a finite number above 0");
+  if (kd_ratio == 0)
+    refuse("kd_ratio: 0 would run teachers whose answers count for nothing; write recipe: sft");
+  if (!(kd_ratio > 0 && kd_ratio <= 1)) refuse("kd_ratio must be above 0 and at most 1");
+  if (!(lmbda >= 0 && lmbda <= 1)) refuse("lmbda must be in [0, 1]");
+  if (prefetch < 1) refuse("prefetch must be at least 1, got " + std::to_string(prefetch));
+  needs(lmbda == 0, prefetch == defaults.prefetch, "prefetch",
+        "lmbda: 0 (an on-policy batch is drawn with the weights of its own step)");
+}
+
+// payload: target_logps is one number for each token that the student drew: the k1 estimate of
+// reverse KL, as a reward.
+void DistillOptions::validate_sampled_tokens() const {
+  if (payload != PayloadKind::kTargetLogProbs) {
+    if (use_policy_gradient)
+      refuse(
+          "use_policy_gradient needs payload: target_logps (the log-probability of each sampled "
+          "token)");
+    return;
+  }
+  losses::require_policy_gradient(losses::SampledKl::kK1, use_policy_gradient);
+  if (loss_type != DivergenceType::kReverseKl)
+    refuse(
+        "payload: target_logps estimates reverse KL from the student's own tokens; write "
+        "loss_type: reverse_kl");
+  if (kd_ratio != 1.0)
+    refuse("payload: target_logps has no cross-entropy part; write kd_ratio: 1.0");
+  if (scale_by_temperature_squared)
+    refuse(
+        "scale_by_temperature_squared has no effect with use_policy_gradient, whose advantage is a "
+        "difference of log-probabilities: remove it");
+  if (teachers.size() > 1 || (!teachers.empty() && !teachers[0].when.empty()))
+    refuse("payload: target_logps works with one teacher for all samples");
+}
+
+losses::DivergenceOptions DistillOptions::divergence() const {
+  losses::DivergenceOptions options;
+  options.type = loss_type;
+  options.beta = beta;
+  options.skew_lambda = skew_lambda;
+  options.temperature = temperature;
+  options.tail = tail;
+  options.scale_by_temperature_squared = scale_by_temperature_squared;
+  options.kd_ratio = kd_ratio;
+  return options;
+}
+
+roles::PayloadSpec DistillOptions::payload_spec() const {
+  roles::PayloadSpec spec;
+  spec.kind = payload;
+  spec.top_k = loss_top_k;
+  spec.temperature = temperature;
+  spec.bfloat16 = payload_dtype == FloatType::kBfloat16;
+  return spec;
+}
+
+}  // namespace retort::recipes

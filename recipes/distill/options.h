@@ -1,0 +1,100 @@
+// A recipe's `distill:` block: which teachers, what they send, and the divergence that the student
+// minimises.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "recipes/losses/divergence.h"
+#include "recipes/run/float_type.h"
+#include "roles/payload/payload.h"
+
+namespace retort::recipes {
+
+// Whose top-k ids a top-k payload holds.
+enum class Support { kTeacher, kStudent, kUnion };
+
+struct TeacherOptions {
+  std::string role;
+  double weight = 1.0;  // the weights of teachers with the same `when` sum to 1
+  // only samples whose fields have these values; empty: every sample
+  std::map<std::string, std::string> when;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("role", role, "a role of `roles:`");
+    visit("weight", weight,
+          "share of this teacher's loss; the weights of teachers with the same `when` sum to 1");
+    visit("when", when,
+          "only samples whose fields have these values, e.g. {domain: math}; empty: every sample");
+  }
+};
+
+// A field that the chosen payload or loss_type does not read must keep its default: anything else
+// is refused, not ignored.
+struct DistillOptions {
+  std::vector<TeacherOptions> teachers;  // empty: the role `teacher`, once resolved
+  roles::PayloadKind payload = roles::PayloadKind::kHiddenStates;
+  FloatType payload_dtype = FloatType::kFloat32;
+  int64_t loss_top_k = 64;
+  Support support = Support::kTeacher;
+  losses::Tail tail = losses::Tail::kBucket;
+  losses::DivergenceType loss_type = losses::DivergenceType::kForwardKl;
+  double beta = 0.5;
+  double skew_lambda = 0.1;
+  double temperature = 1.0;
+  bool scale_by_temperature_squared = false;
+  double kd_ratio = 1.0;
+  double lmbda = 0.0;
+  bool use_policy_gradient = false;
+  int64_t prefetch = 2;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("teachers", teachers,
+          "who teaches; several: weighted sum of losses, or routing by fields of the sample");
+    visit("payload", payload, "what a teacher sends for each target token");
+    visit(
+        "payload_dtype", payload_dtype,
+        "log-probabilities on the wire; payload: topk only (hidden states travel in the teacher's "
+        "dtype, payload: full in float32)");
+    visit("loss_top_k", loss_top_k, "ids per target token; payload: topk only");
+    visit("support", support, "whose top-k ids; payload: topk only");
+    visit("tail", tail,
+          "the mass outside the top-k; payload: topk only, renormalize and drop: forward_kl only");
+    visit("loss_type", loss_type, "divergence between teacher and student");
+    visit("beta", beta, "weight of the teacher in the mixture, in [0, 1]; jsd only");
+    visit("skew_lambda", skew_lambda, "skew, in [0, 1); skewed_kl and skewed_reverse_kl only");
+    visit("temperature", temperature, "divides the logits of both sides inside the divergence");
+    visit("scale_by_temperature_squared", scale_by_temperature_squared,
+          "multiply the divergence by temperature squared");
+    visit("kd_ratio", kd_ratio, "loss = (1 - kd_ratio) * cross-entropy + kd_ratio * divergence");
+    visit("lmbda", lmbda,
+          "share of on-policy batches, whose completions the student draws; needs `generation`");
+    visit("use_policy_gradient", use_policy_gradient,
+          "reverse KL on the sampled tokens as a policy gradient; payload: target_logps, on-policy "
+          "only");
+    visit("prefetch", prefetch, "batches whose teacher answers may be in flight");
+  }
+  // kInvalidArgument naming the field: ranges, weights, fields without effect, what is not in this
+  // version.
+  void validate() const;
+
+  void validate_sampled_tokens() const;
+  // The loss as recipes/losses wants it (common_vocab and chunk_tokens are the caller's).
+  losses::DivergenceOptions divergence() const;
+  // The request as roles/ wants it (common_vocab is the caller's).
+  roles::PayloadSpec payload_spec() const;
+};
+
+}  // namespace retort::recipes
+
+template <>
+struct retort::EnumNames<retort::recipes::Support> {
+  using E = retort::recipes::Support;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"teacher", E::kTeacher}, {"student", E::kStudent}, {"union", E::kUnion}}};
+};

@@ -1,0 +1,175 @@
+#include "recipes/distill/self_check.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/random.h"
+#include "recipes/distill/reference_divergence.h"
+#include "recipes/losses/linear_distill.h"
+#include "recipes/sft/self_check.h"
+#include "roles/payload/payload.h"
+
+namespace retort::recipes {
+namespace {
+
+losses::TeacherSignal signal_of(const CheckedRows& teacher, const roles::PayloadSpec& spec) {
+  roles::Payload payload = roles::make_payload(teacher.hidden, teacher.weight, spec);
+  if (spec.kind == roles::PayloadKind::kTopK)
+    return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
+  if (spec.kind == roles::PayloadKind::kFull) return losses::TeacherFull{payload.logps};
+  return losses::TeacherHidden{payload.hidden, teacher.weight, {}};
+}
+
+std::vector<std::vector<double>> logits64(const at::Tensor& hidden, const at::Tensor& weight,
+                                          int64_t vocab) {
+  const at::Tensor logits = at::matmul(hidden.to(at::kDouble), weight.to(at::kDouble).t())
+                                .narrow(1, 0, vocab)
+                                .contiguous();
+  std::vector<std::vector<double>> rows;
+  const double* value = logits.const_data_ptr<double>();
+  for (int64_t r = 0; r < logits.size(0); ++r)
+    rows.emplace_back(value + r * vocab, value + (r + 1) * vocab);
+  return rows;
+}
+
+struct Setting {
+  losses::DivergenceOptions options;  // kd_ratio 1
+  roles::PayloadSpec spec;
+  int64_t vocab = 0;
+  int64_t top_k() const { return spec.kind == roles::PayloadKind::kTopK ? spec.top_k : 0; }
+};
+
+double reference_mean(const CheckedRows& teacher, const at::Tensor& hidden64,
+                      const at::Tensor& weight, const Setting& setting) {
+  const auto q = logits64(teacher.hidden, teacher.weight, setting.vocab);
+  const auto p = logits64(hidden64, weight, setting.vocab);
+  double sum = 0;
+  for (size_t r = 0; r < q.size(); ++r)
+    sum += reference_divergence(q[r], p[r], setting.options, setting.top_k());
+  return sum / static_cast<double>(q.size());
+}
+
+double kd_mean(const CheckedRows& teacher, const CheckedRows& student, const at::Tensor& targets,
+               const Setting& setting) {
+  const auto result = losses::linear_distill(student.hidden, student.weight, {}, targets,
+                                             signal_of(teacher, setting.spec), setting.options);
+  return result.kd_sum / static_cast<double>(result.count);
+}
+
+bool zero_at_equality(const losses::DivergenceOptions& options) {
+  return options.tail != losses::Tail::kRenormalize;
+}
+
+void check_equal_models(SelfCheck& check, const CheckedRows& student, const at::Tensor& targets,
+                        const Setting& setting) {
+  const double value = kd_mean(student, student, targets, setting);
+  if (setting.top_k() > 0 && !zero_at_equality(setting.options)) {
+    const double expected =
+        reference_mean(student, student.hidden.to(at::kDouble), student.weight, setting);
+    check.check("student == teacher", std::abs(value - expected) < 1e-5,
+                "loss " + scientific(value) + " = mean -log(teacher mass) " + scientific(expected) +
+                    " (tail: renormalize)");
+    return;
+  }
+  check.check("student == teacher", std::abs(value) < 1e-6,
+              "loss " + scientific(value) + ", must be below 1e-6");
+}
+
+void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
+                               const CheckedRows& student, const at::Tensor& targets,
+                               const Setting& setting) {
+  const double value = kd_mean(teacher, student, targets, setting);
+  const double expected =
+      reference_mean(teacher, student.hidden.to(at::kDouble), student.weight, setting);
+  const double error = std::abs(value - expected) / std::max(std::abs(expected), 1e-6);
+  check.check("value against fp64", error < 1e-4,
+              scientific(value) + " against " + scientific(expected) + ", relative error " +
+                  scientific(error));
+  Setting swapped = setting;
+  if (swapped.options.type == losses::DivergenceType::kForwardKl)
+    swapped.options.type = losses::DivergenceType::kReverseKl;
+  else if (swapped.options.type == losses::DivergenceType::kReverseKl)
+    swapped.options.type = losses::DivergenceType::kForwardKl;
+  else
+    return;
+  if (setting.top_k() > 0 && setting.options.tail != losses::Tail::kBucket) return;
+  const double other =
+      reference_mean(teacher, student.hidden.to(at::kDouble), student.weight, swapped);
+  check.check("direction",
+              std::abs(value - expected) < 0.1 * std::abs(other - expected) ||
+                  std::abs(other - expected) < 1e-7,
+              std::string(enum_name(setting.options.type)) + " " + scientific(value) +
+                  ", the other direction would be " + scientific(other));
+}
+
+// The gradient along a random direction of the student's hidden states against central differences
+// of the fp64 reference.
+void check_gradient(SelfCheck& check, const CheckedRows& teacher, const CheckedRows& student,
+                    const at::Tensor& targets, const Setting& setting) {
+  const at::Tensor hidden = student.hidden.clone().set_requires_grad(true);
+  const auto result = losses::linear_distill(hidden, student.weight, {}, targets,
+                                             signal_of(teacher, setting.spec), setting.options);
+  result.loss_sum.backward();
+  at::Tensor direction = at::empty(hidden.sizes(), at::kDouble);
+  double* value = direction.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < direction.numel(); ++i)
+    value[i] = random_uniform(1, static_cast<uint64_t>(i)) - 0.5;
+  const double analytic = (hidden.grad().to(at::kDouble) * direction).sum().item<double>() /
+                          static_cast<double>(result.count);
+  const double h = 1e-5;
+  const at::Tensor center = student.hidden.to(at::kDouble);
+  const double numeric =
+      (reference_mean(teacher, center + direction * h, student.weight, setting) -
+       reference_mean(teacher, center - direction * h, student.weight, setting)) /
+      (2 * h);
+  const double scale = std::max(std::abs(numeric), 1e-5);
+  check.check("gradient (finite differences)", std::abs(analytic - numeric) / scale < 1e-2,
+              scientific(analytic) + " against " + scientific(numeric));
+}
+
+void check_temperature(SelfCheck& check, const CheckedRows& teacher, const CheckedRows& student,
+                       const at::Tensor& targets, Setting setting) {
+  setting.options.temperature *= 2;
+  setting.spec.temperature *= 2;
+  const double value = kd_mean(teacher, student, targets, setting);
+  const double expected =
+      reference_mean(teacher, student.hidden.to(at::kDouble), student.weight, setting);
+  check.check("temperature", std::abs(value - expected) < 1e-4 * std::max(std::abs(expected), 1e-2),
+              "at " + scientific(setting.options.temperature) + ": " + scientific(value) +
+                  " against " + scientific(expected));
+}
+
+}  // namespace
+
+void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
+  const data::MicroBatch batch = first_batch(recipe, check);
+  c10::NoGradGuard no_grad;
+  const CheckedRows student = rows_of(check.student().decoder, batch);
+  const at::Tensor targets = batch.targets.narrow(0, 0, student.hidden.size(0));
+  check_cross_entropy(check, student, targets);
+
+  for (const TeacherOptions& options : recipe.distill->teachers) {
+    const models::LoadedModel teacher =
+        models::load_model(recipe.roles.at(options.role).model, "float32");
+    Setting setting{.options = recipe.distill->divergence(),
+                    .spec = recipe.distill->payload_spec()};
+    setting.vocab = check_vocabularies(check, teacher, options.role);
+    setting.options.kd_ratio = 1.0;
+    setting.options.common_vocab = setting.vocab;
+    setting.spec.common_vocab = setting.vocab;
+    setting.spec.bfloat16 = false;
+
+    const CheckedRows rows = rows_of(teacher.decoder, batch);
+    c10::AutoGradMode grad(true);
+    check_equal_models(check, student, targets, setting);
+    check_value_and_direction(check, rows, student, targets, setting);
+    check_gradient(check, rows, student, targets, setting);
+    check_temperature(check, rows, student, targets, setting);
+  }
+}
+
+}  // namespace retort::recipes

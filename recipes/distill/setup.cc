@@ -1,0 +1,157 @@
+#include "recipes/distill/setup.h"
+
+#include "models/config.h"
+#include "recipes/distill/checks.h"
+#include "recipes/distill/objective.h"
+#include "recipes/distill/on_policy.h"
+#include "recipes/distill/self_check.h"
+#include "recipes/rollout/rollout_worker_setup.h"
+#include "recipes/run/role_connections.h"
+#include "recipes/run/sample_run.h"
+#include "roles/payload/payload.h"
+
+namespace retort::recipes {
+namespace {
+
+class DistillRun : public SampleRun {
+ public:
+  explicit DistillRun(RunContext& context)
+      : SampleRun(context), options_(*context.recipe().distill) {}
+
+ protected:
+  std::unique_ptr<Objective> make_objective(StepSource data) override {
+    StepSource source = options_.lmbda == 0 ? std::move(data) : on_policy(std::move(data));
+    if (options_.use_policy_gradient) return sampled_token_objective(std::move(source));
+    return divergence_objective(std::move(source));
+  }
+
+ private:
+  StepSource on_policy(StepSource data) {
+    const Recipe& recipe = context().recipe();
+    auto source = std::make_shared<OnPolicySource>(
+        context().world, trainer(), std::move(data), make_rollout_worker(context(), trainer()),
+        OnPolicySource::Options{.lmbda = options_.lmbda,
+                                .seed = static_cast<uint64_t>(recipe.seed),
+                                .max_length = recipe.data.max_length});
+    return [source](int64_t step) { return (*source)(step); };
+  }
+
+  std::unique_ptr<Objective> sampled_token_objective(StepSource source) {
+    const parallel::World& world = context().world;
+    return std::make_unique<SampledTokenObjective>(
+        std::move(source), connect(options_.teachers[0]),
+        SampledTokenObjective::Options{.temperature = options_.temperature,
+                                       .dp_rank = world.coordinate().dp,
+                                       .dp_size = world.options().layout.dp,
+                                       .asks = world.forms_loss()});
+  }
+
+  std::unique_ptr<Objective> divergence_objective(StepSource source) {
+    const parallel::World& world = context().world;
+    std::vector<TeacherRoute> routes;
+    for (const TeacherOptions& teacher : options_.teachers)
+      routes.push_back(
+          {.client = connect(teacher), .weight = teacher.weight, .when = teacher.when});
+    return std::make_unique<DistillObjective>(
+        std::move(source), context().agent, std::move(routes),
+        DistillObjective::Options{.divergence = options_.divergence(),
+                                  // On-policy batches hold what the student of now draws.
+                                  .prefetch = options_.lmbda > 0 ? 0 : options_.prefetch,
+                                  .dp_rank = world.coordinate().dp,
+                                  .dp_size = world.options().layout.dp,
+                                  .asks = world.forms_loss()});
+  }
+
+  // Null on a rank where no loss is formed.
+  std::unique_ptr<roles::TeacherClient> connect(const TeacherOptions& teacher) {
+    if (!context().world.forms_loss()) return nullptr;
+    return connect_frozen_role(context(), teacher.role, options_.payload_spec(),
+                               {.tp = &context().world.tp()});
+  }
+
+  const DistillOptions& options_;
+};
+
+LinkPlan plan_link(const Recipe& recipe, const std::string& role) {
+  const RoleOptions& teacher = recipe.roles.at(role);
+  const models::ModelConfig config = models::read_model_config(teacher.model);
+  const int64_t dtype_bytes = teacher.dtype == FloatType::kFloat32 ? 4 : 2;
+
+  LinkPlan plan{.role = role, .prefetch = recipe.distill->prefetch};
+  plan.bytes_per_token = static_cast<double>(roles::payload_bytes_per_row(
+      recipe.distill->payload_spec(), config.hidden_size, config.vocab_size, dtype_bytes));
+  plan.bytes_per_step = plan.bytes_per_token * tokens_per_step(recipe, 1);
+  plan.prefetch_bytes = plan.bytes_per_step * static_cast<double>(plan.prefetch + 1) /
+                        static_cast<double>(recipe.student().world.dp);
+  return plan;
+}
+
+class DistillType : public RecipeType {
+ public:
+  std::string_view name() const override { return "distill"; }
+
+  std::vector<BlockUse> blocks() const override {
+    return {{.name = "distill", .least = "distill: {teachers: [{role: teacher}]}"}};
+  }
+
+  void resolve(Recipe& recipe, const RecipePlaces& places) const override {
+    assume_teacher(recipe, places);
+  }
+
+  std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
+    return teacher_roles(*recipe.distill);
+  }
+
+  bool generates(const Recipe& recipe) const override { return recipe.distill->lmbda > 0; }
+  std::string no_generation(const Recipe&) const override {
+    return "has no effect with distill.lmbda: 0";
+  }
+
+  void check(const Recipe& recipe, const RecipePlaces& places) const override {
+    check_distill(recipe, places);
+  }
+
+  RecipePlan plan(const Recipe& recipe) const override {
+    RecipePlan plan;
+    for (const TeacherOptions& teacher : recipe.distill->teachers)
+      plan.links.push_back(plan_link(recipe, teacher.role));
+    return plan;
+  }
+
+  void self_check(const Recipe& recipe, SelfCheck& check) const override {
+    check_distill_numbers(check, recipe);
+  }
+
+  std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {
+    return std::make_unique<DistillRun>(context);
+  }
+};
+
+class OnPolicyDistillType : public DistillType {
+ public:
+  std::string_view name() const override { return "on_policy_distill"; }
+
+  void resolve(Recipe& recipe, const RecipePlaces& places) const override {
+    DistillType::resolve(recipe, places);
+    if (!recipe.distill) return;
+    if (places.written({"distill", "lmbda"}) && recipe.distill->lmbda != 1.0)
+      places.refuse({"distill", "lmbda"},
+                    "on_policy_distill is distill with lmbda: 1.0; write recipe: distill for "
+                    "another share of on-policy batches");
+    recipe.distill->lmbda = 1.0;
+  }
+};
+
+}  // namespace
+
+const RecipeType* distill_type() {
+  static const DistillType type;
+  return &type;
+}
+
+const RecipeType* on_policy_distill_type() {
+  static const OnPolicyDistillType type;
+  return &type;
+}
+
+}  // namespace retort::recipes

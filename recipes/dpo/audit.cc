@@ -1,0 +1,69 @@
+#include "recipes/dpo/audit.h"
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "recipes/audit.h"
+#include "recipes/data/preference_dataset.h"
+
+namespace retort::recipes {
+namespace {
+
+data::Sample joined(const data::PreferenceSample& pair, const std::vector<int32_t>& completion) {
+  data::Sample sample{.input_ids = pair.prompt_ids,
+                      .is_target = std::vector<uint8_t>(pair.prompt_ids.size(), 0)};
+  sample.input_ids.insert(sample.input_ids.end(), completion.begin(), completion.end());
+  sample.is_target.resize(sample.input_ids.size(), 1);
+  return sample;
+}
+
+void print_pair(const data::PreferenceSample& pair, const models::Tokenizer& tokenizer) {
+  const MaskPrinter printer;
+  std::printf("--- %s: prompt %zu tokens%s%s\nchosen, %zu targets:\n", pair.origin.c_str(),
+              pair.prompt_ids.size(), pair.truncated ? ", truncated" : "",
+              pair.identical ? ", chosen and rejected are the same" : "", pair.chosen_ids.size());
+  printer.print(joined(pair, pair.chosen_ids), tokenizer);
+  std::printf("rejected, %zu targets:\n", pair.rejected_ids.size());
+  printer.print(joined(pair, pair.rejected_ids), tokenizer);
+}
+
+struct Counts {
+  int64_t pairs = 0, prompt = 0, chosen = 0, rejected = 0, truncated = 0, identical = 0;
+
+  void add(const data::PreferenceSample& pair) {
+    ++pairs;
+    prompt += static_cast<int64_t>(pair.prompt_ids.size());
+    chosen += static_cast<int64_t>(pair.chosen_ids.size());
+    rejected += static_cast<int64_t>(pair.rejected_ids.size());
+    truncated += pair.truncated;
+    identical += pair.identical;
+  }
+  double mean(int64_t sum) const { return static_cast<double>(sum) / static_cast<double>(pairs); }
+};
+
+}  // namespace
+
+void audit_pairs(const Recipe& recipe, int64_t num_pairs) {
+  const std::string& model = recipe.student().model;
+  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
+  const data::PreferenceDataset dataset(recipe.data.train, recipe.data, tokenizer,
+                                        models::ChatTemplate::load(model), "");
+  Counts counts;
+  for (int64_t row = 0; row < dataset.size(); ++row) {
+    const auto pair = dataset.get(row);
+    if (!pair) continue;
+    if (counts.pairs < num_pairs) print_pair(*pair, tokenizer);
+    counts.add(*pair);
+  }
+
+  if (counts.pairs == 0)
+    throw Error(ErrorCode::kInvalidArgument, "the training data has no usable pair");
+  std::printf(
+      "--- all: %lld pairs; mean tokens: prompt %.1f, chosen %.1f, rejected %.1f; truncated %lld, "
+      "identical %lld, skipped %lld\n",
+      static_cast<long long>(counts.pairs), counts.mean(counts.prompt), counts.mean(counts.chosen),
+      counts.mean(counts.rejected), static_cast<long long>(counts.truncated),
+      static_cast<long long>(counts.identical), static_cast<long long>(dataset.num_skipped()));
+}
+
+}  // namespace retort::recipes

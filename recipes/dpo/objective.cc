@@ -1,0 +1,203 @@
+#include "recipes/dpo/objective.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipes/losses/linear_log_probs.h"
+#include "recipes/run/batch_objective.h"
+#include "recipes/run/sequence_sums.h"
+
+namespace retort::recipes {
+namespace {
+
+at::Tensor chosen_of(const at::Tensor& by_sequence) {
+  return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 0);
+}
+at::Tensor rejected_of(const at::Tensor& by_sequence) {
+  return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 1);
+}
+
+// The mean over the vocabulary of the head's rows [H].
+at::Tensor mean_row(const models::Head& head) {
+  const at::Tensor weight = head.weight.detach().to(at::kFloat);
+  if (head.vocab.whole()) return weight.mean(0);
+  at::Tensor sum = weight.sum(0);
+  head.vocab.group->all_reduce(sum);
+  return sum / static_cast<double>(head.vocab.total);
+}
+
+double chosen_tokens(const data::PairMicroBatch& batch) {
+  double sum = 0;
+  for (const data::PairShape& shape : batch.shapes)
+    sum += static_cast<double>(shape.chosen_tokens);
+  return sum;
+}
+
+}  // namespace
+
+DpoObjective::DpoObjective(PairSource source, std::unique_ptr<Reference> reference, Options options)
+    : source_(std::move(source)), reference_(std::move(reference)), options_(std::move(options)) {
+  options_.loss.validate();
+  RETORT_CHECK((reference_ != nullptr) == losses::needs_reference(options_.loss))
+      << "a reference that is missing or not used";
+}
+
+DpoObjective::~DpoObjective() = default;
+
+DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t request_id,
+                                      int64_t step) {
+  Drawn drawn{.batch = std::move(batch), .shared = {}, .pending = {}, .completions = {}};
+  drawn.shared = data::share_prompts(drawn.batch);
+  if (!reference_) return drawn;
+
+  for (const data::PreferenceSample& pair : drawn.batch.pairs) {
+    drawn.completions.push_back({pair.prompt_ids, pair.chosen_ids});
+    drawn.completions.push_back({pair.prompt_ids, pair.rejected_ids});
+  }
+  drawn.pending = reference_->ask_unknown(request_id, step, drawn.batch.tokens,
+                                          drawn.batch.predict_positions, drawn.completions);
+  return drawn;
+}
+
+StepInfo DpoObjective::next_step(int64_t step) {
+  data::PairBatchStream::Step batches = source_(step);
+  const uint64_t count = batches.micro_batches.size();
+  DrawnStep drawn;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t id = request_id(step, i, count, options_.dp_rank, options_.dp_size);
+    drawn.micro_batches.push_back(ask(std::move(batches.micro_batches[i]), id, step));
+  }
+  drawn_.push_back(std::move(drawn));
+  return {.micro_batches = count, .after = batches.after, .epoch = batches.epoch};
+}
+
+std::string DpoObjective::origins(size_t index) const {
+  return list_origins(drawn_.front().micro_batches.at(index).batch.pairs);
+}
+
+void DpoObjective::begin_step(parallel::Group& dp) {
+  nll_scale_ = 0;
+  if (!losses::uses_chosen_nll(options_.loss)) return;
+  at::Tensor sums = at::zeros({2}, at::kDouble);
+  double* sum = sums.mutable_data_ptr<double>();
+  for (const Drawn& drawn : drawn_.front().micro_batches) {
+    sum[0] += static_cast<double>(drawn.batch.num_pairs());
+    sum[1] += chosen_tokens(drawn.batch);
+  }
+  if (dp.size() > 1) dp.all_reduce(sums);
+  nll_scale_ = sum[0] / sum[1];
+}
+
+at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
+                                   double nll_scale, StepSums& sums) {
+  const data::PairMicroBatch& batch = drawn.batch;
+  const int64_t sequences = 2 * batch.num_pairs();
+  const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
+  // One number a token: from here on in host memory.
+  const at::Tensor log_probs =
+      losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab)
+          .log_probs.cpu();
+  const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
+  const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
+  losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
+                                  .policy_rejected = rejected_of(policy),
+                                  .reference_chosen = {},
+                                  .reference_rejected = {},
+                                  .chosen_tokens = chosen_of(tokens),
+                                  .rejected_tokens = rejected_of(tokens)};
+  if (reference_) {
+    const at::Tensor reference = reference_->completion_log_probs(
+        drawn.pending, drawn.completions, batch.sequence_of_row, &sums.values[kWaitSeconds]);
+    inputs.reference_chosen = chosen_of(reference);
+    inputs.reference_rejected = rejected_of(reference);
+  }
+  const losses::PreferenceResult result = losses::preference_loss(inputs, options_.loss);
+  sums.count += static_cast<double>(result.count);
+  sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
+  const c10::NoGradGuard no_grad;
+  // The mean over the vocabulary of the logits at a row is the row times the mean of the head's
+  // rows.
+  const at::Tensor mean_logits = at::mv(rows.detach().to(at::kFloat), mean_row(head)).cpu();
+  const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
+  sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
+  sums.values[kLogitsRejected] += rejected_of(logits).sum().item<double>();
+  sums.values[kNll] += result.chosen_nll_sum.item<double>();
+  sums.values[kChosenTokens] += result.chosen_tokens;
+  sums.values[kRejectedTokens] += inputs.rejected_tokens.sum().item<double>();
+  sums.values[kRewardsChosen] += result.rewards_chosen_sum;
+  sums.values[kRewardsRejected] += result.rewards_rejected_sum;
+  sums.values[kMargins] += result.rewards_margins_sum;
+  sums.values[kAccuracies] += result.rewards_accuracies_sum;
+  sums.values[kLogpsChosen] += result.logps_chosen_sum;
+  sums.values[kLogpsRejected] += result.logps_rejected_sum;
+  for (const data::PreferenceSample& pair : batch.pairs)
+    sums.values[kIdentical] += pair.identical ? 1 : 0;
+  const c10::AutoGradMode grad(true);
+  return nll_scale == 0 ? result.loss_sum : result.loss_sum + result.chosen_nll_sum * nll_scale;
+}
+
+at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                                  StepSums& sums) {
+  return pair_loss(head, hidden, drawn_.front().micro_batches.at(index), nll_scale_, sums);
+}
+
+void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
+                               MetricsRow& row) const {
+  const auto mean = [&](Value value) { return sums.values[value] / sums.count; };
+  row.add(prefix + "rewards/chosen", mean(kRewardsChosen));
+  row.add(prefix + "rewards/rejected", mean(kRewardsRejected));
+  row.add(prefix + "rewards/margins", mean(kMargins));
+  row.add(prefix + "rewards/accuracies", mean(kAccuracies));
+  row.add(prefix + "logps/chosen", mean(kLogpsChosen));
+  row.add(prefix + "logps/rejected", mean(kLogpsRejected));
+  row.add(prefix + "logits/chosen", sums.values[kLogitsChosen] / sums.values[kChosenTokens]);
+  row.add(prefix + "logits/rejected", sums.values[kLogitsRejected] / sums.values[kRejectedTokens]);
+  row.add(prefix + "num_pairs", static_cast<int64_t>(sums.count));
+  row.add(prefix + "num_identical_pairs", static_cast<int64_t>(sums.values[kIdentical]));
+  if (losses::uses_chosen_nll(options_.loss))
+    row.add(prefix + "nll_loss", sums.values[kNll] / sums.values[kChosenTokens]);
+}
+
+void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
+  drawn_.pop_front();
+  add_metrics(sums, "", row);
+  if (!reference_) return;
+  row.add("reference_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
+}
+
+MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
+                                  const std::vector<data::PairMicroBatch>& batches,
+                                  parallel::World& world) {
+  StepSums sums;
+  sums.values.resize(kValues, 0.0);
+  {
+    const c10::NoGradGuard no_grad;
+    for (const data::PairMicroBatch& batch : batches) {
+      if (batch.num_pairs() == 0) continue;
+      Drawn drawn = ask(batch, next_evaluation_request_++, step);
+      const at::Tensor hidden = student.hidden(drawn.shared.tokens);
+      if (hidden.defined())
+        sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
+    }
+  }
+  std::vector<double> all{sums.count, sums.loss};
+  all.insert(all.end(), sums.values.begin(), sums.values.end());
+  at::Tensor packed = at::tensor(all, at::kDouble);
+  world.dp_pp().all_reduce(packed);
+  const double* value = packed.const_data_ptr<double>();
+  sums.count = value[0];
+  sums.values.assign(value + 2, value + 2 + kValues);
+  if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no pair");
+  double loss = value[1] / sums.count;
+  if (losses::uses_chosen_nll(options_.loss))
+    loss += sums.values[kNll] / sums.values[kChosenTokens];
+  MetricsRow row{.step = step, .values = {}};
+  row.add("eval_loss", loss);
+  add_metrics(sums, "eval_", row);
+  return row;
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,96 @@
+// Direct preference optimisation and its family: pairs of completions, compared with a frozen
+// reference in another process.
+//   loss = mean over pairs of sum_i weight_i * loss_i(log pi(chosen) - log pi_ref(chosen), log
+//       pi(rejected) - log pi_ref(rejected))
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recipes/data/pair_batches.h"
+#include "recipes/losses/preference.h"
+#include "recipes/run/objective.h"
+#include "recipes/run/reference.h"
+#include "recipes/run/request_id.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+
+// For each step the reference's answers of the next `prefetch` steps are already in flight.
+// Threads: compute. Collectives: one all-reduce over dp for a step if the loss holds cross-entropy
+// on the chosen completions.
+class DpoObjective : public Objective {
+ public:
+  struct Options {
+    losses::PreferenceOptions loss;
+    int64_t prefetch = 2;
+    int64_t dp_rank = 0, dp_size = 1;
+  };
+  using PairSource = std::function<data::PairBatchStream::Step(int64_t step)>;
+  // `reference`: null exactly when no loss needs one.
+  DpoObjective(PairSource source, std::unique_ptr<Reference> reference, Options options);
+  ~DpoObjective() override;
+
+  int64_t lookahead() const override { return reference_ ? options_.prefetch : 0; }
+  StepInfo next_step(int64_t step) override;
+  std::string origins(size_t index) const override;
+  size_t num_values() const override { return kValues; }
+  void begin_step(parallel::Group& dp) override;
+  const models::PackedTokens& tokens(size_t index) const override {
+    return drawn_.front().micro_batches.at(index).shared.tokens;
+  }
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                      StepSums& sums) override;
+  void finish_step(const StepSums& sums, MetricsRow& row) override;
+
+  // Loss and metrics on held-out pairs ("eval_" names). All ranks call; one all-reduce over dp and
+  // pp.
+  MetricsRow evaluate(int64_t step, const roles::Trainer& student,
+                      const std::vector<data::PairMicroBatch>& batches, parallel::World& world);
+
+ private:
+  enum Value : size_t {
+    kNll,
+    kChosenTokens,
+    kRewardsChosen,
+    kRewardsRejected,
+    kMargins,
+    kAccuracies,
+    kLogpsChosen,
+    kLogpsRejected,
+    kLogitsChosen,
+    kLogitsRejected,
+    kRejectedTokens,
+    kIdentical,
+    kWaitSeconds,
+    kValues
+  };
+  // A micro-batch and its reference's answer on its way (not valid: all its completions are known
+  // already).
+  struct Drawn {
+    data::PairMicroBatch batch;
+    data::SharedPrompts shared;  // of the batch: what the student reads
+    Reference::Pending pending;
+    std::vector<CompletionIds> completions;  // chosen and rejected of each pair, in turn
+  };
+  struct DrawnStep {
+    std::vector<Drawn> micro_batches;
+  };
+  Drawn ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step);
+  at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
+                       double nll_scale, StepSums& sums);
+  void add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const;
+
+  PairSource source_;
+  std::unique_ptr<Reference> reference_;
+  Options options_;
+  std::deque<DrawnStep> drawn_;
+  double nll_scale_ = 0;  // pairs / chosen tokens of the global batch
+  uint64_t next_evaluation_request_ = kFirstEvaluationRequest;
+};
+
+}  // namespace retort::recipes

@@ -1,0 +1,127 @@
+#include "recipes/dpo/setup.h"
+
+#include "base/hash.h"
+#include "recipes/data/pair_batches.h"
+#include "recipes/data/preference_dataset.h"
+#include "recipes/dpo/audit.h"
+#include "recipes/dpo/objective.h"
+#include "recipes/dpo/self_check.h"
+#include "recipes/run/recipe_run.h"
+#include "recipes/run/reference_setup.h"
+#include "recipes/shared_checks.h"
+
+namespace retort::recipes {
+namespace {
+
+class DpoRun : public RecipeRun {
+ public:
+  explicit DpoRun(RunContext& context) : context_(context), options_(*context.recipe().dpo) {
+    const data::DataOptions& data = context.recipe().data;
+    train_ = open(data.train);
+    if (!data.eval.empty()) eval_ = data::eval_pair_batches(*open(data.eval), context_.batches());
+  }
+
+  const data::RowSet& rows() const override { return *train_; }
+  int64_t steps_per_epoch() override {
+    return data::PairBatchStream(train_, context_.batches()).steps_per_epoch();
+  }
+
+  void start(roles::Trainer& trainer, const LoopState& state) override {
+    trainer_ = &trainer;
+    stream_ = std::make_unique<data::PairBatchStream>(train_, context_.batches(), state.cursor);
+    std::unique_ptr<Reference> reference;
+    if (losses::needs_reference(options_.preference()))
+      reference = make_cached_reference(context_, options_.reference, options_.reference_cache);
+
+    const parallel::World& world = context_.world;
+    objective_ = std::make_unique<DpoObjective>(
+        [this](int64_t) { return stream_->next(); }, std::move(reference),
+        DpoObjective::Options{.loss = options_.preference(),
+                              .prefetch = options_.prefetch,
+                              .dp_rank = world.coordinate().dp,
+                              .dp_size = world.options().layout.dp});
+  }
+
+  Objective& objective() override { return *objective_; }
+  Evaluator evaluator() override {
+    if (eval_.empty()) return {};
+    return [this](int64_t step) {
+      return objective_->evaluate(step, *trainer_, eval_, context_.world);
+    };
+  }
+
+ private:
+  std::shared_ptr<data::PreferenceDataset> open(const std::vector<data::Source>& sources) const {
+    return std::make_shared<data::PreferenceDataset>(
+        sources, context_.recipe().data, context_.tokenizer, context_.chat, context_.cache());
+  }
+
+  RunContext& context_;
+  const DpoOptions& options_;
+  std::shared_ptr<data::PreferenceDataset> train_;
+  std::vector<data::PairMicroBatch> eval_;
+  roles::Trainer* trainer_ = nullptr;
+  std::unique_ptr<data::PairBatchStream> stream_;
+  std::unique_ptr<DpoObjective> objective_;
+};
+
+class DpoType : public RecipeType {
+ public:
+  std::string_view name() const override { return "dpo"; }
+
+  std::vector<BlockUse> blocks() const override {
+    return {{.name = "dpo", .least = "dpo: {beta: 0.1}"}};
+  }
+
+  std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
+    if (!losses::needs_reference(recipe.dpo->preference())) return {};
+    return {recipe.dpo->reference};
+  }
+
+  // Every loss but simpo, orpo and sft compares with a reference.
+  void check(const Recipe& recipe, const RecipePlaces& places) const override {
+    const DpoOptions& dpo = *recipe.dpo;
+    const bool compares = losses::needs_reference(dpo.preference());
+    const std::string why_not = "no loss of this recipe compares with a reference";
+    check_no_packing(recipe, places, "pairs");
+    check_no_target_choice(recipe, places, "both completions of a pair");
+    check_reference(recipe, places, {"dpo", "reference"}, dpo.reference, compares, why_not);
+    if (!compares && !dpo.reference_cache.empty())
+      places.refuse({"dpo", "reference_cache"}, "has no effect: " + why_not + "; remove the key");
+    if (!compares && dpo.prefetch != DpoOptions().prefetch)
+      places.refuse({"dpo", "prefetch"}, "has no effect: " + why_not + "; remove the key");
+
+    if (recipe.train.batch_size_rampup_steps > 0 && recipe.train.tokens_per_batch)
+      places.refuse({"train", "batch_size_rampup_steps"},
+                    "batches of pairs by tokens are formed before their step is known; use "
+                    "per_device_train_batch_size");
+  }
+
+  std::vector<InputPath> inputs(const Recipe& recipe) const override {
+    return {{.key = "dpo.reference_cache", .path = recipe.dpo->reference_cache}};
+  }
+
+  // A row is a pair: each of its completions may be data.max_length long with the prompt.
+  RecipePlan plan(const Recipe&) const override { return {.sequences_per_row = 2, .links = {}}; }
+
+  void audit(const Recipe& recipe, int64_t num_samples) const override {
+    audit_pairs(recipe, num_samples);
+  }
+
+  void self_check(const Recipe& recipe, SelfCheck& check) const override {
+    check_dpo_numbers(check, recipe);
+  }
+
+  std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {
+    return std::make_unique<DpoRun>(context);
+  }
+};
+
+}  // namespace
+
+const RecipeType* dpo_type() {
+  static const DpoType type;
+  return &type;
+}
+
+}  // namespace retort::recipes

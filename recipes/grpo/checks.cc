@@ -1,0 +1,89 @@
+#include "recipes/grpo/checks.h"
+
+#include "recipes/shared_checks.h"
+
+namespace retort::recipes {
+namespace {
+
+// Completions of a step must be whole groups on every rank.
+void check_batches(const Recipe& recipe, const RecipePlaces& places) {
+  const TrainOptions& train = recipe.train;
+  if (train.tokens_per_batch)
+    places.refuse({"train", "tokens_per_batch"},
+                  "is not for grpo; use per_device_train_batch_size, the completions of a "
+                  "micro-batch");
+  if (train.num_train_epochs)
+    places.refuse({"train", "num_train_epochs"}, "is not for grpo; use max_steps");
+  if (train.batch_size_rampup_steps > 0)
+    places.refuse({"train", "batch_size_rampup_steps"},
+                  "this recipe's batches are what its generator drew; remove it");
+
+  const int64_t completions =
+      train.per_device_train_batch_size.value_or(0) * train.gradient_accumulation_steps;
+  const int64_t group = recipe.generation->num_generations;
+  if (completions % group != 0)
+    places.refuse({"train", "per_device_train_batch_size"},
+                  "per_device_train_batch_size * gradient_accumulation_steps = " +
+                      std::to_string(completions) +
+                      " completions must be a multiple of generation.num_generations = " +
+                      std::to_string(group));
+  if (group < 2 && recipe.grpo->advantage != AdvantageType::kReinforcePlusPlus)
+    places.refuse({"generation", "num_generations"},
+                  "must be at least 2: a sample is compared with the others of its prompt");
+  if (train.save_steps % recipe.grpo->num_iterations != 0)
+    places.refuse({"train", "save_steps"},
+                  "must be a multiple of grpo.num_iterations, so that no checkpoint falls inside "
+                  "a round");
+}
+
+void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
+  const GrpoOptions& grpo = *recipe.grpo;
+  const WeightSyncOptions& sync = *recipe.weight_sync;
+  if (sync.every_steps - 1 > grpo.max_staleness)
+    places.refuse(
+        {"weight_sync", "every_steps"},
+        "lets weights lie " + std::to_string(sync.every_steps - 1) +
+            " steps behind, more than grpo.max_staleness = " + std::to_string(grpo.max_staleness));
+  if (grpo.max_staleness == 0 && sync.in_flight != InFlight::kFinish)
+    places.refuse({"weight_sync", "in_flight"},
+                  "has no effect with grpo.max_staleness: 0, where nothing is in flight when "
+                  "weights are pushed; remove it");
+  if (grpo.max_staleness > 0 && grpo.sampling_correction == losses::SamplingCorrection::kNone &&
+      !recipe.generation->whole_distribution())
+    places.refuse({"grpo", "max_staleness"},
+                  "compares with the probabilities that the samples were drawn with; leave top_p, "
+                  "top_k, min_p and repetition_penalty alone, or set sampling_correction");
+}
+
+// The first step on samples of the student itself has the ratio 1: nothing is clipped, and a
+// sequence's ratio is its tokens'.
+void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
+  const GrpoOptions& grpo = *recipe.grpo;
+  const GrpoOptions defaults;
+  const bool stale =
+      grpo.max_staleness > 0 && grpo.sampling_correction == losses::SamplingCorrection::kNone;
+  if (grpo.num_iterations > 1 || stale) return;
+
+  const std::string message =
+      "has no effect: with num_iterations: 1 and samples of the student itself the ratio of new to "
+      "old probabilities is 1; remove it, or raise num_iterations or max_staleness";
+  if (grpo.epsilon != defaults.epsilon) places.refuse({"grpo", "epsilon"}, message);
+  if (grpo.epsilon_high != defaults.epsilon_high) places.refuse({"grpo", "epsilon_high"}, message);
+  if (grpo.importance_sampling_level != defaults.importance_sampling_level)
+    places.refuse({"grpo", "importance_sampling_level"}, message);
+}
+
+}  // namespace
+
+void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
+  check_batches(recipe, places);
+  check_staleness(recipe, places);
+  check_samples_differ(recipe, places);
+  check_ratio(recipe, places);
+  check_reference(recipe, places, {"grpo", "reference"}, recipe.grpo->reference,
+                  recipe.grpo->beta > 0, "grpo.beta is 0");
+  check_no_packing(recipe, places, "completions");
+  check_no_target_choice(recipe, places, "the completions of the generator");
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,11 @@
+// What is right and wrong in a recipe of grpo, beyond its own block.
+#pragma once
+
+#include "recipes/recipe.h"
+#include "recipes/recipe_places.h"
+
+namespace retort::recipes {
+
+void check_grpo(const Recipe& recipe, const RecipePlaces& places);
+
+}  // namespace retort::recipes

@@ -1,0 +1,324 @@
+#include "recipes/grpo/objective.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "recipes/losses/linear_log_probs.h"
+#include "recipes/run/batch_objective.h"
+#include "recipes/run/request_id.h"
+#include "recipes/run/together.h"
+
+namespace retort::recipes {
+namespace {
+
+data::BatchCursor to_batch_cursor(const data::IndexCursor& cursor) {
+  return {.epoch = cursor.epoch, .packs_consumed = cursor.place, .total_steps = cursor.total_rows};
+}
+
+losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generations,
+                                 const GrpoOptions& options) {
+  switch (options.advantage) {
+    case AdvantageType::kGrpo:
+      return losses::group_advantages(rewards, num_generations, options.scale_rewards);
+    case AdvantageType::kRloo: return losses::rloo_advantages(rewards, num_generations);
+    case AdvantageType::kReinforcePlusPlus:
+      return losses::reinforce_plus_plus_advantages(rewards, num_generations);
+  }
+  return {};
+}
+
+}  // namespace
+
+GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
+                             std::shared_ptr<const data::PromptDataset> prompts,
+                             std::unique_ptr<data::IndexStream> stream,
+                             std::shared_ptr<RolloutWorker> worker,
+                             std::shared_ptr<rewards::RewardSet> rewards,
+                             std::unique_ptr<Reference> reference, Options options)
+    : world_(world),
+      trainer_(trainer),
+      prompts_(std::move(prompts)),
+      stream_(std::move(stream)),
+      worker_(std::move(worker)),
+      rewards_(std::move(rewards)),
+      reference_(std::move(reference)),
+      options_(std::move(options)),
+      drawn_to_(options_.start_cursor),
+      next_round_(options_.start_step / options_.grpo.num_iterations) {
+  RETORT_CHECK((options_.grpo.beta > 0) == (reference_ != nullptr))
+      << "a reference that is missing or not used";
+}
+GrpoObjective::~GrpoObjective() = default;
+
+std::vector<RolloutWorker::Pending*> GrpoObjective::in_flight() {
+  std::vector<RolloutWorker::Pending*> waiting;
+  for (Round& round : requested_)
+    waiting.push_back(&round.pending);
+  return waiting;
+}
+
+// Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's
+// weights of now.
+void GrpoObjective::request_rounds(int64_t round, int64_t step) {
+  const int64_t iterations = options_.grpo.num_iterations, done = step - 1;
+  // of the weights behind the student, at most
+  const int64_t lag = worker_->options().sync.every_steps - 1;
+  const int64_t ahead = std::max<int64_t>(0, options_.grpo.max_staleness - lag) / iterations;
+  const int64_t next_save = options_.save_steps > 0
+                                ? (done / options_.save_steps + 1) * options_.save_steps
+                                : options_.max_steps;
+  // no round that begins at or after it is asked for yet
+  const int64_t end = std::min(options_.max_steps, next_save);
+  int64_t last = round;
+  while (last < round + ahead && (last + 1) * iterations < end)
+    ++last;
+  if (next_round_ > last) return;
+  const auto behind = done + 1 - static_cast<int64_t>(worker_->pushed_version());
+  // After a checkpoint always, because a run that is resumed there has pushed nothing yet.
+  const bool saved = options_.save_steps > 0 && done % options_.save_steps == 0;
+  if (saved || worker_->pushed_version() == 0 || behind >= worker_->options().sync.every_steps) {
+    worker_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
+  }
+  for (; next_round_ <= last; ++next_round_) {
+    Round fresh{.number = next_round_,
+                .rows = stream_->next(options_.prompts_per_round),
+                .before = {},
+                .pending = {}};
+    fresh.before = drawn_to_;
+    std::vector<data::PromptSample> mine;
+    std::vector<uint64_t> sample_ids;
+    const auto generations = static_cast<uint64_t>(worker_->options().generation.num_generations);
+    const auto first = static_cast<uint64_t>(fresh.rows.after.total_rows) - fresh.rows.rows.size();
+    for (size_t i = 0; i < fresh.rows.rows.size(); ++i) {
+      if (static_cast<int64_t>(i) % world_.dp().size() != world_.dp().rank()) continue;
+      mine.push_back(prompts_->get(fresh.rows.rows[i]).value());
+      for (uint64_t g = 0; g < generations; ++g)
+        sample_ids.push_back((first + i) * generations + g);
+    }
+    fresh.pending = worker_->begin(step, static_cast<uint64_t>(next_round_), std::move(mine),
+                                   std::move(sample_ids));
+    drawn_to_ = fresh.rows.after;
+    requested_.push_back(std::move(fresh));
+  }
+}
+
+StepInfo GrpoObjective::next_step(int64_t step) {
+  const int64_t iterations = options_.grpo.num_iterations, round = (step - 1) / iterations;
+  const bool first = batches_.empty() || (step - 1) % iterations == 0;
+  if (first) {
+    request_rounds(round, step);
+    RETORT_CHECK(!requested_.empty() && requested_.front().number == round)
+        << "round " << round << " was not requested";
+    Round current = std::move(requested_.front());
+    requested_.pop_front();
+    info_ = {.micro_batches = static_cast<size_t>(options_.micro_batches),
+             .after = to_batch_cursor(current.rows.after),
+             .epoch = current.rows.epoch};
+    before_ = to_batch_cursor(current.before);
+    prepare(std::move(current), step);
+  }
+  StepInfo info = info_;
+  // A run that is resumed in the middle of a round draws that round again.
+  if (step % iterations != 0) info.after = before_;
+  return info;
+}
+
+// Every rank's rewards in the global order of prompts: row i of the step was on rank i mod dp. [G *
+// num_generations], NaN: unscorable.
+at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_groups) const {
+  const int64_t ranks = world_.dp().size(),
+                generations = worker_->options().generation.num_generations;
+  const int64_t most = (num_groups + ranks - 1) / ranks;
+  at::Tensor mine =
+      at::full({most, generations}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  double* value = mine.mutable_data_ptr<double>();
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples) {
+      if (sample.reward) *value = *sample.reward;
+      ++value;
+    }
+  const at::Tensor all = ranks == 1 ? mine.unsqueeze(0) : world_.dp().all_gather(mine);
+  return all.permute({1, 0, 2})
+      .reshape({most * ranks, generations})
+      .narrow(0, 0, num_groups)
+      .reshape({-1});
+}
+
+void GrpoObjective::prepare(Round round, int64_t step) {
+  const auto num_groups = static_cast<int64_t>(round.rows.rows.size());
+  Rollout rollout;
+  together(world_.all(), [&] {
+    rollout = worker_->finish(std::move(round.pending));
+    worker_->score(rollout, *rewards_);
+    worker_->save(rollout, step, rewards_->names());
+  });
+  const int64_t generations = worker_->options().generation.num_generations,
+                ranks = world_.dp().size();
+  const losses::Advantages advantages =
+      advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
+  const at::Tensor by_group = advantages.advantages.view({num_groups, generations});
+  std::vector<at::Tensor> mine;
+  for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks)
+    mine.push_back(by_group.select(0, i));
+  together(world_.all(), [&] {
+    batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step);
+  });
+  measure(rollout, advantages, step);
+}
+
+std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rollout,
+                                                              const at::Tensor& advantages,
+                                                              int64_t step) {
+  std::vector<Batch> batches;
+  std::vector<data::Sample> samples;
+  std::vector<float> logps, chosen_advantages;
+  std::vector<int64_t> sequences;
+  const float* advantage = advantages.const_data_ptr<float>();
+  const auto close = [&] {
+    Batch batch;
+    batch.batch = data::make_micro_batch(std::exchange(samples, {}));
+    batch.sequence_of_row = at::tensor(std::exchange(sequences, {}), at::kLong);
+    batch.advantages = at::tensor(std::exchange(chosen_advantages, {}), at::kFloat);
+    batch.generator_logps = at::tensor(std::exchange(logps, {}), at::kFloat);
+    RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel())
+        << "completion tokens and target rows differ";
+    if (reference_ && batch.batch.num_targets() > 0) {
+      const uint64_t id =
+          request_id(step, batches.size(), static_cast<uint64_t>(options_.micro_batches),
+                     world_.dp().rank(), world_.dp().size());
+      batch.reference =
+          reference_->ask(id, step, batch.batch.tokens, batch.batch.predict_positions);
+    }
+    batches.push_back(std::move(batch));
+  };
+  int64_t placed = 0;
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples) {
+      if (placed++ == options_.rows_per_micro_batch) {
+        close();
+        placed = 1;
+      }
+      const float value = *advantage++;
+      if (!sample.reward) continue;  // unscorable: takes part in nothing
+      sequences.insert(sequences.end(), sample.completion.token_ids.size(),
+                       static_cast<int64_t>(samples.size()));
+      logps.insert(logps.end(), sample.completion.sampling_logps.begin(),
+                   sample.completion.sampling_logps.end());
+      chosen_advantages.push_back(value);
+      samples.push_back(to_sample(group.prompt, sample.completion.token_ids));
+    }
+  close();
+  while (static_cast<int64_t>(batches.size()) < options_.micro_batches)
+    close();
+  RETORT_CHECK(static_cast<int64_t>(batches.size()) == options_.micro_batches)
+      << "more completions than micro-batches hold";
+  return batches;
+}
+
+void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& advantages,
+                            int64_t step) {
+  const size_t rewards = rewards_->names().size();
+  // completions, tokens, clipped; then sum and count of each reward
+  std::vector<double> sums(3 + 2 * rewards, 0.0);
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples) {
+      sums[0] += 1;
+      sums[1] += static_cast<double>(sample.completion.token_ids.size());
+      sums[2] += sample.completion.finish_reason == models::FinishReason::kLength ? 1 : 0;
+      for (size_t r = 0; r < rewards; ++r)
+        if (sample.components[r]) {
+          sums[3 + 2 * r] += *sample.components[r];
+          sums[4 + 2 * r] += 1;
+        }
+    }
+  at::Tensor all = at::tensor(sums, at::kDouble);
+  if (world_.dp().size() > 1) world_.dp().all_reduce(all);
+  const double* sum = all.const_data_ptr<double>();
+  round_metrics_ = MetricsRow{.step = step, .values = {}};
+  const bool scored = advantages.num_unscorable < static_cast<int64_t>(sum[0]);  // else null, not 0
+  round_metrics_
+      .add("reward", scored ? advantages.reward_mean : std::numeric_limits<double>::quiet_NaN())
+      .add("reward_std", advantages.reward_std)
+      .add("frac_reward_zero_std", advantages.frac_reward_zero_std)
+      .add("num_unscorable", advantages.num_unscorable)
+      .add("completions/mean_length", sum[1] / sum[0])
+      .add("completions/clipped_ratio", sum[2] / sum[0]);
+  for (size_t r = 0; r < rewards; ++r)
+    round_metrics_.add("rewards/" + rewards_->names()[r],
+                       sum[3 + 2 * r] / std::max(1.0, sum[4 + 2 * r]));
+  round_metrics_.add("weight_version", static_cast<int64_t>(rollout.weight_version))
+      .add("staleness", step - static_cast<int64_t>(rollout.weight_version))
+      .add("generation_time", rollout.generation_seconds)
+      .add("generator_wait_time", rollout.wait_seconds)
+      .add("weight_sync_time", worker_->last_push_seconds());
+}
+
+std::string GrpoObjective::origins(size_t index) const {
+  return list_origins(batches_.at(index).batch.samples);
+}
+
+at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                                   StepSums& sums) {
+  Batch& batch = batches_.at(index);
+  const auto logps = losses::linear_log_probs(
+      models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
+      {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
+  if (reference_ && !batch.reference_logps.defined())
+    batch.reference_logps = reference_->token_log_probs(batch.reference, batch.batch.num_targets());
+  // one number a token: from here on in host memory
+  const at::Tensor log_probs = logps.log_probs.cpu();
+  losses::PolicyInputs inputs{.policy_logps = log_probs,
+                              .old_logps = batch.old_logps,
+                              .reference_logps = {},
+                              .generator_logps = {},
+                              .sequence_of_row = batch.sequence_of_row,
+                              .advantages = batch.advantages,
+                              .token_advantages = {},
+                              .num_sequences = batch.advantages.numel()};
+  if (options_.grpo.beta > 0) inputs.reference_logps = batch.reference_logps;
+  // Samples of older weights: the ratio is to the policy that drew them, as its generator reported
+  // it.
+  const bool corrected = options_.grpo.sampling_correction != losses::SamplingCorrection::kNone;
+  if (!corrected && options_.grpo.max_staleness > 0) inputs.old_logps = batch.generator_logps;
+  if (corrected) inputs.generator_logps = batch.generator_logps;
+  const losses::PolicyResult result = losses::policy_loss(inputs, options_.grpo.policy());
+  if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1)
+    batch.old_logps = log_probs.detach();
+  sums.count += static_cast<double>(result.num_tokens);
+  sums.num_tokens += static_cast<double>(batch.batch.tokens.num_tokens());
+  sums.values[kSequences] += static_cast<double>(result.num_sequences);
+  sums.values[kKl] += result.kl_sum;
+  sums.values[kClipLow] += result.clip_low_sum;
+  sums.values[kClipHigh] += result.clip_high_sum;
+  sums.values[kClipRegion] += result.clip_region_sum;
+  sums.values[kClipCount] += static_cast<double>(result.clip_count);
+  sums.values[kEntropy] += logps.entropy.to(at::kDouble).sum().item<double>();
+  sums.values[kRatio] += result.sampling_ratio_sum;
+  sums.values[kRatioCount] += static_cast<double>(result.sampling_ratio_count);
+  return result.loss_sum;
+}
+
+double GrpoObjective::divisor(const StepSums& sums) const {
+  return losses::policy_divisor(
+      options_.grpo.loss_type,
+      {.sequences = static_cast<int64_t>(sums.values[kSequences]),
+       .tokens = static_cast<int64_t>(sums.count),
+       .max_completion_tokens = worker_->options().generation.max_new_tokens});
+}
+
+void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
+  const double tokens = std::max(1.0, sums.count), ratios = std::max(1.0, sums.values[kClipCount]);
+  row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
+  row.add("entropy", sums.values[kEntropy] / tokens);
+  if (options_.grpo.beta > 0) row.add("kl", sums.values[kKl] / tokens);
+  row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);
+  row.add("clip_ratio/high_mean", sums.values[kClipHigh] / ratios);
+  row.add("clip_ratio/region_mean", sums.values[kClipRegion] / ratios);
+  if (sums.values[kRatioCount] > 0)
+    row.add("sampling_ratio/mean", sums.values[kRatio] / sums.values[kRatioCount]);
+}
+
+}  // namespace retort::recipes

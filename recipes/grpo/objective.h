@@ -1,0 +1,113 @@
+// Group relative policy optimisation: samples of each prompt are compared with one another, and the
+// better ones made more likely.
+//   A_i = (r_i - mean of the group) / (std + 1e-4);  loss = clipped policy gradient of A + beta *
+//       k3 KL to a reference
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/world.h"
+#include "recipes/data/index_stream.h"
+#include "recipes/data/prompt_dataset.h"
+#include "recipes/grpo/options.h"
+#include "recipes/rollout/rollout.h"
+#include "recipes/run/objective.h"
+#include "recipes/run/reference.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+
+// A round is one rollout: prompts_per_round prompts with num_generations completions each, trained
+// on in num_iterations optimizer steps. With max_staleness s the rollouts of the next s /
+// num_iterations rounds are drawn while this one is trained on; none is drawn across a step that
+// saves a checkpoint, so that a resumed run draws with the same weights as one that went on.
+// Threads: compute. Collectives: votes on the world, RolloutWorker's, one all-gather of rewards and
+// one all-reduce over dp for a round; with a reference a vote and a broadcast over tp for each
+// micro-batch of a round, where the pipeline ends.
+class GrpoObjective : public Objective {
+ public:
+  struct Options {
+    GrpoOptions grpo;
+    int64_t prompts_per_round = 1;     // of all ranks
+    int64_t micro_batches = 1;         // of a step on each rank
+    int64_t rows_per_micro_batch = 8;  // completions
+    int64_t save_steps = 0, max_steps = 0, start_step = 0;
+    data::IndexCursor start_cursor;  // where the stream begins
+  };
+  GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
+                std::shared_ptr<const data::PromptDataset> prompts,
+                std::unique_ptr<data::IndexStream> stream, std::shared_ptr<RolloutWorker> worker,
+                std::shared_ptr<rewards::RewardSet> rewards,
+                std::unique_ptr<Reference> reference, Options options);
+  ~GrpoObjective() override;
+
+  // Requests on their way, for RolloutWorker::sync.
+  std::vector<RolloutWorker::Pending*> in_flight();
+
+  StepInfo next_step(int64_t step) override;
+  std::string origins(size_t index) const override;
+  size_t num_values() const override { return kValues; }
+  const models::PackedTokens& tokens(size_t index) const override {
+    return batches_.at(index).batch.tokens;
+  }
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
+                      StepSums& sums) override;
+  double divisor(const StepSums& sums) const override;
+  void finish_step(const StepSums& sums, MetricsRow& row) override;
+
+ private:
+  enum Value : size_t {
+    kSequences,
+    kKl,
+    kClipLow,
+    kClipHigh,
+    kClipRegion,
+    kClipCount,
+    kEntropy,
+    kRatio,
+    kRatioCount,
+    kValues
+  };
+  // A micro-batch of a round, with what the loss needs beside the tokens.
+  struct Batch {
+    data::MicroBatch batch;
+    at::Tensor sequence_of_row, advantages, generator_logps;
+    at::Tensor old_logps;        // of the first iteration; undefined: this is it
+    at::Tensor reference_logps;  // once received
+    Reference::Pending reference;
+  };
+  struct Round {
+    int64_t number = 0;
+    data::IndexStream::Step rows;
+    data::IndexCursor before;
+    RolloutWorker::Pending pending;
+  };
+  void request_rounds(int64_t round, int64_t step);
+  void prepare(Round round, int64_t step);
+  std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages,
+                                  int64_t step);
+  void measure(const Rollout& rollout, const losses::Advantages& advantages, int64_t step);
+  at::Tensor gather_rewards(const Rollout& rollout, int64_t num_groups) const;
+
+  parallel::World& world_;
+  const roles::Trainer& trainer_;
+  std::shared_ptr<const data::PromptDataset> prompts_;
+  std::unique_ptr<data::IndexStream> stream_;
+  std::shared_ptr<RolloutWorker> worker_;
+  std::shared_ptr<rewards::RewardSet> rewards_;
+  std::unique_ptr<Reference> reference_;
+  Options options_;
+  data::IndexCursor drawn_to_;
+  std::deque<Round> requested_;
+  int64_t next_round_ = 0;
+  std::vector<Batch> batches_;  // of the round that is trained on
+  StepInfo info_;               // of its last step
+  data::BatchCursor before_;    // where the round began
+  MetricsRow round_metrics_;
+};
+
+}  // namespace retort::recipes

@@ -1,0 +1,28 @@
+#include "recipes/grpo/options.h"
+
+#include "base/error.h"
+
+namespace retort::recipes {
+
+losses::PolicyOptions GrpoOptions::policy() const {
+  return {.loss_type = loss_type,
+          .importance_sampling_level = importance_sampling_level,
+          .epsilon = epsilon,
+          .epsilon_high = epsilon_high,
+          .beta = beta,
+          .sampling_correction = sampling_correction,
+          .importance_sampling_cap = importance_sampling_cap};
+}
+
+void GrpoOptions::validate() const {
+  const auto require = [](bool good, const std::string& message) {
+    if (!good) throw Error(ErrorCode::kInvalidArgument, message);
+  };
+  policy().validate();
+  require(num_iterations >= 1, "num_iterations must be at least 1");
+  require(max_staleness >= 0, "max_staleness must be 0 or above");
+  require(advantage == AdvantageType::kGrpo || scale_rewards == losses::ScaleRewards::kGroup,
+          "scale_rewards has no effect without advantage: grpo");
+}
+
+}  // namespace retort::recipes

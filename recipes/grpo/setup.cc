@@ -1,0 +1,85 @@
+#include "recipes/grpo/setup.h"
+
+#include "recipes/grpo/checks.h"
+#include "recipes/grpo/objective.h"
+#include "recipes/rollout/rollout_run.h"
+#include "recipes/run/reference_setup.h"
+#include "recipes/sft/self_check.h"
+
+namespace retort::recipes {
+namespace {
+
+class GrpoRun : public RolloutRun {
+ public:
+  using RolloutRun::RolloutRun;
+  Objective& objective() override { return *objective_; }
+
+ protected:
+  void begin(const LoopState& state) override {
+    const Recipe& recipe = context_.recipe();
+    const TrainOptions& train = recipe.train;
+    const data::IndexCursor cursor{.epoch = state.cursor.epoch,
+                                   .place = state.cursor.packs_consumed,
+                                   .total_rows = state.cursor.total_steps};
+    std::unique_ptr<Reference> reference;
+    if (recipe.grpo->beta > 0)
+      reference = make_reference(context_, recipe.grpo->reference, recipe.generation->temperature);
+
+    const int64_t per_rank = *train.per_device_train_batch_size * train.gradient_accumulation_steps;
+    objective_ = std::make_unique<GrpoObjective>(
+        context_.world, *trainer_, prompts_, order_from(cursor), worker_, rewards_,
+        std::move(reference),
+        GrpoObjective::Options{.grpo = *recipe.grpo,
+                               .prompts_per_round = per_rank * context_.world.dp().size() /
+                                                    recipe.generation->num_generations,
+                               .micro_batches = train.gradient_accumulation_steps,
+                               .rows_per_micro_batch = *train.per_device_train_batch_size,
+                               .save_steps = train.save_steps,
+                               .max_steps = *train.max_steps,
+                               .start_step = state.step,
+                               .start_cursor = cursor});
+  }
+
+  std::vector<RolloutWorker::Pending*> in_flight() override { return objective_->in_flight(); }
+
+ private:
+  std::unique_ptr<GrpoObjective> objective_;
+};
+
+class GrpoType : public RecipeType {
+ public:
+  std::string_view name() const override { return "grpo"; }
+
+  std::vector<BlockUse> blocks() const override {
+    return {{.name = "grpo", .least = "grpo: {loss_type: dapo}"},
+            {.name = "rewards", .least = "rewards: [{type: numeric}]"}};
+  }
+
+  std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
+    if (recipe.grpo->beta == 0) return {};
+    return {recipe.grpo->reference};
+  }
+
+  bool generates(const Recipe&) const override { return true; }
+
+  void check(const Recipe& recipe, const RecipePlaces& places) const override {
+    check_grpo(recipe, places);
+  }
+
+  void self_check(const Recipe& recipe, SelfCheck& check) const override {
+    check_first_cross_entropy(recipe, check);
+  }
+
+  std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {
+    return std::make_unique<GrpoRun>(context);
+  }
+};
+
+}  // namespace
+
+const RecipeType* grpo_type() {
+  static const GrpoType type;
+  return &type;
+}
+
+}  // namespace retort::recipes

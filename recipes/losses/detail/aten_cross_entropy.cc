@@ -1,0 +1,66 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+
+#include "recipes/losses/detail/aten_losses.h"
+#include "recipes/losses/detail/aten_softmax.h"
+#include "recipes/losses/detail/linear_head.h"
+
+namespace retort::losses::detail {
+namespace {
+
+class CrossEntropyChunks : public ChunkLoss {
+ public:
+  CrossEntropyChunks(const VocabGroup& vocab, const at::Tensor& targets)
+      : vocab_(vocab),
+        targets_(targets),
+        sums_(at::zeros({3}, targets.options().dtype(at::kDouble))) {}
+
+  void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) override {
+    TargetSoftmax softmax(vocab_, targets_.narrow(0, begin, count), logits);
+    vocab_.max({&softmax.max});
+    softmax.exponentials(logits);
+    vocab_.sum(softmax.sums());
+    sums_.add_(at::stack({softmax.log_prob(), softmax.entropy(), softmax.correct()}).sum(1));
+    if (!gradient) return;
+
+    // d CE / d logits = softmax - 1[target].
+    softmax.write_softmax(logits, at::full({}, 1, sums_.options()));
+    softmax.add_at_target(logits, at::full({count}, -1, logits.options()));
+  }
+  double loss_sum() const override { return -sum(0); }
+  double sum(int64_t i) const { return sums_.select(0, i).item<double>(); }
+
+ private:
+  const VocabGroup& vocab_;
+  at::Tensor targets_;
+  at::Tensor sums_;  // [3] log-probability, entropy, correct
+};
+
+}  // namespace
+
+CrossEntropyResult aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                      const at::Tensor& bias, const at::Tensor& targets,
+                                      int64_t chunk_tokens, const parallel::VocabShard& shard) {
+  const LinearHead head{hidden, weight, bias};
+  std::optional<VocabGroup> vocab;
+  check_together(shard, [&] {
+    check_head(head, targets, vocab_total(shard, weight));
+    check_chunk_tokens(chunk_tokens);
+    vocab.emplace(shard, head.vocab());
+  });
+
+  CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets));
+  const int64_t rows_at_once =
+      aten_chunk_rows(chunk_tokens, vocab->rows_per_rank(), hidden.device());
+  CrossEntropyResult result;
+  result.loss_sum = run_linear_head(head, rows_at_once, chunks);
+  result.count = head.rows();
+  result.entropy_sum = chunks.sum(1);
+  result.num_correct = static_cast<int64_t>(chunks.sum(2));
+  return result;
+}
+
+}  // namespace retort::losses::detail

@@ -1,0 +1,100 @@
+#include "recipes/losses/detail/aten_divergence.h"
+
+#include <ATen/TensorOperators.h>
+
+#include "base/error.h"
+
+namespace retort::losses::detail {
+namespace {
+
+at::Tensor probabilities(const Side& side) {
+  return side.e * as_column(side.sum.reciprocal(), side.e);
+}
+
+// log(a / b), 0 where a is 0.
+at::Tensor log_ratio(const at::Tensor& a, const at::Tensor& b) {
+  return (a / b).masked_fill_(a == 0, 1).log_();
+}
+
+// a / b, 0 where a is 0.
+at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) {
+  return (a / b).masked_fill_(a == 0, 0);
+}
+
+// The mixture that loss.type compares with.
+at::Tensor mixture(const RowLoss& loss, const at::Tensor& p, const at::Tensor& q) {
+  return loss.type == DivergenceType::kSkewedReverseKl ? q + loss.mix * (p - q)
+                                                       : p + loss.mix * (q - p);
+}
+
+// Where e is 0, the difference of logits may be infinite.
+at::Tensor weighted_difference(const at::Tensor& e, const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).mul_(e).masked_fill_(e == 0, 0);
+}
+
+}  // namespace
+
+DivergenceSums divergence_sums(const RowLoss& loss, const Side& s, const Side& t) {
+  if (loss.type == DivergenceType::kForwardKl)
+    return {weighted_difference(t.e, t.x, s.x).sum(1), {}};
+  if (loss.type == DivergenceType::kReverseKl)
+    return {weighted_difference(s.e, s.x, t.x).sum(1), {}};
+
+  // The others compare probabilities, not logits.
+  const at::Tensor p = probabilities(s);
+  const at::Tensor q = probabilities(t);
+  if (loss.type == DivergenceType::kTvd) {
+    const at::Tensor d = p - q;
+    return {d.abs().sum(1), (p * d.sign()).sum(1)};
+  }
+
+  // These compare with a mixture M of the two.
+  const at::Tensor m = mixture(loss, p, q);
+  if (loss.type == DivergenceType::kJsd)
+    return {(q * log_ratio(q, m)).sum(1), (p * log_ratio(p, m)).sum(1)};
+  if (loss.type == DivergenceType::kSkewedKl)
+    return {(q * log_ratio(q, m)).sum(1), (p * ratio(q, m)).sum(1)};
+  RETORT_CHECK(loss.type == DivergenceType::kSkewedReverseKl);
+  const at::Tensor log = log_ratio(p, m);
+  return {(p * log).sum(1), (p * (log - loss.mix * ratio(p, m))).sum(1)};
+}
+
+RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, const Side& s,
+                              const Side& t) {
+  const auto& [a, b] = sums;
+  const double beta = loss.mix;
+  // log q - log p = (xt - xs) - constant
+  const at::Tensor constant = t.sum.log() - s.sum.log();
+  switch (loss.type) {
+    case DivergenceType::kForwardKl: return {a / t.sum - constant, {}};
+    case DivergenceType::kReverseKl: return {a / s.sum + constant, a / s.sum + constant};
+    case DivergenceType::kJsd: return {beta * a + (1 - beta) * b, (1 - beta) * b};
+    case DivergenceType::kSkewedKl: return {a, b};  // of q / M, which enters with -(1 - lambda)
+    case DivergenceType::kSkewedReverseKl: return {a, b};  // of log(p / M) - lambda p / M
+    case DivergenceType::kTvd: return {0.5 * a, b};        // of sign(p - q), which enters with 1/2
+  }
+  __builtin_unreachable();
+}
+
+at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, const Side& s,
+                               const Side& t) {
+  const at::Tensor p = probabilities(s);
+  if (loss.type == DivergenceType::kReverseKl) {
+    const at::Tensor shift = moments.mean - (t.sum.log() - s.sum.log());
+    return (s.x - t.x).sub_(as_column(shift, p)).mul_(p).masked_fill_(p == 0, 0);
+  }
+
+  const at::Tensor q = probabilities(t);
+  if (loss.type == DivergenceType::kForwardKl) return p - q;
+  const at::Tensor mean = as_column(moments.mean, p);
+  if (loss.type == DivergenceType::kTvd) return (p - q).sign_().sub_(mean).mul_(p).mul_(0.5);
+
+  const at::Tensor m = mixture(loss, p, q);
+  if (loss.type == DivergenceType::kJsd)
+    return log_ratio(p, m).mul_(1 - loss.mix).sub_(mean).mul_(p);
+  if (loss.type == DivergenceType::kSkewedKl)
+    return ratio(q, m).sub_(mean).mul_(p).mul_(loss.mix - 1);
+  return log_ratio(p, m).sub_(ratio(p, m), loss.mix).sub_(mean).mul_(p);
+}
+
+}  // namespace retort::losses::detail

@@ -1,0 +1,163 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "recipes/losses/detail/aten_losses.h"
+#include "recipes/losses/detail/aten_softmax.h"
+#include "recipes/losses/detail/linear_head.h"
+
+namespace retort::losses::detail {
+namespace {
+
+// What forward makes of all rows, [R] each; max and sum, those of the softmax over the whole
+// vocabulary, let backward do without the group.
+struct Rows {
+  at::Tensor log_probs;  // float32
+  at::Tensor entropy;    // float32, undefined unless asked for
+  at::Tensor max;        // float32
+  at::Tensor sum;        // float64
+};
+
+Rows empty_rows(const at::Tensor& hidden, bool entropy) {
+  const auto f32 = hidden.options().dtype(at::kFloat).requires_grad(false);
+  const auto row_values = [&](const at::TensorOptions& dtype) {
+    return at::empty({hidden.size(0)}, dtype);
+  };
+  return {row_values(f32), entropy ? row_values(f32) : at::Tensor(), row_values(f32),
+          row_values(f32.dtype(at::kDouble))};
+}
+
+class ForwardChunks : public ChunkLoss {
+ public:
+  ForwardChunks(const VocabGroup& vocab, const at::Tensor& targets, double temperature, Rows& rows)
+      : vocab_(vocab), targets_(targets), inv_temperature_(1 / temperature), rows_(rows) {}
+
+  void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
+    if (inv_temperature_ != 1) logits.mul_(inv_temperature_);
+    TargetSoftmax softmax(vocab_, targets_.narrow(0, begin, count), logits);
+    vocab_.max({&softmax.max});
+    softmax.exponentials(logits, rows_.entropy.defined());
+    vocab_.sum(softmax.sums());
+    rows_.log_probs.narrow(0, begin, count).copy_(softmax.log_prob());
+    rows_.max.narrow(0, begin, count).copy_(softmax.max);
+    rows_.sum.narrow(0, begin, count).copy_(softmax.side.sum);
+    if (rows_.entropy.defined()) rows_.entropy.narrow(0, begin, count).copy_(softmax.entropy());
+  }
+  double loss_sum() const override { return 0; }  // there is no scalar
+
+ private:
+  const VocabGroup& vocab_;
+  at::Tensor targets_;
+  double inv_temperature_;
+  Rows& rows_;
+};
+
+// d log p / d logits = (1[target] - p) / T, times the row's incoming gradient.
+class BackwardChunks : public ChunkLoss {
+ public:
+  struct Saved {
+    at::Tensor targets;
+    at::Tensor max;
+    at::Tensor sum;
+    int64_t begin = 0;  // of this rank's ids
+    double temperature = 1;
+  };
+  BackwardChunks(Saved saved, const at::Tensor& incoming)
+      : saved_(std::move(saved)), incoming_(incoming) {}
+
+  void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
+    // -g / T softmax, from the maximum and the sum that forward kept.
+    const double inv_temperature = 1 / saved_.temperature;
+    if (inv_temperature != 1) logits.mul_(inv_temperature);
+    const auto rows = [&](const at::Tensor& all) { return all.narrow(0, begin, count); };
+    const at::Tensor scale = rows(incoming_) * inv_temperature;
+    logits.sub_(rows(saved_.max).unsqueeze(1))
+        .exp_()
+        .mul_(as_column(-scale.to(at::kDouble) / rows(saved_.sum), logits));
+
+    // + g / T at the target, where this rank has it.
+    if (logits.size(1) == 0) return;
+    const at::Tensor index = rows(saved_.targets) - saved_.begin;
+    const at::Tensor elsewhere = (index < 0).logical_or_(index >= logits.size(1));
+    logits.scatter_add_(1, index.masked_fill(elsewhere, 0).unsqueeze(1),
+                        scale.masked_fill(elsewhere, 0).unsqueeze(1));
+  }
+  double loss_sum() const override { return 0; }
+
+ private:
+  Saved saved_;
+  at::Tensor incoming_;
+};
+
+class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
+ public:
+  // The log-probabilities are computed already; this only ties them to their inputs.
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            const at::Tensor& targets, const Rows* rows, int64_t begin,
+                            double temperature, int64_t rows_at_once) {
+    ctx->save_for_backward(
+        {hidden, weight, bias.value_or(at::Tensor()), targets, rows->max, rows->sum});
+    ctx->saved_data["begin"] = begin;
+    ctx->saved_data["temperature"] = temperature;
+    ctx->saved_data["rows_at_once"] = rows_at_once;
+    return rows->log_probs;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& incoming) {
+    if (at::GradMode::is_enabled())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "linear_log_probs is differentiable once: call backward without create_graph");
+    const auto saved = ctx->get_saved_variables();
+    const LinearHead head{saved[0], saved[1], saved[2]};
+    const HeadNeeds needs{saved[0].requires_grad(), saved[1].requires_grad(),
+                          saved[2].defined() && saved[2].requires_grad()};
+    BackwardChunks chunks({saved[3], saved[4], saved[5], ctx->saved_data["begin"].toInt(),
+                           ctx->saved_data["temperature"].toDouble()},
+                          incoming[0]);
+    HeadGradients grads =
+        run_linear_head_gradients(head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
+    if (grads.weight.defined()) grads.weight = grads.weight.to(head.weight.scalar_type());
+    if (grads.bias.defined()) grads.bias = grads.bias.to(head.bias.scalar_type());
+    const at::Tensor none;
+    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none};
+  }
+};
+
+}  // namespace
+
+LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                        const at::Tensor& targets, const LogProbsOptions& options,
+                        const parallel::VocabShard& shard) {
+  const LinearHead head{hidden, weight, bias};
+  std::optional<VocabGroup> vocab;
+  check_together(shard, [&] {
+    check_head(head, targets, vocab_total(shard, weight));
+    check_log_probs_options(options);
+    vocab.emplace(shard, head.vocab());
+  });
+
+  // Forward, without autograd, into one vector for each number of a row.
+  const at::Tensor ids = moved_to(hidden.device(), targets);
+  Rows rows = empty_rows(hidden, options.entropy);
+  ForwardChunks chunks(*vocab, ids, options.temperature, rows);
+  const int64_t rows_at_once =
+      aten_chunk_rows(options.chunk_tokens, vocab->rows_per_rank(), hidden.device());
+  run_linear_head_forward(head, rows_at_once, chunks);
+
+  // A node of the graph, which forms the logits again in backward.
+  LogProbs result{rows.log_probs, rows.entropy};
+  if (wants_gradient(head)) {
+    const std::optional<at::Tensor> optional_bias =
+        bias.defined() ? std::optional(bias) : std::nullopt;
+    result.log_probs = AtenLogProbs::apply(hidden, weight, optional_bias, ids, &rows,
+                                           vocab->begin(), options.temperature, rows_at_once);
+  }
+  return result;
+}
+
+}  // namespace retort::losses::detail

@@ -1,0 +1,61 @@
+// The teacher's side of a chunk on the ATen path (aten_losses.h): one class per payload, each
+// turning the student's logits into the divergence's rows and their gradient, over the columns that
+// this rank holds.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "recipes/losses/detail/aten_softmax.h"
+#include "recipes/losses/detail/row_kernels.h"
+#include "recipes/losses/divergence.h"
+#include "recipes/losses/teacher_signal.h"
+
+namespace retort::losses::detail {
+
+// Of a chunk's rows, [n] float64 each.
+struct DivergenceRows {
+  at::Tensor kd, teacher_mass, student_mass, masked_mass;
+};
+
+class AtenTeacher {
+ public:
+  virtual ~AtenTeacher() = default;
+  // The divergence of rows [begin, begin + n), which `logits` [n, own columns] belong to. Reduces
+  // the statistics of `softmax` with its own, in as many all-reduces as docs/losses.md says. With
+  // loss.gradient the gradient of loss.ce_weight CE + loss.kd_weight KD is written over `logits`.
+  virtual DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
+                               const RowLoss& loss) = 0;
+  // What a row costs beside the student's logits, in floats: the same number on every rank.
+  virtual int64_t floats_per_row() const = 0;
+  // After the last chunk: kCorrupt with the first row whose teacher's numbers are no distribution;
+  // on all ranks alike.
+  virtual void check_rows() const {}
+};
+
+// `common`: ids that take part; the signal has been checked. `vocab` and `signal` must outlive the
+// result. Hidden: kMismatch, on all ranks alike, if the ranks' rows of the teacher's head do not
+// line up. One all-gather.
+std::unique_ptr<AtenTeacher> make_aten_dense(const TeacherHidden& signal, const VocabGroup& vocab,
+                                             int64_t common, const DivergenceOptions& options);
+std::unique_ptr<AtenTeacher> make_aten_dense(const TeacherFull& signal, const VocabGroup& vocab,
+                                             int64_t common);
+std::unique_ptr<AtenTeacher> make_aten_top_k(const TeacherTopK& signal, const VocabGroup& vocab,
+                                             int64_t common);
+// kCorrupt, kMismatch: ids and numbers of a top-k payload, with the first row at fault. No
+// collective.
+void check_top_k_rows(const TeacherTopK& signal, int64_t common);
+
+// [n] int32 RowStatus of a teacher's rows: maximum and sum of exponentials, and how far the log of
+// its mass may be off (< 0: any).
+at::Tensor teacher_status(const at::Tensor& max, const at::Tensor& sum, double max_abs_log_mass);
+// Throws what the first row says that is not kOk.
+void refuse_first(const at::Tensor& status);
+
+// logits = ce_weight (softmax - onehot), plus kd_weight * divergence on the first columns.
+void write_gradient(at::Tensor logits, const TargetSoftmax& softmax, const RowLoss& loss,
+                    const at::Tensor& divergence);
+
+}  // namespace retort::losses::detail

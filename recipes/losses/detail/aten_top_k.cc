@@ -1,0 +1,178 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+#include "recipes/losses/detail/aten_divergence.h"
+#include "recipes/losses/detail/aten_teacher.h"
+#include "recipes/losses/detail/teacher_checks.h"
+
+namespace retort::losses::detail {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The K ids and, unless they are all common ids, the rest: [n, K (+ 1)] float64, the same on every
+// rank.
+struct Coarse {
+  Side student;
+  Side teacher;
+  at::Tensor teacher_k;  // [n] sum over K of the teacher's e
+};
+
+struct CoarseLoss {
+  at::Tensor kd;        // [n]
+  at::Tensor gradient;  // [n, K (+ 1)] by the coarse logits
+};
+
+Side coarse_side(const at::Tensor& logits) { return side_below(logits, row_max(logits), 1); }
+
+CoarseLoss bucket_loss(const Coarse& c, const RowLoss& loss) {
+  const RowMoments moments =
+      divergence_moments(loss, divergence_sums(loss, c.student, c.teacher), c.student, c.teacher);
+  return {moments.value,
+          loss.gradient ? divergence_gradient(loss, moments, c.student, c.teacher) : at::Tensor()};
+}
+
+// sum over K of w (log w' - log p) with p of the whole vocabulary: renormalize has w = w' = q / m,
+// drop has w = w' = q.
+CoarseLoss truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss) {
+  // The weights of the K ids are the teacher's e over `sum`; they come to `mass`.
+  const bool drop = loss.tail == Tail::kDrop;
+  const at::Tensor sum = drop ? c.teacher.sum : c.teacher_k;
+  const at::Tensor mass = c.teacher_k / sum;  // 1 when renormalised
+
+  // The divergence's own sum has forward KL's terms, over the K ids alone.
+  const auto of_ids = [&](const Side& side) {
+    return Side{side.x.narrow(1, 0, k), side.e.narrow(1, 0, k), side.sum};
+  };
+  const DivergenceSums sums =
+      divergence_sums({.type = DivergenceType::kForwardKl}, of_ids(c.student), of_ids(c.teacher));
+  CoarseLoss result{sums.first / sum - mass * (sum.log() - c.student.sum.log()), {}};
+  if (!loss.gradient) return result;
+
+  // d / d(logit) = mass p, less the teacher's weight at its ids.
+  result.gradient = c.student.e * as_column(mass / c.student.sum, c.student.e);
+  result.gradient.narrow(1, 0, k).sub_(c.teacher.e.narrow(1, 0, k) *
+                                       as_column(sum.reciprocal(), c.teacher.e));
+  return result;
+}
+
+class TopKTeacher : public AtenTeacher {
+ public:
+  TopKTeacher(const TeacherTopK& signal, const VocabGroup& vocab, int64_t common)
+      : vocab_(vocab),
+        own_common_(vocab.own_below(common)),
+        has_rest_(signal.ids.size(1) < common),
+        ids_(signal.ids),
+        logps_(signal.logps.detach()),
+        log_tail_(signal.log_tail.detach()) {}
+
+  int64_t floats_per_row() const override { return k(); }
+
+  DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
+                       const RowLoss& loss) override {
+    // The student's logits at the ids, 0 where another rank has the id; in the copy they are taken
+    // out of the row, which leaves the rest. The last column stands for the ids of other ranks.
+    const int64_t count = logits.size(0);
+    const at::Tensor columns = at::empty({count, own_common_ + 1}, logits.options());
+    const at::Tensor own = columns.narrow(1, 0, own_common_);
+    own.copy_(logits.narrow(1, 0, own_common_));
+    columns.select(1, own_common_).zero_();
+    at::Tensor index = ids_.narrow(0, begin, count).to(at::kLong) - vocab_.begin();
+    index.masked_fill_((index < 0).logical_or_(index >= own_common_), own_common_);
+    at::Tensor at_ids = columns.gather(1, index);
+    columns.scatter_(1, index, -kInfinity);
+
+    // Two reductions: the maxima, then the normalisers and the logits at the ids.
+    at::Tensor rest_max = row_max(own);
+    vocab_.max({&softmax.max, &rest_max});
+    softmax.exponentials(logits);
+    Side rest = side_below(own, rest_max, loss.inv_temperature);
+    std::vector<at::Tensor*> sums = softmax.sums();
+    sums.push_back(&rest.sum);
+    sums.push_back(&at_ids);
+    vocab_.sum(sums);
+
+    // The loss of the coarse distributions, which every rank computes from the same numbers.
+    const Coarse coarse =
+        coarsen(begin, at_ids, rest_max.to(at::kDouble), rest.sum, loss.inv_temperature);
+    const CoarseLoss result =
+        loss.tail == Tail::kBucket ? bucket_loss(coarse, loss) : truncated_loss(coarse, k(), loss);
+
+    // Its gradient by the columns: an id of the rest gets its share of the rest's gradient.
+    if (loss.gradient) {
+      if (has_rest_) {
+        const at::Tensor share =
+            (result.gradient.select(1, k()) / rest.sum).masked_fill_(rest.sum == 0, 0);
+        own.copy_(rest.e).mul_(as_column(share, own));
+      }
+      columns.scatter_(1, index, result.gradient.narrow(1, 0, k()).to(at::kFloat));
+      write_gradient(logits, softmax, loss, own);
+    }
+    return {result.kd, coarse.teacher_k / coarse.teacher.sum,
+            coarse.student.e.narrow(1, 0, k()).sum(1) / coarse.student.sum,
+            at::zeros_like(result.kd)};
+  }
+
+ private:
+  int64_t k() const { return ids_.size(1); }
+
+  Coarse coarsen(int64_t begin, const at::Tensor& at_ids, const at::Tensor& rest_max,
+                 const at::Tensor& rest_sum, double inv_temperature) const {
+    const int64_t count = at_ids.size(0);
+    const at::Tensor top = has_rest_ ? at::maximum(at_ids.amax(1), rest_max) : at_ids.amax(1);
+    at::Tensor student = (at_ids - top.unsqueeze(1)) * inv_temperature;
+    at::Tensor teacher = logps_.narrow(0, begin, count).to(at::kDouble);
+    if (has_rest_) {
+      const at::Tensor log_rest = (rest_max - top) * inv_temperature + rest_sum.log();
+      student = at::cat({student, log_rest.unsqueeze(1)}, 1);
+      teacher =
+          at::cat({teacher, log_tail_.narrow(0, begin, count).to(at::kDouble).unsqueeze(1)}, 1);
+    }
+    Coarse coarse{coarse_side(student), coarse_side(teacher), {}};
+    coarse.teacher_k = coarse.teacher.e.narrow(1, 0, k()).sum(1);
+    return coarse;
+  }
+
+  const VocabGroup& vocab_;
+  int64_t own_common_;
+  bool has_rest_;  // whether there are common ids beyond the K
+  at::Tensor ids_;
+  at::Tensor logps_;
+  at::Tensor log_tail_;
+};
+
+}  // namespace
+
+void check_top_k_rows(const TeacherTopK& signal, int64_t common) {
+  if (signal.ids.size(0) == 0) return;
+  const int64_t k = signal.ids.size(1);
+  at::Tensor numbers = signal.logps.detach().to(at::kDouble);
+  if (k < common)
+    numbers = at::cat({numbers, signal.log_tail.detach().to(at::kDouble).unsqueeze(1)}, 1);
+  const at::Tensor max = row_max(numbers);
+  const at::Tensor status = teacher_status(max, side_below(numbers, max, 1).sum,
+                                           log_mass_tolerance(signal.logps.scalar_type()));
+
+  // The ids come last, over the numbers' status: an id that cannot be says more.
+  const auto mark = [&](const at::Tensor& rows, RowStatus as) {
+    status.masked_fill_(rows, static_cast<int64_t>(as));
+  };
+  const at::Tensor sorted = std::get<0>(at::sort(signal.ids, 1));
+  mark((sorted.narrow(1, 0, k - 1) == sorted.narrow(1, 1, k - 1)).any(1), RowStatus::kIdRepeated);
+  mark((signal.ids < 0).logical_or_(signal.ids >= common).any(1), RowStatus::kIdOutOfRange);
+  refuse_first(status);
+}
+
+std::unique_ptr<AtenTeacher> make_aten_top_k(const TeacherTopK& signal, const VocabGroup& vocab,
+                                             int64_t common) {
+  return std::make_unique<TopKTeacher>(signal, vocab, common);
+}
+
+}  // namespace retort::losses::detail

@@ -1,0 +1,34 @@
+// The formulas of the losses over pairs of completions, each for one pair: docs/losses.md.
+#pragma once
+
+#include <algorithm>
+
+#include "recipes/losses/preference.h"
+
+namespace retort::losses::detail {
+
+// One pair's numbers.
+struct Pair {
+  double chosen_ratio;    // log pi - log pi_ref, summed over the tokens
+  double rejected_ratio;  // likewise
+  double chosen;          // log pi, summed over the tokens
+  double rejected;        // likewise
+  double chosen_tokens;
+  double rejected_tokens;
+};
+
+// The value of one loss and its derivatives with respect to the policy's two sums.
+struct Term {
+  double value = 0;
+  double d_chosen = 0;
+  double d_rejected = 0;
+};
+// The term of `loss`, unweighted. Cross-entropy on the chosen completion (sft, orpo's first term)
+// is not in it: chosen_nll_sum is.
+Term term_of(PreferenceLoss loss, const Pair& pair, const PreferenceOptions& options);
+
+// What a completion's sum is multiplied by to be a mean over its tokens; one without any counts as
+// one token.
+inline double per_token(double tokens) { return 1 / std::max(tokens, 1.0); }
+
+}  // namespace retort::losses::detail

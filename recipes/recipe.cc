@@ -1,0 +1,58 @@
+#include "recipes/recipe.h"
+
+#include <type_traits>
+
+#include "base/error.h"
+#include "recipes/registry.h"
+
+namespace retort::recipes {
+namespace {
+
+// The visitor of has_block: an optional block is there once it has a value, a list once it has an
+// item.
+struct BlockFinder {
+  std::string_view wanted;
+  bool found = false;
+
+  template <class T>
+  void operator()(const char* name, T& value, const char*) {
+    if (name != wanted) return;
+    if constexpr (requires { value.has_value(); }) found = value.has_value();
+    if constexpr (requires { value.push_back({}); }) found = !value.empty();
+  }
+};
+
+}  // namespace
+
+void LaunchOptions::validate() const {
+  if (collective_timeout.count() <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "collective_timeout must be above 0");
+  if (stop_timeout.count() <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "stop_timeout must be above 0");
+}
+
+int64_t Recipe::num_processes() const {
+  int64_t sum = 0;
+  for (const auto& [name, role] : roles)
+    sum += role.world.world_size();
+  return sum;
+}
+
+std::vector<std::string> frozen_roles(const Recipe& recipe) {
+  return recipe_type(recipe).frozen_roles(recipe);
+}
+
+std::vector<std::string> serving_roles(const Recipe& recipe) {
+  std::vector<std::string> names = frozen_roles(recipe);
+  if (recipe.generation) names.push_back(recipe.generation->role);
+  return names;
+}
+
+bool has_block(const Recipe& recipe, std::string_view name) {
+  BlockFinder finder{.wanted = name};
+  Recipe copy = recipe;
+  copy.fields(finder);
+  return finder.found;
+}
+
+}  // namespace retort::recipes

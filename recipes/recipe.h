@@ -1,0 +1,149 @@
+// The document: the whole of what `retort launch` is asked to do, composed of the option structs of
+// the modules. What reads it from YAML is launch/yaml; what carries it out is a RecipeType
+// (recipes/recipe_type.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/named_list.h"
+#include "base/options.h"
+#include "base/units.h"
+#include "parallel/layout.h"
+#include "recipes/data/options.h"
+#include "recipes/distill/options.h"
+#include "recipes/dpo/options.h"
+#include "recipes/grpo/options.h"
+#include "recipes/rejection_sampling/options.h"
+#include "recipes/rewards/options.h"
+#include "recipes/rollout/options.h"
+#include "recipes/run/float_type.h"
+#include "recipes/run/train_options.h"
+#include "rpc/options.h"
+
+namespace retort::recipes {
+
+// The value of `recipe:`: the name of one of the registered recipe types (recipes/registry.h).
+struct RecipeName {
+  std::string text = "sft";
+
+  // The names of all types, in the registry's order.
+  static std::vector<std::string_view> choices();
+};
+
+enum class Batching { kAsSent, kDynamic };
+enum class Backend { kLocal };
+
+// One entry of `roles:`.
+struct RoleOptions {
+  std::string model;
+  parallel::Layout world;
+  FloatType dtype = FloatType::kFloat32;
+  Batching batching = Batching::kAsSent;
+  std::map<std::string, std::string> env;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("model", model, "a Hugging Face model folder");
+    visit("world", world, "processes of this role: tp * pp * dp");
+    visit("dtype", dtype, "of weights and activations");
+    visit("batching", batching,
+          "teachers and references: requests are computed as sent, or those that wait together in "
+          "one forward (equal numbers but for their last bits)");
+    visit("env", env,
+          "environment variables of this role's processes, before the launcher's own: NCCL_*, "
+          "GLOO_*, CUDA_VISIBLE_DEVICES where roles share a machine's devices");
+  }
+};
+
+// The `launch:` block.
+struct LaunchOptions {
+  Backend backend = Backend::kLocal;
+  Duration collective_timeout{120'000};
+  Duration stop_timeout{120'000};
+
+  template <class V>
+  void fields(V& visit) {
+    visit("backend", backend, "where processes are started");
+    visit("collective_timeout", collective_timeout, "a collective that takes longer fails");
+    visit("stop_timeout", stop_timeout,
+          "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
+  }
+  void validate() const;
+};
+
+struct Recipe {
+  RecipeName recipe;
+  std::string output_dir;
+  int64_t seed = 42;
+  bool deterministic = false;
+  NamedList<RoleOptions> roles;
+  data::DataOptions data;
+  TrainOptions train;
+  std::optional<DistillOptions> distill;
+  std::optional<DpoOptions> dpo;
+  std::optional<GenerationOptions> generation;
+  std::vector<rewards::RewardOptions> rewards;
+  std::optional<RejectionSamplingOptions> rejection_sampling;
+  std::optional<GrpoOptions> grpo;
+  std::optional<WeightSyncOptions> weight_sync;
+  LaunchOptions launch;
+  rpc::RpcOptions rpc;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("recipe", recipe, "what is done");
+    visit("output_dir", output_dir, "the run's folder");
+    visit("seed", seed, "of the data order and of everything random");
+    visit("deterministic", deterministic,
+          "deterministic algorithms of LibTorch, cuBLAS and NCCL on devices; an operator that has "
+          "none is an error (a CPU's results repeat anyway)");
+    visit("roles", roles, "name -> role; `student` drives the run");
+    visit("data", data, "training and evaluation data");
+    visit("train", train, "length, batch, optimizer, and what happens when");
+    visit("distill", distill, "recipe: distill and on_policy_distill");
+    visit("dpo", dpo, "recipe: dpo");
+    visit("generation", generation,
+          "how samples are drawn; recipe: rejection_sampling, on_policy_distill, grpo, and distill "
+          "with lmbda");
+    visit("rewards", rewards, "what samples are scored by; recipe: rejection_sampling and grpo");
+    visit("rejection_sampling", rejection_sampling, "recipe: rejection_sampling");
+    visit("grpo", grpo, "recipe: grpo");
+    visit("weight_sync", weight_sync, "how generators follow the student; with generation");
+    visit("launch", launch, "how processes are started and stopped");
+    visit("rpc", rpc, "the connections between roles");
+  }
+
+  // The role whose processes run the recipe.
+  static constexpr const char* kDrivingRole = "student";
+  const RoleOptions& student() const { return roles.at(kDrivingRole); }
+  bool is_generator(const std::string& role) const {
+    return generation && generation->role == role;
+  }
+  int64_t num_processes() const;
+};
+
+// Roles that hold a frozen model, in the order in which the recipe names them: teachers and
+// references.
+std::vector<std::string> frozen_roles(const Recipe& recipe);
+// The frozen roles and the generator: all whose tokenizer must be the student's.
+std::vector<std::string> serving_roles(const Recipe& recipe);
+// Whether the block of this name holds anything.
+bool has_block(const Recipe& recipe, std::string_view name);
+
+}  // namespace retort::recipes
+
+template <>
+struct retort::EnumNames<retort::recipes::Batching> {
+  using E = retort::recipes::Batching;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"as_sent", E::kAsSent}, {"dynamic", E::kDynamic}}};
+};
+template <>
+struct retort::EnumNames<retort::recipes::Backend> {
+  using E = retort::recipes::Backend;
+  static constexpr std::array<std::pair<std::string_view, E>, 1> values{{{"local", E::kLocal}}};
+};

@@ -1,0 +1,66 @@
+// What the program asks of an algorithm: its blocks, its roles, its checks, its costs, and the run
+// itself. One object a recipe, listed in recipes/registry.cc; nothing outside recipes/ names one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipes/plan.h"
+#include "recipes/recipe.h"
+#include "recipes/recipe_places.h"
+#include "recipes/self_check.h"
+
+namespace retort::recipes {
+
+class RecipeRun;
+struct RunContext;
+
+// A block of the recipe that belongs to some types only.
+struct BlockUse {
+  std::string_view name;   // "dpo"
+  std::string_view least;  // the smallest one, for messages: "dpo: {beta: 0.1}"
+  bool required = true;
+};
+
+// A file or folder that a run reads besides models and data.
+struct InputPath {
+  std::string key, path;
+};
+
+// Stateless. Threads: any.
+class RecipeType {
+ public:
+  virtual ~RecipeType() = default;
+
+  // The value of `recipe:`.
+  virtual std::string_view name() const = 0;
+  // The blocks that only this type and a few others have. One that is not listed here is refused.
+  virtual std::vector<BlockUse> blocks() const { return {}; }
+  // Fills in what follows from other keys, before anything is checked.
+  virtual void resolve(Recipe&, const RecipePlaces&) const {}
+  // Roles that hold a frozen model and answer for it.
+  virtual std::vector<std::string> frozen_roles(const Recipe&) const { return {}; }
+  // Whether it needs `generation:`, a role that draws samples with the student's weights.
+  virtual bool generates(const Recipe&) const { return false; }
+  // Why a `generation:` block is refused where generates() is false.
+  virtual std::string no_generation(const Recipe&) const {
+    return "this recipe draws no samples; remove the block";
+  }
+  // What can only be seen by looking at several blocks: refuses with the place of a key.
+  virtual void check(const Recipe&, const RecipePlaces&) const {}
+  virtual std::vector<InputPath> inputs(const Recipe&) const { return {}; }
+
+  // `retort plan`.
+  virtual RecipePlan plan(const Recipe&) const { return {}; }
+  // `retort audit`: prints the first `num_samples` samples as the trainer sees them, and counts.
+  virtual void audit(const Recipe& recipe, int64_t num_samples) const;
+  // `retort check`: the first row through the recipe's own numbers, against independent ones.
+  virtual void self_check(const Recipe& recipe, SelfCheck& check) const = 0;
+  // `retort launch`: what a rank of the student runs. `context` must outlive it.
+  virtual std::unique_ptr<RecipeRun> make_run(RunContext& context) const = 0;
+};
+
+}  // namespace retort::recipes

@@ -1,0 +1,79 @@
+// Rejection sampling (best-of-n fine-tuning): rounds of generate, score, select, and SFT on what
+// was kept.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/world.h"
+#include "recipes/run/batch_objective.h"
+#include "recipes/data/index_stream.h"
+#include "recipes/data/prompt_dataset.h"
+#include "recipes/rejection_sampling/options.h"
+#include "recipes/rollout/rollout.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+
+// A sample that was scored, of any rank: what selection looks at.
+struct Candidate {
+  int64_t prompt = 0;  // number within the round
+  double reward = 0;
+  uint64_t sample_id = 0;
+  std::string text_hash;  // equal for equal completions
+};
+// Indices into `candidates` of what is kept, by prompt, then by reward (best first; ties: lower
+// sample id).
+std::vector<size_t> select(const std::vector<Candidate>& candidates,
+                           const RejectionSamplingOptions& options);
+
+// The steps of SFT over all rounds, as a source for SftObjective. The first step of a round
+// (steps_per_round steps each) draws and scores completions with the student of now and writes what
+// is kept to `<run>/kept/round-<n>.jsonl` (input_ids, labels, prompt, completion, reward,
+// sample_id, seed, weight_version) and the round's numbers to `round-<n>.metrics`, atomically; a
+// file that is there already is used as it is, so that a run resumed in the middle of a round
+// trains on the same rows and shows the same numbers. Threads: compute. Collectives: votes on the
+// world, and gathers of what each rank kept, at the first step of a round.
+class RejectionSampler {
+ public:
+  struct Options {
+    RejectionSamplingOptions rejection;
+    int64_t steps_per_round = 1;
+    uint64_t seed = 0;
+    std::filesystem::path run_folder;
+  };
+  // Makes the stream over the kept rows of a round (a JSONL file), moved to where `cursor` is.
+  using OpenKept = std::function<std::unique_ptr<data::BatchStream>(
+      const std::filesystem::path& file, data::BatchCursor cursor)>;
+  RejectionSampler(parallel::World& world, const roles::Trainer& trainer,
+                   std::shared_ptr<const data::PromptDataset> prompts,
+                   std::unique_ptr<data::IndexStream> order, std::shared_ptr<RolloutWorker> worker,
+                   std::shared_ptr<rewards::RewardSet> rewards, OpenKept open, Options options);
+
+  // `resumed`: the cursor of the loop's state, for the first step of this process.
+  data::BatchStream::Step step(int64_t step, const data::BatchCursor& resumed);
+  void add_metrics(MetricsRow& row) const {
+    row.values.insert(row.values.end(), metrics_.values.begin(), metrics_.values.end());
+  }
+
+ private:
+  void draw_round(int64_t round, int64_t step, const std::filesystem::path& file);
+  Rollout draw(int64_t round, int64_t step, int64_t* num_prompts);
+
+  parallel::World& world_;
+  const roles::Trainer& trainer_;
+  std::shared_ptr<const data::PromptDataset> prompts_;
+  std::unique_ptr<data::IndexStream> order_;
+  std::shared_ptr<RolloutWorker> worker_;
+  std::shared_ptr<rewards::RewardSet> rewards_;
+  OpenKept open_;
+  Options options_;
+  int64_t round_ = -1, rounds_drawn_ = 0;
+  std::unique_ptr<data::BatchStream> stream_;
+  MetricsRow metrics_;
+};
+
+}  // namespace retort::recipes

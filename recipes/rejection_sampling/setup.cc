@@ -1,0 +1,113 @@
+#include "recipes/rejection_sampling/setup.h"
+
+#include "recipes/data/dataset.h"
+#include "recipes/rejection_sampling/sampler.h"
+#include "recipes/rollout/rollout_run.h"
+#include "recipes/sft/objective.h"
+#include "recipes/sft/self_check.h"
+#include "recipes/shared_checks.h"
+
+namespace retort::recipes {
+namespace {
+
+// SFT whose rows show how they came about.
+class KeptSamplesObjective : public SftObjective {
+ public:
+  KeptSamplesObjective(StepSource source, const RejectionSampler& sampler)
+      : SftObjective(std::move(source)), sampler_(sampler) {}
+
+ protected:
+  void add_metrics(const StepSums& sums, MetricsRow& row) override {
+    SftObjective::add_metrics(sums, row);
+    sampler_.add_metrics(row);
+  }
+
+ private:
+  const RejectionSampler& sampler_;
+};
+
+class RejectionSamplingRun : public RolloutRun {
+ public:
+  using RolloutRun::RolloutRun;
+  Objective& objective() override { return *objective_; }
+
+ protected:
+  void begin(const LoopState& state) override {
+    const Recipe& recipe = context_.recipe();
+    const RejectionSamplingOptions& options = *recipe.rejection_sampling;
+    sampler_ = std::make_unique<RejectionSampler>(
+        context_.world, *trainer_, prompts_, order_from({}), worker_, rewards_,
+        [this](const std::filesystem::path& file, data::BatchCursor cursor) {
+          return open_kept(file, cursor);
+        },
+        RejectionSampler::Options{.rejection = options,
+                                  .steps_per_round = *recipe.train.max_steps / options.rounds,
+                                  .seed = static_cast<uint64_t>(recipe.seed),
+                                  .run_folder = context_.rank.run_folder});
+    objective_ = std::make_unique<KeptSamplesObjective>(
+        [this, cursor = state.cursor](int64_t step) { return sampler_->step(step, cursor); },
+        *sampler_);
+  }
+
+ private:
+  std::unique_ptr<data::BatchStream> open_kept(const std::filesystem::path& file,
+                                               data::BatchCursor cursor) const {
+    const data::Source source{.path = file.string(), .format = data::Format::kInputIds};
+    auto kept =
+        std::make_shared<data::Dataset>(std::vector<data::Source>{source}, context_.recipe().data,
+                                        context_.tokenizer, context_.chat, context_.cache());
+    return std::make_unique<data::BatchStream>(std::move(kept), context_.batches(), cursor);
+  }
+
+  std::unique_ptr<RejectionSampler> sampler_;
+  std::unique_ptr<Objective> objective_;
+};
+
+class RejectionSamplingType : public RecipeType {
+ public:
+  std::string_view name() const override { return "rejection_sampling"; }
+
+  std::vector<BlockUse> blocks() const override {
+    return {{.name = "rejection_sampling", .least = "rejection_sampling: {rounds: 2}"},
+            {.name = "rewards", .least = "rewards: [{type: numeric}]"}};
+  }
+
+  bool generates(const Recipe&) const override { return true; }
+
+  void check(const Recipe& recipe, const RecipePlaces& places) const override {
+    const TrainOptions& train = recipe.train;
+    const int64_t rounds = recipe.rejection_sampling->rounds;
+    if (train.batch_size_rampup_steps > 0)
+      places.refuse({"train", "batch_size_rampup_steps"},
+                    "this recipe's batches are what its generator drew; remove it");
+    if (train.num_train_epochs)
+      places.refuse({"train", "num_train_epochs"},
+                    "is not for rejection_sampling, whose rows are not known before; use "
+                    "max_steps");
+    if (*train.max_steps % rounds != 0)
+      places.refuse({"train", "max_steps"},
+                    "must be a multiple of rejection_sampling.rounds = " + std::to_string(rounds) +
+                        "; every round trains equally long");
+
+    check_samples_differ(recipe, places);
+    check_draws_with_student_of_now(recipe, places);
+    check_no_target_choice(recipe, places, "the completions that it keeps");
+  }
+
+  void self_check(const Recipe& recipe, SelfCheck& check) const override {
+    check_first_cross_entropy(recipe, check);
+  }
+
+  std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {
+    return std::make_unique<RejectionSamplingRun>(context);
+  }
+};
+
+}  // namespace
+
+const RecipeType* rejection_sampling_type() {
+  static const RejectionSamplingType type;
+  return &type;
+}
+
+}  // namespace retort::recipes

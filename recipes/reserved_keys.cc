@@ -1,0 +1,63 @@
+#include "recipes/reserved_keys.h"
+
+#include <array>
+#include <utility>
+
+namespace retort::recipes {
+namespace {
+
+using Entry = std::pair<std::string_view, std::string_view>;
+
+// `*` stands for one part of a path. The text completes "... not in this version".
+constexpr std::array<Entry, 23> kLater{{
+    {"reward_model", "recipe: reward_model is"},
+    {"lora", "LoRA is"},
+    {"recipe=reward_model", "recipe: reward_model is"},
+    {"distill.num_samples", "payload: sampled is"},
+    {"distill.replacement", "payload: sampled is"},
+    {"distill.payload=sampled", "payload: sampled is"},
+    {"rewards.type=model", "a reward model as a reward is"},
+    {"roles.*.external", "an external engine as a role is"},
+    {"roles.*.url", "an external engine as a role is"},
+    {"roles.*.api_key_env", "an external engine as a role is"},
+    {"roles.*.tokenizer", "an external engine as a role is"},
+    {"roles.*.attach", "attaching to a served role is"},
+    {"roles.*.dtype=float16", "dtype: float16 is"},
+    {"roles.*.world.cp", "context parallelism is"},
+    {"roles.*.world.ep", "expert parallelism is"},
+    {"launch.backend=ssh", "backend: ssh is"},
+    {"launch.backend=slurm", "backend: slurm is"},
+    {"launch.backend=kubernetes", "backend: kubernetes is"},
+    {"launch.hosts", "starting processes on other hosts is"},
+    {"data.train.format=kto", "format: kto is"},
+    {"data.eval.format=kto", "format: kto is"},
+    {"train.fp16", "fp16 training is"},
+    {"train.optim", "another optimizer than AdamW is"},
+}};
+
+bool matches(std::string_view pattern, std::string_view name) {
+  while (!pattern.empty()) {
+    if (pattern.starts_with('*')) {
+      pattern.remove_prefix(1);
+      const size_t end = name.find('.');
+      if (end == 0 || end == std::string_view::npos) return false;
+      name.remove_prefix(end);
+    } else if (name.empty() || pattern.front() != name.front()) {
+      return false;
+    } else {
+      pattern.remove_prefix(1);
+      name.remove_prefix(1);
+    }
+  }
+  return name.empty();
+}
+
+}  // namespace
+
+std::string reserved_key(std::string_view name) {
+  for (const auto& [pattern, what] : kLater)
+    if (matches(pattern, name)) return std::string(what) + " not in this version";
+  return "";
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,49 @@
+#include "recipes/rollout/options.h"
+
+#include "base/error.h"
+#include "models/generation/engine.h"
+
+namespace retort::recipes {
+namespace {
+
+void require(bool good, const std::string& message) {
+  if (!good) throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+}  // namespace
+
+void GenerationOptions::validate() const {
+  require(num_generations >= 1, "num_generations must be at least 1");
+  require(max_new_tokens >= 1, "max_new_tokens must be at least 1");
+  sampling(0).validate();
+  require(temperature > 0 || num_generations == 1,
+          "num_generations above 1 with temperature: 0 would repeat one greedy completion; set a "
+          "temperature");
+  require(kv_cache.bytes >= (int64_t{1} << 20), "kv_cache must be at least 1MiB");
+  models::EngineOptions{.kv_cache_bytes = static_cast<int64_t>(kv_cache.bytes),
+                        .max_tokens_per_step = max_tokens_per_step,
+                        .max_sequences = max_sequences}
+      .validate();
+  for (const std::string& text : stop)
+    require(!text.empty(), "stop must not hold an empty text");
+}
+
+bool GenerationOptions::whole_distribution() const {
+  return top_p == 1 && top_k == 0 && min_p == 0 && repetition_penalty == 1;
+}
+
+models::SamplingOptions GenerationOptions::sampling(uint64_t seed) const {
+  return {.temperature = temperature,
+          .top_p = top_p,
+          .top_k = top_k,
+          .min_p = min_p,
+          .repetition_penalty = repetition_penalty,
+          .seed = seed};
+}
+
+void WeightSyncOptions::validate() const {
+  require(every_steps >= 1, "every_steps must be at least 1");
+  require(bucket_bytes.bytes >= 4096, "bucket_bytes must be at least 4KiB");
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,41 @@
+// A run over prompts, which grpo and rejection_sampling are: prompts in order, the generators, the
+// rewards, and an evaluation by greedy completions.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "recipes/data/index_stream.h"
+#include "recipes/data/prompt_dataset.h"
+#include "recipes/rollout/rollout.h"
+#include "recipes/run/recipe_run.h"
+
+namespace retort::recipes {
+
+class RolloutRun : public RecipeRun {
+ public:
+  explicit RolloutRun(RunContext& context);
+  const data::RowSet& rows() const final { return *prompts_; }
+  int64_t steps_per_epoch() final;
+  void start(roles::Trainer& trainer, const LoopState& state) final;
+  Evaluator evaluator() final;
+
+ protected:
+  // Makes the objective; all below is there.
+  virtual void begin(const LoopState& state) = 0;
+  // Requests that are on their way when an evaluation pushes weights.
+  virtual std::vector<RolloutWorker::Pending*> in_flight() { return {}; }
+  std::unique_ptr<data::IndexStream> order_from(const data::IndexCursor& cursor) const;
+
+  RunContext& context_;
+  std::shared_ptr<data::PromptDataset> prompts_, eval_;
+  roles::Trainer* trainer_ = nullptr;
+  std::shared_ptr<rewards::RewardSet> rewards_;
+  std::shared_ptr<RolloutWorker> worker_;
+
+ private:
+  std::shared_ptr<data::PromptDataset> open(const std::vector<data::Source>& sources) const;
+  MetricsRow evaluate(int64_t step);
+};
+
+}  // namespace retort::recipes

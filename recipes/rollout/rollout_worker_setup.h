@@ -1,0 +1,15 @@
+// A run's connection to its generators.
+#pragma once
+
+#include <memory>
+
+#include "recipes/rollout/rollout.h"
+#include "recipes/run/recipe_run.h"
+
+namespace retort::recipes {
+
+// Connects to the role that generation.role names, where this rank speaks to it. Every rank calls.
+std::shared_ptr<RolloutWorker> make_rollout_worker(RunContext& context,
+                                                   const roles::Trainer& trainer);
+
+}  // namespace retort::recipes

@@ -1,0 +1,39 @@
+#include "recipes/run/batch_objective.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/index_select.h>
+
+#include "base/error.h"
+
+namespace retort::recipes {
+
+void Objective::begin_step(parallel::Group&) {}
+
+void BatchObjective::announce(int64_t, const data::BatchStream::Step&) {}
+
+StepInfo BatchObjective::next_step(int64_t step) {
+  drawn_.push_back(source_(step));
+  announce(step, drawn_.back());
+  return {.micro_batches = drawn_.back().micro_batches.size(),
+          .after = drawn_.back().after,
+          .epoch = drawn_.back().epoch};
+}
+
+std::string BatchObjective::origins(size_t index) const {
+  return list_origins(drawn_.front().micro_batches.at(index).samples);
+}
+
+at::Tensor BatchObjective::loss_sum(const models::Head& head, const at::Tensor& hidden,
+                                    size_t index, StepSums& sums) {
+  RETORT_CHECK(!drawn_.empty()) << "loss_sum of a step that was not drawn";
+  const data::MicroBatch& batch = drawn_.front().micro_batches.at(index);
+  sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
+  return batch_loss(head, models::rows_at(hidden, batch.predict_positions), batch, sums);
+}
+
+void BatchObjective::finish_step(const StepSums& sums, MetricsRow& row) {
+  drawn_.pop_front();
+  add_metrics(sums, row);
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,231 @@
+#include "recipes/run/checkpoint_store.h"
+
+#include <cerrno>
+#include <chrono>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "models/checkpoint.h"
+#include "models/safetensors_writer.h"
+#include "recipes/run/checkpoint_folder.h"
+
+namespace retort::recipes {
+namespace fs = std::filesystem;
+namespace {
+
+std::string write_loop_state(const LoopState& state) {
+  const parallel::Layout& layout = state.layout;
+  const nlohmann::ordered_json json = {{"format", 1},
+                                       {"step", state.step},
+                                       {"epoch", state.cursor.epoch},
+                                       {"packs_consumed", state.cursor.packs_consumed},
+                                       {"total_steps", state.cursor.total_steps},
+                                       {"num_tokens", state.num_tokens},
+                                       {"seed", state.seed},
+                                       {"dp", layout.dp},
+                                       {"tp", layout.tp},
+                                       {"pp", layout.pp},
+                                       {"sequence_parallel", layout.sequence_parallel},
+                                       {"virtual_pp", layout.virtual_pp},
+                                       {"distributed_optimizer", layout.distributed_optimizer},
+                                       {"device", std::string(enum_name(layout.device))},
+                                       {"threads", layout.threads},
+                                       {"data_fingerprint", state.data_fingerprint}};
+  return json.dump(2) + "\n";
+}
+
+// Runs fn, then votes: the first failing rank's error, as one about the checkpoint, is thrown on
+// all.
+template <class Fn>
+void phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
+  std::optional<Error> failure;
+  try {
+    fn();
+  } catch (const Error& e) {
+    failure = Error(e.code(), complaint + e.message(), e.origin(), e.context());
+  } catch (const fs::filesystem_error& e) {
+    const int error = e.code().value();
+    const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+    failure =
+        Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable, complaint + e.what());
+  } catch (const std::exception& e) {
+    failure = Error(ErrorCode::kRemote, complaint + e.what());
+  }
+  try {
+    parallel::agree_or_throw(all, failure ? &*failure : nullptr);
+  } catch (const Error&) {
+    if (failure) throw *failure;
+    throw;
+  }
+}
+
+// Elements written.
+uint64_t write_parts(const fs::path& folder, const std::vector<models::CheckpointPart>& parts) {
+  uint64_t elements = 0;
+  for (const models::CheckpointPart& part : parts) {
+    models::SafetensorsSliceWriter writer(folder / part.folder, part.files);
+    for (const parallel::TensorPiece& piece : part.pieces)
+      writer.write(piece);
+    writer.finish();
+    elements += writer.num_elements();
+  }
+  return elements;
+}
+
+// This rank's share of the model and of the optimizer's state.
+std::vector<models::CheckpointPart> parts_of(const roles::Trainer& trainer,
+                                             parallel::World& world) {
+  std::vector<models::CheckpointPart> parts;
+  parts.push_back(models::decoder_part(trainer.decoder(), trainer.decoder().dtype()));
+  if (world.coordinate().dp != 0) parts.back().pieces.clear();
+  parts.push_back(trainer.state_part());
+  parts.back().folder = "state";
+  return parts;
+}
+
+// Copies of the pieces, as they will stand in the files.
+void detach(models::CheckpointPart& part) {
+  for (parallel::TensorPiece& piece : part.pieces)
+    piece = models::snapshot(piece, part.files.at(piece.name).dtype);
+}
+
+// On a thread of its own if there is one to be had, else when the result is asked for.
+std::future<uint64_t> start_writing(const fs::path& folder,
+                                    const std::vector<models::CheckpointPart>& parts, bool async) {
+  const auto write = [&folder, &parts] { return write_parts(folder, parts); };
+  if (async) {
+    try {
+      return std::async(std::launch::async, write);
+    } catch (const std::system_error& e) {
+      RETORT_LOG(kWarning) << "no thread for an asynchronous checkpoint, it is written now: "
+                           << e.what();
+    }
+  }
+  return std::async(std::launch::deferred, write);
+}
+
+}  // namespace
+
+LoopState read_loop_state(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / "state" / "loop.json";
+  try {
+    const auto json = nlohmann::json::parse(read_file(file));
+    if (json.at("format").get<int>() != 1)
+      throw Error(ErrorCode::kMismatch, file.string() + " has a format this version does not read");
+    LoopState state;
+    state.step = json.at("step");
+    state.cursor = {.epoch = json.at("epoch"),
+                    .packs_consumed = json.at("packs_consumed"),
+                    .total_steps = json.at("total_steps")};
+    state.num_tokens = json.at("num_tokens");
+    state.seed = json.at("seed");
+    state.layout.dp = json.at("dp");
+    state.layout.threads = json.at("threads");
+    // Files of before there were such layouts lack the rest.
+    state.layout.tp = json.value("tp", state.layout.tp);
+    state.layout.pp = json.value("pp", state.layout.pp);
+    state.layout.sequence_parallel = json.value("sequence_parallel", false);
+    state.layout.virtual_pp = json.value("virtual_pp", state.layout.virtual_pp);
+    state.layout.distributed_optimizer = json.value("distributed_optimizer", false);
+    if (json.value("device", "cpu") == "cuda") state.layout.device = parallel::Device::kCuda;
+    state.data_fingerprint = json.at("data_fingerprint");
+    return state;
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(ErrorCode::kCorrupt, file.string() + " cannot be read: " + e.what());
+  }
+}
+
+std::string layout_text(const parallel::Layout& layout) {
+  std::string text = "tp " + std::to_string(layout.tp) +
+                     (layout.sequence_parallel ? " with sequence_parallel" : "") + ", pp " +
+                     std::to_string(layout.pp);
+  if (layout.virtual_pp != 1) text += " with virtual_pp " + std::to_string(layout.virtual_pp);
+  text += ", dp " + std::to_string(layout.dp) +
+          (layout.distributed_optimizer ? " with distributed_optimizer" : "");
+  if (layout.device == parallel::Device::kCuda) text += ", on cuda";
+  return text + ", " + std::to_string(layout.threads) +
+         (layout.threads == 1 ? " thread" : " threads");
+}
+
+struct CheckpointStore::Pending {
+  fs::path folder;                      // its name once complete
+  std::unique_ptr<AtomicFolder> files;  // rank 0
+  fs::path temporary;                   // where it is now
+  std::vector<models::CheckpointPart> parts;
+  std::future<uint64_t> written;  // destroyed first: waits for the thread
+
+  std::string complaint() const { return "checkpoint " + folder.string() + " was not saved: "; }
+};
+
+CheckpointStore::CheckpointStore(fs::path run_folder, fs::path tokenizer_source, Options options)
+    : run_folder_(std::move(run_folder)),
+      tokenizer_source_(std::move(tokenizer_source)),
+      options_(options) {}
+
+CheckpointStore::~CheckpointStore() = default;
+
+fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world,
+                               const LoopState& state) {
+  finish(world);
+  auto pending = std::make_unique<Pending>();
+  pending->folder = checkpoint_path(run_folder_, state.step);
+  phase(world.all(), pending->complaint(), [&] {
+    pending->parts = parts_of(trainer, world);
+    if (world.rank() == 0) {
+      pending->files = std::make_unique<AtomicFolder>(pending->folder);
+      pending->temporary = pending->files->temporary();
+      fs::create_directory(pending->temporary / "state");
+      for (const models::CheckpointPart& part : pending->parts)
+        models::create_safetensors(pending->temporary / part.folder, part.files);
+      models::write_decoder_description(trainer.decoder(), trainer.decoder().dtype(),
+                                        tokenizer_source_, pending->temporary);
+      write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
+    }
+    if (options_.async)
+      for (models::CheckpointPart& part : pending->parts)
+        detach(part);
+  });
+  pending->temporary = world.all().broadcast(pending->temporary.string(), 0);
+  pending->written = start_writing(pending->temporary, pending->parts, options_.async);
+  pending_ = std::move(pending);
+  const fs::path folder = pending_->folder;
+  if (!options_.async) finish(world);
+  return folder;
+}
+
+void CheckpointStore::finish(parallel::World& world) {
+  if (!pending_) return;
+  const std::unique_ptr<Pending> pending = std::move(pending_);
+  std::string complaint = pending->complaint();
+  uint64_t expected = 0, written = 0;
+  phase(world.all(), complaint, [&] { written = pending->written.get(); });
+  for (const models::CheckpointPart& part : pending->parts)
+    expected += part.files.num_elements();
+  const int64_t total = world.all().all_reduce(static_cast<int64_t>(written));
+  RETORT_CHECK(total == static_cast<int64_t>(expected))
+      << "the ranks wrote " << total << " elements of " << expected << " of " << pending->folder;
+  phase(world.all(), complaint, [&] {
+    if (world.rank() != 0) return;
+    mark_complete(pending->temporary);
+    pending->files->commit();
+    complaint =
+        "checkpoint " + pending->folder.string() + " was saved, but older ones are in the way: ";
+    prune_checkpoints(run_folder_, options_.save_total_limit);
+  });
+  if (world.rank() == 0) {
+    RETORT_LOG(kInfo) << "saved " << pending->folder.string();
+  }
+}
+
+bool CheckpointStore::busy() const {
+  return pending_ &&
+         pending_->written.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+}
+
+}  // namespace retort::recipes

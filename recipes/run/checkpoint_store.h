@@ -1,0 +1,76 @@
+// checkpoint-N/: the model as a Hugging Face folder, and state/ to continue the run exactly.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "parallel/layout.h"
+#include "parallel/world.h"
+#include "recipes/data/batches.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+
+// state/loop.json
+struct LoopState {
+  int64_t step = 0;          // optimizer steps done
+  data::BatchCursor cursor;  // data consumed
+  int64_t num_tokens = 0;    // tokens seen so far, all ranks
+  uint64_t seed = 0;
+  // of the student, `threads` as resolved; with another the numbers agree but not bit for bit
+  parallel::Layout layout;
+  std::string data_fingerprint;
+};
+
+LoopState read_loop_state(const std::filesystem::path& checkpoint);
+// "tp 2, pp 1, dp 2, 4 threads": what the bits of a run depend on. Two layouts with the same text
+// give the same bits.
+std::string layout_text(const parallel::Layout& layout);
+
+// The checkpoints of a run. All ranks write: rank 0 makes the files under a temporary name, every
+// rank writes the slices that it counts, and when all have done so and synced, rank 0 renames the
+// folder. So it appears under its name only when complete, whatever fails, and the checkpoints
+// before it stay as they are. The files do not depend on the layout. Threads: compute. Collectives
+// on the world in save() and finish(): every rank must call. Errors, the same on all ranks:
+// kResourceExhausted when the disk is full and the like, naming the checkpoint; the temporary
+// folder is removed.
+class CheckpointStore {
+ public:
+  struct Options {
+    int64_t save_total_limit = 0;  // complete checkpoints that are kept; 0: all
+    // save() copies what this rank writes (for each of these elements the parameter's size and 8
+    // bytes, 12 if it is not fp32: with the part that the rank holds of the model as much again as
+    // parameters and optimizer state; nothing on the other dp ranks unless the optimizer is
+    // distributed) and returns; a thread of its own writes the copy, without LibTorch and
+    // collectives.
+    bool async = false;
+  };
+  // `tokenizer_source`: the folder whose tokenizer files are copied into every checkpoint.
+  CheckpointStore(std::filesystem::path run_folder, std::filesystem::path tokenizer_source,
+                  Options options);
+  ~CheckpointStore();  // a checkpoint that is not finished is given up
+  CheckpointStore(const CheckpointStore&) = delete;
+
+  // First finish(). Not asynchronous: finishes this checkpoint too. Returns where it is, or will
+  // be.
+  std::filesystem::path save(const roles::Trainer& trainer, parallel::World& world,
+                             const LoopState& state);
+  // Waits until the checkpoint that save() began is complete; raises what went wrong with it. Older
+  // checkpoints over the limit are removed afterwards, never the newest complete one. Nothing
+  // begun: no collective.
+  void finish(parallel::World& world);
+  // Whether this rank is still writing: finish() would wait. No collective.
+  bool busy() const;
+  const std::filesystem::path& run_folder() const { return run_folder_; }
+
+ private:
+  struct Pending;
+
+  std::filesystem::path run_folder_, tokenizer_source_;
+  Options options_;
+  std::unique_ptr<Pending> pending_;
+};
+
+}  // namespace retort::recipes

@@ -1,0 +1,89 @@
+#include "recipes/run/metrics_writer.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_text.h"
+#include "recipes/run/append_fd.h"
+
+namespace retort::recipes {
+namespace fs = std::filesystem;
+namespace {
+
+fs::path create_folder(const fs::path& folder) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot create folder " + folder.string() + ": " + failed.message());
+  return folder;
+}
+
+std::optional<int64_t> step_of(std::string_view line) {
+  const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!row.is_object()) return std::nullopt;
+  const auto step = row.find("step");
+  if (step == row.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<int64_t>();
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const fs::path& output_dir)
+    : path_(create_folder(output_dir) / "metrics.jsonl"),
+      fd_(open_for_append(path_)),
+      events_(output_dir / "tensorboard") {}
+
+MetricsWriter::~MetricsWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MetricsWriter::write(const MetricsRow& row) {
+  JsonLine line;
+  line.add("step", row.step);
+  std::vector<std::pair<std::string, double>> scalars;
+  for (const auto& [name, value] : row.values) {
+    std::visit([&](auto number) { line.add(name, number); }, value);
+    scalars.emplace_back(
+        name, std::visit([](auto number) { return static_cast<double>(number); }, value));
+  }
+  append_bytes(fd_, line.str() + "\n", path_);
+  events_.write(row.step, scalars);
+}
+
+void cut_back_metrics(const fs::path& output_dir, int64_t step) {
+  const fs::path path = output_dir / "metrics.jsonl";
+  if (fs::exists(path)) {
+    const std::string content = read_file(path);
+    std::string kept, moved;
+    int64_t number = 0;
+    for (size_t begin = 0; begin < content.size();) {
+      const size_t end = content.find('\n', begin);
+      const bool whole = end != std::string::npos;
+      const std::string_view line =
+          std::string_view(content).substr(begin, whole ? end - begin : std::string::npos);
+      ++number;
+      const std::optional<int64_t> at = step_of(line);
+      if (!at && whole && end + 1 < content.size())
+        throw Error(ErrorCode::kCorrupt,
+                    path.string() + ":" + std::to_string(number) +
+                        ": not a JSON object with a step; remove this line to continue the run");
+      (at && whole && *at <= step ? kept : moved).append(line).append("\n");
+      begin += line.size() + 1;
+    }
+    if (!moved.empty()) {
+      const fs::path old = path.string() + ".1";
+      // The old rows are safe before the new file replaces them; a crash between the two repeats
+      // rows in the old file only.
+      write_file_atomically(old, (fs::exists(old) ? read_file(old) : std::string()) + moved);
+      write_file_atomically(path, kept);
+    }
+  }
+  cut_back_events(output_dir / "tensorboard", step);
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,52 @@
+// Everything that the process of a rank was told by whoever started it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/process_name.h"
+#include "parallel/device_module.h"
+#include "parallel/world.h"
+#include "recipes/recipe.h"
+
+namespace retort::recipes {
+
+struct RankContext {
+  Recipe recipe;
+  std::filesystem::path run_folder;
+  std::string run;  // name of the run
+  std::string role;
+  int64_t rank = 0;
+  int64_t incarnation = 0;  // counts restarts of the run; part of every store key
+  std::string store_host = "127.0.0.1";
+  uint16_t store_port = 0;
+  std::string secret;
+  bool resume = false;
+  int64_t threads = 1;
+  // of a role with world.device: cuda
+  std::shared_ptr<parallel::DeviceModule> device_module;
+  std::function<bool()> stop_requested;
+  // state: loading | waiting | training | serving | done | stopped | interrupted
+  std::function<void(const std::string& state, int64_t step, const std::string& message)> report;
+
+  const RoleOptions& role_options() const { return recipe.roles.at(role); }
+  std::string name() const { return process_name(role, rank); }
+  std::string store_prefix(const std::string& of_role) const {
+    return run + "/" + of_role + "/" + std::to_string(incarnation) + "/";
+  }
+
+  // What a World of this role needs besides its layout and rank: `world` names it among the role's.
+  parallel::World::Options world_options(const std::string& world) const {
+    return {.role = role,
+            .store_host = store_host,
+            .store_port = store_port,
+            .store_prefix = store_prefix(role) + world + "/",
+            .timeout = recipe.launch.collective_timeout,
+            .device_module = device_module};
+  }
+};
+
+}  // namespace retort::recipes

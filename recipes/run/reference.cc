@@ -1,0 +1,88 @@
+#include "recipes/run/reference.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipes/run/sequence_sums.h"
+#include "recipes/run/together.h"
+
+namespace retort::recipes {
+
+Reference::Reference(std::unique_ptr<roles::FrozenAnswers> client, parallel::Group* tp,
+                     std::unique_ptr<ReferenceCache> cache)
+    : client_(std::move(client)), tp_(tp), cache_(std::move(cache)) {
+  RETORT_CHECK(asks() == (tp_ != nullptr && tp_->rank() == 0))
+      << "the first rank that forms the loss asks, no other";
+}
+
+Reference::~Reference() = default;
+
+Reference::Pending Reference::ask(uint64_t request_id, int64_t step,
+                                  const models::PackedTokens& tokens, const at::Tensor& positions) {
+  if (!asks()) return std::nullopt;
+  return client_->send(request_id, step, tokens, positions);
+}
+
+at::Tensor Reference::token_log_probs(Pending& pending, int64_t num_rows, double* waited) {
+  at::Tensor log_probs = at::empty({num_rows}, at::kFloat);
+  if (num_rows == 0) return log_probs;
+
+  together(*tp_, [&] {
+    if (!pending) return;
+    log_probs = client_->receive(std::move(*pending), waited).logps.contiguous();
+    pending.reset();
+  });
+  tp_->broadcast(log_probs, 0);
+  return log_probs;
+}
+
+Reference::Pending Reference::ask_unknown(uint64_t request_id, int64_t step,
+                                          const models::PackedTokens& tokens,
+                                          const at::Tensor& positions,
+                                          const std::vector<CompletionIds>& completions) {
+  if (!asks()) return std::nullopt;
+  const bool known =
+      std::all_of(completions.begin(), completions.end(), [&](const CompletionIds& ids) {
+        return cache_->find(ids.prompt, ids.completion).has_value();
+      });
+  if (known) return std::nullopt;
+  return client_->send(request_id, step, tokens, positions);
+}
+
+at::Tensor Reference::completion_log_probs(Pending& pending,
+                                           const std::vector<CompletionIds>& completions,
+                                           const at::Tensor& sequence_of_row, double* waited) {
+  at::Tensor log_probs = at::empty({static_cast<int64_t>(completions.size())}, at::kFloat);
+  together(*tp_, [&] {
+    if (!asks()) return;
+    float* values = log_probs.mutable_data_ptr<float>();
+    read_completions(pending, completions, sequence_of_row, values, waited);
+  });
+  tp_->broadcast(log_probs, 0);
+  return log_probs;
+}
+
+void Reference::read_completions(Pending& pending, const std::vector<CompletionIds>& completions,
+                                 const at::Tensor& sequence_of_row, float* values, double* waited) {
+  if (pending) {
+    const roles::Payload payload = client_->receive(std::move(*pending), waited);
+    const auto count = static_cast<int64_t>(completions.size());
+    const at::Tensor sums = sum_by_sequence(payload.logps, sequence_of_row, count).contiguous();
+    const float* sum = sums.const_data_ptr<float>();
+    for (size_t i = 0; i < completions.size(); ++i)
+      cache_->add(completions[i].prompt, completions[i].completion, sum[i]);
+    pending.reset();
+  }
+
+  // From the cache even if just answered: a completion counts with one number, whichever batch it
+  // was asked in first.
+  for (size_t i = 0; i < completions.size(); ++i) {
+    const auto known = cache_->find(completions[i].prompt, completions[i].completion);
+    RETORT_CHECK(known.has_value()) << "a completion without the reference's log-probability";
+    values[i] = *known;
+  }
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,119 @@
+#include "recipes/run/reference_cache.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "recipes/run/append_fd.h"
+
+namespace retort::recipes {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kKeyBytes = 16;
+struct Record {
+  std::array<char, kKeyBytes> key;
+  float value;
+  uint32_t check;
+};
+static_assert(sizeof(Record) == 24);
+
+std::string key_of(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion) {
+  Sha256 hash;
+  const auto length = static_cast<int64_t>(prompt.size());
+  hash.update(std::string_view(reinterpret_cast<const char*>(&length), sizeof length));
+  for (const auto* ids : {&prompt, &completion})
+    hash.update(std::string_view(reinterpret_cast<const char*>(ids->data()),
+                                 ids->size() * sizeof(int32_t)));
+  const std::string hex = hash.hex_digest();
+  std::string key;
+  for (size_t i = 0; i < kKeyBytes; ++i)
+    key += static_cast<char>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  return key;
+}
+
+uint32_t check_of(const Record& record) {
+  uint32_t words[5];
+  std::memcpy(words, &record, sizeof words);
+  uint32_t check = 0x52544c50;  // differs from 0 for a record of zeros
+  for (const uint32_t word : words)
+    check = check * 31 + word;
+  return check;
+}
+
+}  // namespace
+
+ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerprint,
+                               const fs::path& run_folder, int64_t rank) {
+  const fs::path known = run_folder / "cache" / "reference.fingerprint";
+  if (fs::exists(known)) {
+    if (const std::string before = read_file(known); before != fingerprint)
+      throw Error(
+          ErrorCode::kMismatch,
+          "the reference model or its tokenizer changed since this run began (fingerprint " +
+              before.substr(0, 16) + ", now " + fingerprint.substr(0, 16) +
+              "); restore it, or start a new run");
+  } else if (rank == 0) {
+    fs::create_directories(known.parent_path());
+    write_file_atomically(known, fingerprint);
+  }
+  const fs::path folder = root / ("reference-" + fingerprint.substr(0, 16));
+  fs::create_directories(folder);
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".logps") read(entry.path());
+  path_ = folder / ("rank-" + std::to_string(rank) + ".logps");
+  // A torn record at the end would shift all that follow.
+  std::error_code none;
+  const auto size = fs::file_size(path_, none);
+  if (!none && size % sizeof(Record) != 0) fs::resize_file(path_, size - size % sizeof(Record));
+  fd_ = open_for_append(path_);
+  if (!values_.empty()) {
+    RETORT_LOG(kInfo) << values_.size() << " log-probabilities of the reference are known from "
+                      << folder.string();
+  }
+}
+
+ReferenceCache::~ReferenceCache() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void ReferenceCache::read(const fs::path& file) {
+  const std::string bytes = read_file(file);
+  int64_t bad = 0;
+  for (size_t at = 0; at + sizeof(Record) <= bytes.size(); at += sizeof(Record)) {
+    Record record;
+    std::memcpy(&record, bytes.data() + at, sizeof record);
+    if (record.check == check_of(record))
+      values_.emplace(std::string(record.key.data(), kKeyBytes), record.value);
+    else
+      ++bad;
+  }
+  if (bad > 0) {
+    RETORT_LOG(kWarning) << bad << " damaged records of " << file.string() << " are ignored";
+  }
+}
+
+std::optional<float> ReferenceCache::find(const std::vector<int32_t>& prompt,
+                                          const std::vector<int32_t>& completion) const {
+  const auto found = values_.find(key_of(prompt, completion));
+  if (found == values_.end()) return std::nullopt;
+  return found->second;
+}
+
+void ReferenceCache::add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion,
+                         float log_prob) {
+  const std::string key = key_of(prompt, completion);
+  if (!values_.emplace(key, log_prob).second) return;
+  Record record{};
+  std::memcpy(record.key.data(), key.data(), kKeyBytes);
+  record.value = log_prob;
+  record.check = check_of(record);
+  append_bytes(fd_, std::string_view(reinterpret_cast<const char*>(&record), sizeof record), path_);
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,22 @@
+// A reference of a run, connected.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "recipes/run/recipe_run.h"
+#include "recipes/run/reference.h"
+
+namespace retort::recipes {
+
+// Of single tokens, with the logits divided by `temperature`. Every rank of the student calls; the
+// one that asks for its replica's loss connects.
+std::unique_ptr<Reference> make_reference(RunContext& context, const std::string& role,
+                                          double temperature);
+
+// Of whole completions, kept in `cache_folder` ("": the run's own cache) by their content and the
+// reference's weights and tokenizer.
+std::unique_ptr<Reference> make_cached_reference(RunContext& context, const std::string& role,
+                                                 const std::string& cache_folder);
+
+}  // namespace retort::recipes

@@ -1,0 +1,35 @@
+#include "recipes/run/sample_run.h"
+
+#include "recipes/run/evaluate.h"
+
+namespace retort::recipes {
+
+SampleRun::SampleRun(RunContext& context) : context_(context) {
+  const data::DataOptions& data = context.recipe().data;
+  train_ = open(data.train);
+  if (!data.eval.empty()) eval_ = data::eval_batches(*open(data.eval), context.batches());
+}
+
+std::shared_ptr<data::Dataset> SampleRun::open(const std::vector<data::Source>& sources) const {
+  return std::make_shared<data::Dataset>(sources, context_.recipe().data, context_.tokenizer,
+                                         context_.chat, context_.cache());
+}
+
+int64_t SampleRun::steps_per_epoch() {
+  return data::BatchStream(train_, context_.batches()).steps_per_epoch();
+}
+
+void SampleRun::start(roles::Trainer& trainer, const LoopState& state) {
+  trainer_ = &trainer;
+  stream_ = std::make_unique<data::BatchStream>(train_, context_.batches(), state.cursor);
+  objective_ = make_objective([this](int64_t) { return stream_->next(); });
+}
+
+Evaluator SampleRun::evaluator() {
+  if (eval_.empty()) return {};
+  return [this](int64_t step) {
+    return evaluation_row(step, evaluate(*trainer_, eval_, context_.world));
+  };
+}
+
+}  // namespace retort::recipes

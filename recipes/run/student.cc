@@ -1,0 +1,171 @@
+#include "recipes/run/student.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "base/log.h"
+#include "models/checkpoint.h"
+#include "recipes/registry.h"
+#include "recipes/run/checkpoint_folder.h"
+#include "recipes/run/checkpoint_store.h"
+#include "recipes/run/metrics_writer.h"
+#include "recipes/run/recipe_run.h"
+#include "recipes/run/together.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+namespace {
+
+roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_steps) {
+  const int64_t warmup =
+      train.warmup_ratio > 0
+          ? static_cast<int64_t>(std::ceil(train.warmup_ratio * static_cast<double>(max_steps)))
+          : train.warmup_steps;
+  return {.adamw = {.beta1 = train.adam_beta1,
+                    .beta2 = train.adam_beta2,
+                    .eps = train.adam_epsilon,
+                    .weight_decay = train.weight_decay,
+                    .no_decay_suffixes = {}},
+          .schedule = {.type = train.lr_scheduler_type,
+                       .learning_rate = train.learning_rate,
+                       .min_lr = train.min_lr,
+                       .warmup_steps = warmup,
+                       .max_steps = max_steps},
+          .max_grad_norm = train.max_grad_norm,
+          .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes)};
+}
+
+LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
+                         const std::string& data_fingerprint, parallel::Layout layout) {
+  const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
+  layout.threads = context.threads;
+  if (checkpoint.empty())
+    return {.seed = seed, .layout = layout, .data_fingerprint = data_fingerprint};
+  LoopState state = read_loop_state(checkpoint);
+  if (state.seed != seed)
+    throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +
+                                                 std::to_string(state.seed) +
+                                                 "; a resumed run must keep it");
+  if (state.data_fingerprint != data_fingerprint)
+    throw Error(ErrorCode::kInvalidArgument,
+                "the training data, its columns or the tokenizer changed since " +
+                    checkpoint.string() + "; restore them, or start a new run");
+  const std::string now = layout_text(layout), then = layout_text(state.layout);
+  if (now != then) {
+    RETORT_LOG(kWarning) << "resuming with " << now << " a run that had " << then
+                         << ": the numbers will agree, but not in their last bits";
+  }
+  state.layout = layout;
+  return state;
+}
+
+int64_t total_steps(const TrainOptions& train, RecipeRun& work) {
+  if (train.max_steps) return *train.max_steps;
+  return static_cast<int64_t>(
+      std::ceil(train.num_train_epochs.value() * static_cast<double>(work.steps_per_epoch())));
+}
+
+// A rank that has its samples, or needs no answer of a teacher, waits in a collective for those
+// that have not or do.
+Duration collective_timeout(const Recipe& recipe) {
+  // so that the call that is waited for is the one that says why
+  constexpr Duration kSlack = std::chrono::seconds(10);
+  Duration longest = recipe.launch.collective_timeout;
+  if (recipe.generation) longest = std::max(longest, recipe.generation->timeout);
+  if (!frozen_roles(recipe).empty()) longest = std::max(longest, recipe.rpc.timeout + kSlack);
+  return longest;
+}
+
+models::Decoder load_student(const RankContext& context, parallel::World& world,
+                             const std::filesystem::path& checkpoint) {
+  const RoleOptions& role = context.role_options();
+  const std::string model = checkpoint.empty() ? role.model : checkpoint.string();
+  context.report("loading", 0, model);
+  models::Decoder decoder =
+      models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                           models::Placement::of(world), world.device());
+  decoder.set_gradient_checkpointing(context.recipe.train.gradient_checkpointing,
+                                     context.recipe.train.gradient_checkpointing_every);
+  return decoder;
+}
+
+parallel::World make_student_world(const RankContext& context) {
+  parallel::World::Options options = context.world_options("world");
+  options.layout = context.role_options().world;
+  options.rank = context.rank;
+  options.timeout = collective_timeout(context.recipe);
+  return parallel::World(std::move(options));
+}
+
+// Of the ranks that stop early, only the one that got a signal knows of it.
+void report_end(const RankContext& context, const TrainLoopResult& result) {
+  std::string state = "done";
+  if (result.stopped_early) state = context.stop_requested() ? "interrupted" : "stopped";
+  context.report(
+      state, result.step,
+      result.stopped_early ? "checkpoint saved at step " + std::to_string(result.step) : "");
+}
+
+}  // namespace
+
+TrainLoopResult run_student(const RankContext& context) {
+  const Recipe& recipe = context.recipe;
+  const RoleOptions& role = context.role_options();
+  parallel::World world = make_student_world(context);
+
+  CheckpointStore checkpoints(
+      context.run_folder, role.model,
+      {.save_total_limit = recipe.train.save_total_limit, .async = recipe.train.async_save});
+  std::filesystem::path checkpoint;
+  if (context.resume)
+    if (const auto latest = latest_checkpoint(context.run_folder)) checkpoint = latest->path;
+  models::Decoder decoder = load_student(context, world, checkpoint);
+
+  // The recipe's rows, and where its loop begins.
+  rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
+  RunContext run{.rank = context,
+                 .world = world,
+                 .tokenizer = models::Tokenizer::load(role.model),
+                 .chat = models::ChatTemplate::load(role.model),
+                 .vocab_rows = decoder.config().vocab_size,
+                 .agent = agent};
+  std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
+  const LoopState start =
+      starting_state(context, checkpoint, work->rows().fingerprint(), role.world);
+  const int64_t max_steps = total_steps(recipe.train, *work);
+
+  roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
+  if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
+  // A vote, because only some ranks wait for other roles.
+  together(world.all(), [&] { work->start(trainer, start); });
+
+  std::unique_ptr<MetricsWriter> metrics;
+  if (world.rank() == 0) metrics = std::make_unique<MetricsWriter>(context.run_folder);
+  context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto time_is_up = [&] {
+    return recipe.train.max_time &&
+           std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
+  };
+  const TrainLoopResult result =
+      run_train_loop(trainer, world, work->objective(), work->evaluator(), checkpoints, start,
+                     {.max_steps = max_steps,
+                      .logging_steps = recipe.train.logging_steps,
+                      .eval_steps = recipe.train.eval_steps,
+                      .save_steps = recipe.train.save_steps},
+                     {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
+                      .on_metrics = [&](const MetricsRow& row) { metrics->write(row); },
+                      .on_step = [&](int64_t step) { context.report("training", step, ""); }});
+
+  if (work->rows().num_skipped() > 0) {
+    RETORT_LOG(kWarning) << work->rows().num_skipped()
+                         << " bad samples were skipped (data.on_bad_sample: skip)";
+  }
+  work.reset();
+  agent.close();
+  agent.join();
+  report_end(context, result);
+  return result;
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,163 @@
+#include "recipes/run/train_loop.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cmath>
+#include <deque>
+
+#include "base/error.h"
+#include "recipes/run/checkpoint_folder.h"
+#include "recipes/run/together.h"
+
+namespace retort::recipes {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void all_reduce(StepSums& sums, parallel::Group& group) {
+  if (group.size() == 1) return;
+  std::vector<double*> fields{&sums.count, &sums.loss, &sums.num_tokens};
+  for (double& value : sums.values)
+    fields.push_back(&value);
+  at::Tensor packed = at::empty({static_cast<int64_t>(fields.size())}, at::kDouble);
+  double* values = packed.mutable_data_ptr<double>();
+  for (size_t i = 0; i < fields.size(); ++i)
+    values[i] = *fields[i];
+  group.all_reduce(packed);
+  for (size_t i = 0; i < fields.size(); ++i)
+    *fields[i] = values[i];
+}
+
+// The forward passes and backward passes of one step. Every rank votes once, after its last forward
+// pass or its first failure, so that no rank enters the gradient reduction alone. In a pipeline a
+// failing rank ends the run instead: the others wait for its activations, and see it gone.
+StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches,
+                           Objective& objective) {
+  StepSums sums;
+  sums.values.resize(objective.num_values(), 0.0);
+  trainer.begin_step();
+  objective.begin_step(world.dp());
+  const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
+    const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
+    const double value = loss.item<double>();
+    if (!std::isfinite(value))
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the loss is " + std::to_string(value) + " on samples " + objective.origins(i));
+    sums.loss += value;
+    return loss;
+  };
+  if (world.pp().size() > 1) {
+    trainer.run_pipeline(
+        micro_batches, [&](size_t i) -> const models::PackedTokens& { return objective.tokens(i); },
+        loss_of);
+  } else {
+    for (size_t i = 0; i < micro_batches; ++i) {
+      const bool last = i + 1 == micro_batches;
+      at::Tensor loss;
+      const auto forward = [&] { loss = loss_of(i, trainer.hidden(objective.tokens(i))); };
+      if (last) {
+        together(world.all(), forward);
+      } else {
+        try {
+          forward();
+        } catch (const std::exception&) {
+          const std::exception_ptr failure = std::current_exception();
+          together(world.all(), [&] { std::rethrow_exception(failure); });
+        }
+      }
+      trainer.backward(loss, last);
+    }
+  }
+  all_reduce(sums, world.dp_pp());
+  return sums;
+}
+
+MetricsRow make_row(const StepSums& sums, double divisor, const roles::Trainer::Update& update,
+                    const LoopState& state, double epoch, double step_time) {
+  MetricsRow row{.step = state.step, .values = {}};
+  row.add("epoch", epoch)
+      .add("num_tokens", state.num_tokens)
+      .add("loss", sums.loss / divisor)
+      .add("learning_rate", update.learning_rate)
+      .add("grad_norm", update.grad_norm)
+      .add("step_time", step_time)
+      .add("tokens_per_second", sums.num_tokens / step_time);
+  return row;
+}
+
+// Steps that are drawn but not yet computed, oldest first.
+class Lookahead {
+ public:
+  Lookahead(Objective& objective, int64_t next_step, int64_t max_steps)
+      : objective_(objective), next_(next_step), max_(max_steps) {}
+
+  StepInfo take() {
+    while (next_ < max_ && static_cast<int64_t>(queue_.size()) <= objective_.lookahead()) {
+      queue_.push_back(objective_.next_step(next_ + 1));
+      ++next_;
+    }
+    const StepInfo step = queue_.front();
+    queue_.pop_front();
+    return step;
+  }
+
+ private:
+  Objective& objective_;
+  int64_t next_, max_;
+  std::deque<StepInfo> queue_;
+};
+
+}  // namespace
+
+TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
+                               Objective& objective, const Evaluator& evaluator,
+                               CheckpointStore& checkpoints, LoopState state,
+                               const TrainLoopOptions& options, const TrainLoopHooks& hooks) {
+  TrainLoopResult result{.step = state.step};
+  Lookahead lookahead(objective, state.step, options.max_steps);
+  const auto emit = [&](const MetricsRow& row) {
+    if (world.rank() == 0 && hooks.on_metrics) hooks.on_metrics(row);
+  };
+  while (state.step < options.max_steps) {
+    const auto start = Clock::now();
+    StepInfo step;
+    together(world.all(), [&] { step = lookahead.take(); });
+    StepSums sums = compute_gradients(trainer, world, step.micro_batches, objective);
+    const double divisor = objective.divisor(sums);
+    const roles::Trainer::Update update = trainer.finish_step(divisor);
+    state.step += 1;
+    state.cursor = step.after;
+    state.num_tokens += static_cast<int64_t>(sums.num_tokens);
+    MetricsRow row = make_row(sums, divisor, update, state, step.epoch, seconds_since(start));
+    objective.finish_step(sums, row);
+    const bool done = state.step == options.max_steps;
+    if (state.step % options.logging_steps == 0 || done) emit(row);
+    if (evaluator && (done || (options.eval_steps > 0 && state.step % options.eval_steps == 0)))
+      emit(evaluator(state.step));
+    if (hooks.on_step) hooks.on_step(state.step);
+    // 2: a rank was asked to stop; 1: a rank still writes a checkpoint.
+    const int64_t asked = hooks.stop_requested && hooks.stop_requested() ? 2 : 0;
+    const int64_t flags =
+        world.all().all_reduce(asked + (checkpoints.busy() ? 1 : 0), parallel::ReduceOp::kMax);
+    const bool stop = flags >= 2;
+    if (flags == 0) checkpoints.finish(world);
+    if (stop || done || (options.save_steps > 0 && state.step % options.save_steps == 0))
+      result.last_checkpoint = checkpoints.save(trainer, world, state);
+    if (stop && !done) {
+      result.stopped_early = true;
+      break;
+    }
+  }
+  checkpoints.finish(world);
+  result.step = state.step;
+  if (!result.stopped_early && world.rank() == 0) link_final(checkpoints.run_folder(), state.step);
+  return result;
+}
+
+}  // namespace retort::recipes

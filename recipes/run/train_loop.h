@@ -1,0 +1,50 @@
+// The optimizer-step loop that every training recipe shares.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/world.h"
+#include "recipes/run/checkpoint_store.h"
+#include "recipes/run/objective.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+
+struct TrainLoopOptions {
+  int64_t max_steps = 0;
+  int64_t logging_steps = 1;
+  int64_t eval_steps = 0;  // 0: only at the end, if there are evaluation batches
+  int64_t save_steps = 0;  // 0: only at the end
+};
+
+// What the loop tells the program around it. Called on the compute thread.
+struct TrainLoopHooks {
+  std::function<bool()> stop_requested;  // every rank
+  // rank 0: logged steps; evaluation rows have "eval_" names
+  std::function<void(const MetricsRow& row)> on_metrics;
+  std::function<void(int64_t step)> on_step;  // every step done, every rank
+};
+
+struct TrainLoopResult {
+  int64_t step = 0;
+  bool stopped_early = false;  // a stop was requested; a checkpoint was saved
+  std::filesystem::path last_checkpoint;
+};
+
+// Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a
+// step the ranks vote, so that a failure on one rank raises on all of them. A stop request on any
+// rank stops all after the same step, with a checkpoint. Collectives on the world: the trainer's,
+// the objective's, and for each step two votes, one all-reduce of the sums and one of the stop
+// flag; those of CheckpointStore::save and finish: a checkpoint that is written meanwhile is
+// finished after the step in which every rank has written.
+TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
+                               Objective& objective, const Evaluator& evaluator,
+                               CheckpointStore& checkpoints, LoopState start,
+                               const TrainLoopOptions& options, const TrainLoopHooks& hooks);
+
+}  // namespace retort::recipes

@@ -1,0 +1,83 @@
+#include "recipes/run/train_options.h"
+
+#include <cmath>
+#include <string>
+
+namespace retort::recipes {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+void at_least(const char* name, int64_t value, int64_t least) {
+  if (value < least)
+    refuse(std::string(name) + " must be at least " + std::to_string(least) + ", got " +
+           std::to_string(value));
+}
+
+void not_negative(const char* name, double value) {
+  if (!(value >= 0) || !std::isfinite(value))
+    refuse(std::string(name) + " must be a finite number, 0 or more");
+}
+
+void below_one(const char* name, double value) {
+  if (!(value >= 0 && value < 1)) refuse(std::string(name) + " must be in [0, 1)");
+}
+
+}  // namespace
+
+void TrainOptions::validate() const {
+  if (max_steps && num_train_epochs)
+    refuse("max_steps and num_train_epochs exclude each other: keep one of them");
+  if (per_device_train_batch_size && tokens_per_batch)
+    refuse("per_device_train_batch_size and tokens_per_batch exclude each other: keep one of them");
+  if (warmup_steps != 0 && warmup_ratio != 0)
+    refuse("warmup_steps and warmup_ratio exclude each other: keep one of them");
+  if (max_steps) at_least("max_steps", *max_steps, 1);
+  if (num_train_epochs && (!(*num_train_epochs > 0) || !std::isfinite(*num_train_epochs)))
+    refuse("num_train_epochs must be a finite number above 0");
+  if (per_device_train_batch_size)
+    at_least("per_device_train_batch_size", *per_device_train_batch_size, 1);
+  if (tokens_per_batch) at_least("tokens_per_batch", *tokens_per_batch, 1);
+  at_least("gradient_accumulation_steps", gradient_accumulation_steps, 1);
+  not_negative("learning_rate", learning_rate);
+  at_least("warmup_steps", warmup_steps, 0);
+  below_one("warmup_ratio", warmup_ratio);
+  not_negative("min_lr", min_lr);
+  if (min_lr > learning_rate) refuse("min_lr must not be above learning_rate");
+  if (min_lr != 0 && lr_scheduler_type == parallel::LrSchedulerType::kConstant)
+    refuse(
+        "min_lr has no effect with lr_scheduler_type constant: remove it or choose linear or "
+        "cosine");
+  below_one("adam_beta1", adam_beta1);
+  below_one("adam_beta2", adam_beta2);
+  if (!(adam_epsilon > 0) || !std::isfinite(adam_epsilon))
+    refuse("adam_epsilon must be a finite number above 0");
+  not_negative("weight_decay", weight_decay);
+  not_negative("max_grad_norm", max_grad_norm);
+  at_least("logging_steps", logging_steps, 1);
+  at_least("eval_steps", eval_steps, 0);
+  at_least("save_steps", save_steps, 0);
+  at_least("save_total_limit", save_total_limit, 0);
+  at_least("batch_size_rampup_steps", batch_size_rampup_steps, 0);
+  if (batch_size_rampup_steps > 0 && gradient_accumulation_steps == 1)
+    refuse(
+        "batch_size_rampup_steps has no effect with gradient_accumulation_steps: 1, which is where "
+        "a ramp begins");
+  at_least("gradient_checkpointing_every", gradient_checkpointing_every, 1);
+  if (gradient_checkpointing_every > 1 && !gradient_checkpointing)
+    refuse("gradient_checkpointing_every has no effect without gradient_checkpointing: true");
+  if (grad_bucket_bytes.bytes < 4096) refuse("grad_bucket_bytes must be at least 4096");
+  if (max_time && max_time->count() <= 0) refuse("max_time must be longer than 0s");
+  if (async_save && save_steps == 0)
+    refuse("async_save has no effect with save_steps 0, which saves only at the end");
+}
+
+void TrainOptions::resolve() {
+  if (!max_steps && !num_train_epochs) max_steps = kDefaultMaxSteps;
+  if (!per_device_train_batch_size && !tokens_per_batch)
+    per_device_train_batch_size = kDefaultBatchSize;
+}
+
+}  // namespace retort::recipes

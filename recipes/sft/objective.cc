@@ -1,0 +1,24 @@
+#include "recipes/sft/objective.h"
+
+#include <ATen/ATen.h>
+
+#include "recipes/losses/linear_cross_entropy.h"
+
+namespace retort::recipes {
+
+at::Tensor SftObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
+                                    const data::MicroBatch& batch, StepSums& sums) {
+  const auto result =
+      losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+  sums.count += static_cast<double>(result.count);
+  sums.values[kEntropy] += result.entropy_sum;
+  sums.values[kCorrect] += static_cast<double>(result.num_correct);
+  return result.loss_sum;
+}
+
+void SftObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
+  row.add("entropy", sums.values[kEntropy] / sums.count);
+  row.add("mean_token_accuracy", sums.values[kCorrect] / sums.count);
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,22 @@
+// Supervised fine-tuning: token cross-entropy on the target tokens, never materialising all logits.
+#pragma once
+
+#include "recipes/run/batch_objective.h"
+
+namespace retort::recipes {
+
+class SftObjective : public BatchObjective {
+ public:
+  using BatchObjective::BatchObjective;
+  size_t num_values() const override { return kValues; }
+
+ protected:
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows,
+                        const data::MicroBatch& batch, StepSums& sums) override;
+  void add_metrics(const StepSums& sums, MetricsRow& row) override;
+
+ private:
+  enum Value : size_t { kEntropy, kCorrect, kValues };
+};
+
+}  // namespace retort::recipes

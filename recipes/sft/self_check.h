@@ -1,0 +1,27 @@
+// The first row of packed samples through the student, and its cross-entropy against fp64.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "recipes/data/batches.h"
+#include "recipes/self_check.h"
+
+namespace retort::recipes {
+
+// The final hidden states [R, H] of one model at the first target positions of a batch, and its head
+// [V, H], in fp32 without autograd.
+struct CheckedRows {
+  at::Tensor hidden, weight;
+};
+CheckedRows rows_of(const models::Decoder& decoder, const data::MicroBatch& batch);
+
+// A batch of the run's first row. Checks that it has targets.
+data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check);
+
+// The self-check of recipes whose loss is the cross-entropy of packed samples.
+void check_first_cross_entropy(const Recipe& recipe, SelfCheck& check);
+
+// Checks the loss of `rows` at `targets` [R] against fp64.
+void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Tensor& targets);
+
+}  // namespace retort::recipes

@@ -1,0 +1,93 @@
+#include "recipes/shared_checks.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "recipes/data/options.h"
+
+namespace retort::recipes {
+
+std::string nearest_role(const Recipe& recipe, const std::string& word) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, role] : recipe.roles)
+    if (name != word) names.push_back(name);
+  const std::string nearest = nearest_name(word, names);
+  return nearest.empty() ? "" : "; did you mean '" + nearest + "'?";
+}
+
+void check_declared(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
+                    const std::string& role) {
+  if (!recipe.roles.contains(role))
+    places.refuse(path, "'" + role + "' is not declared under roles" + nearest_role(recipe, role));
+}
+
+void check_reference(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
+                     const std::string& role, bool needed, const std::string& why_not) {
+  if (!needed) {
+    if (places.written(path) && recipe.roles.contains(role))
+      places.refuse(path, "has no effect: " + why_not + "; remove the key and the role");
+    return;
+  }
+  if (role == Recipe::kDrivingRole)
+    places.refuse(path, "the student cannot be its own reference: it moves");
+  check_declared(recipe, places, path, role);
+}
+
+void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const std::string& what) {
+  if (!recipe.data.packing)
+    places.refuse(
+        {"data", "packing"},
+        "has no effect: " + what + " are always laid end to end, without padding; remove the key");
+}
+
+void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
+                            const std::string& what) {
+  const data::DataOptions defaults;
+  const std::string message = "has no effect: this recipe trains on " + what + "; remove the key";
+  if (recipe.data.completion_only_loss != defaults.completion_only_loss)
+    places.refuse({"data", "completion_only_loss"}, message);
+  if (recipe.data.assistant_only_loss != defaults.assistant_only_loss)
+    places.refuse({"data", "assistant_only_loss"}, message);
+}
+
+void check_generation(const Recipe& recipe, const RecipePlaces& places) {
+  const std::string& role = recipe.generation->role;
+  const KeyPath path{"generation", "role"};
+  if (role == Recipe::kDrivingRole)
+    places.refuse(path,
+                  "the student trains and cannot generate at once; give the generator a role of "
+                  "its own");
+  check_declared(recipe, places, path, role);
+  const auto frozen = frozen_roles(recipe);
+  if (std::find(frozen.begin(), frozen.end(), role) != frozen.end())
+    places.refuse(path,
+                  "'" + role +
+                      "' is frozen elsewhere in this recipe and cannot take over the student's "
+                      "weights");
+
+  if (recipe.roles.at(role).dtype != recipe.student().dtype)
+    places.refuse(
+        {"roles", role, "dtype"},
+        "the generator takes over the student's weights and must have the student's dtype");
+  if (recipe.generation->max_new_tokens >= recipe.data.max_length)
+    places.refuse({"generation", "max_new_tokens"},
+                  "leaves no room for a prompt in data.max_length = " +
+                      std::to_string(recipe.data.max_length));
+}
+
+void check_draws_with_student_of_now(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.weight_sync->every_steps != 1)
+    places.refuse({"weight_sync", "every_steps"},
+                  "is for grpo; this recipe always draws with the student of now");
+  if (recipe.weight_sync->in_flight != InFlight::kFinish)
+    places.refuse({"weight_sync", "in_flight"},
+                  "has no effect: nothing is in flight when this recipe pushes weights; remove it");
+}
+
+void check_samples_differ(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.generation->temperature == 0)
+    places.refuse({"generation", "temperature"}, "must be above 0: greedy samples are all equal");
+}
+
+}  // namespace retort::recipes

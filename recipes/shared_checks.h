@@ -1,0 +1,38 @@
+// Checks that several recipe types make.
+#pragma once
+
+#include <string>
+
+#include "recipes/recipe.h"
+#include "recipes/recipe_places.h"
+
+namespace retort::recipes {
+
+// "; did you mean 'teacher'?" when a declared role is nearly called `word`, else "".
+std::string nearest_role(const Recipe& recipe, const std::string& word);
+
+// Refuses a role that is named at `path` but not declared under `roles:`.
+void check_declared(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
+                    const std::string& role);
+
+// A reference is declared where the loss needs one, and not named where it does not: `why_not`.
+void check_reference(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
+                     const std::string& role, bool needed, const std::string& why_not);
+
+// `what` ("pairs") are never packed, so the key would have no effect.
+void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const std::string& what);
+
+// The recipe itself says which tokens are trained on: `what` ("completions of the generator").
+void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
+                            const std::string& what);
+
+// `generation:` and the role that it names.
+void check_generation(const Recipe& recipe, const RecipePlaces& places);
+
+// Of a recipe that pushes the weights before each draw, with nothing in flight.
+void check_draws_with_student_of_now(const Recipe& recipe, const RecipePlaces& places);
+
+// Of a recipe that compares samples of one prompt.
+void check_samples_differ(const Recipe& recipe, const RecipePlaces& places);
+
+}  // namespace retort::recipes

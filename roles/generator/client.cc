@@ -1,0 +1,246 @@
+#include "roles/generator/client.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "base/error.h"
+#include "models/generation/request.h"
+#include "roles/generator/weight_staging.h"
+#include "rpc/archive.h"
+
+namespace retort::roles {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void check_samples(const Samples& samples, const PendingSamples& pending, int64_t vocab_rows) {
+  const GenerateRequest& request = pending.request;
+  const std::string hash =
+      sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt));
+  if (samples.request_id != request.request_id || samples.generator != pending.generator ||
+      samples.weight_version != request.weight_version || samples.sequence_hash != hash)
+    throw Error(ErrorCode::kMismatch, "samples belong to something else; they were not used")
+        .with("request", samples.request_id)
+        .with("expected_request", request.request_id)
+        .with("weight_version", samples.weight_version)
+        .with("expected_version", request.weight_version);
+  const auto corrupt = [](const std::string& what) {
+    throw Error(ErrorCode::kCorrupt, "samples: " + what);
+  };
+  const int64_t completions = request.sample_ids.numel();
+  const auto is = [](const at::Tensor& t, at::ScalarType type, int64_t size) {
+    return t.defined() && t.dim() == 1 && t.scalar_type() == type && t.numel() == size;
+  };
+  if (!is(samples.cu_seqlens, at::kInt, completions + 1) ||
+      !is(samples.finish_reasons, at::kByte, completions))
+    corrupt("expected " + std::to_string(completions) + " completions");
+  const at::Tensor lengths = samples.cu_seqlens.diff();
+  const int64_t tokens = samples.cu_seqlens.select(0, completions).item<int64_t>();
+  if (samples.cu_seqlens.select(0, 0).item<int64_t>() != 0 ||
+      (completions > 0 && lengths.min().item<int64_t>() < 0) ||
+      !is(samples.token_ids, at::kInt, tokens) || !is(samples.logps, at::kFloat, tokens) ||
+      !is(samples.sampling_logps, at::kFloat, tokens))
+    corrupt("offsets, ids and log-probabilities do not fit together");
+  if (completions > 0 && lengths.max().item<int64_t>() > request.draw.max_new_tokens)
+    corrupt("a completion is longer than max_new_tokens");
+  if (tokens > 0 && (samples.token_ids.min().item<int64_t>() < 0 ||
+                     samples.token_ids.max().item<int64_t>() >= vocab_rows))
+    corrupt("an id lies outside the vocabulary");
+  if (tokens > 0 && !samples.logps.isfinite().all().item<bool>())
+    corrupt("a log-probability is not finite");
+}
+
+}  // namespace
+
+GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
+                                 const models::Tokenizer& tokenizer, const models::Decoder& student)
+    : agent_(agent), options_(std::move(options)), vocab_rows_(student.config().vocab_size) {
+  RETORT_CHECK(options_.tp > 0 && options_.peers.size() % static_cast<size_t>(options_.tp) == 0)
+      << "peers that make no replica";
+  const std::string parameters = parameters_hash(student),
+                    vocabulary = tokenizer.vocabulary_fingerprint();
+  for (size_t i = 0; i < options_.peers.size(); ++i) {
+    const std::string& peer = options_.peers[i];
+    GeneratorInfo info = agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get();
+    if (info.vocabulary_fingerprint != vocabulary)
+      throw Error(ErrorCode::kMismatch,
+                  "student and generator tokenizers differ; the generator must have the student's")
+          .with("generator", peer);
+    if (info.parameters != parameters)
+      throw Error(ErrorCode::kMismatch,
+                  "student and generator differ in the names, shapes or dtypes of their "
+                  "parameters, or in config values that "
+                  "change the function (rope_theta, rms_norm_eps, sliding_window, ...); the "
+                  "generator takes over the student's "
+                  "weights, so give both the same model and dtype")
+          .with("generator", peer);
+    const size_t rank = i % static_cast<size_t>(options_.tp);
+    if (rank == held_.size()) held_.push_back(info.slices);
+    if (info.tp != options_.tp || info.tp_rank != static_cast<int64_t>(rank) ||
+        info.slices != held_[rank])
+      throw Error(ErrorCode::kMismatch,
+                  "the generator's rank is not the part of a replica that was expected")
+          .with("generator", peer)
+          .with("tp", info.tp)
+          .with("tp_rank", info.tp_rank);
+  }
+}
+
+PendingSamples GeneratorClient::send(GenerateRequest request) {
+  PendingSamples pending{.request = std::move(request)};
+  pending.generator = leader(
+      static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas())));
+  Promise<Empty> accepted;
+  pending.accepted = accepted.future();
+  const CollectRequest collect{pending.request.request_id};
+  const rpc::CallOptions wait{.timeout = options_.generation_timeout};
+  pending.reply =
+      agent_
+          .call(pending.generator, kGenerateSubmit, pending.request, {.timeout = options_.timeout})
+          .then([&agent = agent_, accepted, collect, wait,
+                 peer = pending.generator](Empty) mutable {
+            accepted.set_value({});
+            return agent.call(peer, kGenerateCollect, collect, wait);
+          });
+  return pending;
+}
+
+void GeneratorClient::wait_accepted(PendingSamples& pending) {
+  if (!pending.accepted.valid()) return;
+  try {
+    pending.accepted.get();
+  } catch (const Error&) {
+    pending.reply.get();  // throws the reason
+    throw;
+  }
+}
+
+Samples GeneratorClient::receive(PendingSamples pending, double* waited) {
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    Samples samples = pending.reply.get();
+    if (waited) *waited += seconds_since(start);
+    check_samples(samples, pending, vocab_rows_);
+    return samples;
+  } catch (const Error& error) {
+    throw error.with("generator", pending.generator).with("step", pending.request.step);
+  }
+}
+
+SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64_t version,
+                                          int64_t bucket_bytes, int64_t sender) {
+  // buckets for each replica: copies of columns live until they have arrived
+  constexpr size_t kOnTheirWay = 8;
+  const auto start = std::chrono::steady_clock::now();
+  SentWeights sent;
+  std::vector<std::vector<WeightBucket>> buckets;  // of each rank of a replica
+  size_t most = 0;
+  for (const std::vector<WeightSlice>& held : held_) {
+    buckets.push_back(make_weight_buckets(decoder, held, version, bucket_bytes, sender));
+    most = std::max(most, buckets.back().size());
+    sent.receipts.push_back({.receiver = static_cast<int64_t>(sent.receipts.size()),
+                             .sender = sender,
+                             .buckets = static_cast<int64_t>(buckets.back().size())});
+  }
+  std::deque<std::pair<std::string, Future<Empty>>> transfers;
+  const auto settle = [&](size_t left) {
+    for (; transfers.size() > left; transfers.pop_front()) {
+      try {
+        transfers.front().second.get();
+      } catch (const Error& error) {
+        throw error.with("generator", transfers.front().first).with("weight_version", version);
+      }
+    }
+  };
+  for (size_t i = 0; i < most; ++i)  // the next is sealed while this one travels
+    for (size_t rank = 0; rank < buckets.size(); ++rank) {
+      if (i >= buckets[rank].size()) continue;
+      WeightBucket bucket = std::move(buckets[rank][i]);
+      sent.receipts[rank].checksum = seal(bucket, sent.receipts[rank].checksum);
+      for (const WeightPart& part : bucket.parts)
+        sent.bytes += part.values.nbytes();
+      settle((kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));
+      for (size_t peer = rank; peer < options_.peers.size(); peer += buckets.size())
+        transfers.emplace_back(options_.peers[peer],
+                               agent_.call(options_.peers[peer], kWeightsBucket, bucket,
+                                           {.timeout = options_.timeout}));
+    }
+  settle(0);
+  sent.seconds = seconds_since(start);
+  return sent;
+}
+
+PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeights>& sent,
+                                    bool abort) {
+  PendingPush pending{.version = version};
+  CommitWeights commit{.version = version, .receipts = {}, .abort = abort};
+  for (const SentWeights& one : sent) {
+    commit.receipts.insert(commit.receipts.end(), one.receipts.begin(), one.receipts.end());
+    pending.seconds = std::max(pending.seconds, one.seconds);
+    pending.bytes += one.bytes;
+  }
+  pending.checksum = weights_checksum(commit.receipts);
+  for (int64_t replica = 0; replica < num_replicas(); ++replica)
+    pending.replies.push_back(agent_.call(leader(replica), kWeightsCommit, commit,
+                                          {.timeout = options_.generation_timeout}));
+  return pending;
+}
+
+PendingPush GeneratorClient::push(const models::Decoder& decoder, uint64_t version,
+                                  int64_t bucket_bytes, bool abort) {
+  return commit(version, {send_weights(decoder, version, bucket_bytes)}, abort);
+}
+
+void GeneratorClient::wait_pushed(PendingPush pending) {
+  for (size_t i = 0; i < pending.replies.size(); ++i) {
+    const std::string& peer = leader(static_cast<int64_t>(i));
+    try {
+      const CommitReply reply = pending.replies[i].get();
+      if (reply.version != pending.version || reply.checksum != pending.checksum)
+        throw Error(ErrorCode::kMismatch, "the generator took over other weights than were sent")
+            .with("version", reply.version)
+            .with("sent_version", pending.version);
+    } catch (const Error& error) {
+      throw error.with("generator", peer).with("weight_version", pending.version);
+    }
+  }
+}
+
+std::vector<SentWeights> gather_sent(parallel::Group& group, const SentWeights& mine) {
+  if (group.size() == 1) return {mine};
+  const auto receivers = static_cast<int64_t>(mine.receipts.size());
+  at::Tensor numbers = at::empty({receivers + 1, 2}, at::kLong);
+  auto* number = numbers.mutable_data_ptr<int64_t>();
+  for (const WeightReceipt& receipt : mine.receipts) {
+    *number++ = receipt.buckets;
+    *number++ = static_cast<int64_t>(receipt.checksum);
+  }
+  *number++ = static_cast<int64_t>(mine.bytes);
+  *number++ = static_cast<int64_t>(mine.seconds * 1e9);
+  const at::Tensor all = group.all_gather(numbers).contiguous();
+  const auto* next = all.const_data_ptr<int64_t>();
+  std::vector<SentWeights> sent(static_cast<size_t>(group.size()));
+  for (size_t sender = 0; sender < sent.size(); ++sender) {
+    for (int64_t receiver = 0; receiver < receivers; ++receiver, next += 2)
+      sent[sender].receipts.push_back({.receiver = receiver,
+                                       .sender = static_cast<int64_t>(sender),
+                                       .buckets = next[0],
+                                       .checksum = static_cast<uint64_t>(next[1])});
+    sent[sender].bytes = static_cast<uint64_t>(*next++);
+    sent[sender].seconds = static_cast<double>(*next++) * 1e-9;
+  }
+  return sent;
+}
+
+std::vector<Samples> share_samples(parallel::Group& group, std::vector<Samples> received) {
+  if (group.size() == 1) return received;
+  const std::string bytes =
+      group.broadcast(group.rank() == 0 ? rpc::to_bytes(received) : std::string(), 0);
+  return group.rank() == 0 ? std::move(received) : rpc::from_bytes<std::vector<Samples>>(bytes);
+}
+
+}  // namespace retort::roles

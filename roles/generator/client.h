@@ -1,0 +1,104 @@
+// The trainer's side of a generator: samples that are drawn while it computes, and weights pushed
+// to every replica.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/decoder.h"
+#include "models/text/tokenizer.h"
+#include "parallel/group.h"
+#include "roles/generator/methods.h"
+#include "rpc/agent.h"
+
+namespace retort::roles {
+
+// A request on its way; take it back with GeneratorClient::receive.
+struct PendingSamples {
+  GenerateRequest request;
+  std::string generator;
+  Future<Empty> accepted;
+  Future<Samples> reply;
+};
+
+// What one rank of the trainer has sent; it has arrived.
+struct SentWeights {
+  std::vector<WeightReceipt> receipts;  // of each rank of a replica; the same for every replica
+  double seconds = 0;
+  uint64_t bytes = 0;  // to each replica
+};
+
+// Weights that have arrived everywhere but may not be in use yet.
+struct PendingPush {
+  uint64_t version = 0, checksum = 0;
+  std::vector<Future<CommitReply>> replies;  // of each replica
+  double seconds = 0;                             // of the transfer, of the slowest sender
+  uint64_t bytes = 0;                             // to each replica
+};
+
+// All replicas of one generator role. A replica of several ranks is spoken to through its first;
+// weights go to each of its ranks. Threads: compute. Collectives: none. In a trainer of many ranks
+// the leader of each dp rank asks for samples; the ranks of the first dp rank send the slices of
+// the weights that they count, and one of them commits.
+class GeneratorClient {
+ public:
+  struct Options {
+    std::string role;  // "generator"
+    // every rank of the role in order, already connected
+    std::vector<std::string> peers;
+    int64_t tp = 1;                              // that many consecutive peers are one replica
+    std::chrono::milliseconds timeout{120'000};  // of every call but the one that waits for samples
+    std::chrono::milliseconds generation_timeout{600'000};
+  };
+  // Handshake with every peer: tokenizer and parameters (names, shapes, dtypes of the whole model)
+  // must be the student's (kMismatch).
+  GeneratorClient(rpc::Agent& agent, Options options, const models::Tokenizer& tokenizer,
+                  const models::Decoder& student);
+
+  // Sends a request to replica (request_id mod replicas); returns at once.
+  PendingSamples send(GenerateRequest request);
+  // Waits until the request stands in the generator's queue: from then on a push cannot overtake
+  // it.
+  void wait_accepted(PendingSamples& pending);
+  // Waits, checks that the answer belongs to the request and has the shapes it promises (kMismatch,
+  // kCorrupt). Errors name the generator and the step; kCancelled when a push with `abort` ended
+  // the request.
+  Samples receive(PendingSamples pending, double* waited = nullptr);
+
+  // Sends what `decoder` counts of each parameter to every rank of every replica that holds some of
+  // it, and nothing else, and returns when it has arrived; the caller may change it then. `sender`:
+  // this rank's position among those that send. No commit may be waiting.
+  SentWeights send_weights(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
+                           int64_t sender = 0);
+  // Has every replica take over what all senders sent. `abort`: samples in work are given up
+  // instead of finished.
+  PendingPush commit(uint64_t version, const std::vector<SentWeights>& sent, bool abort);
+  // Both, for a trainer that has one sender.
+  PendingPush push(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
+                   bool abort);
+  // Waits until the weights are in use everywhere; kMismatch when a replica reports another version
+  // or checksum.
+  void wait_pushed(PendingPush pending);
+
+  int64_t num_replicas() const { return static_cast<int64_t>(options_.peers.size()) / options_.tp; }
+
+ private:
+  const std::string& leader(int64_t replica) const {
+    return options_.peers.at(static_cast<size_t>(replica * options_.tp));
+  }
+
+  rpc::Agent& agent_;
+  Options options_;
+  int64_t vocab_rows_ = 0;
+  std::vector<std::vector<WeightSlice>> held_;  // by each rank of a replica
+};
+
+// What the ranks of `group` sent, in their order: one all-gather; every rank calls with its own.
+std::vector<SentWeights> gather_sent(parallel::Group& group, const SentWeights& mine);
+// What the first rank of `group` received, on every rank: two broadcasts; every rank calls, the
+// others' `received` is not looked at.
+std::vector<Samples> share_samples(parallel::Group& group, std::vector<Samples> received);
+
+}  // namespace retort::roles

@@ -1,0 +1,181 @@
+// The typed remote methods of a generator: samples from prompts, and weights that replace its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "roles/teacher/methods.h"
+#include "rpc/method.h"
+
+namespace retort::roles {
+
+// How completions are drawn; the meaning of each field is models::SamplingOptions'.
+struct DrawOptions {
+  int64_t max_new_tokens = 256;
+  double temperature = 1.0, top_p = 1.0, min_p = 0.0, repetition_penalty = 1.0;
+  int64_t top_k = 0, num_ids = 0;
+  uint64_t seed = 0;
+  std::vector<int64_t> eos_token_ids;
+  std::vector<std::string> stop;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(max_new_tokens, temperature, top_p, min_p, repetition_penalty, top_k, num_ids, seed,
+            eos_token_ids, stop);
+  }
+};
+
+// P prompts, G completions of each: S = P * G.
+struct GenerateRequest {
+  uint64_t request_id = 0;  // unique among the caller's
+  int64_t step = 0;
+  // the weights to draw with; a request for coming ones waits for them
+  uint64_t weight_version = 0;
+  at::Tensor prompt_ids;  // [N] int32
+  at::Tensor cu_seqlens;  // [P+1] int32
+  int64_t num_generations = 1;
+  at::Tensor sample_ids;  // [S] int64, the noise of each completion
+  DrawOptions draw;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id, step, weight_version, prompt_ids, cu_seqlens, num_generations, sample_ids,
+            draw);
+  }
+};
+
+// Completions prompt by prompt, G of each. T tokens in all. Bytes: 12 a token, 9 a completion, 4
+// more for the last offset.
+struct Samples {
+  uint64_t request_id = 0;
+  std::string generator;        // "generator/0"
+  uint64_t weight_version = 0;  // every token of every completion was drawn with these weights
+  std::string sequence_hash;    // of the request's prompts (sequence_hash in payload.h)
+  at::Tensor token_ids;         // [T] int32
+  at::Tensor cu_seqlens;        // [S+1] int32
+  at::Tensor logps;             // [T] float32, under the model: temperature 1, whole vocabulary
+  at::Tensor sampling_logps;    // [T] float32, under the distribution that was drawn from
+  at::Tensor finish_reasons;    // [S] uint8: models::FinishReason
+  double seconds = 0;           // between the request's start and its end
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id, generator, weight_version, sequence_hash, token_ids, cu_seqlens, logps,
+            sampling_logps, finish_reasons, seconds);
+  }
+};
+
+struct CollectRequest {
+  uint64_t request_id = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id);
+  }
+};
+
+// The part of a whole parameter that a rank holds: in each dimension d the indices [begin[d],
+// begin[d] + size[d]).
+struct WeightSlice {
+  std::string name;
+  std::vector<int64_t> shape;  // of the whole parameter
+  std::vector<int64_t> begin, size;
+
+  bool operator==(const WeightSlice&) const = default;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(name, shape, begin, size);
+  }
+};
+
+struct GeneratorInfo {
+  std::string name;
+  uint64_t weight_version = 0;
+  int64_t vocab_rows = 0, max_position_embeddings = 0;
+  std::string vocabulary_fingerprint;  // of the whole tokenizer
+  // parameters_hash: of the whole model, whatever part of it this rank holds
+  std::string parameters;
+  std::string dtype;
+  int64_t tp = 1, tp_rank = 0;      // ranks of the replica, and which of them this is
+  std::vector<WeightSlice> slices;  // that this rank holds
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(name, weight_version, vocab_rows, max_position_embeddings, vocabulary_fingerprint,
+            parameters, dtype, tp, tp_rank, slices);
+  }
+};
+
+// Elements of one parameter: in each dimension d the whole's indices [begin[d], begin[d] +
+// values.size(d)).
+struct WeightPart {
+  std::string name;
+  std::vector<int64_t> begin;
+  at::Tensor values;
+  uint64_t checksum = 0;  // checksum64 over the values' bytes, begin and name
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(name, begin, values, checksum);
+  }
+};
+// From one trainer rank to one generator rank.
+struct WeightBucket {
+  uint64_t version = 0;
+  int64_t sender = 0;  // position among the trainer ranks that send
+  int64_t index = 0;   // the sender's buckets of a version for this receiver are numbered from 0
+  std::vector<WeightPart> parts;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(version, sender, index, parts);
+  }
+};
+// What a sender has sent to rank `receiver` of a replica.
+struct WeightReceipt {
+  int64_t receiver = 0, sender = 0;
+  int64_t buckets = 0;
+  uint64_t checksum = 0;  // over the parts' checksums in order
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(receiver, sender, buckets, checksum);
+  }
+};
+// To the first rank of a replica.
+struct CommitWeights {
+  uint64_t version = 0;
+  std::vector<WeightReceipt> receipts;  // of every rank of the replica, by every sender
+  bool abort = false;                   // give up samples in work instead of finishing them
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(version, receipts, abort);
+  }
+};
+struct CommitReply {
+  uint64_t version = 0;  // now in use
+  // as the replica's ranks computed it from what arrived: weights_checksum of the commit's receipts
+  uint64_t checksum = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(version, checksum);
+  }
+};
+
+inline constexpr rpc::Method<Empty, GeneratorInfo> kGeneratorInfo{"generator.info", true};
+// Takes a request into the queue; the reply says that it stands there.
+inline constexpr rpc::Method<GenerateRequest, Empty> kGenerateSubmit{"generator.submit"};
+// The samples of a request of the same caller, once: the reply comes when they are drawn.
+// kCancelled when weights were committed with `abort` meanwhile, kMismatch when its weights had
+// been replaced already.
+inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generator.collect"};
+// Target log-probabilities of given tokens under the weights in use: ForwardRequest with
+// PayloadKind::kTargetLogProbs.
+inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};
+inline constexpr rpc::Method<WeightBucket, Empty> kWeightsBucket{"weights.bucket"};
+// The reply comes when the weights are in use.
+inline constexpr rpc::Method<CommitWeights, CommitReply> kWeightsCommit{"weights.commit"};
+
+}  // namespace retort::roles

@@ -1,0 +1,216 @@
+#include "roles/generator/replica_engine.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "models/generation/score.h"
+#include "rpc/archive.h"
+
+namespace retort::roles {
+namespace {
+
+std::vector<int32_t> to_vector(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kInt).contiguous();
+  return {flat.const_data_ptr<int32_t>(), flat.const_data_ptr<int32_t>() + flat.numel()};
+}
+
+at::Tensor bytes_tensor(int64_t size) { return at::empty({size}, at::kByte); }
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Tensor& cu_seqlens,
+                                             const char* method) {
+  const auto vector_of_int = [](const at::Tensor& t) {
+    return t.defined() && t.dim() == 1 && t.scalar_type() == at::kInt;
+  };
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(method) + ": " + what);
+  };
+  if (!vector_of_int(ids) || !vector_of_int(cu_seqlens) || cu_seqlens.numel() < 1)
+    refuse("ids and cu_seqlens must be vectors of int32");
+  const std::vector<int32_t> flat = to_vector(ids), ends = to_vector(cu_seqlens);
+  if (ends.front() != 0 || ends.back() != static_cast<int32_t>(flat.size()) ||
+      !std::is_sorted(ends.begin(), ends.end()))
+    refuse("cu_seqlens must rise from 0 to the number of ids");
+  std::vector<std::vector<int32_t>> rows;
+  for (size_t i = 0; i + 1 < ends.size(); ++i)
+    rows.emplace_back(flat.begin() + ends[i], flat.begin() + ends[i + 1]);
+  return rows;
+}
+
+ReplicaEngine::ReplicaEngine(models::Decoder decoder, const models::Tokenizer& tokenizer,
+                             models::EngineOptions options)
+    : decoder_(std::move(decoder)),
+      engine_(decoder_, options,
+              [&tokenizer](std::span<const int32_t> ids) {
+                return tokenizer.decode(ids, /*skip_special_tokens=*/true);
+              }),
+      staging_(decoder_) {
+  decoder_.set_requires_grad(false);
+}
+
+// {call, number, size of what follows} and, if there is any, that.
+void ReplicaEngine::announce(Call call, uint64_t number, const std::string& bytes) {
+  if (num_ranks() == 1) return;
+  RETORT_CHECK(leads()) << "a rank that follows decides";
+  parallel::Group& tp = *decoder_.placement().tp;
+  at::Tensor header = at::tensor({static_cast<int64_t>(call), static_cast<int64_t>(number),
+                                  static_cast<int64_t>(bytes.size())},
+                                 at::kLong);
+  tp.broadcast(header, 0);
+  if (bytes.empty()) return;
+  at::Tensor body = bytes_tensor(static_cast<int64_t>(bytes.size()));
+  std::copy(bytes.begin(), bytes.end(), static_cast<char*>(body.mutable_data_ptr()));
+  tp.broadcast(body, 0);
+}
+
+bool ReplicaEngine::follow() {
+  RETORT_CHECK(!leads()) << "the first rank has nobody to follow";
+  parallel::Group& tp = *decoder_.placement().tp;
+  at::Tensor header = at::empty({3}, at::kLong);
+  tp.broadcast(header, 0);
+  const auto* number = header.const_data_ptr<int64_t>();
+  const auto call = static_cast<Call>(number[0]);
+  std::string bytes;
+  if (number[2] > 0) {
+    at::Tensor body = bytes_tensor(number[2]);
+    tp.broadcast(body, 0);
+    bytes.assign(static_cast<const char*>(body.const_data_ptr()), static_cast<size_t>(number[2]));
+  }
+  if (call == Call::kStop) return false;
+  try {
+    run(call, static_cast<uint64_t>(number[1]), bytes);
+  } catch (const Error& error) {
+    const bool of_the_request =
+        call == Call::kSubmit || call == Call::kScore || call == Call::kCheck;
+    if (!of_the_request || error.code() == ErrorCode::kCollective ||
+        error.code() == ErrorCode::kTimeout)
+      throw;
+  }
+  return true;
+}
+
+void ReplicaEngine::run(Call call, uint64_t number, const std::string& bytes) {
+  switch (call) {
+    case Call::kIdle:
+    case Call::kStop: break;
+    case Call::kSubmit: submit_here(rpc::from_bytes<GenerateRequest>(bytes)); break;
+    case Call::kStep: engine_.step(); break;
+    case Call::kTake: engine_.take(number); break;
+    case Call::kGiveUp:
+      engine_.cancel(number);
+      engine_.take(number);
+      break;
+    case Call::kScore: score_here(rpc::from_bytes<ForwardRequest>(bytes)); break;
+    case Call::kCheck: check_here(rpc::from_bytes<CommitWeights>(bytes)); break;
+    case Call::kApply: apply_here(); break;
+  }
+}
+
+uint64_t ReplicaEngine::submit(const GenerateRequest& request) {
+  if (num_ranks() > 1) announce(Call::kSubmit, 0, rpc::to_bytes(request));
+  return submit_here(request);
+}
+
+uint64_t ReplicaEngine::submit_here(const GenerateRequest& asked) {
+  const DrawOptions& draw = asked.draw;
+  models::GenerationRequest request;
+  request.prompts = split_rows(asked.prompt_ids, asked.cu_seqlens, "generator.submit");
+  request.num_generations = asked.num_generations;
+  const at::Tensor ids = asked.sample_ids.contiguous();
+  for (int64_t i = 0; i < ids.numel(); ++i)
+    request.sample_ids.push_back(static_cast<uint64_t>(ids.const_data_ptr<int64_t>()[i]));
+  request.sampling = {.temperature = draw.temperature,
+                      .top_p = draw.top_p,
+                      .top_k = draw.top_k,
+                      .min_p = draw.min_p,
+                      .repetition_penalty = draw.repetition_penalty,
+                      .num_ids = draw.num_ids,
+                      .seed = draw.seed};
+  request.max_new_tokens = draw.max_new_tokens;
+  request.eos_token_ids = draw.eos_token_ids;
+  request.stop = draw.stop;
+  return engine_.submit(std::move(request));
+}
+
+void ReplicaEngine::step() {
+  announce(Call::kStep);
+  engine_.step();
+}
+
+std::vector<models::Completion> ReplicaEngine::take(uint64_t id) {
+  announce(Call::kTake, id);
+  return engine_.take(id);
+}
+
+void ReplicaEngine::give_up(uint64_t id) {
+  announce(Call::kGiveUp, id);
+  run(Call::kGiveUp, id, {});
+}
+
+std::vector<std::vector<float>> ReplicaEngine::score(const ForwardRequest& request) {
+  if (num_ranks() > 1) announce(Call::kScore, 0, rpc::to_bytes(request));
+  return score_here(request);
+}
+
+std::vector<std::vector<float>> ReplicaEngine::score_here(const ForwardRequest& request) const {
+  const auto rows = split_rows(request.input_ids, request.cu_seqlens, "generator.score");
+  return models::score(decoder_,
+                       {.sequences = rows, .prompt_lengths = std::vector<int64_t>(rows.size(), 1)});
+}
+
+uint64_t ReplicaEngine::check(const CommitWeights& commit) {
+  if (num_ranks() > 1) announce(Call::kCheck, 0, rpc::to_bytes(commit));
+  return check_here(commit);
+}
+
+uint64_t ReplicaEngine::check_here(const CommitWeights& commit) {
+  uint64_t mine = 0;
+  std::optional<Error> failure;
+  try {
+    mine = staging_.check(commit);
+  } catch (const Error& error) {
+    if (num_ranks() == 1) throw;
+    failure = error;
+  }
+  std::vector<uint64_t> all{mine};
+  if (num_ranks() > 1) {
+    parallel::Group& tp = *decoder_.placement().tp;
+    parallel::agree_or_throw(tp, failure ? &*failure : nullptr);
+    const at::Tensor gathered =
+        tp.all_gather(at::tensor({static_cast<int64_t>(mine)}, at::kLong)).contiguous();
+    all.assign(gathered.const_data_ptr<int64_t>(),
+               gathered.const_data_ptr<int64_t>() + gathered.numel());
+  }
+  checked_ = commit.version;
+  return weights_checksum(all);
+}
+
+void ReplicaEngine::apply() {
+  announce(Call::kApply);
+  apply_here();
+}
+
+void ReplicaEngine::apply_here() {
+  RETORT_CHECK(checked_ > 0) << "weights that were not checked";
+  staging_.apply();
+  engine_.weights_changed();
+  version_ = checked_;
+  checked_ = 0;
+}
+
+void ReplicaEngine::idle() { announce(Call::kIdle); }
+void ReplicaEngine::stop() { announce(Call::kStop); }
+
+void ReplicaEngine::stage(WeightBucket bucket) {
+  if (checked_ > 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "weights.bucket: weights of version " + std::to_string(checked_) +
+                    " are committed and wait for samples in work; wait until they are in use");
+  staging_.add(std::move(bucket), version_);
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,293 @@
+#include "roles/generator/weight_staging.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <span>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "models/checkpoint.h"
+
+namespace retort::roles {
+namespace {
+
+// A box of a parameter's elements, in the whole's indices.
+struct Box {
+  std::vector<int64_t> begin, size;
+
+  int64_t numel() const {
+    int64_t count = 1;
+    for (const int64_t extent : size)
+      count *= extent;
+    return count;
+  }
+};
+
+Box intersection(const std::vector<int64_t>& begin, const std::vector<int64_t>& size,
+                 const Box& other) {
+  Box box;
+  for (size_t d = 0; d < begin.size(); ++d) {
+    const int64_t first = std::max(begin[d], other.begin[d]);
+    const int64_t end = std::min(begin[d] + size[d], other.begin[d] + other.size[d]);
+    box.begin.push_back(first);
+    box.size.push_back(std::max<int64_t>(0, end - first));
+  }
+  return box;
+}
+
+// The part of a tensor that starts at `origin` of the whole.
+at::Tensor view_of(at::Tensor values, const std::vector<int64_t>& origin, const Box& box) {
+  for (size_t d = 0; d < origin.size(); ++d)
+    values = values.narrow(static_cast<int64_t>(d), box.begin[d] - origin[d], box.size[d]);
+  return values;
+}
+
+WeightSlice slice_of(const parallel::NamedParameter& parameter) {
+  const std::vector<int64_t> size = parameter.value.sizes().vec();
+  WeightSlice slice{.name = parameter.name,
+                    .shape = size,
+                    .begin = std::vector<int64_t>(size.size(), 0),
+                    .size = size};
+  if (!parameter.shard.shape.empty()) {
+    slice.shape = parameter.shard.shape;
+    slice.begin.at(static_cast<size_t>(parameter.shard.dim)) = parameter.shard.begin;
+  }
+  return slice;
+}
+
+Box box_of(const WeightPart& part) { return {part.begin, part.values.sizes().vec()}; }
+
+uint64_t checksum_of(const at::Tensor& values, const WeightPart& part) {
+  const at::Tensor flat = values.contiguous();
+  uint64_t place = 0;  // 0 for what starts at 0, whatever its dimensions
+  for (const int64_t begin : part.begin)
+    place = place * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(begin);
+  const uint64_t checksum = checksum64(
+      {static_cast<const std::byte*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())},
+      place);
+  return checksum64(std::as_bytes(std::span(part.name)), checksum);
+}
+
+uint64_t combined(uint64_t running, uint64_t checksum) {
+  return checksum64(std::as_bytes(std::span(&checksum, 1)), running);
+}
+
+}  // namespace
+
+std::vector<WeightSlice> weight_slices(const models::Decoder& decoder) {
+  std::vector<WeightSlice> slices;
+  for (const parallel::NamedParameter& parameter : decoder.parameters())
+    slices.push_back(slice_of(parameter));
+  return slices;
+}
+
+std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
+                                              const std::vector<WeightSlice>& held,
+                                              uint64_t version, int64_t bucket_bytes,
+                                              int64_t sender) {
+  std::map<std::string, const WeightSlice*> wanted;
+  for (const WeightSlice& slice : held)
+    wanted[slice.name] = &slice;
+  std::vector<WeightBucket> buckets;
+  int64_t room = 0;
+  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
+    const auto found = wanted.find(parameter.name);
+    if (!parameter.shard.counted || found == wanted.end()) continue;
+    const WeightSlice own = slice_of(parameter);
+    if (own.shape != found->second->shape || found->second->begin.size() != own.shape.size() ||
+        found->second->size.size() != own.shape.size())
+      throw Error(ErrorCode::kMismatch,
+                  "the generator's parameter has another shape than the student's")
+          .with("parameter", parameter.name);
+    const Box box = intersection(own.begin, own.size, {found->second->begin, found->second->size});
+    if (box.numel() == 0) continue;
+    const at::Tensor values = view_of(parameter.value.detach(), own.begin, box);
+    const int64_t rows = box.size[0], row_bytes = static_cast<int64_t>(values.nbytes()) / rows;
+    for (int64_t begin = 0; begin < rows;) {
+      if (room < row_bytes) {
+        buckets.push_back({.version = version,
+                           .sender = sender,
+                           .index = static_cast<int64_t>(buckets.size()),
+                           .parts = {}});
+        room = std::max(bucket_bytes, row_bytes);
+      }
+      const int64_t count = std::min(rows - begin, room / row_bytes);
+      std::vector<int64_t> at = box.begin;
+      at[0] += begin;
+      buckets.back().parts.push_back({.name = parameter.name,
+                                      .begin = std::move(at),
+                                      .values = values.narrow(0, begin, count)});
+      room -= count * row_bytes;
+      begin += count;
+    }
+  }
+  return buckets;
+}
+
+uint64_t seal(WeightBucket& bucket, uint64_t running) {
+  for (WeightPart& part : bucket.parts) {
+    part.values = part.values.contiguous().cpu();
+    part.checksum = checksum_of(part.values, part);
+    running = combined(running, part.checksum);
+  }
+  return running;
+}
+
+uint64_t weights_checksum(const std::vector<uint64_t>& of_ranks) {
+  uint64_t running = 0;
+  for (const uint64_t checksum : of_ranks)
+    running = combined(running, checksum);
+  return running;
+}
+
+uint64_t weights_checksum(const std::vector<WeightReceipt>& receipts) {
+  std::map<int64_t, uint64_t> of_ranks;
+  for (const WeightReceipt& receipt : receipts) {
+    uint64_t& running = of_ranks[receipt.receiver];
+    running = combined(running, receipt.checksum);
+  }
+  std::vector<uint64_t> in_order;
+  for (const auto& [rank, checksum] : of_ranks)
+    in_order.push_back(checksum);
+  return weights_checksum(in_order);
+}
+
+std::string parameters_hash(const models::Decoder& decoder) {
+  Sha256 hash;
+  hash.update(models::describe_function(decoder.config()) + "\n" +
+              models::dtype_name(decoder.dtype()) + "\n");
+  return hash.hex_digest().substr(0, 16);
+}
+
+WeightStaging::WeightStaging(models::Decoder& decoder) : decoder_(decoder) {
+  for (const parallel::NamedParameter& parameter : decoder_.parameters())
+    parameters_[parameter.name] = {parameter.value.detach(), slice_of(parameter)};
+}
+
+void WeightStaging::add(WeightBucket bucket, uint64_t in_use) {
+  if (bucket.version <= in_use)
+    throw Error(ErrorCode::kMismatch, "weights of version " + std::to_string(bucket.version) +
+                                          " came, but version " + std::to_string(in_use) +
+                                          " is in use already");
+  if (bucket.version != version_) buckets_.clear();
+  version_ = bucket.version;
+  for (const WeightPart& part : bucket.parts) {
+    const auto refuse = [&](const std::string& what) {
+      throw Error(ErrorCode::kCorrupt, "pushed weights: " + what)
+          .with("parameter", part.name)
+          .with("version", bucket.version);
+    };
+    const auto found = parameters_.find(part.name);
+    if (found == parameters_.end())
+      refuse("this model has no such parameter; trainer and generator must have one shape");
+    const Own& own = found->second;
+    if (!part.values.defined() || part.values.scalar_type() != own.value.scalar_type() ||
+        part.values.dim() != own.value.dim() || part.begin.size() != own.slice.begin.size())
+      refuse("shape or dtype differ from the generator's");
+    for (size_t d = 0; d < part.begin.size(); ++d) {
+      const int64_t first = part.begin[d] - own.slice.begin[d];
+      if (first < 0 || first > own.slice.size[d] ||
+          part.values.size(static_cast<int64_t>(d)) > own.slice.size[d] - first)
+        refuse(
+            "shape or dtype differ from the generator's, or elements lie outside what this rank "
+            "holds");
+    }
+    if (checksum_of(part.values, part) != part.checksum)
+      refuse("the checksum differs: the values were damaged on their way");
+  }
+  const std::pair<int64_t, int64_t> key{bucket.sender, bucket.index};
+  if (!buckets_.emplace(key, std::move(bucket)).second)
+    throw Error(ErrorCode::kCorrupt,
+                "bucket " + std::to_string(key.second) + " of pushed weights came twice")
+        .with("sender", key.first);
+}
+
+uint64_t WeightStaging::check(const CommitWeights& commit) const {
+  const int64_t rank = decoder_.placement().tp_rank();
+  // of each sender: buckets, running checksum
+  std::map<int64_t, std::pair<int64_t, uint64_t>> arrived;
+  for (const auto& [key, bucket] : buckets_) {
+    auto& [count, running] = arrived[key.first];
+    ++count;
+    for (const WeightPart& part : bucket.parts)
+      running = combined(running, part.checksum);
+  }
+  const auto early = [&](const WeightReceipt& receipt, int64_t there) {
+    throw Error(ErrorCode::kCorrupt, "a commit of pushed weights before all of them are there")
+        .with("version", commit.version)
+        .with("staged_version", version_)
+        .with("sender", receipt.sender)
+        .with("buckets", receipt.buckets)
+        .with("staged_buckets", there);
+  };
+  uint64_t all = 0;
+  std::vector<const WeightReceipt*> mine;
+  for (const WeightReceipt& receipt : commit.receipts) {
+    if (receipt.receiver != rank) continue;
+    mine.push_back(&receipt);
+    const auto [there, running] = arrived[receipt.sender];
+    if (commit.version != version_ || there != receipt.buckets) early(receipt, there);
+    all = combined(all, running);
+    arrived.erase(receipt.sender);
+  }
+  if (mine.empty()) early({}, static_cast<int64_t>(buckets_.size()));
+  if (!arrived.empty())
+    throw Error(ErrorCode::kCorrupt,
+                "pushed weights came from a sender that the commit does not name")
+        .with("sender", arrived.begin()->first);
+  check_complete();
+  uint64_t stated = 0;
+  for (const WeightReceipt* receipt : mine)
+    stated = combined(stated, receipt->checksum);
+  if (all != stated)
+    throw Error(ErrorCode::kCorrupt,
+                "the checksum of the pushed weights differs from the sender's");
+  return all;
+}
+
+// Every element of every parameter once.
+void WeightStaging::check_complete() const {
+  std::map<std::string, std::vector<Box>> boxes;
+  for (const auto& [key, bucket] : buckets_)
+    for (const WeightPart& part : bucket.parts)
+      boxes[part.name].push_back(box_of(part));
+  for (const auto& [name, own] : parameters_) {
+    const std::vector<Box>& parts = boxes[name];
+    int64_t count = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      count += parts[i].numel();
+      for (size_t j = 0; j < i; ++j)
+        if (intersection(parts[i].begin, parts[i].size, parts[j]).numel() > 0)
+          throw Error(ErrorCode::kCorrupt, "elements of pushed weights came twice")
+              .with("parameter", name);
+    }
+    if (count != own.value.numel())
+      throw Error(ErrorCode::kCorrupt,
+                  "pushed weights are incomplete: " + std::to_string(own.value.numel() - count) +
+                      " of " + std::to_string(own.value.numel()) + " elements are missing")
+          .with("parameter", name);
+  }
+}
+
+void WeightStaging::apply() {
+  const c10::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> in_use;
+  for (const parallel::NamedParameter& parameter : decoder_.parameters())
+    in_use[parameter.name] = parameter.value;
+  for (auto& [key, bucket] : buckets_)
+    for (WeightPart& part : bucket.parts) {
+      at::Tensor& own = in_use.at(part.name);
+      if (part.values.sizes() == own.sizes() && part.values.is_contiguous())
+        own.set_data(part.values);  // what arrived takes the place of what was there
+      else
+        view_of(own, parameters_.at(part.name).slice.begin, box_of(part)).copy_(part.values);
+      part.values.reset();
+    }
+  buckets_.clear();
+  for (auto& [name, own] : in_use)
+    parameters_.at(name).value = own.detach();
+}
+
+}  // namespace retort::roles

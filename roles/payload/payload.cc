@@ -1,0 +1,208 @@
+#include "roles/payload/payload.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "roles/payload/parts.h"
+#include "roles/payload/sharded.h"
+#include "roles/payload/top_k.h"
+
+namespace retort::roles {
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+void hash_tensor(Sha256& hash, const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kCPU, at::kLong).contiguous();
+  const int64_t count = flat.numel();
+  hash.update(std::string_view(reinterpret_cast<const char*>(&count), sizeof count));
+  hash.update(std::string_view(static_cast<const char*>(flat.const_data_ptr()),
+                               static_cast<size_t>(flat.nbytes())));
+}
+
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::ostringstream text;
+  text << tensor.scalar_type() << tensor.sizes();
+  return text.str();
+}
+
+void require(const at::Tensor& tensor, std::vector<int64_t> shape,
+             std::initializer_list<at::ScalarType> types, std::string_view name,
+             const Payload& payload) {
+  bool good = tensor.defined() && tensor.sizes() == at::IntArrayRef(shape);
+  if (good) good = std::find(types.begin(), types.end(), tensor.scalar_type()) != types.end();
+  if (good) return;
+  std::ostringstream expected;
+  expected << at::IntArrayRef(shape);
+  throw Error(ErrorCode::kCorrupt, "payload tensor '" + std::string(name) + "' is " +
+                                       describe(tensor) + ", expected shape " + expected.str() +
+                                       "; the answer cannot be used")
+      .with("teacher", payload.label.teacher)
+      .with("request", payload.label.request_id);
+}
+
+}  // namespace
+
+void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab) {
+  RETORT_CHECK(targets.defined() && targets.numel() == rows) << "a target for each row";
+  if (rows > 0 && (targets.min().item<int64_t>() < 0 || targets.max().item<int64_t>() >= vocab))
+    throw Error(ErrorCode::kInvalidArgument,
+                "a target lies outside the vocabulary of " + std::to_string(vocab));
+}
+
+Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
+                     const PayloadSpec& spec, const at::Tensor& targets,
+                     const parallel::VocabShard& shard) {
+  c10::NoGradGuard no_grad;
+  Payload payload;
+  payload.label.spec = spec;
+  payload.label.num_rows = hidden_rows.size(0);
+  if (spec.kind == PayloadKind::kHiddenStates) {
+    payload.hidden = hidden_rows.to(at::kCPU).contiguous();
+    return payload;
+  }
+  if (!shard.whole()) return make_sharded_payload(hidden_rows, weight, spec, targets, shard);
+  const int64_t rows = hidden_rows.size(0), vocab_rows = weight.size(0),
+                vocab = payload_vocab(spec, vocab_rows);
+  const int64_t k = std::min(spec.top_k, vocab);
+  const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
+  const auto floats = at::TensorOptions().dtype(at::kFloat);  // on the host
+  if (spec.kind == PayloadKind::kTopK) {
+    payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
+    payload.logps = at::empty({rows, k}, floats.dtype(wire));
+    payload.log_tail = at::empty({rows}, floats);
+  } else {
+    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, vocab}, floats)
+                                                    : at::empty({rows}, floats);
+  }
+  at::Tensor target_ids;
+  if (spec.kind == PayloadKind::kTargetLogProbs) {
+    check_targets(targets, rows, vocab);
+    target_ids = targets.to(hidden_rows.device());
+  }
+  const at::Tensor head = weight.to(at::kFloat).t();
+  const int64_t chunk = rows_per_chunk(vocab_rows);
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    at::Tensor logits = at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head);
+    if (spec.temperature != 1.0) logits.div_(spec.temperature);
+    if (vocab < vocab_rows) {
+      const at::Tensor masked = at::logsumexp(logits.narrow(1, vocab, vocab_rows - vocab), 1);
+      payload.masked_mass_sum += at::exp(masked - at::logsumexp(logits, 1)).sum().item<double>();
+      logits = logits.narrow(1, 0, vocab);
+    }
+    if (spec.kind == PayloadKind::kFull) {
+      payload.logps.narrow(0, begin, count).copy_(at::log_softmax(logits, 1));
+      continue;
+    }
+    const at::Tensor log_total = at::logsumexp(logits, 1);
+    if (spec.kind == PayloadKind::kTargetLogProbs) {
+      const at::Tensor at_targets =
+          logits.gather(1, target_ids.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
+      payload.logps.narrow(0, begin, count).copy_(at_targets - log_total);
+      continue;
+    }
+    const auto [values, ids] = top_k(logits, k);
+    payload.ids.narrow(0, begin, count).copy_(ids);
+    payload.logps.narrow(0, begin, count).copy_(values - log_total.to(at::kCPU).unsqueeze(1));
+    // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is
+    // small.
+    const at::Tensor complement = logits.scatter(1, ids.to(logits.device()), kNegInf);
+    payload.log_tail.narrow(0, begin, count)
+        .copy_(k == vocab ? at::full({count}, kNegInf, floats)
+                          : at::logsumexp(complement, 1) - log_total);
+  }
+  return payload;
+}
+
+std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens,
+                          const at::Tensor& positions) {
+  Sha256 hash;
+  hash_tensor(hash, input_ids);
+  hash_tensor(hash, cu_seqlens);
+  hash_tensor(hash, positions);
+  return hash.hex_digest().substr(0, 16);
+}
+
+void check_label(const Payload& payload, const PayloadLabel& expected) {
+  std::string differs;
+  const auto compare = [&](std::string_view field, const auto& got, const auto& want) {
+    if (got == want) return;
+    std::ostringstream text;
+    text << (differs.empty() ? "" : ", ") << field << " is " << +got << ", expected " << +want;
+    differs += text.str();
+  };
+  const auto compare_text = [&](std::string_view field, const std::string& got,
+                                const std::string& want) {
+    if (got != want)
+      differs += (differs.empty() ? "" : ", ") + std::string(field) + " is '" + got +
+                 "', expected '" + want + "'";
+  };
+  const PayloadLabel& label = payload.label;
+  compare("request_id", label.request_id, expected.request_id);
+  compare_text("teacher", label.teacher, expected.teacher);
+  compare("weight_version", label.weight_version, expected.weight_version);
+  compare_text("sequence_hash", label.sequence_hash, expected.sequence_hash);
+  compare("num_rows", label.num_rows, expected.num_rows);
+  compare_text("kind", std::string(enum_name(label.spec.kind)),
+               std::string(enum_name(expected.spec.kind)));
+  compare("top_k", label.spec.top_k, expected.spec.top_k);
+  compare("temperature", label.spec.temperature, expected.spec.temperature);
+  compare("bfloat16", int{label.spec.bfloat16}, int{expected.spec.bfloat16});
+  compare("common_vocab", label.spec.common_vocab, expected.spec.common_vocab);
+  compare("part", label.part, expected.part);
+  compare("parts", label.parts, expected.parts);
+  if (!differs.empty())
+    throw Error(ErrorCode::kMismatch,
+                "a payload belongs to something else: " + differs +
+                    "; it was not used (is the teacher shared with another run?)");
+}
+
+void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size,
+                   int64_t hidden_size) {
+  check_label(payload, expected);
+  const int64_t rows =
+      rows_of_part(expected.spec.kind, expected.num_rows, expected.parts, expected.part).size();
+  const int64_t k = std::min(expected.spec.top_k, vocab_size);
+  switch (expected.spec.kind) {
+    case PayloadKind::kHiddenStates:
+      require(payload.hidden, {rows, hidden_size}, {at::kFloat, at::kBFloat16, at::kHalf}, "hidden",
+              payload);
+      return;
+    case PayloadKind::kFull:
+      require(payload.logps, {rows, vocab_size}, {at::kFloat}, "logps", payload);
+      return;
+    case PayloadKind::kTargetLogProbs:
+      require(payload.logps, {rows}, {at::kFloat}, "logps", payload);
+      return;
+    case PayloadKind::kTopK: break;
+  }
+  require(payload.ids, {rows, k}, {at::kInt}, "ids", payload);
+  require(payload.logps, {rows, k}, {expected.spec.bfloat16 ? at::kBFloat16 : at::kFloat}, "logps",
+          payload);
+  require(payload.log_tail, {rows}, {at::kFloat}, "log_tail", payload);
+  if (rows > 0 &&
+      (payload.ids.min().item<int64_t>() < 0 || payload.ids.max().item<int64_t>() >= vocab_size))
+    throw Error(ErrorCode::kCorrupt,
+                "payload ids lie outside the vocabulary of " + std::to_string(vocab_size))
+        .with("teacher", payload.label.teacher);
+}
+
+int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
+                              int64_t hidden_dtype_bytes) {
+  switch (spec.kind) {
+    case PayloadKind::kHiddenStates: return hidden_size * hidden_dtype_bytes;
+    case PayloadKind::kTopK:
+      return std::min(spec.top_k, vocab_size) * (4 + (spec.bfloat16 ? 2 : 4)) + 4;
+    case PayloadKind::kFull: return vocab_size * 4;
+    case PayloadKind::kTargetLogProbs: return 4;
+  }
+  return 0;
+}
+
+}  // namespace retort::roles

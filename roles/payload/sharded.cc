@@ -1,0 +1,183 @@
+#include "roles/payload/sharded.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "roles/payload/top_k.h"
+
+namespace retort::roles {
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+// One chunk of rows: this rank's logits of the ids that count, which may be on a device, and what
+// all ranks know of the chunk, in host memory.
+class Chunk {
+ public:
+  // `logits` [count, rows of this rank]; the first `common` of them are ids below the common
+  // vocabulary.
+  Chunk(at::Tensor logits, int64_t common, const parallel::VocabShard& vocab)
+      : counted_(logits.narrow(1, 0, common)),
+        masked_(logits.narrow(1, common, logits.size(1) - common)),
+        vocab_(vocab) {}
+
+  int64_t count() const { return counted_.size(0); }
+  const at::Tensor& logits() const { return counted_; }
+  const at::Tensor& log_total() const { return log_total_; }  // [count]
+  const at::Tensor& at_targets() const { return at_targets_; }
+  const at::Tensor& ids() const { return ids_; }  // [count, k] int32
+  const at::Tensor& values() const { return values_; }
+
+  // The all-gather of what each rank has. `targets` [count] may be undefined.
+  void exchange(const at::Tensor& targets, int64_t k) {
+    const at::Tensor mine = at::full({count(), 3 + 2 * k}, kNegInf, at::kFloat);
+    mine.select(1, 0).copy_(log_sum(counted_));
+    mine.select(1, 1).copy_(log_sum(masked_));
+    if (targets.defined()) mine.select(1, 2).copy_(own_at(targets));
+    if (k > 0) put_candidates(mine, k);
+    const at::Tensor all = vocab_.group->all_gather(mine);  // [ranks, count, 3 + 2 k]
+    log_total_ = at::logsumexp(all.select(2, 0), 0);
+    log_masked_ = at::logsumexp(all.select(2, 1), 0);
+    at_targets_ = at::amax(all.select(2, 2), 0);
+    if (k > 0) merge(all, k);
+  }
+
+  double masked_mass() const {
+    const at::Tensor both = at::logaddexp(log_total_, log_masked_);
+    return at::exp(log_masked_ - both).sum().item<double>();
+  }
+
+  // The log of what the chosen ids leave: summed over the complement. Destroys the logits. One
+  // all-gather.
+  at::Tensor log_tail() {
+    const int32_t* id = ids_.const_data_ptr<int32_t>();
+    std::vector<int64_t> rows, columns;
+    for (int64_t i = 0; i < ids_.numel(); ++i) {
+      const int64_t column = id[i] - vocab_.begin;
+      if (column < 0 || column >= counted_.size(1)) continue;
+      rows.push_back(i / ids_.size(1));
+      columns.push_back(column);
+    }
+    const auto there = [&](const std::vector<int64_t>& numbers) {
+      return at::tensor(numbers, at::kLong).to(counted_.device());
+    };
+    if (!rows.empty())
+      counted_.index_put_({there(rows), there(columns)}, at::full({}, kNegInf, counted_.options()));
+    return at::logsumexp(vocab_.group->all_gather(log_sum(counted_).to(at::kCPU)), 0) - log_total_;
+  }
+
+ private:
+  static at::Tensor log_sum(const at::Tensor& columns) {
+    return columns.size(1) == 0 ? at::full({columns.size(0)}, kNegInf, columns.options())
+                                : at::logsumexp(columns, 1);
+  }
+  // The logit of each target that is one of this rank's, -inf elsewhere.
+  at::Tensor own_at(const at::Tensor& targets) const {
+    const int64_t own = counted_.size(1);
+    if (own == 0) return at::full({count()}, kNegInf, counted_.options());
+    const at::Tensor column = targets - vocab_.begin;
+    const at::Tensor values = counted_.gather(1, column.clamp(0, own - 1).unsqueeze(1)).squeeze(1);
+    return at::where(column.ge(0).logical_and(column.lt(own)), values,
+                     at::full_like(values, kNegInf));
+  }
+  // This rank's best k: values, then ids as the bits of int32. Fewer than k: padded.
+  void put_candidates(const at::Tensor& mine, int64_t k) const {
+    const int64_t own = std::min(k, counted_.size(1));
+    const auto [values, columns] = top_k(counted_, own);
+    const at::Tensor ids = at::full({count(), k}, std::numeric_limits<int32_t>::max(), at::kInt);
+    ids.narrow(1, 0, own).copy_(columns + vocab_.begin);
+    mine.narrow(1, 3, own).copy_(values);
+    mine.narrow(1, 3 + k, k).copy_(ids.view(at::kFloat));
+  }
+  // Ranks hold rising ids, so of equal values that of the lower rank comes first.
+  void merge(const at::Tensor& all, int64_t k) {
+    const auto ranks = static_cast<size_t>(all.size(0));
+    const int64_t width = all.size(2);
+    values_ = at::empty({count(), k}, all.options());
+    ids_ = at::empty({count(), k}, all.options().dtype(at::kInt));
+    const float* data = all.const_data_ptr<float>();
+    float* value = values_.mutable_data_ptr<float>();
+    int32_t* id = ids_.mutable_data_ptr<int32_t>();
+    std::vector<int64_t> next(ranks);
+    for (int64_t r = 0; r < count(); ++r) {
+      std::fill(next.begin(), next.end(), 0);
+      const auto candidates = [&](size_t rank) {
+        return data + (static_cast<int64_t>(rank) * count() + r) * width + 3;
+      };
+      for (int64_t i = 0; i < k; ++i) {
+        size_t best = ranks;
+        for (size_t rank = 0; rank < ranks; ++rank)
+          if (next[rank] < k &&
+              (best == ranks || candidates(rank)[next[rank]] > candidates(best)[next[best]]))
+            best = rank;
+        *value++ = candidates(best)[next[best]];
+        std::memcpy(id++, candidates(best) + k + next[best]++, sizeof(int32_t));
+      }
+    }
+  }
+
+  at::Tensor counted_, masked_;
+  const parallel::VocabShard& vocab_;
+  at::Tensor log_total_, log_masked_, at_targets_, values_, ids_;
+};
+
+}  // namespace
+
+Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
+                             const PayloadSpec& spec, const at::Tensor& targets,
+                             const parallel::VocabShard& vocab) {
+  c10::NoGradGuard no_grad;
+  Payload payload;
+  payload.label.spec = spec;
+  const int64_t rows = payload.label.num_rows = hidden_rows.size(0);
+  const int64_t common = payload_vocab(spec, vocab.total),
+                own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
+  const bool masks = common < vocab.total;
+  const int64_t k = spec.kind == PayloadKind::kTopK ? std::min(spec.top_k, common) : 0;
+  const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
+  const auto floats = at::TensorOptions().dtype(at::kFloat);  // on the host
+  if (spec.kind == PayloadKind::kTopK) {
+    payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
+    payload.logps = at::empty({rows, k}, floats.dtype(wire));
+    payload.log_tail = at::full({rows}, kNegInf, floats);
+  } else {
+    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, own}, floats)
+                                                    : at::empty({rows}, floats);
+  }
+  at::Tensor target_ids;
+  if (spec.kind == PayloadKind::kTargetLogProbs) {
+    check_targets(targets, rows, common);
+    target_ids = targets.to(hidden_rows.device());
+  }
+  const at::Tensor head = weight.to(at::kFloat).t();
+  const int64_t rows_at_once = rows_per_chunk(vocab.total);
+  for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, rows - begin);
+    at::Tensor logits = at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head);
+    if (spec.temperature != 1.0) logits.div_(spec.temperature);
+    Chunk chunk(logits, own, vocab);
+    chunk.exchange(target_ids.defined() ? target_ids.narrow(0, begin, count) : at::Tensor(), k);
+    at::Tensor out = payload.logps.narrow(0, begin, count);
+    if (spec.kind == PayloadKind::kTargetLogProbs) {
+      out.copy_(chunk.at_targets() - chunk.log_total());
+      continue;
+    }
+    if (masks) payload.masked_mass_sum += chunk.masked_mass();
+    if (spec.kind == PayloadKind::kFull) {
+      out.copy_(chunk.logits().sub_(chunk.log_total().to(logits.device()).unsqueeze(1)));
+      continue;
+    }
+    payload.ids.narrow(0, begin, count).copy_(chunk.ids());
+    out.copy_(chunk.values() - chunk.log_total().unsqueeze(1));
+    if (k < common) payload.log_tail.narrow(0, begin, count).copy_(chunk.log_tail());
+  }
+  return payload;
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,34 @@
+// Forming a payload where several ranks hold the rows of the head.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "parallel/vocab_shard.h"
+#include "roles/payload/payload.h"
+
+namespace retort::roles {
+
+// make_payload of topk, full and target_logps by the ranks of vocab.group, each with its rows of
+// the head [rows, Ht]: the same numbers on every rank (full: this rank's columns), within rounding
+// those of one rank. Collectives: for each chunk of rows one all-gather of [chunk, 3] floats, topk
+// [chunk, 3 + 2 k] and one of [chunk]; every rank calls with the same hidden_rows, spec and
+// targets. The gathers move host memory; devices as make_payload.
+Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
+                             const PayloadSpec& spec, const at::Tensor& targets,
+                             const parallel::VocabShard& vocab);
+
+// Rows of logits formed at once: about 16 MiB of fp32, a function of the vocabulary alone.
+inline int64_t rows_per_chunk(int64_t vocab_rows) {
+  return std::max<int64_t>(16, (int64_t{4} << 20) / vocab_rows);
+}
+// kInvalidArgument for a target outside [0, vocab).
+void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab);
+// Columns of `full` and ids of topk: those that both tokenizers know.
+inline int64_t payload_vocab(const PayloadSpec& spec, int64_t vocab_rows) {
+  return spec.common_vocab > 0 ? std::min(spec.common_vocab, vocab_rows) : vocab_rows;
+}
+
+}  // namespace retort::roles

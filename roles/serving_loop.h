@@ -1,0 +1,22 @@
+// The life of a serving process: run handlers on the compute thread until told to stop.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "rpc/agent.h"
+
+namespace retort::roles {
+
+// Drains `queue` on the calling (compute) thread until `stop()` is true; checks it at least every
+// 100 ms. `tick` (optional) is called about once a second with the number of jobs run so far.
+// `work` (optional) is called between jobs: a piece of work of the role's own; false: nothing to
+// do, so wait for jobs. Exceptions of a job are reported to its caller by the agent, not here;
+// those of `work` end the loop. Returns the number of jobs run.
+int64_t run_serving_loop(rpc::HandlerQueue& queue, const std::function<bool()>& stop,
+                         const std::function<void(int64_t)>& tick = {},
+                         const std::function<bool()>& work = {});
+
+}  // namespace retort::roles

@@ -1,0 +1,234 @@
+#include "roles/teacher/client.h"
+
+#include <ATen/ATen.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "roles/payload/sharded.h"
+
+namespace retort::roles {
+namespace {
+
+// How often an answer that a replica no longer has is asked for again.
+constexpr int kMaxRepeats = 3;
+
+// Rows of the head for one message: about 64 MiB.
+int64_t head_rows_per_message(int64_t hidden_size) {
+  return std::max<int64_t>(1, (int64_t{64} << 20) / (hidden_size * 4));
+}
+
+std::string short_of(const std::string& fingerprint) { return fingerprint.substr(0, 16); }
+
+}  // namespace
+
+TeacherClient::TeacherClient(rpc::Agent& agent, Options options,
+                             const models::Tokenizer& student_tokenizer)
+    : agent_(agent), options_(std::move(options)), lost_(options_.replicas.size(), false) {
+  if (options_.tp != nullptr && options_.tp->size() == 1) options_.tp = nullptr;
+  for (const TeacherReplica& replica : options_.replicas)
+    shake_hands(replica, student_tokenizer);
+  if (options_.spec.kind == PayloadKind::kHiddenStates) head_ = fetch_head();
+}
+
+void TeacherClient::shake_hands(const TeacherReplica& replica,
+                                const models::Tokenizer& student_tokenizer) {
+  const std::string& peer = replica.leader;
+  const int64_t student_size = student_tokenizer.vocab_size();
+  const TeacherInfo info =
+      agent_
+          .call(peer, kTeacherInfo, {student_size, options_.weights_fingerprint},
+                {.timeout = options_.timeout})
+          .get();
+  const int64_t known = std::min(student_size, info.tokenizer_size);
+  const std::string mine = student_tokenizer.vocabulary_fingerprint(known);
+  if (mine != info.vocabulary_fingerprint)
+    throw Error(
+        ErrorCode::kMismatch,
+        "student and teacher tokenizers differ in the " + std::to_string(known) +
+            " ids that both know: student " + short_of(mine) + ", teacher " +
+            short_of(info.vocabulary_fingerprint) +
+            "; distillation compares distributions id by id, so use a teacher with the student's "
+            "tokenizer")
+        .with("teacher", peer);
+  if (info.processing_fingerprint != student_tokenizer.processing_fingerprint()) {
+    RETORT_LOG(kWarning) << "the tokenizers of student and " << peer
+                         << " have the same vocabulary but other merges, normaliser or chat "
+                            "template; only the student's is used";
+  }
+  if (info.tp != static_cast<int64_t>(replica.size()))
+    throw Error(ErrorCode::kMismatch,
+                "the teacher's head lies on another number of ranks than its role says")
+        .with("teacher", peer)
+        .with("ranks", info.tp)
+        .with("expected", replica.size());
+  if (!info_.name.empty() &&
+      (info.vocab_rows != info_.vocab_rows || info.hidden_size != info_.hidden_size ||
+       info.weight_version != info_.weight_version || info.dtype != info_.dtype ||
+       info.tp != info_.tp || info.weights_fingerprint != info_.weights_fingerprint))
+    throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models")
+        .with("teacher", peer);
+  info_ = info;
+  // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
+  // sides.
+  const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
+  // A target's log-probability is that of the teacher's own softmax, over every row it has, as in
+  // its own evaluation.
+  const bool all_rows = common == options_.student_vocab_rows && common == info.vocab_rows;
+  options_.spec.common_vocab =
+      all_rows || options_.spec.kind == PayloadKind::kTargetLogProbs ? 0 : common;
+}
+
+// Each row from the rank that has it.
+at::Tensor TeacherClient::fetch_head() const {
+  Range wanted{0, info_.vocab_rows};
+  if (options_.tp != nullptr) {
+    const Range own = shard_of(options_.student_vocab_rows, parts(), part());
+    const bool last = own.size() > 0 && own.end == options_.student_vocab_rows;
+    wanted = intersect({own.begin, last ? info_.vocab_rows : own.end}, wanted);
+  }
+  std::vector<at::Tensor> rows;
+  for (int64_t rank = 0; rank < info_.tp; ++rank) {
+    const Range there = intersect(wanted, shard_of(info_.vocab_rows, info_.tp, rank));
+    const std::string& peer = options_.replicas[0].holder(static_cast<size_t>(rank));
+    const int64_t step = head_rows_per_message(info_.hidden_size);
+    for (int64_t begin = there.begin; begin < there.end; begin += step) {
+      const int64_t end = std::min(begin + step, there.end);
+      HeadReply reply =
+          agent_.call(peer, kTeacherHead, {begin, end}, {.timeout = options_.timeout}).get();
+      if (reply.weight_version != info_.weight_version || reply.weight.dim() != 2 ||
+          reply.weight.size(0) != end - begin || reply.weight.size(1) != info_.hidden_size)
+        throw Error(ErrorCode::kCorrupt, "teacher.head answered other rows than asked")
+            .with("teacher", peer);
+      rows.push_back(reply.weight);
+    }
+  }
+  return rows.empty() ? at::empty({0, info_.hidden_size}, at::kFloat) : at::cat(rows, 0);
+}
+
+PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
+                                   const models::PackedTokens& tokens,
+                                   const at::Tensor& positions) {
+  PendingPayload pending;
+  pending.request = {.request_id = request_id,
+                     .step = step,
+                     .input_ids = tokens.input_ids.to(at::kInt),
+                     .cu_seqlens = at::tensor(tokens.cu_seqlens, at::kLong).to(at::kInt),
+                     .positions = positions.to(at::kInt),
+                     .spec = options_.spec,
+                     .part = part(),
+                     .parts = parts(),
+                     .columns = {}};
+  if (parts() > 1 && options_.spec.kind == PayloadKind::kFull) {
+    const int64_t common = payload_vocab(options_.spec, info_.vocab_rows);
+    for (int64_t p = 0; p <= parts(); ++p)
+      pending.request.columns.push_back(
+          std::min(common, parallel::vocab_begin(options_.student_vocab_rows, parts(), p)));
+  }
+  pending.replica = request_id % options_.replicas.size();
+  dispatch(pending);
+  return pending;
+}
+
+void TeacherClient::dispatch(PendingPayload& pending) {
+  const size_t count = options_.replicas.size();
+  size_t tries = 0;
+  while (lost_[pending.replica] && tries++ < count)
+    pending.replica = (pending.replica + 1) % count;
+  if (lost_[pending.replica])
+    throw Error(ErrorCode::kPeerLost, "every replica of role '" + options_.role + "' is lost")
+        .with("request", pending.request.request_id)
+        .with("step", pending.request.step);
+  const TeacherReplica& replica = options_.replicas[pending.replica];
+  const rpc::CallOptions call{.timeout = options_.timeout};
+  pending.reply = agent_.call(replica.leader, kTeacherForward, pending.request, call);
+  pending.pulls.clear();
+  std::string key;
+  for (size_t rank = 0; rank < replica.size(); ++rank) {
+    if (replica.holder(rank) == replica.leader ||
+        !pieces().has(pending.request, part(), static_cast<int64_t>(rank)))
+      continue;
+    if (key.empty()) key = result_key(pending.request);
+    pending.pulls.push_back(agent_.call(replica.holder(rank), kTeacherPull, {key, part()}, call));
+  }
+}
+
+// What a replica has of this rank's part, from all its ranks that have something.
+Payload TeacherClient::take_pieces(PendingPayload& pending) const {
+  const ForwardRequest& request = pending.request;
+  const TeacherReplica& replica = options_.replicas[pending.replica];
+  const PayloadLabel expected{
+      .request_id = request.request_id,
+      .teacher = replica.leader,
+      .weight_version = info_.weight_version,
+      .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
+      .num_rows = request.positions.numel(),
+      .spec = options_.spec,
+      .part = part(),
+      .parts = parts()};
+  const bool full = options_.spec.kind == PayloadKind::kFull;
+  Payload answer = pending.reply.get();
+  check_label(answer, expected);
+  std::vector<Payload> taken;
+  size_t pull = 0;
+  for (size_t rank = 0; rank < replica.size(); ++rank) {
+    const auto r = static_cast<int64_t>(rank);
+    if (!pieces().has(request, part(), r)) continue;
+    taken.push_back(replica.holder(rank) == replica.leader ? std::move(answer)
+                                                           : pending.pulls[pull++].get());
+    const int64_t width = full ? pieces().columns_of(request, part(), r).size()
+                               : payload_vocab(options_.spec, info_.vocab_rows);
+    check_payload(taken.back(), expected, width, info_.hidden_size);
+  }
+  if (!taken.empty()) return join_pieces(std::move(taken));
+  // a shard without ids that both know
+  answer.logps = at::empty({expected.num_rows, 0}, at::kFloat);
+  return answer;
+}
+
+Payload TeacherClient::receive_part(PendingPayload pending, double* waited) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int repeats = 0;;) {
+    try {
+      Payload part = take_pieces(pending);
+      if (waited)
+        *waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      return part;
+    } catch (const Error& error) {
+      for (Future<Payload>& pull : pending.pulls)
+        if (pull.valid()) pull.cancel();
+      const std::string peer = options_.replicas[pending.replica].leader;
+      const bool lost = error.code() == ErrorCode::kPeerLost && options_.replicas.size() > 1;
+      const bool dropped = error.code() == ErrorCode::kUnavailable && repeats++ < kMaxRepeats;
+      if (!lost && !dropped) throw error.with("teacher", peer).with("step", pending.request.step);
+      RETORT_LOG(kWarning) << peer << (lost ? " is lost" : " dropped an answer") << "; request "
+                           << pending.request.request_id
+                           << (lost ? " goes to another replica" : " is sent again");
+      if (lost) lost_[pending.replica] = true;
+      dispatch(pending);
+    }
+  }
+}
+
+Payload TeacherClient::receive(PendingPayload pending, double* waited) {
+  if (options_.tp == nullptr) return receive_part(std::move(pending), waited);
+  std::optional<Error> failure;
+  Payload part;
+  try {
+    part = receive_part(std::move(pending), waited);
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {
+    failure = Error(ErrorCode::kRemote, error.what());
+  }
+  try {
+    parallel::agree_or_throw(*options_.tp, failure ? &*failure : nullptr);
+  } catch (const Error&) {
+    if (failure) throw *failure;
+    throw;
+  }
+  return gather_parts(std::move(part), *options_.tp);
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,89 @@
+// The student's side of a teacher: handshake, head, and requests that are in flight while the
+// student computes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/packed.h"
+#include "models/text/tokenizer.h"
+#include "parallel/vocab_shard.h"
+#include "roles/payload/parts.h"
+#include "roles/teacher/frozen_answers.h"
+#include "rpc/agent.h"
+
+namespace retort::roles {
+
+// The ranks of one replica that a student talks to, by their peer names.
+struct TeacherReplica {
+  std::string leader;  // "teacher/0"
+  // of the last pipeline stage, in the order of tp; empty: the leader alone
+  std::vector<std::string> holders;
+
+  size_t size() const { return holders.empty() ? 1 : holders.size(); }
+  const std::string& holder(size_t rank) const { return holders.empty() ? leader : holders[rank]; }
+};
+
+// All replicas of one teacher role. Requests go to replica (request_id mod replicas); when a
+// replica is lost, its requests are sent again to the next one that lives, which computes the same
+// bits.
+//
+// With a tensor-parallel group each of its ranks has a client, and all make the same calls: each
+// asks for its own part (payload_parts.h) and no byte of an answer crosses from teacher to student
+// twice. Collectives: only in receive(). Threads: compute.
+class TeacherClient : public FrozenAnswers {
+ public:
+  struct Options {
+    std::string role;                      // "teacher"
+    std::vector<TeacherReplica> replicas;  // already connected, leaders and holders
+    PayloadSpec spec;                      // common_vocab is filled in by the handshake
+    std::chrono::milliseconds timeout{120'000};
+    int64_t student_vocab_rows = 0;
+    bool weights_fingerprint = false;  // ask for TeacherInfo::weights_fingerprint
+    // the student's ranks that need each answer together; null: this rank alone
+    parallel::Group* tp = nullptr;
+  };
+  // Handshake with every replica: fingerprints over the ids both tokenizers know must agree
+  // (kMismatch showing both), replicas must agree with each other; fetches the head when the
+  // payload is hidden states.
+  TeacherClient(rpc::Agent& agent, Options options, const models::Tokenizer& student_tokenizer);
+
+  const TeacherInfo& info() const { return info_; }
+  const PayloadSpec& spec() const { return options_.spec; }
+  // Defined for hidden_states: [Vt, Ht]. With `tp` the rows of this rank's shard of the student's
+  // vocabulary, on the last rank that has rows also those above it.
+  const at::Tensor& head_weight() const override { return head_; }
+  int64_t common_vocab() const override { return options_.spec.common_vocab; }
+  const std::string& role() const { return options_.role; }
+
+  // Sends tokens (as int32) and the positions wanted; returns at once.
+  PendingPayload send(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
+                      const at::Tensor& positions) override;
+  // Waits, checks the label, fails over. kPeerLost when no replica is left. `waited` (optional)
+  // gets the seconds spent waiting. With `tp`: a vote, so that the error of one rank is thrown on
+  // all, then gather_parts; every row arrives on every rank (full: with this rank's columns).
+  Payload receive(PendingPayload pending, double* waited = nullptr) override;
+
+ private:
+  int64_t parts() const { return options_.tp == nullptr ? 1 : options_.tp->size(); }
+  int64_t part() const { return options_.tp == nullptr ? 0 : options_.tp->rank(); }
+  PieceMap pieces() const { return {.vocab_rows = info_.vocab_rows, .ranks = info_.tp}; }
+  void shake_hands(const TeacherReplica& replica, const models::Tokenizer& student_tokenizer);
+  at::Tensor fetch_head() const;
+  void dispatch(PendingPayload& pending);
+  Payload receive_part(PendingPayload pending, double* waited);
+  Payload take_pieces(PendingPayload& pending) const;
+
+  rpc::Agent& agent_;
+  Options options_;
+  TeacherInfo info_;
+  at::Tensor head_;
+  std::vector<bool> lost_;
+};
+
+}  // namespace retort::roles

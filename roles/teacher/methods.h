@@ -1,0 +1,98 @@
+// The typed remote methods of a teacher.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "roles/payload/payload.h"
+#include "rpc/method.h"
+
+namespace retort::roles {
+
+// Who the teacher is; the first thing a student asks.
+struct TeacherInfo {
+  std::string name;
+  uint64_t weight_version = 0;
+  int64_t vocab_rows = 0;  // rows of the head
+  int64_t tokenizer_size = 0;
+  int64_t hidden_size = 0;
+  std::string dtype;
+  std::string vocabulary_fingerprint;  // over min(own, asker's) tokenizer_size
+  std::string processing_fingerprint;
+  std::string weights_fingerprint;  // models::weights_fingerprint, if it was asked for
+  // ranks that hold the head, each its rows (parallel::VocabShard), and the answers
+  int64_t tp = 1;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype,
+            vocabulary_fingerprint, processing_fingerprint, weights_fingerprint, tp);
+  }
+};
+struct InfoRequest {
+  int64_t tokenizer_size = 0;        // the asker's: the fingerprint is over the ids both know
+  bool weights_fingerprint = false;  // costs one pass over the weights, the first time
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(tokenizer_size, weights_fingerprint);
+  }
+};
+
+// Rows [begin, end) of the head weight, of those that the asked rank holds.
+struct HeadRequest {
+  int64_t begin = 0, end = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(begin, end);
+  }
+};
+struct HeadReply {
+  uint64_t weight_version = 0;
+  at::Tensor weight;  // [end-begin, Ht] in the teacher's dtype
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(weight_version, weight);
+  }
+};
+
+// Several ranks may ask together, one part each: the same request but for `part`. It is computed
+// once, for the first that arrives.
+struct ForwardRequest {
+  uint64_t request_id = 0;
+  int64_t step = 0;
+  at::Tensor input_ids;   // [N] int32
+  at::Tensor cu_seqlens;  // [S+1] int32
+  at::Tensor positions;   // [R] int32: wanted rows (flat index), increasing
+  PayloadSpec spec;
+  int64_t part = 0, parts = 1;  // roles/payload_parts.h
+  // kFull: part p has columns [columns[p], columns[p + 1]); empty: one part has all
+  std::vector<int64_t> columns;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id, step, input_ids, cu_seqlens, positions, spec, part, parts, columns);
+  }
+};
+// What names a request among all that a teacher is asked; the same for all its parts.
+std::string result_key(const ForwardRequest& request);
+
+// The asked rank's piece of a part, as soon as it is there. Asked of the ranks that PieceMap names,
+// except the leader, whose piece is the answer to the request itself (without tensors where it has
+// none).
+struct PullRequest {
+  std::string key;  // result_key
+  int64_t part = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(key, part);
+  }
+};
+
+inline constexpr rpc::Method<InfoRequest, TeacherInfo> kTeacherInfo{"teacher.info", true};
+inline constexpr rpc::Method<HeadRequest, HeadReply> kTeacherHead{"teacher.head", true};
+inline constexpr rpc::Method<ForwardRequest, Payload> kTeacherForward{"teacher.forward", true};
+inline constexpr rpc::Method<PullRequest, Payload> kTeacherPull{"teacher.pull", false};
+
+}  // namespace retort::roles

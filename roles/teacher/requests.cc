@@ -1,0 +1,192 @@
+#include "roles/teacher/requests.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "roles/payload/sharded.h"
+#include "rpc/archive.h"
+
+namespace retort::roles {
+namespace {
+
+constexpr int64_t kMaxParts = 4096;
+
+[[noreturn]] void refuse(const std::string& what, const ForwardRequest& request) {
+  throw Error(ErrorCode::kInvalidArgument, "teacher.forward: " + what)
+      .with("request", request.request_id)
+      .with("step", request.step);
+}
+
+void require_vector(const at::Tensor& tensor, const char* name, const ForwardRequest& request) {
+  if (!tensor.defined() || tensor.dim() != 1 || tensor.scalar_type() != at::kInt)
+    refuse(std::string(name) + " must be a vector of int32", request);
+}
+
+void check_parts(const ForwardRequest& request, int64_t vocab) {
+  if (request.parts < 1 || request.parts > kMaxParts || request.part < 0 ||
+      request.part >= request.parts)
+    refuse("part " + std::to_string(request.part) + " of " + std::to_string(request.parts) +
+               " cannot be",
+           request);
+  const std::vector<int64_t>& columns = request.columns;
+  if (request.spec.kind != PayloadKind::kFull) {
+    if (!columns.empty()) refuse("columns are for full payloads", request);
+    return;
+  }
+  if (columns.empty() && request.parts == 1) return;
+  if (columns.size() != static_cast<size_t>(request.parts) + 1 || columns.front() < 0 ||
+      columns.back() > vocab || !std::is_sorted(columns.begin(), columns.end()))
+    refuse("columns must rise from part to part within the " + std::to_string(vocab) +
+               " that both know",
+           request);
+}
+
+void check_spec(const ForwardRequest& request, int64_t vocab_rows) {
+  if (!(request.spec.temperature > 0)) refuse("temperature must be > 0", request);
+  if (request.spec.kind == PayloadKind::kTopK && request.spec.top_k <= 0)
+    refuse("top_k must be > 0", request);
+  check_parts(request, payload_vocab(request.spec, vocab_rows));
+}
+
+}  // namespace
+
+std::string result_key(const ForwardRequest& request) {
+  ForwardRequest any_part = request;
+  any_part.part = 0;
+  return sha256_hex(rpc::to_bytes(any_part)).substr(0, 32);
+}
+
+models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab_rows) {
+  check_spec(request, vocab_rows);
+  require_vector(request.input_ids, "input_ids", request);
+  require_vector(request.cu_seqlens, "cu_seqlens", request);
+  require_vector(request.positions, "positions", request);
+  const int64_t tokens = request.input_ids.numel();
+  models::PackedTokens packed;
+  packed.input_ids = request.input_ids.to(at::kLong);
+  const at::Tensor offsets = request.cu_seqlens.to(at::kLong).contiguous();
+  packed.cu_seqlens.assign(offsets.const_data_ptr<int64_t>(),
+                           offsets.const_data_ptr<int64_t>() + offsets.numel());
+  if (packed.cu_seqlens.empty() || packed.cu_seqlens.front() != 0 ||
+      packed.cu_seqlens.back() != tokens)
+    refuse("cu_seqlens must start at 0 and end at the number of tokens, " + std::to_string(tokens),
+           request);
+  packed.positions = at::empty({tokens}, at::kLong);
+  int64_t* position = packed.positions.mutable_data_ptr<int64_t>();
+  for (size_t s = 0; s + 1 < packed.cu_seqlens.size(); ++s) {
+    const int64_t begin = packed.cu_seqlens[s], end = packed.cu_seqlens[s + 1];
+    if (end < begin || end > tokens) refuse("cu_seqlens must not decrease", request);
+    for (int64_t i = begin; i < end; ++i)
+      position[i] = i - begin;
+  }
+  if (tokens > 0 && (packed.input_ids.min().item<int64_t>() < 0 ||
+                     packed.input_ids.max().item<int64_t>() >= vocab_rows))
+    refuse("a token id is outside the teacher's vocabulary of " + std::to_string(vocab_rows) +
+               " rows; student and teacher tokenizers differ",
+           request);
+  if (request.positions.numel() > 0 && (request.positions.min().item<int64_t>() < 0 ||
+                                        request.positions.max().item<int64_t>() >= tokens))
+    refuse("a position lies outside the pack", request);
+  return packed;
+}
+
+at::Tensor targets_of(const ForwardRequest& request) {
+  const at::Tensor next = request.positions.to(at::kLong) + 1;
+  const at::Tensor ends = request.cu_seqlens.to(at::kLong);
+  if (next.numel() > 0 && (next.max().item<int64_t>() >= request.input_ids.numel() ||
+                           at::isin(next, ends).any().item<bool>()))
+    refuse("a position is the last of its sequence; no token follows it", request);
+  return request.input_ids.to(at::kLong).index_select(0, next);
+}
+
+MergedPacks merge_packs(const std::vector<const ForwardRequest*>& requests,
+                        std::vector<models::PackedTokens> packs) {
+  MergedPacks merged;
+  if (packs.size() == 1) {
+    merged.tokens = std::move(packs[0]);
+    merged.rows = {requests[0]->positions.to(at::kLong)};
+    return merged;
+  }
+  std::vector<at::Tensor> ids, positions;
+  merged.tokens.cu_seqlens = {0};
+  int64_t offset = 0;
+  for (size_t i = 0; i < packs.size(); ++i) {
+    ids.push_back(packs[i].input_ids);
+    positions.push_back(packs[i].positions);
+    merged.rows.push_back(requests[i]->positions.to(at::kLong) + offset);
+    for (size_t s = 1; s < packs[i].cu_seqlens.size(); ++s)
+      merged.tokens.cu_seqlens.push_back(offset + packs[i].cu_seqlens[s]);
+    offset += packs[i].num_tokens();
+  }
+  merged.tokens.input_ids = at::cat(ids);
+  merged.tokens.positions = at::cat(positions);
+  return merged;
+}
+
+void SharedRequests::forget_old() {
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(asked_, [&](const auto& entry) {
+    return entry.second.computed && now - entry.second.since > lease_;
+  });
+}
+
+void SharedRequests::forget(const std::string& key) {
+  const auto entry = asked_.find(key);
+  // else it waits to be computed once more
+  if (entry != asked_.end() && entry->second.computed) asked_.erase(entry);
+}
+
+void SharedRequests::ask(const std::string& key, const ForwardRequest& request,
+                         Cancelled cancelled) {
+  forget_old();
+  const auto part = static_cast<size_t>(request.part), parts = static_cast<size_t>(request.parts);
+  const auto [entry, fresh] = asked_.try_emplace(key);
+  Asked& asked = entry->second;
+  if (asked.parts.empty()) asked.parts.resize(parts, false);
+  const bool again = asked.parts[part];
+  asked.parts[part] = true;
+  if (!asked.computed) {
+    asked.cancelled.push_back(std::move(cancelled));
+    if (fresh) waiting_.push_back({key, request});
+    return;
+  }
+  if (again) {
+    asked = {.parts = std::vector<bool>(parts, false),
+             .computed = false,
+             .cancelled = {std::move(cancelled)},
+             .since = {}};
+    asked.parts[part] = true;
+    waiting_.push_back({key, request});
+  } else if (std::find(asked.parts.begin(), asked.parts.end(), false) == asked.parts.end()) {
+    asked_.erase(entry);
+  }
+}
+
+std::vector<ForwardRequest> SharedRequests::take(int64_t max_tokens) {
+  std::vector<ForwardRequest> batch;
+  int64_t tokens = 0;
+  while (!waiting_.empty()) {
+    Waiting& next = waiting_.front();
+    const auto entry = asked_.find(next.key);
+    Asked& asked = entry->second;
+    const bool wanted = std::any_of(asked.cancelled.begin(), asked.cancelled.end(),
+                                    [](const auto& flag) { return !flag->load(); });
+    if (wanted && !batch.empty() && tokens + next.request.input_ids.numel() > max_tokens) break;
+    if (wanted) {
+      tokens += next.request.input_ids.numel();
+      batch.push_back(std::move(next.request));
+      asked.computed = true;
+      asked.since = std::chrono::steady_clock::now();
+      asked.cancelled.clear();
+    }
+    if (!wanted || std::find(asked.parts.begin(), asked.parts.end(), false) == asked.parts.end())
+      asked_.erase(entry);
+    waiting_.pop_front();
+  }
+  return batch;
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,89 @@
+#include "roles/trainer/state.h"
+
+#include <charconv>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "models/safetensors.h"
+
+namespace retort::roles {
+namespace {
+
+constexpr const char* kStateFile = "optimizer.safetensors";
+
+std::vector<models::TensorInfo> state_infos(const models::Decoder& decoder) {
+  std::vector<models::TensorInfo> infos;
+  for (const models::TensorInfo& parameter :
+       models::parameter_infos(decoder.config(), at::kFloat)) {
+    for (const char* what : {".exp_avg", ".exp_avg_sq", ".master"}) {
+      if (what == std::string_view(".master") && decoder.dtype() == at::kFloat) continue;
+      infos.push_back({parameter.name + what, at::kFloat, parameter.shape});
+    }
+  }
+  return infos;
+}
+
+Error mismatch(const std::filesystem::path& file, const std::string& tensor,
+               const std::string& what) {
+  return Error(ErrorCode::kMismatch,
+               file.string() + ": the optimizer state's '" + tensor + "' " + what)
+      .with("tensor", tensor);
+}
+
+// All tensors of the model must be there and no others, whatever this rank reads of them.
+void check_names(const models::SafetensorsReader& reader, const models::Decoder& decoder,
+                 const std::filesystem::path& file) {
+  std::set<std::string> expected;
+  for (const models::TensorInfo& info : state_infos(decoder)) {
+    expected.insert(info.name);
+    if (!reader.contains(info.name))
+      throw mismatch(file, info.name, "is missing; was it saved with other parameters or dtypes?");
+    if (reader.shape(info.name) != info.shape)
+      throw mismatch(file, info.name, "has another shape than its parameter");
+    if (reader.get(info.name).scalar_type() != at::kFloat)
+      throw mismatch(file, info.name, "is not float32");
+  }
+  for (const std::string& name : reader.names())
+    if (!expected.contains(name)) throw mismatch(file, name, "belongs to no parameter here");
+}
+
+int64_t read_step(const models::SafetensorsReader& reader, const std::filesystem::path& file) {
+  const auto found = reader.metadata().find("step");
+  int64_t step = -1;
+  if (found != reader.metadata().end()) {
+    const std::string& text = found->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+    if (error != std::errc() || end != text.data() + text.size()) step = -1;
+  }
+  if (step < 0) throw Error(ErrorCode::kCorrupt, file.string() + " has no step in its metadata");
+  return step;
+}
+
+}  // namespace
+
+models::CheckpointPart optimizer_part(const parallel::AdamW& optimizer,
+                                      const models::Decoder& decoder, parallel::World& world) {
+  const std::map<std::string, std::string> metadata{
+      {"step", std::to_string(optimizer.num_steps())}};
+  models::SafetensorsLayout layout(state_infos(decoder), metadata);
+  models::CheckpointPart part{"", models::SafetensorsFiles::one(kStateFile, std::move(layout)), {}};
+  // Without sharding every dp rank has the same state.
+  if (world.options().layout.distributed_optimizer || world.coordinate().dp == 0)
+    part.pieces = optimizer.state(/*counted_only=*/true);
+  return part;
+}
+
+void load_optimizer(parallel::AdamW& optimizer, const models::Decoder& decoder,
+                    const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kStateFile;
+  const models::SafetensorsReader reader(file);
+  check_names(reader, decoder, file);
+  optimizer.load_state(read_step(reader, file),
+                       [&](const parallel::TensorPiece& wanted) { return reader.get(wanted); });
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,88 @@
+// The trainer role: a decoder being trained, its gradients, optimizer and state on disk.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/checkpoint.h"
+#include "models/decoder.h"
+#include "parallel/adamw.h"
+#include "parallel/grad_buckets.h"
+#include "parallel/lr_schedule.h"
+#include "parallel/parameter_gather.h"
+#include "parallel/world.h"
+#include "roles/trainer/pipeline.h"
+
+namespace retort::roles {
+
+// One optimizer step:
+//   trainer.begin_step();
+//   // sums, not means
+//   for each micro-batch i: trainer.backward(loss_sum of trainer.hidden(tokens), i == n - 1);
+//   or, with several stages: trainer.run_pipeline(n, tokens, loss_sum);
+//   // reduce, 1/count, check, clip, AdamW
+//   auto update = trainer.finish_step(global_count);
+// Gradients accumulate as unnormalised fp32 sums and are scaled once by 1/count after the reduction
+// and before clipping. Threads: compute. Collectives: the decoder's on tp, the pipeline's on pp,
+// and in backward/finish_step those of parallel::GradBuckets and ParameterGather on dp, tp, mp and
+// the embedding group; every rank must call.
+class Trainer {
+ public:
+  struct Options {
+    parallel::AdamW::Options adamw;
+    parallel::LrSchedule schedule;
+    double max_grad_norm = 1.0;  // 0: no clipping
+    int64_t bucket_bytes = 40 << 20;
+  };
+  Trainer(models::Decoder decoder, parallel::World& world, Options options);
+
+  Trainer(const Trainer&) = delete;
+
+  // With all its parameters there (a sharded optimizer sends them while the next forward pass
+  // runs).
+  const models::Decoder& decoder() const {
+    gather_->wait();
+    return decoder_;
+  }
+  // Final hidden states where the pipeline ends, undefined elsewhere: Pipeline::hidden.
+  at::Tensor hidden(const models::PackedTokens& tokens) const { return pipeline_->hidden(tokens); }
+  const Options& options() const { return options_; }
+  parallel::GradBuckets& buckets() { return *buckets_; }
+
+  void begin_step();
+  // `loss_sum`: scalar; kInvalidArgument with a report when it is not finite.
+  void backward(const at::Tensor& loss_sum, bool last_micro_batch);
+  // All forward and backward passes of a step in a pipeline of several stages: Pipeline::Step.
+  // kInvalidArgument as backward().
+  void run_pipeline(size_t micro_batches, std::function<const models::PackedTokens&(size_t)> tokens,
+                    std::function<at::Tensor(size_t, const at::Tensor& hidden)> loss_sum);
+  struct Update {
+    double grad_norm = 0;  // before clipping, of the mean gradient
+    double learning_rate = 0;
+  };
+  // `count`: target tokens of the global batch. kInvalidArgument naming the parameters when a
+  // gradient is not finite.
+  Update finish_step(double count);
+  int64_t step() const { return optimizer_->num_steps(); }
+
+  // The optimizer's state on disk: roles/trainer_state.h.
+  models::CheckpointPart state_part() const;
+  void load_state(const std::filesystem::path& folder);
+
+ private:
+  [[noreturn]] void refuse_gradient(double learning_rate);
+  models::Decoder decoder_;
+  parallel::World& world_;
+  Options options_;
+  std::unique_ptr<parallel::GradBuckets> buckets_;
+  std::unique_ptr<parallel::ParameterGather> gather_;
+  std::unique_ptr<parallel::AdamW> optimizer_;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+}  // namespace retort::roles

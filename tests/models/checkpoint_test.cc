@@ -1,0 +1,116 @@
+// A model folder written and read back, and folders that do not fit their config.json.
+#include "models/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "models/safetensors.h"
+#include "tests/models/golden.h"
+
+namespace retort::models {
+namespace {
+
+std::vector<std::string> listing(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  names.erase(std::remove(names.begin(), names.end(), "reference.safetensors"), names.end());
+  return names;
+}
+
+TEST(Checkpoint, SaveKeepsLayoutWeightsAndBytes) {
+  for (const char* name : kGoldens) {
+    const auto source = golden_folder(name);
+    const Decoder decoder = load_decoder(source, at::kFloat);
+    const at::ScalarType file_dtype = parse_dtype(decoder.config().torch_dtype);
+    TemporaryFolder first, second;
+    save_decoder(decoder, file_dtype, source, first.path());
+    EXPECT_EQ(listing(first.path()), listing(source)) << name;
+    EXPECT_EQ(read_file(first.path() / "config.json"), read_file(source / "config.json")) << name;
+    const Decoder again = load_decoder(first.path(), at::kFloat);
+    EXPECT_EQ(weights_fingerprint(again), weights_fingerprint(decoder)) << name;
+    save_decoder(again, file_dtype, first.path(), second.path());
+    ASSERT_EQ(listing(second.path()), listing(first.path())) << name;
+    for (const std::string& file : listing(first.path())) {
+      EXPECT_EQ(read_file(first.path() / file), read_file(second.path() / file))
+          << name << " " << file;
+    }
+    const SafetensorsReader reader(first.path()), original(source);
+    EXPECT_EQ(reader.names(), original.names()) << name;
+    for (const std::string& tensor : reader.names())
+      EXPECT_TRUE(at::equal(reader.get(tensor), original.get(tensor))) << tensor;
+    EXPECT_EQ(reader.contains("lm_head.weight"), !decoder.config().tie_word_embeddings);
+  }
+}
+
+TEST(Checkpoint, AnotherFileDtypeIsWrittenToTheConfig) {
+  const Decoder decoder = load_decoder(golden_folder("mistral_sharded"), at::kFloat);
+  TemporaryFolder folder;
+  save_decoder(decoder, at::kBFloat16, golden_folder("mistral_sharded"), folder.path());
+  EXPECT_EQ(read_model_config(folder.path()).torch_dtype, "bfloat16");
+  EXPECT_EQ(SafetensorsReader(folder.path()).get("lm_head.weight").scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(SafetensorsReader(folder.path()).sharded());
+}
+
+TEST(Checkpoint, LoadedWeightsAreWritableAndTheirOwn) {
+  TemporaryFolder folder;
+  for (const std::string& file : listing(golden_folder("qwen3"))) {
+    std::filesystem::copy_file(golden_folder("qwen3") / file, folder.path() / file);
+  }
+  const std::string before = read_file(folder.path() / "model.safetensors");
+  Decoder decoder = load_decoder(folder.path(), at::kFloat);
+  decoder.parameters()[0].value.detach().fill_(1);
+  EXPECT_EQ(read_file(folder.path() / "model.safetensors"), before);
+}
+
+using TensorMap = std::map<std::string, at::Tensor>;
+
+// The message with which a checkpoint is refused whose tensors were changed; "loaded" if it is not.
+std::string load_changed(const std::function<void(TensorMap&)>& change) {
+  TemporaryFolder folder;
+  std::filesystem::copy_file(golden_folder("qwen2") / "config.json", folder.path() / "config.json");
+  const SafetensorsReader reader(golden_folder("qwen2"));
+  TensorMap tensors;
+  for (const std::string& name : reader.names())
+    tensors[name] = reader.get(name);
+  change(tensors);
+  write_safetensors(folder.path() / "model.safetensors", {tensors.begin(), tensors.end()});
+  try {
+    load_decoder(folder.path(), at::kFloat);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kMismatch);
+    return e.message();
+  }
+  return "loaded";
+}
+
+void expect_refused(const std::function<void(TensorMap&)>& change, const std::string& part) {
+  const std::string message = load_changed(change);
+  EXPECT_NE(message.find(part), std::string::npos) << message << " lacks " << part;
+}
+
+TEST(Checkpoint, NamesTheTensorThatDoesNotFit) {
+  EXPECT_EQ(load_changed([](TensorMap&) {}), "loaded");
+  expect_refused([](TensorMap& t) { t.erase("model.norm.weight"); },
+                 "'model.norm.weight' is missing");
+  expect_refused([](TensorMap& t) { t["extra.weight"] = at::zeros({1}); },
+                 "'extra.weight' does not belong");
+  expect_refused([](TensorMap& t) { t["model.norm.weight"] = at::zeros({31}); }, "[31]");
+  expect_refused([](TensorMap& t) { t["model.norm.weight"] = at::zeros({32}, at::kInt); },
+                 "floating");
+
+  // The second copy of a tied head is shared, not read.
+  EXPECT_EQ(load_changed(
+                [](TensorMap& t) { t["lm_head.weight"] = t["model.embed_tokens.weight"].clone(); }),
+            "loaded");
+}
+
+}  // namespace
+}  // namespace retort::models

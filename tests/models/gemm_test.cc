@@ -1,0 +1,34 @@
+// The products of linear layers, large enough for oneDNN.
+#include "models/gemm.h"
+
+#include "tests/models/small_model.h"
+
+namespace retort::models {
+namespace {
+
+TEST(Gemm, LargeProductsAgreeWithFp64) {
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({160, 256});
+  const at::Tensor w = at::randn({192, 256});
+  const at::Tensor b = at::randn({192});
+  const at::Tensor g = at::randn({160, 192});
+  const at::Tensor xd = x.to(at::kDouble);
+  const at::Tensor wd = w.to(at::kDouble);
+  const at::Tensor gd = g.to(at::kDouble);
+  EXPECT_LT(relative(linear_forward(x, w, b), xd.mm(wd.t()) + b), 1e-6);
+  EXPECT_LT(relative(linear_forward(x, w, {}), xd.mm(wd.t())), 1e-6);
+  EXPECT_LT(relative(linear_grad_input(g, w), gd.mm(wd)), 1e-6);
+  EXPECT_LT(relative(linear_grad_weight(g, x), gd.t().mm(xd)), 1e-6);
+  EXPECT_TRUE(linear_grad_weight(g, x).is_contiguous());
+}
+
+TEST(Gemm, PaddedRowsTakeFewValues) {
+  EXPECT_EQ(padded_rows(0), 0);
+  EXPECT_EQ(padded_rows(3), 3);
+  EXPECT_EQ(padded_rows(9), 16);
+  EXPECT_EQ(padded_rows(64), 64);
+  EXPECT_EQ(padded_rows(65), 96);
+}
+
+}  // namespace
+}  // namespace retort::models

@@ -1,0 +1,75 @@
+#include "recipes/run/checkpoint_folder.h"
+
+#include "tests/launch/temporary_folder.h"
+
+namespace retort::test {
+namespace {
+
+class CheckpointsTest : public FolderTest {
+ protected:
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> result;
+    for (const auto& entry : recipes::list_checkpoints(folder_))
+      result.push_back(entry.step);
+    return result;
+  }
+};
+
+TEST_F(CheckpointsTest, OnlyCompleteOnesCountInOrderOfSteps) {
+  EXPECT_FALSE(recipes::latest_checkpoint(folder_ / "missing"));
+  EXPECT_FALSE(recipes::latest_checkpoint(folder_));
+  for (int64_t step : {100, 20, 9})
+    checkpoint(step);
+  checkpoint(200, false);                                       // a crash before the marker
+  put(folder_ / "checkpoint-300" / "state" / "COMPLETE", "x");  // no model
+  put(folder_ / "checkpoint-400.tmp-17" / "config.json", "{}");
+  put(folder_ / "checkpoint-400.tmp-17" / "state" / "COMPLETE", "x");
+  put(folder_ / "checkpoint-x" / "config.json", "{}");
+  EXPECT_EQ(steps(), (std::vector<int64_t>{9, 20, 100}));
+  EXPECT_EQ(recipes::latest_checkpoint(folder_)->path, folder_ / "checkpoint-100");
+}
+
+TEST_F(CheckpointsTest, MarkCompleteMakesOneCount) {
+  checkpoint(5, false);
+  EXPECT_TRUE(steps().empty());
+  recipes::mark_complete(recipes::checkpoint_path(folder_, 5));
+  EXPECT_EQ(steps(), (std::vector<int64_t>{5}));
+}
+
+TEST_F(CheckpointsTest, PruningKeepsTheNewest) {
+  for (int64_t step : {1, 2, 3, 10})
+    checkpoint(step);
+  recipes::prune_checkpoints(folder_, 0);
+  EXPECT_EQ(steps().size(), 4u) << "0 keeps all";
+  recipes::prune_checkpoints(folder_, 2);
+  EXPECT_EQ(steps(), (std::vector<int64_t>{3, 10}));
+  recipes::prune_checkpoints(folder_, 1);
+  EXPECT_EQ(steps(), (std::vector<int64_t>{10}));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "checkpoint-3"));
+}
+
+TEST_F(CheckpointsTest, PruningRemovesWhatCrashesLeft) {
+  checkpoint(5);
+  checkpoint(4, false);
+  checkpoint(6, false);  // newer than every complete one: perhaps being written
+  put(folder_ / "checkpoint-3.tmp-99" / "config.json", "{}");
+  put(folder_ / "notes.txt", "mine");
+  recipes::prune_checkpoints(folder_, 3);
+  EXPECT_EQ(steps(), (std::vector<int64_t>{5}));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "checkpoint-4"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "checkpoint-3.tmp-99"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "checkpoint-6"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "notes.txt"));
+}
+
+TEST_F(CheckpointsTest, FinalPointsAtTheLastAndMovesWithTheFolder) {
+  checkpoint(5);
+  checkpoint(7);
+  recipes::link_final(folder_, 5);
+  recipes::link_final(folder_, 7);
+  EXPECT_EQ(std::filesystem::read_symlink(folder_ / "final"), "checkpoint-7");
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "final" / "config.json"));
+}
+
+}  // namespace
+}  // namespace retort::test
