@@ -233,7 +233,8 @@ class Future {
 
  private:
   friend class Promise<T>;
-  explicit Future(std::shared_ptr<future_detail::FutureState<T>> state) : state_(std::move(state)) {}
+  explicit Future(std::shared_ptr<future_detail::FutureState<T>> state)
+      : state_(std::move(state)) {}
   future_detail::FutureState<T>& state() const {
     RETORT_CHECK(state_) << "a future whose result was taken";
     return *state_;
@@ -280,7 +281,8 @@ class Promise {
 
  private:
   struct End {
-    std::shared_ptr<future_detail::FutureState<T>> state = std::make_shared<future_detail::FutureState<T>>();
+    std::shared_ptr<future_detail::FutureState<T>> state =
+        std::make_shared<future_detail::FutureState<T>>();
     bool taken = false;
     ~End() {
       if (state->ready()) return;

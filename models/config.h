@@ -59,8 +59,8 @@ struct ModelConfig {
 // quantization_config, ...). `origin` names the file in messages.
 ModelConfig parse_model_config(const std::string& json, const std::string& origin);
 ModelConfig read_model_config(const std::filesystem::path& folder);
-// What of a config decides the function beside the weights: sizes, norms, rotary embedding,
-// windows, biases. One line.
+// What decides, beside the weights, what a model computes: sizes, norms, rotary embedding, windows,
+// biases. One line.
 std::string describe_function(const ModelConfig& config);
 // raw_json with the fields of `config` written over it, in the same style (transformers 4 or 5
 // keys) it was read in.

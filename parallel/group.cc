@@ -108,34 +108,4 @@ std::string Group::broadcast(const std::string& bytes, int root) {
   return {data, data + content.numel()};
 }
 
-namespace {
-
-// The position of the lowest rank that is not ready, or the size of the group. One collective.
-int first_failing(Group& group, bool ready) {
-  return static_cast<int>(
-      group.all_reduce(int64_t{ready ? group.size() : group.rank()}, ReduceOp::kMin));
-}
-
-}  // namespace
-
-void agree_or_throw(Group& group, const std::string& my_error) {
-  const int failing = first_failing(group, my_error.empty());
-  if (failing == group.size()) return;
-  throw Error(ErrorCode::kRemote, group.broadcast(my_error, failing))
-      .with("group", group.name())
-      .with("failed_rank", group.ranks()[static_cast<size_t>(failing)]);
-}
-
-void agree_or_throw(Group& group, const Error* my_error) {
-  const int failing = first_failing(group, my_error == nullptr);
-  if (failing == group.size()) return;
-  at::Tensor code =
-      at::full({1}, my_error != nullptr ? static_cast<int64_t>(my_error->code()) : 0, at::kLong);
-  group.broadcast(code, failing);
-  throw Error(static_cast<ErrorCode>(*code.const_data_ptr<int64_t>()),
-              group.broadcast(my_error != nullptr ? std::string(my_error->what()) : "", failing))
-      .with("group", group.name())
-      .with("failed_rank", group.ranks()[static_cast<size_t>(failing)]);
-}
-
 }  // namespace retort::parallel

@@ -86,6 +86,7 @@ class Group {
   std::string broadcast(const std::string& bytes, int root);  // two broadcasts: length, bytes
 
  private:
+  friend class Vote;  // an operation of its own: vote.h
   // Of tensors on a device: device_collectives.cc.
   Work device_all_reduce(at::Tensor& tensor, ReduceOp op);
   void device_broadcast(at::Tensor& tensor, int root);
@@ -95,13 +96,5 @@ class Group {
 
   std::shared_ptr<Impl> impl_;
 };
-
-// The vote before collectives whose input came from outside: every rank says whether it is ready;
-// if any is not, all throw the same error (that of the lowest failing rank). One all-reduce on
-// `group` when all are well, two or three broadcasts more when not; every member must call. The
-// group stays usable. An empty `my_error` means ready; a message is thrown as kRemote everywhere.
-void agree_or_throw(Group& group, const std::string& my_error);
-// nullptr means ready; the error's own code and text are thrown everywhere.
-void agree_or_throw(Group& group, const Error* my_error);
 
 }  // namespace retort::parallel

@@ -9,8 +9,8 @@
 
 namespace retort::recipes {
 
-// Collects the checks of one recipe. Prints one line for each and throws kMismatch at the first that
-// fails.
+// Collects the checks of one recipe. Prints one line for each and throws kMismatch at the first
+// that fails.
 class SelfCheck {
  public:
   explicit SelfCheck(models::LoadedModel student) : student_(std::move(student)) {}

@@ -7,6 +7,12 @@
 #include "recipes/data/options.h"
 
 namespace retort::recipes {
+namespace {
+
+// What every block calls its reference unless told otherwise.
+constexpr const char* kUsualReference = "reference";
+
+}  // namespace
 
 std::string nearest_role(const Recipe& recipe, const std::string& word) {
   std::vector<std::string_view> names;
@@ -27,6 +33,8 @@ void check_reference(const Recipe& recipe, const RecipePlaces& places, const Key
   if (!needed) {
     if (places.written(path) && recipe.roles.contains(role))
       places.refuse(path, "has no effect: " + why_not + "; remove the key and the role");
+    if (role != kUsualReference)
+      places.refuse(path, "has no effect: " + why_not + "; remove the key");
     return;
   }
   if (role == Recipe::kDrivingRole)

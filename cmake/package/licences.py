@@ -150,7 +150,8 @@ def copy_wheels(site, pattern, output):
 
 
 def write_contents(output, crate_lines, bundled):
-    text = """What this package consists of besides Retort, whose licence is retort/LICENSE: Apache-2.0,
+    text = """\
+What this package consists of besides Retort, whose licence is retort/LICENSE: Apache-2.0,
 also the text that files here refer to as /usr/share/common-licenses/Apache-2.0.
 
 Each folder is named after a library and holds its licence. Linked in: yaml-cpp, OpenSSL, zlib,

@@ -114,6 +114,7 @@ void OwnedFd::reset() {
 }
 
 ChildProcess::ChildProcess(const SpawnOptions& options) {
+  // What the child inherits: its output, and descriptors at numbers that it knows.
   SpawnSetup setup;
   setup.redirect_output(options.log.string());
   setup.pass(options.life_fd, kLifeFd);
@@ -122,6 +123,7 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
   if (options.hold_fd >= 0) setup.pass(options.hold_fd, kHoldFd);
   setup.close_from(options.hold_fd >= 0 ? kHoldFd + 1 : kHoldFd);
   setup.isolate();
+
   std::vector<std::string> arguments{options.program.string()};
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   const int error =
@@ -134,6 +136,8 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
                 "cannot start " + options.program.string() + " with its log in " +
                     options.log.string() + ": " + std::strerror(error));
   }
+
+  // The pidfd is readable once the process has ended; without one nobody would notice.
   pidfd_ = OwnedFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (pidfd_.get() < 0) {
     const int failed = errno;

@@ -44,9 +44,11 @@ int run_chat(const ChatCommand& command) {
   if (!model.chat.exists())
     std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
   std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");
-  // keeps the conversation's keys and values from turn to turn
+
+  // The engine keeps the conversation's keys and values from turn to turn
   models::Engine engine(model.decoder);
-  std::string conversation, line;
+  std::string conversation;
+  std::string line;
   uint64_t turn = 0;
   for (;;) {
     std::printf("> ");
@@ -56,6 +58,8 @@ int run_chat(const ChatCommand& command) {
       conversation.clear();
       continue;
     }
+
+    // The whole conversation so far is the prompt.
     std::vector<int32_t> prompt;
     if (model.chat.exists()) {
       conversation += (conversation.empty() ? "" : ", ") + message("user", line);
@@ -64,6 +68,7 @@ int run_chat(const ChatCommand& command) {
     } else {
       prompt = model.tokenizer.encode(line, true);
     }
+
     const int64_t room =
         model.decoder.config().max_position_embeddings - static_cast<int64_t>(prompt.size());
     if (room < 1) {
@@ -72,6 +77,7 @@ int run_chat(const ChatCommand& command) {
       conversation.clear();
       continue;
     }
+
     StreamPrinter printer(model.tokenizer);
     engine.run({.prompts = {prompt},
                 .sampling = {.temperature = command.temperature,

@@ -61,13 +61,16 @@ void evaluate_batch(const models::LoadedModel& model, std::vector<data::Sample> 
     totals.correct += static_cast<double>(result.num_correct);
     totals.entropy += result.entropy_sum;
   }
+
   totals.targets += batch.num_targets();
   totals.tokens += batch.tokens.num_tokens();
   totals.samples += static_cast<int64_t>(batch.samples.size());
+
+  // With --output also every token's log-probability, whether it is a target or not.
   if (!output) return;
   for (size_t s = 0; s < batch.samples.size(); ++s) {
-    const int64_t begin = batch.tokens.cu_seqlens[s],
-                  length = batch.tokens.cu_seqlens[s + 1] - begin;
+    const int64_t begin = batch.tokens.cu_seqlens[s];
+    const int64_t length = batch.tokens.cu_seqlens[s + 1] - begin;
     std::vector<double> logps;
     if (length > 1) {
       const at::Tensor values =
@@ -117,8 +120,11 @@ int run_eval(const EvalCommand& command) {
                             .format = parse_enum<data::Format>(command.format),
                             .columns = command.columns};
   const data::Dataset dataset({source}, options, model.tokenizer, model.chat, {});
+
   std::optional<AtomicFile> output;
   if (!command.output.empty()) output.emplace(command.output);
+
+  // Samples are computed --batch-size at a time.
   Totals totals;
   std::vector<data::Sample> samples;
   for (int64_t row = 0; row < dataset.size(); ++row) {
@@ -129,10 +135,13 @@ int run_eval(const EvalCommand& command) {
       samples.clear();
     }
   }
+
   if (totals.targets == 0)
     throw Error(ErrorCode::kInvalidArgument, command.data + " has no target token");
   if (output) output->commit();
-  const double count = static_cast<double>(totals.targets), loss = totals.loss / count;
+  const double count = static_cast<double>(totals.targets);
+  const double loss = totals.loss / count;
+
   JsonLine line;
   line.add("loss", loss)
       .add("perplexity", std::exp(loss))

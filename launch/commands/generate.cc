@@ -68,6 +68,7 @@ struct Prompts {
 Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& model) {
   const data::JsonlFile file(command.prompts);
   const data::Source source{.path = command.prompts, .columns = command.columns};
+
   Prompts prompts;
   models::GenerationRequest& request = prompts.request;
   for (int64_t i = 0; i < file.size(); ++i) {
@@ -81,6 +82,8 @@ Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& 
   }
   if (request.prompts.empty())
     throw Error(ErrorCode::kInvalidArgument, command.prompts + " has no prompts");
+
+  // How each is continued.
   request.num_generations = command.num_generations;
   request.sampling = {.temperature = command.temperature,
                       .top_p = command.top_p,
@@ -136,10 +139,13 @@ int run_generate(const GenerateCommand& command) {
                         [&](std::span<const int32_t> ids) {
                           return model.tokenizer.decode(ids, /*skip_special_tokens=*/true);
                         });
+
   const auto start = std::chrono::steady_clock::now();
   const auto completions = engine.run(std::move(input.request));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  // A line for each prompt, with all of its completions.
   AtomicFile output(command.output);
   const auto per_prompt = static_cast<size_t>(command.num_generations);
   int64_t new_tokens = 0;
@@ -165,6 +171,7 @@ int run_generate(const GenerateCommand& command) {
       line.add("reference", std::string_view(prompts[p].reference));
     output.write(line.str() + "\n");
   }
+
   output.commit();
   std::printf("%s\n", JsonLine()
                           .add("num_prompts", static_cast<int64_t>(prompts.size()))

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/run_folder.h"
@@ -47,12 +48,6 @@ void check_tokenizers(const recipes::Recipe& recipe) {
   }
 }
 
-// The switches of libraries that read them from the environment; what the role sets itself stays.
-void add_deterministic_variables(std::map<std::string, std::string>& env) {
-  env.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");  // cuBLAS: one workspace a stream
-  env.emplace("NCCL_ALGO", "Ring");                   // NCCL: sums in one order, whatever it tunes
-}
-
 std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunFolder& folder,
                                        const std::string& run, int64_t incarnation,
                                        const parallel::StoreServer& store, bool resume) {
@@ -62,6 +57,7 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
   for (const auto& [name, role] : recipe.roles) {
     for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
       ProcessSpec spec;
+      spec.driving = name == recipes::Recipe::kDrivingRole;
       spec.context = {.run = run,
                       .role = name,
                       .rank = rank,
@@ -71,7 +67,8 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
                       .secret = secret,
                       .resume = resume,
                       .threads = threads_per_process(role.world.threads, processes)};
-      spec.driving = name == recipes::Recipe::kDrivingRole;
+
+      // The program starts itself; its secret goes through a pipe, not through an argument.
       spec.arguments = {"role",
                         "--run",
                         run,
@@ -81,9 +78,8 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
                         std::to_string(rank),
                         "--run-folder",
                         folder.path().string()};
-      spec.env = role.env;
-      if (recipe.deterministic && role.world.device == parallel::Device::kCuda)
-        add_deterministic_variables(spec.env);
+
+      spec.env = role_variables(role, recipe.deterministic);
       specs.push_back(std::move(spec));
     }
   }
@@ -150,11 +146,15 @@ int run_launch(const LaunchCommand& command) {
     std::cerr << "warning: " << warning << "\n";
   if (command.overwrite) keep_inputs(recipe);
   check_tokenizers(recipe);
-  // From here a signal means: stop cleanly.
-  SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});
+
+  // From here a signal means: stop cleanly. Never destroyed: one that comes after the work is done
+  // must not turn a good exit into a death by signal.
+  SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
   const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode_of(command));
   folder.write_resolved_recipe(resolved_yaml(recipe));
   write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
+
+  // Where the processes of this start find each other, and where training goes on.
   const parallel::StoreServer store("127.0.0.1");
   const std::string run = folder.path().filename().string();
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
@@ -162,6 +162,8 @@ int run_launch(const LaunchCommand& command) {
     std::printf("resuming %s at step %lld\n", folder.path().c_str(),
                 static_cast<long long>(start_step));
   std::fflush(stdout);
+
+  // Progress writes to the descriptor past stdout's buffer, hence the flush.
   Progress progress({.fd = STDOUT_FILENO,
                      .live = ::isatty(STDOUT_FILENO) != 0,
                      .title = recipe.recipe.text + " -> " + recipe.output_dir,
@@ -177,6 +179,7 @@ int run_launch(const LaunchCommand& command) {
        .stop_timeout = recipe.launch.stop_timeout,
        .hold_fd = folder.lock_fd()},
       &progress);
+
   const SupervisorResult result = supervisor.run(signals);
   progress.finish();
   print_end(result, folder, command.recipe);

@@ -26,16 +26,19 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
   if (architecture == kArchitectures.end())
     throw Error(ErrorCode::kInvalidArgument,
                 "--arch '" + c.arch + "' is not one of llama | mistral | qwen2 | qwen3");
+
   const int64_t heads = c.num_attention_heads;
   const int64_t head_dim = c.head_dim > 0 ? c.head_dim : c.hidden_size / heads;
   if (c.head_dim <= 0 && c.hidden_size % heads != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "--hidden-size must be a multiple of --num-attention-heads, or give --head-dim");
+
   const int64_t vocab = c.vocab_size > 0 ? c.vocab_size : tokenizer.vocab_size();
   if (vocab < tokenizer.vocab_size())
     throw Error(ErrorCode::kInvalidArgument, "--vocab-size " + std::to_string(vocab) +
                                                  " is smaller than the tokenizer's " +
                                                  std::to_string(tokenizer.vocab_size()));
+
   nlohmann::ordered_json json = {
       {"architectures", {architecture->second}},
       {"model_type", c.arch},
@@ -56,6 +59,7 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
       {"torch_dtype", c.dtype},
       {"eos_token_id", tokenizer.eos_id()},
   };
+
   if (tokenizer.bos_id() >= 0) json["bos_token_id"] = tokenizer.bos_id();
   if (tokenizer.pad_id() >= 0) json["pad_token_id"] = tokenizer.pad_id();
   if (c.arch == "mistral") json["sliding_window"] = nullptr;
@@ -84,6 +88,7 @@ int run_model_init(const ModelInitCommand& command) {
 }
 
 int run_tokenizer_train(const TokenizerTrainCommand& command) {
+  // Every string in a row counts, however deep it stands.
   std::vector<std::string> texts;
   for (const std::string& path : command.data) {
     const data::JsonlFile file(path);
@@ -102,6 +107,7 @@ int run_tokenizer_train(const TokenizerTrainCommand& command) {
       collect(row);
     }
   }
+
   fs::create_directories(command.output);
   models::train_tokenizer(texts, {.vocab_size = command.vocab_size}, command.output);
   const models::Tokenizer tokenizer = models::Tokenizer::load(command.output);

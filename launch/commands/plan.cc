@@ -37,6 +37,8 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                 .parameters = config.num_parameters()};
   plan.trains = name == Recipe::kDrivingRole;
   plan.flops_per_token = (plan.trains ? 6 : 2) * static_cast<double>(plan.parameters);
+
+  // The memory of the stage that needs most.
   for (int64_t stage = 0; stage < role.world.pp; ++stage) {
     const models::TrainingMemory memory = models::estimate_training_memory(
         config, {.layout = role.world,
@@ -52,6 +54,7 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
     };
     if (most(memory) > most(plan.memory)) plan.memory = memory;
   }
+
   if (!plan.trains) plan.memory = {.parameters = plan.memory.parameters};
   return plan;
 }
@@ -111,7 +114,7 @@ void print_text(const Plan& plan) {
 
 std::string plan_json(const Recipe& recipe) {
   const Plan plan = make_plan(recipe);
-  std::string role_json, link_json;
+  std::string role_json;
   for (const RolePlan& role : plan.roles)
     role_json += (role_json.empty() ? "" : ", ") +
                  JsonLine()
@@ -124,6 +127,8 @@ std::string plan_json(const Recipe& recipe) {
                      .add("activation_bytes_per_rank", role.memory.activations)
                      .add("peak_bytes_per_rank", role.memory.peak())
                      .str();
+
+  std::string link_json;
   for (const LinkPlan& link : plan.links)
     link_json += (link_json.empty() ? "" : ", ") +
                  JsonLine()
@@ -132,6 +137,7 @@ std::string plan_json(const Recipe& recipe) {
                      .add("max_bytes_per_step", link.bytes_per_step)
                      .add("max_prefetch_bytes_per_rank", link.prefetch_bytes)
                      .str();
+
   return JsonLine()
       .raw("roles", "[" + role_json + "]")
       .raw("links", "[" + link_json + "]")

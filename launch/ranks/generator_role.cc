@@ -12,7 +12,6 @@ using recipes::RoleOptions;
 
 void run_generator_role(const RankContext& context) {
   const RoleOptions& role = context.role_options();
-  const recipes::GenerationOptions& generation = *context.recipe.generation;
   const std::unique_ptr<parallel::World> world = make_replica_world(context);
   context.report("loading", 0, role.model);
   models::Decoder decoder =
@@ -20,9 +19,7 @@ void run_generator_role(const RankContext& context) {
                            world ? models::Placement::of(*world) : models::Placement{});
   roles::Generator generator(context.name(), std::move(decoder),
                              models::Tokenizer::load(role.model),
-                             {.kv_cache_bytes = static_cast<int64_t>(generation.kv_cache.bytes),
-                              .max_tokens_per_step = generation.max_tokens_per_step,
-                              .max_sequences = generation.max_sequences});
+                             context.recipe.generation->engine());
 
   auto queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = context.recipe.rpc});

@@ -16,6 +16,7 @@
 #include "launch/supervision/signal_catcher.h"
 #include "launch/supervision/status_pipe.h"
 #include "launch/yaml/recipe_file.h"
+#include "parallel/vote.h"
 #include "recipes/run/student.h"
 
 namespace retort::launch {
@@ -65,9 +66,12 @@ int run_role(const RoleCommand& command) {
   // Never destroyed: a signal that comes after the work is done must not turn a good exit into a
   // death by signal.
   const SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
+
+  // What ties this process to its launcher.
   std::atomic<bool> launcher_gone{false};
   LifePipe life(channels.life_fd, [&] { launcher_gone = true; });
   StatusPipe status(channels.status_fd);
+
   try {
     recipes::RankContext context = make_context(command, channels.context);
     const recipes::RoleOptions& role = context.recipe.roles.at(context.role);
@@ -75,12 +79,15 @@ int run_role(const RoleCommand& command) {
     // Before LibTorch is used, which looks once whether there is CUDA.
     if (role.world.device == parallel::Device::kCuda)
       context.device_module = parallel::DeviceModule::load();
+
     at::set_num_threads(static_cast<int>(context.threads));
     if (context.recipe.deterministic) use_deterministic_algorithms();
+
     context.stop_requested = [&] { return launcher_gone.load() || signals.any(); };
     context.report = [&](const std::string& state, int64_t step, const std::string& message) {
       status.report({.state = state, .step = step, .message = message, .error = ""});
     };
+
     if (context.role == recipes::Recipe::kDrivingRole)
       recipes::run_student(context);
     else if (context.recipe.is_generator(context.role))
@@ -93,7 +100,8 @@ int run_role(const RoleCommand& command) {
     status.report({.state = "failed",
                    .step = 0,
                    .message = e.what(),
-                   .error = std::string(to_string(e.code()))});
+                   .error = std::string(to_string(e.code())),
+                   .of_another_rank = parallel::failed_rank(e, command.role).has_value()});
     return exit_code_for(e.code());
   } catch (const std::exception& e) {
     const std::string text = e.what();

@@ -59,7 +59,7 @@ class Progress : public SupervisorObserver {
     Duration plain_interval{10'000};  // between plain lines of logged steps
     // width of a live display; 0: the terminal's, asked at every redraw
     int columns = 0;
-    std::string title;                 // "distill -> runs/gsm8k"
+    std::string title;                 // "<recipe> -> runs/gsm8k"
     std::filesystem::path metrics;     // followed for new rows
     int64_t start_step = 0;            // where a resumed run continues
     std::optional<int64_t> max_steps;  // one of the two

@@ -34,6 +34,7 @@ std::string encode_status(const ProcessStatus& status) {
       .add("step", status.step)
       .add("message", one_line(status.message))
       .add("error", status.error)
+      .add("of_another_rank", status.of_another_rank)
       .str();
 }
 
@@ -51,6 +52,9 @@ std::optional<ProcessStatus> decode_status(std::string_view text) {
   const auto step = json.find("step");
   if (step == json.end() || !step->is_number_integer()) return std::nullopt;
   status.step = step->get<int64_t>();
+  const auto of_another_rank = json.find("of_another_rank");
+  if (of_another_rank == json.end() || !of_another_rank->is_boolean()) return std::nullopt;
+  status.of_another_rank = of_another_rank->get<bool>();
   return status;
 }
 

@@ -14,6 +14,8 @@ struct ProcessStatus {
   int64_t step = 0;
   std::string message;  // one line for people; cut at 1000 bytes
   std::string error;    // state failed: the name of the ErrorCode
+  // State failed: another rank of the role met the error, and a vote brought it to this one.
+  bool of_another_rank = false;
 
   bool operator==(const ProcessStatus&) const = default;
 };

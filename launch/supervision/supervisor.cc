@@ -15,6 +15,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "launch/backends/child_process.h"
+#include "launch/supervision/child_pipes.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -26,39 +27,18 @@ constexpr std::chrono::milliseconds kSettle{1000};
 constexpr std::chrono::milliseconds kReap{10'000};
 constexpr size_t kTailLines = 15;
 
-std::array<OwnedFd, 2> make_pipe() {
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0)
-    throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot make a pipe: ") + std::strerror(errno));
-  return {OwnedFd(fds[0]), OwnedFd(fds[1])};
-}
-
-std::array<OwnedFd, 2> make_status_channel() {
-  int fds[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
-    throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot make a socket pair: ") + std::strerror(errno));
-  return {OwnedFd(fds[0]), OwnedFd(fds[1])};
-}
-
-// A pipe's read end that holds `text` and then ends.
-OwnedFd pipe_with(const std::string& text) {
-  auto [read_end, write_end] = make_pipe();
-  RETORT_CHECK(text.size() < 60'000) << "more than a pipe holds";
-  if (::write(write_end.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot write into a pipe: ") + std::strerror(errno));
-  return std::move(read_end);
-}
-
-// Errors that another process's failure brings about.
-bool is_consequence(const std::string& error) {
+// How far a failure is from being the cause, which is 0. A code that another process's failure
+// brings about weighs more than to be told an error by the rank that met it, because that error
+// still says what went wrong.
+int distance_from_cause(const ProcessFailure& failure) {
+  const int told = failure.of_another_rank ? 1 : 0;
   for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed,
                                ErrorCode::kCancelled, ErrorCode::kTimeout})
-    if (error == to_string(code)) return true;
-  return false;
+    if (failure.error == to_string(code)) return 2 + told;
+  return told;
 }
+
+bool is_consequence(const ProcessFailure& failure) { return distance_from_cause(failure) > 0; }
 
 enum class Phase {
   kRunning,    // until something happens
@@ -246,6 +226,7 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
                          .pid = child.process->pid(),
                          .error = child.last.error,
                          .message = child.last.state == "failed" ? child.last.message : "",
+                         .of_another_rank = child.last.of_another_rank,
                          .log = child.log,
                          .log_tail = log_tail(child.log, child.log_offset, kTailLines)};
   if (status && WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
@@ -255,7 +236,7 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
   failures.push_back(std::move(failure));
   if (phase == Phase::kFailing) {
     // The cause has shown: no more waiting for it.
-    if (settle && !is_consequence(failures.back().error)) settle = Deadline::after(Duration(0));
+    if (settle && !is_consequence(failures.back())) settle = Deadline::after(Duration(0));
     return;
   }
   phase = Phase::kFailing;
@@ -264,7 +245,7 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
                      "; stopping the others");
   deadline = Deadline::after(options.failure_grace);
   // The others are asked to end at once unless the cause may still be among them.
-  if (is_consequence(failures.back().error) && options.failure_grace > kSettle) {
+  if (is_consequence(failures.back()) && options.failure_grace > kSettle) {
     settle = Deadline::after(kSettle);
   } else {
     terminate(true, true);
@@ -363,10 +344,10 @@ void Supervisor::Impl::finish() {
   const bool asked = result.signal != 0 && !driver_said("done");
   result.stopped_early = interrupted || driver_said("stopped") || asked;
 
-  const auto cause = std::find_if(failures.begin(), failures.end(),
-                                  [](const auto& f) { return !is_consequence(f.error); });
   if (!failures.empty()) {
-    if (cause != failures.end()) std::rotate(failures.begin(), cause, cause + 1);
+    // The first in time of those that are nearest to it.
+    const auto cause = std::ranges::min_element(failures, {}, distance_from_cause);
+    std::rotate(failures.begin(), cause, cause + 1);
     result.cause = failures.front();
     result.consequences.assign(failures.begin() + 1, failures.end());
     const int code = result.cause->exit_code.value_or(1);

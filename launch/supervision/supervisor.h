@@ -53,6 +53,7 @@ struct ProcessFailure {
   std::optional<int> exit_code;  // it ended by itself
   int signal = 0;                // or was ended by this signal
   std::string error, message;    // what it reported before it ended; may be empty
+  bool of_another_rank = false;  // another rank of its role met that error and reports it too
   std::filesystem::path log;
   std::vector<std::string> log_tail;  // last lines of its log
 
@@ -62,7 +63,7 @@ struct ProcessFailure {
   std::string what() const;
 };
 
-// Exit codes of a run that did not fail, besides 0; exit_code_for (base/error.h) has those of errors.
+// Exit codes of a run that did not fail, besides 0; those of errors: exit_code_for in base/error.h.
 constexpr int kExitStoppedEarly = 4;   // a checkpoint was saved: run again with --resume
 constexpr int kExitInterrupted = 130;  // by a person's Ctrl-C (128 + SIGINT), as shells expect it
 
@@ -105,9 +106,9 @@ class SupervisorObserver {
 // that the last step is done.
 //
 // Failed: a process fails, or a serving one ends before the driving ones. All get SIGTERM, and
-// their process groups SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else 1. It
-// is 1 too if after a signal a driving process does not exit with 0, as one that still loads, and
-// if a second signal kills everything.
+// their process groups SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else 1. A
+// signal ends with 1 as well if a driving process does not exit with 0 after it, such as one that
+// is still loading its model, and if a second signal comes, which kills everything.
 //
 // When this process itself disappears the children see the end of their life pipe.
 //

@@ -32,7 +32,7 @@ void read_scalar(const YamlNode& node, ByteSize& value);
 class YamlReader {
  public:
   // Says what a name that is not known is, when it is one of a later version:
-  // ("distill.num_samples") -> "payload: sampled is not in this version", else "". Called with
+  // ("train.fp16") -> "fp16 training is not in this version", else "". Called with
   // "path" for keys and "path=value" for choices; list indices are left out of paths.
   using LaterNames = std::function<std::string(std::string_view)>;
 
@@ -50,6 +50,10 @@ class YamlReader {
   // Reads the fields of one struct: the visitor that fields() gets.
   class Fields;
 
+  template <class T>
+  void read_block(T& value) const;  // an option struct
+  template <class T>
+  void read_choice(T& value) const;  // one of several names; throws without a place
   template <class F>
   void guarded(F&& convert) const;
   YamlReader child(const std::string& key, const YamlNode& node) const;
@@ -145,38 +149,49 @@ void YamlReader::read(T& value) const {
     for (const auto& entry : node_.entries)
       child(entry.key, entry.value).read(value[entry.key]);
   } else if constexpr (detail::OptionStruct<T>) {
-    expect(YamlNode::Kind::kMap);
-    // An unknown key is reported before the value of a known one: a misspelt key is the likelier
-    // cause.
-    T probe{};
-    std::vector<std::string_view> known;
-    auto collect = [&known](const char* name, auto&, const char*) { known.push_back(name); };
-    probe.fields(collect);
-    refuse_unknown(known);
-    Fields visitor(*this);
-    value.fields(visitor);
-    if constexpr (detail::Validated<T>) {
-      try {
-        value.validate();
-      } catch (const Error& e) {
-        refuse_invalid(e);
-      }
-    }
+    read_block(value);
   } else if constexpr (std::is_enum_v<T> || NamedChoice<T>) {
-    guarded([&] {
-      std::string text;
-      read_scalar(node_, text);
-      const std::string is_later = later("=" + text);
-      if (!is_later.empty()) throw Error(ErrorCode::kInvalidArgument, is_later);
-      if constexpr (NamedChoice<T>) {
-        check_choice(text, T::choices());
-        value.text = text;
-      } else {
-        value = parse_enum<T>(text);
-      }
-    });
+    guarded([&] { read_choice(value); });
   } else {
     guarded([&] { read_scalar(node_, value); });
+  }
+}
+
+template <class T>
+void YamlReader::read_block(T& value) const {
+  expect(YamlNode::Kind::kMap);
+
+  // An unknown key is reported before the value of a known one: a misspelt key is the likelier
+  // cause.
+  T probe{};
+  std::vector<std::string_view> known;
+  auto collect = [&known](const char* name, auto&, const char*) { known.push_back(name); };
+  probe.fields(collect);
+  refuse_unknown(known);
+
+  Fields visitor(*this);
+  value.fields(visitor);
+  if constexpr (detail::Validated<T>) {
+    try {
+      value.validate();
+    } catch (const Error& e) {
+      refuse_invalid(e);
+    }
+  }
+}
+
+template <class T>
+void YamlReader::read_choice(T& value) const {
+  std::string text;
+  read_scalar(node_, text);
+  const std::string is_later = later("=" + text);
+  if (!is_later.empty()) throw Error(ErrorCode::kInvalidArgument, is_later);
+
+  if constexpr (NamedChoice<T>) {
+    check_choice(text, T::choices());
+    value.text = text;
+  } else {
+    value = parse_enum<T>(text);
   }
 }
 

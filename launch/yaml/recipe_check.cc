@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launch/backends/child_process.h"
+#include "launch/yaml/effect_check.h"
 #include "models/config.h"
 #include "models/placement.h"
 #include "recipes/registry.h"
@@ -32,9 +33,6 @@ class TopLevelCheck {
     for (const std::string& block : owned_blocks())
       check_block(block);
     check_generation_block();
-    if (!recipe_.rpc.device_maps.empty())
-      places_.refuse({"rpc", "device_maps"},
-                     "has no effect: what roles exchange travels through host memory; remove it");
   }
 
  private:
@@ -196,8 +194,6 @@ void check_data(const recipes::Recipe& recipe, const recipes::RecipePlaces& plac
   if (train.tokens_per_batch && *train.tokens_per_batch < data.max_length)
     places.refuse({"train", "tokens_per_batch"},
                   "smaller than one row of data.max_length = " + std::to_string(data.max_length));
-  if (data.eval.empty() && train.eval_steps != recipes::TrainOptions().eval_steps)
-    places.refuse({"train", "eval_steps"}, "has no effect without data.eval");
 }
 
 // Models and data must be there, and a model must fit its role's layout.
@@ -248,6 +244,7 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   TopLevelCheck(recipe, places).run();
   RoleCheck(recipe, places, options).run();
   check_data(recipe, places);
+  check_effects(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);
   recipes::recipe_type(recipe).check(recipe, places);
   if (options.check_files) FileCheck(recipe, places).run();

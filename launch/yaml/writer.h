@@ -26,6 +26,7 @@ std::string yaml_key(const std::string& key);
 // A value of any field type in flow style: "[uv]", "{a: 1}", "null".
 template <class T>
 std::string yaml_flow(const T& value) {
+  // What holds other values.
   if constexpr (detail::kIsOptional<T>) {
     return value ? yaml_flow(*value) : "null";
   } else if constexpr (detail::kIsVector<T>) {
@@ -46,6 +47,8 @@ std::string yaml_flow(const T& value) {
     T copy = value;
     copy.fields(visit);
     return "{" + text + "}";
+
+    // What is one word.
   } else if constexpr (NamedChoice<T>) {
     return value.text;
   } else if constexpr (std::is_enum_v<T>) {

@@ -31,7 +31,7 @@ struct Product {
 // them in parallel. A row's numbers do not depend on the other rows nor on the threads.
 void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
               std::initializer_list<Product> products);
-// gate = silu(x gate^T) * (x up^T), rows of `stride` floats; `scratch` as gate.
+// y = silu(x gate^T) * (x up^T) with their biases, rows of `stride` floats; `scratch` is as large.
 void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
                     const Matrix& gate, const Matrix& up, float* y, float* scratch, int64_t stride);
 

@@ -43,6 +43,16 @@ struct Group::Impl {
   // each takes its tags from the count.
   uint64_t num_exchanges = 0;
   std::optional<Error> failure;  // the first one; the group is unusable from then on
+
+  // Votes of this rank that are open, one inside of another (vote.h).
+  int open_votes = 0;
+  // Set while votes are open that need not be cast any more: a rank failed in one of them, the
+  // outermost that has ended.
+  struct EndedVote {
+    int depth = 0;  // how many open votes lie around it
+    Error error;
+  };
+  std::optional<EndedVote> ended_vote;
 };
 
 namespace detail {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The demo: generate data, train a tokenizer and a teacher, distil it into a student of a quarter of its parameters in separate
-# processes, train the same student by SFT alone, evaluate all three on held-out problems. `./dev demo` builds and runs it.
+# The demo: generate data, train a tokenizer and a teacher, distil it into a student of a quarter of
+# its parameters in separate processes, train the same student by SFT alone, evaluate all three on
+# held-out problems. `./dev demo` builds and runs it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 retort=${RETORT_BIN:-build/bin/retort}
@@ -10,7 +11,8 @@ configs=recipes/configs
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 # number FILE KEY: a number of a one-line JSON object
 number() { sed -n "s/.*\"$2\": \([-0-9.e+]*\).*/\1/p" "$1"; }
-timed() { # timed NAME COMMAND...: runs it and notes the wall time
+# timed NAME COMMAND...: runs it and notes the wall time
+timed() {
   local name=$1 start=$SECONDS
   shift
   "$@"
@@ -27,9 +29,11 @@ head -n 2 $out/test.jsonl
 say "tokenizer and random checkpoints"
 "$retort" tokenizer train --data $out/train.jsonl --vocab-size 400 --output $out/tokenizer
 "$retort" model init --arch qwen3 --tokenizer $out/tokenizer --output $out/teacher-init --seed 1 \
-  --hidden-size 192 --num-hidden-layers 4 --num-attention-heads 4 --num-key-value-heads 4 --intermediate-size 512
+  --hidden-size 192 --num-hidden-layers 4 --num-attention-heads 4 --num-key-value-heads 4 \
+  --intermediate-size 512
 "$retort" model init --arch qwen3 --tokenizer $out/tokenizer --output $out/student-init --seed 2 \
-  --hidden-size 96 --num-hidden-layers 4 --num-attention-heads 4 --num-key-value-heads 4 --intermediate-size 256
+  --hidden-size 96 --num-hidden-layers 4 --num-attention-heads 4 --num-key-value-heads 4 \
+  --intermediate-size 256
 
 say "teacher: supervised fine-tuning, 2 data-parallel processes"
 timed teacher "$retort" launch $configs/sft_teacher.yaml
@@ -40,14 +44,18 @@ timed sft "$retort" launch $configs/sft_student.yaml
 
 say "evaluation on held-out problems"
 for name in teacher-sft student-distill student-sft; do
-  "$retort" eval --model $out/$name/final --data $out/test.jsonl --exact-match --max-new-tokens 48 >"$out/$name.eval.json"
+  "$retort" eval --model $out/$name/final --data $out/test.jsonl --exact-match \
+    --max-new-tokens 48 >"$out/$name.eval.json"
 done
 
 printf '\n%-34s %12s %12s %12s %10s\n' model "exact match" "test loss" "accuracy" "train s"
+# percent FILE KEY: a number from 0 to 1, times a hundred
+percent() { awk "BEGIN{print 100*$(number "$1" "$2")}"; }
+# row TEXT RUN TIMED: the figures of a run
 row() {
   local f=$out/$2.eval.json
-  printf '%-34s %11.1f%% %12.4f %11.1f%% %10s\n' "$1" "$(awk "BEGIN{print 100*$(number "$f" exact_match)}")" "$(number "$f" loss)" \
-    "$(awk "BEGIN{print 100*$(number "$f" mean_token_accuracy)}")" "$(cat "$out/$3.seconds")"
+  printf '%-34s %11.1f%% %12.4f %11.1f%% %10s\n' "$1" "$(percent "$f" exact_match)" \
+    "$(number "$f" loss)" "$(percent "$f" mean_token_accuracy)" "$(cat "$out/$3.seconds")"
 }
 row "teacher (SFT)" teacher-sft teacher
 row "student, distilled" student-distill distill

@@ -26,6 +26,10 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"distill", "kd_ratio"},
                   "must be 1 with on-policy batches: cross-entropy on the student's own draws "
                   "would teach it what it says already");
+  if (distill.prefetch != DistillOptions().prefetch)
+    places.refuse({"distill", "prefetch"},
+                  "has no effect with lmbda above 0: an on-policy batch is drawn with the weights "
+                  "of its own step; remove the key");
   if (distill.use_policy_gradient &&
       (!generation.whole_distribution() || generation.temperature != distill.temperature))
     places.refuse({"distill", "use_policy_gradient"},

@@ -61,7 +61,10 @@ std::vector<double> DistillObjective::weights_of(const data::Sample& sample) con
   std::vector<double> weights(teachers_.size(), 0.0);
   double total = 0;
   for (size_t t = 0; t < teachers_.size(); ++t)
-    if (matches(sample, teachers_[t].when)) total += weights[t] = teachers_[t].weight;
+    if (matches(sample, teachers_[t].when)) {
+      weights[t] = teachers_[t].weight;
+      total += weights[t];
+    }
   if (total <= 0) {
     std::string fields;
     for (const auto& [name, value] : sample.fields)
@@ -75,45 +78,63 @@ std::vector<double> DistillObjective::weights_of(const data::Sample& sample) con
   return weights;
 }
 
+// The batch as it is.
+DistillObjective::Part DistillObjective::whole_part(const data::MicroBatch& batch) {
+  Part part;
+  part.tokens = batch.tokens;
+  part.positions = batch.predict_positions;
+  part.num_rows = batch.num_targets();
+  return part;
+}
+
+// A pack of `samples` alone, and which rows of the batch are theirs.
+DistillObjective::Part DistillObjective::part_of(const data::MicroBatch& batch,
+                                                 const std::vector<size_t>& samples) {
+  std::vector<data::Sample> chosen;
+  std::vector<bool> wanted(batch.samples.size(), false);
+  for (const size_t s : samples) {
+    chosen.push_back(batch.samples[s]);
+    wanted[s] = true;
+  }
+
+  // Rows are in the order of sequences, and a sequence is a sample.
+  std::vector<int64_t> rows;
+  const at::Tensor positions = batch.predict_positions.contiguous();
+  const int64_t* position = positions.const_data_ptr<int64_t>();
+  size_t sequence = 0;
+  for (int64_t r = 0; r < positions.numel(); ++r) {
+    while (position[r] >= batch.tokens.cu_seqlens[sequence + 1])
+      ++sequence;
+    if (wanted[sequence]) rows.push_back(r);
+  }
+
+  const data::MicroBatch sub = data::make_micro_batch(std::move(chosen));
+  Part part;
+  part.tokens = sub.tokens;
+  part.positions = sub.predict_positions;
+  part.rows = at::tensor(rows, at::kLong);
+  part.num_rows = static_cast<int64_t>(rows.size());
+  RETORT_CHECK(part.num_rows == sub.num_targets());
+  return part;
+}
+
 // One part for each (teacher, weight) with the samples it answers: a teacher of every sample sees
 // the pack as it is.
 std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBatch& batch) const {
+  // The samples of each teacher, by its weight in them.
   std::map<std::pair<size_t, double>, std::vector<size_t>> members;
   for (size_t s = 0; s < batch.samples.size(); ++s) {
     const auto weights = weights_of(batch.samples[s]);
     for (size_t t = 0; t < weights.size(); ++t)
       if (weights[t] > 0) members[{t, weights[t]}].push_back(s);
   }
+
   std::vector<Part> parts;
   for (const auto& [key, samples] : members) {
-    Part part{.teacher = key.first, .weight = key.second};
-    if (samples.size() == batch.samples.size()) {
-      part.tokens = batch.tokens;
-      part.positions = batch.predict_positions;
-      part.num_rows = batch.num_targets();
-    } else {
-      std::vector<data::Sample> chosen;
-      std::vector<int64_t> rows;
-      std::vector<bool> wanted(batch.samples.size(), false);
-      for (size_t s : samples) {
-        chosen.push_back(batch.samples[s]);
-        wanted[s] = true;
-      }
-      const at::Tensor positions = batch.predict_positions.contiguous();
-      const int64_t* position = positions.const_data_ptr<int64_t>();
-      size_t sequence = 0;
-      for (int64_t r = 0; r < positions.numel(); ++r) {
-        while (position[r] >= batch.tokens.cu_seqlens[sequence + 1])
-          ++sequence;
-        if (wanted[sequence]) rows.push_back(r);
-      }
-      const data::MicroBatch sub = data::make_micro_batch(std::move(chosen));
-      part.tokens = sub.tokens;
-      part.positions = sub.predict_positions;
-      part.rows = at::tensor(rows, at::kLong);
-      part.num_rows = static_cast<int64_t>(rows.size());
-      RETORT_CHECK(part.num_rows == sub.num_targets());
-    }
+    const bool all = samples.size() == batch.samples.size();
+    Part part = all ? whole_part(batch) : part_of(batch, samples);
+    part.teacher = key.first;
+    part.weight = key.second;
     parts.push_back(std::move(part));
   }
   return parts;
@@ -139,6 +160,8 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   roles::FrozenAnswers& client = *route.client;
   if (!route.head.defined() && client.head_weight().defined())
     route.head = client.head_weight().to(rows.device());
+
+  // The answer, and the divergence at the rows that this teacher answers.
   const roles::Payload payload =
       client.receive(std::move(part.pending), &sums.values[kWaitSeconds]);
   losses::DivergenceOptions options = options_.divergence;
@@ -149,6 +172,8 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   };
   const auto result = losses::linear_distill(chosen(rows), head.weight, {}, chosen(targets),
                                              to_signal(payload, route.head), options, head.vocab);
+
+  // Each part counts with its weight; what does not depend on the teacher counts once.
   sums.values[kKd] += part.weight * result.kd_sum;
   sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
   sums.values[kStudentMass] += part.weight * result.student_mass_sum;

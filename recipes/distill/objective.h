@@ -68,6 +68,8 @@ class DistillObjective : public BatchObjective {
     kValues
   };
   struct Part;  // the rows of one micro-batch that one teacher answers
+  static Part whole_part(const data::MicroBatch& batch);
+  static Part part_of(const data::MicroBatch& batch, const std::vector<size_t>& samples);
   std::vector<Part> split(const data::MicroBatch& batch) const;
   at::Tensor part_loss(Part& part, const at::Tensor& rows, const models::Head& head,
                        const at::Tensor& targets, bool only_teacher, StepSums& sums);

@@ -53,6 +53,8 @@ OnPolicySource::OnPolicySource(parallel::World& world, const roles::Trainer& tra
 data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
   data::BatchStream::Step batches = data_(step);
   if (!is_on_policy(options_.seed, step, options_.lmbda)) return batches;
+
+  // What stands before the first target of each sample is its prompt.
   std::vector<data::PromptSample> prompts;
   std::vector<uint64_t> sample_ids;
   for (const data::MicroBatch& batch : batches.micro_batches)
@@ -65,10 +67,14 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
       sample_ids.push_back((static_cast<uint64_t>(step) << 24) + place +
                            static_cast<uint64_t>(world_.dp().rank()));
     }
+
+  // One completion for each, by the student of now.
   worker_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
   const Rollout rollout = worker_->finish(
       worker_->begin(step, static_cast<uint64_t>(step), std::move(prompts), std::move(sample_ids)));
   worker_->save(rollout, step, {});
+
+  // The batches again, with the student's completions as targets; an empty one is left out.
   size_t next = 0;
   for (data::MicroBatch& batch : batches.micro_batches) {
     std::vector<data::Sample> samples;

@@ -50,6 +50,7 @@ void DistillOptions::validate() const {
   const bool top_k = payload == PayloadKind::kTopK;
   const bool skewed =
       loss_type == DivergenceType::kSkewedKl || loss_type == DivergenceType::kSkewedReverseKl;
+
   validate_sampled_tokens();
   if (loss_top_k <= 0) refuse("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
@@ -57,12 +58,16 @@ void DistillOptions::validate() const {
   if (support != Support::kTeacher)
     refuse("support: " + std::string(enum_name(support)) +
            " is not in this version; use support: teacher");
+
+  // What a top-k payload leaves open.
   needs(top_k, tail == defaults.tail, "tail", "payload: topk");
   if (tail != losses::Tail::kBucket && loss_type != DivergenceType::kForwardKl)
     refuse("tail: " + std::string(enum_name(tail)) + " works with loss_type: forward_kl only (" +
            std::string(enum_name(loss_type)) +
            " would be minimised by moving student mass out of the top-k); use tail: bucket");
   needs(top_k, payload_dtype == defaults.payload_dtype, "payload_dtype", "payload: topk");
+
+  // The divergence.
   if (!(beta >= 0 && beta <= 1)) refuse("beta must be in [0, 1]");
   needs(loss_type == DivergenceType::kJsd, beta == defaults.beta, "beta", "loss_type: jsd");
   if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse("skew_lambda must be in [0, 1)");
@@ -70,13 +75,13 @@ void DistillOptions::validate() const {
         "loss_type: skewed_kl or skewed_reverse_kl");
   if (!(temperature > 0) || !std::isfinite(temperature))
     refuse("temperature must be a finite number above 0");
+
+  // Its share of the loss, and of the batches.
   if (kd_ratio == 0)
     refuse("kd_ratio: 0 would run teachers whose answers count for nothing; write recipe: sft");
   if (!(kd_ratio > 0 && kd_ratio <= 1)) refuse("kd_ratio must be above 0 and at most 1");
   if (!(lmbda >= 0 && lmbda <= 1)) refuse("lmbda must be in [0, 1]");
   if (prefetch < 1) refuse("prefetch must be at least 1, got " + std::to_string(prefetch));
-  needs(lmbda == 0, prefetch == defaults.prefetch, "prefetch",
-        "lmbda: 0 (an on-policy batch is drawn with the weights of its own step)");
 }
 
 // payload: target_logps is one number for each token that the student drew: the k1 estimate of

@@ -13,6 +13,11 @@
 namespace retort::recipes {
 namespace {
 
+// On-policy batches hold what the student of now draws, so nothing can be asked for ahead.
+int64_t prefetched_steps(const DistillOptions& options) {
+  return options.lmbda > 0 ? 0 : options.prefetch;
+}
+
 class DistillRun : public SampleRun {
  public:
   explicit DistillRun(RunContext& context)
@@ -55,8 +60,7 @@ class DistillRun : public SampleRun {
     return std::make_unique<DistillObjective>(
         std::move(source), context().agent, std::move(routes),
         DistillObjective::Options{.divergence = options_.divergence(),
-                                  // On-policy batches hold what the student of now draws.
-                                  .prefetch = options_.lmbda > 0 ? 0 : options_.prefetch,
+                                  .prefetch = prefetched_steps(options_),
                                   .dp_rank = world.coordinate().dp,
                                   .dp_size = world.options().layout.dp,
                                   .asks = world.forms_loss()});
@@ -77,7 +81,7 @@ LinkPlan plan_link(const Recipe& recipe, const std::string& role) {
   const models::ModelConfig config = models::read_model_config(teacher.model);
   const int64_t dtype_bytes = teacher.dtype == FloatType::kFloat32 ? 4 : 2;
 
-  LinkPlan plan{.role = role, .prefetch = recipe.distill->prefetch};
+  LinkPlan plan{.role = role, .prefetch = prefetched_steps(*recipe.distill)};
   plan.bytes_per_token = static_cast<double>(roles::payload_bytes_per_row(
       recipe.distill->payload_spec(), config.hidden_size, config.vocab_size, dtype_bytes));
   plan.bytes_per_step = plan.bytes_per_token * tokens_per_step(recipe, 1);

@@ -4,10 +4,13 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/batch_objective.h"
+#include "recipes/run/mean_logits.h"
+#include "recipes/run/metric_sums.h"
 #include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
@@ -18,15 +21,6 @@ at::Tensor chosen_of(const at::Tensor& by_sequence) {
 }
 at::Tensor rejected_of(const at::Tensor& by_sequence) {
   return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 1);
-}
-
-// The mean over the vocabulary of the head's rows [H].
-at::Tensor mean_row(const models::Head& head) {
-  const at::Tensor weight = head.weight.detach().to(at::kFloat);
-  if (head.vocab.whole()) return weight.mean(0);
-  at::Tensor sum = weight.sum(0);
-  head.vocab.group->all_reduce(sum);
-  return sum / static_cast<double>(head.vocab.total);
 }
 
 double chosen_tokens(const data::PairMicroBatch& batch) {
@@ -100,6 +94,8 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
   const at::Tensor log_probs =
       losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab)
           .log_probs.cpu();
+
+  // Both completions of each pair, by the policy and by the reference.
   const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
@@ -114,16 +110,27 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
     inputs.reference_chosen = chosen_of(reference);
     inputs.reference_rejected = rejected_of(reference);
   }
+
   const losses::PreferenceResult result = losses::preference_loss(inputs, options_.loss);
   sums.count += static_cast<double>(result.count);
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
+  add_sums(head, rows, batch, inputs, result, sums);
+  return nll_scale == 0 ? result.loss_sum : result.loss_sum + result.chosen_nll_sum * nll_scale;
+}
+
+// What the metrics are made of; without autograd.
+void DpoObjective::add_sums(const models::Head& head, const at::Tensor& rows,
+                            const data::PairMicroBatch& batch,
+                            const losses::PreferenceInputs& inputs,
+                            const losses::PreferenceResult& result, StepSums& sums) const {
   const c10::NoGradGuard no_grad;
-  // The mean over the vocabulary of the logits at a row is the row times the mean of the head's
-  // rows.
-  const at::Tensor mean_logits = at::mv(rows.detach().to(at::kFloat), mean_row(head)).cpu();
-  const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
+  const int64_t sequences = 2 * batch.num_pairs();
+
+  const at::Tensor logits =
+      sum_by_sequence(mean_logits(head, rows), batch.sequence_of_row, sequences);
   sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
   sums.values[kLogitsRejected] += rejected_of(logits).sum().item<double>();
+
   sums.values[kNll] += result.chosen_nll_sum.item<double>();
   sums.values[kChosenTokens] += result.chosen_tokens;
   sums.values[kRejectedTokens] += inputs.rejected_tokens.sum().item<double>();
@@ -135,8 +142,6 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
   sums.values[kLogpsRejected] += result.logps_rejected_sum;
   for (const data::PreferenceSample& pair : batch.pairs)
     sums.values[kIdentical] += pair.identical ? 1 : 0;
-  const c10::AutoGradMode grad(true);
-  return nll_scale == 0 ? result.loss_sum : result.loss_sum + result.chosen_nll_sum * nll_scale;
 }
 
 at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
@@ -146,13 +151,13 @@ at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hi
 
 void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
                                MetricsRow& row) const {
-  const auto mean = [&](Value value) { return sums.values[value] / sums.count; };
-  row.add(prefix + "rewards/chosen", mean(kRewardsChosen));
-  row.add(prefix + "rewards/rejected", mean(kRewardsRejected));
-  row.add(prefix + "rewards/margins", mean(kMargins));
-  row.add(prefix + "rewards/accuracies", mean(kAccuracies));
-  row.add(prefix + "logps/chosen", mean(kLogpsChosen));
-  row.add(prefix + "logps/rejected", mean(kLogpsRejected));
+  static constexpr std::array<MeanMetric, 6> kMeansOfPairs{{{"rewards/chosen", kRewardsChosen},
+                                                            {"rewards/rejected", kRewardsRejected},
+                                                            {"rewards/margins", kMargins},
+                                                            {"rewards/accuracies", kAccuracies},
+                                                            {"logps/chosen", kLogpsChosen},
+                                                            {"logps/rejected", kLogpsRejected}}};
+  add_means(kMeansOfPairs, sums, sums.count, row, prefix);
   row.add(prefix + "logits/chosen", sums.values[kLogitsChosen] / sums.values[kChosenTokens]);
   row.add(prefix + "logits/rejected", sums.values[kLogitsRejected] / sums.values[kRejectedTokens]);
   row.add(prefix + "num_pairs", static_cast<int64_t>(sums.count));
@@ -183,6 +188,8 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
         sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
     }
   }
+
+  // The sums of all ranks where the pipeline ends; the others add nothing.
   std::vector<double> all{sums.count, sums.loss};
   all.insert(all.end(), sums.values.begin(), sums.values.end());
   at::Tensor packed = at::tensor(all, at::kDouble);
@@ -191,6 +198,7 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
   sums.count = value[0];
   sums.values.assign(value + 2, value + 2 + kValues);
   if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no pair");
+
   double loss = value[1] / sums.count;
   if (losses::uses_chosen_nll(options_.loss))
     loss += sums.values[kNll] / sums.values[kChosenTokens];

@@ -83,6 +83,9 @@ class DpoObjective : public Objective {
   Drawn ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step);
   at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
                        double nll_scale, StepSums& sums);
+  void add_sums(const models::Head& head, const at::Tensor& rows, const data::PairMicroBatch& batch,
+                const losses::PreferenceInputs& inputs, const losses::PreferenceResult& result,
+                StepSums& sums) const;
   void add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const;
 
   PairSource source_;

@@ -23,10 +23,9 @@ at::Tensor completion_log_probs(const models::Decoder& decoder, const models::Pa
   return at::zeros({2}, log_probs.options()).index_add(0, batch.sequence_of_row, log_probs);
 }
 
-// dpo: the first pair of the run whose completions differ.
-void check_pair(SelfCheck& check, const Recipe& recipe) {
+// The first pair of the run whose completions differ.
+data::PairMicroBatch first_pair(SelfCheck& check, const Recipe& recipe) {
   const models::LoadedModel& student = check.student();
-  const losses::PreferenceOptions options = recipe.dpo->preference();
   auto dataset = std::make_shared<data::PreferenceDataset>(recipe.data.train, recipe.data,
                                                            student.tokenizer, student.chat, "");
   data::PairBatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
@@ -35,24 +34,38 @@ void check_pair(SelfCheck& check, const Recipe& recipe) {
   data::PairMicroBatch batch = stream.next().micro_batches.at(0);
   for (int tries = 0; batch.pairs[0].identical && tries < 100; ++tries)
     batch = stream.next().micro_batches.at(0);
+
   const data::PairShape& shape = batch.shapes.at(0);
   check.check("pair", !batch.pairs[0].identical,
               batch.pairs[0].origin + ": " + std::to_string(shape.chosen_tokens) +
                   " tokens of the chosen completion, " + std::to_string(shape.rejected_tokens) +
                   " of the rejected one, which must differ");
+  return batch;
+}
+
+// log p of both completions as one sequence that forks, which must be that of two sequences: [2].
+at::Tensor check_shared_prompt(SelfCheck& check, const data::PairMicroBatch& batch) {
+  const c10::NoGradGuard no_grad;
+  const models::Decoder& decoder = check.student().decoder;
   const data::SharedPrompts shared = data::share_prompts(batch);
-  c10::NoGradGuard no_grad;
   const at::Tensor apart =
-      completion_log_probs(student.decoder, batch.tokens, batch.predict_positions, batch);
+      completion_log_probs(decoder, batch.tokens, batch.predict_positions, batch);
   const at::Tensor forked =
-      completion_log_probs(student.decoder, shared.tokens, shared.predict_positions, batch);
+      completion_log_probs(decoder, shared.tokens, shared.predict_positions, batch);
+
   const double error = ((apart - forked).abs() / apart.abs().clamp_min(1)).max().item<double>();
   check.check(
       "one prompt, two completions", error < 1e-4,
       "log p as two sequences and as one that forks: relative difference " + scientific(error));
-  c10::AutoGradMode grad(true);
-  const at::Tensor chosen = forked.narrow(0, 0, 1).clone().set_requires_grad(true);
-  const at::Tensor rejected = forked.narrow(0, 1, 1).clone().set_requires_grad(true);
+  return forked;
+}
+
+// The loss where policy and reference are one model, and which way its gradient points.
+void check_loss(SelfCheck& check, const at::Tensor& log_probs, const data::PairShape& shape,
+                const losses::PreferenceOptions& options) {
+  const c10::AutoGradMode grad(true);
+  const at::Tensor chosen = log_probs.narrow(0, 0, 1).clone().set_requires_grad(true);
+  const at::Tensor rejected = log_probs.narrow(0, 1, 1).clone().set_requires_grad(true);
   losses::PreferenceInputs inputs{
       .policy_chosen = chosen,
       .policy_rejected = rejected,
@@ -64,12 +77,14 @@ void check_pair(SelfCheck& check, const Recipe& recipe) {
     inputs.reference_chosen = chosen.detach();
     inputs.reference_rejected = rejected.detach();
   }
+
   const losses::PreferenceResult result = losses::preference_loss(inputs, options);
   const double loss = result.loss_sum.item<double>();
   if (options.loss_type == std::vector{losses::PreferenceLoss::kSigmoid} &&
       options.loss_weights.empty())
     check.check("student == reference", std::abs(loss - std::numbers::ln2) < 1e-6,
                 "loss " + scientific(loss) + ", must be ln 2");
+
   (result.loss_sum + result.chosen_nll_sum).sum().backward();
   const double slope = (chosen.grad() - rejected.grad()).item<double>();
   check.check(
@@ -80,7 +95,10 @@ void check_pair(SelfCheck& check, const Recipe& recipe) {
 }  // namespace
 
 void check_dpo_numbers(SelfCheck& check, const Recipe& recipe) {
-  check_pair(check, recipe);
+  const data::PairMicroBatch batch = first_pair(check, recipe);
+  const at::Tensor log_probs = check_shared_prompt(check, batch);
+  check_loss(check, log_probs, batch.shapes.at(0), recipe.dpo->preference());
+
   if (!losses::needs_reference(recipe.dpo->preference())) return;
   const std::string& role = recipe.dpo->reference;
   check_vocabularies(check, models::load_model(recipe.roles.at(role).model, "float32"), role);

@@ -36,10 +36,7 @@ class DpoRun : public RecipeRun {
     const parallel::World& world = context_.world;
     objective_ = std::make_unique<DpoObjective>(
         [this](int64_t) { return stream_->next(); }, std::move(reference),
-        DpoObjective::Options{.loss = options_.preference(),
-                              .prefetch = options_.prefetch,
-                              .dp_rank = world.coordinate().dp,
-                              .dp_size = world.options().layout.dp});
+        dpo_objective_options(options_, world.coordinate().dp, world.options().layout.dp));
   }
 
   Objective& objective() override { return *objective_; }
@@ -118,6 +115,14 @@ class DpoType : public RecipeType {
 };
 
 }  // namespace
+
+DpoObjective::Options dpo_objective_options(const DpoOptions& options, int64_t dp_rank,
+                                            int64_t dp_size) {
+  return {.loss = options.preference(),
+          .prefetch = options.prefetch,
+          .dp_rank = dp_rank,
+          .dp_size = dp_size};
+}
 
 const RecipeType* dpo_type() {
   static const DpoType type;

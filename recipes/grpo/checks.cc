@@ -44,10 +44,20 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
         {"weight_sync", "every_steps"},
         "lets weights lie " + std::to_string(sync.every_steps - 1) +
             " steps behind, more than grpo.max_staleness = " + std::to_string(grpo.max_staleness));
-  if (grpo.max_staleness == 0 && sync.in_flight != InFlight::kFinish)
+
+  // Generation runs ahead by whole rounds, within what the weights do not lie behind already.
+  const int64_t room = grpo.max_staleness - (sync.every_steps - 1);
+  if (room > 0 && room < grpo.num_iterations)
+    places.refuse({"grpo", "max_staleness"},
+                  "does not let generation run ahead, which it does by whole rounds of "
+                  "grpo.num_iterations steps: set it to " +
+                      std::to_string(grpo.max_staleness - room + grpo.num_iterations) +
+                      " or more, or to " + std::to_string(grpo.max_staleness - room));
+  if (room <= 0 && sync.in_flight != InFlight::kFinish)
     places.refuse({"weight_sync", "in_flight"},
-                  "has no effect with grpo.max_staleness: 0, where nothing is in flight when "
-                  "weights are pushed; remove it");
+                  "has no effect unless grpo.max_staleness is above weight_sync.every_steps - 1: "
+                  "nothing is in flight when weights are pushed; remove it");
+
   if (grpo.max_staleness > 0 && grpo.sampling_correction == losses::SamplingCorrection::kNone &&
       !recipe.generation->whole_distribution())
     places.refuse({"grpo", "max_staleness"},

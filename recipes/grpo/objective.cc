@@ -6,10 +6,11 @@
 #include <limits>
 
 #include "base/error.h"
+#include "parallel/vote.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/rollout/deal.h"
 #include "recipes/run/batch_objective.h"
 #include "recipes/run/request_id.h"
-#include "recipes/run/together.h"
 
 namespace retort::recipes {
 namespace {
@@ -60,46 +61,50 @@ std::vector<RolloutWorker::Pending*> GrpoObjective::in_flight() {
   return waiting;
 }
 
-// Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's
-// weights of now.
-void GrpoObjective::request_rounds(int64_t round, int64_t step) {
-  const int64_t iterations = options_.grpo.num_iterations, done = step - 1;
-  // of the weights behind the student, at most
-  const int64_t lag = worker_->options().sync.every_steps - 1;
+// The last round that may be asked for while `round` is trained on: it runs at most as far ahead as
+// its weights may be stale, and none begins at or after a step that saves a checkpoint.
+int64_t GrpoObjective::last_round_ahead(int64_t round, int64_t done) const {
+  const int64_t iterations = options_.grpo.num_iterations;
+  const int64_t lag = worker_->options().sync.every_steps - 1;  // of the weights, at most
   const int64_t ahead = std::max<int64_t>(0, options_.grpo.max_staleness - lag) / iterations;
-  const int64_t next_save = options_.save_steps > 0
-                                ? (done / options_.save_steps + 1) * options_.save_steps
-                                : options_.max_steps;
-  // no round that begins at or after it is asked for yet
-  const int64_t end = std::min(options_.max_steps, next_save);
+  int64_t end = options_.max_steps;
+  if (options_.save_steps > 0)
+    end = std::min(end, (done / options_.save_steps + 1) * options_.save_steps);
+
   int64_t last = round;
   while (last < round + ahead && (last + 1) * iterations < end)
     ++last;
-  if (next_round_ > last) return;
+  return last;
+}
+
+// Pushes the student's weights if they are due: after a checkpoint always, because a run that is
+// resumed there has pushed nothing yet.
+void GrpoObjective::push_if_due(int64_t done) {
   const auto behind = done + 1 - static_cast<int64_t>(worker_->pushed_version());
-  // After a checkpoint always, because a run that is resumed there has pushed nothing yet.
   const bool saved = options_.save_steps > 0 && done % options_.save_steps == 0;
-  if (saved || worker_->pushed_version() == 0 || behind >= worker_->options().sync.every_steps) {
+  const bool first = worker_->pushed_version() == 0;
+  if (saved || first || behind >= worker_->options().sync.every_steps)
     worker_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
-  }
+}
+
+// Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's
+// weights of now.
+void GrpoObjective::request_rounds(int64_t round, int64_t step) {
+  const int64_t done = step - 1;
+  const int64_t last = last_round_ahead(round, done);
+  if (next_round_ > last) return;
+
+  push_if_due(done);
   for (; next_round_ <= last; ++next_round_) {
     Round fresh{.number = next_round_,
                 .rows = stream_->next(options_.prompts_per_round),
-                .before = {},
+                .before = drawn_to_,
                 .pending = {}};
-    fresh.before = drawn_to_;
-    std::vector<data::PromptSample> mine;
-    std::vector<uint64_t> sample_ids;
-    const auto generations = static_cast<uint64_t>(worker_->options().generation.num_generations);
-    const auto first = static_cast<uint64_t>(fresh.rows.after.total_rows) - fresh.rows.rows.size();
-    for (size_t i = 0; i < fresh.rows.rows.size(); ++i) {
-      if (static_cast<int64_t>(i) % world_.dp().size() != world_.dp().rank()) continue;
-      mine.push_back(prompts_->get(fresh.rows.rows[i]).value());
-      for (uint64_t g = 0; g < generations; ++g)
-        sample_ids.push_back((first + i) * generations + g);
-    }
-    fresh.pending = worker_->begin(step, static_cast<uint64_t>(next_round_), std::move(mine),
-                                   std::move(sample_ids));
+    DealtPrompts dealt;
+    deal(*prompts_, fresh.rows, /*first_place=*/0, worker_->options().generation.num_generations,
+         world_.dp(), dealt);
+    fresh.pending = worker_->begin(step, static_cast<uint64_t>(next_round_),
+                                   std::move(dealt.prompts), std::move(dealt.sample_ids));
     drawn_to_ = fresh.rows.after;
     requested_.push_back(std::move(fresh));
   }
@@ -149,51 +154,76 @@ at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_gro
 
 void GrpoObjective::prepare(Round round, int64_t step) {
   const auto num_groups = static_cast<int64_t>(round.rows.rows.size());
-  Rollout rollout;
-  together(world_.all(), [&] {
-    rollout = worker_->finish(std::move(round.pending));
-    worker_->score(rollout, *rewards_);
-    worker_->save(rollout, step, rewards_->names());
+  const Rollout rollout = parallel::run_on_all(world_.all(), [&] {
+    Rollout drawn = worker_->finish(std::move(round.pending));
+    worker_->score(drawn, *rewards_);
+    worker_->save(drawn, step, rewards_->names());
+    return drawn;
   });
-  const int64_t generations = worker_->options().generation.num_generations,
-                ranks = world_.dp().size();
+  const int64_t generations = worker_->options().generation.num_generations;
+  const int64_t ranks = world_.dp().size();
+
+  // Advantages over the whole rollout; this rank trains on its own prompts.
   const losses::Advantages advantages =
       advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
   const at::Tensor by_group = advantages.advantages.view({num_groups, generations});
   std::vector<at::Tensor> mine;
   for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks)
     mine.push_back(by_group.select(0, i));
-  together(world_.all(), [&] {
+  parallel::run_on_all(world_.all(), [&] {
     batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step);
   });
   measure(rollout, advantages, step);
+}
+
+// A micro-batch while samples are added to it.
+struct GrpoObjective::OpenBatch {
+  std::vector<data::Sample> samples;
+  std::vector<int64_t> sequences;  // of each target row
+  std::vector<float> logps;        // of each target row, by the generator
+  std::vector<float> advantages;   // of each sample
+
+  void add(const data::PromptSample& prompt, const RolloutSample& sample, float advantage) {
+    const models::Completion& completion = sample.completion;
+    sequences.insert(sequences.end(), completion.token_ids.size(),
+                     static_cast<int64_t>(samples.size()));
+    logps.insert(logps.end(), completion.sampling_logps.begin(), completion.sampling_logps.end());
+    advantages.push_back(advantage);
+    samples.push_back(to_sample(prompt, completion.token_ids));
+  }
+
+  Batch close() && {
+    Batch batch;
+    batch.batch = data::make_micro_batch(std::move(samples));
+    batch.sequence_of_row = at::tensor(sequences, at::kLong);
+    batch.advantages = at::tensor(advantages, at::kFloat);
+    batch.generator_logps = at::tensor(logps, at::kFloat);
+    RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel())
+        << "completion tokens and target rows differ";
+    return batch;
+  }
+};
+
+void GrpoObjective::ask_reference(Batch& batch, size_t index, int64_t step) {
+  if (!reference_ || batch.batch.num_targets() == 0) return;
+  const auto count = static_cast<uint64_t>(options_.micro_batches);
+  const uint64_t id = request_id(step, index, count, world_.dp().rank(), world_.dp().size());
+  batch.reference = reference_->ask(id, step, batch.batch.tokens, batch.batch.predict_positions);
 }
 
 std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rollout,
                                                               const at::Tensor& advantages,
                                                               int64_t step) {
   std::vector<Batch> batches;
-  std::vector<data::Sample> samples;
-  std::vector<float> logps, chosen_advantages;
-  std::vector<int64_t> sequences;
-  const float* advantage = advantages.const_data_ptr<float>();
+  OpenBatch open;
   const auto close = [&] {
-    Batch batch;
-    batch.batch = data::make_micro_batch(std::exchange(samples, {}));
-    batch.sequence_of_row = at::tensor(std::exchange(sequences, {}), at::kLong);
-    batch.advantages = at::tensor(std::exchange(chosen_advantages, {}), at::kFloat);
-    batch.generator_logps = at::tensor(std::exchange(logps, {}), at::kFloat);
-    RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel())
-        << "completion tokens and target rows differ";
-    if (reference_ && batch.batch.num_targets() > 0) {
-      const uint64_t id =
-          request_id(step, batches.size(), static_cast<uint64_t>(options_.micro_batches),
-                     world_.dp().rank(), world_.dp().size());
-      batch.reference =
-          reference_->ask(id, step, batch.batch.tokens, batch.batch.predict_positions);
-    }
-    batches.push_back(std::move(batch));
+    batches.push_back(std::exchange(open, {}).close());
+    ask_reference(batches.back(), batches.size() - 1, step);
   };
+
+  // An unscorable sample keeps its place, so that no other moves to another micro-batch, but takes
+  // part in nothing.
+  const float* advantage = advantages.const_data_ptr<float>();
   int64_t placed = 0;
   for (const RolloutGroup& group : rollout.groups)
     for (const RolloutSample& sample : group.samples) {
@@ -202,15 +232,11 @@ std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rol
         placed = 1;
       }
       const float value = *advantage++;
-      if (!sample.reward) continue;  // unscorable: takes part in nothing
-      sequences.insert(sequences.end(), sample.completion.token_ids.size(),
-                       static_cast<int64_t>(samples.size()));
-      logps.insert(logps.end(), sample.completion.sampling_logps.begin(),
-                   sample.completion.sampling_logps.end());
-      chosen_advantages.push_back(value);
-      samples.push_back(to_sample(group.prompt, sample.completion.token_ids));
+      if (sample.reward) open.add(group.prompt, sample, value);
     }
   close();
+
+  // Every rank has the same number of micro-batches.
   while (static_cast<int64_t>(batches.size()) < options_.micro_batches)
     close();
   RETORT_CHECK(static_cast<int64_t>(batches.size()) == options_.micro_batches)
@@ -234,9 +260,11 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
           sums[4 + 2 * r] += 1;
         }
     }
+
   at::Tensor all = at::tensor(sums, at::kDouble);
   if (world_.dp().size() > 1) world_.dp().all_reduce(all);
   const double* sum = all.const_data_ptr<double>();
+
   round_metrics_ = MetricsRow{.step = step, .values = {}};
   const bool scored = advantages.num_unscorable < static_cast<int64_t>(sum[0]);  // else null, not 0
   round_metrics_
@@ -249,6 +277,7 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
   for (size_t r = 0; r < rewards; ++r)
     round_metrics_.add("rewards/" + rewards_->names()[r],
                        sum[3 + 2 * r] / std::max(1.0, sum[4 + 2 * r]));
+
   round_metrics_.add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("staleness", step - static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds)
@@ -268,6 +297,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
       {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
   if (reference_ && !batch.reference_logps.defined())
     batch.reference_logps = reference_->token_log_probs(batch.reference, batch.batch.num_targets());
+
   // one number a token: from here on in host memory
   const at::Tensor log_probs = logps.log_probs.cpu();
   losses::PolicyInputs inputs{.policy_logps = log_probs,
@@ -279,14 +309,17 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
                               .token_advantages = {},
                               .num_sequences = batch.advantages.numel()};
   if (options_.grpo.beta > 0) inputs.reference_logps = batch.reference_logps;
+
   // Samples of older weights: the ratio is to the policy that drew them, as its generator reported
   // it.
   const bool corrected = options_.grpo.sampling_correction != losses::SamplingCorrection::kNone;
   if (!corrected && options_.grpo.max_staleness > 0) inputs.old_logps = batch.generator_logps;
   if (corrected) inputs.generator_logps = batch.generator_logps;
+
   const losses::PolicyResult result = losses::policy_loss(inputs, options_.grpo.policy());
   if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1)
     batch.old_logps = log_probs.detach();
+
   sums.count += static_cast<double>(result.num_tokens);
   sums.num_tokens += static_cast<double>(batch.batch.tokens.num_tokens());
   sums.values[kSequences] += static_cast<double>(result.num_sequences);

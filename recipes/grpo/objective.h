@@ -41,8 +41,8 @@ class GrpoObjective : public Objective {
   GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
                 std::shared_ptr<const data::PromptDataset> prompts,
                 std::unique_ptr<data::IndexStream> stream, std::shared_ptr<RolloutWorker> worker,
-                std::shared_ptr<rewards::RewardSet> rewards,
-                std::unique_ptr<Reference> reference, Options options);
+                std::shared_ptr<rewards::RewardSet> rewards, std::unique_ptr<Reference> reference,
+                Options options);
   ~GrpoObjective() override;
 
   // Requests on their way, for RolloutWorker::sync.
@@ -80,13 +80,17 @@ class GrpoObjective : public Objective {
     at::Tensor reference_logps;  // once received
     Reference::Pending reference;
   };
+  struct OpenBatch;
   struct Round {
     int64_t number = 0;
     data::IndexStream::Step rows;
     data::IndexCursor before;
     RolloutWorker::Pending pending;
   };
+  int64_t last_round_ahead(int64_t round, int64_t done) const;
+  void push_if_due(int64_t done);
   void request_rounds(int64_t round, int64_t step);
+  void ask_reference(Batch& batch, size_t index, int64_t step);
   void prepare(Round round, int64_t step);
   std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages,
                                   int64_t step);

@@ -9,34 +9,23 @@
 #include <vector>
 
 #include "parallel/world.h"
-#include "recipes/run/batch_objective.h"
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/rejection_sampling/options.h"
+#include "recipes/rejection_sampling/select.h"
+#include "recipes/rollout/deal.h"
 #include "recipes/rollout/rollout.h"
+#include "recipes/run/batch_objective.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {
 
-// A sample that was scored, of any rank: what selection looks at.
-struct Candidate {
-  int64_t prompt = 0;  // number within the round
-  double reward = 0;
-  uint64_t sample_id = 0;
-  std::string text_hash;  // equal for equal completions
-};
-// Indices into `candidates` of what is kept, by prompt, then by reward (best first; ties: lower
-// sample id).
-std::vector<size_t> select(const std::vector<Candidate>& candidates,
-                           const RejectionSamplingOptions& options);
-
 // The steps of SFT over all rounds, as a source for SftObjective. The first step of a round
-// (steps_per_round steps each) draws and scores completions with the student of now and writes what
-// is kept to `<run>/kept/round-<n>.jsonl` (input_ids, labels, prompt, completion, reward,
-// sample_id, seed, weight_version) and the round's numbers to `round-<n>.metrics`, atomically; a
-// file that is there already is used as it is, so that a run resumed in the middle of a round
-// trains on the same rows and shows the same numbers. Threads: compute. Collectives: votes on the
-// world, and gathers of what each rank kept, at the first step of a round.
+// (steps_per_round steps each) draws and scores completions with the student of now, and writes
+// what is kept and the round's numbers (recipes/rejection_sampling/round_files.h). A file that is
+// there already is used as it is, so that a run resumed in the middle of a round trains on the same
+// rows and shows the same numbers. Threads: compute. Collectives: votes on the world, and gathers
+// over dp of what each rank drew, at the first step of a round.
 class RejectionSampler {
  public:
   struct Options {
@@ -60,8 +49,16 @@ class RejectionSampler {
   }
 
  private:
+  // All scored samples of a round, of all ranks, in the same order on each.
+  struct Drawn {
+    std::vector<Candidate> candidates;
+    std::vector<std::string> lines;  // kept_line of each
+    int64_t unscorable = 0;
+  };
   void draw_round(int64_t round, int64_t step, const std::filesystem::path& file);
-  Rollout draw(int64_t round, int64_t step, int64_t* num_prompts);
+  DealtPrompts deal_round(int64_t round);
+  Rollout draw(int64_t round, int64_t step);
+  Drawn gather(const Rollout& rollout, int64_t round) const;
 
   parallel::World& world_;
   const roles::Trainer& trainer_;

@@ -89,6 +89,11 @@ class RejectionSamplingType : public RecipeType {
                     "must be a multiple of rejection_sampling.rounds = " + std::to_string(rounds) +
                         "; every round trains equally long");
 
+    if (recipe.generation->num_generations == 1 && !recipe.rejection_sampling->deduplicate)
+      places.refuse({"rejection_sampling", "deduplicate"},
+                    "has no effect with generation.num_generations: 1, where a prompt has one "
+                    "completion; remove it");
+
     check_samples_differ(recipe, places);
     check_draws_with_student_of_now(recipe, places);
     check_no_target_choice(recipe, places, "the completions that it keeps");

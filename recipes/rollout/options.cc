@@ -20,10 +20,7 @@ void GenerationOptions::validate() const {
           "num_generations above 1 with temperature: 0 would repeat one greedy completion; set a "
           "temperature");
   require(kv_cache.bytes >= (int64_t{1} << 20), "kv_cache must be at least 1MiB");
-  models::EngineOptions{.kv_cache_bytes = static_cast<int64_t>(kv_cache.bytes),
-                        .max_tokens_per_step = max_tokens_per_step,
-                        .max_sequences = max_sequences}
-      .validate();
+  engine().validate();
   for (const std::string& text : stop)
     require(!text.empty(), "stop must not hold an empty text");
 }
@@ -39,6 +36,12 @@ models::SamplingOptions GenerationOptions::sampling(uint64_t seed) const {
           .min_p = min_p,
           .repetition_penalty = repetition_penalty,
           .seed = seed};
+}
+
+models::EngineOptions GenerationOptions::engine() const {
+  return {.kv_cache_bytes = static_cast<int64_t>(kv_cache.bytes),
+          .max_tokens_per_step = max_tokens_per_step,
+          .max_sequences = max_sequences};
 }
 
 void WeightSyncOptions::validate() const {

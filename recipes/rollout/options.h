@@ -10,6 +10,10 @@
 #include "base/units.h"
 #include "models/generation/request.h"
 
+namespace retort::models {
+struct EngineOptions;
+}
+
 namespace retort::recipes {
 
 struct GenerationOptions {
@@ -55,8 +59,9 @@ struct GenerationOptions {
   void validate() const;
   // Whether tokens are drawn from the whole vocabulary at the temperature alone.
   bool whole_distribution() const;
-  // As the engine wants it; its validate() is part of ours.
+  // As the engine wants them; their validate() is part of ours.
   models::SamplingOptions sampling(uint64_t seed) const;
+  models::EngineOptions engine() const;
 };
 
 // What becomes of samples in work when new weights arrive.

@@ -8,7 +8,8 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/log.h"
-#include "recipes/run/together.h"
+#include "parallel/vote.h"
+#include "recipes/rollout/draw_options.h"
 
 namespace retort::recipes {
 namespace {
@@ -84,25 +85,28 @@ RolloutWorker::Pending RolloutWorker::begin(int64_t step, uint64_t request,
 
 // A dp rank's prompts are shared out over the replicas that it has for itself.
 void RolloutWorker::send(Pending& pending, uint64_t request) {
-  const GenerationOptions& generation = options_.generation;
-  const auto ranks = static_cast<uint64_t>(world_.dp().size()),
-             rank = static_cast<uint64_t>(world_.dp().rank());
+  const auto ranks = static_cast<uint64_t>(world_.dp().size());
+  const auto rank = static_cast<uint64_t>(world_.dp().rank());
   const uint64_t parts =
       std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
   const size_t per_part = (pending.prompts.size() + parts - 1) / parts;
   const auto generations = static_cast<size_t>(pending.num_generations);
+
   pending.parts.clear();
   for (size_t begin = 0, part = 0; begin < pending.prompts.size(); begin += per_part, ++part) {
     const size_t end = std::min(begin + per_part, pending.prompts.size());
-    std::vector<int32_t> ids, ends{0};
+    std::vector<int32_t> ids;
+    std::vector<int32_t> ends{0};
     for (size_t p = begin; p < end; ++p) {
       ids.insert(ids.end(), pending.prompts[p].prompt_ids.begin(),
                  pending.prompts[p].prompt_ids.end());
       ends.push_back(static_cast<int32_t>(ids.size()));
     }
+
     std::vector<int64_t> sample_ids(
         pending.sample_ids.begin() + static_cast<ptrdiff_t>(begin * generations),
         pending.sample_ids.begin() + static_cast<ptrdiff_t>(end * generations));
+
     pending.parts.push_back(
         client_->send({.request_id = (request * ranks + rank) * parts + part,
                        .step = pending.step,
@@ -111,16 +115,7 @@ void RolloutWorker::send(Pending& pending, uint64_t request) {
                        .cu_seqlens = at::tensor(ends, at::kInt),
                        .num_generations = pending.num_generations,
                        .sample_ids = at::tensor(sample_ids, at::kLong),
-                       .draw = {.max_new_tokens = generation.max_new_tokens,
-                                .temperature = pending.greedy ? 0.0 : generation.temperature,
-                                .top_p = pending.greedy ? 1.0 : generation.top_p,
-                                .min_p = pending.greedy ? 0.0 : generation.min_p,
-                                .repetition_penalty = generation.repetition_penalty,
-                                .top_k = pending.greedy ? 0 : generation.top_k,
-                                .num_ids = tokenizer_.vocab_size(),
-                                .seed = options_.seed,
-                                .eos_token_ids = options_.eos_token_ids,
-                                .stop = generation.stop}}));
+                       .draw = draw_options(options_, tokenizer_.vocab_size(), pending.greedy)}));
   }
 }
 
@@ -149,13 +144,17 @@ std::vector<roles::Samples> RolloutWorker::receive(Pending& pending, double* wai
 Rollout RolloutWorker::finish(Pending pending) {
   Rollout rollout;
   std::vector<roles::Samples> answers;
-  together(world_.mp(), [&] {
+  parallel::run_on_all(world_.mp(), [&] {
     if (leads()) answers = receive(pending, &rollout.wait_seconds);
   });
+
+  // Every rank of this dp rank gets what the first one received.
   answers = roles::share_samples(world_.mp(), std::move(answers));
   // The version they were drawn with: a request that was sent again has a later one.
   rollout.weight_version =
       answers.empty() ? pending.weight_version : answers.front().weight_version;
+
+  // Answers are in the order of prompts, each with its samples in a row.
   size_t prompt = 0;
   for (const roles::Samples& answer : answers) {
     rollout.generation_seconds = std::max(rollout.generation_seconds, answer.seconds);
@@ -192,7 +191,7 @@ void RolloutWorker::score(Rollout& rollout, rewards::RewardSet& rewards) const {
            .origin = group.prompt.origin});
     }
   if (inputs.empty()) return;
-  together(world_.mp(), [&] {
+  parallel::run_on_all(world_.mp(), [&] {
     if (!leads()) return;
     std::vector<rewards::Scored> scores = rewards.score(inputs);
     RETORT_CHECK(scores.size() == inputs.size());
@@ -219,15 +218,15 @@ void RolloutWorker::sync(const models::Decoder& student, uint64_t version,
   const bool sends = world_.coordinate().dp == 0;
   // Nobody's request may reach a generator after the weights that it does not want, nor a part of
   // these weights before the last are in use.
-  together(world_.all(), [&] {
+  parallel::run_on_all(world_.all(), [&] {
     for (Pending* pending : in_flight)
       for (roles::PendingSamples& part : pending->parts)
         client_->wait_accepted(part);
     wait_synced();
   });
-  roles::SentWeights sent;
-  together(world_.all(), [&] {
-    if (sends) sent = client_->send_weights(student, version, bucket_bytes, world_.mp().rank());
+  const roles::SentWeights sent = parallel::run_on_all(world_.all(), [&] {
+    return sends ? client_->send_weights(student, version, bucket_bytes, world_.mp().rank())
+                 : roles::SentWeights{};
   });
   if (sends) {
     const std::vector<roles::SentWeights> all = roles::gather_sent(world_.mp(), sent);
@@ -246,8 +245,11 @@ void RolloutWorker::wait_synced() {
   client_->wait_pushed(std::move(push));
 }
 
-void write_samples(const std::filesystem::path& file, const Rollout& rollout,
-                   const std::vector<std::string>& names) {
+namespace {
+
+// One line of write_samples.
+std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
+                        const std::vector<std::string>& names) {
   const auto list = [](const auto& values, auto format) {
     std::string text = "[";
     for (size_t i = 0; i < values.size(); ++i)
@@ -258,30 +260,36 @@ void write_samples(const std::filesystem::path& file, const Rollout& rollout,
     return value ? json_number(*value) : std::string("null");
   };
   const auto decimal = [](float value) { return json_number(value); };
+  const auto integer = [](int32_t id) { return std::to_string(id); };
+
+  JsonLine components;
+  for (size_t i = 0; i < names.size() && i < sample.components.size(); ++i)
+    components.raw(names[i], number(sample.components[i]));
+
+  return JsonLine()
+      .add("prompt", std::string_view(group.prompt.prompt_text))
+      .add("completion", std::string_view(sample.text))
+      .raw("prompt_ids", list(group.prompt.prompt_ids, integer))
+      .raw("token_ids", list(sample.completion.token_ids, integer))
+      .raw("logps", list(sample.completion.logps, decimal))
+      .raw("sampling_logps", list(sample.completion.sampling_logps, decimal))
+      .raw("reward", number(sample.reward))
+      .raw("rewards", components.str())
+      .add("finish_reason", enum_name(sample.completion.finish_reason))
+      .add("sample_id", static_cast<int64_t>(sample.sample_id))
+      .add("weight_version", static_cast<int64_t>(sample.weight_version))
+      .add("origin", std::string_view(group.prompt.origin))
+      .str();
+}
+
+}  // namespace
+
+void write_samples(const std::filesystem::path& file, const Rollout& rollout,
+                   const std::vector<std::string>& names) {
   std::string text;
   for (const RolloutGroup& group : rollout.groups)
-    for (const RolloutSample& sample : group.samples) {
-      JsonLine components;
-      for (size_t i = 0; i < names.size() && i < sample.components.size(); ++i)
-        components.raw(names[i], number(sample.components[i]));
-      text += JsonLine()
-                  .add("prompt", std::string_view(group.prompt.prompt_text))
-                  .add("completion", std::string_view(sample.text))
-                  .raw("prompt_ids",
-                       list(group.prompt.prompt_ids, [](int32_t id) { return std::to_string(id); }))
-                  .raw("token_ids", list(sample.completion.token_ids,
-                                         [](int32_t id) { return std::to_string(id); }))
-                  .raw("logps", list(sample.completion.logps, decimal))
-                  .raw("sampling_logps", list(sample.completion.sampling_logps, decimal))
-                  .raw("reward", number(sample.reward))
-                  .raw("rewards", components.str())
-                  .add("finish_reason", enum_name(sample.completion.finish_reason))
-                  .add("sample_id", static_cast<int64_t>(sample.sample_id))
-                  .add("weight_version", static_cast<int64_t>(sample.weight_version))
-                  .add("origin", std::string_view(group.prompt.origin))
-                  .str() +
-              "\n";
-    }
+    for (const RolloutSample& sample : group.samples)
+      text += sample_line(group, sample, names) + "\n";
   std::filesystem::create_directories(file.parent_path());
   write_file_atomically(file, text);
 }

@@ -1,5 +1,38 @@
 // Samples for a training step: prompts go to a generator, what comes back is scored; and the
 // generator follows the student.
+//
+// On each dp rank of the student, in the order of a step:
+//
+//   prompts --> begin() --- generator.submit ----> queue --> engine, with weights of version v
+//               finish() <-- generator.collect --- tokens, log-probabilities, finish reasons
+//               score() --> rewards: rules here, a program, a service
+//                  |
+//                  v
+//               objective: advantages or kept samples, and the loss --> trainer: version v + 1
+//                  |
+//                  v
+//               sync() ---- weights.bucket ------> beside the weights in use
+//                      ---- weights.commit ------> in their place, between two requests
+//
+// Who waits for whom, at which bound:
+//
+//   who waits            for what                           at most
+//   -------------------  ---------------------------------  --------------------------------------
+//   begin()              room in rpc.max_inflight_bytes     rpc.timeout
+//   finish()             its samples                        generation.timeout from acceptance
+//   score()              a program or a service             rewards.timeout for each batch
+//   sync(), first of mp  its requests to be queued          rpc.timeout
+//   sync(), rank 0       the last version to be in use      generation.timeout from its commit
+//   sync(), senders      buckets to arrive                  rpc.timeout; 8 a replica on their way
+//   the other ranks      the ranks above, at a vote         the world's timeout: student_timeout()
+//                                                           in recipes/run/student_options.h
+//   a queued request     the version that it names          generation.timeout of its caller
+//   a commit             older requests to be done          generation.timeout of its caller;
+//                                                           nothing with in_flight: abort
+//   a generator          nobody: the next request after 256 that are not collected is refused
+//   grpo's next rounds   the round that is trained on       (max_staleness - (every_steps - 1)) /
+//                                                           num_iterations rounds ahead, none of
+//                                                           them past a step that saves
 #pragma once
 
 #include <chrono>
@@ -15,8 +48,8 @@
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
 #include "recipes/data/sample.h"
-#include "recipes/rollout/options.h"
 #include "recipes/rewards/reward.h"
+#include "recipes/rollout/options.h"
 #include "roles/generator/client.h"
 
 namespace retort::recipes {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <future>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "base/log.h"
 #include "models/checkpoint.h"
 #include "models/safetensors_writer.h"
+#include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
 
 namespace retort::recipes {
@@ -41,28 +41,19 @@ std::string write_loop_state(const LoopState& state) {
 }
 
 // Runs fn, then votes: the first failing rank's error, as one about the checkpoint, is thrown on
-// all.
+// all. What the file system refuses gets the code that says what to do about it.
 template <class Fn>
 void phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
-  std::optional<Error> failure;
-  try {
-    fn();
-  } catch (const Error& e) {
-    failure = Error(e.code(), complaint + e.message(), e.origin(), e.context());
-  } catch (const fs::filesystem_error& e) {
-    const int error = e.code().value();
-    const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-    failure =
-        Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable, complaint + e.what());
-  } catch (const std::exception& e) {
-    failure = Error(ErrorCode::kRemote, complaint + e.what());
-  }
-  try {
-    parallel::agree_or_throw(all, failure ? &*failure : nullptr);
-  } catch (const Error&) {
-    if (failure) throw *failure;
-    throw;
-  }
+  const auto files = [&] {
+    try {
+      fn();
+    } catch (const fs::filesystem_error& e) {
+      const int error = e.code().value();
+      const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+      throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable, e.what());
+    }
+  };
+  parallel::run_on_all(all, files, complaint);
 }
 
 // Elements written.
@@ -127,6 +118,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
     state.seed = json.at("seed");
     state.layout.dp = json.at("dp");
     state.layout.threads = json.at("threads");
+
     // Files of before there were such layouts lack the rest.
     state.layout.tp = json.value("tp", state.layout.tp);
     state.layout.pp = json.value("pp", state.layout.pp);
@@ -134,6 +126,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
     state.layout.virtual_pp = json.value("virtual_pp", state.layout.virtual_pp);
     state.layout.distributed_optimizer = json.value("distributed_optimizer", false);
     if (json.value("device", "cpu") == "cuda") state.layout.device = parallel::Device::kCuda;
+
     state.data_fingerprint = json.at("data_fingerprint");
     return state;
   } catch (const nlohmann::json::exception& e) {
@@ -175,6 +168,7 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
   finish(world);
   auto pending = std::make_unique<Pending>();
   pending->folder = checkpoint_path(run_folder_, state.step);
+
   phase(world.all(), pending->complaint(), [&] {
     pending->parts = parts_of(trainer, world);
     if (world.rank() == 0) {
@@ -191,6 +185,8 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
       for (models::CheckpointPart& part : pending->parts)
         detach(part);
   });
+
+  // Every rank writes its slices into the folder that rank 0 has made.
   pending->temporary = world.all().broadcast(pending->temporary.string(), 0);
   pending->written = start_writing(pending->temporary, pending->parts, options_.async);
   pending_ = std::move(pending);

@@ -78,6 +78,8 @@ int64_t step_of(std::string_view event) {
   while (!event.empty()) {
     const auto key = take_varint(event);
     if (!key) break;
+
+    // How long the value is, by its wire type.
     size_t skip = 0;
     switch (*key & 7) {
       case kVarint: {
@@ -96,6 +98,7 @@ int64_t step_of(std::string_view event) {
       }
       default: return 0;
     }
+
     if (skip > event.size()) break;
     event.remove_prefix(skip);
   }

@@ -55,33 +55,48 @@ void MetricsWriter::write(const MetricsRow& row) {
   events_.write(row.step, scalars);
 }
 
+namespace {
+
+// The lines of metrics.jsonl up to a step, and those after it.
+struct CutRows {
+  std::string kept, moved;
+};
+
+// A last line that was cut off by a crash is moved; any other that is no row is kCorrupt.
+CutRows cut_rows(const fs::path& path, int64_t step) {
+  const std::string content = read_file(path);
+  CutRows cut;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < content.size();) {
+    const size_t end = content.find('\n', begin);
+    const bool whole = end != std::string::npos;
+    const std::string_view line =
+        std::string_view(content).substr(begin, whole ? end - begin : std::string::npos);
+    ++number;
+
+    const std::optional<int64_t> at = step_of(line);
+    if (!at && whole && end + 1 < content.size())
+      throw Error(ErrorCode::kCorrupt,
+                  path.string() + ":" + std::to_string(number) +
+                      ": not a JSON object with a step; remove this line to continue the run");
+    const bool keep = at && whole && *at <= step;
+    (keep ? cut.kept : cut.moved).append(line).append("\n");
+    begin += line.size() + 1;
+  }
+  return cut;
+}
+
+}  // namespace
+
 void cut_back_metrics(const fs::path& output_dir, int64_t step) {
   const fs::path path = output_dir / "metrics.jsonl";
-  if (fs::exists(path)) {
-    const std::string content = read_file(path);
-    std::string kept, moved;
-    int64_t number = 0;
-    for (size_t begin = 0; begin < content.size();) {
-      const size_t end = content.find('\n', begin);
-      const bool whole = end != std::string::npos;
-      const std::string_view line =
-          std::string_view(content).substr(begin, whole ? end - begin : std::string::npos);
-      ++number;
-      const std::optional<int64_t> at = step_of(line);
-      if (!at && whole && end + 1 < content.size())
-        throw Error(ErrorCode::kCorrupt,
-                    path.string() + ":" + std::to_string(number) +
-                        ": not a JSON object with a step; remove this line to continue the run");
-      (at && whole && *at <= step ? kept : moved).append(line).append("\n");
-      begin += line.size() + 1;
-    }
-    if (!moved.empty()) {
-      const fs::path old = path.string() + ".1";
-      // The old rows are safe before the new file replaces them; a crash between the two repeats
-      // rows in the old file only.
-      write_file_atomically(old, (fs::exists(old) ? read_file(old) : std::string()) + moved);
-      write_file_atomically(path, kept);
-    }
+  const CutRows cut = fs::exists(path) ? cut_rows(path, step) : CutRows{};
+  if (!cut.moved.empty()) {
+    // The old rows are safe before the new file replaces them; a crash between the two repeats rows
+    // in the old file only.
+    const fs::path old = path.string() + ".1";
+    write_file_atomically(old, (fs::exists(old) ? read_file(old) : std::string()) + cut.moved);
+    write_file_atomically(path, cut.kept);
   }
   cut_back_events(output_dir / "tensorboard", step);
 }

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "parallel/vote.h"
 #include "recipes/run/sequence_sums.h"
-#include "recipes/run/together.h"
 
 namespace retort::recipes {
 
@@ -29,7 +29,7 @@ at::Tensor Reference::token_log_probs(Pending& pending, int64_t num_rows, double
   at::Tensor log_probs = at::empty({num_rows}, at::kFloat);
   if (num_rows == 0) return log_probs;
 
-  together(*tp_, [&] {
+  parallel::run_on_all(*tp_, [&] {
     if (!pending) return;
     log_probs = client_->receive(std::move(*pending), waited).logps.contiguous();
     pending.reset();
@@ -55,7 +55,7 @@ at::Tensor Reference::completion_log_probs(Pending& pending,
                                            const std::vector<CompletionIds>& completions,
                                            const at::Tensor& sequence_of_row, double* waited) {
   at::Tensor log_probs = at::empty({static_cast<int64_t>(completions.size())}, at::kFloat);
-  together(*tp_, [&] {
+  parallel::run_on_all(*tp_, [&] {
     if (!asks()) return;
     float* values = log_probs.mutable_data_ptr<float>();
     read_completions(pending, completions, sequence_of_row, values, waited);

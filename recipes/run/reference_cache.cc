@@ -50,6 +50,7 @@ uint32_t check_of(const Record& record) {
 
 ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerprint,
                                const fs::path& run_folder, int64_t rank) {
+  // A run keeps to one reference.
   const fs::path known = run_folder / "cache" / "reference.fingerprint";
   if (fs::exists(known)) {
     if (const std::string before = read_file(known); before != fingerprint)
@@ -62,11 +63,14 @@ ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerpr
     fs::create_directories(known.parent_path());
     write_file_atomically(known, fingerprint);
   }
+
+  // What all ranks of all runs have written is known; this rank appends to a file of its own.
   const fs::path folder = root / ("reference-" + fingerprint.substr(0, 16));
   fs::create_directories(folder);
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".logps") read(entry.path());
   path_ = folder / ("rank-" + std::to_string(rank) + ".logps");
+
   // A torn record at the end would shift all that follow.
   std::error_code none;
   const auto size = fs::file_size(path_, none);

@@ -1,4 +1,5 @@
-// A run over packed samples, which sft and distill are: the data, and an evaluation by cross-entropy.
+// A run over packed samples, which sft and distill are: the data, and an evaluation by
+// cross-entropy.
 #pragma once
 
 #include <memory>

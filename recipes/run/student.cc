@@ -1,39 +1,20 @@
 #include "recipes/run/student.h"
 
 #include <chrono>
-#include <cmath>
 
 #include "base/log.h"
 #include "models/checkpoint.h"
+#include "parallel/vote.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
-#include "recipes/run/together.h"
+#include "recipes/run/student_options.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {
 namespace {
-
-roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_steps) {
-  const int64_t warmup =
-      train.warmup_ratio > 0
-          ? static_cast<int64_t>(std::ceil(train.warmup_ratio * static_cast<double>(max_steps)))
-          : train.warmup_steps;
-  return {.adamw = {.beta1 = train.adam_beta1,
-                    .beta2 = train.adam_beta2,
-                    .eps = train.adam_epsilon,
-                    .weight_decay = train.weight_decay,
-                    .no_decay_suffixes = {}},
-          .schedule = {.type = train.lr_scheduler_type,
-                       .learning_rate = train.learning_rate,
-                       .min_lr = train.min_lr,
-                       .warmup_steps = warmup,
-                       .max_steps = max_steps},
-          .max_grad_norm = train.max_grad_norm,
-          .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes)};
-}
 
 LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
                          const std::string& data_fingerprint, parallel::Layout layout) {
@@ -59,23 +40,6 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
   return state;
 }
 
-int64_t total_steps(const TrainOptions& train, RecipeRun& work) {
-  if (train.max_steps) return *train.max_steps;
-  return static_cast<int64_t>(
-      std::ceil(train.num_train_epochs.value() * static_cast<double>(work.steps_per_epoch())));
-}
-
-// A rank that has its samples, or needs no answer of a teacher, waits in a collective for those
-// that have not or do.
-Duration collective_timeout(const Recipe& recipe) {
-  // so that the call that is waited for is the one that says why
-  constexpr Duration kSlack = std::chrono::seconds(10);
-  Duration longest = recipe.launch.collective_timeout;
-  if (recipe.generation) longest = std::max(longest, recipe.generation->timeout);
-  if (!frozen_roles(recipe).empty()) longest = std::max(longest, recipe.rpc.timeout + kSlack);
-  return longest;
-}
-
 models::Decoder load_student(const RankContext& context, parallel::World& world,
                              const std::filesystem::path& checkpoint) {
   const RoleOptions& role = context.role_options();
@@ -93,7 +57,7 @@ parallel::World make_student_world(const RankContext& context) {
   parallel::World::Options options = context.world_options("world");
   options.layout = context.role_options().world;
   options.rank = context.rank;
-  options.timeout = collective_timeout(context.recipe);
+  options.timeout = student_timeout(context.recipe);
   return parallel::World(std::move(options));
 }
 
@@ -113,9 +77,7 @@ TrainLoopResult run_student(const RankContext& context) {
   const RoleOptions& role = context.role_options();
   parallel::World world = make_student_world(context);
 
-  CheckpointStore checkpoints(
-      context.run_folder, role.model,
-      {.save_total_limit = recipe.train.save_total_limit, .async = recipe.train.async_save});
+  CheckpointStore checkpoints(context.run_folder, role.model, checkpoint_options(recipe.train));
   std::filesystem::path checkpoint;
   if (context.resume)
     if (const auto latest = latest_checkpoint(context.run_folder)) checkpoint = latest->path;
@@ -132,12 +94,12 @@ TrainLoopResult run_student(const RankContext& context) {
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
   const LoopState start =
       starting_state(context, checkpoint, work->rows().fingerprint(), role.world);
-  const int64_t max_steps = total_steps(recipe.train, *work);
+  const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });
 
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
   if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
   // A vote, because only some ranks wait for other roles.
-  together(world.all(), [&] { work->start(trainer, start); });
+  parallel::run_on_all(world.all(), [&] { work->start(trainer, start); });
 
   std::unique_ptr<MetricsWriter> metrics;
   if (world.rank() == 0) metrics = std::make_unique<MetricsWriter>(context.run_folder);
@@ -149,10 +111,7 @@ TrainLoopResult run_student(const RankContext& context) {
   };
   const TrainLoopResult result =
       run_train_loop(trainer, world, work->objective(), work->evaluator(), checkpoints, start,
-                     {.max_steps = max_steps,
-                      .logging_steps = recipe.train.logging_steps,
-                      .eval_steps = recipe.train.eval_steps,
-                      .save_steps = recipe.train.save_steps},
+                     loop_options(recipe.train, max_steps),
                      {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
                       .on_metrics = [&](const MetricsRow& row) { metrics->write(row); },
                       .on_step = [&](int64_t step) { context.report("training", step, ""); }});

@@ -7,8 +7,8 @@
 #include <deque>
 
 #include "base/error.h"
+#include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
-#include "recipes/run/together.h"
 
 namespace retort::recipes {
 
@@ -43,6 +43,7 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
   sums.values.resize(objective.num_values(), 0.0);
   trainer.begin_step();
   objective.begin_step(world.dp());
+
   const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
     const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
     const double value = loss.item<double>();
@@ -52,25 +53,18 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
     sums.loss += value;
     return loss;
   };
+
   if (world.pp().size() > 1) {
     trainer.run_pipeline(
         micro_batches, [&](size_t i) -> const models::PackedTokens& { return objective.tokens(i); },
         loss_of);
   } else {
+    parallel::Vote vote(world.all());
     for (size_t i = 0; i < micro_batches; ++i) {
       const bool last = i + 1 == micro_batches;
-      at::Tensor loss;
-      const auto forward = [&] { loss = loss_of(i, trainer.hidden(objective.tokens(i))); };
-      if (last) {
-        together(world.all(), forward);
-      } else {
-        try {
-          forward();
-        } catch (const std::exception&) {
-          const std::exception_ptr failure = std::current_exception();
-          together(world.all(), [&] { std::rethrow_exception(failure); });
-        }
-      }
+      const at::Tensor loss =
+          vote.attempt([&] { return loss_of(i, trainer.hidden(objective.tokens(i))); });
+      if (last) vote.cast();
       trainer.backward(loss, last);
     }
   }
@@ -113,6 +107,20 @@ class Lookahead {
   std::deque<StepInfo> queue_;
 };
 
+// What holds on this rank; or, agreed, on any of them.
+struct AnyRank {
+  bool stop_asked = false;
+  bool still_writing = false;
+};
+
+// One all-reduce.
+AnyRank ask_all(parallel::Group& all, const AnyRank& mine) {
+  at::Tensor flags = at::tensor({int64_t{mine.stop_asked}, int64_t{mine.still_writing}}, at::kLong);
+  if (all.size() > 1) all.all_reduce(flags, parallel::ReduceOp::kMax);
+  const int64_t* flag = flags.const_data_ptr<int64_t>();
+  return {.stop_asked = flag[0] != 0, .still_writing = flag[1] != 0};
+}
+
 }  // namespace
 
 TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
@@ -124,10 +132,11 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
   const auto emit = [&](const MetricsRow& row) {
     if (world.rank() == 0 && hooks.on_metrics) hooks.on_metrics(row);
   };
+
   while (state.step < options.max_steps) {
+    // The step: drawn, computed, applied.
     const auto start = Clock::now();
-    StepInfo step;
-    together(world.all(), [&] { step = lookahead.take(); });
+    const StepInfo step = parallel::run_on_all(world.all(), [&] { return lookahead.take(); });
     StepSums sums = compute_gradients(trainer, world, step.micro_batches, objective);
     const double divisor = objective.divisor(sums);
     const roles::Trainer::Update update = trainer.finish_step(divisor);
@@ -136,24 +145,27 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     state.num_tokens += static_cast<int64_t>(sums.num_tokens);
     MetricsRow row = make_row(sums, divisor, update, state, step.epoch, seconds_since(start));
     objective.finish_step(sums, row);
+
+    // What is told of the step, and evaluated after it.
     const bool done = state.step == options.max_steps;
     if (state.step % options.logging_steps == 0 || done) emit(row);
     if (evaluator && (done || (options.eval_steps > 0 && state.step % options.eval_steps == 0)))
       emit(evaluator(state.step));
     if (hooks.on_step) hooks.on_step(state.step);
-    // 2: a rank was asked to stop; 1: a rank still writes a checkpoint.
-    const int64_t asked = hooks.stop_requested && hooks.stop_requested() ? 2 : 0;
-    const int64_t flags =
-        world.all().all_reduce(asked + (checkpoints.busy() ? 1 : 0), parallel::ReduceOp::kMax);
-    const bool stop = flags >= 2;
-    if (flags == 0) checkpoints.finish(world);
-    if (stop || done || (options.save_steps > 0 && state.step % options.save_steps == 0))
+
+    // All ranks save and stop after the same step, and finish a checkpoint once nobody writes.
+    const AnyRank any =
+        ask_all(world.all(), {.stop_asked = hooks.stop_requested && hooks.stop_requested(),
+                              .still_writing = checkpoints.busy()});
+    if (!any.stop_asked && !any.still_writing) checkpoints.finish(world);
+    if (any.stop_asked || done || (options.save_steps > 0 && state.step % options.save_steps == 0))
       result.last_checkpoint = checkpoints.save(trainer, world, state);
-    if (stop && !done) {
+    if (any.stop_asked && !done) {
       result.stopped_early = true;
       break;
     }
   }
+
   checkpoints.finish(world);
   result.step = state.step;
   if (!result.stopped_early && world.rank() == 0) link_final(checkpoints.run_folder(), state.step);

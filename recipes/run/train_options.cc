@@ -28,12 +28,15 @@ void below_one(const char* name, double value) {
 }  // namespace
 
 void TrainOptions::validate() const {
+  // Alternatives.
   if (max_steps && num_train_epochs)
     refuse("max_steps and num_train_epochs exclude each other: keep one of them");
   if (per_device_train_batch_size && tokens_per_batch)
     refuse("per_device_train_batch_size and tokens_per_batch exclude each other: keep one of them");
   if (warmup_steps != 0 && warmup_ratio != 0)
     refuse("warmup_steps and warmup_ratio exclude each other: keep one of them");
+
+  // How long, and how much at once.
   if (max_steps) at_least("max_steps", *max_steps, 1);
   if (num_train_epochs && (!(*num_train_epochs > 0) || !std::isfinite(*num_train_epochs)))
     refuse("num_train_epochs must be a finite number above 0");
@@ -41,6 +44,8 @@ void TrainOptions::validate() const {
     at_least("per_device_train_batch_size", *per_device_train_batch_size, 1);
   if (tokens_per_batch) at_least("tokens_per_batch", *tokens_per_batch, 1);
   at_least("gradient_accumulation_steps", gradient_accumulation_steps, 1);
+
+  // The optimizer and its schedule.
   not_negative("learning_rate", learning_rate);
   at_least("warmup_steps", warmup_steps, 0);
   below_one("warmup_ratio", warmup_ratio);
@@ -56,6 +61,8 @@ void TrainOptions::validate() const {
     refuse("adam_epsilon must be a finite number above 0");
   not_negative("weight_decay", weight_decay);
   not_negative("max_grad_norm", max_grad_norm);
+
+  // What happens when.
   at_least("logging_steps", logging_steps, 1);
   at_least("eval_steps", eval_steps, 0);
   at_least("save_steps", save_steps, 0);
@@ -65,6 +72,8 @@ void TrainOptions::validate() const {
     refuse(
         "batch_size_rampup_steps has no effect with gradient_accumulation_steps: 1, which is where "
         "a ramp begins");
+
+  // Memory and time.
   at_least("gradient_checkpointing_every", gradient_checkpointing_every, 1);
   if (gradient_checkpointing_every > 1 && !gradient_checkpointing)
     refuse("gradient_checkpointing_every has no effect without gradient_checkpointing: true");

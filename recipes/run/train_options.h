@@ -57,6 +57,8 @@ struct TrainOptions {
           "tokens of a micro-batch on one dp rank; alternative to per_device_train_batch_size");
     visit("gradient_accumulation_steps", gradient_accumulation_steps,
           "micro-batches of one optimizer step");
+
+    // The optimizer and its schedule.
     visit("learning_rate", learning_rate, "peak learning rate");
     visit("lr_scheduler_type", lr_scheduler_type, "course of the learning rate after the warm-up");
     visit("warmup_steps", warmup_steps, "steps of linear warm-up; alternative to warmup_ratio");
@@ -69,11 +71,15 @@ struct TrainOptions {
     visit("weight_decay", weight_decay, "decoupled weight decay");
     visit("max_grad_norm", max_grad_norm,
           "global gradient norm above which gradients are scaled down; 0: never");
+
+    // Memory.
     visit("gradient_checkpointing", gradient_checkpointing,
           "recompute activations in the backward pass to save memory");
     visit("gradient_checkpointing_every", gradient_checkpointing_every,
           "recompute every n-th layer only and keep the others' activations; with "
           "gradient_checkpointing");
+
+    // What happens when.
     visit("logging_steps", logging_steps, "steps between lines of metrics.jsonl");
     visit("eval_steps", eval_steps, "steps between evaluations on data.eval; 0: only at the end");
     visit("save_steps", save_steps, "steps between checkpoints; 0: only at the end");

@@ -8,8 +8,8 @@
 
 namespace retort::recipes {
 
-// The final hidden states [R, H] of one model at the first target positions of a batch, and its head
-// [V, H], in fp32 without autograd.
+// The final hidden states [R, H] of one model at the first target positions of a batch, and its
+// head [V, H], in fp32 without autograd.
 struct CheckedRows {
   at::Tensor hidden, weight;
 };

@@ -101,11 +101,11 @@ PendingSamples GeneratorClient::send(GenerateRequest request) {
   pending.reply =
       agent_
           .call(pending.generator, kGenerateSubmit, pending.request, {.timeout = options_.timeout})
-          .then([&agent = agent_, accepted, collect, wait,
-                 peer = pending.generator](Empty) mutable {
-            accepted.set_value({});
-            return agent.call(peer, kGenerateCollect, collect, wait);
-          });
+          .then(
+              [&agent = agent_, accepted, collect, wait, peer = pending.generator](Empty) mutable {
+                accepted.set_value({});
+                return agent.call(peer, kGenerateCollect, collect, wait);
+              });
   return pending;
 }
 

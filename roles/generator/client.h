@@ -34,8 +34,8 @@ struct SentWeights {
 struct PendingPush {
   uint64_t version = 0, checksum = 0;
   std::vector<Future<CommitReply>> replies;  // of each replica
-  double seconds = 0;                             // of the transfer, of the slowest sender
-  uint64_t bytes = 0;                             // to each replica
+  double seconds = 0;                        // of the transfer, of the slowest sender
+  uint64_t bytes = 0;                        // to each replica
 };
 
 // All replicas of one generator role. A replica of several ranks is spoken to through its first;

@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/error.h"
 #include "models/generation/score.h"
+#include "parallel/vote.h"
 #include "rpc/archive.h"
 
 namespace retort::roles {
@@ -168,18 +168,12 @@ uint64_t ReplicaEngine::check(const CommitWeights& commit) {
 }
 
 uint64_t ReplicaEngine::check_here(const CommitWeights& commit) {
-  uint64_t mine = 0;
-  std::optional<Error> failure;
-  try {
-    mine = staging_.check(commit);
-  } catch (const Error& error) {
-    if (num_ranks() == 1) throw;
-    failure = error;
-  }
-  std::vector<uint64_t> all{mine};
-  if (num_ranks() > 1) {
+  std::vector<uint64_t> all;
+  if (num_ranks() == 1) {
+    all.push_back(staging_.check(commit));
+  } else {
     parallel::Group& tp = *decoder_.placement().tp;
-    parallel::agree_or_throw(tp, failure ? &*failure : nullptr);
+    const uint64_t mine = parallel::run_on_all(tp, [&] { return staging_.check(commit); });
     const at::Tensor gathered =
         tp.all_gather(at::tensor({static_cast<int64_t>(mine)}, at::kLong)).contiguous();
     all.assign(gathered.const_data_ptr<int64_t>(),

@@ -260,8 +260,7 @@ void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>& ti
 }
 
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
-  agent.serve(kGeneratorInfo, queue,
-              [this](Empty, const rpc::CallContext&) { return info(); });
+  agent.serve(kGeneratorInfo, queue, [this](Empty, const rpc::CallContext&) { return info(); });
   agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext&) {
     last_active_ = Clock::now();
     replica_.stage(std::move(bucket));

@@ -58,8 +58,8 @@ class Generator {
     GenerateRequest request;
     uint64_t engine_id = 0;
     std::chrono::steady_clock::time_point started;
-    std::optional<Outcome<Samples>> outcome;        // done, not collected yet
-    std::optional<Promise<Samples>> collector;      // collected, not done yet
+    std::optional<Outcome<Samples>> outcome;             // done, not collected yet
+    std::optional<Promise<Samples>> collector;           // collected, not done yet
     std::shared_ptr<const std::atomic<bool>> cancelled;  // of the collector
   };
   struct Commit {

@@ -67,8 +67,12 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
     return payload;
   }
   if (!shard.whole()) return make_sharded_payload(hidden_rows, weight, spec, targets, shard);
-  const int64_t rows = hidden_rows.size(0), vocab_rows = weight.size(0),
-                vocab = payload_vocab(spec, vocab_rows);
+
+  const int64_t rows = hidden_rows.size(0);
+  const int64_t vocab_rows = weight.size(0);
+  const int64_t vocab = payload_vocab(spec, vocab_rows);
+
+  // Where the answer goes: host memory, in the types of the wire.
   const int64_t k = std::min(spec.top_k, vocab);
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
   const auto floats = at::TensorOptions().dtype(at::kFloat);  // on the host
@@ -85,17 +89,22 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
     check_targets(targets, rows, vocab);
     target_ids = targets.to(hidden_rows.device());
   }
+
+  // Logits are formed for a chunk of rows at a time.
   const at::Tensor head = weight.to(at::kFloat).t();
   const int64_t chunk = rows_per_chunk(vocab_rows);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     at::Tensor logits = at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
+
+    // What the teacher puts on ids that the student has not.
     if (vocab < vocab_rows) {
       const at::Tensor masked = at::logsumexp(logits.narrow(1, vocab, vocab_rows - vocab), 1);
       payload.masked_mass_sum += at::exp(masked - at::logsumexp(logits, 1)).sum().item<double>();
       logits = logits.narrow(1, 0, vocab);
     }
+
     if (spec.kind == PayloadKind::kFull) {
       payload.logps.narrow(0, begin, count).copy_(at::log_softmax(logits, 1));
       continue;
@@ -107,6 +116,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
       payload.logps.narrow(0, begin, count).copy_(at_targets - log_total);
       continue;
     }
+
     const auto [values, ids] = top_k(logits, k);
     payload.ids.narrow(0, begin, count).copy_(ids);
     payload.logps.narrow(0, begin, count).copy_(values - log_total.to(at::kCPU).unsqueeze(1));
@@ -143,6 +153,7 @@ void check_label(const Payload& payload, const PayloadLabel& expected) {
       differs += (differs.empty() ? "" : ", ") + std::string(field) + " is '" + got +
                  "', expected '" + want + "'";
   };
+
   const PayloadLabel& label = payload.label;
   compare("request_id", label.request_id, expected.request_id);
   compare_text("teacher", label.teacher, expected.teacher);
@@ -157,6 +168,7 @@ void check_label(const Payload& payload, const PayloadLabel& expected) {
   compare("common_vocab", label.spec.common_vocab, expected.spec.common_vocab);
   compare("part", label.part, expected.part);
   compare("parts", label.parts, expected.parts);
+
   if (!differs.empty())
     throw Error(ErrorCode::kMismatch,
                 "a payload belongs to something else: " + differs +
@@ -169,6 +181,7 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
   const int64_t rows =
       rows_of_part(expected.spec.kind, expected.num_rows, expected.parts, expected.part).size();
   const int64_t k = std::min(expected.spec.top_k, vocab_size);
+
   switch (expected.spec.kind) {
     case PayloadKind::kHiddenStates:
       require(payload.hidden, {rows, hidden_size}, {at::kFloat, at::kBFloat16, at::kHalf}, "hidden",
@@ -182,6 +195,8 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
       return;
     case PayloadKind::kTopK: break;
   }
+
+  // Top-k: three tensors, and ids that the student's rows have.
   require(payload.ids, {rows, k}, {at::kInt}, "ids", payload);
   require(payload.logps, {rows, k}, {expected.spec.bfloat16 ? at::kBFloat16 : at::kFloat}, "logps",
           payload);

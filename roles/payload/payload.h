@@ -36,7 +36,7 @@ struct PayloadLabel {
   std::string sequence_hash;  // SHA-256 (16 hex digits) over input_ids, cu_seqlens and positions
   int64_t num_rows = 0;       // of the whole, whichever part this is
   PayloadSpec spec;
-  int64_t part = 0, parts = 1;  // roles/payload_parts.h
+  int64_t part = 0, parts = 1;  // roles/payload/parts.h
 
   template <class A>
   void serialize(A& archive, uint32_t) {

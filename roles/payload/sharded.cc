@@ -135,9 +135,11 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
   c10::NoGradGuard no_grad;
   Payload payload;
   payload.label.spec = spec;
-  const int64_t rows = payload.label.num_rows = hidden_rows.size(0);
-  const int64_t common = payload_vocab(spec, vocab.total),
-                own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
+  payload.label.num_rows = hidden_rows.size(0);
+  const int64_t rows = payload.label.num_rows;
+  const int64_t common = payload_vocab(spec, vocab.total);
+  const int64_t own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
+
   const bool masks = common < vocab.total;
   const int64_t k = spec.kind == PayloadKind::kTopK ? std::min(spec.top_k, common) : 0;
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
@@ -155,6 +157,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     check_targets(targets, rows, common);
     target_ids = targets.to(hidden_rows.device());
   }
+
+  // Logits of this rank's rows of the head, for a chunk of positions at a time.
   const at::Tensor head = weight.to(at::kFloat).t();
   const int64_t rows_at_once = rows_per_chunk(vocab.total);
   for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
@@ -163,6 +167,7 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
     Chunk chunk(logits, own, vocab);
     chunk.exchange(target_ids.defined() ? target_ids.narrow(0, begin, count) : at::Tensor(), k);
+
     at::Tensor out = payload.logps.narrow(0, begin, count);
     if (spec.kind == PayloadKind::kTargetLogProbs) {
       out.copy_(chunk.at_targets() - chunk.log_total());

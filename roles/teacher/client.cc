@@ -2,10 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include <optional>
-
 #include "base/error.h"
 #include "base/log.h"
+#include "parallel/vote.h"
 #include "roles/payload/sharded.h"
 
 namespace retort::roles {
@@ -41,6 +40,8 @@ void TeacherClient::shake_hands(const TeacherReplica& replica,
           .call(peer, kTeacherInfo, {student_size, options_.weights_fingerprint},
                 {.timeout = options_.timeout})
           .get();
+
+  // Distributions are compared id by id, so both must number their tokens alike.
   const int64_t known = std::min(student_size, info.tokenizer_size);
   const std::string mine = student_tokenizer.vocabulary_fingerprint(known);
   if (mine != info.vocabulary_fingerprint)
@@ -57,6 +58,8 @@ void TeacherClient::shake_hands(const TeacherReplica& replica,
                          << " have the same vocabulary but other merges, normaliser or chat "
                             "template; only the student's is used";
   }
+
+  // The replica is what its role says, and what the others are.
   if (info.tp != static_cast<int64_t>(replica.size()))
     throw Error(ErrorCode::kMismatch,
                 "the teacher's head lies on another number of ranks than its role says")
@@ -70,6 +73,7 @@ void TeacherClient::shake_hands(const TeacherReplica& replica,
     throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models")
         .with("teacher", peer);
   info_ = info;
+
   // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
   // sides.
   const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
@@ -167,9 +171,12 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
       .spec = options_.spec,
       .part = part(),
       .parts = parts()};
+
   const bool full = options_.spec.kind == PayloadKind::kFull;
   Payload answer = pending.reply.get();
   check_label(answer, expected);
+
+  // Pieces in the order of the replica's ranks; the leader's is the answer itself.
   std::vector<Payload> taken;
   size_t pull = 0;
   for (size_t rank = 0; rank < replica.size(); ++rank) {
@@ -181,6 +188,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
                                : payload_vocab(options_.spec, info_.vocab_rows);
     check_payload(taken.back(), expected, width, info_.hidden_size);
   }
+
   if (!taken.empty()) return join_pieces(std::move(taken));
   // a shard without ids that both know
   answer.logps = at::empty({expected.num_rows, 0}, at::kFloat);
@@ -213,21 +221,8 @@ Payload TeacherClient::receive_part(PendingPayload pending, double* waited) {
 
 Payload TeacherClient::receive(PendingPayload pending, double* waited) {
   if (options_.tp == nullptr) return receive_part(std::move(pending), waited);
-  std::optional<Error> failure;
-  Payload part;
-  try {
-    part = receive_part(std::move(pending), waited);
-  } catch (const Error& error) {
-    failure = error;
-  } catch (const std::exception& error) {
-    failure = Error(ErrorCode::kRemote, error.what());
-  }
-  try {
-    parallel::agree_or_throw(*options_.tp, failure ? &*failure : nullptr);
-  } catch (const Error&) {
-    if (failure) throw *failure;
-    throw;
-  }
+  Payload part =
+      parallel::run_on_all(*options_.tp, [&] { return receive_part(std::move(pending), waited); });
   return gather_parts(std::move(part), *options_.tp);
 }
 

@@ -34,8 +34,8 @@ struct TeacherReplica {
 // bits.
 //
 // With a tensor-parallel group each of its ranks has a client, and all make the same calls: each
-// asks for its own part (payload_parts.h) and no byte of an answer crosses from teacher to student
-// twice. Collectives: only in receive(). Threads: compute.
+// asks for its own part (roles/payload/parts.h) and no byte of an answer crosses from teacher to
+// student twice. Collectives: only in receive(). Threads: compute.
 class TeacherClient : public FrozenAnswers {
  public:
   struct Options {

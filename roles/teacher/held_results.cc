@@ -62,10 +62,12 @@ HeldResults::Waiters HeldResults::take_waiters(const Place& place) {
 }
 
 Future<Payload> HeldResults::pull(const std::string& key, int64_t part,
-                                       const rpc::CallContext& context) {
+                                  const rpc::CallContext& context) {
   const Place place(key, part);
   Promise<Payload> promise;
   auto future = promise.future();
+
+  // Promises are completed, and destroyed, without the lock.
   Waiters gone;
   Payload piece;
   {
@@ -88,18 +90,22 @@ Future<Payload> HeldResults::pull(const std::string& key, int64_t part,
     bytes_ -= held->bytes;
     held_.erase(held);
   }
+
   promise.set_value(std::move(piece));
   return future;
 }
 
 void HeldResults::put(const std::string& key, int64_t part, Payload piece) {
   const Place place(key, part);
-  Waiters gone, waiters;
+  Waiters gone;
+  Waiters waiters;
   {
     std::lock_guard lock(mutex_);
     gone = purge();
     waiters = take_waiters(place);
   }
+
+  // Nobody waits yet: the piece is kept, in memory that it does not share with the whole answer.
   if (waiters.empty()) {
     for (at::Tensor* tensor : {&piece.hidden, &piece.ids, &piece.logps, &piece.log_tail})
       *tensor = alone(*tensor);
@@ -112,13 +118,15 @@ void HeldResults::put(const std::string& key, int64_t part, Payload piece) {
         held_.erase(old);
       }
       held_.push_back({place, std::move(piece), 0, Clock::now() + options_.lease});
-      bytes_ += held_.back().bytes = bytes_of(held_.back().piece);
+      held_.back().bytes = bytes_of(held_.back().piece);
+      bytes_ += held_.back().bytes;
       // the newest stays, however large
       while (bytes_ > options_.max_bytes && held_.size() > 1)
         drop(held_.begin());
       return;
     }
   }
+
   for (Waiting& waiting : waiters)
     waiting.promise.set_value(piece);
 }

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "roles/payload/sharded.h"
-#include "roles/teacher/server.h"
 #include "roles/teacher/plan.h"
+#include "roles/teacher/server.h"
 #include "rpc/archive.h"
 
 namespace retort::roles {
@@ -27,6 +27,7 @@ Future<Payload> Teacher::attend(ForwardRequest request, const rpc::CallContext& 
   if (request.spec.kind == PayloadKind::kTargetLogProbs)
     check_targets(targets_of(request), request.positions.numel(),
                   payload_vocab(request.spec, vocab_rows));
+
   const std::string key = result_key(request);
   Promise<Payload> without;
   Future<Payload> reply;
@@ -47,6 +48,7 @@ Future<Payload> Teacher::attend(ForwardRequest request, const rpc::CallContext& 
     reply = without.future();
     without.set_value(std::move(payload));
   }
+
   shared_.ask(key, request, context.cancelled);
   return reply;
 }
@@ -57,12 +59,15 @@ void Teacher::compute_shared(const std::vector<ForwardRequest>& requests) {
   // own.
   const c10::InferenceMode inference(replica_.world == nullptr);
   const c10::NoGradGuard no_grad;
+
   std::vector<const ForwardRequest*> pointers;
   std::vector<models::PackedTokens> packs;
   for (const ForwardRequest& request : requests) {
     pointers.push_back(&request);
     packs.push_back(unpack_request(request, decoder_.config().vocab_size));
   }
+
+  // One forward pass for all of them, laid end to end.
   const MergedPacks merged = merge_packs(pointers, std::move(packs));
   const at::Tensor hidden =
       pipeline_ ? pipeline_->hidden(merged.tokens) : decoder_.hidden(merged.tokens);
@@ -71,6 +76,8 @@ void Teacher::compute_shared(const std::vector<ForwardRequest>& requests) {
     served_ += static_cast<int64_t>(requests.size());
     return;
   }
+
+  // What this rank has of each answer is kept until it is fetched.
   const PieceMap map = pieces();
   const int64_t rank = decoder_.placement().tp_rank();
   for (size_t i = 0; i < requests.size(); ++i) {

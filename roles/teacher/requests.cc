@@ -64,6 +64,7 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
   require_vector(request.input_ids, "input_ids", request);
   require_vector(request.cu_seqlens, "cu_seqlens", request);
   require_vector(request.positions, "positions", request);
+
   const int64_t tokens = request.input_ids.numel();
   models::PackedTokens packed;
   packed.input_ids = request.input_ids.to(at::kLong);
@@ -74,14 +75,19 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
       packed.cu_seqlens.back() != tokens)
     refuse("cu_seqlens must start at 0 and end at the number of tokens, " + std::to_string(tokens),
            request);
+
+  // Positions count from 0 in each sequence.
   packed.positions = at::empty({tokens}, at::kLong);
   int64_t* position = packed.positions.mutable_data_ptr<int64_t>();
   for (size_t s = 0; s + 1 < packed.cu_seqlens.size(); ++s) {
-    const int64_t begin = packed.cu_seqlens[s], end = packed.cu_seqlens[s + 1];
+    const int64_t begin = packed.cu_seqlens[s];
+    const int64_t end = packed.cu_seqlens[s + 1];
     if (end < begin || end > tokens) refuse("cu_seqlens must not decrease", request);
     for (int64_t i = begin; i < end; ++i)
       position[i] = i - begin;
   }
+
+  // Every index lies in what it indexes.
   if (tokens > 0 && (packed.input_ids.min().item<int64_t>() < 0 ||
                      packed.input_ids.max().item<int64_t>() >= vocab_rows))
     refuse("a token id is outside the teacher's vocabulary of " + std::to_string(vocab_rows) +

@@ -97,8 +97,7 @@ Payload Teacher::answer(const ForwardRequest& request, const at::Tensor& hidden_
 
 // The first request that waits puts a job behind all requests that are queued already; that job
 // computes what gathered.
-Future<Payload> Teacher::wait_to_merge(ForwardRequest request,
-                                            const rpc::CallContext& context) {
+Future<Payload> Teacher::wait_to_merge(ForwardRequest request, const rpc::CallContext& context) {
   models::PackedTokens tokens = unpack_request(request, decoder_.config().vocab_size);
   const bool first = waiting_.empty();
   waiting_.push_back({std::move(request), std::move(tokens), context.cancelled, {}});

@@ -14,11 +14,11 @@
 #include "models/decoder.h"
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
-#include "roles/teacher/held_results.h"
 #include "roles/payload/parts.h"
-#include "roles/trainer/pipeline.h"
+#include "roles/teacher/held_results.h"
 #include "roles/teacher/methods.h"
 #include "roles/teacher/requests.h"
+#include "roles/trainer/pipeline.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
@@ -75,9 +75,9 @@ class Teacher {
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue,
              Batching batching = Batching::kAsSent, int64_t max_merged_tokens = kMaxMergedTokens);
 
-  // The leader, between jobs (roles::host): computes what several ranks have to, once no job waits
-  // before it, and lets the other ranks know now and then that there is nothing. True: there is
-  // more to do. An error ends the replica.
+  // The leader, between jobs (run_serving_loop): computes what several ranks have to, once no job
+  // waits before it, and lets the other ranks know now and then that there is nothing. True: there
+  // is more to do. An error ends the replica.
   bool work();
   // The leader, at the end: lets the others end.
   void stop();

@@ -51,6 +51,7 @@ at::Tensor Pipeline::hidden(const models::PackedTokens& tokens) {
       input = channel_->recv(from->stage, from->label, residual_sizes(decoder_, tokens))
                   .to(decoder_.device());
     const at::Tensor output = decoder_.forward(action.chunk, tokens, input);
+
     if (const auto to = parallel::pipeline_output(action, place.stage, place.pp, place.virtual_pp))
       channel_->send(output, to->stage, to->label);
     else
@@ -65,17 +66,20 @@ void Pipeline::run(const Step& step) {
   const models::Placement& place = decoder_.placement();
   std::map<std::pair<int64_t, int64_t>, Passage> open;  // by chunk and micro-batch
   const auto count = static_cast<int64_t>(step.micro_batches);
+
   for (const PipelineAction& action : parallel::pipeline_schedule({.pp = place.pp,
                                       .stage = place.stage,
                                       .virtual_pp = place.virtual_pp,
                                       .micro_batches = count})) {
     const auto key = std::pair(action.chunk, action.micro_batch);
     const auto index = static_cast<size_t>(action.micro_batch);
-    at::Tensor received, result;
+    at::Tensor received;
+    at::Tensor result;
     if (const auto from = parallel::pipeline_input(action, place.stage, place.pp, place.virtual_pp))
       received =
           channel_->recv(from->stage, from->label, residual_sizes(decoder_, step.tokens(index)))
               .to(decoder_.device());
+
     if (action.kind == PipelineAction::Kind::kForward) {
       if (received.defined()) received.set_requires_grad(true);
       result = decoder_.forward(action.chunk, step.tokens(index), received);

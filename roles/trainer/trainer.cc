@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "parallel/vote.h"
 #include "roles/trainer/state.h"
 
 namespace retort::roles {
@@ -56,16 +57,16 @@ void Trainer::run_pipeline(size_t micro_batches,
 // The norm is that of the whole model; the parameters to blame may be another rank's. Every rank
 // calls: one vote on the world.
 void Trainer::refuse_gradient(double learning_rate) {
-  const std::vector<std::string> names = buckets_->non_finite();
-  const Error error =
-      Error(ErrorCode::kInvalidArgument,
-            "the gradient is not finite in " + join(names, 8) +
-                "; look at the learning rate, the data of this step and the teacher's payload")
-          .with("step", step() + 1)
-          .with("rank", world_.rank())
-          .with("learning_rate", learning_rate);
-  if (world_.size() == 1) throw error;
-  parallel::agree_or_throw(world_.all(), names.empty() ? nullptr : &error);
+  parallel::run_on_all(world_.all(), [&] {
+    const std::vector<std::string> names = buckets_->non_finite();
+    if (names.empty()) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "the gradient is not finite in " + join(names, 8) +
+                    "; look at the learning rate, the data of this step and the teacher's payload")
+        .with("step", step() + 1)
+        .with("rank", world_.rank())
+        .with("learning_rate", learning_rate);
+  });
   throw Error(ErrorCode::kInvalidArgument,
               "the norm of the gradient is not finite, though each of its parts is")
       .with("step", step() + 1);

@@ -70,7 +70,7 @@ class Trainer {
   Update finish_step(double count);
   int64_t step() const { return optimizer_->num_steps(); }
 
-  // The optimizer's state on disk: roles/trainer_state.h.
+  // The optimizer's state on disk: roles/trainer/state.h.
   models::CheckpointPart state_part() const;
   void load_state(const std::filesystem::path& folder);
 

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <functional>
 #include <regex>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "tests/house/function_bodies.h"
+#include "tests/house/sources.h"
+#include "tests/house/text_rules.h"
 
 namespace retort::house {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMaxLines = 500, kMaxTestLines = 600;
-const std::set<std::string> kFolders{"base",    "http",   "rpc",   "parallel", "models", "roles",
-                                     "recipes", "launch", "tests", "bench",    "cmake"};
 const std::set<std::string> kSeesEverything{"tests", "bench"};
 // Names that say nothing about what is inside; and names that hide a system header once the root is
 // on the include path.
@@ -23,47 +23,8 @@ const std::set<std::string> kShadowing{
     "rpc/netdb.h",     "parallel/types.h", "parallel/settings.h", "parallel/tags.h",
     "parallel/base.h", "parallel/queue.h", "parallel/iterator.h", "parallel/features.h"};
 
-struct Source {
-  fs::path path;  // relative to the root
-  std::vector<std::string> lines;
-};
-
-bool is_cxx(const fs::path& path) {
-  return std::set<std::string>{".h", ".cc", ".cu", ".cuh"}.count(path.extension()) != 0;
-}
-bool is_header(const fs::path& path) {
-  return path.extension() == ".h" || path.extension() == ".cuh";
-}
-bool is_source(const fs::path& path) {
-  return is_cxx(path) || path.extension() == ".rs" || path.extension() == ".py" ||
-         path.extension() == ".cmake" || path.filename() == "CMakeLists.txt";
-}
 bool is_detail(const fs::path& path) {
   return std::any_of(path.begin(), path.end(), [](auto& part) { return part == "detail"; });
-}
-
-std::vector<std::string> split_lines(std::string_view text) {
-  std::istringstream stream{std::string(text)};
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);)
-    lines.push_back(line);
-  return lines;
-}
-
-std::vector<Source> read_sources(const fs::path& root) {
-  std::vector<Source> sources;
-  for (const auto& folder : kFolders) {
-    if (!fs::is_directory(root / folder)) continue;
-    for (auto it = fs::recursive_directory_iterator(root / folder);
-         it != fs::recursive_directory_iterator(); ++it) {
-      if (it->is_directory() &&
-          (it->path().filename() == "target" || it->path().filename() == "__pycache__"))
-        it.disable_recursion_pending();
-      else if (it->is_regular_file() && is_source(it->path()))
-        sources.push_back({fs::relative(it->path(), root), split_lines(read_file(it->path()))});
-    }
-  }
-  return sources;
 }
 
 // A module that reaches itself through the table.
@@ -100,6 +61,8 @@ class Checker {
   std::vector<std::string> run() {
     for (const auto& source : sources_)
       check(source);
+    for (const auto& document : read_documents(root_))
+      check_text(document);
     std::sort(found_.begin(), found_.end());
     return found_;
   }
@@ -112,7 +75,17 @@ class Checker {
   // Other modules may include only what HEADERS lists; the rest, and all of detail/, is private.
   bool is_private(const fs::path& path) const { return is_detail(path) || !is_listed(path); }
 
+  void check_text(const Source& source) {
+    const Report report_here = [&](size_t line, const std::string& what) {
+      report(source.path, line, what);
+    };
+    check_width(source, report_here);
+    check_citations(source, root_, report_here);
+    if (is_cxx(source.path)) check_paragraphs(source, report_here);
+  }
+
   void check(const Source& source) {
+    check_text(source);
     const size_t limit = module_of(source.path) == "tests" ? kMaxTestLines : kMaxLines;
     if (source.lines.size() > limit)
       report(source.path, source.lines.size(),
@@ -121,13 +94,17 @@ class Checker {
       report(source.path, 1, "the name says nothing; name it after the one concept it holds");
     if (kShadowing.count(source.path.string()))
       report(source.path, 1, "the name hides a system header");
-    if (!is_cxx(source.path)) return;
+    if (is_cxx(source.path)) check_cxx(source);
+  }
+
+  void check_cxx(const Source& source) {
     if (!is_header(source.path) && !is_listed(source.path))
       report(source.path, 1,
              "no CMakeLists.txt of its folder or above names it, so it is never compiled");
     if (is_header(source.path) && std::none_of(source.lines.begin(), source.lines.end(),
                                                [](auto& line) { return line == "#pragma once"; }))
       report(source.path, 1, "no #pragma once");
+
     static const std::regex include(R"(^\s*#\s*include\s*(["<])([^">]+)[">].*)");
     std::smatch match;
     for (size_t i = 0; i < source.lines.size(); ++i)

@@ -1,5 +1,5 @@
 // The rules of the house that a program can check: who may include whom, what a public header may
-// pull in, sizes, names.
+// pull in, sizes, names; and those of text_rules.h and function_bodies.h.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,8 @@ namespace retort::house {
 using LayerTable = std::map<std::string, std::set<std::string>>;
 
 // Reads the lines "name -> other, other   remark" of the first ``` block that has one.
-//     kInvalidArgument if there is none, or if an
-// edge names a module without a line, or if the edges have a cycle.
+// Errors: kInvalidArgument if there is none, if an edge names a module without a line, or if the
+// edges have a cycle.
 LayerTable read_layer_table(std::string_view markdown);
 
 // The module a path (relative to the root) belongs to: "recipes/data/x.h" is data, "rpc/detail/x.h"

@@ -57,6 +57,13 @@ TEST(ModuleOf, FollowsTheFolders) {
   EXPECT_EQ(module_of("README.md"), "");
 }
 
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i)
+    all += text;
+  return all;
+}
+
 // A tree with two modules that keeps every rule; each test breaks one.
 class SmallTree : public testing::Test {
  protected:
@@ -188,6 +195,105 @@ TEST_F(SmallTree, ShadowingName) {
 TEST_F(SmallTree, NoPragmaOnce) {
   add("base/error.h", "#include <string>\n");
   expect_one("base/error.h:1:", "#pragma once");
+}
+TEST_F(SmallTree, WideCode) {
+  for (const std::string path : {"base/error.h", "bench/plot.py", "recipes/configs/run.sh",
+                                 "models/text/lib.rs", "cmake/Tree.cmake", "dev", ".ci/run"}) {
+    const std::string comment = path == "base/error.h" ? "#pragma once\n// " : "\n#  ";
+    add(path, comment + std::string(97, 'x') + "\n");
+    EXPECT_TRUE(find_violations(root_).empty()) << "100 columns are allowed";
+    add(path, comment + std::string(98, 'x') + "\n");
+    expect_one(path + ":2:", "more than 100 columns");
+    add(path, "#pragma once\n");
+  }
+}
+TEST_F(SmallTree, WidthCountsCharacters) {
+  std::string text = "#pragma once\n//";
+  for (int i = 0; i < 98; ++i)
+    text += "é";
+  add("base/error.h", text + "\n");
+  EXPECT_TRUE(find_violations(root_).empty()) << "100 characters in 198 bytes";
+  add("base/error.h", text + "é\n");
+  expect_one("base/error.h:2:", "more than 100 columns");
+}
+TEST_F(SmallTree, WideAddressIsAllowed) {
+  const std::string address = "https://example.org/" + std::string(100, 'x');
+  add("base/error.h", "#pragma once\n// " + address + "\n");
+  EXPECT_TRUE(find_violations(root_).empty());
+  add("base/error.h", "#pragma once\n// see " + address + "\n");
+  expect_one("base/error.h:2:", "more than 100 columns");
+}
+TEST_F(SmallTree, WideDocument) {
+  for (const std::string path : {"README.md", "docs/losses.md", "docs/recipes/sft.md"}) {
+    add(path, std::string(120, 'x') + "\n");
+    EXPECT_TRUE(find_violations(root_).empty()) << "120 columns are allowed in a document";
+    add(path, "\n" + std::string(121, 'x') + "\n");
+    expect_one(path + ":2:", "more than 120 columns");
+    add(path, "\n");
+  }
+}
+TEST_F(SmallTree, WideTableOfADocument) {
+  const std::string row = "| " + std::string(120, 'x') + " |\n";
+  add("docs/recipe.md", row);
+  EXPECT_TRUE(find_violations(root_).empty()) << "a program writes these tables";
+  add("docs/recipe.md", std::string(121, 'x') + "\n");
+  expect_one("docs/recipe.md:1:", "more than 120 columns");
+  add("docs/recipe.md", "\n");
+  add("docs/losses.md", row);
+  expect_one("docs/losses.md:1:", "more than 120 columns");
+}
+TEST_F(SmallTree, BodyWithoutABlankLine) {
+  const std::string begin = "#include \"base/error.h\"\nvoid f(int x)\n    noexcept {\n";
+  add("base/error.cc", begin + repeated("  x = '{';  // }\n", 40) + "}\n");
+  EXPECT_TRUE(find_violations(root_).empty()) << "40 lines are allowed";
+  add("base/error.cc", begin + repeated("  x = '{';  // }\n", 41) + "}\n");
+  expect_one("base/error.cc:3:", "a body of 41 lines without a blank line");
+  add("base/error.cc", begin + repeated("  x = 1;\n", 40) + "\n  x = 2;\n}\n");
+  EXPECT_TRUE(find_violations(root_).empty()) << "a blank line is enough";
+}
+TEST_F(SmallTree, BodyOfAMemberFunction) {
+  add("base/error.cc", "#include \"base/error.h\"\nnamespace a {\nstruct S {\n  int i = 0;\n\n" +
+                           std::string("  S(int b) : b_{b}, c_(b) {\n") +
+                           repeated("    if (b) {\n      f(R\"({)\");\n    }\n", 14) +
+                           "  }\n};\n}  // namespace a\n");
+  expect_one("base/error.cc:6:", "a body of 42 lines");
+}
+TEST_F(SmallTree, BlankLineOfAnotherBody) {
+  add("base/error.cc", "#include \"base/error.h\"\nint f() {\n\n  return 1;\n}\n\nint g() {\n" +
+                           repeated("  f();\n", 41) + "}\n\nint h() {\n\n  return 1;\n}\n");
+  expect_one("base/error.cc:7:", "a body of 41 lines");
+}
+TEST_F(SmallTree, TablesHaveNoParagraphs) {
+  const std::string rows = repeated("      {\"name\", [](int x) { return f(x); }},\n", 50);
+  const std::string begin = "#include \"base/error.h\"\n";
+  add("base/error.cc", begin + "const std::vector<Row> kRows{\n" + rows + "};\n");
+  EXPECT_TRUE(find_violations(root_).empty()) << "a table of the file";
+  add("base/error.cc", begin + "std::vector<Row> rows() {\n  return {\n" + rows + "  };\n}\n");
+  EXPECT_TRUE(find_violations(root_).empty()) << "a table that a function returns";
+  add("base/error.cc", begin + "int f() {\n  const std::vector<Row> kRows = {\n" + rows + "  };\n" +
+                           repeated("  f();\n", 41) + "}\n");
+  expect_one("base/error.cc:2:", "without a blank line");
+}
+TEST_F(SmallTree, CitedDocumentIsMissing) {
+  // In two parts, as this file is checked as well.
+  const std::string docs = "docs";
+  add("base/error.h", "#pragma once\n// See " + docs + "/architecture.md.\n");
+  EXPECT_TRUE(find_violations(root_).empty());
+  add("base/error.h", "#pragma once\n// See " + docs + "/nowhere.md.\n");
+  expect_one("base/error.h:2:", "nowhere.md, which does not exist");
+  add("base/error.h", "#pragma once\n");
+  add("README.md", "[guide](" + docs + "/guide.md)\n");
+  expect_one("README.md:1:", "guide.md, which does not exist");
+}
+TEST_F(SmallTree, CitedDesignDocument) {
+  for (const std::string code : {"A3", "4.2", "B"})
+    for (const std::string name : {"SYSTEMS", "INTERFACE", "STYLE", "ARCHITECTURE", "STYLE.md"}) {
+      add("base/error.h", "#pragma once\n// " + name + " " + code + " says so.\n");
+      expect_one("base/error.h:2:", "not in the repository");
+    }
+  add("base/error.h", "#pragma once\n");
+  add("cmake/Tree.cmake", "target_link_libraries(a INTERFACE Threads::Threads)\n");
+  EXPECT_TRUE(find_violations(root_).empty()) << "a keyword of CMake";
 }
 
 }  // namespace

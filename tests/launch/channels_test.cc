@@ -21,7 +21,7 @@ TEST(StatusPipeTest, MessagesKeepTheirBounds) {
   {
     launch::StatusPipe pipe(fds[1]);
     pipe.report({"training", 5, "two\nlines \"quoted\"", ""});
-    pipe.report({"failed", 6, std::string(5000, 'x'), "peer_lost"});
+    pipe.report({"failed", 6, std::string(5000, 'x'), "peer_lost", /*of_another_rank=*/true});
   }
   char buffer[8192];
   const auto receive = [&] {
@@ -33,6 +33,7 @@ TEST(StatusPipeTest, MessagesKeepTheirBounds) {
   const auto failed = receive();
   ASSERT_TRUE(failed);
   EXPECT_EQ(failed->error, "peer_lost");
+  EXPECT_TRUE(failed->of_another_rank);
   EXPECT_EQ(failed->message, std::string(1000, 'x') + "...");
   EXPECT_FALSE(receive()) << "the end";
   ::close(fds[0]);
@@ -58,7 +59,8 @@ TEST(StatusPipeTest, AFullPipeNeverBlocks) {
 TEST(StatusPipeTest, NonsenseIsNotAStatus) {
   for (const char* text :
        {"", "{", "[]", "{\"state\": 1, \"message\": \"\", \"error\": \"\", \"step\": 0}",
-        "{\"state\": \"x\"}"})
+        "{\"state\": \"x\"}",
+        "{\"state\": \"x\", \"message\": \"\", \"error\": \"\", \"step\": 0}"})
     EXPECT_FALSE(launch::decode_status(text)) << text;
 }
 

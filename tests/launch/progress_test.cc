@@ -42,15 +42,20 @@ TEST(ProgressTextTest, DisplayFitsTheTerminal) {
                     {"teacher/0", 18, "serving", "\x1b[2J" + std::string(300, 'x')}},
       .fraction = 0.5,
       .position = "5/10",
-      .last = LoggedStep{5, {{"loss", 1.0}}},
+      .last = LoggedStep{5,
+                         {{"loss", 1.0},
+                          {"grad_norm", 0.5},
+                          {"tokens_per_second", 1234},
+                          {"learning_rate", 1e-4}}},
       .last_eval = std::nullopt,
       .eta = seconds(9),
       .notice = ""};
   const auto lines = launch::render_progress(state, 60);
-  ASSERT_EQ(lines.size(), 4u);
-  EXPECT_EQ(lines[1], "[==========>         ] 5/10  loss 1.0000  eta 9s");
-  EXPECT_NE(lines[2].find("student/0"), std::string::npos);
-  EXPECT_NE(lines[3].find("pid 18"), std::string::npos);
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines[1], "[==========>         ] 5/10  eta 9s  tokens/s 1234");
+  EXPECT_EQ(lines[2], "  loss 1.0000  grad_norm 0.500  lr 1.00e-04");
+  EXPECT_NE(lines[3].find("student/0"), std::string::npos);
+  EXPECT_NE(lines[4].find("pid 18"), std::string::npos);
   for (const auto& line : lines) {
     EXPECT_LE(line.size(), 60u) << line;
     EXPECT_EQ(line.find('\x1b'), std::string::npos) << "a message moved the cursor";
@@ -73,7 +78,7 @@ class ProgressTest : public FolderTest {
   int pipe_[2];
 };
 
-TEST_F(ProgressTest, WithoutATerminalOneLineAStep) {
+TEST_F(ProgressTest, WithoutATerminalStatesAndStepsAreLines) {
   put(folder_ / "metrics.jsonl", "{\"step\": 1, \"loss\": 9}\n");  // of an earlier run
   {
     Progress progress({.fd = pipe_[1],
@@ -96,6 +101,46 @@ TEST_F(ProgressTest, WithoutATerminalOneLineAStep) {
       "step 2  eval_loss 3.0000\n"
       "student/0 done\nstep 4/4  loss 1.5000";
   EXPECT_EQ(text.substr(0, begin.size()), begin);
+}
+
+// Steps come every 4 s of the test's clock: the first, the last, and one every 10 s are shown.
+TEST_F(ProgressTest, WithoutATerminalFewStepsAreShown) {
+  Progress::Clock::time_point now{};
+  Progress progress({.fd = pipe_[1],
+                     .title = "",
+                     .metrics = folder_ / "metrics.jsonl",
+                     .max_steps = 8,
+                     .now = [&] { return now; }});
+  std::ofstream metrics(folder_ / "metrics.jsonl");
+  for (int step = 1; step <= 8; ++step) {
+    metrics << "{\"step\": " << step << ", \"loss\": 1}\n";
+    if (step == 2) metrics << "{\"step\": 2, \"eval_loss\": 3}\n";
+    metrics.flush();
+    progress.on_tick();
+    now += seconds(4);
+  }
+  progress.finish();
+  EXPECT_EQ(shown(),
+            "step 1/8  loss 1.0000\n"
+            "eval at step 2  eval_loss 3.0000\n"
+            "step 4/8  loss 1.0000  eta 16s\n"
+            "step 7/8  loss 1.0000  eta 4s\n"
+            "step 8/8  loss 1.0000  eta 0s\n");
+}
+
+TEST_F(ProgressTest, TheLastStepOfARunStoppedEarlyIsShown) {
+  Progress progress(
+      {.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .max_steps = 8});
+  std::ofstream metrics(folder_ / "metrics.jsonl");
+  for (int step = 1; step <= 3; ++step)
+    metrics << "{\"step\": " << step << "}\n";
+  metrics.flush();
+  progress.on_tick();
+  progress.on_phase("stopping");
+  progress.finish();
+  const std::string text = shown();
+  EXPECT_EQ(text.find("step 2/8"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 1/8\nstopping\nstep 3/8"), std::string::npos) << text;
 }
 
 TEST_F(ProgressTest, TheLastStepIsShownBeforeTheEnd) {
@@ -121,7 +166,8 @@ TEST_F(ProgressTest, ALiveDisplayIsDrawnInPlace) {
                        .columns = 70,
                        .title = "sft -> run",
                        .metrics = folder_ / "metrics.jsonl",
-                       .max_steps = 4});
+                       .max_steps = 4,
+                       .now = [] { return Progress::Clock::time_point{}; }});
     progress.on_start(spec("student", 0), 17);
     progress.on_tick();
     progress.on_tick();  // too soon: no second drawing

@@ -143,7 +143,7 @@ const Case kSyntax[] = {
      "sft",
      "distil",
      {},
-     {"r.yaml:1: recipe: 'distil' is not one of sft | dpo | distill | rejection_sampling | "
+     {"r.yaml:1: recipe: 'distil' is not one of sft | dpo | kto | distill | rejection_sampling | "
       "on_policy_distill | grpo; did you "
       "mean 'distill'?"}},
     {"KeyTwice",
@@ -231,7 +231,7 @@ const Case kMissing[] = {
      "recipe: sft\n",
      "",
      {},
-     {"r.yaml:1: `recipe` is missing", "sft | dpo | distill"}},
+     {"r.yaml:1: `recipe` is missing", "sft | dpo | kto | distill"}},
     {"OutputDir", &kSft, "output_dir: run\n", "", {}, {"r.yaml:1: `output_dir` is missing"}},
     {"Student",
      &kSft,

@@ -18,7 +18,7 @@ class RecipeTest : public ::testing::Test {
 
   // Writes `text` as <folder>/r.yaml with FOLDER replaced by the folder, and loads it.
   recipes::Recipe load(std::string text, const std::vector<std::string>& overrides = {},
-                      launch::LoadOptions options = {});
+                       launch::LoadOptions options = {});
   // What load() throws, with the folder's path taken out: "r.yaml:3: ...".
   std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {});
   std::string with_folder(std::string text) const;

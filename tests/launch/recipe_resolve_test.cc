@@ -79,10 +79,11 @@ TEST_F(RecipeTest, DistillBlockBecomesLossAndRequest) {
 }
 
 TEST_F(RecipeTest, OverridesReplaceAddAndRemove) {
-  const Recipe recipe =
-      load(kDistill, {"train.max_steps=null", "train.num_train_epochs=2",
-                      "roles.teacher.world={dp: 1, threads: 3}", "rpc.timeout=5m",
-                      "data.train.0.weight=0.5", "seed=7", "seed=8", "data.packing=false"});
+  const std::string source = "{path: FOLDER/train.jsonl}";
+  const Recipe recipe = load(replaced(kDistill, source, source + ", " + source),
+                             {"train.max_steps=null", "train.num_train_epochs=2",
+                              "roles.teacher.world={dp: 1, threads: 3}", "rpc.timeout=5m",
+                              "data.train.0.weight=0.5", "seed=7", "seed=8", "data.packing=false"});
   EXPECT_FALSE(recipe.train.max_steps);
   EXPECT_EQ(recipe.train.num_train_epochs, 2);
   EXPECT_EQ(recipe.roles.at("teacher").world.dp, 1);
@@ -107,10 +108,13 @@ TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
 
 TEST_F(RecipeTest, UnitsAreRead) {
   const Recipe recipe =
-      load(replaced(kSft, "data:",
-                    "launch: {collective_timeout: 250ms, stop_timeout: 2h}\n"
-                    "rpc: {max_inflight_bytes: 512KiB, max_message_bytes: 1000000}\ndata:"));
-  EXPECT_EQ(recipe.launch.collective_timeout, std::chrono::milliseconds(250));
+      load(replaced(kDistill, "data:",
+                    "launch: {collective_timeout: 200s, stop_timeout: 2h}\n"
+                    "rpc: {timeout: 250ms, max_inflight_bytes: 512KiB, max_message_bytes: "
+                    "1000000}\ndata:"),
+           {"roles.student.world.dp=2"});
+  EXPECT_EQ(recipe.launch.collective_timeout, std::chrono::seconds(200));
+  EXPECT_EQ(recipe.rpc.timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(recipe.launch.stop_timeout, std::chrono::hours(2));
   EXPECT_EQ(recipe.rpc.max_inflight_bytes.bytes, 512u << 10);
   EXPECT_EQ(recipe.rpc.max_message_bytes.bytes, 1000000u);
@@ -150,7 +154,7 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
           replaced(
               kDistill, "train: [{path: FOLDER/train.jsonl}]",
               "train: [{path: 'FOLDER/odd $${name}: #1 \"x\".jsonl', columns: {prompt: 'true', "
-              "completion: ~x}, weight: 0.3333333333333333}]\n"
+              "completion: ~x}, weight: 0.3333333333333333}, {path: FOLDER/train.jsonl}]\n"
               "  eval: [{path: FOLDER/train.jsonl, format: text}]"),
           "[{role: teacher}]",
           "[{role: teacher, when: {domain: 'null', level: 3}}]\n  loss_type: skewed_kl\n  "

@@ -12,6 +12,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "base/deadline.h"
@@ -84,10 +85,39 @@ int train(Child& child) {
   return std::atoi(child.more.c_str());
 }
 
+// A driver that says how it ends once it was asked to stop.
+int ends_as(Child& child) {
+  child.status.report({"training", 1, "", ""});
+  child.wait_for_stop();
+  child.status.report({child.more, 2, "", ""});
+  return 0;
+}
+
+// A driver whose train.max_time is over.
+int time_is_up(Child& child) {
+  child.status.report({"stopped", 2, "checkpoint saved at step 2", ""});
+  return 0;
+}
+
+// "kind", or "kind file": once that file is there.
 int fail(Child& child) {
-  if (child.more == "peer_lost") {
+  std::istringstream words(child.more);
+  std::string kind;
+  std::string file;
+  words >> kind >> file;
+  if (!file.empty()) {
+    child.status.report({"training", 1, "", ""});
+    child.wait_for(file);
+  }
+
+  if (kind == "peer_lost") {
     child.status.report({"failed", 0, "lost teacher/0", "peer_lost"});
     return 1;
+  }
+  if (kind == "told") {
+    child.status.report(
+        {"failed", 0, "the recipe is wrong", "invalid_argument", /*of_another_rank=*/true});
+    return 2;
   }
   std::cerr << "line 1\nline 2\nthe recipe is wrong" << std::endl;
   child.status.report({"failed", 0, "the recipe is wrong", "invalid_argument"});
@@ -164,8 +194,11 @@ int run_child(int argc, char** argv) {
   launch::StatusPipe status(channels.status_fd);
   Child child{channels, signals, status, lost, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : ""};
   const std::map<std::string, int (*)(Child&)> modes{
-      {"serve", serve}, {"finish", finish}, {"train", train}, {"fail", fail},
-      {"crash", crash}, {"hang", hang},     {"look", look},   {"stopped", stopped}};
+      {"serve", serve},     {"finish", finish},
+      {"train", train},     {"fail", fail},
+      {"crash", crash},     {"hang", hang},
+      {"look", look},       {"stopped", stopped},
+      {"ends-as", ends_as}, {"time-is-up", time_is_up}};
   const auto found = modes.find(mode);
   return found == modes.end() ? 99 : found->second(child);
 }

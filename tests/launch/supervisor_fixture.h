@@ -58,7 +58,7 @@ class SupervisorTest : public FolderTest {
   }
 
   launch::SupervisorResult run() {
-    launch::SignalCatcher signals({SIGINT, SIGTERM});
+    launch::SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});
     launch::Supervisor supervisor(options_, &script_);
     const auto result = supervisor.run(signals);
     for (pid_t pid : script_.pids)

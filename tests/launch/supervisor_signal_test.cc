@@ -28,8 +28,9 @@ TEST_P(SignalTest, TheDriverSavesThenTheServersStop) {
     EXPECT_FALSE(early) << "the teacher was stopped before the student was done";
   };
   const auto result = run();
-  EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.report();
+  EXPECT_EQ(result.exit_code, GetParam() == SIGINT ? 130 : 4) << result.report();
   EXPECT_EQ(result.signal, GetParam());
+  EXPECT_TRUE(result.stopped_early);
   EXPECT_FALSE(result.killed);
   EXPECT_FALSE(result.cause);
   EXPECT_TRUE(exists("saved-student-0"));
@@ -51,7 +52,7 @@ TEST_P(SignalTest, ADriverThatIsStillLoadingHasSavedNothing) {
   add("student", 0, "default-signals");
   signal_when_ready(2, GetParam());
   const auto result = run();
-  EXPECT_EQ(result.exit_code, 1) << "128 + signal promises a checkpoint";
+  EXPECT_EQ(result.exit_code, 1) << "4 and 130 promise a checkpoint";
   EXPECT_FALSE(result.cause) << result.report();
   ASSERT_EQ(result.remarks.size(), 1u);
   EXPECT_EQ(result.remarks[0], "student/0 ended before it could save a checkpoint");
@@ -81,8 +82,43 @@ TEST_P(SignalTest, ADriverThatDoesNotObeyIsKilledAtTheDeadline) {
   EXPECT_EQ(result.cause->what(), "did not end in time and was killed");
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM),
-                         [](const auto& info) { return info.param == SIGINT ? "Int" : "Term"; });
+TEST_P(SignalTest, DuringTheLastStepTheRunIsDone) {
+  add("student", 0, "ends-as", "done");
+  signal_when_ready(1, GetParam());
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, GetParam() == SIGINT ? 130 : 0) << result.report();
+  EXPECT_FALSE(result.stopped_early);
+}
+
+std::string signal_name(const testing::TestParamInfo<int>& info) {
+  return info.param == SIGINT ? "Int" : info.param == SIGTERM ? "Term" : "Hup";
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         signal_name);
+
+// Only the rank that got the signal knows of it.
+TEST_F(SupervisorTest, ASignalToOneDriverCountsAsSigtermToTheLauncher) {
+  add("teacher", 0, "serve");
+  add("student", 0, "ends-as", "interrupted");
+  script_.status = [&](const std::string& role, const std::string& state) {
+    if (role == "student" && state == "training") ::kill(script_.pids[1], SIGTERM);
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 4) << result.report();
+  EXPECT_EQ(result.signal, SIGTERM);
+  EXPECT_TRUE(result.stopped_early);
+}
+
+TEST_F(SupervisorTest, ARunWhoseTimeIsUpWasStoppedEarly) {
+  add("teacher", 0, "serve");
+  add("student", 0, "time-is-up");
+  add("student", 1, "time-is-up");
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 4) << result.report();
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_TRUE(result.stopped_early);
+}
 
 TEST(SignalCatcherTest, KeepsOrderAndRestoresWhatWasBefore) {
   struct sigaction ignore {

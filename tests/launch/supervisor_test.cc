@@ -82,6 +82,39 @@ TEST_F(SupervisorTest, ALostPeerAloneIsTheCause) {
   EXPECT_TRUE(exists("stopped-teacher-0"));
 }
 
+TEST_F(SupervisorTest, AnErrorThatAnotherRankMetIsItsConsequence) {
+  add("student", 0, "fail", "told first");
+  add("student", 1, "fail", "wrong second");
+  int ready = 0;
+  script_.status = [&](const std::string&, const std::string& state) {
+    if (state == "training" && ++ready == 2) put(folder_ / "first", "");
+  };
+  script_.end = [&](const std::string&, const std::string&) { put(folder_ / "second", ""); };
+  const auto result = run();
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "student/1");
+  EXPECT_FALSE(result.cause->of_another_rank);
+  ASSERT_EQ(result.consequences.size(), 1u);
+  EXPECT_EQ(result.consequences[0].name(), "student/0");
+  EXPECT_TRUE(result.consequences[0].of_another_rank);
+  EXPECT_EQ(result.exit_code, 2);
+}
+
+// It says what went wrong; that a peer is lost says only that something did.
+TEST_F(SupervisorTest, AnErrorThatAnotherRankMetIsNearerThanALostPeer) {
+  add("student", 0, "fail", "peer_lost first");
+  add("student", 1, "fail", "told second");
+  int ready = 0;
+  script_.status = [&](const std::string&, const std::string& state) {
+    if (state == "training" && ++ready == 2) put(folder_ / "first", "");
+  };
+  script_.end = [&](const std::string&, const std::string&) { put(folder_ / "second", ""); };
+  const auto result = run();
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "student/1");
+  EXPECT_EQ(result.exit_code, 2);
+}
+
 TEST_F(SupervisorTest, TheUsersMistakeKeepsItsExitCode) {
   put(folder_ / "logs" / "student-0.log", "of the run before\n");
   add("student", 0, "fail", "");

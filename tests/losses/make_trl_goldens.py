@@ -9,11 +9,11 @@ read; the model is a linear head on hidden states that are the leaves. Called as
 DPOTrainer._compute_loss, CPOTrainer.get_batch_loss_metrics and cpo_loss,
 ORPOTrainer.get_batch_loss_metrics, GKDTrainer.generalized_jsd_loss,
 GRPOTrainer._generate_and_score_completions (advantages, old and generator ratios) and
-_compute_loss, RLOOTrainer._generate_and_score_completions.
+_compute_loss, RLOOTrainer._generate_and_score_completions, KTOTrainer.get_batch_loss_metrics.
 
 trl_goldens.txt, one record a line:
   tensor NAME OFFSET DIM...     float32 data at OFFSET (in floats) of trl_goldens.bin
-  preference | jsd | policy | advantages NAME key=value ...
+  preference | jsd | policy | advantages | kto NAME key=value ...
                                 its gradients are the tensors NAME.dh and NAME.dw
 Values and gradients come from float64 hidden states; `loss32` is the same in float32, and the
 script refuses to write goldens where the two disagree.
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 import trl
 
+from trl_kto import make_completions, make_kto
 from trl_pairs import make_jsd, make_pairs, make_preferences
 from trl_samples import make_advantages, make_policies, make_samples
 from trl_stand_ins import floats, lines
@@ -41,6 +42,7 @@ def main():
     samples = make_samples()
     make_policies(samples)
     make_advantages(samples)
+    make_kto(make_completions())
 
     data = np.concatenate(floats).astype("<f4")
     assert all(math.isfinite(x) for block in floats for x in block)

@@ -53,7 +53,6 @@ int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>&
 // The scenarios of parallel_world_test.
 void collectives_scenario();
 void two_worlds_scenario();
-void agreement_scenario();
 void lost_rank_scenario();
 void stopped_rank_scenario();
 void absent_rank_scenario();

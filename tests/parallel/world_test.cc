@@ -1,5 +1,5 @@
-// Worlds of one and of several processes: collectives, agreement, two worlds in one process, and
-// how a lost, stopped or absent rank is reported.
+// Worlds of one and of several processes: collectives, two worlds in one process, and how a lost,
+// stopped or absent rank is reported.
 #include "parallel/world.h"
 
 #include <gtest/gtest.h>
@@ -185,38 +185,6 @@ TEST(World, OneProcessHoldsTwoWorlds) {
     EXPECT_EQ(rank.wait(soon()), 0);
 }
 
-void agreement_scenario() {
-  World world(child_world_options());
-  const int64_t rank = world.rank();
-  agree_or_throw(world.all(), "");
-  agree_or_throw(world.all(), nullptr);
-  const std::string mine = rank == 0 ? "" : "rank " + std::to_string(rank) + " has no answer";
-  const Error text = error_of([&] { agree_or_throw(world.all(), mine); });
-  require(text.code() == ErrorCode::kRemote, "code of the text");
-  say(text.what());
-  const Error own(ErrorCode::kPeerLost, "teacher/" + std::to_string(rank) + " is gone");
-  const Error typed = error_of([&] { agree_or_throw(world.all(), rank == 2 ? &own : nullptr); });
-  require(typed.code() == ErrorCode::kPeerLost, "code of the error");
-  say(typed.what());
-  require(world.all().all_reduce(int64_t{1}) == 3, "the group is usable after a failed vote");
-}
-
-TEST(World, AVoteRaisesTheSameErrorEverywhere) {
-  StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "agreement", .layout = {.dp = 3}}, 3);
-  const std::string text = ranks[0].read_line(soon());
-  const std::string typed = ranks[0].read_line(soon());
-  EXPECT_EQ(text, "rank 1 has no answer [remote group=student.all failed_rank=1]");
-  EXPECT_NE(typed.find("teacher/2 is gone"), std::string::npos) << typed;
-  EXPECT_NE(typed.find("failed_rank=2"), std::string::npos) << typed;
-  for (size_t r = 1; r < 3; ++r) {
-    EXPECT_EQ(ranks[r].read_line(soon()), text);
-    EXPECT_EQ(ranks[r].read_line(soon()), typed);
-  }
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
-}
-
 namespace {
 
 // The survivor's report: the error's code and text, then what the next call says.
@@ -311,7 +279,6 @@ TEST(World, OneRankNeedsNoStore) {
   EXPECT_EQ(world.all().all_gather(t).sizes(), at::IntArrayRef({1, 3}));
   EXPECT_EQ(world.all().broadcast(std::string("x"), 0), "x");
   EXPECT_EQ(world.all().all_reduce(int64_t{5}), 5);
-  EXPECT_THROW(agree_or_throw(world.all(), "no"), Error);
 }
 
 ErrorCode code_of(const World::Options& options) {
@@ -395,7 +362,6 @@ int main(int argc, char** argv) {
   return ranks_or_tests(argc, argv,
                         {{"collectives", collectives_scenario},
                          {"two_worlds", two_worlds_scenario},
-                         {"agreement", agreement_scenario},
                          {"lost_rank", lost_rank_scenario},
                          {"stopped_rank", stopped_rank_scenario},
                          {"absent_rank", absent_rank_scenario},

@@ -32,6 +32,11 @@ void append(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::app) << text;
 }
 
+void copy_rows_and_a_truncated_line(const TemporaryFolder& folder) {
+  fs::copy_file(goldens() / "rows.jsonl", folder / "rows.jsonl");
+  append(folder / "rows.jsonl", "{\"input_ids\": [1, 2");
+}
+
 std::vector<BadInput> table() {
   const auto nothing = [](const TemporaryFolder&, GoldenRecipe&) {};
   return {
@@ -72,9 +77,24 @@ std::vector<BadInput> table() {
        1,
        "model.safetensors"},
       {"truncated_line",
-       [](const TemporaryFolder& folder, GoldenRecipe&) {
-         fs::copy_file(goldens() / "rows.jsonl", folder / "rows.jsonl");
-         append(folder / "rows.jsonl", "{\"input_ids\": [1, 2");
+       [](const TemporaryFolder& folder, GoldenRecipe&) { copy_rows_and_a_truncated_line(folder); },
+       {"data.train=[{path: $FOLDER/rows.jsonl}]", "train.max_steps=8"},
+       2,
+       "rows.jsonl:21"},
+      {"truncated_line_of_one_rank",
+       [](const TemporaryFolder& folder, GoldenRecipe& r) {
+         copy_rows_and_a_truncated_line(folder);
+         r.dp = 2;
+       },
+       {"data.train=[{path: $FOLDER/rows.jsonl}]", "train.max_steps=8"},
+       2,
+       "rows.jsonl:21"},
+      {"truncated_line_of_one_rank_with_a_teacher",
+       [](const TemporaryFolder& folder, GoldenRecipe& r) {
+         copy_rows_and_a_truncated_line(folder);
+         r.dp = 2;
+         r.teacher = "teacher";
+         r.distill = {{"payload", "full"}};
        },
        {"data.train=[{path: $FOLDER/rows.jsonl}]", "train.max_steps=8"},
        2,
@@ -97,7 +117,7 @@ std::vector<BadInput> table() {
          std::ofstream(fs::path(folder / "other") / "tokenizer.json") << text;
        },
        {"roles.teacher.model=$FOLDER/other"},
-       -1,  // 1 from the handshake, or 2 when the launcher sees it first
+       2,
        "tokenizer"},
   };
 }
@@ -115,11 +135,7 @@ TEST_P(BadInputs, AreRefused) {
     args.push_back(text);
   }
   const auto result = retort(args, kDeadline);
-  if (GetParam().exit_code >= 0) {
-    EXPECT_EQ(result.exit_code, GetParam().exit_code) << result.output;
-  }
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_NE(result.exit_code, 124) << "hung";
+  EXPECT_EQ(result.exit_code, GetParam().exit_code) << result.output;
   EXPECT_NE(result.output.find(GetParam().message), std::string::npos) << result.output;
 }
 INSTANTIATE_TEST_SUITE_P(Table, BadInputs, testing::ValuesIn(table()),

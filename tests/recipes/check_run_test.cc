@@ -53,7 +53,7 @@ TEST(CheckRun, FailsOnAPairThatTeachesNothing) {
       << R"({"prompt": "w1 w2", "chosen": " w3", "rejected": " w3"})"
       << "\n";
   const CommandResult result = check(folder, {.pairs = (folder / "pairs.jsonl").string()});
-  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_NE(result.output.find("check 'pair' failed"), std::string::npos) << result.output;
 }
 
@@ -64,7 +64,7 @@ TEST(CheckRun, FailsOnAReferenceOfAnotherVocabulary) {
   text.replace(text.find("\"w7\""), 4, "\"x7\"");
   std::ofstream(folder / "other/tokenizer.json") << text;
   const CommandResult result = check(folder, {.reference = (folder / "other").string()});
-  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_NE(result.output.find("check 'vocabularies' failed"), std::string::npos) << result.output;
 }
 

@@ -189,14 +189,27 @@ TEST(LongPrompt, IsABadRowOnEveryLayout) {
   EXPECT_TRUE(holds(alone.output, "prompts.jsonl:3: the prompt has 71 tokens")) << alone.output;
   recipe.dp = 2, recipe.rows = 4;
   const auto result = launch(folder, recipe, {"--overwrite"});
-  // 2 from the rank that met it, 1 from the other if that ends first
-  EXPECT_NE(result.exit_code, 0) << result.output;
+  EXPECT_EQ(result.exit_code, 2) << result.output;
   EXPECT_TRUE(holds(result.output, "prompts.jsonl:3: the prompt has 71 tokens")) << result.output;
+  EXPECT_TRUE(holds(result.output, "student/0 failed first: it exited with code 2"))
+      << result.output;
   recipe.data_extra += "  on_bad_sample: skip\n";
   const auto skipped = launch(folder, recipe, {"--overwrite"});
   EXPECT_EQ(skipped.exit_code, 0) << skipped.output;
   EXPECT_TRUE(holds(read_file(folder / "run/logs/student-0.log"), "1 bad samples were skipped"))
       << skipped.output;
+}
+
+// One of two ranks meets it; both say so, and the run ends with the code of a user's mistake.
+TEST(BadPair, EndsTheRunByItsRow) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe = dpo(folder);
+  std::ofstream(recipe.data, std::ios::app) << "{\"prompt\": \"w1\", \"chosen\n";
+  recipe.dp = 2;
+  const auto result = launch(folder, recipe);
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_TRUE(holds(result.output, "pairs.jsonl:13")) << result.output;
+  EXPECT_TRUE(holds(result.output, "failed first: it exited with code 2")) << result.output;
 }
 
 TEST(Reference, WithAnotherVocabularyIsRefused) {

@@ -53,11 +53,20 @@ std::vector<Case> cases() {
              recipe.generation = {{"num_generations", "8"}, {"max_new_tokens", "40"}};
              return recipe;
            }},
-          {"dpo", 24, [](const TemporaryFolder& folder) {
+          {"dpo", 24,
+           [](const TemporaryFolder& folder) {
              return OnPolicyRecipe{.recipe = "dpo",
                                    .data = write_pairs(folder),
                                    .reference = "teacher",
                                    .rows = 4,
+                                   .save_steps = 2,
+                                   .block = {{"prefetch", "3"}}};
+           }},
+          {"kto", 24, [](const TemporaryFolder&) {
+             return OnPolicyRecipe{.recipe = "kto",
+                                   .data = goldens() / "labels.jsonl",
+                                   .reference = "teacher",
+                                   .rows = 6,
                                    .save_steps = 2,
                                    .block = {{"prefetch", "3"}}};
            }}};
@@ -72,11 +81,14 @@ TEST_P(Killed, ResumesBitForBit) {
   const auto whole = retort({"launch", write_on_policy(folder / "whole", recipe).string()},
                             std::chrono::seconds(120));
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
+
   const fs::path expected = folder / "whole/run";
   std::mt19937_64 random(std::hash<std::string>()(GetParam().name));
   const auto below = [&](int64_t end) {
     return std::uniform_int_distribution<int64_t>(0, end - 1)(random);
   };
+
+  // Two kills in each trial, of the launcher or of the student, then a run to the end.
   for (int trial = 0; trial < trials(); ++trial) {
     const fs::path place = folder / ("trial" + std::to_string(trial)), run = place / "run";
     const std::string path = write_on_policy(place, recipe).string();
@@ -99,6 +111,7 @@ TEST_P(Killed, ResumesBitForBit) {
         else if (const int pid = command.running() ? role_process(place, "student") : -1; pid > 0)
           ::kill(pid, SIGKILL);
       }
+
       const auto result = command.wait();
       ASSERT_NE(result.exit_code, 124) << "the run hung" << story << "\n" << result.output;
       ASSERT_TRUE(all_gone(run.string())) << "a process was left behind" << story;
@@ -111,6 +124,7 @@ TEST_P(Killed, ResumesBitForBit) {
         ASSERT_NE(result.output.find("student/0 failed first"), std::string::npos) << result.output;
       }
     }
+
     EXPECT_EQ(timeless_metrics(run), timeless_metrics(expected)) << story;
     EXPECT_TRUE(read_file(run / "final/model.safetensors") ==
                 read_file(expected / "final/model.safetensors"))

@@ -127,7 +127,11 @@ TEST(ParallelRun, EndsTogetherWhenTimeIsUp) {
                  cut = write_recipe(folder / "cut", recipe);
   ASSERT_EQ(retort(launch(whole, world)).exit_code, 0);
   const auto first = retort(launch(cut, world, {"train.max_time=1ms"}));
-  ASSERT_EQ(first.exit_code, 0) << first.output;
+  ASSERT_EQ(first.exit_code, 4) << first.output;
+  EXPECT_NE(
+      first.output.find("stopped; continue with: retort launch " + cut.string() + " --resume"),
+      std::string::npos)
+      << first.output;
   EXPECT_EQ(column(folder / "cut/run", "loss").size(), 1u);
   EXPECT_TRUE(fs::exists(folder / "cut/run/checkpoint-1/state/COMPLETE"));
   EXPECT_FALSE(fs::exists(folder / "cut/run/final"));

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "recipes/distill/on_policy.h"
-#include "recipes/rejection_sampling/sampler.h"
+#include "recipes/rejection_sampling/select.h"
 
 namespace retort::recipes {
 namespace {

@@ -15,8 +15,8 @@
 #include "base/error.h"
 #include "models/checkpoint.h"
 #include "models/generation/engine.h"
-#include "roles/generator/server.h"
 #include "roles/generator/client.h"
+#include "roles/generator/server.h"
 #include "roles/generator/weight_staging.h"
 
 namespace retort::roles {

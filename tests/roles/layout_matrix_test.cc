@@ -158,6 +158,7 @@ void compare(const Case& c, World& world) {
       models::Decoder::random(config, 7, at::kFloat, models::Placement::of(world));
   decoder.set_gradient_checkpointing(c.checkpointing);
   Trainer trainer(std::move(decoder), world, trainer_options(c.layout));
+
   for (int step = 0; step < kSteps; ++step) {
     const StepResult expected = run_step(single, single_world, step);
     const StepResult got = run_step(trainer, world, step);
@@ -167,6 +168,7 @@ void compare(const Case& c, World& world) {
     check(std::abs(got.update.grad_norm - expected.update.grad_norm) <=
               kTolerance * expected.update.grad_norm,
           where + "grad_norm", got.update.grad_norm - expected.update.grad_norm);
+
     std::map<std::string, at::Tensor> gradients;
     for (size_t i = 0; i < single.buckets().size(); ++i)
       gradients[single.buckets().parameter(i).name] = single.buckets().main_grad(i);
@@ -188,6 +190,7 @@ void compare(const Case& c, World& world) {
       check(off <= kTolerance, where + "gradient of " + parameter.name, off);
     }
   }
+
   std::map<std::string, at::Tensor> values;
   for (const auto& [name, value, shard] : single.decoder().parameters())
     values[name] = value.detach();

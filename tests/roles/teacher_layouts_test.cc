@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "models/checkpoint.h"
 #include "roles/serving_loop.h"
-#include "roles/teacher/server.h"
 #include "roles/teacher/client.h"
+#include "roles/teacher/server.h"
 #include "tests/parallel/rank_process.h"
 
 namespace retort::roles {
@@ -197,6 +197,8 @@ void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, in
                       all.narrow(0, std::min(own.begin, end), end - std::min(own.begin, end))),
             "the head is this rank's rows");
   }
+
+  // Three requests in flight, and what the whole model says to each of them.
   student.world.tp().barrier();
   const uint64_t before = student.bytes_received();
   std::vector<PendingPayload> pending;
@@ -237,6 +239,7 @@ void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, in
     payload_bytes += expected.label.num_rows *
                      payload_bytes_per_row(client.spec(), client.info().hidden_size, common, 4);
   }
+
   const auto received = static_cast<int64_t>(student.bytes_received() - before);
   const int64_t all_received = student.world.tp().all_reduce(received);
   // Nothing but the payload, once, and envelopes.

@@ -9,8 +9,8 @@
 
 #include "models/checkpoint.h"
 #include "recipes/losses/linear_cross_entropy.h"
-#include "roles/trainer/trainer.h"
 #include "roles/generator/weight_staging.h"
+#include "roles/trainer/trainer.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/roles/nano_model.h"
 

@@ -233,8 +233,7 @@ TEST_F(WeightPush, AReplicaThatReportsOtherWeightsIsNamed) {
         .dtype = {},
         .slices = weight_slices(weights)};
   });
-  liar.serve(kWeightsBucket, queue,
-             [](WeightBucket, const rpc::CallContext&) { return Empty{}; });
+  liar.serve(kWeightsBucket, queue, [](WeightBucket, const rpc::CallContext&) { return Empty{}; });
   liar.serve(kWeightsCommit, queue, [](CommitWeights r, const rpc::CallContext&) {
     return CommitReply{.version = r.version, .checksum = weights_checksum(r.receipts) ^ 1};
   });

@@ -15,8 +15,8 @@ struct PolicyRows {
 
   double advantage(int64_t r) const { return advantages[by_token ? r : sequence[r]]; }
 
-  int64_t count = 0;  // R
-  int64_t sequences;  // S
+  int64_t count = 0;      // R
+  int64_t sequences;      // S
   bool by_token = false;  // whether the advantages are the rows' own, not their sequences'
   FloatVector policy, old, reference, generator, advantages;
   std::vector<int64_t> sequence;  // [R]

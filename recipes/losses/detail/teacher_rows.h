@@ -1,5 +1,5 @@
-// The teacher's side of a chunk for the row kernels: one class per payload, each turning a student's
-// row into its divergence and gradient. On the ATen path it is aten_teacher.h.
+// The teacher's side of a chunk for the row kernels: one class per payload, each turning a
+// student's row into its divergence and gradient. On the ATen path it is aten_teacher.h.
 #pragma once
 
 #include <cstdint>

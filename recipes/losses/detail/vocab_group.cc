@@ -4,9 +4,9 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/error.h"
+#include "parallel/vote.h"
 #include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
@@ -81,13 +81,7 @@ int64_t vocab_total(const parallel::VocabShard& vocab, const at::Tensor& weight)
 
 void check_together(const parallel::VocabShard& vocab, const std::function<void()>& checks) {
   if (vocab.whole()) return checks();
-  std::optional<Error> mine;
-  try {
-    checks();
-  } catch (const Error& e) {
-    mine = e;
-  }
-  parallel::agree_or_throw(*vocab.group, mine ? &*mine : nullptr);
+  parallel::run_on_all(*vocab.group, checks);
 }
 
 int64_t aten_chunk_rows(int64_t asked, int64_t floats_per_row, const at::Device& device) {

@@ -53,9 +53,9 @@ inline bool on_cpu(const at::Tensor& tensor) {
   return !tensor.defined() || tensor.device().is_cpu();
 }
 
-// Runs `checks`; of a split vocabulary all ranks then throw the error of the lowest rank that found
-// one, so that none waits in a collective for a rank that has left. One all-reduce of 8 bytes when
-// all is well.
+// Runs `checks`; the ranks of a split vocabulary then vote (parallel/vote.h), so that what one of
+// them finds is thrown on all and none waits in a collective for a rank that has left. One
+// all-reduce of 8 bytes when all is well.
 void check_together(const parallel::VocabShard& vocab, const std::function<void()>& checks);
 
 // Rows formed at once by the ATen path: as chunk_rows, with a budget that fills an accelerator.

@@ -1,0 +1,15 @@
+#include "launch/backends/role_variables.h"
+
+namespace retort::launch {
+
+std::map<std::string, std::string> role_variables(const recipes::RoleOptions& role,
+                                                  bool deterministic) {
+  std::map<std::string, std::string> variables = role.env;
+  if (deterministic && role.world.device == parallel::Device::kCuda) {
+    variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");  // cuBLAS: one workspace a stream
+    variables.emplace("NCCL_ALGO", "Ring");  // NCCL: sums in one order, whatever it tunes
+  }
+  return variables;
+}
+
+}  // namespace retort::launch

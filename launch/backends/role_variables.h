@@ -1,0 +1,16 @@
+// The environment variables that a recipe gives to the processes of a role.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "recipes/recipe.h"
+
+namespace retort::launch {
+
+// Those of `env`, and on a device with `deterministic: true` the switches of the libraries that
+// read them from the environment, unless `env` sets them.
+std::map<std::string, std::string> role_variables(const recipes::RoleOptions& role,
+                                                  bool deterministic);
+
+}  // namespace retort::launch

@@ -1,0 +1,120 @@
+#include "launch/yaml/effect_check.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "launch/yaml/writer.h"
+#include "recipes/run/student_options.h"
+
+namespace retort::launch {
+namespace {
+
+using recipes::Recipe;
+using recipes::RecipePlaces;
+
+// The first key of a block that does not have its default; "" if all have.
+template <class Options>
+std::string first_change(Options options) {
+  std::vector<std::string> defaults;
+  auto collect = [&](const char*, auto& value, const char*) {
+    defaults.push_back(yaml_flow(value));
+  };
+  Options().fields(collect);
+
+  std::string changed;
+  size_t field = 0;
+  auto compare = [&](const char* name, auto& value, const char*) {
+    if (yaml_flow(value) != defaults[field++] && changed.empty()) changed = name;
+  };
+  options.fields(compare);
+  return changed;
+}
+
+void check_rpc(const Recipe& recipe, const RecipePlaces& places) {
+  if (!recipe.rpc.device_maps.empty())
+    places.refuse({"rpc", "device_maps"},
+                  "has no effect: what roles exchange travels through host memory; remove it");
+  const std::string changed = first_change(recipe.rpc);
+  if (recipe.roles.size() == 1 && !changed.empty())
+    places.refuse({"rpc", changed},
+                  "has no effect: the only role speaks to no other; remove the key");
+}
+
+// A weight says how often the rows of a training source are seen, relative to the others'.
+void check_weights(const data::DataOptions& data, const RecipePlaces& places) {
+  const double usual = data::Source().weight;
+  if (data.train.size() == 1 && data.train[0].weight != usual)
+    places.refuse({"data", "train", "0", "weight"},
+                  "has no effect on the only source, being relative to the weights of others; "
+                  "remove the key");
+  for (size_t i = 0; i < data.eval.size(); ++i)
+    if (data.eval[i].weight != usual)
+      places.refuse({"data", "eval", std::to_string(i), "weight"},
+                    "has no effect: an evaluation sees every row once; remove the key");
+}
+
+// Whether a source may hold rows of one of these formats.
+bool may_hold(const data::DataOptions& data, std::initializer_list<data::Format> formats) {
+  const auto fits = [&](const data::Source& source) {
+    return source.format == data::Format::kAuto ||
+           std::find(formats.begin(), formats.end(), source.format) != formats.end();
+  };
+  return std::any_of(data.train.begin(), data.train.end(), fits) ||
+         std::any_of(data.eval.begin(), data.eval.end(), fits);
+}
+
+// Which tokens of rows of some formats are targets.
+void check_target_choice(const data::DataOptions& data, const RecipePlaces& places) {
+  using data::Format;
+  const std::string why =
+      "has no effect: no source holds such rows, as its `format` says; remove the key";
+  if (!data.completion_only_loss && !may_hold(data, {Format::kPromptCompletion, Format::kAlpaca}))
+    places.refuse({"data", "completion_only_loss"}, why);
+  if (!data.assistant_only_loss && !may_hold(data, {Format::kMessages, Format::kShareGpt}))
+    places.refuse({"data", "assistant_only_loss"}, why);
+}
+
+void check_train(const Recipe& recipe, const RecipePlaces& places) {
+  const auto& train = recipe.train;
+  const recipes::TrainOptions defaults;
+  if (recipe.data.eval.empty() && train.eval_steps != defaults.eval_steps)
+    places.refuse({"train", "eval_steps"}, "has no effect without data.eval");
+  if (recipe.student().world.dp == 1 && train.grad_bucket_bytes != defaults.grad_bucket_bytes)
+    places.refuse({"train", "grad_bucket_bytes"},
+                  "has no effect with roles.student.world.dp: 1, where gradients are not summed "
+                  "over ranks; remove the key");
+}
+
+// A time that no collective is held to. A replica of a serving role has its own collectives.
+void check_collective_timeout(const Recipe& recipe, const RecipePlaces& places) {
+  const Duration asked = recipe.launch.collective_timeout;
+  if (asked == recipes::LaunchOptions().collective_timeout) return;
+  for (const auto& [name, role] : recipe.roles)
+    if (name != Recipe::kDrivingRole && role.world.tp * role.world.pp > 1) return;
+
+  const recipes::KeyPath path{"launch", "collective_timeout"};
+  if (recipe.student().world.world_size() == 1)
+    places.refuse(path,
+                  "has no effect: no role is split over processes, so there is no collective; "
+                  "remove the key");
+  const Duration waits = recipes::student_timeout(recipe);
+  if (waits > asked)
+    places.refuse(path,
+                  "has no effect below " + format_duration(waits) +
+                      ": a rank of the student may wait that long for another role (rpc.timeout, "
+                      "generation.timeout), and the others for it");
+}
+
+}  // namespace
+
+void check_effects(const Recipe& recipe, const RecipePlaces& places) {
+  check_rpc(recipe, places);
+  check_weights(recipe.data, places);
+  check_target_choice(recipe.data, places);
+  check_train(recipe, places);
+  check_collective_timeout(recipe, places);
+}
+
+}  // namespace retort::launch

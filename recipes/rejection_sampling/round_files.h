@@ -1,0 +1,30 @@
+// What a round of rejection sampling leaves in the run's folder: the kept rows and its numbers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "recipes/rollout/rollout.h"
+#include "recipes/run/metrics_writer.h"
+
+namespace retort::recipes {
+
+// `<run>/kept/round-<n>.jsonl`; the numbers lie beside it, as `round-<n>.metrics`.
+std::filesystem::path kept_file(const std::filesystem::path& run_folder, int64_t round);
+
+// One row of the kept file, without its newline, as data::Dataset reads it: input_ids, labels,
+// prompt, completion, reward, round, sample_id, seed, weight_version, origin.
+std::string kept_line(const RolloutGroup& group, const RolloutSample& sample, int64_t round,
+                      uint64_t seed);
+
+// Writes both files of a round, the rows last: rows without their numbers are never found. Each
+// appears whole or not at all.
+void write_round(const std::filesystem::path& kept, const std::vector<std::string>& lines,
+                 const MetricsRow& metrics);
+
+// The numbers of a round that another process has drawn; empty if there are none.
+MetricsRow read_round_metrics(const std::filesystem::path& kept);
+
+}  // namespace retort::recipes

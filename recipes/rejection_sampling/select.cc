@@ -1,0 +1,48 @@
+#include "recipes/rejection_sampling/select.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace retort::recipes {
+
+std::vector<size_t> select(const std::vector<Candidate>& candidates,
+                           const RejectionSamplingOptions& options) {
+  // The best first, over all prompts; ties in an order that no layout changes.
+  std::vector<size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const Candidate& x = candidates[a];
+    const Candidate& y = candidates[b];
+    return std::tuple(-x.reward, x.prompt, x.sample_id) <
+           std::tuple(-y.reward, y.prompt, y.sample_id);
+  });
+
+  if (options.deduplicate) {
+    std::set<std::pair<int64_t, std::string>> seen;
+    std::erase_if(order, [&](size_t i) {
+      return !seen.emplace(candidates[i].prompt, candidates[i].text_hash).second;
+    });
+  }
+  if (options.threshold)
+    std::erase_if(order, [&](size_t i) { return candidates[i].reward < *options.threshold; });
+
+  if (options.select == Select::kBestOfN) {
+    std::map<int64_t, int64_t> kept;
+    std::erase_if(order, [&](size_t i) { return ++kept[candidates[i].prompt] > options.top_n; });
+  }
+  if (options.select == Select::kTopFraction) {
+    // Of all that were drawn, duplicates included.
+    const double share = *options.top_fraction * static_cast<double>(candidates.size());
+    order.resize(std::min(order.size(), static_cast<size_t>(share)));
+  }
+
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return candidates[a].prompt < candidates[b].prompt; });
+  return order;
+}
+
+}  // namespace retort::recipes

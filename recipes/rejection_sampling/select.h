@@ -1,0 +1,25 @@
+// Which of the samples of a round are kept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "recipes/rejection_sampling/options.h"
+
+namespace retort::recipes {
+
+// A sample that was scored, of any rank: what selection looks at.
+struct Candidate {
+  int64_t prompt = 0;  // number within the round
+  double reward = 0;
+  uint64_t sample_id = 0;
+  std::string text_hash;  // equal for equal completions
+};
+
+// Indices into `candidates` of what is kept, by prompt, then by reward (best first; ties: lower
+// sample id).
+std::vector<size_t> select(const std::vector<Candidate>& candidates,
+                           const RejectionSamplingOptions& options);
+
+}  // namespace retort::recipes

@@ -1,0 +1,26 @@
+#include "recipes/run/mean_logits.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+namespace retort::recipes {
+namespace {
+
+// The mean over the vocabulary of the head's rows [H].
+at::Tensor mean_row(const models::Head& head) {
+  const at::Tensor weight = head.weight.detach().to(at::kFloat);
+  if (head.vocab.whole()) return weight.mean(0);
+  at::Tensor sum = weight.sum(0);
+  head.vocab.group->all_reduce(sum);
+  return sum / static_cast<double>(head.vocab.total);
+}
+
+}  // namespace
+
+at::Tensor mean_logits(const models::Head& head, const at::Tensor& rows) {
+  const c10::NoGradGuard no_grad;
+  // The mean of the logits at a row is the row times the mean of the head's rows.
+  return at::mv(rows.detach().to(at::kFloat), mean_row(head)).cpu();
+}
+
+}  // namespace retort::recipes

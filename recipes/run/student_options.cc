@@ -1,0 +1,54 @@
+#include "recipes/run/student_options.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace retort::recipes {
+
+int64_t total_steps(const TrainOptions& train, const std::function<int64_t()>& steps_per_epoch) {
+  if (train.max_steps) return *train.max_steps;
+  return static_cast<int64_t>(
+      std::ceil(train.num_train_epochs.value() * static_cast<double>(steps_per_epoch())));
+}
+
+roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_steps) {
+  const int64_t warmup =
+      train.warmup_ratio > 0
+          ? static_cast<int64_t>(std::ceil(train.warmup_ratio * static_cast<double>(max_steps)))
+          : train.warmup_steps;
+  return {.adamw = {.beta1 = train.adam_beta1,
+                    .beta2 = train.adam_beta2,
+                    .eps = train.adam_epsilon,
+                    .weight_decay = train.weight_decay,
+                    .no_decay_suffixes = {}},
+          .schedule = {.type = train.lr_scheduler_type,
+                       .learning_rate = train.learning_rate,
+                       .min_lr = train.min_lr,
+                       .warmup_steps = warmup,
+                       .max_steps = max_steps},
+          .max_grad_norm = train.max_grad_norm,
+          .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes)};
+}
+
+TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps) {
+  return {.max_steps = max_steps,
+          .logging_steps = train.logging_steps,
+          .eval_steps = train.eval_steps,
+          .save_steps = train.save_steps};
+}
+
+CheckpointStore::Options checkpoint_options(const TrainOptions& train) {
+  return {.save_total_limit = train.save_total_limit, .async = train.async_save};
+}
+
+Duration student_timeout(const Recipe& recipe) {
+  // so that the call that is waited for is the one that says why
+  constexpr Duration kSlack = std::chrono::seconds(10);
+  Duration longest = recipe.launch.collective_timeout;
+  if (recipe.generation) longest = std::max(longest, recipe.generation->timeout);
+  if (!frozen_roles(recipe).empty()) longest = std::max(longest, recipe.rpc.timeout + kSlack);
+  return longest;
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,29 @@
+// The files that the rules of the house look at, as lines.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace retort::house {
+
+struct Source {
+  std::filesystem::path path;  // relative to the root
+  std::vector<std::string> lines;
+};
+
+// Programs and scripts of every language, and CMake's files; what a build or an interpreter wrote
+// is left out.
+std::vector<Source> read_sources(const std::filesystem::path& root);
+
+// README.md and what lies under docs/.
+std::vector<Source> read_documents(const std::filesystem::path& root);
+
+bool is_cxx(const std::filesystem::path& path);
+bool is_header(const std::filesystem::path& path);
+bool is_document(const std::filesystem::path& path);
+
+std::vector<std::string> split_lines(std::string_view text);
+
+}  // namespace retort::house

@@ -1,0 +1,231 @@
+// The objectives in one process: the loss that trains, its divisor, its metrics, and what is asked
+// of other roles.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <numbers>
+
+#include "parallel/world.h"
+#include "recipes/data/pair_batches.h"
+#include "recipes/distill/objective.h"
+#include "recipes/dpo/objective.h"
+#include "recipes/losses/linear_cross_entropy.h"
+#include "recipes/losses/linear_distill.h"
+#include "recipes/sft/objective.h"
+#include "rpc/agent.h"
+#include "tests/recipes/fake_frozen_role.h"
+#include "tests/roles/nano_model.h"
+
+namespace retort::recipes {
+namespace {
+
+using test::FakeFrozenRole;
+
+models::Decoder model(uint64_t seed) {
+  return models::Decoder::random(roles::nano_model(models::Family::kLlama, true, 2), seed,
+                                 at::kFloat);
+}
+
+// `length` tokens of which all but the first two are targets.
+data::Sample sample(int32_t first, int32_t length, const std::string& domain) {
+  data::Sample sample;
+  for (int32_t i = 0; i < length; ++i) {
+    sample.input_ids.push_back((first + 7 * i) % 67);
+    sample.is_target.push_back(i >= 2);
+  }
+  sample.fields = {{"domain", domain}};
+  sample.origin = domain + ".jsonl:" + std::to_string(first);
+  return sample;
+}
+
+// A step of two micro-batches.
+data::BatchStream::Step step_of_two(int64_t) {
+  data::BatchStream::Step step;
+  step.micro_batches.push_back(
+      data::make_micro_batch({sample(1, 6, "math"), sample(5, 9, "code")}));
+  step.micro_batches.push_back(data::make_micro_batch({sample(11, 7, "math")}));
+  return step;
+}
+
+// What one step of an objective gives.
+struct StepResult {
+  double loss = 0;  // of the step, divided
+  StepSums sums;
+  MetricsRow row;
+
+  double metric(const std::string& name) const {
+    for (const auto& [key, value] : row.values)
+      if (key == name)
+        return std::visit([](auto number) { return static_cast<double>(number); }, value);
+    ADD_FAILURE() << "no metric " << name;
+    return 0;
+  }
+};
+
+StepResult run_step(Objective& objective, const models::Decoder& student, parallel::World& world) {
+  StepResult result;
+  result.sums.values.resize(objective.num_values(), 0.0);
+  const StepInfo info = objective.next_step(1);
+  objective.begin_step(world.dp());
+  double sum = 0;
+  for (size_t i = 0; i < info.micro_batches; ++i)
+    sum += objective.loss_sum(student.head(), student.hidden(objective.tokens(i)), i, result.sums)
+               .item<double>();
+  result.loss = sum / objective.divisor(result.sums);
+  objective.finish_step(result.sums, result.row);
+  return result;
+}
+
+class ObjectiveTest : public ::testing::Test {
+ protected:
+  ObjectiveTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "retort-seam-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~ObjectiveTest() override { std::filesystem::remove_all(folder_); }
+
+  // A divergence from teachers of seeds 2, 3, ... with these weights and fields.
+  StepResult distill(const std::vector<std::pair<double, std::string>>& teachers, double kd_ratio,
+                     uint64_t first_seed = 2) {
+    std::vector<TeacherRoute> routes;
+    for (const auto& [weight, domain] : teachers) {
+      TeacherRoute route;
+      route.client = std::make_unique<FakeFrozenRole>(
+          model(first_seed + routes.size()), roles::PayloadSpec{.kind = roles::PayloadKind::kFull});
+      route.weight = weight;
+      if (!domain.empty()) route.when = {{"domain", domain}};
+      routes.push_back(std::move(route));
+    }
+    rpc::Agent agent({.name = "student/0", .secret = "secret"});
+    DistillObjective objective(step_of_two, agent, std::move(routes),
+                               {.divergence = {.kd_ratio = kd_ratio}});
+    const StepResult result = run_step(objective, student_, world_);
+    agent.close();
+    agent.join();
+    return result;
+  }
+
+  parallel::World world_{{.role = "student", .layout = {}}};
+  models::Decoder student_ = model(1);
+  std::filesystem::path folder_;
+};
+
+TEST_F(ObjectiveTest, SftIsTheMeanCrossEntropyOfTheTargets) {
+  SftObjective objective(step_of_two);
+  const StepResult step = run_step(objective, student_, world_);
+
+  double sum = 0;
+  int64_t count = 0;
+  for (const data::MicroBatch& batch : step_of_two(1).micro_batches) {
+    const at::Tensor rows = student_.hidden(batch.tokens).index_select(0, batch.predict_positions);
+    sum += losses::linear_cross_entropy(rows, student_.head_weight(), {}, batch.targets)
+               .loss_sum.item<double>();
+    count += batch.num_targets();
+  }
+  EXPECT_EQ(step.sums.count, static_cast<double>(count));
+  EXPECT_EQ(step.sums.num_tokens, 6 + 9 + 7);
+  EXPECT_NEAR(step.loss, sum / static_cast<double>(count), 1e-6);
+}
+
+TEST_F(ObjectiveTest, OriginsNameTheSamplesOfAMicroBatch) {
+  SftObjective objective(step_of_two);
+  objective.next_step(1);
+  EXPECT_EQ(objective.origins(0), "math.jsonl:1, code.jsonl:5");
+  EXPECT_EQ(objective.origins(1), "math.jsonl:11");
+}
+
+TEST_F(ObjectiveTest, ATeacherThatIsTheStudentTeachesNothing) {
+  const StepResult same = distill({{1.0, ""}}, 1.0, /*first_seed=*/1);
+  EXPECT_LT(std::abs(same.loss), 1e-6);
+  EXPECT_GT(distill({{1.0, ""}}, 1.0).loss, 0.01);
+}
+
+// The loss that trains and the metric are two expressions: both must hold the weights.
+TEST_F(ObjectiveTest, SeveralTeachersCountByTheirWeights) {
+  const double first = distill({{1.0, ""}}, 1.0, 2).loss;
+  const double second = distill({{1.0, ""}}, 1.0, 3).loss;
+  const StepResult both = distill({{0.25, ""}, {0.75, ""}}, 1.0);
+  EXPECT_GT(std::abs(first - second), 1e-4) << "or the test shows nothing";
+  EXPECT_NEAR(both.loss, 0.25 * first + 0.75 * second, 1e-6);
+  EXPECT_NEAR(both.metric("kd_loss"), both.loss, 1e-6);
+}
+
+TEST_F(ObjectiveTest, CrossEntropyHasTheRestOfTheLoss) {
+  SftObjective sft(step_of_two);
+  const double ce = run_step(sft, student_, world_).loss;
+  const double kd = distill({{1.0, ""}}, 1.0).loss;
+  EXPECT_NEAR(distill({{1.0, ""}}, 0.3).loss, 0.7 * ce + 0.3 * kd, 1e-6);
+
+  const double two = distill({{0.25, ""}, {0.75, ""}}, 1.0).loss;
+  EXPECT_NEAR(distill({{0.25, ""}, {0.75, ""}}, 0.3).loss, 0.7 * ce + 0.3 * two, 1e-6);
+}
+
+TEST_F(ObjectiveTest, ASampleThatNoTeacherIsForIsNamed) {
+  try {
+    distill({{1.0, "math"}}, 1.0);
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(e.message().find("code.jsonl:5"), std::string::npos) << e.message();
+  }
+}
+
+// Pairs of one prompt; the last pair says the same twice.
+data::PreferenceSample pair_of(int32_t first, std::vector<int32_t> chosen,
+                               std::vector<int32_t> rejected) {
+  data::PreferenceSample pair;
+  pair.prompt_ids = {first, first + 1, first + 2};
+  pair.chosen_ids = std::move(chosen);
+  pair.rejected_ids = std::move(rejected);
+  pair.origin = "pairs.jsonl:" + std::to_string(first);
+  return pair;
+}
+
+data::PairBatchStream::Step pairs(int64_t) {
+  data::PairBatchStream::Step step;
+  step.micro_batches.push_back(
+      data::make_pair_micro_batch({pair_of(3, {9, 8, 7}, {5, 4}), pair_of(20, {1}, {2, 3, 4})}));
+  return step;
+}
+
+TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {
+  auto role = std::make_unique<FakeFrozenRole>(
+      model(1), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+  const FakeFrozenRole& asked = *role;
+  auto cache =
+      std::make_unique<ReferenceCache>(folder_ / "cache", std::string(64, 'a'), folder_ / "run", 0);
+  DpoObjective objective(
+      pairs, std::make_unique<Reference>(std::move(role), &world_.tp(), std::move(cache)), {});
+
+  const StepResult first = run_step(objective, student_, world_);
+  EXPECT_NEAR(first.loss, std::numbers::ln2, 1e-6);
+  EXPECT_NEAR(first.metric("rewards/margins"), 0, 1e-6);
+  EXPECT_EQ(first.metric("num_pairs"), 2);
+  EXPECT_EQ(asked.ids.size(), 1u);
+
+  // The same pairs again: every completion is known.
+  const StepResult second = run_step(objective, student_, world_);
+  EXPECT_NEAR(second.loss, first.loss, 1e-7);
+  EXPECT_EQ(asked.ids.size(), 1u);
+}
+
+TEST_F(ObjectiveTest, DpoFollowsTheDifferenceFromTheReference) {
+  auto role = std::make_unique<FakeFrozenRole>(
+      model(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+  auto cache =
+      std::make_unique<ReferenceCache>(folder_ / "cache", std::string(64, 'b'), folder_ / "run", 0);
+  DpoObjective objective(
+      pairs, std::make_unique<Reference>(std::move(role), &world_.tp(), std::move(cache)),
+      {.loss = {.beta = 0.5}});
+  const StepResult step = run_step(objective, student_, world_);
+
+  const double margin = step.metric("rewards/margins");
+  EXPECT_NEAR(margin, step.metric("rewards/chosen") - step.metric("rewards/rejected"), 1e-6);
+  EXPECT_GT(std::abs(step.loss - std::numbers::ln2), 1e-3);
+}
+
+}  // namespace
+}  // namespace retort::recipes

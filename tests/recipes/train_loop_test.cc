@@ -1,0 +1,183 @@
+// The training loop in one process, around an objective that is its own data.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+
+#include "recipes/losses/linear_cross_entropy.h"
+#include "recipes/run/checkpoint_folder.h"
+#include "recipes/run/train_loop.h"
+#include "tests/roles/nano_model.h"
+
+namespace retort::recipes {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Each step is one micro-batch whose tokens follow from its number.
+class NumberedObjective : public Objective {
+ public:
+  StepInfo next_step(int64_t step) override {
+    if (step == fail_at) throw Error(ErrorCode::kMismatch, "step " + std::to_string(step));
+    steps.push_back(step);
+    std::vector<int32_t> row;
+    for (int32_t i = 0; i < 9; ++i)
+      row.push_back((static_cast<int32_t>(step) * 5 + i * i) % 67);
+    tokens_ = models::pack_rows({row});
+    return {.micro_batches = 1, .after = {.total_steps = step}, .epoch = 0.1};
+  }
+  std::string origins(size_t) const override { return "row " + std::to_string(steps.back()); }
+  size_t num_values() const override { return 1; }
+  const models::PackedTokens& tokens(size_t) const override { return tokens_; }
+
+  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t,
+                      StepSums& sums) override {
+    const at::Tensor rows = hidden.narrow(0, 0, 8);
+    const at::Tensor targets = tokens_.input_ids.narrow(0, 1, 8);
+    sums.count += 8;
+    sums.num_tokens += 9;
+    sums.values[0] += 1;
+    at::Tensor loss = losses::linear_cross_entropy(rows, head.weight, {}, targets).loss_sum;
+    if (steps.back() == infinite_at) loss = loss * std::numeric_limits<double>::infinity();
+    return loss;
+  }
+  void finish_step(const StepSums& sums, MetricsRow& row) override {
+    row.add("batches", sums.values[0]);
+  }
+
+  std::vector<int64_t> steps;  // that were drawn
+  int64_t fail_at = 0, infinite_at = 0;
+
+ private:
+  models::PackedTokens tokens_;
+};
+
+class TrainLoopTest : public ::testing::Test {
+ protected:
+  TrainLoopTest() {
+    std::string name = (fs::temp_directory_path() / "retort-loop-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~TrainLoopTest() override { fs::remove_all(folder_); }
+
+  // A run in a folder of its own, from its newest checkpoint on.
+  struct Run {
+    TrainLoopResult result;
+    at::Tensor parameters;
+    std::vector<MetricsRow> rows;
+  };
+  Run run(const std::string& name, const TrainLoopOptions& options, NumberedObjective& objective,
+          const std::function<bool(int64_t)>& stop_after = {}) {
+    const fs::path folder = folder_ / name;
+    fs::create_directories(folder);
+    models::Decoder decoder =
+        models::Decoder::random(roles::nano_model(models::Family::kQwen3, true, 2), 7, at::kFloat);
+    LoopState start{.seed = 1, .layout = {}};
+    const auto latest = latest_checkpoint(folder);
+    if (latest) {
+      decoder = models::load_decoder(latest->path.string(), at::kFloat);
+      start = read_loop_state(latest->path);
+    }
+
+    roles::Trainer trainer(std::move(decoder), world_,
+                           {.schedule = {.learning_rate = 1e-2, .max_steps = options.max_steps}});
+    if (latest) trainer.load_state(latest->path / "state");
+    CheckpointStore checkpoints(folder, tokenizer(), {});
+    Run run;
+    int64_t done = start.step;
+    run.result =
+        run_train_loop(trainer, world_, objective,
+                       [&](int64_t step) {
+                         return MetricsRow{.step = step, .values = {{"eval_loss", 0.5}}};
+                       },
+                       checkpoints, start, options,
+                       {.stop_requested = [&] { return stop_after && stop_after(done); },
+                        .on_metrics = [&](const MetricsRow& row) { run.rows.push_back(row); },
+                        .on_step = [&](int64_t step) { done = step; }});
+
+    std::vector<at::Tensor> flat;
+    for (const auto& parameter : trainer.decoder().parameters())
+      flat.push_back(parameter.value.detach().flatten());
+    run.parameters = at::cat(flat);
+    return run;
+  }
+
+  static fs::path tokenizer() {
+    return fs::path(std::getenv("RETORT_SOURCE_DIR")) / "tests/recipes/goldens/llama";
+  }
+
+  parallel::World world_{{.role = "student", .layout = {}}};
+  fs::path folder_;
+};
+
+TEST_F(TrainLoopTest, SavesEvaluatesAndLogsWhenAsked) {
+  NumberedObjective objective;
+  const Run whole = run(
+      "whole", {.max_steps = 5, .logging_steps = 2, .eval_steps = 3, .save_steps = 2}, objective);
+  EXPECT_EQ(whole.result.step, 5);
+  EXPECT_FALSE(whole.result.stopped_early);
+  EXPECT_EQ(objective.steps, (std::vector<int64_t>{1, 2, 3, 4, 5}));
+
+  std::vector<int64_t> saved;
+  for (const CheckpointEntry& entry : list_checkpoints(folder_ / "whole"))
+    saved.push_back(entry.step);
+  EXPECT_EQ(saved, (std::vector<int64_t>{2, 4, 5}));
+  EXPECT_TRUE(fs::exists(folder_ / "whole" / "final" / "config.json"));
+
+  std::vector<std::pair<int64_t, bool>> rows;  // step, whether of an evaluation
+  for (const MetricsRow& row : whole.rows)
+    rows.emplace_back(row.step, row.values.front().first == "eval_loss");
+  const std::vector<std::pair<int64_t, bool>> expected{
+      {2, false}, {3, true}, {4, false}, {5, false}, {5, true}};
+  EXPECT_EQ(rows, expected);
+}
+
+TEST_F(TrainLoopTest, StopsWithACheckpointAndGoesOnToTheSameBits) {
+  NumberedObjective uninterrupted;
+  const Run whole = run("whole", {.max_steps = 6}, uninterrupted);
+
+  NumberedObjective before;
+  const Run stopped =
+      run("stopped", {.max_steps = 6}, before, [](int64_t done) { return done == 4; });
+  EXPECT_TRUE(stopped.result.stopped_early);
+  EXPECT_EQ(stopped.result.step, 4);
+  EXPECT_FALSE(fs::exists(folder_ / "stopped" / "final"));
+  EXPECT_FALSE(at::equal(stopped.parameters, whole.parameters));
+
+  NumberedObjective after;
+  const Run resumed = run("stopped", {.max_steps = 6}, after);
+  EXPECT_EQ(after.steps, (std::vector<int64_t>{5, 6}));
+  EXPECT_TRUE(at::equal(resumed.parameters, whole.parameters));
+}
+
+TEST_F(TrainLoopTest, AFailureKeepsItsCodeAndLeavesTheLastCheckpoint) {
+  NumberedObjective objective;
+  objective.fail_at = 4;
+  try {
+    run("failed", {.max_steps = 6, .save_steps = 2}, objective);
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kMismatch) << e.what();
+  }
+  EXPECT_EQ(latest_checkpoint(folder_ / "failed")->step, 2);
+}
+
+TEST_F(TrainLoopTest, ALossThatIsNotFiniteNamesItsSamples) {
+  NumberedObjective objective;
+  objective.infinite_at = 3;
+  try {
+    run("infinite", {.max_steps = 6}, objective);
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument) << e.what();
+    EXPECT_NE(e.message().find("row 3"), std::string::npos) << e.message();
+  }
+}
+
+}  // namespace
+}  // namespace retort::recipes
