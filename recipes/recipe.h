@@ -17,6 +17,7 @@
 #include "recipes/distill/options.h"
 #include "recipes/dpo/options.h"
 #include "recipes/grpo/options.h"
+#include "recipes/kto/options.h"
 #include "recipes/rejection_sampling/options.h"
 #include "recipes/rewards/options.h"
 #include "recipes/rollout/options.h"
@@ -85,6 +86,7 @@ struct Recipe {
   TrainOptions train;
   std::optional<DistillOptions> distill;
   std::optional<DpoOptions> dpo;
+  std::optional<KtoOptions> kto;
   std::optional<GenerationOptions> generation;
   std::vector<rewards::RewardOptions> rewards;
   std::optional<RejectionSamplingOptions> rejection_sampling;
@@ -106,6 +108,7 @@ struct Recipe {
     visit("train", train, "length, batch, optimizer, and what happens when");
     visit("distill", distill, "recipe: distill and on_policy_distill");
     visit("dpo", dpo, "recipe: dpo");
+    visit("kto", kto, "recipe: kto");
     visit("generation", generation,
           "how samples are drawn; recipe: rejection_sampling, on_policy_distill, grpo, and distill "
           "with lmbda");

@@ -6,6 +6,7 @@
 #include "recipes/distill/setup.h"
 #include "recipes/dpo/setup.h"
 #include "recipes/grpo/setup.h"
+#include "recipes/kto/setup.h"
 #include "recipes/rejection_sampling/setup.h"
 #include "recipes/sft/setup.h"
 
@@ -13,7 +14,12 @@ namespace retort::recipes {
 
 std::span<const RecipeType* const> recipe_types() {
   static const std::array types{
-      sft_type(),  dpo_type(), distill_type(), rejection_sampling_type(), on_policy_distill_type(),
+      sft_type(),
+      dpo_type(),
+      kto_type(),
+      distill_type(),
+      rejection_sampling_type(),
+      on_policy_distill_type(),
       grpo_type(),
   };
   return types;

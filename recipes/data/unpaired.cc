@@ -1,0 +1,101 @@
+#include "recipes/data/unpaired.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipes/data/detail/formats.h"
+
+namespace retort::data {
+namespace {
+
+using detail::bad_row;
+using detail::Json;
+using detail::Row;
+
+void require_format(const Row& row, const Source& source) {
+  if (source.format != Format::kAuto && source.format != Format::kPromptCompletion)
+    bad_row("format: " + std::string(enum_name(source.format)) +
+            " has no labels; expected rows {prompt, completion, label}, which need no `format`");
+  for (const char* key : {"prompt", "completion", "label"})
+    if (!row.has(key))
+      bad_row("'" + std::string(key) +
+              "' is missing or null; expected {prompt, completion, label}, label true or false. "
+              "The row has: " +
+              row.keys());
+}
+
+bool is_desirable(const Row& row) {
+  const Json& label = row.require("label");
+  if (!label.is_boolean())
+    bad_row("'label' is " + label.dump() +
+            "; expected true (a desirable completion) or false (an undesirable one)");
+  return label.get<bool>();
+}
+
+void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& tokenizer,
+              const models::ChatTemplate& chat) {
+  const Json& prompt = row.require("prompt");
+  const Json& completion = row.require("completion");
+  if (prompt.is_string() && completion.is_string()) {
+    sample.prompt_ids = detail::encode_beginning(tokenizer, row.text("prompt"));
+    sample.completion_ids = detail::encode_completion(tokenizer, row.text("completion"));
+    return;
+  }
+  if (!prompt.is_array() || !completion.is_array())
+    bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " +
+            detail::a_type(completion) + "; expected two strings or two arrays of messages");
+
+  detail::require_template(chat, tokenizer);
+  const detail::RenderedPair texts = detail::render_pair(prompt, completion, chat);
+  sample.prompt_ids = tokenizer.encode(texts.prompt, false);
+  sample.completion_ids = tokenizer.encode(texts.completion, false);
+}
+
+void measure(UnpairedSample& sample, int64_t max_length) {
+  const auto prompt = static_cast<int64_t>(sample.prompt_ids.size());
+  const auto completion = static_cast<int64_t>(sample.completion_ids.size());
+  if (prompt == 0) bad_row("the prompt has no tokens");
+  if (completion == 0) bad_row("the chat template renders nothing for 'completion'");
+  if (prompt >= max_length)
+    bad_row("'completion' lies beyond max_length " + std::to_string(max_length) +
+            " (the prompt has " + std::to_string(prompt) +
+            " tokens, the start is kept); raise data.max_length or shorten the prompt");
+
+  sample.num_tokens = std::min(prompt + completion, max_length);
+  sample.truncated = prompt + completion > max_length;
+  if (completion < max_length) return;
+  sample.completion_ids.resize(static_cast<size_t>(max_length - 1));
+  sample.completion_ids.shrink_to_fit();
+}
+
+}  // namespace
+
+UnpairedSample make_unpaired(std::string_view json_line, const std::string& origin,
+                             const Source& source, const models::Tokenizer& tokenizer,
+                             const models::ChatTemplate& chat, int64_t max_length) {
+  try {
+    const Row row(json_line, source);
+    require_format(row, source);
+    detail::refuse_columns(
+        row, {"tools"}, "is not passed to the chat template; render the tools into the messages");
+    UnpairedSample sample;
+    sample.desirable = is_desirable(row);
+    tokenize(sample, row, tokenizer, chat);
+    measure(sample, max_length);
+    sample.fields = row.other_fields({"prompt", "completion", "label"});
+    sample.origin = origin;
+    return sample;
+  } catch (const Error& error) {
+    throw Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
+  }
+}
+
+std::vector<int32_t> fit_completion(const std::vector<int32_t>& prompt,
+                                    const std::vector<int32_t>& completion, int64_t max_length) {
+  const int64_t room = max_length - static_cast<int64_t>(prompt.size());
+  RETORT_CHECK(room > 0) << "a prompt without room for a completion";
+  const int64_t kept = std::min(room, static_cast<int64_t>(completion.size()));
+  return {completion.begin(), completion.begin() + kept};
+}
+
+}  // namespace retort::data

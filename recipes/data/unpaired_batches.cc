@@ -1,0 +1,209 @@
+#include "recipes/data/unpaired_batches.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "recipes/data/detail/step_rows.h"
+#include "recipes/data/detail/tensors.h"
+
+namespace retort::data {
+
+// What detail::ItemCache and detail::eval_items ask of an item, found by the items' namespace.
+inline int64_t tokens_of(const UnpairedSample& sample) { return sample.num_tokens; }
+inline int64_t tokens_of(const UnpairedRow& row) { return row.sample.num_tokens; }
+inline size_t bytes_of_ids(const UnpairedSample& sample) {
+  return (sample.prompt_ids.size() + sample.completion_ids.size()) * sizeof(int32_t);
+}
+
+namespace {
+
+using SampleCache = detail::ItemCache<UnpairedDataset, UnpairedSample>;
+
+constexpr int64_t kCacheBytes = int64_t{256} << 20;
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, what);
+}
+
+// The options with each row a pack of its own.
+BatchOptions row_options(const BatchOptions& options, int64_t max_length) {
+  if (!options.packing)
+    refuse("packing: false has no effect: completions are always laid end to end, without padding");
+  if (options.max_length != BatchOptions().max_length && options.max_length != max_length)
+    refuse("max_length of the batches is " + std::to_string(options.max_length) + ", of the rows " +
+           std::to_string(max_length) + "; leave it out, the rows' holds");
+  if (options.tokens_per_micro_batch > 0 && options.rampup_steps > 0)
+    refuse(
+        "batch_size_rampup_steps does not go with tokens_per_batch: batches by tokens are "
+        "formed before their step is known");
+
+  BatchOptions rows = options;
+  rows.max_length = max_length;
+  rows.packing = false;
+  rows.validate();
+  return rows;
+}
+
+bool by_tokens(const BatchOptions& options) { return options.tokens_per_micro_batch > 0; }
+
+// A stream of one rank whose steps hold the whole global batches of `rows`. By rows its micro-batch
+// is that of all ranks; by tokens, where places are dealt out one by one, it has as many
+// micro-batches as all ranks together.
+BatchOptions global_options(const BatchOptions& rows) {
+  BatchOptions global = rows;
+  global.dp_rank = 0;
+  global.dp_size = 1;
+  if (by_tokens(rows))
+    global.micro_batches *= rows.dp_size;
+  else
+    global.rows_per_micro_batch *= rows.dp_size;
+  return global;
+}
+
+// A global batch in its order: row i of the batch was dealt to micro-batch i mod count by tokens,
+// and the micro-batches were filled one after the other by rows.
+std::vector<int64_t> in_global_order(const std::vector<std::vector<int64_t>>& micro_batches,
+                                     bool tokens) {
+  std::vector<int64_t> rows;
+  if (!tokens) {
+    for (const auto& batch : micro_batches)
+      rows.insert(rows.end(), batch.begin(), batch.end());
+    return rows;
+  }
+  for (size_t round = 0; round < micro_batches.front().size(); ++round)
+    for (const auto& batch : micro_batches)
+      if (round < batch.size()) rows.push_back(batch[round]);
+  return rows;
+}
+
+// The row of a global batch of `size` whose completion row `index` is mismatched with.
+size_t row_before(size_t index, size_t size) { return index == 0 ? size - 1 : index - 1; }
+
+CompletionBatch lay_out(std::vector<PromptedCompletion> completions) {
+  std::vector<Sample> samples;
+  std::vector<int64_t> sequence;
+  for (const PromptedCompletion& one : completions) {
+    Sample sample{.input_ids = one.prompt_ids,
+                  .is_target = std::vector<uint8_t>(one.prompt_ids.size(), 0)};
+    sample.input_ids.insert(sample.input_ids.end(), one.completion_ids.begin(),
+                            one.completion_ids.end());
+    sample.is_target.resize(sample.input_ids.size(), 1);
+    sequence.resize(sequence.size() + one.completion_ids.size(),
+                    static_cast<int64_t>(samples.size()));
+    samples.push_back(std::move(sample));
+  }
+
+  MicroBatch laid_out = make_micro_batch(std::move(samples));
+  return {.tokens = std::move(laid_out.tokens),
+          .predict_positions = std::move(laid_out.predict_positions),
+          .targets = std::move(laid_out.targets),
+          .sequence_of_row = detail::to_tensor(sequence),
+          .completions = std::move(completions)};
+}
+
+// All usable rows of a set as one batch; stands for the set where detail::eval_items deals it out.
+class LinkedRows {
+ public:
+  explicit LinkedRows(const UnpairedDataset& dataset) {
+    for (int64_t row = 0; row < dataset.size(); ++row)
+      if (std::optional<UnpairedSample> sample = dataset.get(row))
+        samples_.push_back(std::move(*sample));
+  }
+  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  std::optional<UnpairedRow> get(int64_t row) const {
+    const auto index = static_cast<size_t>(row);
+    const UnpairedSample& before = samples_[row_before(index, samples_.size())];
+    return UnpairedRow{samples_[index], before.completion_ids};
+  }
+
+ private:
+  std::vector<UnpairedSample> samples_;
+};
+
+}  // namespace
+
+UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int64_t max_length) {
+  UnpairedMicroBatch batch;
+  std::vector<PromptedCompletion> own;
+  std::vector<PromptedCompletion> mismatched;
+  for (UnpairedRow& row : rows) {
+    const std::vector<int32_t>& prompt = row.sample.prompt_ids;
+    RETORT_CHECK(!row.sample.completion_ids.empty() && !row.other_completion_ids.empty())
+        << row.sample.origin;
+    own.push_back({prompt, fit_completion(prompt, row.sample.completion_ids, max_length)});
+    mismatched.push_back({prompt, fit_completion(prompt, row.other_completion_ids, max_length)});
+    batch.samples.push_back(std::move(row.sample));
+  }
+
+  batch.own = lay_out(std::move(own));
+  batch.mismatched = lay_out(std::move(mismatched));
+  return batch;
+}
+
+struct UnpairedBatchStream::Impl {
+  Impl(std::shared_ptr<const UnpairedDataset> dataset, const BatchOptions& of_rows,
+       const BatchCursor& start)
+      : max_length(dataset->max_length()),
+        options(of_rows),
+        samples(std::make_shared<SampleCache>(std::move(dataset), kCacheBytes)),
+        rows(samples, global_options(of_rows),
+             by_tokens(of_rows) ? detail::Layout::kBuckets : detail::Layout::kSingle, start) {}
+
+  // This rank's part of a global batch, as detail::Dealer deals it.
+  std::vector<std::vector<UnpairedRow>> deal(const std::vector<int64_t>& batch, int64_t count) {
+    std::vector<std::vector<UnpairedRow>> mine(static_cast<size_t>(count));
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const auto place = static_cast<int64_t>(i);
+      if (place % options.dp_size != options.dp_rank) continue;
+      const int64_t of_rank = place / options.dp_size;
+      const int64_t number =
+          by_tokens(options) ? of_rank % count : of_rank / options.rows_per_micro_batch;
+      const int64_t before = batch[row_before(i, batch.size())];
+      mine[static_cast<size_t>(number)].push_back(
+          {samples->item(batch[i]), samples->item(before).completion_ids});
+    }
+    return mine;
+  }
+
+  int64_t max_length;
+  BatchOptions options;
+  std::shared_ptr<SampleCache> samples;
+  detail::StepRows rows;
+};
+
+UnpairedBatchStream::UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> dataset,
+                                         const BatchOptions& options, BatchCursor start) {
+  const BatchOptions of_rows = row_options(options, dataset->max_length());
+  impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
+}
+UnpairedBatchStream::~UnpairedBatchStream() = default;
+
+UnpairedBatchStream::Step UnpairedBatchStream::next() {
+  const detail::StepRows::Step rows = impl_->rows.next();
+  const bool tokens = by_tokens(impl_->options);
+  const std::vector<int64_t> batch = in_global_order(rows.micro_batches, tokens);
+  const auto dealt = static_cast<int64_t>(rows.micro_batches.size());
+  const int64_t count = tokens ? dealt / impl_->options.dp_size : dealt;
+
+  Step step{{}, rows.after, rows.epoch};
+  for (std::vector<UnpairedRow>& mine : impl_->deal(batch, count))
+    step.micro_batches.push_back(make_unpaired_micro_batch(std::move(mine), impl_->max_length));
+  return step;
+}
+
+int64_t UnpairedBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }
+
+std::vector<UnpairedMicroBatch> eval_unpaired_batches(const UnpairedDataset& dataset,
+                                                      const BatchOptions& options) {
+  const BatchOptions of_rows = row_options(options, dataset.max_length());
+  const LinkedRows linked(dataset);
+  std::vector<UnpairedMicroBatch> result;
+  for (auto& rows :
+       detail::eval_items<UnpairedRow>(linked, of_rows, of_rows.tokens_per_micro_batch))
+    result.push_back(make_unpaired_micro_batch(std::move(rows), dataset.max_length()));
+  return result;
+}
+
+}  // namespace retort::data

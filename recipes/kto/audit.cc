@@ -1,0 +1,80 @@
+#include "recipes/kto/audit.h"
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "recipes/audit.h"
+#include "recipes/data/unpaired_dataset.h"
+
+namespace retort::recipes {
+namespace {
+
+void print_row(const data::UnpairedSample& row, int64_t max_length,
+               const models::Tokenizer& tokenizer) {
+  const std::vector<int32_t> completion =
+      data::fit_completion(row.prompt_ids, row.completion_ids, max_length);
+  data::Sample sample{.input_ids = row.prompt_ids,
+                      .is_target = std::vector<uint8_t>(row.prompt_ids.size(), 0)};
+  sample.input_ids.insert(sample.input_ids.end(), completion.begin(), completion.end());
+  sample.is_target.resize(sample.input_ids.size(), 1);
+  std::printf("--- %s: %s, prompt %zu tokens, completion %zu%s\n", row.origin.c_str(),
+              row.desirable ? "desirable" : "undesirable", row.prompt_ids.size(), completion.size(),
+              row.truncated ? ", truncated" : "");
+  const MaskPrinter printer;
+  printer.print(sample, tokenizer);
+}
+
+struct Counts {
+  int64_t rows = 0, tokens = 0, desirable = 0, truncated = 0;
+
+  void add(const data::UnpairedSample& row) {
+    ++rows;
+    tokens += row.num_tokens;
+    desirable += row.desirable;
+    truncated += row.truncated;
+  }
+};
+
+// What the paper asks of the weights: that both labels count about alike.
+void print_balance(const Counts& counts, const KtoOptions& kto) {
+  const int64_t undesirable = counts.rows - counts.desirable;
+  if (counts.desirable == 0 || undesirable == 0) {
+    std::printf("--- all rows have one label; the loss has nothing to tell them from\n");
+    return;
+  }
+  const double desirable_total = kto.desirable_weight * static_cast<double>(counts.desirable);
+  const double undesirable_total = kto.undesirable_weight * static_cast<double>(undesirable);
+  std::printf(
+      "--- desirable_weight * desirable rows : undesirable_weight * undesirable rows = %.2f "
+      "(advised: 1 to 1.33)\n",
+      desirable_total / undesirable_total);
+}
+
+}  // namespace
+
+void audit_labels(const Recipe& recipe, int64_t num_rows) {
+  const std::string& model = recipe.student().model;
+  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
+  const data::UnpairedDataset dataset(recipe.data.train, recipe.data, tokenizer,
+                                      models::ChatTemplate::load(model), "");
+  Counts counts;
+  for (int64_t row = 0; row < dataset.size(); ++row) {
+    const auto sample = dataset.get(row);
+    if (!sample) continue;
+    if (counts.rows < num_rows) print_row(*sample, dataset.max_length(), tokenizer);
+    counts.add(*sample);
+  }
+
+  if (counts.rows == 0)
+    throw Error(ErrorCode::kInvalidArgument, "the training data has no usable row");
+  std::printf(
+      "--- all: %lld rows, %lld desirable, %lld undesirable; mean tokens %.1f; truncated %lld, "
+      "skipped %lld\n",
+      static_cast<long long>(counts.rows), static_cast<long long>(counts.desirable),
+      static_cast<long long>(counts.rows - counts.desirable),
+      static_cast<double>(counts.tokens) / static_cast<double>(counts.rows),
+      static_cast<long long>(counts.truncated), static_cast<long long>(dataset.num_skipped()));
+  print_balance(counts, *recipe.kto);
+}
+
+}  // namespace retort::recipes

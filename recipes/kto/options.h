@@ -1,0 +1,40 @@
+// A recipe's `kto:` block: which loss over judged completions, and who the reference is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/options.h"
+#include "recipes/losses/kto.h"
+
+namespace retort::recipes {
+
+struct KtoOptions {
+  double beta = 0.1;
+  losses::KtoLoss loss_type = losses::KtoLoss::kKto;
+  double desirable_weight = 1.0;
+  double undesirable_weight = 1.0;
+  std::string reference = "reference";
+  std::string reference_cache = "";
+  int64_t prefetch = 2;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("beta", beta, "strength of the pull towards the reference");
+    visit("loss_type", loss_type,
+          "kto: measured against the student's distance from the reference on mismatched "
+          "completions; apo_zero_unpaired: against 0");
+    visit("desirable_weight", desirable_weight, "of the loss of rows with label: true");
+    visit("undesirable_weight", undesirable_weight, "of the loss of rows with label: false");
+    visit("reference", reference, "the role whose log-probabilities are compared with");
+    visit("reference_cache", reference_cache,
+          "folder for the reference's log-probabilities, named by content; empty: the run's own "
+          "cache");
+    visit("prefetch", prefetch, "steps whose reference answers may be in flight");
+  }
+  // kInvalidArgument naming the field.
+  void validate() const;
+  losses::KtoLossOptions loss() const;
+};
+
+}  // namespace retort::recipes

@@ -1,0 +1,137 @@
+#include "recipes/kto/setup.h"
+
+#include "recipes/data/unpaired_batches.h"
+#include "recipes/kto/audit.h"
+#include "recipes/kto/objective.h"
+#include "recipes/kto/self_check.h"
+#include "recipes/run/recipe_run.h"
+#include "recipes/run/reference_setup.h"
+#include "recipes/shared_checks.h"
+
+namespace retort::recipes {
+namespace {
+
+class KtoRun : public RecipeRun {
+ public:
+  explicit KtoRun(RunContext& context) : context_(context), options_(*context.recipe().kto) {
+    const data::DataOptions& data = context.recipe().data;
+    train_ = open(data.train);
+    if (!data.eval.empty())
+      eval_ = data::eval_unpaired_batches(*open(data.eval), context_.batches());
+  }
+
+  const data::RowSet& rows() const override { return *train_; }
+  int64_t steps_per_epoch() override {
+    return data::UnpairedBatchStream(train_, context_.batches()).steps_per_epoch();
+  }
+
+  void start(roles::Trainer& trainer, const LoopState& state) override {
+    stream_ = std::make_unique<data::UnpairedBatchStream>(train_, context_.batches(), state.cursor);
+    const parallel::World& world = context_.world;
+    objective_ = std::make_unique<KtoObjective>(
+        [this](int64_t) { return stream_->next(); }, trainer,
+        make_cached_reference(context_, options_.reference, options_.reference_cache),
+        kto_objective_options(options_, world.coordinate().dp, world.options().layout.dp));
+  }
+
+  Objective& objective() override { return *objective_; }
+  Evaluator evaluator() override {
+    if (eval_.empty()) return {};
+    return [this](int64_t step) { return objective_->evaluate(step, eval_, context_.world); };
+  }
+
+ private:
+  std::shared_ptr<data::UnpairedDataset> open(const std::vector<data::Source>& sources) const {
+    return std::make_shared<data::UnpairedDataset>(
+        sources, context_.recipe().data, context_.tokenizer, context_.chat, context_.cache());
+  }
+
+  RunContext& context_;
+  const KtoOptions& options_;
+  std::shared_ptr<data::UnpairedDataset> train_;
+  std::vector<data::UnpairedMicroBatch> eval_;
+  std::unique_ptr<data::UnpairedBatchStream> stream_;
+  std::unique_ptr<KtoObjective> objective_;
+};
+
+// Mismatched completions are those of other rows of a global batch, so it must have two.
+void check_two_rows(const Recipe& recipe, const RecipePlaces& places) {
+  const TrainOptions& train = recipe.train;
+  const int64_t ranks = recipe.student().world.dp;
+  const std::string why =
+      "; loss_type: kto estimates the student's distance from the reference on the prompts of a "
+      "batch with completions of its other rows. Use larger batches, or loss_type: "
+      "apo_zero_unpaired";
+  if (train.tokens_per_batch) {
+    const int64_t places_for_rows = train.gradient_accumulation_steps * ranks;
+    if (places_for_rows == 1 && *train.tokens_per_batch < 2 * recipe.data.max_length)
+      places.refuse({"train", "tokens_per_batch"}, "must be at least twice data.max_length (2 * " +
+                                                       std::to_string(recipe.data.max_length) +
+                                                       "), so that two rows fit" + why);
+    return;
+  }
+
+  const bool grows = train.batch_size_rampup_steps > 0;
+  const int64_t micro_batches = grows ? 1 : train.gradient_accumulation_steps;
+  const int64_t rows = train.per_device_train_batch_size.value_or(TrainOptions::kDefaultBatchSize);
+  if (rows * micro_batches * ranks < 2)
+    places.refuse({"train", "per_device_train_batch_size"},
+                  "gives the " + std::string(grows ? "first " : "") +
+                      "optimizer step one row, it must have at least 2" + why);
+}
+
+class KtoType : public RecipeType {
+ public:
+  std::string_view name() const override { return "kto"; }
+
+  std::vector<BlockUse> blocks() const override {
+    return {{.name = "kto", .least = "kto: {beta: 0.1}"}};
+  }
+
+  std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
+    return {recipe.kto->reference};
+  }
+
+  void check(const Recipe& recipe, const RecipePlaces& places) const override {
+    const KtoOptions& kto = *recipe.kto;
+    check_no_packing(recipe, places, "completions");
+    check_no_target_choice(recipe, places, "the completion of a row");
+    check_reference(recipe, places, {"kto", "reference"}, kto.reference, true, "");
+    if (losses::needs_kl(kto.loss())) check_two_rows(recipe, places);
+    if (recipe.train.batch_size_rampup_steps > 0 && recipe.train.tokens_per_batch)
+      places.refuse({"train", "batch_size_rampup_steps"},
+                    "batches of rows by tokens are formed before their step is known; use "
+                    "per_device_train_batch_size");
+  }
+
+  std::vector<InputPath> inputs(const Recipe& recipe) const override {
+    return {{.key = "kto.reference_cache", .path = recipe.kto->reference_cache}};
+  }
+
+  void audit(const Recipe& recipe, int64_t num_samples) const override {
+    audit_labels(recipe, num_samples);
+  }
+
+  void self_check(const Recipe& recipe, SelfCheck& check) const override {
+    check_kto_numbers(check, recipe);
+  }
+
+  std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {
+    return std::make_unique<KtoRun>(context);
+  }
+};
+
+}  // namespace
+
+KtoObjective::Options kto_objective_options(const KtoOptions& options, int64_t dp_rank,
+                                            int64_t dp_size) {
+  return {
+      .loss = options.loss(), .prefetch = options.prefetch, .dp_rank = dp_rank, .dp_size = dp_size};
+}
+
+const RecipeType* kto_type() {
+  static const KtoType type;
+  return &type;
+}
+
+}  // namespace retort::recipes
