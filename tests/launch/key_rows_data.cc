@@ -1,0 +1,60 @@
+// Rows of the keys of `data:`.
+#include "tests/launch/key_bases.h"
+#include "tests/launch/key_observables.h"
+#include "tests/launch/key_rows.h"
+
+namespace retort::test {
+
+using namespace observed;
+
+std::vector<KeyRow> data_rows() {
+  const std::string text = "{path: FOLDER/both.jsonl, format: text}";
+  const std::string other = "columns={completion: other}";
+  const std::string only_text = "data.train=[" + text + "]";
+  const std::string no_eval = "data.eval=[]";
+  return {
+      acts(kSftBase, "data.train=[{path: FOLDER/more.jsonl}]", batches),
+      acts(kSftBase, "data.train.0.path=FOLDER/chat.jsonl", batches),
+      acts(kSftBase, "data.train.0.format=prompt_completion", batches, {only_text}),
+      acts(kSftBase, "data.train.0." + other, batches),
+      acts(kSftBase, "data.train.0.weight=2", batches),
+      // once dead
+      refused(kDistillBase, "data.train.0.weight=2", "has no effect on the only source"),
+
+      acts(kSftBase, no_eval, evaluation),
+      acts(kSftBase, "data.eval.0.path=FOLDER/train.jsonl", evaluation),
+      acts(kSftBase, "data.eval.0.format=prompt_completion", evaluation, {"data.eval.0=" + text}),
+      acts(kSftBase, "data.eval.0." + other, evaluation),
+      // once dead
+      refused(kSftBase, "data.eval.0.weight=2", "an evaluation sees every row once"),
+
+      acts(kSftBase, "data.max_length=8", batches),
+      acts(kSftBase, "data.shuffle=false", batches),
+      acts(kSftBase, "data.on_bad_sample=skip", batches_or_error,
+           {"data.train=[{path: FOLDER/bad.jsonl}]"}),
+      acts(kSftBase, "data.packing=false", batches),
+      refused(kDpoBase, "data.packing=false", "pairs are always laid end to end"),
+      refused(kKtoBase, "data.packing=false", "completions are always laid end to end"),
+      refused(kGrpoBase, "data.packing=false", "completions are always laid end to end"),
+
+      acts(kSftBase, "data.completion_only_loss=false", batches),
+      acts(kSftBase, "data.assistant_only_loss=false", batches,
+           {"data.train=[{path: FOLDER/chat.jsonl}]"}),
+      // once dead, both keys: the recipe says what is trained on
+      refused(kDpoBase, "data.completion_only_loss=false", "trains on both completions"),
+      refused(kDpoBase, "data.assistant_only_loss=false", "trains on both completions"),
+      refused(kKtoBase, "data.completion_only_loss=false", "trains on the completion of a row"),
+      refused(kKtoBase, "data.assistant_only_loss=false", "trains on the completion of a row"),
+      refused(kGrpoBase, "data.completion_only_loss=false", "trains on the completions of"),
+      refused(kGrpoBase, "data.assistant_only_loss=false", "trains on the completions of"),
+      refused(kRejectionBase, "data.completion_only_loss=false", "completions that it keeps"),
+      refused(kRejectionBase, "data.assistant_only_loss=false", "completions that it keeps"),
+      // once dead, both keys: no row has what they are about
+      refused(kSftBase, "data.completion_only_loss=false", "no source holds such rows",
+              {only_text, no_eval}),
+      refused(kSftBase, "data.assistant_only_loss=false", "no source holds such rows",
+              {only_text, no_eval}),
+  };
+}
+
+}  // namespace retort::test

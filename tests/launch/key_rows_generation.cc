@@ -1,0 +1,99 @@
+// Rows of the keys of `generation:`, `weight_sync:` and `rewards:`.
+#include "tests/launch/key_bases.h"
+#include "tests/launch/key_observables.h"
+#include "tests/launch/key_rows.h"
+
+namespace retort::test {
+namespace {
+
+using namespace observed;
+
+const char* const kRuns = "tests/recipes/on_policy_run_test.cc";
+
+std::vector<KeyRow> draw_rows() {
+  return {
+      refused(kSftBase, "generation={}", "this recipe draws no samples"),
+      refused(kDistillBase, "generation={}", "has no effect with distill.lmbda: 0"),
+      refused(kGrpoBase, "generation.role=other", "no part of this recipe uses the role"),
+      in_run("generation.num_generations", kRuns, "read_samples(reference).size(), 56u"),
+      refused(kOnPolicyBase, "generation.num_generations=4", "draws one completion for each"),
+
+      acts(kGrpoBase, "generation.max_new_tokens=5", draw),
+      acts(kGrpoBase, "generation.temperature=0.7", draw),
+      acts(kGrpoBase, "generation.top_p=0.5", draw),
+      acts(kGrpoBase, "generation.top_k=5", draw),
+      acts(kGrpoBase, "generation.min_p=0.1", draw),
+      acts(kGrpoBase, "generation.repetition_penalty=1.2", draw),
+      acts(kGrpoBase, "generation.stop=[w3]", draw),
+      // once dead: a special token, which is not part of any text
+      acts(kGrpoBase, "generation.stop=['<|end|>']", draw),
+
+      acts(kGrpoBase, "generation.kv_cache=2MiB", engine),
+      acts(kGrpoBase, "generation.max_tokens_per_step=1024", engine),
+      acts(kGrpoBase, "generation.max_sequences=8", engine),
+      acts(kGrpoBase, "generation.timeout=20m", timeout),
+      in_run("generation.save_samples", kRuns, R"(generation["save_samples"] = "true")"),
+  };
+}
+
+std::vector<KeyRow> sync_rows() {
+  const std::string in_flight = "weight_sync.in_flight=abort";
+  const std::string every = "weight_sync.every_steps=2";
+  const std::string nothing = "nothing is in flight when";
+  return {
+      refused(kSftBase, "weight_sync={}", "has no effect without a generator"),
+      acts(kGrpoBase, every, sync, {"grpo.max_staleness=2"}),
+      refused(kGrpoBase, every, "more than grpo.max_staleness = 0"),
+      refused(kOnPolicyBase, every, "always draws with the student of now"),
+      refused(kRejectionBase, every, "always draws with the student of now"),
+      acts(kGrpoBase, "weight_sync.bucket_bytes=1MiB", sync),
+
+      in_run("weight_sync.in_flight", kRuns, "weight_sync: {in_flight: abort}"),
+      // once dead
+      refused(kOnPolicyBase, in_flight, nothing),
+      refused(kRejectionBase, in_flight, nothing),
+      refused(kGrpoBase, in_flight, nothing),
+      refused(kGrpoBase, in_flight, nothing, {"grpo.max_staleness=1", every}),
+  };
+}
+
+std::vector<KeyRow> reward_rows() {
+  const auto of = [](const std::string& reward) {
+    return std::vector<std::string>{"rewards=[{type: " + reward + "}]"};
+  };
+  const std::string commands = "tests/rewards/command_test.cc";
+  return {
+      acts(kGrpoBase, "rewards=[{type: exact_match}]", scores),
+      refused(kSftBase, "rewards=[{type: numeric}]", "this block belongs to recipe"),
+      acts(kGrpoBase, "rewards.0.type=exact_match", scores, of("numeric")),
+      acts(kGrpoBase, "rewards.0.weight=0.5", scores),
+      acts(kGrpoBase, "rewards.0.name=mine", scores),
+      acts(kGrpoBase, "rewards.0.pattern='7'", scores, of("regex, pattern: '4'")),
+      refused(kGrpoBase, "rewards.0.pattern='7'", "pattern has no effect on type: length"),
+      acts(kGrpoBase, "rewards.0.min=5", scores),
+      refused(kGrpoBase, "rewards.0.min=5", "min has no effect on type: numeric", of("numeric")),
+      acts(kGrpoBase, "rewards.0.max=3", scores),
+      refused(kGrpoBase, "rewards.0.max=3", "max has no effect on type: numeric", of("numeric")),
+      acts(kGrpoBase, "rewards.0.unit=characters", scores, of("length, max: 8")),
+      refused(kGrpoBase, "rewards.0.unit=characters", "unit has no effect on", of("numeric")),
+
+      in_run("rewards[].argv", commands, ".argv = test::player(part)"),
+      refused(kGrpoBase, "rewards.0.argv=[judge]", "argv has no effect on type: length"),
+      in_run("rewards[].url", "tests/rewards/http_test.cc", ".url = server_.url(path)"),
+      refused(kGrpoBase, "rewards.0.url='http://localhost/'", "url has no effect on type: length"),
+      in_run("rewards[].timeout", commands, "are not scored after 300ms (timeout)"),
+      refused(kGrpoBase, "rewards.0.timeout=5s", "timeout has no effect on type: length"),
+  };
+}
+
+}  // namespace
+
+std::vector<KeyRow> generation_rows() {
+  std::vector<KeyRow> all;
+  for (const auto& part : {draw_rows, sync_rows, reward_rows})
+    for (KeyRow& row : part())
+      all.push_back(std::move(row));
+  return all;
+}
+
+}  // namespace retort::test

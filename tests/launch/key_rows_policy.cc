@@ -1,0 +1,89 @@
+// Rows of the keys of `grpo:` and `rejection_sampling:`.
+#include "tests/launch/key_bases.h"
+#include "tests/launch/key_observables.h"
+#include "tests/launch/key_rows.h"
+
+namespace retort::test {
+namespace {
+
+using namespace observed;
+
+const char* const kRuns = "tests/recipes/on_policy_run_test.cc";
+const char* const kGoldenRuns = "tests/recipes/policy_run_test.cc";
+
+std::vector<KeyRow> ratio_rows() {
+  const std::string twice = "grpo.num_iterations=2";
+  const std::string is_one = "the ratio of new to old probabilities is 1";
+  return {
+      acts(kGrpoBase, "grpo.loss_type=grpo", policy),
+      acts(kGrpoBase, "grpo.epsilon=0.1", policy, {twice}),
+      acts(kGrpoBase, "grpo.epsilon_high=0.4", policy, {twice}),
+      acts(kGrpoBase, "grpo.importance_sampling_level=sequence", policy, {twice}),
+      // once dead, all three
+      refused(kGrpoBase, "grpo.epsilon=0.1", is_one),
+      refused(kGrpoBase, "grpo.epsilon_high=0.4", is_one),
+      refused(kGrpoBase, "grpo.importance_sampling_level=sequence", is_one),
+
+      acts(kGrpoBase, "grpo.sampling_correction=token_truncate", policy),
+      acts(kGrpoBase, "grpo.importance_sampling_cap=1.5", policy,
+           {"grpo.sampling_correction=token_truncate"}),
+      refused(kGrpoBase, "grpo.importance_sampling_cap=1.5", "without a sampling_correction"),
+  };
+}
+
+std::vector<KeyRow> grpo_rows() {
+  const std::vector<std::string> with_reference{"roles.reference={model: FOLDER/student}",
+                                                "grpo.beta=0.1"};
+  return {
+      refused(kSftBase, "grpo={}", "this block belongs to recipe: grpo"),
+      acts(kGrpoBase, "grpo.beta=0.2", policy, with_reference),
+      refused(kGrpoBase, "grpo.reference=other", "no part of this recipe uses", with_reference),
+      // once dead
+      refused(kGrpoBase, "grpo.reference=other", "has no effect: grpo.beta is 0"),
+
+      in_run("grpo.advantage", kGoldenRuns, R"("rloo")"),
+      in_run("grpo.scale_rewards", kGoldenRuns, R"("batch_scale")"),
+      refused(kGrpoBase, "grpo.scale_rewards=none", "has no effect without advantage: grpo",
+              {"grpo.advantage=rloo"}),
+
+      in_run("grpo.num_iterations", kRuns, R"(block["num_iterations"] = "2")"),
+      in_run("grpo.max_staleness", kRuns, R"(column(first[1], "staleness"))"),
+      // once dead: no whole round fits into it
+      refused(kGrpoBase, "grpo.max_staleness=1", "does not let generation run ahead",
+              {"grpo.num_iterations=2"}),
+  };
+}
+
+std::vector<KeyRow> rejection_rows() {
+  const std::string block = "rejection_sampling.";
+  const std::string best = block + "select=top_fraction";
+  return {
+      refused(kSftBase, "rejection_sampling={}", "this block belongs to recipe: rejection"),
+      in_run("rejection_sampling.rounds", kRuns, "kept/round-1.jsonl"),
+      refused(kRejectionBase, block + "rounds=3", "must be a multiple of"),
+      in_run("rejection_sampling.prompts_per_round", kRuns, R"({"prompts_per_round", "7"})"),
+      acts(kRejectionBase, block + "select=threshold", kept, {block + "threshold=0.5"}),
+      acts(kRejectionBase, block + "top_n=2", kept),
+      refused(kRejectionBase, block + "top_n=2", "has no effect without select: best_of_n",
+              {block + "threshold=0.5", block + "select=threshold"}),
+      acts(kRejectionBase, block + "threshold=0.5", kept),
+      acts(kRejectionBase, block + "top_fraction=0.75", kept, {block + "top_fraction=0.25", best}),
+      refused(kRejectionBase, block + "top_fraction=0.75", "has no effect without select"),
+      acts(kRejectionBase, block + "deduplicate=false", kept, {block + "top_n=2"}),
+      // once dead
+      refused(kRejectionBase, block + "deduplicate=false", "a prompt has one completion",
+              {"generation.num_generations=1"}),
+  };
+}
+
+}  // namespace
+
+std::vector<KeyRow> policy_rows() {
+  std::vector<KeyRow> all;
+  for (const auto& part : {ratio_rows, grpo_rows, rejection_rows})
+    for (KeyRow& row : part())
+      all.push_back(std::move(row));
+  return all;
+}
+
+}  // namespace retort::test

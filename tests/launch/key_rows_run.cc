@@ -1,0 +1,108 @@
+// Rows of the keys above all blocks, of roles, and of how processes start and speak.
+#include "tests/launch/key_bases.h"
+#include "tests/launch/key_observables.h"
+#include "tests/launch/key_rows.h"
+
+namespace retort::test {
+namespace {
+
+using namespace observed;
+
+std::vector<KeyRow> top_rows() {
+  return {
+      refused(kSftBase, "recipe=distill", "`distill` is missing; recipe: distill needs at least"),
+      in_run("output_dir", "tests/recipes/bad_input_run_test.cc", "lies in output_dir"),
+      acts(kSftBase, "seed=7", batches),
+      acts(kGrpoBase, "seed=7", draw),
+
+      // once dead: shows where the libraries of a device get their switches from
+      acts(kSftBase, "deterministic=true", environment, {"roles.student.world.device=cuda"}),
+  };
+}
+
+std::vector<KeyRow> role_rows() {
+  return {
+      refused(kSftBase, "roles.helper={model: FOLDER/student}", "no part of this recipe uses"),
+      acts(kSftBase, "roles.student.model=FOLDER/teacher", plan),
+      acts(kSftBase, "roles.student.dtype=bfloat16", plan),
+      acts(kSftBase, "roles.student.env={GLOO_SOCKET_IFNAME: lo}", environment),
+      refused(kSftBase, "roles.student.env={NCCL_DEBUG: INFO}", "with world.device: cpu"),
+
+      in_run("roles.<name>.batching", "tests/roles/teacher_test.cc", "Batching::kDynamic"),
+      in_run("roles.<name>.batching", "tests/recipes/layouts_run_test.cc", "batching: dynamic"),
+      refused(kSftBase, "roles.student.batching=dynamic", "has no effect on the driving role"),
+      // once dead
+      refused(kGrpoBase, "roles.generator.batching=dynamic", "is for teachers and references"),
+  };
+}
+
+std::vector<KeyRow> world_rows() {
+  const std::string world = "roles.student.world.";
+  return {
+      acts(kSftBase, world + "tp=2", plan),
+      acts(kSftBase, world + "pp=2", plan),
+      acts(kSftBase, world + "dp=2", batches),
+      acts(kSftBase, world + "sequence_parallel=true", plan, {world + "tp=2"}),
+      acts(kSftBase, world + "virtual_pp=2", plan,
+           {world + "pp=2", "train.gradient_accumulation_steps=4"}),
+      acts(kSftBase, world + "distributed_optimizer=true", plan, {world + "dp=2"}),
+      acts(kSftBase, world + "device=cuda", environment, {"deterministic=true"}),
+      acts(kSftBase, world + "threads=97", environment),
+
+      refused(kSftBase, world + "sequence_parallel=true", "has no effect with world.tp 1"),
+      refused(kSftBase, world + "virtual_pp=2", "has no effect with world.pp 1"),
+      refused(kSftBase, world + "distributed_optimizer=true", "has no effect with world.dp 1"),
+      refused(kSftBase, world + "device=cuda", "this build has no CUDA module"),
+      refused(kDistillBase, "roles.teacher.world.virtual_pp=2", "teacher serves",
+              {"roles.teacher.world.pp=2"}),
+      refused(kDistillBase, "roles.teacher.world.distributed_optimizer=true", "teacher serves",
+              {"roles.teacher.world.dp=2"}),
+      refused(kGrpoBase, "roles.generator.world.pp=2", "is not split over pipeline stages"),
+      refused(kGrpoBase, "roles.generator.world.sequence_parallel=true", "keeps no activations",
+              {"roles.generator.world.tp=2"}),
+  };
+}
+
+std::vector<KeyRow> launch_rows() {
+  const std::string two = "roles.student.world.dp=2";
+  return {
+      refused(kSftBase, "launch.backend=slurm", "is not in this version"),
+      acts(kSftBase, "launch.collective_timeout=60s", timeout, {two}),
+      in_run("launch.collective_timeout", "tests/recipes/layout_fault_test.cc",
+             "launch.collective_timeout=6s"),
+      refused(kSftBase, "launch.collective_timeout=60s", "there is no collective"),
+      refused(kDistillBase, "launch.collective_timeout=60s", "has no effect below 130s", {two}),
+      in_run("launch.stop_timeout", "tests/launch/supervisor_signal_test.cc",
+             "stop_timeout = Duration(200)"),
+  };
+}
+
+std::vector<KeyRow> rpc_rows() {
+  const std::string flow = "tests/rpc/agent_flow_test.cc";
+  const std::string faults = "tests/rpc/process_fault_test.cc";
+  return {
+      in_run("rpc.transports", "tests/rpc/agent_test.cc", "WithoutACommonTransportConnectFails"),
+      in_run("rpc.channels", "tests/rpc/agent_test.cc", R"({"uvBasic", {"uv"}, {"basic"}})"),
+      in_run("rpc.timeout", flow, "options.timeout = Duration(50)"),
+      acts(kDistillBase, "rpc.timeout=5m", timeout),
+      in_run("rpc.heartbeat_interval", faults, "heartbeat_interval = Duration(200)"),
+      in_run("rpc.peer_timeout", faults, "peer_timeout = Duration(3000)"),
+      in_run("rpc.max_inflight_bytes", flow, "AFullWindowFailsOrWaitsAsAsked"),
+      in_run("rpc.max_message_bytes", flow, "small.max_message_bytes"),
+      refused(kDistillBase, "rpc.device_maps={teacher: {0: 0}}", "travels through host memory"),
+      refused(kSftBase, "rpc.timeout=5m", "the only role speaks to no other"),
+      refused(kSftBase, "rpc.max_message_bytes=1GiB", "the only role speaks to no other"),
+  };
+}
+
+}  // namespace
+
+std::vector<KeyRow> run_rows() {
+  std::vector<KeyRow> all;
+  for (const auto& part : {top_rows, role_rows, world_rows, launch_rows, rpc_rows})
+    for (KeyRow& row : part())
+      all.push_back(std::move(row));
+  return all;
+}
+
+}  // namespace retort::test

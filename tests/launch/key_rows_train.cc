@@ -1,0 +1,94 @@
+// Rows of the keys of `train:`.
+#include "tests/launch/key_bases.h"
+#include "tests/launch/key_observables.h"
+#include "tests/launch/key_rows.h"
+
+namespace retort::test {
+namespace {
+
+using namespace observed;
+
+std::vector<KeyRow> length_rows() {
+  const std::string no_rows = "train.per_device_train_batch_size=null";
+  return {
+      acts(kSftBase, "train.max_steps=20", trainer),
+      acts(kSftBase, "train.num_train_epochs=3", trainer, {"train.max_steps=null"}),
+      refused(kSftBase, "train.num_train_epochs=3", "exclude each other"),
+      refused(kGrpoBase, "train.num_train_epochs=3", "is not for grpo", {"train.max_steps=null"}),
+      acts(kSftBase, "train.per_device_train_batch_size=4", batches),
+      acts(kSftBase, "train.tokens_per_batch=64", batches, {no_rows}),
+      refused(kSftBase, "train.tokens_per_batch=64", "exclude each other"),
+      refused(kGrpoBase, "train.tokens_per_batch=64", "is not for grpo", {no_rows}),
+      acts(kSftBase, "train.gradient_accumulation_steps=4", batches),
+      acts(kSftBase, "train.batch_size_rampup_steps=4", batches),
+      refused(kDistillBase, "train.batch_size_rampup_steps=4", "where a ramp begins"),
+      refused(kGrpoBase, "train.batch_size_rampup_steps=4", "what its generator drew",
+              {"train.gradient_accumulation_steps=2"}),
+      in_run("train.max_time", "tests/recipes/parallel_run_test.cc", "train.max_time=1ms"),
+  };
+}
+
+std::vector<KeyRow> optimizer_rows() {
+  return {
+      acts(kSftBase, "train.learning_rate=1.0e-3", trainer),
+      acts(kSftBase, "train.lr_scheduler_type=linear", trainer),
+      acts(kSftBase, "train.warmup_steps=3", trainer),
+      acts(kSftBase, "train.warmup_ratio=0.3", trainer),
+      refused(kSftBase, "train.warmup_ratio=0.3", "exclude each other", {"train.warmup_steps=3"}),
+      acts(kSftBase, "train.min_lr=1.0e-5", trainer),
+      refused(kSftBase, "train.min_lr=1.0e-5", "has no effect with lr_scheduler_type constant",
+              {"train.lr_scheduler_type=constant"}),
+      acts(kSftBase, "train.adam_beta1=0.5", trainer),
+      acts(kSftBase, "train.adam_beta2=0.5", trainer),
+      acts(kSftBase, "train.adam_epsilon=1.0e-6", trainer),
+      acts(kSftBase, "train.weight_decay=0.1", trainer),
+      acts(kSftBase, "train.max_grad_norm=0.5", trainer),
+  };
+}
+
+std::vector<KeyRow> memory_rows() {
+  const std::string two = "roles.student.world.dp=2";
+  return {
+      acts(kSftBase, "train.gradient_checkpointing=true", plan),
+      acts(kSftBase, "train.gradient_checkpointing_every=2", plan,
+           {"train.gradient_checkpointing=true"}),
+      refused(kSftBase, "train.gradient_checkpointing_every=2", "has no effect without"),
+      acts(kSftBase, "train.grad_bucket_bytes=4096", trainer, {two}),
+      // once dead in the plan: a sharded optimizer holds what four buckets of others send
+      acts(kSftBase, "train.grad_bucket_bytes=4096", plan,
+           {two, "roles.student.world.distributed_optimizer=true",
+            "train.gradient_checkpointing=true", "train.per_device_train_batch_size=1"}),
+      // once dead
+      refused(kSftBase, "train.grad_bucket_bytes=4096", "gradients are not summed over ranks"),
+  };
+}
+
+std::vector<KeyRow> when_rows() {
+  return {
+      acts(kSftBase, "train.logging_steps=5", loop),
+      acts(kSftBase, "train.eval_steps=5", loop),
+      refused(kDistillBase, "train.eval_steps=5", "has no effect without data.eval"),
+      acts(kSftBase, "train.save_steps=5", loop),
+      in_run("train.save_steps", "tests/recipes/parallel_run_test.cc", "train.save_steps=5"),
+      refused(kGrpoBase, "train.save_steps=5", "must be a multiple of grpo.num_iterations",
+              {"grpo.num_iterations=2"}),
+      acts(kSftBase, "train.save_total_limit=1", loop),
+      in_run("train.save_total_limit", "tests/recipes/checkpoint_test.cc", ".save_total_limit = 2"),
+      acts(kSftBase, "train.async_save=true", loop),
+      in_run("train.async_save", "tests/recipes/resume_run_test.cc", "train.async_save=true"),
+      refused(kSftBase, "train.async_save=true", "has no effect with save_steps 0",
+              {"train.save_steps=0"}),
+  };
+}
+
+}  // namespace
+
+std::vector<KeyRow> train_rows() {
+  std::vector<KeyRow> all;
+  for (const auto& part : {length_rows, optimizer_rows, memory_rows, when_rows})
+    for (KeyRow& row : part())
+      all.push_back(std::move(row));
+  return all;
+}
+
+}  // namespace retort::test
