@@ -69,7 +69,9 @@ struct LaunchOptions {
   template <class V>
   void fields(V& visit) {
     visit("backend", backend, "where processes are started");
-    visit("collective_timeout", collective_timeout, "a collective that takes longer fails");
+    visit("collective_timeout", collective_timeout,
+          "a collective that takes longer fails; the student's have at least as long as a rank may "
+          "wait for another role");
     visit("stop_timeout", stop_timeout,
           "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
   }

@@ -50,6 +50,7 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "rpc.device_maps",    // for transports between devices, which no role uses yet
       "data.eval[].weight"  // sources have it for training
   };
+
   std::map<std::string, bool> acting;
   for (const KeyRow& row : key_rows())
     acting[row.key] |= row.refusal.empty();
@@ -57,7 +58,7 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
     EXPECT_NE(acts, only_refused.contains(key)) << key;
 }
 
-// A number alone tells what a row is of in no report, so the key goes with it.
+// The row's number, and its key for whoever reads the report.
 std::string name_of(const testing::TestParamInfo<KeyRow>& info) {
   std::string name = std::to_string(info.index) + "_" + info.param.key;
   for (char& c : name)
