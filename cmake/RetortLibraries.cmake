@@ -16,6 +16,7 @@ endfunction()
 
 retort_prefer_archive(OPENSSL_CRYPTO_LIBRARY crypto)
 retort_prefer_archive(ZLIB_LIBRARY z)
+retort_prefer_archive(ZLIB_LIBRARY_RELEASE z) # what a build folder of before may have found
 retort_prefer_archive(RETORT_XXHASH xxhash)
 retort_prefer_archive(RETORT_ZSTD_LIBRARY zstd)
 retort_prefer_archive(RETORT_PCRE2_LIBRARY pcre2-8)
