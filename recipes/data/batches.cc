@@ -47,8 +47,7 @@ int64_t BatchOptions::micro_batches_at(int64_t step) const {
 }
 
 struct BatchStream::Impl {
-  Impl(std::shared_ptr<const Dataset> dataset, const BatchOptions& options,
-       const BatchCursor& start)
+  Impl(std::shared_ptr<const Dataset> dataset, const BatchOptions& options, const Cursor& start)
       : samples(std::make_shared<detail::SampleCache>(std::move(dataset), kCacheBytes)),
         rows(samples, checked(options),
              options.packing ? detail::Layout::kPacked : detail::Layout::kSingle, start) {}
@@ -57,8 +56,7 @@ struct BatchStream::Impl {
   detail::StepRows rows;
 };
 
-BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options,
-                         BatchCursor start)
+BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, Cursor start)
     : impl_(std::make_unique<Impl>(std::move(dataset), options, start)) {}
 BatchStream::~BatchStream() = default;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/packed.h"
+#include "recipes/data/cursor.h"
 #include "recipes/data/dataset.h"
 
 namespace retort::data {
@@ -54,22 +55,6 @@ struct BatchOptions {
   int64_t micro_batches_at(int64_t step) const;
 };
 
-// What must be stored to continue: the number of consumed global batches and where that is.
-struct BatchCursor {
-  int64_t epoch = 0;
-  int64_t packs_consumed = 0;  // of this epoch, over all ranks
-  int64_t total_steps = 0;
-  // Where the search for that pack may begin, so that resuming does not read the epoch from its
-  // start: a window at or before it, and the number of packs before that window. Zeros are right
-  // too, and slower.
-  int64_t window = 0;
-  int64_t packs_before_window = 0;
-  template <class A>
-  void serialize(A& archive) {
-    archive(epoch, packs_consumed, total_steps, window, packs_before_window);
-  }
-};
-
 // Endless stream of optimizer steps over a dataset. All ranks see the same global order, and
 // nothing depends on time.
 //
@@ -87,11 +72,11 @@ struct BatchCursor {
 // Memory: lengths of the rows (4 bytes each) and a bounded cache of samples.
 class BatchStream {
  public:
-  BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, BatchCursor start = {});
+  BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, Cursor start = {});
   ~BatchStream();
   struct Step {
     std::vector<MicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
-    BatchCursor after;                      // store this once the step has been consumed
+    Cursor after;                           // store this once the step has been consumed
     double epoch = 0;                       // fractional, after this step
   };
   // Errors: kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without

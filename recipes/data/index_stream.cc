@@ -9,7 +9,7 @@
 namespace retort::data {
 
 struct IndexStream::Impl {
-  Impl(std::shared_ptr<const RowSet> given, const IndexOptions& o, const IndexCursor& start)
+  Impl(std::shared_ptr<const RowSet> given, const IndexOptions& o, const Cursor& start)
       : rows(std::move(given)), options(o), at(start), order(order_of(start.epoch)) {}
 
   detail::EpochOrder order_of(int64_t epoch) const {
@@ -17,24 +17,24 @@ struct IndexStream::Impl {
   }
   // Moves on to the next usable row; false at the end of the epoch.
   bool seek_usable() {
-    while (at.place < order.size() && !rows->usable(order.row(at.place)))
-      ++at.place;
-    return at.place < order.size();
+    while (at.consumed < order.size() && !rows->usable(order.row(at.consumed)))
+      ++at.consumed;
+    return at.consumed < order.size();
   }
   void next_epoch() {
     order = order_of(at.epoch + 1);
-    at = {at.epoch + 1, 0, at.total_rows};
+    at = {at.epoch + 1, 0, at.total};
   }
 
   std::shared_ptr<const RowSet> rows;
   IndexOptions options;
-  IndexCursor at;
+  Cursor at;
   detail::EpochOrder order;
 };
 
 IndexStream::IndexStream(std::shared_ptr<const RowSet> rows, const IndexOptions& options,
-                         const IndexCursor& start) {
-  if (start.epoch < 0 || start.place < 0 || start.total_rows < 0)
+                         const Cursor& start) {
+  if (!start.valid())
     throw Error(ErrorCode::kInvalidArgument,
                 "an index cursor holds a negative number; expected one from Step::after");
   impl_ = std::make_unique<Impl>(std::move(rows), options, start);
@@ -44,11 +44,11 @@ IndexStream::~IndexStream() = default;
 IndexStream::Step IndexStream::next(int64_t count) {
   RETORT_CHECK(count >= 1) << "count " << count;
   Impl& impl = *impl_;
-  if (impl.at.place > impl.order.size())
+  if (impl.at.consumed > impl.order.size())
     throw Error(ErrorCode::kMismatch,
                 "the saved position lies beyond the end of epoch " + std::to_string(impl.at.epoch) +
                     " (" + std::to_string(impl.order.size()) + " rows); was the data changed?")
-        .with("place", impl.at.place);
+        .with("place", impl.at.consumed);
 
   // A cursor may stand behind the last usable row of its epoch.
   if (!impl.seek_usable()) {
@@ -61,14 +61,14 @@ IndexStream::Step IndexStream::next(int64_t count) {
 
   Step step;
   while (static_cast<int64_t>(step.rows.size()) < count && impl.seek_usable()) {
-    step.rows.push_back(impl.order.row(impl.at.place));
-    ++impl.at.place;
-    ++impl.at.total_rows;
+    step.rows.push_back(impl.order.row(impl.at.consumed));
+    ++impl.at.consumed;
+    ++impl.at.total;
   }
 
   // The cursor of the end of an epoch is that of the next one's beginning.
   step.epoch = static_cast<double>(impl.at.epoch) +
-               static_cast<double>(impl.at.place) / static_cast<double>(impl.order.size());
+               static_cast<double>(impl.at.consumed) / static_cast<double>(impl.order.size());
   if (!impl.seek_usable()) {
     step.epoch = static_cast<double>(impl.at.epoch + 1);
     impl.next_epoch();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "recipes/data/cursor.h"
 #include "recipes/data/row_set.h"
 
 namespace retort::data {
@@ -12,17 +13,6 @@ namespace retort::data {
 struct IndexOptions {
   uint64_t seed = 42;
   bool shuffle = true;
-};
-
-// What must be stored to continue.
-struct IndexCursor {
-  int64_t epoch = 0;
-  int64_t place = 0;       // places of this epoch's order that are consumed, bad rows included
-  int64_t total_rows = 0;  // usable rows given so far, over all epochs
-  template <class A>
-  void serialize(A& archive) {
-    archive(epoch, place, total_rows);
-  }
 };
 
 // Endless stream of row numbers in BatchStream's order: a counter-based permutation of (seed,
@@ -33,12 +23,12 @@ class IndexStream {
  public:
   // kInvalidArgument for a cursor with a negative number.
   IndexStream(std::shared_ptr<const RowSet> rows, const IndexOptions& options,
-              const IndexCursor& start = {});
+              const Cursor& start = {});
   ~IndexStream();
   struct Step {
     std::vector<int64_t> rows;
-    IndexCursor after;  // store this once the step has been consumed
-    double epoch = 0;   // fractional, after this step
+    Cursor after;      // store this once the step has been consumed
+    double epoch = 0;  // fractional, after this step
   };
   // The next `count` (at least 1) usable rows. A step does not reach into the next epoch: the last
   // one of an epoch may be shorter, never empty. kInvalidArgument for an epoch without a usable

@@ -126,7 +126,7 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
 
 struct PairBatchStream::Impl {
   Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
-       const BatchCursor& start)
+       const Cursor& start)
       : pairs(std::make_shared<detail::PairCache>(std::move(dataset), kCacheBytes)),
         rows(
             pairs, options,
@@ -138,7 +138,7 @@ struct PairBatchStream::Impl {
 };
 
 PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset,
-                                 const BatchOptions& options, BatchCursor start) {
+                                 const BatchOptions& options, Cursor start) {
   const BatchOptions of_rows = row_options(options, dataset->max_length());
   impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
 }

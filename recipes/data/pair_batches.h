@@ -65,12 +65,12 @@ SharedPrompts share_prompts(const PairMicroBatch& batch);
 class PairBatchStream {
  public:
   PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
-                  BatchCursor start = {});
+                  Cursor start = {});
   ~PairBatchStream();
   struct Step {
     std::vector<PairMicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
-    // store this once the step has been consumed; packs_consumed counts pairs
-    BatchCursor after;
+    // store this once the step has been consumed; `consumed` counts pairs
+    Cursor after;
     double epoch = 0;  // fractional, after this step
   };
   Step next();

@@ -144,7 +144,7 @@ UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int6
 
 struct UnpairedBatchStream::Impl {
   Impl(std::shared_ptr<const UnpairedDataset> dataset, const BatchOptions& of_rows,
-       const BatchCursor& start)
+       const Cursor& start)
       : max_length(dataset->max_length()),
         options(of_rows),
         samples(std::make_shared<SampleCache>(std::move(dataset), kCacheBytes)),
@@ -174,7 +174,7 @@ struct UnpairedBatchStream::Impl {
 };
 
 UnpairedBatchStream::UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> dataset,
-                                         const BatchOptions& options, BatchCursor start) {
+                                         const BatchOptions& options, Cursor start) {
   const BatchOptions of_rows = row_options(options, dataset->max_length());
   impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
 }

@@ -60,12 +60,12 @@ UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int6
 class UnpairedBatchStream {
  public:
   UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> dataset, const BatchOptions& options,
-                      BatchCursor start = {});
+                      Cursor start = {});
   ~UnpairedBatchStream();
   struct Step {
     std::vector<UnpairedMicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
-    // store this once the step has been consumed; packs_consumed counts rows
-    BatchCursor after;
+    // store this once the step has been consumed; `consumed` counts rows
+    Cursor after;
     double epoch = 0;  // fractional, after this step
   };
   Step next();

@@ -15,10 +15,6 @@
 namespace retort::recipes {
 namespace {
 
-data::BatchCursor to_batch_cursor(const data::IndexCursor& cursor) {
-  return {.epoch = cursor.epoch, .packs_consumed = cursor.place, .total_steps = cursor.total_rows};
-}
-
 losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generations,
                                  const GrpoOptions& options) {
   switch (options.advantage) {
@@ -120,9 +116,9 @@ StepInfo GrpoObjective::next_step(int64_t step) {
     Round current = std::move(requested_.front());
     requested_.pop_front();
     info_ = {.micro_batches = static_cast<size_t>(options_.micro_batches),
-             .after = to_batch_cursor(current.rows.after),
+             .after = current.rows.after,
              .epoch = current.rows.epoch};
-    before_ = to_batch_cursor(current.before);
+    before_ = current.before;
     prepare(std::move(current), step);
   }
   StepInfo info = info_;

@@ -36,7 +36,7 @@ class GrpoObjective : public Objective {
     int64_t micro_batches = 1;         // of a step on each rank
     int64_t rows_per_micro_batch = 8;  // completions
     int64_t save_steps = 0, max_steps = 0, start_step = 0;
-    data::IndexCursor start_cursor;  // where the stream begins
+    data::Cursor start_cursor;  // where the stream begins
   };
   GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
                 std::shared_ptr<const data::PromptDataset> prompts,
@@ -84,7 +84,7 @@ class GrpoObjective : public Objective {
   struct Round {
     int64_t number = 0;
     data::IndexStream::Step rows;
-    data::IndexCursor before;
+    data::Cursor before;
     RolloutWorker::Pending pending;
   };
   int64_t last_round_ahead(int64_t round, int64_t done) const;
@@ -105,12 +105,12 @@ class GrpoObjective : public Objective {
   std::shared_ptr<rewards::RewardSet> rewards_;
   std::unique_ptr<Reference> reference_;
   Options options_;
-  data::IndexCursor drawn_to_;
+  data::Cursor drawn_to_;
   std::deque<Round> requested_;
   int64_t next_round_ = 0;
   std::vector<Batch> batches_;  // of the round that is trained on
   StepInfo info_;               // of its last step
-  data::BatchCursor before_;    // where the round began
+  data::Cursor before_;         // where the round began
   MetricsRow round_metrics_;
 };
 

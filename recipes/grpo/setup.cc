@@ -18,16 +18,13 @@ class GrpoRun : public RolloutRun {
   void begin(const LoopState& state) override {
     const Recipe& recipe = context_.recipe();
     const TrainOptions& train = recipe.train;
-    const data::IndexCursor cursor{.epoch = state.cursor.epoch,
-                                   .place = state.cursor.packs_consumed,
-                                   .total_rows = state.cursor.total_steps};
     std::unique_ptr<Reference> reference;
     if (recipe.grpo->beta > 0)
       reference = make_reference(context_, recipe.grpo->reference, recipe.generation->temperature);
 
     const int64_t per_rank = *train.per_device_train_batch_size * train.gradient_accumulation_steps;
     objective_ = std::make_unique<GrpoObjective>(
-        context_.world, *trainer_, prompts_, order_from(cursor), worker_, rewards_,
+        context_.world, *trainer_, prompts_, order_from(state.cursor), worker_, rewards_,
         std::move(reference),
         GrpoObjective::Options{.grpo = *recipe.grpo,
                                .prompts_per_round = per_rank * context_.world.dp().size() /
@@ -37,7 +34,7 @@ class GrpoRun : public RolloutRun {
                                .save_steps = train.save_steps,
                                .max_steps = *train.max_steps,
                                .start_step = state.step,
-                               .start_cursor = cursor});
+                               .start_cursor = state.cursor});
   }
 
   std::vector<RolloutWorker::Pending*> in_flight() override { return objective_->in_flight(); }

@@ -153,7 +153,7 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
                     << mean_reward << ", " << kept.size() << " kept in " << file.string();
 }
 
-data::BatchStream::Step RejectionSampler::step(int64_t step, const data::BatchCursor& resumed) {
+data::BatchStream::Step RejectionSampler::step(int64_t step, const data::Cursor& resumed) {
   const int64_t round = (step - 1) / options_.steps_per_round;
   if (round == round_) return stream_->next();
 
@@ -169,7 +169,7 @@ data::BatchStream::Step RejectionSampler::step(int64_t step, const data::BatchCu
   // In the middle of a round the loop's cursor is a place in this file; at its start it belongs to
   // the one before.
   const bool middle = (step - 1) % options_.steps_per_round != 0;
-  stream_ = open_(file, middle ? resumed : data::BatchCursor{});
+  stream_ = open_(file, middle ? resumed : data::Cursor{});
   round_ = round;
   return stream_->next();
 }

@@ -36,14 +36,14 @@ class RejectionSampler {
   };
   // Makes the stream over the kept rows of a round (a JSONL file), moved to where `cursor` is.
   using OpenKept = std::function<std::unique_ptr<data::BatchStream>(
-      const std::filesystem::path& file, data::BatchCursor cursor)>;
+      const std::filesystem::path& file, data::Cursor cursor)>;
   RejectionSampler(parallel::World& world, const roles::Trainer& trainer,
                    std::shared_ptr<const data::PromptDataset> prompts,
                    std::unique_ptr<data::IndexStream> order, std::shared_ptr<RolloutWorker> worker,
                    std::shared_ptr<rewards::RewardSet> rewards, OpenKept open, Options options);
 
   // `resumed`: the cursor of the loop's state, for the first step of this process.
-  data::BatchStream::Step step(int64_t step, const data::BatchCursor& resumed);
+  data::BatchStream::Step step(int64_t step, const data::Cursor& resumed);
   void add_metrics(MetricsRow& row) const {
     row.values.insert(row.values.end(), metrics_.values.begin(), metrics_.values.end());
   }

@@ -37,7 +37,7 @@ class RejectionSamplingRun : public RolloutRun {
     const RejectionSamplingOptions& options = *recipe.rejection_sampling;
     sampler_ = std::make_unique<RejectionSampler>(
         context_.world, *trainer_, prompts_, order_from({}), worker_, rewards_,
-        [this](const std::filesystem::path& file, data::BatchCursor cursor) {
+        [this](const std::filesystem::path& file, data::Cursor cursor) {
           return open_kept(file, cursor);
         },
         RejectionSampler::Options{.rejection = options,
@@ -51,7 +51,7 @@ class RejectionSamplingRun : public RolloutRun {
 
  private:
   std::unique_ptr<data::BatchStream> open_kept(const std::filesystem::path& file,
-                                               data::BatchCursor cursor) const {
+                                               data::Cursor cursor) const {
     const data::Source source{.path = file.string(), .format = data::Format::kInputIds};
     auto kept =
         std::make_shared<data::Dataset>(std::vector<data::Source>{source}, context_.recipe().data,

@@ -60,7 +60,7 @@ Evaluator RolloutRun::evaluator() {
   return [this](int64_t step) { return evaluate(step); };
 }
 
-std::unique_ptr<data::IndexStream> RolloutRun::order_from(const data::IndexCursor& cursor) const {
+std::unique_ptr<data::IndexStream> RolloutRun::order_from(const data::Cursor& cursor) const {
   const Recipe& recipe = context_.recipe();
   return std::make_unique<data::IndexStream>(
       prompts_,

@@ -25,7 +25,7 @@ class RolloutRun : public RecipeRun {
   virtual void begin(const LoopState& state) = 0;
   // Requests that are on their way when an evaluation pushes weights.
   virtual std::vector<RolloutWorker::Pending*> in_flight() { return {}; }
-  std::unique_ptr<data::IndexStream> order_from(const data::IndexCursor& cursor) const;
+  std::unique_ptr<data::IndexStream> order_from(const data::Cursor& cursor) const;
 
   RunContext& context_;
   std::shared_ptr<data::PromptDataset> prompts_, eval_;

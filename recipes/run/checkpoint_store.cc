@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <chrono>
 #include <future>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <vector>
 
@@ -18,27 +17,6 @@
 namespace retort::recipes {
 namespace fs = std::filesystem;
 namespace {
-
-std::string write_loop_state(const LoopState& state) {
-  const parallel::Layout& layout = state.layout;
-  const nlohmann::ordered_json json = {{"format", 1},
-                                       {"step", state.step},
-                                       {"epoch", state.cursor.epoch},
-                                       {"packs_consumed", state.cursor.packs_consumed},
-                                       {"total_steps", state.cursor.total_steps},
-                                       {"num_tokens", state.num_tokens},
-                                       {"seed", state.seed},
-                                       {"dp", layout.dp},
-                                       {"tp", layout.tp},
-                                       {"pp", layout.pp},
-                                       {"sequence_parallel", layout.sequence_parallel},
-                                       {"virtual_pp", layout.virtual_pp},
-                                       {"distributed_optimizer", layout.distributed_optimizer},
-                                       {"device", std::string(enum_name(layout.device))},
-                                       {"threads", layout.threads},
-                                       {"data_fingerprint", state.data_fingerprint}};
-  return json.dump(2) + "\n";
-}
 
 // Runs fn, then votes: the first failing rank's error, as one about the checkpoint, is thrown on
 // all. What the file system refuses gets the code that says what to do about it.
@@ -102,49 +80,6 @@ std::future<uint64_t> start_writing(const fs::path& folder,
 }
 
 }  // namespace
-
-LoopState read_loop_state(const fs::path& checkpoint) {
-  const fs::path file = checkpoint / "state" / "loop.json";
-  try {
-    const auto json = nlohmann::json::parse(read_file(file));
-    if (json.at("format").get<int>() != 1)
-      throw Error(ErrorCode::kMismatch, file.string() + " has a format this version does not read");
-    LoopState state;
-    state.step = json.at("step");
-    state.cursor = {.epoch = json.at("epoch"),
-                    .packs_consumed = json.at("packs_consumed"),
-                    .total_steps = json.at("total_steps")};
-    state.num_tokens = json.at("num_tokens");
-    state.seed = json.at("seed");
-    state.layout.dp = json.at("dp");
-    state.layout.threads = json.at("threads");
-
-    // Files of before there were such layouts lack the rest.
-    state.layout.tp = json.value("tp", state.layout.tp);
-    state.layout.pp = json.value("pp", state.layout.pp);
-    state.layout.sequence_parallel = json.value("sequence_parallel", false);
-    state.layout.virtual_pp = json.value("virtual_pp", state.layout.virtual_pp);
-    state.layout.distributed_optimizer = json.value("distributed_optimizer", false);
-    if (json.value("device", "cpu") == "cuda") state.layout.device = parallel::Device::kCuda;
-
-    state.data_fingerprint = json.at("data_fingerprint");
-    return state;
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorCode::kCorrupt, file.string() + " cannot be read: " + e.what());
-  }
-}
-
-std::string layout_text(const parallel::Layout& layout) {
-  std::string text = "tp " + std::to_string(layout.tp) +
-                     (layout.sequence_parallel ? " with sequence_parallel" : "") + ", pp " +
-                     std::to_string(layout.pp);
-  if (layout.virtual_pp != 1) text += " with virtual_pp " + std::to_string(layout.virtual_pp);
-  text += ", dp " + std::to_string(layout.dp) +
-          (layout.distributed_optimizer ? " with distributed_optimizer" : "");
-  if (layout.device == parallel::Device::kCuda) text += ", on cuda";
-  return text + ", " + std::to_string(layout.threads) +
-         (layout.threads == 1 ? " thread" : " threads");
-}
 
 struct CheckpointStore::Pending {
   fs::path folder;                      // its name once complete

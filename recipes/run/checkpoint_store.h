@@ -6,28 +6,11 @@
 #include <memory>
 #include <string>
 
-#include "parallel/layout.h"
 #include "parallel/world.h"
-#include "recipes/data/batches.h"
+#include "recipes/run/loop_state.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {
-
-// state/loop.json
-struct LoopState {
-  int64_t step = 0;          // optimizer steps done
-  data::BatchCursor cursor;  // data consumed
-  int64_t num_tokens = 0;    // tokens seen so far, all ranks
-  uint64_t seed = 0;
-  // of the student, `threads` as resolved; with another the numbers agree but not bit for bit
-  parallel::Layout layout;
-  std::string data_fingerprint;
-};
-
-LoopState read_loop_state(const std::filesystem::path& checkpoint);
-// "tp 2, pp 1, dp 2, 4 threads": what the bits of a run depend on. Two layouts with the same text
-// give the same bits.
-std::string layout_text(const parallel::Layout& layout);
 
 // The checkpoints of a run. All ranks write: rank 0 makes the files under a temporary name, every
 // rank writes the slices that it counts, and when all have done so and synced, rank 0 renames the

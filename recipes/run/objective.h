@@ -28,7 +28,7 @@ struct StepSums {
 // A step that was drawn.
 struct StepInfo {
   size_t micro_batches = 0;  // the same on every rank
-  data::BatchCursor after;   // to be stored once the step is done
+  data::Cursor after;        // to be stored once the step is done
   double epoch = 0;          // fractional, after this step
 };
 

@@ -67,8 +67,8 @@ TEST_F(BatchStreamTest, CursorAndEpochProgress) {
   for (size_t i = 0; i < 6; ++i) {
     EXPECT_DOUBLE_EQ(steps[i].epoch, epochs[i]) << i;
     EXPECT_EQ(steps[i].after.epoch, i < 2 ? 0 : i < 5 ? 1 : 2) << i;
-    EXPECT_EQ(steps[i].after.packs_consumed, packs[i]) << i;
-    EXPECT_EQ(steps[i].after.total_steps, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(steps[i].after.consumed, packs[i]) << i;
+    EXPECT_EQ(steps[i].after.total, static_cast<int64_t>(i) + 1);
   }
 }
 
@@ -107,13 +107,13 @@ TEST_F(BatchStreamTest, ARampGrowsTheBatch) {
                              .shuffle = false};
   BatchStream stream(set, options);
   std::vector<size_t> counts;
-  BatchCursor middle;
+  Cursor middle;
   int64_t samples = 0;
   for (int step = 0; step < 8; ++step) {
     const auto drawn = stream.next();
     counts.push_back(drawn.micro_batches.size());
     samples += 2 * static_cast<int64_t>(drawn.micro_batches.size());
-    EXPECT_EQ(drawn.after.packs_consumed, samples);
+    EXPECT_EQ(drawn.after.consumed, samples);
     if (step == 3) middle = drawn.after;
   }
   EXPECT_EQ(counts, (std::vector<size_t>{1, 1, 2, 2, 3, 3, 4, 4}));
@@ -126,7 +126,7 @@ TEST_F(BatchStreamTest, RowsKeepTheirBounds) {
   const auto set = set_of({test::some_lengths(700, 60)});
   BatchStream packed(set, {.rows_per_micro_batch = 4, .max_length = 64});
   int64_t tokens = 0, steps = 0;
-  for (BatchCursor at; at.epoch == 0; ++steps) {
+  for (Cursor at; at.epoch == 0; ++steps) {
     const auto step = packed.next();
     at = step.after;
     const MicroBatch& batch = step.micro_batches.at(0);
@@ -142,7 +142,7 @@ TEST_F(BatchStreamTest, RowsKeepTheirBounds) {
 
   BatchStream budget(
       set, {.tokens_per_micro_batch = 200, .micro_batches = 3, .max_length = 64, .packing = false});
-  for (BatchCursor at; at.epoch == 0;) {
+  for (Cursor at; at.epoch == 0;) {
     const auto step = budget.next();
     at = step.after;
     for (const MicroBatch& batch : step.micro_batches)
@@ -167,7 +167,7 @@ TEST_F(BatchStreamTest, GlobalBatchesDoNotDependOnTheLayout) {
         for (size_t s = 0; s < one[0].size(); ++s) {
           EXPECT_EQ(global_batch(many, s), global_batch(one, s))
               << "step " << s << " dp " << dp << " tokens " << tokens;
-          EXPECT_EQ(many[0][s].after.packs_consumed, one[0][s].after.packs_consumed);
+          EXPECT_EQ(many[0][s].after.consumed, one[0][s].after.consumed);
         }
       }
     }
@@ -229,8 +229,7 @@ TEST_F(BatchStreamTest, StepsPerEpoch) {
                                  .dp_size = 2};
       BatchStream stream(set, options);
       EXPECT_EQ(stream.steps_per_epoch(), static_cast<int64_t>(run_epochs(set, options, 1).size()));
-      EXPECT_EQ(test::record(stream.next()).after.total_steps, 1)
-          << "asking does not move the stream";
+      EXPECT_EQ(test::record(stream.next()).after.total, 1) << "asking does not move the stream";
     }
 }
 

@@ -44,8 +44,8 @@ TEST_F(IndexStreamTest, FileOrderAndShortLastStep) {
   EXPECT_DOUBLE_EQ(steps[0].epoch, 3.0 / 7);
   EXPECT_DOUBLE_EQ(steps[2].epoch, 1);
   EXPECT_EQ(steps[2].after.epoch, 1);
-  EXPECT_EQ(steps[2].after.place, 0);
-  EXPECT_EQ(steps[4].after.total_rows, 13);
+  EXPECT_EQ(steps[2].after.consumed, 0);
+  EXPECT_EQ(steps[4].after.total, 13);
 }
 
 TEST_F(IndexStreamTest, TheOrderIsTheBatchStreams) {
@@ -82,8 +82,8 @@ TEST_F(IndexStreamTest, SkipsBadRowsAndResumes) {
     IndexStream resumed(set, {}, whole[stop].after);
     const auto step = resumed.next(9);
     EXPECT_EQ(step.rows, whole[stop + 1].rows) << stop;
-    EXPECT_EQ(step.after.place, whole[stop + 1].after.place) << stop;
-    EXPECT_EQ(step.after.total_rows, whole[stop + 1].after.total_rows) << stop;
+    EXPECT_EQ(step.after.consumed, whole[stop + 1].after.consumed) << stop;
+    EXPECT_EQ(step.after.total, whole[stop + 1].after.total) << stop;
   }
 }
 
@@ -93,16 +93,17 @@ TEST_F(IndexStreamTest, RefusesWhatCannotWork) {
   EXPECT_NE(test::invalid_argument([&] { none.next(1); }).find("all 3 rows were skipped"),
             std::string::npos);
   const auto set = test::pair_dataset(folder_, Rows(3, 3));
-  EXPECT_NE(test::invalid_argument([&] { IndexStream(set, {}, {.place = -1}); }).find("negative"),
-            std::string::npos);
-  IndexStream beyond(set, {}, {.epoch = 1, .place = 4});
+  EXPECT_NE(
+      test::invalid_argument([&] { IndexStream(set, {}, {.consumed = -1}); }).find("negative"),
+      std::string::npos);
+  IndexStream beyond(set, {}, {.epoch = 1, .consumed = 4});
   try {
     beyond.next(1);
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   }
-  IndexStream end(set, {}, {.epoch = 1, .place = 3});
+  IndexStream end(set, {}, {.epoch = 1, .consumed = 3});
   EXPECT_EQ(end.next(5).after.epoch, 3) << "the end of an epoch is the beginning of the next";
 }
 

@@ -46,7 +46,7 @@ TEST(PairMicroBatch, LaysPairsOut) {
 struct Step {
   std::vector<Ids> micro_batches;
   std::vector<int64_t> tokens;
-  BatchCursor after;
+  Cursor after;
 };
 Step record(const PairBatchStream::Step& step) {
   Step result{{}, {}, step.after};
@@ -194,7 +194,7 @@ TEST_F(PairBatchStreamTest, ResumesExactly) {
           const Step step = record(resumed.next());
           ASSERT_EQ(step.micro_batches, whole[s].micro_batches)
               << "stopped after " << stop << ", differs at " << s;
-          ASSERT_EQ(step.after.packs_consumed, whole[s].after.packs_consumed);
+          ASSERT_EQ(step.after.consumed, whole[s].after.consumed);
         }
       }
     }

@@ -18,9 +18,9 @@ class ResumeTest : public testing::TestWithParam<Layout> {};
 
 bool same(const StepRecord& a, const StepRecord& b) {
   return a.micro_batches == b.micro_batches && a.epoch == b.epoch &&
-         a.after.epoch == b.after.epoch && a.after.packs_consumed == b.after.packs_consumed &&
-         a.after.total_steps == b.after.total_steps && a.after.window == b.after.window &&
-         a.after.packs_before_window == b.after.packs_before_window;
+         a.after.epoch == b.after.epoch && a.after.consumed == b.after.consumed &&
+         a.after.total == b.after.total && a.after.window == b.after.window &&
+         a.after.consumed_before_window == b.after.consumed_before_window;
 }
 
 TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
@@ -51,8 +51,8 @@ TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
     // The three numbers that define a place are enough; where the search begins is only a short
     // cut. From the last window of epoch 0, and from an early one of epoch 1.
     for (const size_t stop : {whole.size() * 9 / 20, whole.size() * 2 / 3}) {
-      const BatchCursor place = whole[stop].after;
-      BatchStream slow(set, options, {place.epoch, place.packs_consumed, place.total_steps});
+      const Cursor place = whole[stop].after;
+      BatchStream slow(set, options, {place.epoch, place.consumed, place.total});
       ASSERT_TRUE(same(test::record(slow.next()), whole[stop + 1]))
           << "stopped after step " << stop;
     }
@@ -72,7 +72,7 @@ TEST(Resume, RunningAheadDoesNotMoveTheStoredPlace) {
       std::make_shared<Dataset>(test::numbered_dataset(folder, {test::some_lengths(300, 60)}));
   const BatchOptions options{.rows_per_micro_batch = 4, .max_length = 64};
   BatchStream stream(set, options);
-  const BatchCursor stored = stream.next().after;
+  const Cursor stored = stream.next().after;
   const auto second = test::record(stream.next());
   for (int i = 0; i < 5; ++i)
     stream.next();
@@ -83,7 +83,7 @@ TEST(Resume, RunningAheadDoesNotMoveTheStoredPlace) {
 TEST(Resume, APlaceBeyondTheDataIsAMismatch) {
   const test::TempFolder folder;
   const auto set = std::make_shared<Dataset>(test::numbered_dataset(folder, {{6, 6, 6}}));
-  BatchStream stream(set, {.packing = false}, {.epoch = 1, .packs_consumed = 4, .total_steps = 9});
+  BatchStream stream(set, {.packing = false}, {.epoch = 1, .consumed = 4, .total = 9});
   try {
     stream.next();
     FAIL() << "nothing was thrown";
@@ -91,7 +91,7 @@ TEST(Resume, APlaceBeyondTheDataIsAMismatch) {
     EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
   }
   BatchStream at_end(set, {.rows_per_micro_batch = 3, .packing = false},
-                     {.epoch = 1, .packs_consumed = 3, .total_steps = 9});
+                     {.epoch = 1, .consumed = 3, .total = 9});
   EXPECT_EQ(at_end.next().after.epoch, 3) << "the end of an epoch is the beginning of the next";
 }
 

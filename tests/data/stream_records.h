@@ -16,7 +16,7 @@ namespace retort::data::test {
 using Ids = std::vector<int64_t>;
 struct StepRecord {
   std::vector<Ids> micro_batches;
-  BatchCursor after;
+  Cursor after;
   double epoch = 0;
 };
 

@@ -89,7 +89,7 @@ struct Place {
 struct Step {
   std::vector<std::vector<Place>> micro_batches;
   std::vector<int64_t> tokens;  // of the rows' own completions
-  BatchCursor after;
+  Cursor after;
 };
 
 std::vector<Place> places_of(const UnpairedMicroBatch& batch) {
@@ -241,7 +241,7 @@ TEST_F(UnpairedBatchStreamTest, ResumesExactly) {
           const Step step = record(resumed.next());
           ASSERT_EQ(step.micro_batches, whole[s].micro_batches)
               << "stopped after " << stop << ", differs at " << s;
-          ASSERT_EQ(step.after.packs_consumed, whole[s].after.packs_consumed);
+          ASSERT_EQ(step.after.consumed, whole[s].after.consumed);
         }
       }
     }

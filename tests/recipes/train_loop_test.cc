@@ -29,7 +29,7 @@ class NumberedObjective : public Objective {
     for (int32_t i = 0; i < 9; ++i)
       row.push_back((static_cast<int32_t>(step) * 5 + i * i) % 67);
     tokens_ = models::pack_rows({row});
-    return {.micro_batches = 1, .after = {.total_steps = step}, .epoch = 0.1};
+    return {.micro_batches = 1, .after = {.total = step}, .epoch = 0.1};
   }
   std::string origins(size_t) const override { return "row " + std::to_string(steps.back()); }
   size_t num_values() const override { return 1; }

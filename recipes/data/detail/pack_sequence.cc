@@ -26,23 +26,22 @@ PackSequence::PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& 
       order_(source_shapes(costs_->rows()), options.seed, epoch, options.shuffle),
       num_windows_((order_.size() + kWindowSamples - 1) / kWindowSamples) {}
 
-void PackSequence::seek(const BatchCursor& cursor) {
+void PackSequence::seek(const Cursor& cursor) {
   RETORT_CHECK(cursor.epoch == epoch_);
-  if (cursor.packs_before_window <= cursor.packs_consumed && cursor.window < num_windows_) {
+  if (cursor.consumed_before_window <= cursor.consumed && cursor.window < num_windows_) {
     window_ = cursor.window;
-    packs_before_window_ = cursor.packs_before_window;
+    packs_before_window_ = cursor.consumed_before_window;
     loaded_ = false;
   }
 
   // From window to window, then to the pack.
-  while (peek() && consumed() < cursor.packs_consumed)
-    at_ =
-        std::min(packs_.size(), static_cast<size_t>(cursor.packs_consumed - packs_before_window_));
-  if (consumed() != cursor.packs_consumed)
+  while (peek() && consumed() < cursor.consumed)
+    at_ = std::min(packs_.size(), static_cast<size_t>(cursor.consumed - packs_before_window_));
+  if (consumed() != cursor.consumed)
     throw Error(ErrorCode::kMismatch,
                 "the saved position lies beyond the end of epoch " + std::to_string(epoch_) + " (" +
                     std::to_string(consumed()) + " packs); was the data or max_length changed?")
-        .with("packs_consumed", cursor.packs_consumed);
+        .with("packs_consumed", cursor.consumed);
 }
 
 const Pack* PackSequence::peek() {

@@ -33,7 +33,7 @@ class PackSequence {
   PackSequence(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout,
                int64_t epoch);
   // Moves on to the cursor's pack of this epoch; kMismatch if the epoch has fewer packs.
-  void seek(const BatchCursor& cursor);
+  void seek(const Cursor& cursor);
 
   const Pack* peek();  // nullptr at the end of the epoch
   void advance();      // after peek() gave a pack

@@ -9,14 +9,13 @@
 namespace retort::data::detail {
 
 StepRows::StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout,
-                   const BatchCursor& start)
+                   const Cursor& start)
     : costs_(std::move(costs)),
       options_(options),
       layout_(layout),
       pending_(start),
-      total_steps_(start.total_steps) {
-  if (start.epoch < 0 || start.packs_consumed < 0 || start.total_steps < 0 || start.window < 0 ||
-      start.packs_before_window < 0)
+      total_steps_(start.total) {
+  if (!start.valid())
     throw Error(ErrorCode::kInvalidArgument,
                 "a batch cursor holds a negative number; expected one from Step::after");
 }

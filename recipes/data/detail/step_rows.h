@@ -17,11 +17,11 @@ class StepRows {
   // `options` must be valid. kInvalidArgument for a cursor with a negative number. Reads nothing
   // yet.
   StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout,
-           const BatchCursor& start);
+           const Cursor& start);
   struct Step {
     // rows, exactly options.micro_batches_at(the step)
     std::vector<std::vector<int64_t>> micro_batches;
-    BatchCursor after;
+    Cursor after;
     double epoch = 0;
   };
   Step next();
@@ -33,7 +33,7 @@ class StepRows {
   std::shared_ptr<RowCosts> costs_;
   BatchOptions options_;
   Layout layout_;
-  BatchCursor pending_;
+  Cursor pending_;
   std::optional<PackSequence> sequence_;
   int64_t total_steps_ = 0;
   int64_t steps_of_epoch_ = -1;  // not counted yet

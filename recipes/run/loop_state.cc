@@ -1,0 +1,94 @@
+#include "recipes/run/loop_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace retort::recipes {
+namespace fs = std::filesystem;
+namespace {
+
+// Of state/loop.json. Format 1 had the cursor's numbers beside the others, under older names.
+constexpr int kFormat = 2;
+
+nlohmann::ordered_json write_cursor(const data::Cursor& cursor) {
+  return {{"epoch", cursor.epoch}, {"consumed", cursor.consumed}, {"total", cursor.total}};
+}
+
+data::Cursor read_cursor(const nlohmann::json& state, int format) {
+  if (format == 1)
+    return {.epoch = state.at("epoch"),
+            .consumed = state.at("packs_consumed"),
+            .total = state.at("total_steps")};
+  const nlohmann::json& cursor = state.at("cursor");
+  return {
+      .epoch = cursor.at("epoch"), .consumed = cursor.at("consumed"), .total = cursor.at("total")};
+}
+
+}  // namespace
+
+std::string write_loop_state(const LoopState& state) {
+  const parallel::Layout& layout = state.layout;
+  const nlohmann::ordered_json json = {{"format", kFormat},
+                                       {"step", state.step},
+                                       {"cursor", write_cursor(state.cursor)},
+                                       {"num_tokens", state.num_tokens},
+                                       {"seed", state.seed},
+                                       {"dp", layout.dp},
+                                       {"tp", layout.tp},
+                                       {"pp", layout.pp},
+                                       {"sequence_parallel", layout.sequence_parallel},
+                                       {"virtual_pp", layout.virtual_pp},
+                                       {"distributed_optimizer", layout.distributed_optimizer},
+                                       {"device", std::string(enum_name(layout.device))},
+                                       {"threads", layout.threads},
+                                       {"data_fingerprint", state.data_fingerprint}};
+  return json.dump(2) + "\n";
+}
+
+LoopState read_loop_state(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / "state" / "loop.json";
+  try {
+    const auto json = nlohmann::json::parse(read_file(file));
+    const int format = json.at("format");
+    if (format < 1 || format > kFormat)
+      throw Error(ErrorCode::kMismatch, file.string() + " has format " + std::to_string(format) +
+                                            "; this version reads 1 to " + std::to_string(kFormat) +
+                                            ": resume with the version that wrote it");
+    LoopState state;
+    state.step = json.at("step");
+    state.cursor = read_cursor(json, format);
+    state.num_tokens = json.at("num_tokens");
+    state.seed = json.at("seed");
+    state.layout.dp = json.at("dp");
+    state.layout.threads = json.at("threads");
+
+    // Files of before there were such layouts lack the rest.
+    state.layout.tp = json.value("tp", state.layout.tp);
+    state.layout.pp = json.value("pp", state.layout.pp);
+    state.layout.sequence_parallel = json.value("sequence_parallel", false);
+    state.layout.virtual_pp = json.value("virtual_pp", state.layout.virtual_pp);
+    state.layout.distributed_optimizer = json.value("distributed_optimizer", false);
+    if (json.value("device", "cpu") == "cuda") state.layout.device = parallel::Device::kCuda;
+
+    state.data_fingerprint = json.at("data_fingerprint");
+    return state;
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(ErrorCode::kCorrupt, file.string() + " cannot be read: " + e.what());
+  }
+}
+
+std::string layout_text(const parallel::Layout& layout) {
+  std::string text = "tp " + std::to_string(layout.tp) +
+                     (layout.sequence_parallel ? " with sequence_parallel" : "") + ", pp " +
+                     std::to_string(layout.pp);
+  if (layout.virtual_pp != 1) text += " with virtual_pp " + std::to_string(layout.virtual_pp);
+  text += ", dp " + std::to_string(layout.dp) +
+          (layout.distributed_optimizer ? " with distributed_optimizer" : "");
+  if (layout.device == parallel::Device::kCuda) text += ", on cuda";
+  return text + ", " + std::to_string(layout.threads) +
+         (layout.threads == 1 ? " thread" : " threads");
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,32 @@
+// state/loop.json of a checkpoint: how far a run had come when it was saved.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "parallel/layout.h"
+#include "recipes/data/cursor.h"
+
+namespace retort::recipes {
+
+struct LoopState {
+  int64_t step = 0;        // optimizer steps done
+  data::Cursor cursor;     // data consumed
+  int64_t num_tokens = 0;  // tokens seen so far, all ranks
+  uint64_t seed = 0;
+  // of the student, `threads` as resolved; with another the numbers agree but not bit for bit
+  parallel::Layout layout;
+  std::string data_fingerprint;
+};
+
+// The file's text.
+std::string write_loop_state(const LoopState& state);
+// Of a checkpoint's folder; also what earlier versions wrote. kMismatch naming the file for a
+// format of a later version, kCorrupt for a file that is not one.
+LoopState read_loop_state(const std::filesystem::path& checkpoint);
+// "tp 2, pp 1, dp 2, 4 threads": what the bits of a run depend on. Two layouts with the same text
+// give the same bits.
+std::string layout_text(const parallel::Layout& layout);
+
+}  // namespace retort::recipes

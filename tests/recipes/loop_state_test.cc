@@ -1,0 +1,76 @@
+// state/loop.json: what one version writes the next ones read, and nothing else is taken for it.
+#include "recipes/run/loop_state.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "tests/launch/temporary_folder.h"
+
+namespace retort::test {
+namespace {
+
+class LoopStateTest : public FolderTest {
+ protected:
+  recipes::LoopState read(const std::string& text) {
+    put(folder_ / "checkpoint-7" / "state" / "loop.json", text);
+    return recipes::read_loop_state(folder_ / "checkpoint-7");
+  }
+};
+
+TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
+  const recipes::LoopState state{.step = 7,
+                                 .cursor = {.epoch = 2, .consumed = 31, .total = 9},
+                                 .num_tokens = 1234,
+                                 .seed = 42,
+                                 .layout = {.tp = 2, .dp = 3, .threads = 4},
+                                 .data_fingerprint = "abc"};
+  const recipes::LoopState again = read(recipes::write_loop_state(state));
+
+  EXPECT_EQ(again.step, 7);
+  EXPECT_EQ(again.cursor.epoch, 2);
+  EXPECT_EQ(again.cursor.consumed, 31);
+  EXPECT_EQ(again.cursor.total, 9);
+  EXPECT_EQ(again.num_tokens, 1234);
+  EXPECT_EQ(again.seed, 42U);
+  EXPECT_EQ(recipes::layout_text(again.layout), recipes::layout_text(state.layout));
+  EXPECT_EQ(again.data_fingerprint, "abc");
+}
+
+// As versions before the cursor had a place of its own wrote it.
+TEST_F(LoopStateTest, TheFirstFormatIsRead) {
+  const recipes::LoopState state = read(R"({"format": 1, "step": 7, "epoch": 2,
+      "packs_consumed": 31, "total_steps": 9, "num_tokens": 1234, "seed": 42, "dp": 3,
+      "threads": 4, "data_fingerprint": "abc"})");
+  EXPECT_EQ(state.step, 7);
+  EXPECT_EQ(state.cursor.epoch, 2);
+  EXPECT_EQ(state.cursor.consumed, 31);
+  EXPECT_EQ(state.cursor.total, 9);
+  EXPECT_EQ(state.layout.dp, 3);
+  EXPECT_EQ(state.layout.tp, 1);
+}
+
+TEST_F(LoopStateTest, ALaterFormatIsRefusedByName) {
+  try {
+    read(R"({"format": 3, "step": 7})");
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_NE(std::string(error.what()).find("state/loop.json has format 3"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(LoopStateTest, AFileThatIsNotOneIsCorrupt) {
+  for (const char* text : {"", "{}", R"({"format": 2, "step": "seven"})", R"({"format": 2})"}) {
+    try {
+      read(text);
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace retort::test
