@@ -3,10 +3,11 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
+
+#include "models/exp_float.h"
 
 // A function compiled for each vector width, chosen when the program is loaded.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -14,7 +15,6 @@
 #else
 #define RETORT_VECTOR_CLONES
 #endif
-#define RETORT_INLINE inline __attribute__((always_inline))
 
 namespace retort::models {
 namespace {
@@ -23,24 +23,6 @@ constexpr int64_t kGrainElements = 16384;
 
 int64_t row_grain(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
-}
-
-// e^x within 2 units in the last place on [-87, 88], clamped outside: x = n ln2 + r, a polynomial
-// in r, times 2^n.
-RETORT_INLINE float exp_float(float x) {
-  x = std::min(std::max(x, -87.0f), 88.0f);
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer
-  const float n = (x * 1.44269504088896341f + kRound) - kRound;
-  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const auto scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return p * scale;
 }
 
 RETORT_VECTOR_CLONES

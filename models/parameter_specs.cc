@@ -120,14 +120,14 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
   placement.validate(config);
   const std::vector<int64_t> table{config.vocab_size, config.hidden_size};
   const std::string embedding = "model.embed_tokens.weight";
-  // The first and the last stage then have a copy of the table each.
-  const bool tied = config.tie_word_embeddings && placement.pp > 1;
+  // The embedding of the first stage and the head of the last are copies of one table.
+  const bool table_on_two_stages = config.tie_word_embeddings && placement.pp > 1;
   SpecList list(config, placement);
 
   // In the order of Decoder::parameters().
   if (placement.first()) {
     list.add(embedding, table, ParameterKind::kMatrix, Split::kVocab);
-    list.back().shard.tied_stages = tied;
+    list.back().shard.tied_stages = table_on_two_stages;
   }
   for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
     const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
@@ -135,12 +135,13 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
       list.add_layer(layer);
   }
 
-  // The end of the pipeline. A tied head is counted where the embedding is.
+  // The end of the pipeline. Of a table on two stages the first one's copy counts: in norms, sums,
+  // and what is saved.
   if (placement.last(placement.virtual_pp - 1)) {
     list.add("model.norm.weight", {config.hidden_size}, ParameterKind::kNorm, Split::kNone);
     if (!config.tie_word_embeddings) {
       list.add("lm_head.weight", table, ParameterKind::kMatrix, Split::kVocab);
-    } else if (tied) {
+    } else if (table_on_two_stages) {
       list.add(embedding, table, ParameterKind::kMatrix, Split::kVocab);
       list.back().shard.tied_stages = true;
       list.back().shard.counted = false;

@@ -9,9 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#include "models/exp_float.h"
 #include "models/generation/vector_kernels.h"
-
-#define RETORT_INLINE inline __attribute__((always_inline))
 
 namespace retort::models {
 namespace {
@@ -32,8 +31,6 @@ typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef float LooseVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef uint16_t LooseHalfVec __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 typedef uint32_t IntVec __attribute__((vector_size(4 * kLanes)));
-
-RETORT_INLINE float bit_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 RETORT_INLINE Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
 RETORT_INLINE Vec load(const uint16_t* p) {
@@ -59,23 +56,6 @@ RETORT_INLINE Vec load_some(const uint16_t* p, int64_t count) {
   for (int64_t i = 0; i < count; ++i)
     lanes[i] = bit_float(static_cast<uint32_t>(p[i]) << 16);
   return load(lanes);
-}
-
-// e^x within 2 units in the last place on [-87, 88], clamped outside.
-RETORT_INLINE float exp_float(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer
-  const float n = (x * 1.44269504088896341f + kRound) - kRound;
-  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  return p * bit_float(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
 }
 
 }  // namespace

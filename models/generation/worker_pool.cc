@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSpins = 4000;  // looks for work before a thread sleeps, about 100 us
 constexpr int64_t kChunksPerThread = 4;
-constexpr uint32_t kStop = UINT32_MAX;  // of left_
+constexpr uint32_t kStop = UINT32_MAX;  // of chunks_left_
 
 void pause() {
 #if defined(__x86_64__)
@@ -27,17 +27,17 @@ WorkerPool::WorkerPool(int threads) {
 WorkerPool::~WorkerPool() {
   for (std::jthread& worker : workers_)
     worker.request_stop();
-  left_.store(kStop);
-  left_.notify_all();
+  chunks_left_.store(kStop);
+  chunks_left_.notify_all();
 }
 
 // Takes and runs one chunk. A chunk that was taken keeps the run open, so its fields may be read.
 bool WorkerPool::take_chunk(int thread) {
-  uint32_t left = left_.load(std::memory_order_acquire);
+  uint32_t left = chunks_left_.load(std::memory_order_acquire);
   do {
     if (left == 0 || left == kStop) return false;
-  } while (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel,
-                                        std::memory_order_acquire));
+  } while (!chunks_left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel,
+                                               std::memory_order_acquire));
   const int64_t begin = (static_cast<int64_t>(left) - 1) * chunk_;
   try {
     (*body_)(begin, std::min(begin + chunk_, count_), thread);
@@ -49,6 +49,8 @@ bool WorkerPool::take_chunk(int thread) {
   return true;
 }
 
+// Looks for chunks, at first without a pause, because the next run of a step usually begins within
+// microseconds; then sleeps until chunks_left_ is not 0: a run has begun, or the pool ends.
 void WorkerPool::work(const std::stop_token& stop, int thread) {
   for (int idle = 0; !stop.stop_requested();) {
     if (take_chunk(thread)) {
@@ -57,7 +59,7 @@ void WorkerPool::work(const std::stop_token& stop, int thread) {
       pause();
     } else {
       sleeping_.fetch_add(1);
-      left_.wait(0);
+      chunks_left_.wait(0);
       sleeping_.fetch_sub(1);
       idle = 0;
     }
@@ -75,14 +77,15 @@ void WorkerPool::run(int64_t count, int64_t grain,
     return;
   }
 
-  // The store to left_ opens the run: the fields before it are seen by whoever takes a chunk.
+  // The store to chunks_left_ opens the run: the fields before it are seen by whoever takes a
+  // chunk.
   body_ = &f;
   count_ = count;
   chunk_ = (count + pieces - 1) / pieces;
   const auto chunks = static_cast<uint32_t>((count + chunk_ - 1) / chunk_);
   done_.store(0, std::memory_order_relaxed);
-  left_.store(chunks);
-  if (sleeping_.load() > 0) left_.notify_all();
+  chunks_left_.store(chunks);
+  if (sleeping_.load() > 0) chunks_left_.notify_all();
 
   // The caller works too, and then waits for the chunks that others took.
   while (take_chunk(0)) {

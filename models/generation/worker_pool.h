@@ -38,9 +38,10 @@ class WorkerPool {
   const std::function<void(int64_t, int64_t, int)>* body_ = nullptr;
   int64_t count_ = 0;
   int64_t chunk_ = 0;
-  alignas(64) std::atomic<uint32_t> left_{0};  // chunks nobody has taken
+  // chunks of the run that nobody has taken; 0: wait for the next run; kStop: end
+  alignas(64) std::atomic<uint32_t> chunks_left_{0};
   alignas(64) std::atomic<uint32_t> done_{0};
-  std::atomic<uint32_t> sleeping_{0};
+  std::atomic<uint32_t> sleeping_{0};  // workers that the next run has to wake
   std::mutex error_mutex_;
   std::exception_ptr error_;
   std::vector<std::jthread> workers_;

@@ -21,7 +21,7 @@ namespace {
 // Runs fn, then votes: the first failing rank's error, as one about the checkpoint, is thrown on
 // all. What the file system refuses gets the code that says what to do about it.
 template <class Fn>
-void phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
+void run_phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
   const auto files = [&] {
     try {
       fn();
@@ -58,8 +58,8 @@ std::vector<models::CheckpointPart> parts_of(const roles::Trainer& trainer,
   return parts;
 }
 
-// Copies of the pieces, as they will stand in the files.
-void detach(models::CheckpointPart& part) {
+// Puts copies in place of the pieces, as they will stand in the files: training goes on meanwhile.
+void copy_pieces(models::CheckpointPart& part) {
   for (parallel::TensorPiece& piece : part.pieces)
     piece = models::snapshot(piece, part.files.at(piece.name).dtype);
 }
@@ -100,11 +100,12 @@ CheckpointStore::~CheckpointStore() = default;
 
 fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world,
                                const LoopState& state) {
-  finish(world);
+  finish(world);  // the checkpoint before this one
+
   auto pending = std::make_unique<Pending>();
   pending->folder = checkpoint_path(run_folder_, state.step);
 
-  phase(world.all(), pending->complaint(), [&] {
+  run_phase(world.all(), pending->complaint(), [&] {
     pending->parts = parts_of(trainer, world);
     if (world.rank() == 0) {
       pending->files = std::make_unique<AtomicFolder>(pending->folder);
@@ -118,7 +119,7 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
     }
     if (options_.async)
       for (models::CheckpointPart& part : pending->parts)
-        detach(part);
+        copy_pieces(part);
   });
 
   // Every rank writes its slices into the folder that rank 0 has made.
@@ -135,13 +136,13 @@ void CheckpointStore::finish(parallel::World& world) {
   const std::unique_ptr<Pending> pending = std::move(pending_);
   std::string complaint = pending->complaint();
   uint64_t expected = 0, written = 0;
-  phase(world.all(), complaint, [&] { written = pending->written.get(); });
+  run_phase(world.all(), complaint, [&] { written = pending->written.get(); });
   for (const models::CheckpointPart& part : pending->parts)
     expected += part.files.num_elements();
   const int64_t total = world.all().all_reduce(static_cast<int64_t>(written));
   RETORT_CHECK(total == static_cast<int64_t>(expected))
       << "the ranks wrote " << total << " elements of " << expected << " of " << pending->folder;
-  phase(world.all(), complaint, [&] {
+  run_phase(world.all(), complaint, [&] {
     if (world.rank() != 0) return;
     mark_complete(pending->temporary);
     pending->files->commit();

@@ -15,19 +15,21 @@ namespace retort::recipes {
 // The checkpoints of a run. All ranks write: rank 0 makes the files under a temporary name, every
 // rank writes the slices that it counts, and when all have done so and synced, rank 0 renames the
 // folder. So it appears under its name only when complete, whatever fails, and the checkpoints
-// before it stay as they are. The files do not depend on the layout. Threads: compute. Collectives
-// on the world in save() and finish(): every rank must call. Errors, the same on all ranks:
-// kResourceExhausted when the disk is full and the like, naming the checkpoint; the temporary
-// folder is removed.
+// before it stay as they are. The files do not depend on the layout.
+//
+// Threads: compute.
+// Collectives: on the world, in save() and finish(): every rank must call.
+// Errors: the same on all ranks: kResourceExhausted when the disk is full and the like, naming the
+//   checkpoint; the temporary folder is removed.
 class CheckpointStore {
  public:
   struct Options {
     int64_t save_total_limit = 0;  // complete checkpoints that are kept; 0: all
-    // save() copies what this rank writes (for each of these elements the parameter's size and 8
-    // bytes, 12 if it is not fp32: with the part that the rank holds of the model as much again as
-    // parameters and optimizer state; nothing on the other dp ranks unless the optimizer is
-    // distributed) and returns; a thread of its own writes the copy, without LibTorch and
-    // collectives.
+    // save() copies what this rank writes and returns; a thread of its own writes the copy, without
+    // LibTorch and collectives. Memory of the copy:
+    // - an fp32 parameter: 12 bytes an element (itself and Adam's two moments)
+    // - a parameter of 2 bytes: 14 (itself, its fp32 master and the moments)
+    // - a dp rank but the first writes nothing, unless the optimizer is distributed
     bool async = false;
   };
   // `tokenizer_source`: the folder whose tokenizer files are copied into every checkpoint.
@@ -36,13 +38,13 @@ class CheckpointStore {
   ~CheckpointStore();  // a checkpoint that is not finished is given up
   CheckpointStore(const CheckpointStore&) = delete;
 
-  // First finish(). Not asynchronous: finishes this checkpoint too. Returns where it is, or will
-  // be.
+  // Waits for the checkpoint before this one, and begins this one; without `async` it completes it
+  // too. Returns where it is, or will be.
   std::filesystem::path save(const roles::Trainer& trainer, parallel::World& world,
                              const LoopState& state);
   // Waits until the checkpoint that save() began is complete; raises what went wrong with it. Older
-  // checkpoints over the limit are removed afterwards, never the newest complete one. Nothing
-  // begun: no collective.
+  // checkpoints over the limit are removed afterwards, never the newest complete one. Where nothing
+  // has been begun it returns at once, without a collective.
   void finish(parallel::World& world);
   // Whether this rank is still writing: finish() would wait. No collective.
   bool busy() const;

@@ -116,7 +116,9 @@ double wall_time_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The records of `content` up to `step`, byte for byte.
+// The records of `content` up to `step`, byte for byte, so that a resumed run goes on behind them.
+// A record is a TFRecord: length (8 bytes), its checksum (4), data, its checksum (4). What comes
+// after the first damaged one, as a killed process leaves it, is dropped.
 std::string records_up_to(std::string_view content, int64_t step) {
   std::string kept;
   while (content.size() >= 16) {

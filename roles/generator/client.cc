@@ -213,6 +213,8 @@ void GeneratorClient::wait_pushed(PendingPush pending) {
 std::vector<SentWeights> gather_sent(parallel::Group& group, const SentWeights& mine) {
   if (group.size() == 1) return {mine};
   const auto receivers = static_cast<int64_t>(mine.receipts.size());
+
+  // A row for each receiver, in order: buckets, checksum. The last row: bytes, nanoseconds.
   at::Tensor numbers = at::empty({receivers + 1, 2}, at::kLong);
   auto* number = numbers.mutable_data_ptr<int64_t>();
   for (const WeightReceipt& receipt : mine.receipts) {

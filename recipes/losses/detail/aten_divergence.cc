@@ -61,17 +61,21 @@ DivergenceSums divergence_sums(const RowLoss& loss, const Side& s, const Side& t
 
 RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, const Side& s,
                               const Side& t) {
-  const auto& [a, b] = sums;
-  const double beta = loss.mix;
-  // log q - log p = (xt - xs) - constant
+  const auto& [first, second] = sums;
+  const double mix = loss.mix;
+  // log q - log p = (x(q) - x(p)) - constant
   const at::Tensor constant = t.sum.log() - s.sum.log();
+
+  // What `mean` is the mean of is what divergence_gradient subtracts it from.
   switch (loss.type) {
-    case DivergenceType::kForwardKl: return {a / t.sum - constant, {}};
-    case DivergenceType::kReverseKl: return {a / s.sum + constant, a / s.sum + constant};
-    case DivergenceType::kJsd: return {beta * a + (1 - beta) * b, (1 - beta) * b};
-    case DivergenceType::kSkewedKl: return {a, b};  // of q / M, which enters with -(1 - lambda)
-    case DivergenceType::kSkewedReverseKl: return {a, b};  // of log(p / M) - lambda p / M
-    case DivergenceType::kTvd: return {0.5 * a, b};        // of sign(p - q), which enters with 1/2
+    case DivergenceType::kForwardKl: return {.value = first / t.sum - constant, .mean = {}};
+    case DivergenceType::kReverseKl:
+      return {.value = first / s.sum + constant, .mean = first / s.sum + constant};
+    case DivergenceType::kJsd:
+      return {.value = mix * first + (1 - mix) * second, .mean = (1 - mix) * second};
+    case DivergenceType::kSkewedKl:
+    case DivergenceType::kSkewedReverseKl: return {.value = first, .mean = second};
+    case DivergenceType::kTvd: return {.value = 0.5 * first, .mean = second};
   }
   __builtin_unreachable();
 }

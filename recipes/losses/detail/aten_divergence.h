@@ -1,6 +1,18 @@
 // The divergences between a teacher's and a student's softmax on the ATen path (aten_losses.h), for
 // the columns that this rank holds. Formulas: docs/losses.md; the same arithmetic as the row
 // kernels' (divergence_passes.h).
+//
+// Here p is the student's softmax and q the teacher's, x the logits over T, M the mixture that a
+// skewed or Jensen-Shannon divergence compares with, and mix the recipe's beta or lambda:
+//
+//   divergence         mixture M            what DivergenceSums::first and second add up
+//   -----------------  -------------------  ------------------------------------------------
+//   forward KL                              e(q) (x(q) - x(p))
+//   reverse KL                              e(p) (x(p) - x(q))
+//   JSD                mix q + (1 - mix) p  q log(q / M)        p log(p / M)
+//   skewed KL          mix q + (1 - mix) p  q log(q / M)        p q / M
+//   skewed reverse KL  mix p + (1 - mix) q  p log(p / M)        p (log(p / M) - mix p / M)
+//   total variation                         |p - q|             p sign(p - q)
 #pragma once
 
 #include <ATen/core/Tensor.h>
