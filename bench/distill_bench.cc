@@ -87,7 +87,8 @@ int run_teacher(const fs::path& folder, int64_t layers) {
   teacher.serve(agent, queue);
   std::printf("%s\n", agent.address().c_str());
   std::fflush(stdout);
-  roles::run_serving_loop(*queue, [] { return false; });
+  roles::run_serving_loop(
+      *queue, [] { return false; }, {}, [&] { return teacher.work(); });
   return 0;
 }
 

@@ -107,13 +107,16 @@ class Program {
     c->add_option("--output", generate_.output, "JSONL file to write")->required();
     c->add_option("--columns", columns_, "canonical=column pairs, e.g. prompt=question");
     c->add_option("--dtype", generate_.dtype, "float32 | bfloat16 (default: as the file)");
+
+    // How tokens are drawn, and where a completion ends.
+    models::SamplingOptions& sampling = generate_.sampling;
     c->add_option("--max-new-tokens", generate_.max_new_tokens)->capture_default_str();
-    c->add_option("--temperature", generate_.temperature, "0: greedy")->capture_default_str();
-    c->add_option("--top-p", generate_.top_p)->capture_default_str();
-    c->add_option("--top-k", generate_.top_k, "0: off")->capture_default_str();
-    c->add_option("--min-p", generate_.min_p, "least share of the largest probability; 0: off")
+    c->add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
+    c->add_option("--top-p", sampling.top_p)->capture_default_str();
+    c->add_option("--top-k", sampling.top_k, "0: off")->capture_default_str();
+    c->add_option("--min-p", sampling.min_p, "least share of the largest probability; 0: off")
         ->capture_default_str();
-    c->add_option("--repetition-penalty", generate_.repetition_penalty, "1: off")
+    c->add_option("--repetition-penalty", sampling.repetition_penalty, "1: off")
         ->capture_default_str();
     c->add_option("--stop", generate_.stop,
                   "text that ends a completion; may be given several times")
@@ -121,11 +124,13 @@ class Program {
     c->add_flag("--ignore-eos", generate_.ignore_eos, "end tokens do not end a completion");
     c->add_option("--max-new-tokens-column", generate_.max_new_tokens_column,
                   "column with each prompt's own --max-new-tokens");
+
+    // How many are drawn, and from which noise.
     c->add_option("--num-generations", generate_.num_generations, "completions of each prompt")
         ->capture_default_str();
     c->add_option("--batch-size", generate_.batch_size, "sequences computed together")
         ->capture_default_str();
-    c->add_option("--seed", generate_.seed)->capture_default_str();
+    c->add_option("--seed", sampling.seed)->capture_default_str();
     on(c, [this] {
       generate_.columns = parse_columns(columns_);
       return run_generate(generate_);
@@ -137,9 +142,9 @@ class Program {
     c->add_option("--model", chat_.model, "Hugging Face folder")->required();
     c->add_option("--dtype", chat_.dtype, "float32 | bfloat16 (default: as the file)");
     c->add_option("--max-new-tokens", chat_.max_new_tokens)->capture_default_str();
-    c->add_option("--temperature", chat_.temperature, "0: greedy")->capture_default_str();
-    c->add_option("--top-p", chat_.top_p)->capture_default_str();
-    c->add_option("--seed", chat_.seed)->capture_default_str();
+    c->add_option("--temperature", chat_.sampling.temperature, "0: greedy")->capture_default_str();
+    c->add_option("--top-p", chat_.sampling.top_p)->capture_default_str();
+    c->add_option("--seed", chat_.sampling.seed)->capture_default_str();
     on(c, [this] { return run_chat(chat_); });
   }
 

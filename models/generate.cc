@@ -22,7 +22,7 @@ std::vector<Completion> generate(const Decoder& decoder,
       std::max<int64_t>(engine_options.max_tokens_per_step, options.max_batch);
   engine_options.validate();
   const int64_t block = engine_options.block_tokens;
-  const int64_t tokens = longest + std::max<int64_t>(0, options.max_new_tokens);
+  const int64_t tokens = longest + std::max<int64_t>(0, options.draw.max_new_tokens);
   const int64_t sequences = std::min(options.max_batch, static_cast<int64_t>(prompts.size()));
   engine_options.num_blocks = sequences * ((tokens + block - 1) / block);
 
@@ -31,14 +31,7 @@ std::vector<Completion> generate(const Decoder& decoder,
   if (on_token)
     callbacks.on_token = [&](size_t sample, int32_t token, float) { on_token(sample, token); };
   return Engine(decoder, engine_options)
-      .run({.prompts = prompts,
-            .sampling = {.temperature = options.temperature,
-                         .top_p = options.top_p,
-                         .top_k = options.top_k,
-                         .seed = options.seed},
-            .max_new_tokens = options.max_new_tokens,
-            .eos_token_ids = options.eos_token_ids},
-           std::move(callbacks));
+      .run({.prompts = prompts, .draw = options.draw}, std::move(callbacks));
 }
 
 }  // namespace retort::models

@@ -12,12 +12,7 @@
 namespace retort::models {
 
 struct GenerateOptions {
-  int64_t max_new_tokens = 256;
-  double temperature = 0.0;  // 0: greedy
-  double top_p = 1.0;
-  int64_t top_k = 0;  // 0: off
-  uint64_t seed = 0;
-  std::vector<int64_t> eos_token_ids;
+  DrawOptions draw;
   int64_t max_batch = 32;  // prompts computed together
 };
 

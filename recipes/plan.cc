@@ -1,5 +1,7 @@
 #include "recipes/plan.h"
 
+#include "roles/payload/payload.h"
+
 namespace retort::recipes {
 
 int64_t micro_batch_tokens(const Recipe& recipe, int64_t sequences_per_row) {
@@ -11,6 +13,24 @@ int64_t micro_batch_tokens(const Recipe& recipe, int64_t sequences_per_row) {
 double tokens_per_step(const Recipe& recipe, int64_t sequences_per_row) {
   return static_cast<double>(micro_batch_tokens(recipe, sequences_per_row) *
                              recipe.train.gradient_accumulation_steps * recipe.student().world.dp);
+}
+
+LinkPlan plan_link(const Recipe& recipe, const std::string& role, double bytes_per_token,
+                   double tokens, int64_t prefetch) {
+  const double bytes_per_step = bytes_per_token * tokens;
+  return {.role = role,
+          .bytes_per_token = bytes_per_token,
+          .bytes_per_step = bytes_per_step,
+          .prefetch = prefetch,
+          .prefetch_bytes = bytes_per_step * static_cast<double>(prefetch + 1) /
+                            static_cast<double>(recipe.student().world.dp)};
+}
+
+LinkPlan plan_reference_link(const Recipe& recipe, const std::string& role, double tokens,
+                             int64_t prefetch) {
+  const roles::PayloadSpec spec{.kind = roles::PayloadKind::kTargetLogProbs};
+  const auto bytes_per_token = static_cast<double>(roles::payload_bytes_per_row(spec, 0, 0, 0));
+  return plan_link(recipe, role, bytes_per_token, tokens, prefetch);
 }
 
 }  // namespace retort::recipes

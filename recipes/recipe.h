@@ -71,7 +71,7 @@ struct LaunchOptions {
     visit("backend", backend, "where processes are started");
     visit("collective_timeout", collective_timeout,
           "a collective that takes longer fails; the student's have at least as long as a rank may "
-          "wait for another role");
+          "wait for other roles and for rewards");
     visit("stop_timeout", stop_timeout,
           "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
   }

@@ -9,7 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 23> kLater{{
+constexpr std::array<Entry, 21> kLater{{
     {"reward_model", "recipe: reward_model is"},
     {"lora", "LoRA is"},
     {"recipe=reward_model", "recipe: reward_model is"},
@@ -29,8 +29,6 @@ constexpr std::array<Entry, 23> kLater{{
     {"launch.backend=slurm", "backend: slurm is"},
     {"launch.backend=kubernetes", "backend: kubernetes is"},
     {"launch.hosts", "starting processes on other hosts is"},
-    {"data.train.format=kto", "format: kto is"},
-    {"data.eval.format=kto", "format: kto is"},
     {"train.fp16", "fp16 training is"},
     {"train.optim", "another optimizer than AdamW is"},
 }};

@@ -30,9 +30,9 @@ void check_declared(const Recipe& recipe, const RecipePlaces& places, const KeyP
 
 void check_reference(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
                      const std::string& role, bool needed, const std::string& why_not) {
+  // The default may be written out, as in every saved recipe, even where a role of another use has
+  // that name. A role that nothing uses is refused as such.
   if (!needed) {
-    if (places.written(path) && recipe.roles.contains(role))
-      places.refuse(path, "has no effect: " + why_not + "; remove the key and the role");
     if (role != kUsualReference)
       places.refuse(path, "has no effect: " + why_not + "; remove the key");
     return;
@@ -94,7 +94,7 @@ void check_draws_with_student_of_now(const Recipe& recipe, const RecipePlaces& p
 }
 
 void check_samples_differ(const Recipe& recipe, const RecipePlaces& places) {
-  if (recipe.generation->temperature == 0)
+  if (recipe.generation->sampling.temperature == 0)
     places.refuse({"generation", "temperature"}, "must be above 0: greedy samples are all equal");
 }
 

@@ -78,13 +78,14 @@ int run_chat(const ChatCommand& command) {
       continue;
     }
 
+    // Every turn has noise of its own.
+    models::SamplingOptions sampling = command.sampling;
+    sampling.seed += turn++;
     StreamPrinter printer(model.tokenizer);
     engine.run({.prompts = {prompt},
-                .sampling = {.temperature = command.temperature,
-                             .top_p = command.top_p,
-                             .seed = command.seed + turn++},
-                .max_new_tokens = std::min(command.max_new_tokens, room),
-                .eos_token_ids = model.eos_token_ids},
+                .draw = {.sampling = sampling,
+                         .max_new_tokens = std::min(command.max_new_tokens, room),
+                         .eos_token_ids = model.eos_token_ids}},
                {.on_token = [&](size_t, int32_t id, float) { printer.add(id); }});
     std::printf("\n");
     if (model.chat.exists()) conversation += ", " + message("assistant", printer.text());

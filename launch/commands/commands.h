@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "models/generation/request.h"
+
 namespace retort::recipes {
 struct Recipe;
 }
@@ -29,20 +31,18 @@ struct GenerateCommand {
   std::string model, prompts, output;
   std::map<std::string, std::string> columns;
   std::string dtype;
-  int64_t max_new_tokens = 256, num_generations = 1, batch_size = 32, top_k = 0;
-  double temperature = 1.0, top_p = 1.0, min_p = 0.0, repetition_penalty = 1.0;
+  int64_t max_new_tokens = 256, num_generations = 1, batch_size = 32;
+  models::SamplingOptions sampling;
   std::vector<std::string> stop;
   std::string max_new_tokens_column;  // an integer of each row instead of max_new_tokens
   bool ignore_eos = false;
-  uint64_t seed = 0;
 };
 int run_generate(const GenerateCommand& command);
 
 struct ChatCommand {
   std::string model, dtype;
   int64_t max_new_tokens = 256;
-  double temperature = 0.7, top_p = 1.0;
-  uint64_t seed = 0;
+  models::SamplingOptions sampling{.temperature = 0.7};
 };
 int run_chat(const ChatCommand& command);
 

@@ -100,8 +100,9 @@ double exact_match(const EvalCommand& command, const models::LoadedModel& model,
     references.push_back(std::move(prompt.reference));
   }
   const auto completions = models::generate(model.decoder, prompts,
-                                            {.max_new_tokens = command.max_new_tokens,
-                                             .eos_token_ids = model.eos_token_ids,
+                                            {.draw = {.sampling = {.temperature = 0},
+                                                      .max_new_tokens = command.max_new_tokens,
+                                                      .eos_token_ids = model.eos_token_ids},
                                              .max_batch = command.batch_size});
   int64_t correct = 0;
   for (size_t i = 0; i < completions.size(); ++i)

@@ -37,14 +37,15 @@ void validate(const GenerateCommand& command) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, what);
   };
+  const models::SamplingOptions& sampling = command.sampling;
   if (command.max_new_tokens <= 0) refuse("--max-new-tokens must be > 0");
   if (command.num_generations <= 0) refuse("--num-generations must be > 0");
   if (command.batch_size <= 0) refuse("--batch-size must be > 0");
-  if (command.temperature < 0) refuse("--temperature must be >= 0 (0: greedy)");
-  if (command.top_p <= 0 || command.top_p > 1) refuse("--top-p must be in (0, 1]");
-  if (command.min_p < 0 || command.min_p > 1) refuse("--min-p must be in [0, 1]");
-  if (command.repetition_penalty <= 0) refuse("--repetition-penalty must be > 0 (1: off)");
-  if (command.temperature == 0 && command.num_generations > 1)
+  if (sampling.temperature < 0) refuse("--temperature must be >= 0 (0: greedy)");
+  if (sampling.top_p <= 0 || sampling.top_p > 1) refuse("--top-p must be in (0, 1]");
+  if (sampling.min_p < 0 || sampling.min_p > 1) refuse("--min-p must be in [0, 1]");
+  if (sampling.repetition_penalty <= 0) refuse("--repetition-penalty must be > 0 (1: off)");
+  if (sampling.temperature == 0 && command.num_generations > 1)
     refuse(
         "--num-generations > 1 with --temperature 0 would repeat one greedy completion; set a "
         "temperature");
@@ -85,15 +86,10 @@ Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& 
 
   // How each is continued.
   request.num_generations = command.num_generations;
-  request.sampling = {.temperature = command.temperature,
-                      .top_p = command.top_p,
-                      .top_k = command.top_k,
-                      .min_p = command.min_p,
-                      .repetition_penalty = command.repetition_penalty,
-                      .seed = command.seed};
-  request.max_new_tokens = command.max_new_tokens;
-  if (!command.ignore_eos) request.eos_token_ids = model.eos_token_ids;
-  request.stop = command.stop;
+  request.draw.sampling = command.sampling;
+  request.draw.max_new_tokens = command.max_new_tokens;
+  if (!command.ignore_eos) request.draw.eos_token_ids = model.eos_token_ids;
+  request.draw.stop = command.stop;
   return prompts;
 }
 
@@ -104,7 +100,7 @@ models::EngineOptions engine_options(const GenerateCommand& command,
   int64_t longest = 0;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     const int64_t limit = request.max_new_tokens_of_prompt.empty()
-                              ? request.max_new_tokens
+                              ? request.draw.max_new_tokens
                               : request.max_new_tokens_of_prompt[i];
     longest = std::max(longest, static_cast<int64_t>(request.prompts[i].size()) + limit);
   }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,6 +21,7 @@
 #include "parallel/device_module.h"
 #include "parallel/world.h"
 #include "recipes/registry.h"
+#include "recipes/run/checkpoint_folder.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -101,7 +103,7 @@ RunFolderMode mode_of(const LaunchCommand& command) {
 
 // --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
 // there.
-void keep_inputs(const recipes::Recipe& recipe) {
+void refuse_to_overwrite_inputs(const recipes::Recipe& recipe) {
   const fs::path folder = fs::weakly_canonical(fs::absolute(recipe.output_dir));
   const auto check = [&](const std::string& what, const std::string& path) {
     if (path.empty()) return;
@@ -122,18 +124,29 @@ void keep_inputs(const recipes::Recipe& recipe) {
     check(input.key, input.path);
 }
 
+// As one word of a shell's command line: in quotes if it holds anything that a shell may read.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+
+  // Nothing ends single quotes but a single quote, which therefore stands outside of them.
+  std::string quoted = "'";
+  for (const char c : text)
+    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 // What went wrong goes to stderr; how a run that did not fail goes on, or where its result is, to
 // stdout.
-void print_end(const SupervisorResult& result, const RunFolder& folder, const std::string& recipe) {
+void print_end(const LaunchCommand& command, const SupervisorResult& result,
+               const RunFolder& folder) {
   for (const std::string& remark : result.remarks)
     std::cerr << "note: " << remark << "\n";
   if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
 
-  if (result.cause || result.killed) return;
-  if (result.stopped_early)
-    std::printf("stopped; continue with: retort launch %s --resume\n", recipe.c_str());
-  else if (result.exit_code == 0 || result.exit_code == kExitInterrupted)
-    std::printf("done: %s\n", (folder.path() / "final").c_str());
+  if (const std::string line = last_line(command, result, folder.path()); !line.empty())
+    std::printf("%s\n", line.c_str());
 }
 
 }  // namespace
@@ -144,11 +157,11 @@ int run_launch(const LaunchCommand& command) {
       command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
-  if (command.overwrite) keep_inputs(recipe);
+  if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   check_tokenizers(recipe);
 
-  // From here a signal means: stop cleanly. Never destroyed: one that comes after the work is done
-  // must not turn a good exit into a death by signal.
+  // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
+  // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
   const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode_of(command));
   folder.write_resolved_recipe(resolved_yaml(recipe));
@@ -161,9 +174,9 @@ int run_launch(const LaunchCommand& command) {
   if (command.resume)
     std::printf("resuming %s at step %lld\n", folder.path().c_str(),
                 static_cast<long long>(start_step));
-  std::fflush(stdout);
 
-  // Progress writes to the descriptor past stdout's buffer, hence the flush.
+  // Progress writes to the descriptor, past stdout's buffer.
+  std::fflush(stdout);
   Progress progress({.fd = STDOUT_FILENO,
                      .live = ::isatty(STDOUT_FILENO) != 0,
                      .title = recipe.recipe.text + " -> " + recipe.output_dir,
@@ -182,8 +195,27 @@ int run_launch(const LaunchCommand& command) {
 
   const SupervisorResult result = supervisor.run(signals);
   progress.finish();
-  print_end(result, folder, command.recipe);
+  print_end(command, result, folder);
   return result.exit_code;
+}
+
+std::string last_line(const LaunchCommand& command, const SupervisorResult& result,
+                      const fs::path& run_folder) {
+  if (result.cause || result.killed) return "";
+  if (!result.stopped_early) {
+    const bool done = result.exit_code == 0 || result.exit_code == kExitInterrupted;
+    return done ? "done: " + (run_folder / "final").string() : "";
+  }
+
+  // Without a checkpoint --resume begins at the first step, in the folder that is there.
+  std::string line = recipes::latest_checkpoint(run_folder)
+                         ? "stopped; continue with: "
+                         : "stopped before a checkpoint was complete; begin again with: ";
+  line += "retort launch " + shell_word(command.recipe);
+  line += " --resume";
+  for (const std::string& one : command.overrides)
+    line += " " + shell_word(one);
+  return line;
 }
 
 }  // namespace retort::launch

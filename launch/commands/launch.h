@@ -1,10 +1,13 @@
 // retort launch: from a recipe file to the exit code of its run.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 namespace retort::launch {
+
+struct SupervisorResult;
 
 struct LaunchCommand {
   std::string recipe;
@@ -15,5 +18,11 @@ struct LaunchCommand {
 // Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
 // every role's processes, shows progress, and supervises until all are gone.
 int run_launch(const LaunchCommand& command);
+
+// The last line of a run that did not fail: the command that goes on from its newest checkpoint,
+// with recipe and overrides as they were typed; that there is no checkpoint; or where the result
+// is. "" after a failure.
+std::string last_line(const LaunchCommand& command, const SupervisorResult& result,
+                      const std::filesystem::path& run_folder);
 
 }  // namespace retort::launch

@@ -29,14 +29,16 @@ struct RolePlan {
 };
 
 RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
-                   int64_t micro_batch_tokens) {
+                   int64_t micro_batch_tokens, int64_t extra_forwards) {
   const models::ModelConfig config = models::read_model_config(role.model);
   RolePlan plan{.name = name,
                 .model = role.model,
                 .ranks = role.world.world_size(),
                 .parameters = config.num_parameters()};
   plan.trains = name == Recipe::kDrivingRole;
-  plan.flops_per_token = (plan.trains ? 6 : 2) * static_cast<double>(plan.parameters);
+  // A forward pass is 2 FLOP per parameter and token, a backward pass 4.
+  const int64_t passes = 2 * (1 + extra_forwards) + (plan.trains ? 4 : 0);
+  plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);
 
   // The memory of the stage that needs most.
   for (int64_t stage = 0; stage < role.world.pp; ++stage) {
@@ -82,7 +84,7 @@ Plan make_plan(const Recipe& recipe) {
             .links = own.links,
             .tokens_per_step = recipes::tokens_per_step(recipe, own.sequences_per_row)};
   for (const auto& [name, role] : recipe.roles)
-    plan.roles.push_back(plan_role(recipe, name, role, tokens));
+    plan.roles.push_back(plan_role(recipe, name, role, tokens, own.extra_forwards));
   return plan;
 }
 

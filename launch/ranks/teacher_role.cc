@@ -24,7 +24,7 @@ roles::Teacher make_teacher(const RankContext& context, parallel::World* replica
           models::Tokenizer::load(role.model),
           {.world = replica,
            .folder = role.model,
-           .held = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}}};
+           .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}}};
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ void run_teacher_role(const RankContext& context) {
         *queue, context.stop_requested, [&](int64_t) { report(); }, [&] { return teacher.work(); });
     teacher.stop();
   } else {
-    teacher.follow(report);
+    teacher.run_replica_rank(report);
   }
 
   RETORT_LOG(kInfo) << teacher.requests_served() << " requests answered by " << teacher.forwards()

@@ -1,5 +1,7 @@
 #include "launch/yaml/places.h"
 
+#include <charconv>
+
 namespace retort::launch {
 namespace {
 
@@ -10,6 +12,22 @@ std::string dotted(const recipes::KeyPath& path) {
   return name;
 }
 
+// The item of a list whose number is `key`; null if there is none.
+const YamlNode* item_of(const YamlNode& list, const std::string& key) {
+  const char* end = key.data() + key.size();
+  size_t index = 0;
+  const auto [rest, error] = std::from_chars(key.data(), end, index);
+  if (error != std::errc() || rest != end || index >= list.items.size()) return nullptr;
+  return &list.items[index];
+}
+
+// What stands under `key` in a list or a block; null: nothing.
+const YamlNode* value_under(const YamlNode& node, const std::string& key) {
+  if (node.kind == YamlNode::Kind::kList) return item_of(node, key);
+  const auto* entry = node.find(key);
+  return entry ? &entry->value : nullptr;
+}
+
 }  // namespace
 
 YamlPlace YamlPlaces::place_of(const recipes::KeyPath& path) const {
@@ -17,9 +35,9 @@ YamlPlace YamlPlaces::place_of(const recipes::KeyPath& path) const {
   YamlPlace place = root_.place;
   for (const auto& key : path) {
     if (node->kind == YamlNode::Kind::kList) {
-      const size_t index = std::stoul(key);
-      if (index >= node->items.size()) break;
-      node = &node->items[index];
+      const YamlNode* item = item_of(*node, key);
+      if (!item) break;
+      node = item;
       place = node->place;
       continue;
     }
@@ -35,9 +53,8 @@ YamlPlace YamlPlaces::place_of(const recipes::KeyPath& path) const {
 bool YamlPlaces::written(const recipes::KeyPath& path) const {
   const YamlNode* node = &root_;
   for (const auto& key : path) {
-    const auto* entry = node->find(key);
-    if (!entry || entry->value.kind == YamlNode::Kind::kNull) return false;
-    node = &entry->value;
+    node = value_under(*node, key);
+    if (!node || node->kind == YamlNode::Kind::kNull) return false;
   }
   return true;
 }

@@ -146,7 +146,7 @@ void Engine::Impl::choose(Draw& draw, int64_t first, SamplerScratch& mine) const
   const int64_t vocab_size = model.config().vocab_size;
   const Sequence& sequence = *draw.sequence;
   draw.choice = choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size,
-                             sequence.group->request->request.sampling, sequence.seen,
+                             sequence.group->request->request.draw.sampling, sequence.seen,
                              sequence.sample_id, sequence.tokens.size(), mine);
 }
 
@@ -160,7 +160,7 @@ void Engine::Impl::accept(const Draw& draw) {
   sequence.result.token_ids.push_back(token);
   sequence.result.logps.push_back(draw.choice.logp);
   sequence.result.sampling_logps.push_back(draw.choice.sampling_logp);
-  if (request.request.sampling.repetition_penalty != 1.0) {
+  if (request.request.draw.sampling.repetition_penalty != 1.0) {
     const auto place = std::lower_bound(sequence.seen.begin(), sequence.seen.end(), token);
     if (place == sequence.seen.end() || *place != token) sequence.seen.insert(place, token);
   }
@@ -202,7 +202,8 @@ void Engine::Impl::cancel(RequestState& request) {
 }
 
 void Engine::Impl::step() {
-  // Keys, values and states of what is due.
+  // Keys, values and states of what is due: `ids` and `spans`. Both are empty in a step that only
+  // starts samples of prompts computed before, for which no place was free until now.
   scheduler.plan(ids, spans);
   stats.peak_used_blocks = std::max(stats.peak_used_blocks, pool.used());
   if (!ids.empty()) {
@@ -210,7 +211,7 @@ void Engine::Impl::step() {
     ++stats.steps;
     stats.rows += static_cast<int64_t>(ids.size());
   }
-  scheduler.computed();
+  scheduler.mark_computed();
 
   // A token for each sequence that is complete up to its last token.
   collect_draws();

@@ -10,7 +10,7 @@ namespace {
 // Whether a stop string ends in the newest token. A token may be one byte of a character, or
 // nothing at the beginning, so some tokens more than the string has characters are looked at.
 bool contains_stop(const Sequence& sequence, const Detokenizer& detokenizer) {
-  const std::vector<std::string>& stops = sequence.group->request->request.stop;
+  const std::vector<std::string>& stops = sequence.group->request->request.draw.stop;
   if (stops.empty()) return false;
   size_t longest = 0;
   for (const std::string& stop : stops)
@@ -26,7 +26,7 @@ bool contains_stop(const Sequence& sequence, const Detokenizer& detokenizer) {
 
 std::optional<FinishReason> finish_reason_of(const Sequence& sequence,
                                              const Detokenizer& detokenizer) {
-  const std::vector<int64_t>& eos = sequence.group->request->request.eos_token_ids;
+  const std::vector<int64_t>& eos = sequence.group->request->request.draw.eos_token_ids;
   const Completion& result = sequence.result;
   if (std::find(eos.begin(), eos.end(), result.token_ids.back()) != eos.end())
     return FinishReason::kEos;

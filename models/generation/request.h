@@ -13,33 +13,50 @@
 namespace retort::models {
 
 // From logits to a token, in this order: repetition penalty, temperature, top_k, top_p, min_p,
-// draw.
+// draw. The texts of fields() say what each does. num_ids and seed are no fields of a recipe: its
+// run sets them.
 struct SamplingOptions {
   double temperature = 1.0;  // 0: the first most probable token, no draw
-  // the smallest set of most probable tokens that reaches this mass; 1: off
   double top_p = 1.0;
-  int64_t top_k = 0;  // the most probable tokens; 0: off
-  // tokens of at least this share of the largest probability; 0: off
+  int64_t top_k = 0;
   double min_p = 0.0;
-  // logits of tokens in prompt or completion: divided by it if positive, else multiplied
   double repetition_penalty = 1.0;
-  // only ids below are drawn (padding rows of a head are not); 0: every row. Not a field
-  int64_t num_ids = 0;
-  uint64_t seed = 0;  // not a field of a recipe: the run's seed and step make it
+  int64_t num_ids = 0;  // only ids below are drawn (padding rows of a head are not); 0: every row
+  uint64_t seed = 0;
 
   template <class V>
   void fields(V& visit) {
-    visit("temperature", temperature, "0: greedy");
+    visit("temperature", temperature, "divides the logits before a token is drawn");
     visit("top_p", top_p,
-          "sample from the smallest set of most probable tokens that reaches this mass");
-    visit("top_k", top_k, "sample from this many most probable tokens; 0: off");
-    visit("min_p", min_p,
-          "sample from tokens of at least this share of the largest probability; 0: off");
+          "draw from the smallest set of most probable tokens with this mass; 1: all");
+    visit("top_k", top_k, "draw from this many most probable tokens; 0: all");
+    visit(
+        "min_p", min_p,
+        "draw from tokens with at least this share of the most probable one's probability; 0: all");
     visit("repetition_penalty", repetition_penalty,
-          "of tokens that stand in prompt or completion; 1: off");
+          "divides positive and multiplies negative logits of tokens in prompt or completion; "
+          "1: off");
+  }
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(temperature, top_p, min_p, repetition_penalty, top_k, num_ids, seed);
   }
   // kInvalidArgument naming the field; also for a field that has no effect at temperature 0.
   void validate() const;
+};
+
+// How completions are drawn and where they end.
+struct DrawOptions {
+  SamplingOptions sampling;
+  int64_t max_new_tokens = 256;
+  std::vector<int64_t> eos_token_ids;
+  // ends a completion whose text contains one; needs an engine with a detokenizer
+  std::vector<std::string> stop;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(max_new_tokens, sampling, eos_token_ids, stop);
+  }
 };
 
 // The draw is the Gumbel maximum: argmax of log-probability + noise, the noise of a token being a
@@ -49,13 +66,9 @@ struct GenerationRequest {
   std::vector<std::vector<int32_t>> prompts;
   int64_t num_generations = 1;       // completions of each prompt
   std::vector<uint64_t> sample_ids;  // of each completion, for the noise; empty: 0, 1, ...
-  SamplingOptions sampling;
-  int64_t max_new_tokens = 256;
-  // empty, or one for each prompt instead of max_new_tokens
+  DrawOptions draw;
+  // empty, or one for each prompt instead of draw.max_new_tokens
   std::vector<int64_t> max_new_tokens_of_prompt;
-  std::vector<int64_t> eos_token_ids;
-  // ends a completion whose text contains one; needs an engine with a detokenizer
-  std::vector<std::string> stop;
 };
 
 enum class FinishReason {

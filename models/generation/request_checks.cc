@@ -37,7 +37,7 @@ void check_prompt(const GenerationRequest& request, size_t index, const ModelCon
   expect(!prompt.empty(), "prompt", index, "at least one token long");
   check_ids(prompt, index, config.vocab_size);
   const int64_t new_tokens = request.max_new_tokens_of_prompt.empty()
-                                 ? request.max_new_tokens
+                                 ? request.draw.max_new_tokens
                                  : request.max_new_tokens_of_prompt[index];
   expect(new_tokens >= 1, "max_new_tokens", new_tokens, "at least 1");
 
@@ -90,7 +90,7 @@ void EngineOptions::validate() const {
 
 void check_request(const GenerationRequest& request, const ModelConfig& config,
                    const EngineOptions& options, int64_t num_blocks, bool has_detokenizer) {
-  request.sampling.validate();
+  request.draw.sampling.validate();
   expect(!request.prompts.empty(), "prompts", 0, "at least one");
   expect(request.num_generations >= 1, "num_generations", request.num_generations, "at least 1");
   const size_t completions = request.prompts.size() * static_cast<size_t>(request.num_generations);
@@ -101,9 +101,9 @@ void check_request(const GenerationRequest& request, const ModelConfig& config,
              request.max_new_tokens_of_prompt.size() == request.prompts.size(),
          "max_new_tokens_of_prompt", request.max_new_tokens_of_prompt.size(),
          "empty, or one for each prompt");
-  for (const std::string& stop : request.stop)
+  for (const std::string& stop : request.draw.stop)
     expect(!stop.empty(), "stop", stop, "strings of at least one character");
-  expect(request.stop.empty() || has_detokenizer, "stop", request.stop.size(),
+  expect(request.draw.stop.empty() || has_detokenizer, "stop", request.draw.stop.size(),
          "empty for an engine without a detokenizer");
   for (size_t i = 0; i < request.prompts.size(); ++i)
     check_prompt(request, i, config, options, num_blocks);

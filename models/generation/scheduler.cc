@@ -145,7 +145,7 @@ void Scheduler::plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans) {
   }
 }
 
-void Scheduler::computed() {
+void Scheduler::mark_computed() {
   for (const Piece& piece : pieces_) {
     CachedTokens& cached = piece.sequence ? piece.sequence->cached : piece.group->cached;
     cached.computed += piece.count;
@@ -166,10 +166,10 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(SampleGroup& group) const {
   sequence->sample_id =
       request.sample_ids.empty() ? sequence->completion : request.sample_ids[sequence->completion];
   sequence->max_new_tokens = request.max_new_tokens_of_prompt.empty()
-                                 ? request.max_new_tokens
+                                 ? request.draw.max_new_tokens
                                  : request.max_new_tokens_of_prompt[group.prompt];
   sequence->tokens = group.tokens();
-  if (request.sampling.repetition_penalty != 1.0) {
+  if (request.draw.sampling.repetition_penalty != 1.0) {
     sequence->seen = sequence->tokens;
     std::sort(sequence->seen.begin(), sequence->seen.end());
     sequence->seen.erase(std::unique(sequence->seen.begin(), sequence->seen.end()),

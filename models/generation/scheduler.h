@@ -63,8 +63,8 @@ struct Piece {
   bool last = false;  // its last row is the last token known
 };
 
-// Use, for each step: plan(), the forward over the plan, computed(), start_samples(), and finish()
-// for each sequence that ended.
+// Use, for each step: plan(), the forward over the plan, mark_computed(), start_samples(), and
+// finish() for each sequence that ended.
 class Scheduler {
  public:
   Scheduler(const EngineOptions& options, BlockPool& pool) : options_(options), pool_(pool) {}
@@ -77,7 +77,7 @@ class Scheduler {
   void plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans);
   const std::vector<Piece>& pieces() const { return pieces_; }  // of the last plan
   // After the forward over the plan.
-  void computed();
+  void mark_computed();
   // Starts samples of computed prompts as places and blocks allow, and returns them in order.
   std::vector<Sequence*> start_samples(
       const std::function<void(int32_t from, int32_t to)>& copy_block);

@@ -1,11 +1,19 @@
 #include "recipes/data/options.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "recipes/data/detail/keys.h"
 
 namespace retort::data {
 namespace {
+
+std::vector<std::string_view> mappable_keys() {
+  std::vector<std::string_view> keys(detail::kKeys.begin(), detail::kKeys.end());
+  keys.push_back(detail::kLabelKey);
+  return keys;
+}
 
 void validate_source(const Source& source, const std::string& field) {
   const auto fail = [&](const std::string& what) -> void {
@@ -14,13 +22,15 @@ void validate_source(const Source& source, const std::string& field) {
   if (source.path.empty()) fail(".path is empty; expected a JSONL file");
   if (!std::isfinite(source.weight) || source.weight <= 0)
     fail(".weight is " + std::to_string(source.weight) + "; expected a finite number above 0");
+
+  const std::vector<std::string_view> keys = mappable_keys();
   for (const auto& [key, column] : source.columns) {
     if (column.empty())
       fail(".columns." + key + " is empty; expected the name of a column of the file");
-    if (std::find(detail::kKeys.begin(), detail::kKeys.end(), key) != detail::kKeys.end()) continue;
-    const std::string nearest = nearest_name(key, detail::kKeys);
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    const std::string nearest = nearest_name(key, keys);
     std::string known;
-    for (const std::string_view name : detail::kKeys)
+    for (const std::string_view name : keys)
       known += (known.empty() ? "" : ", ") + std::string(name);
     fail(".columns." + key +
          " is not a key of any format (left: canonical key, right: column of the file); known: " +

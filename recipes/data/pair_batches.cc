@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "recipes/data/completion_batch.h"
 #include "recipes/data/detail/step_rows.h"
 #include "recipes/data/detail/tensors.h"
 
@@ -35,29 +36,8 @@ BatchOptions row_options(const BatchOptions& options, int64_t max_length) {
   return rows;
 }
 
-// The flat arrays of a micro-batch while it is laid out, a sequence for each completion.
-struct Arrays {
-  std::vector<int64_t> ids, positions, predict, targets, sequence, cu_seqlens{0};
-
-  void add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion) {
-    const auto number = static_cast<int64_t>(cu_seqlens.size()) - 1;
-    int64_t position = 0;
-    for (const int32_t id : prompt) {
-      ids.push_back(id);
-      positions.push_back(position++);
-    }
-    for (const int32_t id : completion) {
-      predict.push_back(static_cast<int64_t>(ids.size()) - 1);
-      targets.push_back(id);
-      sequence.push_back(number);
-      ids.push_back(id);
-      positions.push_back(position++);
-    }
-    cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
-  }
-};
-
-// The same where a pair is one sequence, whose second completion begins again after the prompt.
+// The flat arrays of pairs that are one sequence each, in which the second completion begins again
+// after the prompt.
 struct Forked {
   std::vector<int64_t> ids, positions, predict;
 
@@ -86,23 +66,23 @@ struct Forked {
 }  // namespace
 
 PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
-  Arrays arrays;
   PairMicroBatch batch;
+  std::vector<PromptedCompletion> completions;
   for (const PreferenceSample& pair : pairs) {
     RETORT_CHECK(!pair.prompt_ids.empty() && !pair.chosen_ids.empty() && !pair.rejected_ids.empty())
         << pair.origin;
-    arrays.add(pair.prompt_ids, pair.chosen_ids);
-    arrays.add(pair.prompt_ids, pair.rejected_ids);
+    completions.push_back({pair.prompt_ids, pair.chosen_ids});
+    completions.push_back({pair.prompt_ids, pair.rejected_ids});
     batch.shapes.push_back({static_cast<int64_t>(pair.prompt_ids.size()),
                             static_cast<int64_t>(pair.chosen_ids.size()),
                             static_cast<int64_t>(pair.rejected_ids.size())});
   }
 
-  batch.tokens = {detail::to_tensor(arrays.ids), detail::to_tensor(arrays.positions),
-                  std::move(arrays.cu_seqlens)};
-  batch.predict_positions = detail::to_tensor(arrays.predict);
-  batch.targets = detail::to_tensor(arrays.targets);
-  batch.sequence_of_row = detail::to_tensor(arrays.sequence);
+  CompletionBatch laid_out = make_completion_batch(std::move(completions));
+  batch.tokens = std::move(laid_out.tokens);
+  batch.predict_positions = std::move(laid_out.predict_positions);
+  batch.targets = std::move(laid_out.targets);
+  batch.sequence_of_row = std::move(laid_out.sequence_of_row);
   batch.pairs = std::move(pairs);
   return batch;
 }

@@ -26,7 +26,7 @@ void require_format(const Row& row, const Source& source) {
             "' is missing or null; a preference row has chosen and rejected, or says which columns "
             "are those with `columns:`. "
             "The row has: " +
-            row.keys());
+            row.column_names());
 }
 
 // Rows of strings without a prompt: what both begin with, cut back to a word boundary, so that no

@@ -21,7 +21,7 @@ void require_format(const Row& row, const Source& source) {
       bad_row("'" + std::string(key) +
               "' is missing or null; expected {prompt, completion, label}, label true or false. "
               "The row has: " +
-              row.keys());
+              row.column_names());
 }
 
 bool is_desirable(const Row& row) {

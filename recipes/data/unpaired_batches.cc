@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "recipes/data/detail/step_rows.h"
-#include "recipes/data/detail/tensors.h"
 
 namespace retort::data {
 
@@ -81,28 +80,6 @@ std::vector<int64_t> in_global_order(const std::vector<std::vector<int64_t>>& mi
 // The row of a global batch of `size` whose completion row `index` is mismatched with.
 size_t row_before(size_t index, size_t size) { return index == 0 ? size - 1 : index - 1; }
 
-CompletionBatch lay_out(std::vector<PromptedCompletion> completions) {
-  std::vector<Sample> samples;
-  std::vector<int64_t> sequence;
-  for (const PromptedCompletion& one : completions) {
-    Sample sample{.input_ids = one.prompt_ids,
-                  .is_target = std::vector<uint8_t>(one.prompt_ids.size(), 0)};
-    sample.input_ids.insert(sample.input_ids.end(), one.completion_ids.begin(),
-                            one.completion_ids.end());
-    sample.is_target.resize(sample.input_ids.size(), 1);
-    sequence.resize(sequence.size() + one.completion_ids.size(),
-                    static_cast<int64_t>(samples.size()));
-    samples.push_back(std::move(sample));
-  }
-
-  MicroBatch laid_out = make_micro_batch(std::move(samples));
-  return {.tokens = std::move(laid_out.tokens),
-          .predict_positions = std::move(laid_out.predict_positions),
-          .targets = std::move(laid_out.targets),
-          .sequence_of_row = detail::to_tensor(sequence),
-          .completions = std::move(completions)};
-}
-
 // All usable rows of a set as one batch; stands for the set where detail::eval_items deals it out.
 class LinkedRows {
  public:
@@ -137,8 +114,8 @@ UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int6
     batch.samples.push_back(std::move(row.sample));
   }
 
-  batch.own = lay_out(std::move(own));
-  batch.mismatched = lay_out(std::move(mismatched));
+  batch.own = make_completion_batch(std::move(own));
+  batch.mismatched = make_completion_batch(std::move(mismatched));
   return batch;
 }
 

@@ -1,14 +1,12 @@
 // Micro-batches of judged completions for one data-parallel rank.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "models/packed.h"
 #include "recipes/data/batches.h"
+#include "recipes/data/completion_batch.h"
 #include "recipes/data/unpaired_dataset.h"
 
 namespace retort::data {
@@ -19,22 +17,6 @@ namespace retort::data {
 struct UnpairedRow {
   UnpairedSample sample;
   std::vector<int32_t> other_completion_ids;
-};
-
-// A prompt and what follows it, at most max_length tokens together.
-struct PromptedCompletion {
-  std::vector<int32_t> prompt_ids, completion_ids;
-};
-
-// B completions laid out as B sequences, each after its prompt. R = tokens of all completions, all
-// of which are predicted. May be empty (B 0, R 0).
-struct CompletionBatch {
-  models::PackedTokens tokens;
-  at::Tensor predict_positions;  // [R] int64, increasing: the position before each of those tokens
-  at::Tensor targets;            // [R] int64
-  at::Tensor sequence_of_row;    // [R] int64, not decreasing
-  std::vector<PromptedCompletion> completions;  // [B]
-  int64_t num_completions() const { return static_cast<int64_t>(completions.size()); }
 };
 
 // B rows of one rank, in the order of both batches.

@@ -31,7 +31,7 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
                   "has no effect with lmbda above 0: an on-policy batch is drawn with the weights "
                   "of its own step; remove the key");
   if (distill.use_policy_gradient &&
-      (!generation.whole_distribution() || generation.temperature != distill.temperature))
+      (!generation.whole_distribution() || generation.sampling.temperature != distill.temperature))
     places.refuse({"distill", "use_policy_gradient"},
                   "is unbiased only for tokens drawn from the student's whole distribution: write "
                   "generation.temperature equal to distill.temperature, and leave top_p, top_k, "

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
+#include "recipes/run/metric_sums.h"
 #include "recipes/run/request_id.h"
 
 namespace retort::recipes {
@@ -118,8 +120,8 @@ DistillObjective::Part DistillObjective::part_of(const data::MicroBatch& batch,
   return part;
 }
 
-// One part for each (teacher, weight) with the samples it answers: a teacher of every sample sees
-// the pack as it is.
+// One part for each (teacher, weight) with the samples it answers, since a part's loss has one
+// weight. A teacher that answers every sample with the same weight sees the pack as it is.
 std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBatch& batch) const {
   // The samples of each teacher, by its weight in them.
   std::map<std::pair<size_t, double>, std::vector<size_t>> members;
@@ -237,16 +239,19 @@ void DistillObjective::add_rpc_metrics(MetricsRow& row) const {
 }
 
 void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
-  row.add("kd_loss", sums.values[kKd] / sums.count);
-  row.add("ce_loss", sums.values[kCe] / sums.count);
-  row.add("teacher_mass", sums.values[kTeacherMass] / sums.count);
-  row.add("student_mass", sums.values[kStudentMass] / sums.count);
-  row.add("masked_mass", sums.values[kMaskedMass] / sums.count);
-  row.add("entropy", sums.values[kEntropy] / sums.count);
-  row.add("mean_token_accuracy", sums.values[kCorrect] / sums.count);
+  static constexpr std::array<MeanMetric, 7> kMetrics{{{"kd_loss", kKd},
+                                                       {"ce_loss", kCe},
+                                                       {"teacher_mass", kTeacherMass},
+                                                       {"student_mass", kStudentMass},
+                                                       {"masked_mass", kMaskedMass},
+                                                       {"entropy", kEntropy},
+                                                       {"mean_token_accuracy", kCorrect}}};
+  add_means(kMetrics, sums, sums.count, row);
   row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
   row.add("rpc/bytes_per_token", sums.values[kBytes] / sums.num_tokens);
   if (options_.asks) add_rpc_metrics(row);
+
+  // Vocabularies that do not fit end the run.
   const double masked = sums.values[kMaskedMass] / sums.count;
   if (masked > options_.max_masked_mass)
     throw Error(ErrorCode::kMismatch,

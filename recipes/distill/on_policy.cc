@@ -6,8 +6,10 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "recipes/data/completion_sample.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/policy.h"
+#include "recipes/rollout/sample_files.h"
 #include "recipes/run/request_id.h"
 
 namespace retort::recipes {
@@ -42,37 +44,34 @@ bool is_on_policy(uint64_t seed, int64_t step, double lmbda) {
 }
 
 OnPolicySource::OnPolicySource(parallel::World& world, const roles::Trainer& trainer,
-                               StepSource data, std::shared_ptr<RolloutWorker> worker,
+                               StepSource data, std::shared_ptr<SampleSource> samples,
                                Options options)
     : world_(world),
       trainer_(trainer),
       data_(std::move(data)),
-      worker_(std::move(worker)),
-      options_(options) {}
+      samples_(std::move(samples)),
+      options_(std::move(options)) {}
 
 data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
   data::BatchStream::Step batches = data_(step);
   if (!is_on_policy(options_.seed, step, options_.lmbda)) return batches;
 
   // What stands before the first target of each sample is its prompt.
-  std::vector<data::PromptSample> prompts;
-  std::vector<uint64_t> sample_ids;
+  RolloutRequest request{.step = step, .number = static_cast<uint64_t>(step)};
   for (const data::MicroBatch& batch : batches.micro_batches)
     for (const data::Sample& sample : batch.samples) {
-      prompts.push_back(
-          prompt_of(sample, options_.max_length - worker_->options().generation.max_new_tokens));
+      request.prompts.push_back(prompt_of(sample, options_.max_length - options_.max_new_tokens));
       // Unique over steps and ranks; the same in a resumed run.
-      const auto place =
-          static_cast<uint64_t>(sample_ids.size()) * static_cast<uint64_t>(world_.dp().size());
-      sample_ids.push_back((static_cast<uint64_t>(step) << 24) + place +
-                           static_cast<uint64_t>(world_.dp().rank()));
+      const auto place = static_cast<uint64_t>(request.sample_ids.size()) *
+                         static_cast<uint64_t>(world_.dp().size());
+      request.sample_ids.push_back((static_cast<uint64_t>(step) << 24) + place +
+                                   static_cast<uint64_t>(world_.dp().rank()));
     }
 
   // One completion for each, by the student of now.
-  worker_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
-  const Rollout rollout = worker_->finish(
-      worker_->begin(step, static_cast<uint64_t>(step), std::move(prompts), std::move(sample_ids)));
-  worker_->save(rollout, step, {});
+  samples_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
+  const Rollout rollout = samples_->finish(samples_->begin(std::move(request)));
+  save_samples(options_.samples_folder, world_, rollout, step, /*reward_names=*/{});
 
   // The batches again, with the student's completions as targets; an empty one is left out.
   size_t next = 0;
@@ -81,7 +80,7 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
     for (size_t i = 0; i < batch.samples.size(); ++i) {
       const RolloutGroup& group = rollout.groups.at(next++);
       const auto& completion = group.samples.at(0).completion.token_ids;
-      if (!completion.empty()) samples.push_back(to_sample(group.prompt, completion));
+      if (!completion.empty()) samples.push_back(data::completion_sample(group.prompt, completion));
     }
     batch = data::make_micro_batch(std::move(samples));
   }

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "parallel/world.h"
-#include "recipes/rollout/rollout.h"
+#include "recipes/rollout/sample_source.h"
 #include "recipes/run/batch_objective.h"
 #include "roles/teacher/frozen_answers.h"
 #include "roles/trainer/trainer.h"
@@ -20,24 +23,26 @@ bool is_on_policy(uint64_t seed, int64_t step, double lmbda);
 
 // A source of steps. In an on-policy step each sample of the data's batch keeps its tokens before
 // the first target and gets a completion of the student of now, whose tokens are the targets; a
-// prompt whose completion is empty is left out and counted. The loss is divided by the tokens that
-// were generated. Threads: compute. Collectives: votes on the world.
+// prompt whose completion is empty is left out. The loss is divided by the tokens that were
+// generated. Threads: compute. Collectives: those of SampleSource.
 class OnPolicySource {
  public:
   struct Options {
     double lmbda = 1.0;
     uint64_t seed = 0;
-    int64_t max_length = 1024;
+    int64_t max_length = 1024;             // of a prompt with its completion
+    int64_t max_new_tokens = 256;          // of a completion
+    std::filesystem::path samples_folder;  // where samples are written; empty: nowhere
   };
   OnPolicySource(parallel::World& world, const roles::Trainer& trainer, StepSource data,
-                 std::shared_ptr<RolloutWorker> worker, Options options);
+                 std::shared_ptr<SampleSource> samples, Options options);
   data::BatchStream::Step operator()(int64_t step);
 
  private:
   parallel::World& world_;
   const roles::Trainer& trainer_;
   StepSource data_;
-  std::shared_ptr<RolloutWorker> worker_;
+  std::shared_ptr<SampleSource> samples_;
   Options options_;
 };
 

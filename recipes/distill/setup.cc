@@ -6,6 +6,7 @@
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/self_check.h"
 #include "recipes/rollout/rollout_worker_setup.h"
+#include "recipes/rollout/sample_files.h"
 #include "recipes/run/role_connections.h"
 #include "recipes/run/sample_run.h"
 #include "roles/payload/payload.h"
@@ -35,9 +36,12 @@ class DistillRun : public SampleRun {
     const Recipe& recipe = context().recipe();
     auto source = std::make_shared<OnPolicySource>(
         context().world, trainer(), std::move(data), make_rollout_worker(context(), trainer()),
-        OnPolicySource::Options{.lmbda = options_.lmbda,
-                                .seed = static_cast<uint64_t>(recipe.seed),
-                                .max_length = recipe.data.max_length});
+        OnPolicySource::Options{
+            .lmbda = options_.lmbda,
+            .seed = static_cast<uint64_t>(recipe.seed),
+            .max_length = recipe.data.max_length,
+            .max_new_tokens = recipe.generation->max_new_tokens,
+            .samples_folder = samples_folder(*recipe.generation, context().rank.run_folder)});
     return [source](int64_t step) { return (*source)(step); };
   }
 
@@ -76,18 +80,15 @@ class DistillRun : public SampleRun {
   const DistillOptions& options_;
 };
 
-LinkPlan plan_link(const Recipe& recipe, const std::string& role) {
+LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   const RoleOptions& teacher = recipe.roles.at(role);
   const models::ModelConfig config = models::read_model_config(teacher.model);
   const int64_t dtype_bytes = teacher.dtype == FloatType::kFloat32 ? 4 : 2;
 
-  LinkPlan plan{.role = role, .prefetch = prefetched_steps(*recipe.distill)};
-  plan.bytes_per_token = static_cast<double>(roles::payload_bytes_per_row(
+  const auto bytes_per_token = static_cast<double>(roles::payload_bytes_per_row(
       recipe.distill->payload_spec(), config.hidden_size, config.vocab_size, dtype_bytes));
-  plan.bytes_per_step = plan.bytes_per_token * tokens_per_step(recipe, 1);
-  plan.prefetch_bytes = plan.bytes_per_step * static_cast<double>(plan.prefetch + 1) /
-                        static_cast<double>(recipe.student().world.dp);
-  return plan;
+  return plan_link(recipe, role, bytes_per_token, tokens_per_step(recipe, 1),
+                   prefetched_steps(*recipe.distill));
 }
 
 class DistillType : public RecipeType {
@@ -118,7 +119,7 @@ class DistillType : public RecipeType {
   RecipePlan plan(const Recipe& recipe) const override {
     RecipePlan plan;
     for (const TeacherOptions& teacher : recipe.distill->teachers)
-      plan.links.push_back(plan_link(recipe, teacher.role));
+      plan.links.push_back(plan_teacher_link(recipe, teacher.role));
     return plan;
   }
 

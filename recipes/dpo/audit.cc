@@ -4,27 +4,20 @@
 
 #include "base/error.h"
 #include "recipes/audit.h"
+#include "recipes/data/completion_sample.h"
 #include "recipes/data/preference_dataset.h"
 
 namespace retort::recipes {
 namespace {
-
-data::Sample joined(const data::PreferenceSample& pair, const std::vector<int32_t>& completion) {
-  data::Sample sample{.input_ids = pair.prompt_ids,
-                      .is_target = std::vector<uint8_t>(pair.prompt_ids.size(), 0)};
-  sample.input_ids.insert(sample.input_ids.end(), completion.begin(), completion.end());
-  sample.is_target.resize(sample.input_ids.size(), 1);
-  return sample;
-}
 
 void print_pair(const data::PreferenceSample& pair, const models::Tokenizer& tokenizer) {
   const MaskPrinter printer;
   std::printf("--- %s: prompt %zu tokens%s%s\nchosen, %zu targets:\n", pair.origin.c_str(),
               pair.prompt_ids.size(), pair.truncated ? ", truncated" : "",
               pair.identical ? ", chosen and rejected are the same" : "", pair.chosen_ids.size());
-  printer.print(joined(pair, pair.chosen_ids), tokenizer);
+  printer.print(data::completion_sample(pair.prompt_ids, pair.chosen_ids), tokenizer);
   std::printf("rejected, %zu targets:\n", pair.rejected_ids.size());
-  printer.print(joined(pair, pair.rejected_ids), tokenizer);
+  printer.print(data::completion_sample(pair.prompt_ids, pair.rejected_ids), tokenizer);
 }
 
 struct Counts {

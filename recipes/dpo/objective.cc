@@ -151,15 +151,16 @@ at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hi
 
 void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
                                MetricsRow& row) const {
-  static constexpr std::array<MeanMetric, 6> kMeansOfPairs{{{"rewards/chosen", kRewardsChosen},
-                                                            {"rewards/rejected", kRewardsRejected},
-                                                            {"rewards/margins", kMargins},
-                                                            {"rewards/accuracies", kAccuracies},
-                                                            {"logps/chosen", kLogpsChosen},
-                                                            {"logps/rejected", kLogpsRejected}}};
-  add_means(kMeansOfPairs, sums, sums.count, row, prefix);
-  row.add(prefix + "logits/chosen", sums.values[kLogitsChosen] / sums.values[kChosenTokens]);
-  row.add(prefix + "logits/rejected", sums.values[kLogitsRejected] / sums.values[kRejectedTokens]);
+  static constexpr std::array<MeanMetric, 8> kMetrics{
+      {{"rewards/chosen", kRewardsChosen},
+       {"rewards/rejected", kRewardsRejected},
+       {"rewards/margins", kMargins},
+       {"rewards/accuracies", kAccuracies},
+       {"logps/chosen", kLogpsChosen},
+       {"logps/rejected", kLogpsRejected},
+       {"logits/chosen", kLogitsChosen, kChosenTokens},
+       {"logits/rejected", kLogitsRejected, kRejectedTokens}}};
+  add_means(kMetrics, sums, sums.count, row, prefix);
   row.add(prefix + "num_pairs", static_cast<int64_t>(sums.count));
   row.add(prefix + "num_identical_pairs", static_cast<int64_t>(sums.values[kIdentical]));
   if (losses::uses_chosen_nll(options_.loss))
@@ -176,32 +177,23 @@ void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
 MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
                                   const std::vector<data::PairMicroBatch>& batches,
                                   parallel::World& world) {
-  StepSums sums;
-  sums.values.resize(kValues, 0.0);
-  {
-    const c10::NoGradGuard no_grad;
-    for (const data::PairMicroBatch& batch : batches) {
-      if (batch.num_pairs() == 0) continue;
-      Drawn drawn = ask(batch, next_evaluation_request_++, step);
-      const at::Tensor hidden = student.hidden(drawn.shared.tokens);
-      if (hidden.defined())
-        sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
-    }
+  const c10::NoGradGuard no_grad;
+  StepSums sums{.values = std::vector<double>(kValues, 0.0)};
+  for (const data::PairMicroBatch& batch : batches) {
+    if (batch.num_pairs() == 0) continue;
+    Drawn drawn = ask(batch, next_evaluation_request_++, step);
+    const at::Tensor hidden = student.hidden(drawn.shared.tokens);
+    if (hidden.defined())
+      sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
   }
 
   // The sums of all ranks where the pipeline ends; the others add nothing.
-  std::vector<double> all{sums.count, sums.loss};
-  all.insert(all.end(), sums.values.begin(), sums.values.end());
-  at::Tensor packed = at::tensor(all, at::kDouble);
-  world.dp_pp().all_reduce(packed);
-  const double* value = packed.const_data_ptr<double>();
-  sums.count = value[0];
-  sums.values.assign(value + 2, value + 2 + kValues);
+  all_reduce(sums, world.dp_pp());
   if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no pair");
-
-  double loss = value[1] / sums.count;
+  double loss = sums.loss / sums.count;
   if (losses::uses_chosen_nll(options_.loss))
     loss += sums.values[kNll] / sums.values[kChosenTokens];
+
   MetricsRow row{.step = step, .values = {}};
   row.add("eval_loss", loss);
   add_metrics(sums, "eval_", row);

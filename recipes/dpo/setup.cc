@@ -1,6 +1,5 @@
 #include "recipes/dpo/setup.h"
 
-#include "base/hash.h"
 #include "recipes/data/pair_batches.h"
 #include "recipes/data/preference_dataset.h"
 #include "recipes/dpo/audit.h"
@@ -99,7 +98,13 @@ class DpoType : public RecipeType {
   }
 
   // A row is a pair: each of its completions may be data.max_length long with the prompt.
-  RecipePlan plan(const Recipe&) const override { return {.sequences_per_row = 2, .links = {}}; }
+  RecipePlan plan(const Recipe& recipe) const override {
+    RecipePlan plan{.sequences_per_row = 2};
+    for (const std::string& role : frozen_roles(recipe))
+      plan.links.push_back(
+          plan_reference_link(recipe, role, tokens_per_step(recipe, 2), recipe.dpo->prefetch));
+    return plan;
+  }
 
   void audit(const Recipe& recipe, int64_t num_samples) const override {
     audit_pairs(recipe, num_samples);

@@ -7,8 +7,11 @@
 
 #include "base/error.h"
 #include "parallel/vote.h"
+#include "recipes/data/completion_sample.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/deal.h"
+#include "recipes/rollout/sample_files.h"
+#include "recipes/rollout/score_rollout.h"
 #include "recipes/run/batch_objective.h"
 #include "recipes/run/request_id.h"
 
@@ -32,14 +35,14 @@ losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generati
 GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
                              std::shared_ptr<const data::PromptDataset> prompts,
                              std::unique_ptr<data::IndexStream> stream,
-                             std::shared_ptr<RolloutWorker> worker,
+                             std::shared_ptr<SampleSource> samples,
                              std::shared_ptr<rewards::RewardSet> rewards,
                              std::unique_ptr<Reference> reference, Options options)
     : world_(world),
       trainer_(trainer),
       prompts_(std::move(prompts)),
       stream_(std::move(stream)),
-      worker_(std::move(worker)),
+      samples_(std::move(samples)),
       rewards_(std::move(rewards)),
       reference_(std::move(reference)),
       options_(std::move(options)),
@@ -50,8 +53,8 @@ GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& train
 }
 GrpoObjective::~GrpoObjective() = default;
 
-std::vector<RolloutWorker::Pending*> GrpoObjective::in_flight() {
-  std::vector<RolloutWorker::Pending*> waiting;
+std::vector<PendingRollout*> GrpoObjective::in_flight() {
+  std::vector<PendingRollout*> waiting;
   for (Round& round : requested_)
     waiting.push_back(&round.pending);
   return waiting;
@@ -61,7 +64,7 @@ std::vector<RolloutWorker::Pending*> GrpoObjective::in_flight() {
 // its weights may be stale, and none begins at or after a step that saves a checkpoint.
 int64_t GrpoObjective::last_round_ahead(int64_t round, int64_t done) const {
   const int64_t iterations = options_.grpo.num_iterations;
-  const int64_t lag = worker_->options().sync.every_steps - 1;  // of the weights, at most
+  const int64_t lag = options_.sync_every_steps - 1;  // of the weights, at most
   const int64_t ahead = std::max<int64_t>(0, options_.grpo.max_staleness - lag) / iterations;
   int64_t end = options_.max_steps;
   if (options_.save_steps > 0)
@@ -76,11 +79,11 @@ int64_t GrpoObjective::last_round_ahead(int64_t round, int64_t done) const {
 // Pushes the student's weights if they are due: after a checkpoint always, because a run that is
 // resumed there has pushed nothing yet.
 void GrpoObjective::push_if_due(int64_t done) {
-  const auto behind = done + 1 - static_cast<int64_t>(worker_->pushed_version());
+  const auto behind = done + 1 - static_cast<int64_t>(samples_->pushed_version());
   const bool saved = options_.save_steps > 0 && done % options_.save_steps == 0;
-  const bool first = worker_->pushed_version() == 0;
-  if (saved || first || behind >= worker_->options().sync.every_steps)
-    worker_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
+  const bool first = samples_->pushed_version() == 0;
+  if (saved || first || behind >= options_.sync_every_steps)
+    samples_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
 }
 
 // Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's
@@ -97,17 +100,20 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
                 .before = drawn_to_,
                 .pending = {}};
     DealtPrompts dealt;
-    deal(*prompts_, fresh.rows, /*first_place=*/0, worker_->options().generation.num_generations,
-         world_.dp(), dealt);
-    fresh.pending = worker_->begin(step, static_cast<uint64_t>(next_round_),
-                                   std::move(dealt.prompts), std::move(dealt.sample_ids));
+    deal(*prompts_, fresh.rows, /*first_place=*/0, options_.num_generations, world_.dp(), dealt);
+    fresh.pending = samples_->begin({.step = step,
+                                     .number = static_cast<uint64_t>(next_round_),
+                                     .prompts = std::move(dealt.prompts),
+                                     .num_generations = options_.num_generations,
+                                     .sample_ids = std::move(dealt.sample_ids)});
     drawn_to_ = fresh.rows.after;
     requested_.push_back(std::move(fresh));
   }
 }
 
 StepInfo GrpoObjective::next_step(int64_t step) {
-  const int64_t iterations = options_.grpo.num_iterations, round = (step - 1) / iterations;
+  const int64_t iterations = options_.grpo.num_iterations;
+  const int64_t round = (step - 1) / iterations;
   const bool first = batches_.empty() || (step - 1) % iterations == 0;
   if (first) {
     request_rounds(round, step);
@@ -130,8 +136,8 @@ StepInfo GrpoObjective::next_step(int64_t step) {
 // Every rank's rewards in the global order of prompts: row i of the step was on rank i mod dp. [G *
 // num_generations], NaN: unscorable.
 at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_groups) const {
-  const int64_t ranks = world_.dp().size(),
-                generations = worker_->options().generation.num_generations;
+  const int64_t ranks = world_.dp().size();
+  const int64_t generations = options_.num_generations;
   const int64_t most = (num_groups + ranks - 1) / ranks;
   at::Tensor mine =
       at::full({most, generations}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
@@ -151,12 +157,12 @@ at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_gro
 void GrpoObjective::prepare(Round round, int64_t step) {
   const auto num_groups = static_cast<int64_t>(round.rows.rows.size());
   const Rollout rollout = parallel::run_on_all(world_.all(), [&] {
-    Rollout drawn = worker_->finish(std::move(round.pending));
-    worker_->score(drawn, *rewards_);
-    worker_->save(drawn, step, rewards_->names());
+    Rollout drawn = samples_->finish(std::move(round.pending));
+    score_rollout(drawn, *rewards_, world_.mp());
+    save_samples(options_.samples_folder, world_, drawn, step, rewards_->names());
     return drawn;
   });
-  const int64_t generations = worker_->options().generation.num_generations;
+  const int64_t generations = options_.num_generations;
   const int64_t ranks = world_.dp().size();
 
   // Advantages over the whole rollout; this rank trains on its own prompts.
@@ -185,7 +191,7 @@ struct GrpoObjective::OpenBatch {
                      static_cast<int64_t>(samples.size()));
     logps.insert(logps.end(), completion.sampling_logps.begin(), completion.sampling_logps.end());
     advantages.push_back(advantage);
-    samples.push_back(to_sample(prompt, completion.token_ids));
+    samples.push_back(data::completion_sample(prompt, completion.token_ids));
   }
 
   Batch close() && {
@@ -278,7 +284,7 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
       .add("staleness", step - static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds)
       .add("generator_wait_time", rollout.wait_seconds)
-      .add("weight_sync_time", worker_->last_push_seconds());
+      .add("weight_sync_time", samples_->last_push_seconds());
 }
 
 std::string GrpoObjective::origins(size_t index) const {
@@ -290,7 +296,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
   Batch& batch = batches_.at(index);
   const auto logps = losses::linear_log_probs(
       models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
-      {.temperature = worker_->options().generation.temperature, .entropy = true}, head.vocab);
+      {.temperature = options_.temperature, .entropy = true}, head.vocab);
   if (reference_ && !batch.reference_logps.defined())
     batch.reference_logps = reference_->token_log_probs(batch.reference, batch.batch.num_targets());
 
@@ -331,15 +337,15 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
 }
 
 double GrpoObjective::divisor(const StepSums& sums) const {
-  return losses::policy_divisor(
-      options_.grpo.loss_type,
-      {.sequences = static_cast<int64_t>(sums.values[kSequences]),
-       .tokens = static_cast<int64_t>(sums.count),
-       .max_completion_tokens = worker_->options().generation.max_new_tokens});
+  return losses::policy_divisor(options_.grpo.loss_type,
+                                {.sequences = static_cast<int64_t>(sums.values[kSequences]),
+                                 .tokens = static_cast<int64_t>(sums.count),
+                                 .max_completion_tokens = options_.max_new_tokens});
 }
 
 void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
-  const double tokens = std::max(1.0, sums.count), ratios = std::max(1.0, sums.values[kClipCount]);
+  const double tokens = std::max(1.0, sums.count);
+  const double ratios = std::max(1.0, sums.values[kClipCount]);
   row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
   row.add("entropy", sums.values[kEntropy] / tokens);
   if (options_.grpo.beta > 0) row.add("kl", sums.values[kKl] / tokens);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,7 +15,8 @@
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/grpo/options.h"
-#include "recipes/rollout/rollout.h"
+#include "recipes/rewards/reward.h"
+#include "recipes/rollout/sample_source.h"
 #include "recipes/run/objective.h"
 #include "recipes/run/reference.h"
 #include "roles/trainer/trainer.h"
@@ -25,28 +27,33 @@ namespace retort::recipes {
 // on in num_iterations optimizer steps. With max_staleness s the rollouts of the next s /
 // num_iterations rounds are drawn while this one is trained on; none is drawn across a step that
 // saves a checkpoint, so that a resumed run draws with the same weights as one that went on.
-// Threads: compute. Collectives: votes on the world, RolloutWorker's, one all-gather of rewards and
-// one all-reduce over dp for a round; with a reference a vote and a broadcast over tp for each
-// micro-batch of a round, where the pipeline ends.
+// Threads: compute. Collectives: votes on the world, those of SampleSource and score_rollout(), one
+// all-gather of rewards and one all-reduce over dp for a round; with a reference a vote and a
+// broadcast over tp for each micro-batch of a round, where the pipeline ends.
 class GrpoObjective : public Objective {
  public:
   struct Options {
     GrpoOptions grpo;
+    int64_t num_generations = 8;       // completions of each prompt
+    int64_t max_new_tokens = 256;      // of a completion
+    double temperature = 1.0;          // at which they are drawn
+    int64_t sync_every_steps = 1;      // between pushes of the weights that draw them
     int64_t prompts_per_round = 1;     // of all ranks
     int64_t micro_batches = 1;         // of a step on each rank
     int64_t rows_per_micro_batch = 8;  // completions
     int64_t save_steps = 0, max_steps = 0, start_step = 0;
-    data::Cursor start_cursor;  // where the stream begins
+    data::Cursor start_cursor;             // where the stream begins
+    std::filesystem::path samples_folder;  // where samples are written; empty: nowhere
   };
   GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
                 std::shared_ptr<const data::PromptDataset> prompts,
-                std::unique_ptr<data::IndexStream> stream, std::shared_ptr<RolloutWorker> worker,
+                std::unique_ptr<data::IndexStream> stream, std::shared_ptr<SampleSource> samples,
                 std::shared_ptr<rewards::RewardSet> rewards, std::unique_ptr<Reference> reference,
                 Options options);
   ~GrpoObjective() override;
 
-  // Requests on their way, for RolloutWorker::sync.
-  std::vector<RolloutWorker::Pending*> in_flight();
+  // Requests on their way, for SampleSource::sync.
+  std::vector<PendingRollout*> in_flight();
 
   StepInfo next_step(int64_t step) override;
   std::string origins(size_t index) const override;
@@ -85,7 +92,7 @@ class GrpoObjective : public Objective {
     int64_t number = 0;
     data::IndexStream::Step rows;
     data::Cursor before;
-    RolloutWorker::Pending pending;
+    PendingRollout pending;
   };
   int64_t last_round_ahead(int64_t round, int64_t done) const;
   void push_if_due(int64_t done);
@@ -101,7 +108,7 @@ class GrpoObjective : public Objective {
   const roles::Trainer& trainer_;
   std::shared_ptr<const data::PromptDataset> prompts_;
   std::unique_ptr<data::IndexStream> stream_;
-  std::shared_ptr<RolloutWorker> worker_;
+  std::shared_ptr<SampleSource> samples_;
   std::shared_ptr<rewards::RewardSet> rewards_;
   std::unique_ptr<Reference> reference_;
   Options options_;

@@ -3,6 +3,7 @@
 #include "recipes/grpo/checks.h"
 #include "recipes/grpo/objective.h"
 #include "recipes/rollout/rollout_run.h"
+#include "recipes/rollout/sample_files.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/sft/self_check.h"
 
@@ -17,29 +18,39 @@ class GrpoRun : public RolloutRun {
  protected:
   void begin(const LoopState& state) override {
     const Recipe& recipe = context_.recipe();
-    const TrainOptions& train = recipe.train;
     std::unique_ptr<Reference> reference;
     if (recipe.grpo->beta > 0)
-      reference = make_reference(context_, recipe.grpo->reference, recipe.generation->temperature);
+      reference =
+          make_reference(context_, recipe.grpo->reference, recipe.generation->sampling.temperature);
 
-    const int64_t per_rank = *train.per_device_train_batch_size * train.gradient_accumulation_steps;
-    objective_ = std::make_unique<GrpoObjective>(
-        context_.world, *trainer_, prompts_, order_from(state.cursor), worker_, rewards_,
-        std::move(reference),
-        GrpoObjective::Options{.grpo = *recipe.grpo,
-                               .prompts_per_round = per_rank * context_.world.dp().size() /
-                                                    recipe.generation->num_generations,
-                               .micro_batches = train.gradient_accumulation_steps,
-                               .rows_per_micro_batch = *train.per_device_train_batch_size,
-                               .save_steps = train.save_steps,
-                               .max_steps = *train.max_steps,
-                               .start_step = state.step,
-                               .start_cursor = state.cursor});
+    objective_ = std::make_unique<GrpoObjective>(context_.world, *trainer_, prompts_,
+                                                 order_from(state.cursor), samples_, rewards_,
+                                                 std::move(reference), options_from(state));
   }
 
-  std::vector<RolloutWorker::Pending*> in_flight() override { return objective_->in_flight(); }
+  std::vector<PendingRollout*> in_flight() override { return objective_->in_flight(); }
 
  private:
+  GrpoObjective::Options options_from(const LoopState& state) const {
+    const Recipe& recipe = context_.recipe();
+    const TrainOptions& train = recipe.train;
+    const GenerationOptions& generation = *recipe.generation;
+    const int64_t per_rank = *train.per_device_train_batch_size * train.gradient_accumulation_steps;
+    return {.grpo = *recipe.grpo,
+            .num_generations = generation.num_generations,
+            .max_new_tokens = generation.max_new_tokens,
+            .temperature = generation.sampling.temperature,
+            .sync_every_steps = recipe.weight_sync->every_steps,
+            .prompts_per_round = per_rank * context_.world.dp().size() / generation.num_generations,
+            .micro_batches = train.gradient_accumulation_steps,
+            .rows_per_micro_batch = *train.per_device_train_batch_size,
+            .save_steps = train.save_steps,
+            .max_steps = *train.max_steps,
+            .start_step = state.step,
+            .start_cursor = state.cursor,
+            .samples_folder = samples_folder(generation, context_.rank.run_folder)};
+  }
+
   std::unique_ptr<GrpoObjective> objective_;
 };
 
@@ -61,6 +72,14 @@ class GrpoType : public RecipeType {
 
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     check_grpo(recipe, places);
+  }
+
+  // A round's answers are waited for before its first step, and hold for all of its iterations.
+  RecipePlan plan(const Recipe& recipe) const override {
+    RecipePlan plan;
+    for (const std::string& role : frozen_roles(recipe))
+      plan.links.push_back(plan_reference_link(recipe, role, tokens_per_step(recipe, 1), 0));
+    return plan;
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "recipes/audit.h"
+#include "recipes/data/completion_sample.h"
 #include "recipes/data/unpaired_dataset.h"
 
 namespace retort::recipes {
@@ -13,15 +14,11 @@ void print_row(const data::UnpairedSample& row, int64_t max_length,
                const models::Tokenizer& tokenizer) {
   const std::vector<int32_t> completion =
       data::fit_completion(row.prompt_ids, row.completion_ids, max_length);
-  data::Sample sample{.input_ids = row.prompt_ids,
-                      .is_target = std::vector<uint8_t>(row.prompt_ids.size(), 0)};
-  sample.input_ids.insert(sample.input_ids.end(), completion.begin(), completion.end());
-  sample.is_target.resize(sample.input_ids.size(), 1);
   std::printf("--- %s: %s, prompt %zu tokens, completion %zu%s\n", row.origin.c_str(),
               row.desirable ? "desirable" : "undesirable", row.prompt_ids.size(), completion.size(),
               row.truncated ? ", truncated" : "");
   const MaskPrinter printer;
-  printer.print(sample, tokenizer);
+  printer.print(data::completion_sample(row.prompt_ids, completion), tokenizer);
 }
 
 struct Counts {

@@ -3,13 +3,16 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "base/error.h"
 #include "parallel/vote.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/batch_objective.h"
 #include "recipes/run/mean_logits.h"
+#include "recipes/run/metric_sums.h"
 #include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
@@ -176,20 +179,21 @@ at::Tensor KtoObjective::loss_sum(const models::Head& head, const at::Tensor& hi
 // A step without rows of a label has no metrics of it.
 void KtoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
                                MetricsRow& row) const {
-  const auto add_side = [&](const std::string& metric, const std::string& side, Value sum,
-                            Value count) {
-    if (sums.values[count] > 0)
-      row.add(prefix + metric + side, sums.values[sum] / sums.values[count]);
-  };
-  add_side("rewards/", "chosen", kRewardsChosen, kChosen);
-  add_side("rewards/", "rejected", kRewardsRejected, kRejected);
+  static constexpr std::array<MeanMetric, 6> kMetrics{
+      {{"rewards/chosen", kRewardsChosen, kChosen},
+       {"rewards/rejected", kRewardsRejected, kRejected},
+       {"logps/chosen", kLogpsChosen, kChosen},
+       {"logps/rejected", kLogpsRejected, kRejected},
+       {"logits/chosen", kLogitsChosen, kTokensChosen},
+       {"logits/rejected", kLogitsRejected, kTokensRejected}}};
+  const std::span<const MeanMetric> metrics(kMetrics);
+
+  // The margin stands after the rewards that it is the difference of.
+  add_means(metrics.first(2), sums, sums.count, row, prefix);
   if (sums.values[kChosen] > 0 && sums.values[kRejected] > 0)
     row.add(prefix + "rewards/margins", sums.values[kRewardsChosen] / sums.values[kChosen] -
                                             sums.values[kRewardsRejected] / sums.values[kRejected]);
-  add_side("logps/", "chosen", kLogpsChosen, kChosen);
-  add_side("logps/", "rejected", kLogpsRejected, kRejected);
-  add_side("logits/", "chosen", kLogitsChosen, kTokensChosen);
-  add_side("logits/", "rejected", kLogitsRejected, kTokensRejected);
+  add_means(metrics.subspan(2), sums, sums.count, row, prefix);
 
   if (losses::needs_kl(options_.loss))
     row.add(prefix + "kl",
@@ -227,32 +231,23 @@ double KtoObjective::evaluate_kl(int64_t step, const std::vector<data::UnpairedM
 MetricsRow KtoObjective::evaluate(int64_t step,
                                   const std::vector<data::UnpairedMicroBatch>& batches,
                                   parallel::World& world) {
-  StepSums sums;
-  sums.values.resize(kValues, 0.0);
-  {
-    const c10::NoGradGuard no_grad;
-    const double kl = evaluate_kl(step, batches, world, sums);
-    for (const data::UnpairedMicroBatch& batch : batches) {
-      if (batch.num_rows() == 0) continue;
-      Drawn drawn{.batch = batch, .own = {}, .mismatched = {}};
-      drawn.own = ask(drawn.batch.own, next_evaluation_request_++, step);
-      const at::Tensor hidden = student_.hidden(batch.own.tokens);
-      if (hidden.defined())
-        sums.loss += batch_loss(student_.decoder().head(), hidden, drawn, kl, sums).item<double>();
-    }
+  const c10::NoGradGuard no_grad;
+  StepSums sums{.values = std::vector<double>(kValues, 0.0)};
+  const double kl = evaluate_kl(step, batches, world, sums);
+  for (const data::UnpairedMicroBatch& batch : batches) {
+    if (batch.num_rows() == 0) continue;
+    Drawn drawn{.batch = batch, .own = {}, .mismatched = {}};
+    drawn.own = ask(drawn.batch.own, next_evaluation_request_++, step);
+    const at::Tensor hidden = student_.hidden(batch.own.tokens);
+    if (hidden.defined())
+      sums.loss += batch_loss(student_.decoder().head(), hidden, drawn, kl, sums).item<double>();
   }
 
-  std::vector<double> all{sums.count, sums.loss};
-  all.insert(all.end(), sums.values.begin(), sums.values.end());
-  at::Tensor packed = at::tensor(all, at::kDouble);
-  world.dp_pp().all_reduce(packed);
-  const double* value = packed.const_data_ptr<double>();
-  sums.count = value[0];
-  sums.values.assign(value + 2, value + 2 + kValues);
-
+  // The sums of all ranks where the pipeline ends; the others add nothing.
+  all_reduce(sums, world.dp_pp());
   if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no row");
   MetricsRow row{.step = step, .values = {}};
-  row.add("eval_loss", value[1] / sums.count);
+  row.add("eval_loss", sums.loss / sums.count);
   add_metrics(sums, "eval_", row);
   return row;
 }

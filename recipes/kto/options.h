@@ -22,10 +22,10 @@ struct KtoOptions {
   void fields(V& visit) {
     visit("beta", beta, "strength of the pull towards the reference");
     visit("loss_type", loss_type,
-          "kto: measured against the student's distance from the reference on mismatched "
-          "completions; apo_zero_unpaired: against 0");
-    visit("desirable_weight", desirable_weight, "of the loss of rows with label: true");
-    visit("undesirable_weight", undesirable_weight, "of the loss of rows with label: false");
+          "what a reward is compared with; kto: the student's distance from the reference on "
+          "mismatched completions; apo_zero_unpaired: against 0");
+    visit("desirable_weight", desirable_weight, "weight of the loss of rows with label: true");
+    visit("undesirable_weight", undesirable_weight, "weight of the loss of rows with label: false");
     visit("reference", reference, "the role whose log-probabilities are compared with");
     visit("reference_cache", reference_cache,
           "folder for the reference's log-probabilities, named by content; empty: the run's own "

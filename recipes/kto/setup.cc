@@ -108,6 +108,15 @@ class KtoType : public RecipeType {
     return {{.key = "kto.reference_cache", .path = recipe.kto->reference_cache}};
   }
 
+  // Where the loss needs z, the mismatched completions are computed and asked for as well.
+  RecipePlan plan(const Recipe& recipe) const override {
+    const KtoOptions& kto = *recipe.kto;
+    const int64_t mismatched = losses::needs_kl(kto.loss()) ? 1 : 0;
+    const double tokens = static_cast<double>(1 + mismatched) * tokens_per_step(recipe, 1);
+    return {.extra_forwards = mismatched,
+            .links = {plan_reference_link(recipe, kto.reference, tokens, kto.prefetch)}};
+  }
+
   void audit(const Recipe& recipe, int64_t num_samples) const override {
     audit_labels(recipe, num_samples);
   }

@@ -24,16 +24,16 @@ struct RejectionSamplingOptions {
   template <class V>
   void fields(V& visit) {
     visit("rounds", rounds,
-          "times of: generate, score, select, train; train.max_steps is shared out evenly");
+          "how often samples are drawn, scored, selected and trained on; each round trains an "
+          "equal part of train.max_steps");
     visit("prompts_per_round", prompts_per_round,
           "prompts of a round, continuing through the data; 0: one pass over all of it");
     visit("select", select, "which samples are trained on");
-    visit("top_n", top_n, "best_of_n: samples kept of each prompt");
-    visit(
-        "threshold", threshold,
-        "lowest reward that is kept; must be given with select: threshold, may be with best_of_n");
+    visit("top_n", top_n, "with select: best_of_n, the samples kept of each prompt");
+    visit("threshold", threshold,
+          "lowest reward that is kept: required with select: threshold, optional with best_of_n");
     visit("top_fraction", top_fraction,
-          "top_fraction: share of the round's samples that is kept, in (0, 1]");
+          "with select: top_fraction, the share of the round's samples that is kept, in (0, 1]");
     visit("deduplicate", deduplicate, "a completion that a prompt has several times counts once");
   }
   // kInvalidArgument naming the field: ranges, fields without effect.

@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "parallel/vote.h"
 #include "recipes/rejection_sampling/round_files.h"
+#include "recipes/rollout/sample_files.h"
+#include "recipes/rollout/score_rollout.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -42,14 +44,14 @@ Error nothing_kept(int64_t round, size_t scorable, int64_t unscorable) {
 RejectionSampler::RejectionSampler(parallel::World& world, const roles::Trainer& trainer,
                                    std::shared_ptr<const data::PromptDataset> prompts,
                                    std::unique_ptr<data::IndexStream> order,
-                                   std::shared_ptr<RolloutWorker> worker,
+                                   std::shared_ptr<SampleSource> samples,
                                    std::shared_ptr<rewards::RewardSet> rewards, OpenKept open,
                                    Options options)
     : world_(world),
       trainer_(trainer),
       prompts_(std::move(prompts)),
       order_(std::move(order)),
-      worker_(std::move(worker)),
+      samples_(std::move(samples)),
       rewards_(std::move(rewards)),
       open_(std::move(open)),
       options_(std::move(options)) {}
@@ -60,12 +62,12 @@ DealtPrompts RejectionSampler::deal_round(int64_t round) {
   const int64_t wanted = options_.rejection.prompts_per_round > 0
                              ? options_.rejection.prompts_per_round
                              : order_->rows_per_epoch();
-  const int64_t generations = worker_->options().generation.num_generations;
   DealtPrompts dealt;
   for (; rounds_drawn_ <= round; ++rounds_drawn_) {
     for (int64_t taken = 0; taken < wanted;) {
       const data::IndexStream::Step rows = order_->next(wanted - taken);
-      if (rounds_drawn_ == round) deal(*prompts_, rows, taken, generations, world_.dp(), dealt);
+      if (rounds_drawn_ == round)
+        deal(*prompts_, rows, taken, options_.num_generations, world_.dp(), dealt);
       taken += static_cast<int64_t>(rows.rows.size());
     }
   }
@@ -75,11 +77,15 @@ DealtPrompts RejectionSampler::deal_round(int64_t round) {
 // The completions of this rank's prompts of a round, scored.
 Rollout RejectionSampler::draw(int64_t round, int64_t step) {
   DealtPrompts dealt = deal_round(round);
-  worker_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
-  Rollout rollout = worker_->finish(worker_->begin(
-      step, static_cast<uint64_t>(round), std::move(dealt.prompts), std::move(dealt.sample_ids)));
-  worker_->score(rollout, *rewards_);
-  worker_->save(rollout, step, rewards_->names());
+  samples_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
+  PendingRollout pending = samples_->begin({.step = step,
+                                            .number = static_cast<uint64_t>(round),
+                                            .prompts = std::move(dealt.prompts),
+                                            .num_generations = options_.num_generations,
+                                            .sample_ids = std::move(dealt.sample_ids)});
+  Rollout rollout = samples_->finish(std::move(pending));
+  score_rollout(rollout, *rewards_, world_.mp());
+  save_samples(options_.samples_folder, world_, rollout, step, rewards_->names());
   return rollout;
 }
 

@@ -13,8 +13,9 @@
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/rejection_sampling/options.h"
 #include "recipes/rejection_sampling/select.h"
+#include "recipes/rewards/reward.h"
 #include "recipes/rollout/deal.h"
-#include "recipes/rollout/rollout.h"
+#include "recipes/rollout/sample_source.h"
 #include "recipes/run/batch_objective.h"
 #include "roles/trainer/trainer.h"
 
@@ -30,16 +31,18 @@ class RejectionSampler {
  public:
   struct Options {
     RejectionSamplingOptions rejection;
+    int64_t num_generations = 8;  // completions of each prompt
     int64_t steps_per_round = 1;
     uint64_t seed = 0;
     std::filesystem::path run_folder;
+    std::filesystem::path samples_folder;  // where samples are written; empty: nowhere
   };
   // Makes the stream over the kept rows of a round (a JSONL file), moved to where `cursor` is.
   using OpenKept = std::function<std::unique_ptr<data::BatchStream>(
       const std::filesystem::path& file, data::Cursor cursor)>;
   RejectionSampler(parallel::World& world, const roles::Trainer& trainer,
                    std::shared_ptr<const data::PromptDataset> prompts,
-                   std::unique_ptr<data::IndexStream> order, std::shared_ptr<RolloutWorker> worker,
+                   std::unique_ptr<data::IndexStream> order, std::shared_ptr<SampleSource> samples,
                    std::shared_ptr<rewards::RewardSet> rewards, OpenKept open, Options options);
 
   // `resumed`: the cursor of the loop's state, for the first step of this process.
@@ -64,7 +67,7 @@ class RejectionSampler {
   const roles::Trainer& trainer_;
   std::shared_ptr<const data::PromptDataset> prompts_;
   std::unique_ptr<data::IndexStream> order_;
-  std::shared_ptr<RolloutWorker> worker_;
+  std::shared_ptr<SampleSource> samples_;
   std::shared_ptr<rewards::RewardSet> rewards_;
   OpenKept open_;
   Options options_;

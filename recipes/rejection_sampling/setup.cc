@@ -3,6 +3,7 @@
 #include "recipes/data/dataset.h"
 #include "recipes/rejection_sampling/sampler.h"
 #include "recipes/rollout/rollout_run.h"
+#include "recipes/rollout/sample_files.h"
 #include "recipes/sft/objective.h"
 #include "recipes/sft/self_check.h"
 #include "recipes/shared_checks.h"
@@ -36,14 +37,17 @@ class RejectionSamplingRun : public RolloutRun {
     const Recipe& recipe = context_.recipe();
     const RejectionSamplingOptions& options = *recipe.rejection_sampling;
     sampler_ = std::make_unique<RejectionSampler>(
-        context_.world, *trainer_, prompts_, order_from({}), worker_, rewards_,
+        context_.world, *trainer_, prompts_, order_from({}), samples_, rewards_,
         [this](const std::filesystem::path& file, data::Cursor cursor) {
           return open_kept(file, cursor);
         },
-        RejectionSampler::Options{.rejection = options,
-                                  .steps_per_round = *recipe.train.max_steps / options.rounds,
-                                  .seed = static_cast<uint64_t>(recipe.seed),
-                                  .run_folder = context_.rank.run_folder});
+        RejectionSampler::Options{
+            .rejection = options,
+            .num_generations = recipe.generation->num_generations,
+            .steps_per_round = *recipe.train.max_steps / options.rounds,
+            .seed = static_cast<uint64_t>(recipe.seed),
+            .run_folder = context_.rank.run_folder,
+            .samples_folder = samples_folder(*recipe.generation, context_.rank.run_folder)});
     objective_ = std::make_unique<KeptSamplesObjective>(
         [this, cursor = state.cursor](int64_t step) { return sampler_->step(step, cursor); },
         *sampler_);

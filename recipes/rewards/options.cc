@@ -78,4 +78,9 @@ void RewardOptions::validate() const {
   if (http) check_url(*url);
 }
 
+Duration RewardOptions::longest_wait() const {
+  const bool asks = type == RewardType::kCommand || type == RewardType::kHttp;
+  return asks ? timeout.value_or(detail::kDefaultTimeout) : Duration(0);
+}
+
 }  // namespace retort::rewards

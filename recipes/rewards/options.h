@@ -44,6 +44,8 @@ struct RewardOptions {
   }
   // kInvalidArgument naming the option; also for a pattern that does not compile
   void validate() const;
+  // How long score() waits for a batch at most; 0 for what is computed here.
+  Duration longest_wait() const;
 };
 
 }  // namespace retort::rewards

@@ -15,8 +15,8 @@ void require(bool good, const std::string& message) {
 void GenerationOptions::validate() const {
   require(num_generations >= 1, "num_generations must be at least 1");
   require(max_new_tokens >= 1, "max_new_tokens must be at least 1");
-  sampling(0).validate();
-  require(temperature > 0 || num_generations == 1,
+  sampling.validate();
+  require(sampling.temperature > 0 || num_generations == 1,
           "num_generations above 1 with temperature: 0 would repeat one greedy completion; set a "
           "temperature");
   require(kv_cache.bytes >= (int64_t{1} << 20), "kv_cache must be at least 1MiB");
@@ -26,16 +26,8 @@ void GenerationOptions::validate() const {
 }
 
 bool GenerationOptions::whole_distribution() const {
-  return top_p == 1 && top_k == 0 && min_p == 0 && repetition_penalty == 1;
-}
-
-models::SamplingOptions GenerationOptions::sampling(uint64_t seed) const {
-  return {.temperature = temperature,
-          .top_p = top_p,
-          .top_k = top_k,
-          .min_p = min_p,
-          .repetition_penalty = repetition_penalty,
-          .seed = seed};
+  return sampling.top_p == 1 && sampling.top_k == 0 && sampling.min_p == 0 &&
+         sampling.repetition_penalty == 1;
 }
 
 models::EngineOptions GenerationOptions::engine() const {

@@ -20,11 +20,7 @@ struct GenerationOptions {
   std::string role = "generator";
   int64_t num_generations = 8;
   int64_t max_new_tokens = 256;
-  double temperature = 1.0;
-  double top_p = 1.0;
-  int64_t top_k = 0;
-  double min_p = 0.0;
-  double repetition_penalty = 1.0;
+  models::SamplingOptions sampling;  // its fields are keys of this block; the run sets the rest
   std::vector<std::string> stop;
   ByteSize kv_cache{int64_t{1} << 30};
   int64_t max_tokens_per_step = 2048;
@@ -37,15 +33,7 @@ struct GenerationOptions {
     visit("role", role, "the role that generates; its model must have the student's shape");
     visit("num_generations", num_generations, "samples of each prompt");
     visit("max_new_tokens", max_new_tokens, "longest completion");
-    visit("temperature", temperature, "divides the logits before a token is drawn");
-    visit("top_p", top_p,
-          "draw from the smallest set of most probable tokens with this mass; 1: all");
-    visit("top_k", top_k, "draw from this many most probable tokens; 0: all");
-    visit(
-        "min_p", min_p,
-        "draw from tokens with at least this share of the most probable one's probability; 0: all");
-    visit("repetition_penalty", repetition_penalty,
-          "divides positive and multiplies negative logits of tokens seen; 1: off");
+    sampling.fields(visit);
     visit("stop", stop, "texts that end a completion");
     visit("kv_cache", kv_cache, "memory of a generator's key-value cache");
     visit("max_tokens_per_step", max_tokens_per_step, "tokens of one forward pass of a generator");
@@ -59,8 +47,7 @@ struct GenerationOptions {
   void validate() const;
   // Whether tokens are drawn from the whole vocabulary at the temperature alone.
   bool whole_distribution() const;
-  // As the engine wants them; their validate() is part of ours.
-  models::SamplingOptions sampling(uint64_t seed) const;
+  // As the engine wants it; its validate() is part of ours.
   models::EngineOptions engine() const;
 };
 

@@ -1,7 +1,9 @@
 #include "recipes/rollout/rollout_run.h"
 
 #include "base/error.h"
+#include "parallel/vote.h"
 #include "recipes/rollout/rollout_worker_setup.h"
+#include "recipes/rollout/score_rollout.h"
 
 namespace retort::recipes {
 namespace {
@@ -51,7 +53,7 @@ void RolloutRun::start(roles::Trainer& trainer, const LoopState& state) {
   trainer_ = &trainer;
   rewards_ = std::make_shared<rewards::RewardSet>(context_.recipe().rewards,
                                                   context_.world.leads_replica());
-  worker_ = make_rollout_worker(context_, trainer);
+  samples_ = make_rollout_worker(context_, trainer);
   begin(state);
 }
 
@@ -69,26 +71,34 @@ std::unique_ptr<data::IndexStream> RolloutRun::order_from(const data::Cursor& cu
       cursor);
 }
 
-// The mean reward of one greedy completion for each held-out prompt.
-MetricsRow RolloutRun::evaluate(int64_t step) {
+// One completion for each held-out prompt of this dp rank, by the student as it is after `step`.
+Rollout RolloutRun::draw_greedily(int64_t step) {
   parallel::Group& dp = context_.world.dp();
-  std::vector<data::PromptSample> mine;
+  RolloutRequest request{.step = step,
+                         .number = kFirstEvaluation + static_cast<uint64_t>(step),
+                         .num_generations = 1,
+                         .greedy = true};
   for (int64_t row = dp.rank(); row < eval_->size(); row += dp.size())
-    if (auto prompt = eval_->get(row)) mine.push_back(std::move(*prompt));
-  std::vector<uint64_t> ids(mine.size(), 0);
+    if (auto prompt = eval_->get(row)) request.prompts.push_back(std::move(*prompt));
+  request.sample_ids.resize(request.prompts.size(), 0);
 
-  // The student as it is after this step.
-  worker_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
-  Rollout rollout =
-      worker_->finish(worker_->begin(step, kFirstEvaluation + static_cast<uint64_t>(step),
-                                     std::move(mine), std::move(ids), /*greedy=*/true));
-  worker_->score(rollout, *rewards_);
+  samples_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
+  Rollout rollout = samples_->finish(samples_->begin(std::move(request)));
+  score_rollout(rollout, *rewards_, context_.world.mp());
+  return rollout;
+}
+
+// The mean reward over all held-out prompts. Where a dp rank fails to draw or to score its own, the
+// others learn it by the vote, before they come to the sums.
+MetricsRow RolloutRun::evaluate(int64_t step) {
+  const Rollout rollout =
+      parallel::run_on_all(context_.world.all(), [&] { return draw_greedily(step); });
 
   EvaluationSums sums;
   for (const RolloutGroup& group : rollout.groups)
     for (const RolloutSample& sample : group.samples)
       sums.add(sample);
-  sums.reduce(dp);
+  sums.reduce(context_.world.dp());
 
   MetricsRow row{.step = step, .values = {}};
   row.add("eval_reward", sums.reward / sums.scored)

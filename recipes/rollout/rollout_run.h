@@ -7,7 +7,8 @@
 
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
-#include "recipes/rollout/rollout.h"
+#include "recipes/rewards/reward.h"
+#include "recipes/rollout/sample_source.h"
 #include "recipes/run/recipe_run.h"
 
 namespace retort::recipes {
@@ -24,17 +25,18 @@ class RolloutRun : public RecipeRun {
   // Makes the objective; all below is there.
   virtual void begin(const LoopState& state) = 0;
   // Requests that are on their way when an evaluation pushes weights.
-  virtual std::vector<RolloutWorker::Pending*> in_flight() { return {}; }
+  virtual std::vector<PendingRollout*> in_flight() { return {}; }
   std::unique_ptr<data::IndexStream> order_from(const data::Cursor& cursor) const;
 
   RunContext& context_;
   std::shared_ptr<data::PromptDataset> prompts_, eval_;
   roles::Trainer* trainer_ = nullptr;
   std::shared_ptr<rewards::RewardSet> rewards_;
-  std::shared_ptr<RolloutWorker> worker_;
+  std::shared_ptr<SampleSource> samples_;
 
  private:
   std::shared_ptr<data::PromptDataset> open(const std::vector<data::Source>& sources) const;
+  Rollout draw_greedily(int64_t step);
   MetricsRow evaluate(int64_t step);
 };
 

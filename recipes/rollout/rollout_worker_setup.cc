@@ -1,6 +1,7 @@
 #include "recipes/rollout/rollout_worker_setup.h"
 
 #include "recipes/rollout/draw_options.h"
+#include "recipes/rollout/rollout_worker.h"
 #include "recipes/run/role_connections.h"
 
 namespace retort::recipes {
@@ -22,16 +23,15 @@ std::unique_ptr<roles::GeneratorClient> connect(RunContext& context,
 
 }  // namespace
 
-std::shared_ptr<RolloutWorker> make_rollout_worker(RunContext& context,
-                                                   const roles::Trainer& trainer) {
+std::shared_ptr<SampleSource> make_rollout_worker(RunContext& context,
+                                                  const roles::Trainer& trainer) {
   const models::Decoder& student = trainer.decoder();
   std::unique_ptr<roles::GeneratorClient> client;
   if (RolloutWorker::needs_client(context.world)) client = connect(context, student);
 
   return std::make_shared<RolloutWorker>(
       context.world, std::move(client), context.tokenizer,
-      rollout_options(context.recipe(), student.config(), context.tokenizer,
-                      context.rank.run_folder));
+      rollout_options(context.recipe(), student.config(), context.tokenizer));
 }
 
 }  // namespace retort::recipes

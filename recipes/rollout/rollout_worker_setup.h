@@ -3,13 +3,13 @@
 
 #include <memory>
 
-#include "recipes/rollout/rollout.h"
+#include "recipes/rollout/sample_source.h"
 #include "recipes/run/recipe_run.h"
 
 namespace retort::recipes {
 
 // Connects to the role that generation.role names, where this rank speaks to it. Every rank calls.
-std::shared_ptr<RolloutWorker> make_rollout_worker(RunContext& context,
-                                                   const roles::Trainer& trainer);
+std::shared_ptr<SampleSource> make_rollout_worker(RunContext& context,
+                                                  const roles::Trainer& trainer);
 
 }  // namespace retort::recipes

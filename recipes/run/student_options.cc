@@ -5,6 +5,25 @@
 #include <cmath>
 
 namespace retort::recipes {
+namespace {
+
+// The two sections that may be the longest; the table is in the header.
+Duration waits_at_start(const Recipe& recipe) {
+  return 2 * static_cast<int64_t>(serving_roles(recipe).size()) * recipe.rpc.timeout;
+}
+
+Duration waits_for_draw(const Recipe& recipe) {
+  if (!recipe.generation) return Duration(0);
+  const Duration samples = recipe.rpc.timeout + recipe.generation->timeout;
+  const bool drawn_again = recipe.weight_sync && recipe.weight_sync->in_flight == InFlight::kAbort;
+  Duration sum = drawn_again ? 2 * samples : samples;
+  for (const rewards::RewardOptions& reward : recipe.rewards)
+    sum += reward.longest_wait();
+  if (!frozen_roles(recipe).empty()) sum += recipe.rpc.timeout;
+  return sum;
+}
+
+}  // namespace
 
 int64_t total_steps(const TrainOptions& train, const std::function<int64_t()>& steps_per_epoch) {
   if (train.max_steps) return *train.max_steps;
@@ -43,12 +62,10 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train) {
 }
 
 Duration student_timeout(const Recipe& recipe) {
-  // so that the call that is waited for is the one that says why
   constexpr Duration kSlack = std::chrono::seconds(10);
-  Duration longest = recipe.launch.collective_timeout;
-  if (recipe.generation) longest = std::max(longest, recipe.generation->timeout);
-  if (!frozen_roles(recipe).empty()) longest = std::max(longest, recipe.rpc.timeout + kSlack);
-  return longest;
+  const Duration asked = recipe.launch.collective_timeout;
+  if (serving_roles(recipe).empty()) return asked;
+  return std::max(asked, std::max(waits_at_start(recipe), waits_for_draw(recipe)) + kSlack);
 }
 
 }  // namespace retort::recipes

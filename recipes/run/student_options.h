@@ -22,8 +22,38 @@ TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps);
 CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 
 // How long a collective of the student may take: launch.collective_timeout, and at least as long as
-// a rank may wait for another role. A rank that has its samples, or needs no answer of a teacher,
-// waits in a collective for those that have not or do.
+// one rank may be kept from it by other roles and by rewards, while the others wait for that rank.
+//
+// Waits that come one after the other between two collectives of all ranks add up:
+//
+//   section       waits, in their order                                    at most
+//   ------------  -------------------------------------------------------  -----------------------
+//   start         of each role that serves, one role after the other:
+//                   its processes to be ready, and connections to them     rpc.timeout
+//                   its handshakes, and a teacher's head (1)               rpc.timeout
+//   draw          samples: a request to be accepted,                       rpc.timeout
+//                   then drawn and sent back                               generation.timeout
+//                   both again, with weight_sync.in_flight: abort
+//                 scores: of each reward, one batch of all samples (2)     rewards[].timeout
+//                 room for a request to the roles that are frozen          rpc.timeout
+//   push          requests to be accepted,                                 rpc.timeout
+//                   and the last version to be in use                      generation.timeout
+//                 weights to arrive, after a collective (3)                rpc.timeout
+//   gradients     answers of frozen roles (4)                              rpc.timeout
+//
+// The result is the longest section, which is the start or the draw, and some seconds more, so that
+// the call which is waited for is the one that says why. Not every call counts:
+//
+// (1) The calls to one role count once, however many processes and messages there are: a process
+//     that has published its address answers at once, or after one pass over a reference's weights.
+// (2) A rank scores all its samples in one batch for each reward, whatever their number, so there
+//     are as many timeouts as rewards of type command and http.
+// (3) Each bucket of weights has a deadline of its own, and 8 are on their way to a replica. How
+//     many follow one another depends on the model; one deadline is counted.
+// (4) All requests of a step are on their way before it is computed, so the deadlines of several
+//     teachers run side by side. Those that a replica lost or dropped are sent again: once more
+//     rpc.timeout. An evaluation of dpo or kto asks for one batch after the other, on all ranks
+//     alike; one answer is counted.
 Duration student_timeout(const Recipe& recipe);
 
 }  // namespace retort::recipes

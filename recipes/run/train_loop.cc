@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "recipes/run/metric_sums.h"
 
 namespace retort::recipes {
 
@@ -18,20 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-void all_reduce(StepSums& sums, parallel::Group& group) {
-  if (group.size() == 1) return;
-  std::vector<double*> fields{&sums.count, &sums.loss, &sums.num_tokens};
-  for (double& value : sums.values)
-    fields.push_back(&value);
-  at::Tensor packed = at::empty({static_cast<int64_t>(fields.size())}, at::kDouble);
-  double* values = packed.mutable_data_ptr<double>();
-  for (size_t i = 0; i < fields.size(); ++i)
-    values[i] = *fields[i];
-  group.all_reduce(packed);
-  for (size_t i = 0; i < fields.size(); ++i)
-    *fields[i] = values[i];
 }
 
 // The forward passes and backward passes of one step. Every rank votes once, after its last forward

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
+
 #include "recipes/losses/linear_cross_entropy.h"
+#include "recipes/run/metric_sums.h"
 
 namespace retort::recipes {
 
@@ -17,8 +20,9 @@ at::Tensor SftObjective::batch_loss(const models::Head& head, const at::Tensor& 
 }
 
 void SftObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
-  row.add("entropy", sums.values[kEntropy] / sums.count);
-  row.add("mean_token_accuracy", sums.values[kCorrect] / sums.count);
+  static constexpr std::array<MeanMetric, 2> kMetrics{
+      {{"entropy", kEntropy}, {"mean_token_accuracy", kCorrect}}};
+  add_means(kMetrics, sums, sums.count, row);
 }
 
 }  // namespace retort::recipes

@@ -7,26 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "models/generation/request.h"
 #include "roles/teacher/methods.h"
 #include "rpc/method.h"
 
 namespace retort::roles {
-
-// How completions are drawn; the meaning of each field is models::SamplingOptions'.
-struct DrawOptions {
-  int64_t max_new_tokens = 256;
-  double temperature = 1.0, top_p = 1.0, min_p = 0.0, repetition_penalty = 1.0;
-  int64_t top_k = 0, num_ids = 0;
-  uint64_t seed = 0;
-  std::vector<int64_t> eos_token_ids;
-  std::vector<std::string> stop;
-
-  template <class A>
-  void serialize(A& archive, uint32_t) {
-    archive(max_new_tokens, temperature, top_p, min_p, repetition_penalty, top_k, num_ids, seed,
-            eos_token_ids, stop);
-  }
-};
 
 // P prompts, G completions of each: S = P * G.
 struct GenerateRequest {
@@ -38,7 +23,7 @@ struct GenerateRequest {
   at::Tensor cu_seqlens;  // [P+1] int32
   int64_t num_generations = 1;
   at::Tensor sample_ids;  // [S] int64, the noise of each completion
-  DrawOptions draw;
+  models::DrawOptions draw;
 
   template <class A>
   void serialize(A& archive, uint32_t) {

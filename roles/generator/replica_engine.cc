@@ -116,23 +116,13 @@ uint64_t ReplicaEngine::submit(const GenerateRequest& request) {
 }
 
 uint64_t ReplicaEngine::submit_here(const GenerateRequest& asked) {
-  const DrawOptions& draw = asked.draw;
   models::GenerationRequest request;
   request.prompts = split_rows(asked.prompt_ids, asked.cu_seqlens, "generator.submit");
   request.num_generations = asked.num_generations;
   const at::Tensor ids = asked.sample_ids.contiguous();
   for (int64_t i = 0; i < ids.numel(); ++i)
     request.sample_ids.push_back(static_cast<uint64_t>(ids.const_data_ptr<int64_t>()[i]));
-  request.sampling = {.temperature = draw.temperature,
-                      .top_p = draw.top_p,
-                      .top_k = draw.top_k,
-                      .min_p = draw.min_p,
-                      .repetition_penalty = draw.repetition_penalty,
-                      .num_ids = draw.num_ids,
-                      .seed = draw.seed};
-  request.max_new_tokens = draw.max_new_tokens;
-  request.eos_token_ids = draw.eos_token_ids;
-  request.stop = draw.stop;
+  request.draw = asked.draw;
   return engine_.submit(std::move(request));
 }
 

@@ -12,10 +12,10 @@
 namespace retort::roles {
 namespace {
 
-// All ranks' rows, behind one another: rank r's are shard_of(rows, ranks, r).
+// All ranks' rows, behind one another: rank r's are row_part(rows, ranks, r).
 at::Tensor gather_rows(const at::Tensor& mine, int64_t rows, parallel::Group& tp) {
   if (!mine.defined()) return {};
-  const int64_t each = parallel::vocab_rows_per_rank(rows, tp.size());
+  const int64_t each = rows_per_part(rows, tp.size());
   std::vector<int64_t> sizes = mine.sizes().vec();
   sizes[0] = each * tp.size();
   at::Tensor all = at::empty(sizes, mine.options());
@@ -38,8 +38,8 @@ Range shard_of(int64_t total, int64_t ranks, int64_t rank) {
   return {parallel::vocab_begin(total, ranks, rank), parallel::vocab_end(total, ranks, rank)};
 }
 
-Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part) {
-  return kind == PayloadKind::kFull ? Range{0, rows} : shard_of(rows, parts, part);
+RowRange rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part) {
+  return kind == PayloadKind::kFull ? RowRange{0, rows} : row_part(rows, parts, part);
 }
 
 Range PieceMap::columns_of(const ForwardRequest& request, int64_t part) const {
@@ -72,7 +72,8 @@ Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t p
                       .contiguous();
     return piece;
   }
-  const Range rows = rows_of_part(whole.label.spec.kind, whole.label.num_rows, request.parts, part);
+  const RowRange rows =
+      rows_of_part(whole.label.spec.kind, whole.label.num_rows, request.parts, part);
   const auto cut = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.narrow(0, rows.begin, rows.size()) : at::Tensor();
   };

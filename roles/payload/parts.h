@@ -1,10 +1,10 @@
 // How the answer to one request is cut when the ranks of a student's tensor-parallel group ask for
 // it together, one part each.
 //
-// Rows of hidden states, top-k and target log-probabilities: part p of n has rows [p c, (p + 1) c),
-// c = ceil(R / n); the parts are pulled from different ranks of the teacher and gathered by the
-// group. Columns of `full`: those that the request names, which are the asking rank's own shard of
-// the vocabulary, and come from whichever ranks of the teacher have them.
+// Rows of hidden states, top-k and target log-probabilities: each part has its row_part; the parts
+// are pulled from different ranks of the teacher and gathered by the group. Columns of `full`:
+// those that the request names, which are the asking rank's own shard of the vocabulary, and come
+// from whichever ranks of the teacher have them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,20 +14,22 @@
 
 #include "parallel/group.h"
 #include "roles/payload/payload.h"
+#include "roles/payload/row_part.h"
 #include "roles/teacher/methods.h"
 
 namespace retort::roles {
 
+// Ids of a vocabulary: rows of a head, columns of kFull.
 struct Range {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
   bool operator==(const Range&) const = default;
 };
 Range intersect(Range a, Range b);  // empty: begin = end
-// What rank `rank` of `ranks` has of `total`: parallel::VocabShard.
+// What rank `rank` of `ranks` has of a vocabulary of `total` ids: parallel::VocabShard.
 Range shard_of(int64_t total, int64_t ranks, int64_t rank);
 // The rows of a part: all of them for kFull.
-Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part);
+RowRange rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part);
 
 // Which rank of a teacher's tensor-parallel group has what. Both ends compute it.
 struct PieceMap {

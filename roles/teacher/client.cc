@@ -27,22 +27,36 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options,
     : agent_(agent), options_(std::move(options)), lost_(options_.replicas.size(), false) {
   if (options_.tp != nullptr && options_.tp->size() == 1) options_.tp = nullptr;
   for (const TeacherReplica& replica : options_.replicas)
-    shake_hands(replica, student_tokenizer);
+    handshake(replica, student_tokenizer);
   if (options_.spec.kind == PayloadKind::kHiddenStates) head_ = fetch_head();
 }
 
-void TeacherClient::shake_hands(const TeacherReplica& replica,
-                                const models::Tokenizer& student_tokenizer) {
-  const std::string& peer = replica.leader;
-  const int64_t student_size = student_tokenizer.vocab_size();
+void TeacherClient::handshake(const TeacherReplica& replica,
+                              const models::Tokenizer& student_tokenizer) {
+  const InfoRequest question{.tokenizer_size = student_tokenizer.vocab_size(),
+                             .weights_fingerprint = options_.weights_fingerprint};
   const TeacherInfo info =
-      agent_
-          .call(peer, kTeacherInfo, {student_size, options_.weights_fingerprint},
-                {.timeout = options_.timeout})
-          .get();
+      agent_.call(replica.leader, kTeacherInfo, question, {.timeout = options_.timeout}).get();
+  check_tokenizers(replica.leader, info, student_tokenizer);
+  check_same_model(replica, info);
+  info_ = info;
 
-  // Distributions are compared id by id, so both must number their tokens alike.
-  const int64_t known = std::min(student_size, info.tokenizer_size);
+  // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
+  // sides.
+  const int64_t known = std::min(question.tokenizer_size, info.tokenizer_size);
+  const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
+  // A target's log-probability is that of the teacher's own softmax, over every row it has, as in
+  // its own evaluation.
+  const bool all_rows = common == options_.student_vocab_rows && common == info.vocab_rows;
+  options_.spec.common_vocab =
+      all_rows || options_.spec.kind == PayloadKind::kTargetLogProbs ? 0 : common;
+}
+
+// Distributions are compared id by id, so both must number their tokens alike. The teacher was told
+// how many ids the student knows, and its fingerprint is over the same `known` ones.
+void TeacherClient::check_tokenizers(const std::string& peer, const TeacherInfo& info,
+                                     const models::Tokenizer& student_tokenizer) {
+  const int64_t known = std::min(student_tokenizer.vocab_size(), info.tokenizer_size);
   const std::string mine = student_tokenizer.vocabulary_fingerprint(known);
   if (mine != info.vocabulary_fingerprint)
     throw Error(
@@ -58,12 +72,14 @@ void TeacherClient::shake_hands(const TeacherReplica& replica,
                          << " have the same vocabulary but other merges, normaliser or chat "
                             "template; only the student's is used";
   }
+}
 
-  // The replica is what its role says, and what the others are.
+// The replica is what its role says, and what the others are.
+void TeacherClient::check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const {
   if (info.tp != static_cast<int64_t>(replica.size()))
     throw Error(ErrorCode::kMismatch,
                 "the teacher's head lies on another number of ranks than its role says")
-        .with("teacher", peer)
+        .with("teacher", replica.leader)
         .with("ranks", info.tp)
         .with("expected", replica.size());
   if (!info_.name.empty() &&
@@ -71,17 +87,7 @@ void TeacherClient::shake_hands(const TeacherReplica& replica,
        info.weight_version != info_.weight_version || info.dtype != info_.dtype ||
        info.tp != info_.tp || info.weights_fingerprint != info_.weights_fingerprint))
     throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models")
-        .with("teacher", peer);
-  info_ = info;
-
-  // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
-  // sides.
-  const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
-  // A target's log-probability is that of the teacher's own softmax, over every row it has, as in
-  // its own evaluation.
-  const bool all_rows = common == options_.student_vocab_rows && common == info.vocab_rows;
-  options_.spec.common_vocab =
-      all_rows || options_.spec.kind == PayloadKind::kTargetLogProbs ? 0 : common;
+        .with("teacher", replica.leader);
 }
 
 // Each row from the rank that has it.
@@ -190,7 +196,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
   }
 
   if (!taken.empty()) return join_pieces(std::move(taken));
-  // a shard without ids that both know
+  // This rank's shard has no ids that both know.
   answer.logps = at::empty({expected.num_rows, 0}, at::kFloat);
   return answer;
 }

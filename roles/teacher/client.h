@@ -73,7 +73,10 @@ class TeacherClient : public FrozenAnswers {
   int64_t parts() const { return options_.tp == nullptr ? 1 : options_.tp->size(); }
   int64_t part() const { return options_.tp == nullptr ? 0 : options_.tp->rank(); }
   PieceMap pieces() const { return {.vocab_rows = info_.vocab_rows, .ranks = info_.tp}; }
-  void shake_hands(const TeacherReplica& replica, const models::Tokenizer& student_tokenizer);
+  void handshake(const TeacherReplica& replica, const models::Tokenizer& student_tokenizer);
+  static void check_tokenizers(const std::string& peer, const TeacherInfo& info,
+                               const models::Tokenizer& student_tokenizer);
+  void check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const;
   at::Tensor fetch_head() const;
   void dispatch(PendingPayload& pending);
   Payload receive_part(PendingPayload pending, double* waited);

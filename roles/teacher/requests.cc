@@ -108,91 +108,37 @@ at::Tensor targets_of(const ForwardRequest& request) {
   return request.input_ids.to(at::kLong).index_select(0, next);
 }
 
-MergedPacks merge_packs(const std::vector<const ForwardRequest*>& requests,
-                        std::vector<models::PackedTokens> packs) {
+void check_request(const ForwardRequest& request, int64_t vocab_rows) {
+  unpack_request(request, vocab_rows);
+  if (request.spec.kind == PayloadKind::kTargetLogProbs)
+    check_targets(targets_of(request), request.positions.numel(),
+                  payload_vocab(request.spec, vocab_rows));
+}
+
+MergedPacks merge_packs(const std::vector<ForwardRequest>& requests, int64_t vocab_rows) {
   MergedPacks merged;
-  if (packs.size() == 1) {
-    merged.tokens = std::move(packs[0]);
-    merged.rows = {requests[0]->positions.to(at::kLong)};
+  if (requests.size() == 1) {
+    merged.tokens = unpack_request(requests[0], vocab_rows);
+    merged.rows = {requests[0].positions.to(at::kLong)};
     return merged;
   }
-  std::vector<at::Tensor> ids, positions;
+
+  std::vector<at::Tensor> ids;
+  std::vector<at::Tensor> positions;
   merged.tokens.cu_seqlens = {0};
   int64_t offset = 0;
-  for (size_t i = 0; i < packs.size(); ++i) {
-    ids.push_back(packs[i].input_ids);
-    positions.push_back(packs[i].positions);
-    merged.rows.push_back(requests[i]->positions.to(at::kLong) + offset);
-    for (size_t s = 1; s < packs[i].cu_seqlens.size(); ++s)
-      merged.tokens.cu_seqlens.push_back(offset + packs[i].cu_seqlens[s]);
-    offset += packs[i].num_tokens();
+  for (const ForwardRequest& request : requests) {
+    const models::PackedTokens pack = unpack_request(request, vocab_rows);
+    ids.push_back(pack.input_ids);
+    positions.push_back(pack.positions);
+    merged.rows.push_back(request.positions.to(at::kLong) + offset);
+    for (size_t s = 1; s < pack.cu_seqlens.size(); ++s)
+      merged.tokens.cu_seqlens.push_back(offset + pack.cu_seqlens[s]);
+    offset += pack.num_tokens();
   }
   merged.tokens.input_ids = at::cat(ids);
   merged.tokens.positions = at::cat(positions);
   return merged;
-}
-
-void SharedRequests::forget_old() {
-  const auto now = std::chrono::steady_clock::now();
-  std::erase_if(asked_, [&](const auto& entry) {
-    return entry.second.computed && now - entry.second.since > lease_;
-  });
-}
-
-void SharedRequests::forget(const std::string& key) {
-  const auto entry = asked_.find(key);
-  // else it waits to be computed once more
-  if (entry != asked_.end() && entry->second.computed) asked_.erase(entry);
-}
-
-void SharedRequests::ask(const std::string& key, const ForwardRequest& request,
-                         Cancelled cancelled) {
-  forget_old();
-  const auto part = static_cast<size_t>(request.part), parts = static_cast<size_t>(request.parts);
-  const auto [entry, fresh] = asked_.try_emplace(key);
-  Asked& asked = entry->second;
-  if (asked.parts.empty()) asked.parts.resize(parts, false);
-  const bool again = asked.parts[part];
-  asked.parts[part] = true;
-  if (!asked.computed) {
-    asked.cancelled.push_back(std::move(cancelled));
-    if (fresh) waiting_.push_back({key, request});
-    return;
-  }
-  if (again) {
-    asked = {.parts = std::vector<bool>(parts, false),
-             .computed = false,
-             .cancelled = {std::move(cancelled)},
-             .since = {}};
-    asked.parts[part] = true;
-    waiting_.push_back({key, request});
-  } else if (std::find(asked.parts.begin(), asked.parts.end(), false) == asked.parts.end()) {
-    asked_.erase(entry);
-  }
-}
-
-std::vector<ForwardRequest> SharedRequests::take(int64_t max_tokens) {
-  std::vector<ForwardRequest> batch;
-  int64_t tokens = 0;
-  while (!waiting_.empty()) {
-    Waiting& next = waiting_.front();
-    const auto entry = asked_.find(next.key);
-    Asked& asked = entry->second;
-    const bool wanted = std::any_of(asked.cancelled.begin(), asked.cancelled.end(),
-                                    [](const auto& flag) { return !flag->load(); });
-    if (wanted && !batch.empty() && tokens + next.request.input_ids.numel() > max_tokens) break;
-    if (wanted) {
-      tokens += next.request.input_ids.numel();
-      batch.push_back(std::move(next.request));
-      asked.computed = true;
-      asked.since = std::chrono::steady_clock::now();
-      asked.cancelled.clear();
-    }
-    if (!wanted || std::find(asked.parts.begin(), asked.parts.end(), false) == asked.parts.end())
-      asked_.erase(entry);
-    waiting_.pop_front();
-  }
-  return batch;
 }
 
 }  // namespace retort::roles

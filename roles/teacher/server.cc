@@ -1,61 +1,95 @@
 #include "roles/teacher/server.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/InferenceMode.h>
 
 #include "base/error.h"
 #include "models/checkpoint.h"
+#include "roles/teacher/requests.h"
 
 namespace retort::roles {
+namespace {
+
+// The weights never change.
+constexpr uint64_t kWeightVersion = 1;
+// Jobs that are run before a request that waits is computed all the same.
+constexpr int64_t kMaxJobsBefore = 256;
+// Requests that wait when no more jobs are run before one of them is computed, so that the queue of
+// jobs fills up, and refuses, when more requests arrive than can be computed.
+constexpr size_t kManyRequests = 256;
+
+}  // namespace
+
 Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
                  Replica replica)
     : name_(std::move(name)),
-      decoder_(std::move(decoder)),
       tokenizer_(std::move(tokenizer)),
-      replica_(std::move(replica)),
-      shared_(replica_.held.lease),
-      held_(replica_.held),
-      last_plan_(std::chrono::steady_clock::now()) {
-  decoder_.set_requires_grad(false);
-  if (replica_.world == nullptr) return;
-  const models::Placement& place = decoder_.placement();
-  last_stage_ = place.stage == place.pp - 1;
-  pipeline_ = std::make_unique<Pipeline>(decoder_, replica_.world->pp());
-}
+      folder_(std::move(replica.folder)),
+      link_(replica.world),
+      computer_(std::move(decoder), replica.world),
+      requests_(replica.store.lease),
+      store_(replica.store) {}
 
 Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer)
     : Teacher(std::move(name), std::move(decoder), std::move(tokenizer), Replica{}) {}
 
-Teacher::~Teacher() {
-  if (!puller_.joinable()) return;
-  pulls_->close();
-  puller_.join();
+void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue, Batching batching,
+                    int64_t max_merged_tokens) {
+  jobs_ = std::move(queue);
+  max_tokens_per_forward_ = batching == Batching::kDynamic ? max_merged_tokens : 0;
+  if (leads())
+    serve_leader(agent);
+  else
+    serve_other_rank(agent);
+}
+
+void Teacher::serve_leader(rpc::Agent& agent) {
+  agent.serve(kTeacherInfo, jobs_,
+              [this](const InfoRequest& r, const rpc::CallContext&) { return info(r); });
+  agent.serve(kTeacherHead, jobs_,
+              [this](const HeadRequest& r, const rpc::CallContext&) { return head(r); });
+  agent.serve(kTeacherForward, jobs_,
+              [this](const ForwardRequest& r, const rpc::CallContext& caller) {
+                return enqueue(r, caller);
+              });
+}
+
+// This rank's compute thread waits for the leader, so another answers.
+void Teacher::serve_other_rank(rpc::Agent& agent) {
+  pull_thread_ = std::make_unique<HandlerThread>();
+  agent.serve(kTeacherHead, pull_thread_->queue(),
+              [this](const HeadRequest& r, const rpc::CallContext&) { return head(r); });
+  agent.serve(kTeacherPull, pull_thread_->queue(),
+              [this](const PullRequest& r, const rpc::CallContext& caller) {
+                return store_.pull(r.key, r.part, caller);
+              });
 }
 
 TeacherInfo Teacher::info(const InfoRequest& request) {
+  const models::Decoder& decoder = computer_.decoder();
   const int64_t known = std::min(request.tokenizer_size, tokenizer_.vocab_size());
   if (request.weights_fingerprint && fingerprint_.empty())
-    fingerprint_ = replica_.world == nullptr
-                       ? models::weights_fingerprint(decoder_)
-                       : models::weights_fingerprint(replica_.folder, decoder_.dtype(),
-                                                     [this] { keep_alive(); });
+    fingerprint_ = link_.alone() ? models::weights_fingerprint(decoder)
+                                 : models::weights_fingerprint(folder_, decoder.dtype(),
+                                                               [this] { link_.keep_alive(); });
+
   return {.name = name_,
-          .weight_version = weight_version_,
-          .vocab_rows = decoder_.config().vocab_size,
+          .weight_version = kWeightVersion,
+          .vocab_rows = decoder.config().vocab_size,
           .tokenizer_size = tokenizer_.vocab_size(),
-          .hidden_size = decoder_.config().hidden_size,
-          .dtype = models::dtype_name(decoder_.dtype()),
+          .hidden_size = decoder.config().hidden_size,
+          .dtype = models::dtype_name(decoder.dtype()),
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(known),
           .processing_fingerprint = tokenizer_.processing_fingerprint(),
           .weights_fingerprint = request.weights_fingerprint ? fingerprint_ : "",
-          .tp = decoder_.placement().tp_size()};
+          .tp = decoder.placement().tp_size()};
 }
 
 HeadReply Teacher::head(const HeadRequest& request) const {
+  const models::Decoder& decoder = computer_.decoder();
+  const models::Placement& place = decoder.placement();
   Range own{0, 0};
-  if (last_stage_)
-    own = shard_of(decoder_.config().vocab_size, decoder_.placement().tp_size(),
-                   decoder_.placement().tp_rank());
+  if (computer_.forms_answers())
+    own = shard_of(decoder.config().vocab_size, place.tp_size(), place.tp_rank());
   if (request.begin < own.begin || request.end < request.begin || request.end > own.end)
     throw Error(ErrorCode::kInvalidArgument,
                 "teacher.head: rows outside what this rank has of the head")
@@ -63,107 +97,144 @@ HeadReply Teacher::head(const HeadRequest& request) const {
         .with("end", request.end)
         .with("own_begin", own.begin)
         .with("own_end", own.end);
-  const at::Tensor weight = decoder_.head_weight().detach();
-  return {.weight_version = weight_version_,
+
+  const at::Tensor weight = decoder.head_weight().detach();
+  return {.weight_version = kWeightVersion,
           .weight = weight.narrow(0, request.begin - own.begin, request.end - request.begin).cpu()};
 }
 
-Payload Teacher::forward(const ForwardRequest& request) const {
-  const models::PackedTokens packed = unpack_request(request, decoder_.config().vocab_size);
-  c10::InferenceMode inference;
-  ++forwards_;
-  return answer(request, models::rows_at(decoder_.hidden(packed), request.positions));
-}
+Future<Payload> Teacher::enqueue(const ForwardRequest& request, const rpc::CallContext& caller) {
+  check_request(request, computer_.decoder().config().vocab_size);
 
-void Teacher::label(Payload& payload, const ForwardRequest& request) const {
-  payload.label.request_id = request.request_id;
-  payload.label.teacher = name_;
-  payload.label.weight_version = weight_version_;
-  payload.label.sequence_hash =
-      sequence_hash(request.input_ids, request.cu_seqlens, request.positions);
-}
+  const std::string key = result_key(request);
+  Future<Payload> reply;
+  if (has_piece(request, request.part)) {
+    try {
+      reply = store_.pull(key, request.part, caller);
+    } catch (const Error&) {  // it was dropped
+      requests_.forget(key);
+      throw;
+    }
+  } else {
+    Promise<Payload> without_tensors;
+    reply = without_tensors.future();
+    Payload answer;
+    answer.label = label_of(request);
+    answer.label.part = request.part;
+    answer.label.parts = request.parts;
+    without_tensors.set_value(std::move(answer));
+  }
 
-// `hidden_rows`: the final hidden states at the request's positions. Where the pipeline ends, and
-// without autograd.
-Payload Teacher::answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const {
-  at::Tensor targets;
-  if (request.spec.kind == PayloadKind::kTargetLogProbs) targets = targets_of(request);
-  const models::Head head = decoder_.head();
-  Payload payload = make_payload(hidden_rows, head.weight, request.spec, targets, head.vocab);
-  label(payload, request);
-  ++served_;
-  return payload;
-}
-
-// The first request that waits puts a job behind all requests that are queued already; that job
-// computes what gathered.
-Future<Payload> Teacher::wait_to_merge(ForwardRequest request, const rpc::CallContext& context) {
-  models::PackedTokens tokens = unpack_request(request, decoder_.config().vocab_size);
-  const bool first = waiting_.empty();
-  waiting_.push_back({std::move(request), std::move(tokens), context.cancelled, {}});
-  auto reply = waiting_.back().reply.future();
-  if (first && !queue_->try_push([this] { compute_waiting(); })) compute_waiting();
+  requests_.add(key, request, caller);
   return reply;
 }
 
-void Teacher::compute_waiting() {
-  std::vector<Waiting> waiting = std::exchange(waiting_, {});
-  std::vector<Waiting> batch;
-  int64_t tokens = 0;
-  for (Waiting& one : waiting) {
-    if (one.cancelled->load()) continue;  // its promise answers kClosed, which nobody reads
-    if (!batch.empty() && tokens + one.tokens.num_tokens() > max_merged_tokens_) {
-      compute_together(std::exchange(batch, {}));
-      tokens = 0;
-    }
-    tokens += one.tokens.num_tokens();
-    batch.push_back(std::move(one));
-  }
-  if (!batch.empty()) compute_together(std::move(batch));
+// Jobs that wait may be requests for the same forward pass, or ask for other parts of the same
+// answer.
+bool Teacher::jobs_come_first() {
+  const bool jobs_wait = jobs_ != nullptr && jobs_->size() > 0;
+  const bool may_wait = !requests_.empty() && requests_.size() < kManyRequests;
+  if (jobs_wait && may_wait && ++jobs_before_ < kMaxJobsBefore) return true;
+  jobs_before_ = 0;
+  return false;
 }
 
-void Teacher::compute_together(std::vector<Waiting> batch) const {
-  c10::InferenceMode inference;
+bool Teacher::work() {
+  if (jobs_come_first()) return true;
+  const std::vector<ForwardRequest> requests = requests_.take(max_tokens_per_forward_);
   try {
-    std::vector<const ForwardRequest*> requests;
-    std::vector<models::PackedTokens> packs;
-    for (Waiting& one : batch) {
-      requests.push_back(&one.request);
-      packs.push_back(std::move(one.tokens));
+    if (requests.empty()) {
+      link_.keep_alive();
+    } else {
+      link_.announce(requests);
+      compute(requests);
     }
-    const MergedPacks merged = merge_packs(requests, std::move(packs));
-    const at::Tensor hidden = decoder_.hidden(merged.tokens);
-    ++forwards_;
-    for (size_t i = 0; i < batch.size(); ++i)
-      batch[i].reply.set_value(answer(batch[i].request, models::rows_at(hidden, merged.rows[i])));
-  } catch (...) {
-    // those answered already keep their answer
-    for (Waiting& one : batch)
-      one.reply.set_error(std::current_exception());
+  } catch (const std::exception& error) {
+    if (!link_.alone()) {
+      fail_all(std::string("the teacher's replica ends: ") + error.what());
+      throw;
+    }
+    fail(requests, std::current_exception());
+  }
+  return !requests_.empty();
+}
+
+void Teacher::run_replica_rank(const std::function<void()>& tick) {
+  using Kind = ReplicaLink::Message::Kind;
+  try {
+    for (;;) {
+      const ReplicaLink::Message message = link_.receive();
+      if (message.kind == Kind::kStop) break;
+      if (message.kind == Kind::kCompute) compute(message.requests);
+      if (tick) tick();
+    }
+  } catch (const std::exception& error) {
+    fail_all(std::string("the teacher's replica ends: ") + error.what());
+    throw;
+  }
+  fail_all("the teacher stops");
+}
+
+void Teacher::stop() {
+  link_.stop();
+  fail_all("the teacher stops");
+}
+
+void Teacher::compute(const std::vector<ForwardRequest>& requests) {
+  computer_.compute(requests, [this](const ForwardRequest& request, Payload whole) {
+    deliver(request, std::move(whole));
+  });
+}
+
+void Teacher::deliver(const ForwardRequest& request, Payload whole) {
+  whole.label = label_of(request);
+  const std::string key = result_key(request);
+  const int64_t rank = computer_.decoder().placement().tp_rank();
+  // The only part of an answer is asked of the leader before it is computed, and never later.
+  const bool asked_later = !leads() || request.parts > 1;
+
+  for (int64_t part = 0; part < request.parts; ++part) {
+    if (!has_piece(request, part)) continue;
+    Payload piece = cut_piece(whole, request, part, pieces(), rank);
+    if (asked_later)
+      store_.put(key, part, std::move(piece));
+    else
+      store_.answer_waiting(key, part, piece);
   }
 }
 
-void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue, Batching batching,
-                    int64_t max_merged_tokens) {
-  queue_ = std::move(queue);
-  batching_ = batching;
-  max_merged_tokens_ = max_merged_tokens;
-  if (!leads()) {
-    serve_pulls(agent);
-    return;
+// Answers that went out before the error stay as they are.
+void Teacher::fail(const std::vector<ForwardRequest>& requests, const std::exception_ptr& error) {
+  for (const ForwardRequest& request : requests) {
+    const std::string key = result_key(request);
+    store_.fail(key, error);
+    requests_.forget(key);
   }
-  agent.serve(kTeacherInfo, queue_,
-              [this](InfoRequest r, const rpc::CallContext&) { return info(r); });
-  agent.serve(kTeacherHead, queue_,
-              [this](HeadRequest r, const rpc::CallContext&) { return head(r); });
-  agent.serve(kTeacherForward, queue_,
-              [this](ForwardRequest r, const rpc::CallContext& context) -> Future<Payload> {
-                if (replica_.world != nullptr || r.parts > 1) return attend(std::move(r), context);
-                if (batching_ == Batching::kDynamic) return wait_to_merge(std::move(r), context);
-                Promise<Payload> reply;
-                reply.set_value(forward(r));
-                return reply.future();
-              });
+}
+
+// Whoever waits for an answer hears at once that none comes.
+void Teacher::fail_all(const std::string& why) {
+  store_.fail_all(std::make_exception_ptr(Error(ErrorCode::kPeerLost, why).with("teacher", name_)));
+}
+
+bool Teacher::has_piece(const ForwardRequest& request, int64_t part) const {
+  return computer_.forms_answers() &&
+         pieces().has(request, part, computer_.decoder().placement().tp_rank());
+}
+
+PieceMap Teacher::pieces() const {
+  const models::Decoder& decoder = computer_.decoder();
+  return {.vocab_rows = decoder.config().vocab_size, .ranks = decoder.placement().tp_size()};
+}
+
+// Of the whole answer.
+PayloadLabel Teacher::label_of(const ForwardRequest& request) const {
+  return {.request_id = request.request_id,
+          .teacher = name_,
+          .weight_version = kWeightVersion,
+          .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
+          .num_rows = request.positions.numel(),
+          .spec = request.spec};
 }
 
 }  // namespace retort::roles

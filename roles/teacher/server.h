@@ -1,44 +1,54 @@
 // The teacher role: a frozen decoder that answers typed requests.
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "models/decoder.h"
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
 #include "roles/payload/parts.h"
-#include "roles/teacher/held_results.h"
+#include "roles/teacher/answer_computer.h"
+#include "roles/teacher/answer_store.h"
+#include "roles/teacher/handler_thread.h"
 #include "roles/teacher/methods.h"
-#include "roles/teacher/requests.h"
-#include "roles/trainer/pipeline.h"
+#include "roles/teacher/replica_link.h"
+#include "roles/teacher/request_queue.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
 
-struct TeacherPlan;
-
-// Answers teacher.info, teacher.head, teacher.forward and teacher.pull. As sent: one forward over
-// the request's pack in inference mode, so the same request gives the same bits on every replica
-// and at every time.
+// Answers teacher.info, teacher.head, teacher.forward and teacher.pull. Every request goes one way:
 //
-// A replica of several ranks (tensor or pipeline parallel) has one door: its leader, the first of
-// world.mp(), takes the requests, refuses the bad ones, and broadcasts the others one after the
-// other; every rank of the replica runs the forward pass. The ranks of the last stage form the
-// payload and keep what is theirs to answer until it is pulled. When a rank is lost, the others
-// fail with kCollective or kTimeout, at the latest when the world's timeout has passed: the replica
-// ends as a whole.
+//   the leader                                            the other ranks of the replica
+//   teacher.forward
+//     enqueue    checked, then in the RequestQueue;
+//                the caller waits at the AnswerStore
+//     work       RequestQueue::take
+//                ReplicaLink::announce          --->      ReplicaLink::receive
+//                AnswerComputer::compute        <-->      AnswerComputer::compute
+//                AnswerStore: replies to teacher.forward  AnswerStore: replies to teacher.pull
 //
-// Threads: compute only (the thread that drains the handler queue); pulls, and the head of ranks
-// that do not lead, are answered on a thread of the teacher's own. Collectives: none in a replica
-// of one rank, else on world.mp(), tp() and pp().
+// A replica is the ranks that hold one model together (tensor or pipeline parallel). Its leader,
+// the first rank of world.mp(), alone takes requests. The ranks of the last stage form the answer,
+// and each gives or keeps what PieceMap says that it has of every part.
+//
+// Use:
+//   serve(agent, queue)
+//   the leader       work() between jobs, again and again; stop()
+//   the other ranks  run_replica_rank()
+// Collectives: none in a replica of one rank, else on world.mp(), tp() and pp().
+// Errors: a bad request fails alone, when it arrives. What fails in a forward pass fails the
+//   requests of that pass which are not answered yet; in a replica of several ranks it ends the
+//   replica as a whole: when a rank is lost, the others fail with kCollective or kTimeout, at the
+//   latest when the world's timeout has passed.
+// Threads: compute (the thread that drains the handler queue). Pulls, and the head of ranks that do
+//   not lead, are answered on a thread of the teacher's own.
 class Teacher {
  public:
   // The ranks that hold one model together.
@@ -47,27 +57,20 @@ class Teacher {
     parallel::World* world = nullptr;
     // where the model was loaded from; for its fingerprint, if there is a world
     std::filesystem::path folder;
-    HeldResults::Options held{};
+    AnswerStore::Options store{};
   };
   // `name`: "teacher/0", that of the replica's leader.
   Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, Replica replica);
   Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer);
-  ~Teacher();
 
-  bool leads() const { return replica_.world == nullptr || replica_.world->mp().rank() == 0; }
+  bool leads() const { return link_.leads(); }
   // Whether this rank is asked for anything: it leads, or keeps answers.
-  bool answers() const { return leads() || last_stage_; }
+  bool answers() const { return leads() || computer_.forms_answers(); }
 
-  TeacherInfo info(const InfoRequest& request);
-  // kInvalidArgument for rows that this rank does not hold.
-  HeadReply head(const HeadRequest& request) const;
-  // In a replica of one rank. kInvalidArgument when ids, offsets or positions are outside what they
-  // index.
-  Payload forward(const ForwardRequest& request) const;
-
-  // kAsSent: one forward for each request. kDynamic: requests that wait together (of any clients)
-  // share a forward of at most `max_merged_tokens`, unless one alone is larger; numbers then depend
-  // on what waited, in their last bits.
+  // kAsSent: one forward for each request, so the same request gives the same bits on every replica
+  // and at every time. kDynamic: requests that wait together (of any clients) share a forward of at
+  // most `max_merged_tokens`, unless one alone is larger; numbers then depend on what waited, in
+  // their last bits.
   enum class Batching { kAsSent, kDynamic };
   static constexpr int64_t kMaxMergedTokens = 16384;
   // Registers the methods that this rank answers; jobs go to `queue`. The teacher must outlive the
@@ -75,60 +78,55 @@ class Teacher {
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue,
              Batching batching = Batching::kAsSent, int64_t max_merged_tokens = kMaxMergedTokens);
 
-  // The leader, between jobs (run_serving_loop): computes what several ranks have to, once no job
-  // waits before it, and lets the other ranks know now and then that there is nothing. True: there
-  // is more to do. An error ends the replica.
-  bool work();
-  // The leader, at the end: lets the others end.
-  void stop();
-  // All other ranks: computes with the leader until it stops. `tick` after each broadcast.
-  void follow(const std::function<void()>& tick = {});
+  TeacherInfo info(const InfoRequest& request);
+  // kInvalidArgument for rows that this rank does not hold.
+  HeadReply head(const HeadRequest& request) const;
+  // On the leader: what teacher.forward does. The future gets this rank's piece of request.part
+  // when work() has computed it; where this rank has none, at once an answer without tensors.
+  // Requests are computed in the order of their arrival; one whose callers have all gone is not
+  // computed. kInvalidArgument when ids, offsets or positions are outside what they index.
+  Future<Payload> enqueue(const ForwardRequest& request, const rpc::CallContext& caller);
 
-  int64_t requests_served() const { return served_; }
-  int64_t forwards() const { return forwards_; }
-  const HeldResults& held() const { return held_; }
+  // On the leader, between jobs (run_serving_loop): one forward pass for what waits, once no job
+  // waits before it; or it lets the other ranks know now and then that there is nothing. True:
+  // there is more to do. An error ends the replica.
+  bool work();
+  // On the leader, at the end: lets the others end. On every rank whoever still waits for an answer
+  // gets kPeerLost, then and not only when the agent is closed.
+  void stop();
+  // On all other ranks: computes what the leader announces, until it stops. `tick` after each
+  // message.
+  void run_replica_rank(const std::function<void()>& tick = {});
+
+  // The requests computed, and the forward passes that took.
+  int64_t requests_served() const { return computer_.requests_served(); }
+  int64_t forwards() const { return computer_.forwards(); }
+  const AnswerStore& store() const { return store_; }
 
  private:
-  struct Waiting {
-    ForwardRequest request;
-    models::PackedTokens tokens;
-    std::shared_ptr<const std::atomic<bool>> cancelled;
-    Promise<Payload> reply;
-  };
-  Future<Payload> wait_to_merge(ForwardRequest request, const rpc::CallContext& context);
-  Future<Payload> attend(ForwardRequest request, const rpc::CallContext& context);
-  void serve_pulls(rpc::Agent& agent);
-  void compute_waiting();
-  void compute_together(std::vector<Waiting> batch) const;
-  void compute_shared(const std::vector<ForwardRequest>& requests);
-  void broadcast(const TeacherPlan& plan);
-  void keep_alive();
-  template <class Fn>
-  void as_replica(Fn&& fn);
-  void label(Payload& payload, const ForwardRequest& request) const;
-  Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
-  PieceMap pieces() const {
-    return {.vocab_rows = decoder_.config().vocab_size, .ranks = decoder_.placement().tp_size()};
-  }
+  void serve_leader(rpc::Agent& agent);
+  void serve_other_rank(rpc::Agent& agent);
+  bool jobs_come_first();
+  void compute(const std::vector<ForwardRequest>& requests);
+  void deliver(const ForwardRequest& request, Payload whole);
+  void fail(const std::vector<ForwardRequest>& requests, const std::exception_ptr& error);
+  void fail_all(const std::string& why);
+  bool has_piece(const ForwardRequest& request, int64_t part) const;
+  PieceMap pieces() const;
+  PayloadLabel label_of(const ForwardRequest& request) const;
 
   std::string name_;
-  models::Decoder decoder_;
   models::Tokenizer tokenizer_;
-  Replica replica_;
-  bool last_stage_ = true;
-  std::unique_ptr<Pipeline> pipeline_;
-  uint64_t weight_version_ = 1;
-  std::string fingerprint_;
-  std::shared_ptr<rpc::HandlerQueue> queue_;
-  std::vector<Waiting> waiting_;
-  SharedRequests shared_;
-  HeldResults held_;
-  Batching batching_ = Batching::kAsSent;
-  int64_t max_merged_tokens_ = kMaxMergedTokens, jobs_before_ = 0;
-  std::chrono::steady_clock::time_point last_plan_;
-  std::shared_ptr<rpc::HandlerQueue> pulls_;
-  std::thread puller_;
-  mutable int64_t served_ = 0, forwards_ = 0;
+  std::filesystem::path folder_;
+  ReplicaLink link_;
+  AnswerComputer computer_;
+  RequestQueue requests_;
+  AnswerStore store_;
+  int64_t max_tokens_per_forward_ = 0;          // 0: as sent
+  std::string fingerprint_;                     // once it was asked for
+  std::shared_ptr<rpc::HandlerQueue> jobs_;     // null before serve()
+  int64_t jobs_before_ = 0;                     // run while a request waited
+  std::unique_ptr<HandlerThread> pull_thread_;  // on ranks that do not lead; it ends first
 };
 
 }  // namespace retort::roles

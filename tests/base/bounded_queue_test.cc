@@ -8,24 +8,15 @@
 #include <vector>
 
 #include "base/sizes.h"
+#include "tests/support/thrown.h"
 
 namespace retort {
 namespace {
 using namespace std::chrono_literals;
+using test::code_of;
 
 Deadline soon() { return Deadline::after(20ms); }
 Deadline late() { return Deadline::after(30s); }
-
-template <class F>
-ErrorCode code_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::kRemote;
-}
 
 TEST(BoundedQueue, KeepsOrder) {
   BoundedQueue<int> queue(3);

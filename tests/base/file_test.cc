@@ -10,20 +10,15 @@
 #include <set>
 
 #include "base/error.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort {
 namespace {
 namespace fs = std::filesystem;
 
-class Files : public testing::Test {
+class Files : public test::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("retort-file-" + std::to_string(::getpid()));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::set<std::string> names() const {
     std::set<std::string> found;
     for (const auto& entry : fs::directory_iterator(folder_))
@@ -32,17 +27,10 @@ class Files : public testing::Test {
   }
   template <class F>
   static ErrorCode code_of(F&& f, const std::string& part) {
-    try {
-      f();
-    } catch (const Error& error) {
-      EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
-      return error.code();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return ErrorCode::kRemote;
+    const Error error = test::error_of(f);
+    EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
+    return error.code();
   }
-
-  fs::path folder_;
 };
 
 // Files of this process may not grow beyond `bytes`: writing more fails with EFBIG, as a full disk

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/thrown.h"
+
 namespace retort {
 namespace {
 
@@ -19,13 +21,7 @@ std::exception_ptr error(ErrorCode code) {
 
 template <class T>
 ErrorCode code_of(Future<T>& future) {
-  try {
-    future.get(Deadline::after(20s));
-  } catch (const Error& e) {
-    return e.code();
-  }
-  ADD_FAILURE() << "a value came";
-  return ErrorCode::kRemote;
+  return test::code_of([&] { future.get(Deadline::after(20s)); });
 }
 
 TEST(Future, TakesTheValueOnce) {

@@ -15,6 +15,7 @@
 #include "recipes/data/preference.h"
 #include "recipes/data/sample.h"
 #include "tests/data/word_tokenizer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -61,7 +62,7 @@ TEST(Arithmetic, ProblemsAreRightAndDistinct) {
 }
 
 TEST(Arithmetic, RangesOfOneSeedAreDisjoint) {
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   write_arithmetic_problems(folder.path() / "train.jsonl", 0, 3000, 5);
   write_arithmetic_problems(folder.path() / "test.jsonl", 3000, 500, 5);
   const JsonlFile train(folder.path() / "train.jsonl"), held_out(folder.path() / "test.jsonl");
@@ -76,7 +77,7 @@ TEST(Arithmetic, RangesOfOneSeedAreDisjoint) {
 }
 
 TEST(Arithmetic, TheSameArgumentsGiveTheSameBytes) {
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   const auto content = [&](int64_t first, uint64_t seed) {
     write_arithmetic_problems(folder.path() / "f.jsonl", first, 50, seed);
     return read_file(folder.path() / "f.jsonl");
@@ -146,7 +147,7 @@ TEST(Arithmetic, ARejectedSolutionHasOneMistake) {
 }
 
 TEST(Arithmetic, PreferencesAreTheProblemsAsPairs) {
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   const auto content = [&](int64_t first, uint64_t seed) {
     write_arithmetic_problems(folder.path() / "f.jsonl", first, 50, seed,
                               ArithmeticRows::kPreferences);
@@ -169,7 +170,7 @@ TEST(Arithmetic, PreferencesAreTheProblemsAsPairs) {
 }
 
 TEST(Arithmetic, RowsAreReadAsSamplesAndPrompts) {
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   write_arithmetic_problems(folder.path() / "f.jsonl", 12, 1, 1);
   const JsonlFile file(folder.path() / "f.jsonl");
   const auto tokenizer = test::word_tokenizer(folder.path());
@@ -185,19 +186,19 @@ TEST(Arithmetic, RangeIsChecked) {
   const int64_t size = num_arithmetic_problems();
   EXPECT_GT(size, 100000);
   EXPECT_NO_THROW(arithmetic_problem(size - 1, 1));
-  EXPECT_NE(test::invalid_argument([&] { arithmetic_problem(size, 1); }), "");
-  EXPECT_NE(test::invalid_argument([&] { arithmetic_problem(-1, 1); }), "");
-  const test::TempFolder folder;
-  EXPECT_NE(test::invalid_argument(
-                [&] { write_arithmetic_problems(folder.path() / "f", size - 1, 2, 1); }),
-            "");
+  EXPECT_NE(test::message_of([&] { arithmetic_problem(size, 1); }), "");
+  EXPECT_NE(test::message_of([&] { arithmetic_problem(-1, 1); }), "");
+  const test::TemporaryFolder folder;
+  EXPECT_NE(
+      test::message_of([&] { write_arithmetic_problems(folder.path() / "f", size - 1, 2, 1); }),
+      "");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "f"));
 }
 
 // Each kind walks a permutation of its whole space: the last problem of all is as distinct as the
 // first.
 TEST(Arithmetic, AllProblemsAreDistinct) {
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   const int64_t size = num_arithmetic_problems();
   write_arithmetic_problems(folder.path() / "all.jsonl", 0, size, 3);
   const JsonlFile file(folder.path() / "all.jsonl");

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/data/stream_records.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -16,7 +17,7 @@ class BatchStreamTest : public testing::Test {
                                         const std::vector<double>& weights = {}) {
     return std::make_shared<Dataset>(test::numbered_dataset(folder_, lengths, weights));
   }
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 Ids all_of(const std::vector<StepRecord>& steps) {
@@ -261,29 +262,27 @@ TEST_F(BatchStreamTest, Errors) {
       std::vector<Source>{{.path = folder_.write("a.jsonl", "bad\nworse\n").string()}},
       DataOptions{.on_bad_sample = OnBadSample::kSkip}, test::word_tokenizer(folder_.path()),
       test::chat_template(), folder_.path());
-  const std::string message = test::invalid_argument([&] { BatchStream(bad, {}).next(); });
+  const std::string message = test::message_of([&] { BatchStream(bad, {}).next(); });
   EXPECT_NE(message.find("all 2 rows were skipped; the first: "), std::string::npos) << message;
   EXPECT_NE(message.find("malformed JSON"), std::string::npos) << message;
   EXPECT_EQ(BatchStream(bad, {}).steps_per_epoch(), 0);
 
   const auto set = set_of({{60, 6}});
-  EXPECT_NE(test::invalid_argument([&] {
+  EXPECT_NE(test::message_of([&] {
               BatchStream(set, {.max_length = 32}).next();
             }).find("60 tokens, more than max_length 32"),
             std::string::npos);
   const auto refuses = [&](const BatchOptions& options, const std::string& part) {
-    EXPECT_NE(test::invalid_argument([&] { BatchStream(set, options); }).find(part),
-              std::string::npos)
+    EXPECT_NE(test::message_of([&] { BatchStream(set, options); }).find(part), std::string::npos)
         << part;
-    EXPECT_NE(test::invalid_argument([&] { eval_batches(*set, options); }).find(part),
-              std::string::npos)
+    EXPECT_NE(test::message_of([&] { eval_batches(*set, options); }).find(part), std::string::npos)
         << part;
   };
   refuses({.rows_per_micro_batch = 0}, "per_device_train_batch_size");
   refuses({.micro_batches = 0}, "gradient_accumulation_steps");
   refuses({.tokens_per_micro_batch = 100, .max_length = 128}, "tokens_per_batch");
   refuses({.dp_rank = 2, .dp_size = 2}, "dp rank 2 of 2");
-  EXPECT_NE(test::invalid_argument([&] { BatchStream(set, {}, {.epoch = -1}); }), "");
+  EXPECT_NE(test::message_of([&] { BatchStream(set, {}, {.epoch = -1}); }), "");
 }
 
 }  // namespace

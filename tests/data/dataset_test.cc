@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/data/word_tokenizer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -18,7 +19,7 @@ class DatasetTest : public testing::Test {
   std::string write(const std::string& name, const std::string& text) {
     return folder_.write(name, text).string();
   }
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(DatasetTest, SourcesFollowEachOther) {
@@ -48,9 +49,9 @@ TEST_F(DatasetTest, OptionsReachTheSamples) {
 TEST_F(DatasetTest, BadRowsStopOrAreCounted) {
   const std::string rows = "{\"text\":\"w1\"}\nnonsense\n\n{\"text\":\"w2\"}\n{\"text\":\"w3";
   const std::string a = write("a.jsonl", rows);
-  const std::string message = test::invalid_argument([&] { open({{.path = a}}).get(1); });
+  const std::string message = test::message_of([&] { open({{.path = a}}).get(1); });
   EXPECT_TRUE(message.starts_with(a + ":2: malformed JSON")) << message;
-  EXPECT_TRUE(test::invalid_argument([&] {
+  EXPECT_TRUE(test::message_of([&] {
                 open({{.path = a}}).get(3);
               }).starts_with(a + ":5: malformed JSON: the line ends"));
 
@@ -80,11 +81,11 @@ TEST_F(DatasetTest, WarningsAreLimited) {
 }
 
 TEST_F(DatasetTest, RefusesEmptySets) {
-  EXPECT_NE(test::invalid_argument([&] { open({}); }).find("no data source"), std::string::npos);
+  EXPECT_NE(test::message_of([&] { open({}); }).find("no data source"), std::string::npos);
   const std::string empty = write("e.jsonl", "\n\n");
-  EXPECT_EQ(test::invalid_argument([&] { open({{.path = empty}}); }),
+  EXPECT_EQ(test::message_of([&] { open({{.path = empty}}); }),
             empty + ": holds no rows; expected one JSON object on each line");
-  EXPECT_NE(test::invalid_argument([&] {
+  EXPECT_NE(test::message_of([&] {
               open({{.path = write("a.jsonl", "{}"), .weight = 0}});
             }).find("weight"),
             std::string::npos);

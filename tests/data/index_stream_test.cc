@@ -8,6 +8,7 @@
 #include "recipes/data/prompt_dataset.h"
 #include "tests/data/pair_records.h"
 #include "tests/data/stream_records.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -15,7 +16,7 @@ using Rows = std::vector<int64_t>;
 
 class IndexStreamTest : public testing::Test {
  protected:
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 std::vector<IndexStream::Step> run(const std::shared_ptr<const RowSet>& set,
@@ -90,19 +91,13 @@ TEST_F(IndexStreamTest, SkipsBadRowsAndResumes) {
 TEST_F(IndexStreamTest, RefusesWhatCannotWork) {
   const auto bad = test::pair_dataset(folder_, Rows(3, 3), 1);
   IndexStream none(bad, {});
-  EXPECT_NE(test::invalid_argument([&] { none.next(1); }).find("all 3 rows were skipped"),
+  EXPECT_NE(test::message_of([&] { none.next(1); }).find("all 3 rows were skipped"),
             std::string::npos);
   const auto set = test::pair_dataset(folder_, Rows(3, 3));
-  EXPECT_NE(
-      test::invalid_argument([&] { IndexStream(set, {}, {.consumed = -1}); }).find("negative"),
-      std::string::npos);
+  EXPECT_NE(test::message_of([&] { IndexStream(set, {}, {.consumed = -1}); }).find("negative"),
+            std::string::npos);
   IndexStream beyond(set, {}, {.epoch = 1, .consumed = 4});
-  try {
-    beyond.next(1);
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-  }
+  EXPECT_EQ(test::code_of([&] { beyond.next(1); }), ErrorCode::kMismatch);
   IndexStream end(set, {}, {.epoch = 1, .consumed = 3});
   EXPECT_EQ(end.next(5).after.epoch, 3) << "the end of an epoch is the beginning of the next";
 }

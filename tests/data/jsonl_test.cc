@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/data/word_tokenizer.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
 namespace fs = std::filesystem;
-using test::TempFolder;
+using test::TemporaryFolder;
 
 using Lines = std::vector<std::pair<int64_t, std::string>>;
 Lines lines_of(const JsonlFile& file) {
@@ -43,7 +44,7 @@ std::string zstd(const std::string& text) {
 }
 
 TEST(JsonlFile, LinesAndTheirNumbers) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const struct {
     const char* what;
     std::string text;
@@ -66,23 +67,20 @@ TEST(JsonlFile, LinesAndTheirNumbers) {
 }
 
 TEST(JsonlFile, RefusesWhatIsNotJsonl) {
-  const TempFolder folder;
-  EXPECT_NE(
-      test::invalid_argument([&] { JsonlFile(folder.path() / "none.jsonl"); }).find("none.jsonl"),
-      std::string::npos);
-  EXPECT_NE(
-      test::invalid_argument([&] { JsonlFile file(folder.path()); }).find("not a regular file"),
-      std::string::npos);
-  const auto utf16 = folder.write("u.jsonl", std::string_view("\xff\xfe{\0}\0", 6));
-  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(utf16); }).find("UTF-16"),
+  const TemporaryFolder folder;
+  EXPECT_NE(test::message_of([&] { JsonlFile(folder.path() / "none.jsonl"); }).find("none.jsonl"),
             std::string::npos);
+  EXPECT_NE(test::message_of([&] { JsonlFile file(folder.path()); }).find("not a regular file"),
+            std::string::npos);
+  const auto utf16 = folder.write("u.jsonl", std::string_view("\xff\xfe{\0}\0", 6));
+  EXPECT_NE(test::message_of([&] { JsonlFile file(utf16); }).find("UTF-16"), std::string::npos);
   const auto fake = folder.write("f.jsonl.gz", "{}\n");
-  EXPECT_NE(test::invalid_argument([&] { JsonlFile file(fake); }).find("does not begin like"),
+  EXPECT_NE(test::message_of([&] { JsonlFile file(fake); }).find("does not begin like"),
             std::string::npos);
 }
 
 TEST(JsonlFile, DecompressesOnceIntoTheCache) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   std::string text;  // more than one buffer
   for (int i = 0; i < 200000; ++i)
     text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";
@@ -124,7 +122,7 @@ TEST(JsonlFile, DecompressesOnceIntoTheCache) {
 }
 
 TEST(JsonlFile, DamagedArchivesAreErrorsAndLeaveNothing) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 20000; ++i)
     text += "{\"text\":\"row " + std::to_string(i * 7919) + "\"}\n";
@@ -140,14 +138,14 @@ TEST(JsonlFile, DamagedArchivesAreErrorsAndLeaveNothing) {
                {"flipped.gz", flipped}};
   for (const auto& file : files) {
     const fs::path path = folder.write(file.name, file.bytes), cache = folder.path() / "cache";
-    const std::string message = test::invalid_argument([&] { JsonlFile opened(path, cache); });
+    const std::string message = test::message_of([&] { JsonlFile opened(path, cache); });
     EXPECT_NE(message.find(file.name), std::string::npos) << file.name << ": " << message;
     EXPECT_TRUE(!fs::exists(cache) || fs::is_empty(cache)) << file.name;
   }
 }
 
 TEST(JsonlFile, FingerprintIsOfTheContent) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(JsonlFile(folder.write("a", "{}\n")).fingerprint(),
             JsonlFile(folder.write("b", "{}\n")).fingerprint());
   EXPECT_NE(JsonlFile(folder.write("a", "{}\n")).fingerprint(),

@@ -60,7 +60,7 @@ class EvalBatchesTest : public testing::Test {
     }
     return all;
   }
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(EvalBatchesTest, EverySampleOnceInFileOrder) {

@@ -4,13 +4,13 @@
 
 #include <limits>
 
-#include "tests/data/word_tokenizer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
 
 std::string refusal(DataOptions options) {
-  return test::invalid_argument([&] { options.validate(); });
+  return test::message_of([&] { options.validate(); });
 }
 
 TEST(DataOptions, DefaultsAreValid) {

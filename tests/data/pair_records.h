@@ -7,7 +7,7 @@
 #include "recipes/data/preference_dataset.h"
 #include "tests/data/word_tokenizer.h"
 
-namespace retort::data::test {
+namespace retort::test {
 
 // Row `id` has the field id, a prompt of `prompt` words, completions of `length` words and one more
 // or less.
@@ -21,26 +21,25 @@ inline std::string pair_row(int64_t id, int64_t prompt, int64_t length) {
   return "{\"prompt\":\"" + words(prompt) + "\",\"chosen\":\"" + words(length + 1) +
          "\",\"rejected\":\"w7" + words(length - 1) + "\",\"id\":" + std::to_string(id) + "}\n";
 }
-inline int64_t pair_id(const PreferenceSample& pair) {
+inline int64_t pair_id(const data::PreferenceSample& pair) {
   return std::stoll(pair.fields.at(0).second);
 }
 
 // One source; every `bad_every`-th row is malformed (0: none).
-inline std::shared_ptr<const PreferenceDataset> pair_dataset(const TempFolder& folder,
-                                                             const std::vector<int64_t>& lengths,
-                                                             int64_t bad_every = 0,
-                                                             DataOptions options = {}) {
+inline std::shared_ptr<const data::PreferenceDataset> pair_dataset(
+    const TemporaryFolder& folder, const std::vector<int64_t>& lengths, int64_t bad_every = 0,
+    data::DataOptions options = {}) {
   std::string rows;
   for (size_t i = 0; i < lengths.size(); ++i) {
     const auto id = static_cast<int64_t>(i);
     rows += bad_every > 0 && id % bad_every == bad_every - 1 ? "bad\n"
                                                              : pair_row(id, 2 + id % 3, lengths[i]);
   }
-  if (bad_every > 0) options.on_bad_sample = OnBadSample::kSkip;
-  const Source source{.path = folder.write("pairs.jsonl", rows).string()};
-  return std::make_shared<PreferenceDataset>(std::vector<Source>{source}, options,
-                                             word_tokenizer(folder.path()), chat_template(),
-                                             folder.path() / "cache");
+  if (bad_every > 0) options.on_bad_sample = data::OnBadSample::kSkip;
+  const data::Source source{.path = folder.write("pairs.jsonl", rows).string()};
+  return std::make_shared<data::PreferenceDataset>(std::vector<data::Source>{source}, options,
+                                                   word_tokenizer(folder.path()), chat_template(),
+                                                   folder.path() / "cache");
 }
 
-}  // namespace retort::data::test
+}  // namespace retort::test

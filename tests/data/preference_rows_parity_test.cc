@@ -1,12 +1,12 @@
 // Preference rows give the ids that TRL's DPOTrainer gives them (make_goldens.py).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "recipes/data/preference.h"
+#include "tests/support/source_folder.h"
 
 namespace retort::data {
 namespace {
@@ -17,8 +17,7 @@ constexpr const char* kTemplate =
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 TEST(PreferenceParity, EqualsTrl) {
-  const char* root = std::getenv("RETORT_SOURCE_DIR");
-  const std::filesystem::path tests = std::filesystem::path(root ? root : ".") / "tests";
+  const std::filesystem::path tests = test::source_folder() / "tests";
   std::ifstream file(tests / "data" / "preference_goldens.jsonl");
   const models::ChatTemplate chat = models::ChatTemplate::from_source(kTemplate, "", "");
   std::map<std::string, models::Tokenizer> tokenizers;

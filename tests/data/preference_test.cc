@@ -6,6 +6,7 @@
 #include "recipes/data/preference_dataset.h"
 #include "recipes/data/prompt_dataset.h"
 #include "tests/data/word_tokenizer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -20,11 +21,11 @@ class PreferenceTest : public testing::Test {
   }
   void expect_error(const std::string& line, const std::string& part, int64_t max_length = 100,
                     Source source = {.path = "p"}) {
-    const std::string message = test::invalid_argument([&] { make(line, max_length, source); });
+    const std::string message = test::message_of([&] { make(line, max_length, source); });
     EXPECT_TRUE(message.starts_with("p.jsonl:3: ")) << line << ": " << message;
     EXPECT_NE(message.find(part), std::string::npos) << line << ": " << message;
   }
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
   models::Tokenizer tokenizer_ = test::word_tokenizer(folder_.path());
   models::ChatTemplate chat_ = test::chat_template();
 };
@@ -156,7 +157,7 @@ TEST_F(PreferenceTest, ColumnsAndErrors) {
 TEST_F(PreferenceTest, OtherRecipesSayWhatToDo) {
   const std::string line = R"({"prompt":"w1","chosen":"w2","rejected":"w3"})";
   const auto sft = [&](Format format) {
-    return test::invalid_argument(
+    return test::message_of(
         [&] { make_sample(line, "p", {.path = "p", .format = format}, tokenizer_, chat_, {}); });
   };
   EXPECT_NE(sft(Format::kAuto).find("columns: {completion: chosen}"), std::string::npos)
@@ -195,7 +196,7 @@ TEST_F(PreferenceTest, Datasets) {
   EXPECT_FALSE(prompts.usable(2));
   EXPECT_NE(prompts.first_skip_reason().find(":2: malformed"), std::string::npos);
   const PromptDataset tight({source}, {.max_length = 5}, tokenizer_, chat_, {});
-  EXPECT_NE(test::invalid_argument([&] { tight.get(2); }).find(":3: the prompt has 5 tokens"),
+  EXPECT_NE(test::message_of([&] { tight.get(2); }).find(":3: the prompt has 5 tokens"),
             std::string::npos);
 
   EXPECT_NE(strict.fingerprint(), skipping.fingerprint());

@@ -2,6 +2,7 @@
 
 #include "recipes/data/sample.h"
 #include "tests/data/word_tokenizer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -14,11 +15,11 @@ class PromptTest : public testing::Test {
     return make_prompt(line, "f.jsonl:7", source, tokenizer_, chat_);
   }
   void refuses(const std::string& line, const std::string& part) {
-    const std::string message = test::invalid_argument([&] { make(line); });
+    const std::string message = test::message_of([&] { make(line); });
     EXPECT_TRUE(message.starts_with("f.jsonl:7: ")) << message;
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
   models::Tokenizer tokenizer_ = test::word_tokenizer(folder_.path());
   models::ChatTemplate chat_ = test::chat_template();
 };

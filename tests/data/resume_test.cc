@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/stream_records.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -25,7 +26,7 @@ bool same(const StepRecord& a, const StepRecord& b) {
 
 TEST_P(ResumeTest, EqualsTheUninterruptedStream) {
   const Layout layout = GetParam();
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   const auto set = std::make_shared<Dataset>(test::numbered_dataset(
       folder, {test::some_lengths(1200, 60), test::some_lengths(700, 60, 2)}, {1, 1.5}));
   BatchOptions options{.rows_per_micro_batch = 8,
@@ -67,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ResumeTest,
                                          Layout{1, true, 0, false}));
 
 TEST(Resume, RunningAheadDoesNotMoveTheStoredPlace) {
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   const auto set =
       std::make_shared<Dataset>(test::numbered_dataset(folder, {test::some_lengths(300, 60)}));
   const BatchOptions options{.rows_per_micro_batch = 4, .max_length = 64};
@@ -81,15 +82,10 @@ TEST(Resume, RunningAheadDoesNotMoveTheStoredPlace) {
 }
 
 TEST(Resume, APlaceBeyondTheDataIsAMismatch) {
-  const test::TempFolder folder;
+  const test::TemporaryFolder folder;
   const auto set = std::make_shared<Dataset>(test::numbered_dataset(folder, {{6, 6, 6}}));
   BatchStream stream(set, {.packing = false}, {.epoch = 1, .consumed = 4, .total = 9});
-  try {
-    stream.next();
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
-  }
+  EXPECT_EQ(test::code_of([&] { stream.next(); }), ErrorCode::kMismatch);
   BatchStream at_end(set, {.rows_per_micro_batch = 3, .packing = false},
                      {.epoch = 1, .consumed = 3, .total = 9});
   EXPECT_EQ(at_end.next().after.epoch, 3) << "the end of an epoch is the beginning of the next";

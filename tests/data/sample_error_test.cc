@@ -3,6 +3,7 @@
 
 #include "recipes/data/sample.h"
 #include "tests/data/word_tokenizer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -12,13 +13,13 @@ class SampleErrorTest : public testing::Test {
   // Expects a kInvalidArgument at "dir/f.jsonl:7: " whose message holds `part`.
   void refuses(const std::string& line, const std::string& part, const Source& source = {},
                const SampleOptions& options = {}) {
-    const std::string message = test::invalid_argument(
+    const std::string message = test::message_of(
         [&] { make_sample(line, "dir/f.jsonl:7", source, tokenizer_, chat_, options); });
     EXPECT_TRUE(message.starts_with("dir/f.jsonl:7: ")) << line << "\n  " << message;
     EXPECT_NE(message.find(part), std::string::npos) << line << "\n  " << message;
   }
 
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
   models::Tokenizer tokenizer_ = test::word_tokenizer(folder_.path());
   models::ChatTemplate chat_ = test::chat_template();
 };

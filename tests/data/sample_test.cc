@@ -27,7 +27,7 @@ class SampleTest : public testing::Test {
     EXPECT_EQ(sample.origin, "f.jsonl:7");
   }
 
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
   models::Tokenizer tokenizer_ = test::word_tokenizer(folder_.path());
   models::ChatTemplate chat_ = test::chat_template();
   const SampleOptions all_tokens_{.completion_only_loss = false, .assistant_only_loss = false};

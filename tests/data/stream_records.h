@@ -10,32 +10,32 @@
 #include "recipes/data/batches.h"
 #include "tests/data/word_tokenizer.h"
 
-namespace retort::data::test {
+namespace retort::test {
 
 // Ids of the samples of one micro-batch, in order.
 using Ids = std::vector<int64_t>;
 struct StepRecord {
   std::vector<Ids> micro_batches;
-  Cursor after;
+  data::Cursor after;
   double epoch = 0;
 };
 
-inline Ids ids_of(const MicroBatch& batch) {
+inline Ids ids_of(const data::MicroBatch& batch) {
   Ids ids;
-  for (const Sample& sample : batch.samples)
+  for (const data::Sample& sample : batch.samples)
     ids.push_back(numbered_row_id(sample));
   return ids;
 }
-inline StepRecord record(const BatchStream::Step& step) {
+inline StepRecord record(const data::BatchStream::Step& step) {
   StepRecord result{{}, step.after, step.epoch};
-  for (const MicroBatch& batch : step.micro_batches)
+  for (const data::MicroBatch& batch : step.micro_batches)
     result.micro_batches.push_back(ids_of(batch));
   return result;
 }
 // The steps of one rank until `epochs` epochs are consumed.
-inline std::vector<StepRecord> run_epochs(const std::shared_ptr<const Dataset>& set,
-                                          const BatchOptions& options, int64_t epochs) {
-  BatchStream stream(set, options);
+inline std::vector<StepRecord> run_epochs(const std::shared_ptr<const data::Dataset>& set,
+                                          const data::BatchOptions& options, int64_t epochs) {
+  data::BatchStream stream(set, options);
   std::vector<StepRecord> steps;
   do
     steps.push_back(record(stream.next()));
@@ -43,9 +43,9 @@ inline std::vector<StepRecord> run_epochs(const std::shared_ptr<const Dataset>& 
   return steps;
 }
 // By rank.
-inline std::vector<std::vector<StepRecord>> run_ranks(const std::shared_ptr<const Dataset>& set,
-                                                      BatchOptions options, int64_t dp_size,
-                                                      int64_t epochs) {
+inline std::vector<std::vector<StepRecord>> run_ranks(
+    const std::shared_ptr<const data::Dataset>& set, data::BatchOptions options, int64_t dp_size,
+    int64_t epochs) {
   std::vector<std::vector<StepRecord>> ranks;
   options.dp_size = dp_size;
   for (options.dp_rank = 0; options.dp_rank < dp_size; ++options.dp_rank)
@@ -71,4 +71,4 @@ inline std::vector<int64_t> some_lengths(int64_t count, int64_t limit, uint64_t 
   return lengths;
 }
 
-}  // namespace retort::data::test
+}  // namespace retort::test

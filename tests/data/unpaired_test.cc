@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "recipes/data/unpaired_dataset.h"
 #include "tests/data/word_tokenizer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::data {
 namespace {
@@ -19,11 +20,11 @@ class UnpairedTest : public testing::Test {
   }
   void expect_error(const std::string& line, const std::string& part, int64_t max_length = 100,
                     Source source = {.path = "k"}) {
-    const std::string message = test::invalid_argument([&] { make(line, max_length, source); });
+    const std::string message = test::message_of([&] { make(line, max_length, source); });
     EXPECT_TRUE(message.starts_with("k.jsonl:3: ")) << line << ": " << message;
     EXPECT_NE(message.find(part), std::string::npos) << line << ": " << message;
   }
-  test::TempFolder folder_;
+  test::TemporaryFolder folder_;
   models::Tokenizer tokenizer_ = test::word_tokenizer(folder_.path());
   models::ChatTemplate chat_ = test::chat_template();
 };
@@ -105,6 +106,23 @@ TEST_F(UnpairedTest, ColumnsAndErrors) {
                "'prompt' is an empty array");
   expect_error(R"({"prompt":"w1","completion":"w2","label":true,"tools":[{"a":1}]})", "'tools'");
   expect_error("{\"prompt\"", "malformed JSON");
+}
+
+TEST_F(UnpairedTest, TheLabelsColumnMayHaveAnotherName) {
+  const auto rows =
+      folder_.write("k.jsonl", R"({"prompt":"w1","completion":"w2","liked":true,"label":"spam"})"
+                               "\n"
+                               R"({"prompt":"w1","completion":"w3","liked":false,"label":"ham"})"
+                               "\n");
+  const Source source{.path = rows.string(), .columns = {{"label", "liked"}}};
+  const UnpairedDataset dataset({source}, {}, tokenizer_, chat_, {});
+  EXPECT_TRUE(dataset.get(0)->desirable);
+  EXPECT_FALSE(dataset.get(1)->desirable);
+  EXPECT_EQ(dataset.get(0)->fields,
+            (std::vector<std::pair<std::string, std::string>>{{"label", "spam"}}))
+      << "a mapped column serves its key only, so the file's own `label` is one like any other";
+  expect_error(R"({"prompt":"w1","completion":"w2","label":true})",
+               "column 'liked' (columns: {label: liked}) is missing", 100, source);
 }
 
 TEST_F(UnpairedTest, Datasets) {

@@ -1,30 +1,11 @@
 #include "tests/data/word_tokenizer.h"
 
-#include <atomic>
 #include <fstream>
-
-#include <unistd.h>
 
 #include "base/error.h"
 
-namespace retort::data::test {
+namespace retort::test {
 namespace fs = std::filesystem;
-
-TempFolder::TempFolder() {
-  static std::atomic<int> next{0};
-  path_ = fs::temp_directory_path() /
-          ("retort-data-" + std::to_string(::getpid()) + "-" + std::to_string(next++));
-  fs::remove_all(path_);
-  fs::create_directories(path_);
-}
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-fs::path TempFolder::write(const std::string& name, std::string_view content) const {
-  std::ofstream(path_ / name, std::ios::binary) << content;
-  return path_ / name;
-}
 
 models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions& options) {
   const std::vector<std::string> specials{"<unk>",    "<s>",           "</s>",   "<|system|>",
@@ -81,26 +62,28 @@ std::string numbered_row(int64_t id, int64_t tokens) {
   return "{\"input_ids\":[" + ids + "," + std::to_string(kEos) + "]}\n";
 }
 
-int64_t numbered_row_id(const Sample& sample) {
+int64_t numbered_row_id(const data::Sample& sample) {
   return int64_t{sample.input_ids.at(1) - kFirstWord} * kNumWords +
          (sample.input_ids.at(2) - kFirstWord);
 }
 
-Dataset numbered_dataset(const TempFolder& folder,
-                         const std::vector<std::vector<int64_t>>& lengths_by_source,
-                         const std::vector<double>& weights, const DataOptions& options) {
-  std::vector<Source> sources;
+data::Dataset numbered_dataset(const TemporaryFolder& folder,
+                               const std::vector<std::vector<int64_t>>& lengths_by_source,
+                               const std::vector<double>& weights,
+                               const data::DataOptions& options) {
+  std::vector<data::Source> sources;
   int64_t id = 0;
   for (size_t s = 0; s < lengths_by_source.size(); ++s) {
     std::string rows;
     for (const int64_t length : lengths_by_source[s])
       rows += numbered_row(id++, length);
-    Source source{.path = folder.write("source" + std::to_string(s) + ".jsonl", rows).string()};
+    data::Source source{.path =
+                            folder.write("source" + std::to_string(s) + ".jsonl", rows).string()};
     if (s < weights.size()) source.weight = weights[s];
     sources.push_back(source);
   }
-  return Dataset(sources, options, word_tokenizer(folder.path()), chat_template(),
-                 folder.path() / "cache");
+  return data::Dataset(sources, options, word_tokenizer(folder.path()), chat_template(),
+                       folder.path() / "cache");
 }
 
-}  // namespace retort::data::test
+}  // namespace retort::test

@@ -1,4 +1,4 @@
-// A temporary folder with a tokenizer whose ids a test can write down: one id for each word.
+// A tokenizer whose ids a test can write down: one id for each word.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,9 @@
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "recipes/data/dataset.h"
+#include "tests/support/temporary_folder.h"
 
-namespace retort::data::test {
-
-// Removed with everything in it when the object dies.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path write(const std::string& name, std::string_view content) const;
-
- private:
-  std::filesystem::path path_;
-};
+namespace retort::test {
 
 // Ids of the special tokens; the words w0, w1, ... have the ids kFirstWord + 0, + 1, ...
 enum SpecialId : int32_t {
@@ -61,23 +48,12 @@ models::ChatTemplate chat_template(std::string_view source = kMarkedTemplate);
 // A row of exactly `tokens` input_ids (at least 5), all targets, whose first words spell `id`.
 std::string numbered_row(int64_t id, int64_t tokens);
 // The id that a numbered_row's sample spells.
-int64_t numbered_row_id(const Sample& sample);
+int64_t numbered_row_id(const data::Sample& sample);
 
 // A dataset over numbered rows with these lengths; the numbers run through all sources.
-Dataset numbered_dataset(const TempFolder& folder,
-                         const std::vector<std::vector<int64_t>>& lengths_by_source,
-                         const std::vector<double>& weights = {}, const DataOptions& options = {});
+data::Dataset numbered_dataset(const TemporaryFolder& folder,
+                               const std::vector<std::vector<int64_t>>& lengths_by_source,
+                               const std::vector<double>& weights = {},
+                               const data::DataOptions& options = {});
 
-// The message of the kInvalidArgument that `call` throws; "" if it throws nothing or something
-// else.
-template <class F>
-std::string invalid_argument(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code() == ErrorCode::kInvalidArgument ? error.message() : "";
-  }
-  return "";
-}
-
-}  // namespace retort::data::test
+}  // namespace retort::test

@@ -15,9 +15,13 @@
 #include "parallel/world.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/parallel/rank_process.h"
+#include "tests/support/relative_difference.h"
 
 namespace retort::parallel::testing {
 namespace {
+
+using test::kMayBeZero;
+using test::relative_difference;
 
 constexpr int kSteps = 5;
 
@@ -77,12 +81,6 @@ struct Training {
   }
 };
 
-double relative(const at::Tensor& got, const at::Tensor& expected) {
-  const at::Tensor a = got.detach().cpu().to(at::kDouble),
-                   b = expected.detach().cpu().to(at::kDouble);
-  return ((a - b).norm() / b.norm().clamp_min(1e-12)).item<double>();
-}
-
 World::Options one_rank(const gpu_testing::DeviceUnderTest& device) {
   return {.role = "student", .layout = {.device = Device::kCuda}, .device_module = device.module};
 }
@@ -103,14 +101,17 @@ TEST_P(GpuOptimizer, AgreesWithTheCpu) {
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(got[i].values.is_cuda()) << got[i].name;
     // the masters of bf16 among them
-    EXPECT_LT(relative(got[i].values, expected[i].values), 1e-5) << got[i].name;
+    EXPECT_LT(relative_difference(got[i].values, expected[i].values, kMayBeZero), 1e-5)
+        << got[i].name;
   }
   for (size_t i = 0; i < device.parameters.size(); ++i) {
     EXPECT_TRUE(device.buckets.main_grad(i).is_cuda());
-    EXPECT_LT(relative(device.buckets.main_grad(i), host.buckets.main_grad(i)), 1e-6)
+    EXPECT_LT(
+        relative_difference(device.buckets.main_grad(i), host.buckets.main_grad(i), kMayBeZero),
+        1e-6)
         << device.parameters[i].name;
     // A master beside the middle of two bf16 numbers may round to the other one.
-    EXPECT_LT(relative(device.parameters[i].value, host.parameters[i].value),
+    EXPECT_LT(relative_difference(device.parameters[i].value, host.parameters[i].value, kMayBeZero),
               GetParam() == at::kFloat ? 1e-5 : 4e-3)
         << device.parameters[i].name;
   }
@@ -184,8 +185,8 @@ void sharded_scenario() {
     require(2 * sharded.optimizer.state_bytes() < plain.optimizer.state_bytes() + 1000,
             "the state is sharded");
     for (size_t i = 0; i < plain.parameters.size(); ++i)
-      require(relative(sharded.parameters[i].value, plain.parameters[i].value) <
-                  (dtype == at::kFloat ? 1e-6 : 4e-3),
+      require(relative_difference(sharded.parameters[i].value, plain.parameters[i].value,
+                                  kMayBeZero) < (dtype == at::kFloat ? 1e-6 : 4e-3),
               "the values of " + plain.parameters[i].name);
   }
 }

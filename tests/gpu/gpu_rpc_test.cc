@@ -13,7 +13,7 @@
 namespace retort::rpc::testing {
 namespace {
 
-using testing_support::ChildProcess;
+using test::ChildProcess;
 
 Agent::Options device_agent(const std::string& name, const std::string& peer_role,
                             const std::map<std::string, int64_t>& map) {
@@ -108,7 +108,7 @@ int serve() {
 }  // namespace retort::rpc::testing
 
 int main(int argc, char** argv) {
-  const auto role = retort::testing_support::spawned_role();
+  const auto role = retort::test::spawned_role();
   retort::gpu_testing::find_device();
   if (role) return retort::rpc::testing::serve();
   ::testing::InitGoogleTest(&argc, argv);

@@ -14,7 +14,8 @@ namespace retort::house {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kMaxLines = 500, kMaxTestLines = 600;
+constexpr size_t kMaxLines = 400;
+constexpr size_t kMaxTestLines = 500;
 const std::set<std::string> kSeesEverything{"tests", "bench"};
 // Names that say nothing about what is inside; and names that hide a system header once the root is
 // on the include path.

@@ -1,33 +1,26 @@
 // The repository keeps its own rules; and each rule is seen to fail on a small tree that breaks it.
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "tests/house/house_rules.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/source_folder.h"
 
 namespace retort::house {
 namespace {
 namespace fs = std::filesystem;
 
-fs::path repository() {
-  const char* root = std::getenv("RETORT_SOURCE_DIR");
-  return root ? fs::path(root) : fs::current_path();
-}
-
 TEST(Repository, KeepsTheRules) {
   std::string text;
-  for (const auto& violation : find_violations(repository()))
+  for (const auto& violation : find_violations(test::source_folder()))
     text += violation + "\n";
   EXPECT_EQ(text, "");
-  EXPECT_GT(count_sources(repository()), 40u) << "the check looked at almost nothing";
+  EXPECT_GT(count_sources(test::source_folder()), 40u) << "the check looked at almost nothing";
 }
 
 TEST(Repository, TableNamesEveryModule) {
-  const auto table = read_layer_table(read_file(repository() / "docs/architecture.md"));
+  const auto table = read_layer_table(read_file(test::source_folder() / "docs/architecture.md"));
   for (const char* name : {"launch", "recipes", "rewards", "data", "losses", "roles", "models",
                            "rpc", "parallel", "http", "base"})
     EXPECT_TRUE(table.count(name)) << name;
@@ -65,11 +58,9 @@ std::string repeated(const std::string& text, int times) {
 }
 
 // A tree with two modules that keeps every rule; each test breaks one.
-class SmallTree : public testing::Test {
+class SmallTree : public test::FolderTest {
  protected:
   void SetUp() override {
-    root_ = fs::temp_directory_path() / ("retort-house-" + std::to_string(::getpid()));
-    fs::remove_all(root_);
     add("docs/architecture.md", "```\nrpc -> base     calls\nbase -> std\n```\n");
     add("base/CMakeLists.txt", "retort_module(base SOURCES error.cc HEADERS error.h)\n");
     add("base/error.h", "#pragma once\n#include <string>\n");
@@ -84,25 +75,19 @@ class SmallTree : public testing::Test {
     add("tests/rpc/CMakeLists.txt", "retort_test(agent_test SOURCES agent_test.cc)\n");
     add("tests/rpc/agent_test.cc", "#include \"rpc/detail/pipe.h\"\n");
   }
-  void TearDown() override { fs::remove_all(root_); }
 
-  void add(const fs::path& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
+  void add(const fs::path& path, const std::string& text) { put(folder_ / path, text); }
   void expect_one(const std::string& start, const std::string& part) {
-    const auto found = find_violations(root_);
+    const auto found = find_violations(folder_);
     ASSERT_EQ(found.size(), 1u) << (found.empty() ? std::string("nothing found")
                                                   : found[found.size() - 1]);
     EXPECT_TRUE(found[0].starts_with(start)) << found[0];
     EXPECT_NE(found[0].find(part), std::string::npos) << found[0];
   }
-
-  fs::path root_;
 };
 
 TEST_F(SmallTree, IsClean) {
-  EXPECT_TRUE(find_violations(root_).empty()) << find_violations(root_)[0];
+  EXPECT_TRUE(find_violations(folder_).empty()) << find_violations(folder_)[0];
 }
 
 TEST_F(SmallTree, ForbiddenEdge) {
@@ -113,7 +98,7 @@ TEST_F(SmallTree, PrivateHeaderOfAnotherModule) {
   add("docs/architecture.md", "```\nlaunch -> rpc, base\nrpc -> base\nbase -> std\n```\n");
   add("launch/CMakeLists.txt", "add_executable(retort main.cc)\n");
   add("launch/main.cc", "#include \"rpc/agent.h\"\n");
-  EXPECT_TRUE(find_violations(root_).empty());
+  EXPECT_TRUE(find_violations(folder_).empty());
   add("launch/main.cc", "#include \"rpc/detail/pipe.h\"\n");
   expect_one("launch/main.cc:1:", "private to rpc");
   add("rpc/wire.h", "#pragma once\n");
@@ -154,7 +139,7 @@ TEST_F(SmallTree, UnlistedSource) {
 TEST_F(SmallTree, UnlistedHeaderIsPrivate) {
   add("rpc/wire.h", "#pragma once\n#include <boost/asio.hpp>\n");
   add("rpc/agent.cc", "#include \"rpc/wire.h\"\n");
-  EXPECT_TRUE(find_violations(root_).empty()) << "a private header of the module";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "a private header of the module";
   add("rpc/agent.h", "#pragma once\n#include \"rpc/wire.h\"\n");
   expect_one("rpc/agent.h:2:", "may not include the private");
 }
@@ -164,27 +149,27 @@ TEST_F(SmallTree, PackageThatBelongsIntoDetail) {
 }
 TEST_F(SmallTree, LongFile) {
   std::string text = "#include \"base/error.h\"\n";
-  for (int i = 1; i < 500; ++i)
+  for (int i = 1; i < 400; ++i)
     text += "\n";
   add("base/error.cc", text);
-  EXPECT_TRUE(find_violations(root_).empty()) << "500 lines are allowed";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "400 lines are allowed";
   add("base/error.cc", text + "\n");
-  expect_one("base/error.cc:501:", "more than 500");
+  expect_one("base/error.cc:401:", "more than 400");
 }
 TEST_F(SmallTree, LongTest) {
-  add("tests/rpc/agent_test.cc", std::string(600, '\n'));
-  EXPECT_TRUE(find_violations(root_).empty()) << "600 lines are allowed in a test";
-  add("tests/rpc/agent_test.cc", std::string(601, '\n'));
-  expect_one("tests/rpc/agent_test.cc:601:", "more than 600");
+  add("tests/rpc/agent_test.cc", std::string(500, '\n'));
+  EXPECT_TRUE(find_violations(folder_).empty()) << "500 lines are allowed in a test";
+  add("tests/rpc/agent_test.cc", std::string(501, '\n'));
+  expect_one("tests/rpc/agent_test.cc:501:", "more than 500");
 }
 TEST_F(SmallTree, EmptyNames) {
   for (const std::string name : {"utils", "helpers", "common", "misc", "string_utils"}) {
     add("rpc/detail/" + name + ".h", "#pragma once\n");
     expect_one("rpc/detail/" + name + ".h:1:", "says nothing");
-    fs::remove(root_ / ("rpc/detail/" + name + ".h"));
+    fs::remove(folder_ / ("rpc/detail/" + name + ".h"));
   }
   add("rpc/detail/common_vocabulary.h", "#pragma once\n");
-  EXPECT_TRUE(find_violations(root_).empty());
+  EXPECT_TRUE(find_violations(folder_).empty());
 }
 TEST_F(SmallTree, ShadowingName) {
   add("rpc/CMakeLists.txt",
@@ -201,7 +186,7 @@ TEST_F(SmallTree, WideCode) {
                                  "models/text/lib.rs", "cmake/Tree.cmake", "dev", ".ci/run"}) {
     const std::string comment = path == "base/error.h" ? "#pragma once\n// " : "\n#  ";
     add(path, comment + std::string(97, 'x') + "\n");
-    EXPECT_TRUE(find_violations(root_).empty()) << "100 columns are allowed";
+    EXPECT_TRUE(find_violations(folder_).empty()) << "100 columns are allowed";
     add(path, comment + std::string(98, 'x') + "\n");
     expect_one(path + ":2:", "more than 100 columns");
     add(path, "#pragma once\n");
@@ -212,21 +197,21 @@ TEST_F(SmallTree, WidthCountsCharacters) {
   for (int i = 0; i < 98; ++i)
     text += "é";
   add("base/error.h", text + "\n");
-  EXPECT_TRUE(find_violations(root_).empty()) << "100 characters in 198 bytes";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "100 characters in 198 bytes";
   add("base/error.h", text + "é\n");
   expect_one("base/error.h:2:", "more than 100 columns");
 }
 TEST_F(SmallTree, WideAddressIsAllowed) {
   const std::string address = "https://example.org/" + std::string(100, 'x');
   add("base/error.h", "#pragma once\n// " + address + "\n");
-  EXPECT_TRUE(find_violations(root_).empty());
+  EXPECT_TRUE(find_violations(folder_).empty());
   add("base/error.h", "#pragma once\n// see " + address + "\n");
   expect_one("base/error.h:2:", "more than 100 columns");
 }
 TEST_F(SmallTree, WideDocument) {
   for (const std::string path : {"README.md", "docs/losses.md", "docs/recipes/sft.md"}) {
     add(path, std::string(120, 'x') + "\n");
-    EXPECT_TRUE(find_violations(root_).empty()) << "120 columns are allowed in a document";
+    EXPECT_TRUE(find_violations(folder_).empty()) << "120 columns are allowed in a document";
     add(path, "\n" + std::string(121, 'x') + "\n");
     expect_one(path + ":2:", "more than 120 columns");
     add(path, "\n");
@@ -235,7 +220,7 @@ TEST_F(SmallTree, WideDocument) {
 TEST_F(SmallTree, WideTableOfADocument) {
   const std::string row = "| " + std::string(120, 'x') + " |\n";
   add("docs/recipe.md", row);
-  EXPECT_TRUE(find_violations(root_).empty()) << "a program writes these tables";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "a program writes these tables";
   add("docs/recipe.md", std::string(121, 'x') + "\n");
   expect_one("docs/recipe.md:1:", "more than 120 columns");
   add("docs/recipe.md", "\n");
@@ -245,11 +230,11 @@ TEST_F(SmallTree, WideTableOfADocument) {
 TEST_F(SmallTree, BodyWithoutABlankLine) {
   const std::string begin = "#include \"base/error.h\"\nvoid f(int x)\n    noexcept {\n";
   add("base/error.cc", begin + repeated("  x = '{';  // }\n", 40) + "}\n");
-  EXPECT_TRUE(find_violations(root_).empty()) << "40 lines are allowed";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "40 lines are allowed";
   add("base/error.cc", begin + repeated("  x = '{';  // }\n", 41) + "}\n");
   expect_one("base/error.cc:3:", "a body of 41 lines without a blank line");
   add("base/error.cc", begin + repeated("  x = 1;\n", 40) + "\n  x = 2;\n}\n");
-  EXPECT_TRUE(find_violations(root_).empty()) << "a blank line is enough";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "a blank line is enough";
 }
 TEST_F(SmallTree, BodyOfAMemberFunction) {
   add("base/error.cc", "#include \"base/error.h\"\nnamespace a {\nstruct S {\n  int i = 0;\n\n" +
@@ -267,9 +252,9 @@ TEST_F(SmallTree, TablesHaveNoParagraphs) {
   const std::string rows = repeated("      {\"name\", [](int x) { return f(x); }},\n", 50);
   const std::string begin = "#include \"base/error.h\"\n";
   add("base/error.cc", begin + "const std::vector<Row> kRows{\n" + rows + "};\n");
-  EXPECT_TRUE(find_violations(root_).empty()) << "a table of the file";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "a table of the file";
   add("base/error.cc", begin + "std::vector<Row> rows() {\n  return {\n" + rows + "  };\n}\n");
-  EXPECT_TRUE(find_violations(root_).empty()) << "a table that a function returns";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "a table that a function returns";
   add("base/error.cc", begin + "int f() {\n  const std::vector<Row> kRows = {\n" + rows + "  };\n" +
                            repeated("  f();\n", 41) + "}\n");
   expect_one("base/error.cc:2:", "without a blank line");
@@ -278,7 +263,7 @@ TEST_F(SmallTree, CitedDocumentIsMissing) {
   // In two parts, as this file is checked as well.
   const std::string docs = "docs";
   add("base/error.h", "#pragma once\n// See " + docs + "/architecture.md.\n");
-  EXPECT_TRUE(find_violations(root_).empty());
+  EXPECT_TRUE(find_violations(folder_).empty());
   add("base/error.h", "#pragma once\n// See " + docs + "/nowhere.md.\n");
   expect_one("base/error.h:2:", "nowhere.md, which does not exist");
   add("base/error.h", "#pragma once\n");
@@ -293,7 +278,7 @@ TEST_F(SmallTree, CitedDesignDocument) {
     }
   add("base/error.h", "#pragma once\n");
   add("cmake/Tree.cmake", "target_link_libraries(a INTERFACE Threads::Threads)\n");
-  EXPECT_TRUE(find_violations(root_).empty()) << "a keyword of CMake";
+  EXPECT_TRUE(find_violations(folder_).empty()) << "a keyword of CMake";
 }
 
 }  // namespace

@@ -4,11 +4,11 @@
 
 #include <cstdlib>
 
-#include "base/error.h"
 #include "launch/backends/child_process.h"
 #include "launch/supervision/child_context.h"
 #include "launch/supervision/status_pipe.h"
-#include "tests/launch/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -74,12 +74,7 @@ TEST(ChildContextTest, RoundTrip) {
 
 TEST(ChildContextTest, StartedByHandIsTheUsersMistake) {
   ::unsetenv(launch::kChannelsVariable);
-  try {
-    launch::open_child_channels();
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
-  }
+  EXPECT_EQ(code_of([] { launch::open_child_channels(); }), ErrorCode::kInvalidArgument);
 }
 
 TEST(ChildEnvironmentTest, OursIsTakenOutAndThreadsAreSet) {

@@ -89,7 +89,7 @@ namespace {
 
 void write_model(const fs::path& folder, int hidden_size) {
   fs::create_directories(folder);
-  data::test::word_tokenizer(folder);
+  word_tokenizer(folder);
   std::ofstream(folder / "config.json")
       << R"({"model_type": "llama", "vocab_size": 100, "intermediate_size": 64,
              "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,

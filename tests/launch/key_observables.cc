@@ -55,7 +55,7 @@ std::shared_ptr<const data::Dataset> open(const Seen& seen,
                                           const std::vector<data::Source>& sources) {
   return std::make_shared<data::Dataset>(sources, seen.recipe.data,
                                          models::Tokenizer::load(seen.recipe.student().model),
-                                         data::test::chat_template(), seen.folder / "cache");
+                                         chat_template(), seen.folder / "cache");
 }
 
 // Ids, a star behind those that are targets; a bar behind each sample.
@@ -74,7 +74,7 @@ at::Tensor numbers(const std::vector<float>& values) { return at::tensor(values,
 recipes::RolloutWorker::Options rollout(const Seen& seen) {
   const std::string& model = seen.recipe.student().model;
   return recipes::rollout_options(seen.recipe, models::read_model_config(model),
-                                  models::Tokenizer::load(model), seen.folder);
+                                  models::Tokenizer::load(model));
 }
 
 }  // namespace
@@ -236,8 +236,9 @@ std::string policy(const Seen& seen) {
 
 std::string draw(const Seen& seen) {
   const auto options = recipes::draw_options(rollout(seen), /*num_ids=*/100, /*greedy=*/false);
-  return text(options.max_new_tokens, options.temperature, options.top_p, options.min_p,
-              options.repetition_penalty, options.top_k, options.seed) +
+  const models::SamplingOptions& sampling = options.sampling;
+  return text(options.max_new_tokens, sampling.temperature, sampling.top_p, sampling.min_p,
+              sampling.repetition_penalty, sampling.top_k, sampling.seed) +
          "end: " + list(options.eos_token_ids) + "stop: " + list(options.stop);
 }
 

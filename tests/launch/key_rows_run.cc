@@ -71,7 +71,7 @@ std::vector<KeyRow> launch_rows() {
       in_run("launch.collective_timeout", "tests/recipes/layout_fault_test.cc",
              "launch.collective_timeout=6s"),
       refused(kSftBase, "launch.collective_timeout=60s", "there is no collective"),
-      refused(kDistillBase, "launch.collective_timeout=60s", "has no effect below 130s", {two}),
+      refused(kDistillBase, "launch.collective_timeout=60s", "has no effect below 250s", {two}),
       in_run("launch.stop_timeout", "tests/launch/supervisor_signal_test.cc",
              "stop_timeout = Duration(200)"),
   };

@@ -64,6 +64,23 @@ TEST_F(KtoRecipe, Ranges) {
   refused({"kto.loss_type=apo_zero"}, "'apo_zero' is not one of kto | apo_zero_unpaired");
 }
 
+// Rows of prompt, completion and label are read whatever the format, if it is one that has them.
+TEST_F(KtoRecipe, RowsNeedNoFormatOfTheirOwn) {
+  EXPECT_NO_THROW(load(kKto, {"data.train.0.format=prompt_completion"}));
+  const std::string message = error_of(kKto, {"data.train.0.format=kto"});
+  EXPECT_EQ(message.find("not in this version"), std::string::npos) << message;
+  EXPECT_NE(message.find("data.train[0].format: 'kto' is not one of auto | messages"),
+            std::string::npos)
+      << message;
+}
+
+TEST_F(KtoRecipe, EveryColumnMayHaveAnotherName) {
+  const std::string columns = "columns={prompt: question, completion: answer, label: liked}";
+  const recipes::Recipe recipe = load(kKto, {"data.train.0." + columns});
+  EXPECT_EQ(recipe.data.train[0].columns.at("label"), "liked");
+  refused({"data.train.0.columns={lbel: liked}"}, "did you mean 'label'?");
+}
+
 // A mismatched completion is another row's of the same optimizer step.
 TEST_F(KtoRecipe, AStepHasTwoRows) {
   const std::string one = "train.per_device_train_batch_size=1";

@@ -3,6 +3,9 @@
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include <sstream>
 
 #include "base/deadline.h"
 #include "tests/launch/supervisor_fixture.h"

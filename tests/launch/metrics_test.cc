@@ -1,12 +1,13 @@
 // metrics.jsonl: what is written, what a resumed run keeps, and following it while it grows.
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "launch/supervision/metrics_tail.h"
 #include "recipes/run/metrics_writer.h"
-#include "tests/launch/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -61,13 +62,9 @@ TEST_F(MetricsTest, ARowCutShortMovesAway) {
 
 TEST_F(MetricsTest, ADamagedRowInTheMiddleIsNotDroppedSilently) {
   put(metrics(), row(1) + "{\"loss\": 1}\n" + row(3));
-  try {
-    recipes::cut_back_metrics(folder_, 1);
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kCorrupt);
-    EXPECT_NE(e.message().find("metrics.jsonl:2:"), std::string::npos) << e.message();
-  }
+  const std::string message =
+      message_of([&] { recipes::cut_back_metrics(folder_, 1); }, ErrorCode::kCorrupt);
+  EXPECT_NE(message.find("metrics.jsonl:2:"), std::string::npos) << message;
   EXPECT_EQ(get(metrics()), row(1) + "{\"loss\": 1}\n" + row(3));
 }
 

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
-#include "tests/launch/temporary_folder.h"
+#include <fstream>
+
+#include "tests/support/folder_fixture.h"
 
 namespace retort::test {
 namespace {

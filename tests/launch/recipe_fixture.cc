@@ -1,9 +1,8 @@
 #include "tests/launch/recipe_fixture.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <fstream>
+
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace fs = std::filesystem;
@@ -36,8 +35,6 @@ distill:
 )";
 
 RecipeTest::RecipeTest() {
-  std::string name = (fs::temp_directory_path() / "retort-recipe-XXXXXX").string();
-  folder_ = ::mkdtemp(name.data());
   for (const char* model : {"student", "teacher"}) {
     fs::create_directory(folder_ / model);
     std::ofstream(folder_ / model / "config.json") << "{}";
@@ -45,8 +42,6 @@ RecipeTest::RecipeTest() {
   fs::create_directory(folder_ / "empty");
   std::ofstream(folder_ / "train.jsonl") << "{\"text\": \"a\"}\n";
 }
-
-RecipeTest::~RecipeTest() { fs::remove_all(folder_); }
 
 std::string RecipeTest::with_folder(std::string text) const {
   for (size_t at = text.find("FOLDER"); at != std::string::npos; at = text.find("FOLDER", at))
@@ -63,17 +58,26 @@ recipes::Recipe RecipeTest::load(std::string text, const std::vector<std::string
 
 std::string RecipeTest::error_of(const std::string& text,
                                  const std::vector<std::string>& overrides) {
+  const std::optional<Error> error = thrown([&] { load(text, overrides); });
+  if (!error) return "no error";
+  EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument) << error->what();
+  std::string message = error->message();
+  const std::string folder = folder_.string() + "/";
+  for (size_t at = message.find(folder); at != std::string::npos; at = message.find(folder))
+    message.erase(at, folder.size());
+  return message;
+}
+
+// The saved text holds every field, so equal texts are equal recipes.
+void RecipeTest::expect_loads_as_saved(const recipes::Recipe& recipe, launch::LoadOptions options) {
+  const fs::path saved = folder_ / "recipe.resolved.yaml";
+  const std::string text = launch::resolved_yaml(recipe);
+  put(saved, text);
   try {
-    load(text, overrides);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument) << e.what();
-    std::string message = e.message();
-    const std::string folder = folder_.string() + "/";
-    for (size_t at = message.find(folder); at != std::string::npos; at = message.find(folder))
-      message.erase(at, folder.size());
-    return message;
+    EXPECT_EQ(launch::resolved_yaml(launch::load_recipe(saved, {}, options)), text);
+  } catch (const Error& error) {
+    ADD_FAILURE() << "a run cannot load what it saved: " << error.what() << "\n" << text;
   }
-  return "no error";
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {

@@ -1,29 +1,27 @@
 // Recipes as text, with model folders and data files that exist.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "launch/yaml/recipe_file.h"
+#include "tests/support/folder_fixture.h"
 
 namespace retort::test {
 
-class RecipeTest : public ::testing::Test {
+class RecipeTest : public FolderTest {
  protected:
   RecipeTest();
-  ~RecipeTest() override;
 
   // Writes `text` as <folder>/r.yaml with FOLDER replaced by the folder, and loads it.
   recipes::Recipe load(std::string text, const std::vector<std::string>& overrides = {},
                        launch::LoadOptions options = {});
   // What load() throws, with the folder's path taken out: "r.yaml:3: ...".
   std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {});
+  // What a run saves of `recipe` is read as the same recipe.
+  void expect_loads_as_saved(const recipes::Recipe& recipe, launch::LoadOptions options = {});
   std::string with_folder(std::string text) const;
 
-  std::filesystem::path folder_;
   std::vector<std::string> warnings_;
 };
 

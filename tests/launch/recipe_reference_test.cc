@@ -6,15 +6,14 @@
 
 #include "base/file.h"
 #include "launch/yaml/reference.h"
+#include "tests/support/source_folder.h"
 
 namespace retort::test {
 namespace {
 
 // With RETORT_UPDATE_DOCS=1 the file is written first.
 TEST(RecipeReferenceTest, FileIsInStep) {
-  const char* source = std::getenv("RETORT_SOURCE_DIR");
-  ASSERT_NE(source, nullptr) << "run by ctest, or set RETORT_SOURCE_DIR to the checkout";
-  const std::filesystem::path path = std::filesystem::path(source) / "docs" / "recipe.md";
+  const std::filesystem::path path = source_folder() / "docs" / "recipe.md";
   const std::string text = launch::recipe_reference_markdown();
   if (std::getenv("RETORT_UPDATE_DOCS")) write_file_atomically(path, text);
   EXPECT_EQ(read_file(path), text) << "write it anew: RETORT_UPDATE_DOCS=1 ctest -R recipe_test";

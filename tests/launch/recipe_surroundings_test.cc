@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "tests/launch/recipe_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -47,14 +48,8 @@ TEST_F(LayoutOfAModelTest, ThatDividesItIsTaken) {
 
 TEST_F(RecipeTest, CudaWithoutTheModuleIsUnavailable) {
   const std::string text = replaced(kDistill, "{dp: 2}", "{device: cuda}");
-  try {
-    load(text);
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kUnavailable);
-    EXPECT_NE(e.message().find("r.yaml:8: roles.teacher.world.device:"), std::string::npos)
-        << e.message();
-  }
+  const std::string message = message_of([&] { load(text); }, ErrorCode::kUnavailable);
+  EXPECT_NE(message.find("r.yaml:8: roles.teacher.world.device:"), std::string::npos) << message;
   EXPECT_EQ(load(text, {}, {.cuda = true}).roles.at("teacher").world.device,
             parallel::Device::kCuda);
 }
@@ -82,13 +77,9 @@ TEST_F(RecipeTest, VariablesOfARole) {
 
 TEST_F(RecipeTest, MissingFileAndFolderAreTheUsersInput) {
   for (const auto& path : {folder_ / "none.yaml", folder_}) {
-    try {
-      launch::load_recipe(path, {});
-      FAIL() << "no error";
-    } catch (const Error& e) {
-      EXPECT_EQ(exit_code_for(e.code()), 2);
-      EXPECT_NE(e.message().find(path.string()), std::string::npos);
-    }
+    const Error error = test::error_of([&] { launch::load_recipe(path, {}); });
+    EXPECT_EQ(exit_code_for(error.code()), 2);
+    EXPECT_NE(error.message().find(path.string()), std::string::npos);
   }
 }
 

@@ -2,8 +2,8 @@
 
 #include <thread>
 
-#include "base/error.h"
-#include "tests/launch/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -17,14 +17,9 @@ class RunFolderTest : public FolderTest {
   RunFolderTest() : run_(folder_ / "deep" / "run") {}
 
   ErrorCode error_of(RunFolderMode mode, Duration timeout = Duration(50)) const {
-    try {
-      RunFolder folder(run_, mode, timeout);
-    } catch (const Error& e) {
-      message_ = e.message();
-      return e.code();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorCode::kClosed;
+    const Error error = test::error_of([&] { RunFolder folder(run_, mode, timeout); });
+    message_ = error.message();
+    return error.code();
   }
   // A run that stopped at step 2 and logged up to 3.
   void stopped_run() {

@@ -3,12 +3,13 @@
 
 #include <signal.h>
 
+#include <fstream>
 #include <functional>
 #include <map>
 
 #include "base/file.h"
 #include "launch/supervision/supervisor.h"
-#include "tests/launch/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
 
 namespace retort::test {
 

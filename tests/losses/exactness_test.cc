@@ -99,9 +99,9 @@ TEST(Exactness, HiddenFullAndTopKOfEverythingAgree) {
       const Outcome other = distill(p, signal, options);
       EXPECT_NEAR(other.loss, hidden.loss, 1e-6 * std::abs(hidden.loss));
       EXPECT_NEAR(other.result.kd_sum, hidden.result.kd_sum, 1e-6 * std::abs(hidden.result.kd_sum));
-      EXPECT_LT(distance(other.dh, hidden.dh), 1e-6);
-      EXPECT_LT(distance(other.dw, hidden.dw), 1e-6);
-      EXPECT_LT(distance(other.db, hidden.db), 1e-6);
+      EXPECT_LT(relative_difference(other.dh, hidden.dh), 1e-6);
+      EXPECT_LT(relative_difference(other.dw, hidden.dw), 1e-6);
+      EXPECT_LT(relative_difference(other.db, hidden.db), 1e-6);
     }
   }
 }
@@ -143,9 +143,9 @@ TEST(Exactness, ChunkSizesAndThreadsDoNotMatter) {
         const Outcome other = distill(p, signal, options);
         at::set_num_threads(1);
         EXPECT_NEAR(other.loss, whole.loss, 1e-6 * whole.loss);
-        EXPECT_LT(distance(other.dh, whole.dh), 1e-6);
-        EXPECT_LT(distance(other.dw, whole.dw), 1e-6);
-        EXPECT_LT(distance(other.db, whole.db), 1e-6);
+        EXPECT_LT(relative_difference(other.dh, whole.dh), 1e-6);
+        EXPECT_LT(relative_difference(other.dw, whole.dw), 1e-6);
+        EXPECT_LT(relative_difference(other.db, whole.db), 1e-6);
       }
     }
 
@@ -188,14 +188,14 @@ TEST(Autograd, ScalesByTheIncomingGradientAndAccumulates) {
   const at::Tensor loss = linear_distill(h, w, {}, p.targets, hidden_signal(p), {}).loss_sum;
   const at::Tensor scaled = loss * -2.5;
   scaled.backward({}, /*retain_graph=*/true);
-  EXPECT_LT(distance(h.grad(), one.dh * -2.5), 1e-6);
+  EXPECT_LT(relative_difference(h.grad(), one.dh * -2.5), 1e-6);
   scaled.backward();
-  EXPECT_LT(distance(h.grad(), one.dh * -5), 1e-6);
-  EXPECT_LT(distance(w.grad(), one.dw * -5), 1e-6);
+  EXPECT_LT(relative_difference(h.grad(), one.dh * -5), 1e-6);
+  EXPECT_LT(relative_difference(w.grad(), one.dw * -5), 1e-6);
   // Only what requires a gradient gets one.
   const at::Tensor alone = p.hidden.clone().requires_grad_();
   linear_distill(alone, p.weight, {}, p.targets, hidden_signal(p), {}).loss_sum.backward();
-  EXPECT_LT(distance(alone.grad(), one.dh), 1e-7);
+  EXPECT_LT(relative_difference(alone.grad(), one.dh), 1e-7);
   EXPECT_FALSE(p.weight.grad().defined());
 }
 
@@ -208,7 +208,7 @@ TEST(Autograd, TiedEmbeddingGetsBothGradients) {
   const at::Tensor w64 = p.weight.to(at::kDouble).requires_grad_();
   const at::Tensor logp = at::log_softmax(at::mm(w64.index_select(0, inputs), w64.t()), -1);
   (-logp.gather(1, p.targets.unsqueeze(1)).sum()).backward();
-  EXPECT_LT(distance(w.grad(), w64.grad()), 1e-6);
+  EXPECT_LT(relative_difference(w.grad(), w64.grad()), 1e-6);
 }
 
 TEST(Autograd, NoGradAndInferenceModeFormNoGradient) {

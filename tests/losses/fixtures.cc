@@ -10,6 +10,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/support/source_folder.h"
+
 namespace retort::losses {
 namespace {
 
@@ -110,15 +112,8 @@ Outcome distill(const Problem& p, const TeacherSignal& signal, const DivergenceO
   return outcome;
 }
 
-double distance(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor reference = b.to(at::kDouble);
-  return ((a.to(at::kDouble) - reference).norm() / reference.norm()).item<double>();
-}
-
 Goldens read_goldens() {
-  const char* source = std::getenv("RETORT_SOURCE_DIR");
-  if (!source) throw std::runtime_error("RETORT_SOURCE_DIR is not set: run by ctest");
-  const std::string folder = std::string(source) + "/tests/losses/";
+  const std::string folder = (test::source_folder() / "tests/losses/").string();
   std::ifstream manifest(folder + "goldens.txt"), binary(folder + "goldens.bin", std::ios::binary);
   if (!manifest || !binary) throw std::runtime_error("no goldens in " + folder);
 

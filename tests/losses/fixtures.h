@@ -12,6 +12,7 @@
 #include "recipes/losses/divergence.h"
 #include "recipes/losses/linear_distill.h"
 #include "recipes/losses/teacher_signal.h"
+#include "tests/support/relative_difference.h"
 
 namespace retort::losses {
 
@@ -43,8 +44,7 @@ struct Outcome {
 Outcome distill(const Problem& problem, const TeacherSignal& signal,
                 const DivergenceOptions& options);
 
-// |a - b| / |b| by norm, in float64.
-double distance(const at::Tensor& a, const at::Tensor& b);
+using test::relative_difference;
 
 struct GoldenCase {
   std::string name, set;

@@ -10,9 +10,12 @@
 
 #include "base/error.h"
 #include "recipes/losses/kto.h"
+#include "tests/support/thrown.h"
 
 namespace retort::losses {
 namespace {
+
+using test::expect_refused;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -143,16 +146,6 @@ TEST(KtoLoss, NoRowsStillReachThePolicy) {
   result.loss_sum.backward();
   EXPECT_EQ(result.loss_sum.item<double>(), 0);
   EXPECT_EQ(policy.grad().size(0), 0);
-}
-
-void expect_refused(const std::string& part, const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "accepted: " << part;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
 }
 
 TEST(KtoRefusals, Options) {

@@ -113,8 +113,8 @@ TEST(KtoParity, EveryLossOfTrl) {
     const Measured got = run(options, kl);
     expect_near(got.loss, c.number("loss"), "loss");
     expect_near(got.loss, c.number("loss32"), "loss in float32", 2 * kTolerance);
-    EXPECT_LT(distance(got.dh, golden(c.name + ".dh")), kTolerance);
-    EXPECT_LT(distance(got.dw, golden(c.name + ".dw")), kTolerance);
+    EXPECT_LT(relative_difference(got.dh, golden(c.name + ".dh")), kTolerance);
+    EXPECT_LT(relative_difference(got.dw, golden(c.name + ".dw")), kTolerance);
 
     const KtoResult& r = got.result;
     ASSERT_EQ(r.count, kRows);
@@ -148,7 +148,7 @@ const TrlRecord& case_of(const std::string& loss_type, bool weighted = false,
 void expect_detected(const TrlRecord& truth, const Measured& wrong, const char* what) {
   EXPECT_GT(std::abs(wrong.loss - truth.number("loss")), 100 * kTolerance * truth.number("loss"))
       << what;
-  EXPECT_GT(distance(wrong.dh, golden(truth.name + ".dh")), 100 * kTolerance) << what;
+  EXPECT_GT(relative_difference(wrong.dh, golden(truth.name + ".dh")), 100 * kTolerance) << what;
 }
 
 TEST(KtoMutation, AnotherEstimateOfTheDivergenceIsDetected) {

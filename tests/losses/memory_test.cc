@@ -56,7 +56,7 @@ TEST(Memory, AFractionOfTheTextbookExpression) {
     got = w.grad();
   }
 
-  EXPECT_LT(distance(got, expected), 1e-5);
+  EXPECT_LT(relative_difference(got, expected), 1e-5);
   EXPECT_LE(peak, textbook_peak * 15 / 100) << peak << " of " << textbook_peak;
   EXPECT_LE(largest, 16 << 20);
   // docs/losses.md

@@ -27,10 +27,10 @@ void expect_golden(const GoldenCase& c, const Outcome& got, const char* payload)
   EXPECT_NEAR(got.result.kd_sum, c.kd, kTolerance * std::abs(c.kd));
   EXPECT_NEAR(got.result.ce_sum, c.ce, kTolerance * std::abs(c.ce));
   EXPECT_EQ(got.result.count, c.dh.size(0));
-  EXPECT_LT(distance(got.dh, c.dh), kTolerance);
-  EXPECT_LT(distance(got.dw, c.dw), kTolerance);
+  EXPECT_LT(relative_difference(got.dh, c.dh), kTolerance);
+  EXPECT_LT(relative_difference(got.dw, c.dw), kTolerance);
   if (c.db.defined()) {
-    EXPECT_LT(distance(got.db, c.db), kTolerance);
+    EXPECT_LT(relative_difference(got.db, c.db), kTolerance);
   }
 }
 
@@ -69,16 +69,16 @@ TEST(Parity, CrossEntropyIsTheKdRatioZeroCase) {
   EXPECT_NEAR(got.entropy_sum, -(logp.exp() * logp).sum().item<double>(), 1e-5);
   EXPECT_EQ(got.num_correct, logp.argmax(-1).eq(p.targets).sum().item<int64_t>());
   EXPECT_EQ(got.count, 11);
-  EXPECT_LT(distance(h.grad(), h64.grad()), 1e-6);
-  EXPECT_LT(distance(w.grad(), w64.grad()), 1e-6);
-  EXPECT_LT(distance(b.grad(), b64.grad()), 1e-6);
+  EXPECT_LT(relative_difference(h.grad(), h64.grad()), 1e-6);
+  EXPECT_LT(relative_difference(w.grad(), w64.grad()), 1e-6);
+  EXPECT_LT(relative_difference(b.grad(), b64.grad()), 1e-6);
   const at::Tensor log_probs = linear_log_probs(h, w, b, p.targets, {.chunk_tokens = 3}).log_probs;
-  EXPECT_LT(distance(log_probs, picked), 1e-6);
+  EXPECT_LT(relative_difference(log_probs, picked), 1e-6);
 
   DivergenceOptions options{.kd_ratio = 0, .common_vocab = p.common};
   const Outcome mixed = distill(p, hidden_signal(p), options);
   EXPECT_NEAR(mixed.loss, -picked.sum().item<double>(), 1e-5);
-  EXPECT_LT(distance(mixed.dw, w64.grad()), 1e-6);
+  EXPECT_LT(relative_difference(mixed.dw, w64.grad()), 1e-6);
 }
 
 TEST(Parity, MetricsOfTheDistributions) {
@@ -106,8 +106,8 @@ TEST(Parity, MetricsOfTheDistributions) {
 void expect_detected(const GoldenCase& c, const Outcome& wrong) {
   SCOPED_TRACE(c.name);
   EXPECT_GT(std::abs(wrong.loss - c.loss_sum), 100 * kTolerance * std::abs(c.loss_sum));
-  EXPECT_GT(distance(wrong.dh, c.dh), 100 * kTolerance);
-  EXPECT_GT(distance(wrong.dw, c.dw), 100 * kTolerance);
+  EXPECT_GT(relative_difference(wrong.dh, c.dh), 100 * kTolerance);
+  EXPECT_GT(relative_difference(wrong.dw, c.dw), 100 * kTolerance);
 }
 
 TEST(Mutation, SwappedDirectionIsDetected) {
@@ -154,8 +154,8 @@ TEST(Mutation, ReversedBetaAndSkewAreDetected) {
       continue;
     // Their values nearly agree (jsd is almost symmetric); the gradients do not.
     const Outcome wrong = distill(p, hidden_signal(p), options);
-    EXPECT_GT(distance(wrong.dh, c.dh), 100 * kTolerance) << c.name;
-    EXPECT_GT(distance(wrong.dw, c.dw), 100 * kTolerance) << c.name;
+    EXPECT_GT(relative_difference(wrong.dh, c.dh), 100 * kTolerance) << c.name;
+    EXPECT_GT(relative_difference(wrong.dw, c.dw), 100 * kTolerance) << c.name;
     ++detected;
   }
   EXPECT_GE(detected, 10);

@@ -139,8 +139,8 @@ TEST(PolicyParity, EveryLossLevelAndCorrectionOfTrl) {
     const double scale = std::max(std::abs(c.number("loss")), 1e-2);
     EXPECT_NEAR(got.loss, c.number("loss"), kTolerance * scale);
     EXPECT_NEAR(got.loss, c.number("loss32"), 2 * kTolerance * scale);
-    EXPECT_LT(distance(got.dh, trl_goldens().tensor(c.name + ".dh")), kTolerance);
-    EXPECT_LT(distance(got.dw, trl_goldens().tensor(c.name + ".dw")), kTolerance);
+    EXPECT_LT(relative_difference(got.dh, trl_goldens().tensor(c.name + ".dh")), kTolerance);
+    EXPECT_LT(relative_difference(got.dw, trl_goldens().tensor(c.name + ".dw")), kTolerance);
     expect_metrics(c, got.result);
     clipped += got.result.clip_low_sum > 0 && got.result.clip_high_sum > 0;
     dropped += got.result.sampling_ratio_count > 0 && got.result.sampling_ratio_min == 0;
@@ -172,7 +172,7 @@ TEST(PolicyParity, AdvantagesOfTrl) {
                                ? rloo_advantages(rewards, 4, true)
                                : group_advantages(rewards, 4, parse_enum<ScaleRewards>(estimator));
     // TRL's deviations are float32 sums around 5 with differences of 1e-3 in "small".
-    EXPECT_LT(distance(got.advantages, trl_goldens().tensor(c.name + ".advantages")),
+    EXPECT_LT(relative_difference(got.advantages, trl_goldens().tensor(c.name + ".advantages")),
               c.text("rewards") == "small" ? 1e-3 : kTolerance);
     EXPECT_NEAR(got.frac_reward_zero_std, c.number("frac_reward_zero_std"), 1e-6);
     expect_near(got.reward_mean, c.number("reward"), "reward");
@@ -185,7 +185,7 @@ TEST(PolicyParity, AdvantagesOfTrl) {
 
 void expect_detected(const TrlRecord& c, const Measured& wrong) {
   SCOPED_TRACE(c.name);
-  EXPECT_GT(distance(wrong.dh, trl_goldens().tensor(c.name + ".dh")), 100 * kTolerance);
+  EXPECT_GT(relative_difference(wrong.dh, trl_goldens().tensor(c.name + ".dh")), 100 * kTolerance);
 }
 void expect_detected(const TrlRecord& c, double wrong_loss) {
   EXPECT_GT(std::abs(wrong_loss - c.number("loss")), 100 * kTolerance * std::abs(c.number("loss")))
@@ -298,11 +298,11 @@ TEST(PolicyMutation, ADeviationWithoutBesselOrEpsilonIsDetected) {
   const at::Tensor centred = rewards - rewards.mean(1, true);
   const at::Tensor biased = (centred / (rewards.std(1, /*unbiased=*/false, true) + 1e-4)).flatten();
   const at::Tensor no_epsilon = (centred / rewards.std(1, true, true)).flatten();
-  EXPECT_LT(
-      distance(group_advantages(rewards.flatten(), 4, ScaleRewards::kGroup).advantages, truth),
-      1e-6);
-  EXPECT_GT(distance(biased, truth), 100 * kTolerance);
-  EXPECT_GT(distance(no_epsilon, truth), 5 * kTolerance);
+  EXPECT_LT(relative_difference(
+                group_advantages(rewards.flatten(), 4, ScaleRewards::kGroup).advantages, truth),
+            1e-6);
+  EXPECT_GT(relative_difference(biased, truth), 100 * kTolerance);
+  EXPECT_GT(relative_difference(no_epsilon, truth), 5 * kTolerance);
 }
 
 }  // namespace

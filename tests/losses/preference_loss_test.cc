@@ -10,9 +10,12 @@
 
 #include "base/error.h"
 #include "recipes/losses/preference.h"
+#include "tests/support/thrown.h"
 
 namespace retort::losses {
 namespace {
+
+using test::expect_refused;
 
 at::Tensor vector(std::vector<float> values) { return at::tensor(values, at::kFloat); }
 
@@ -153,16 +156,6 @@ TEST(PreferenceLoss, NoPairsStillReachThePolicy) {
   EXPECT_EQ(r.loss_sum.item<double>(), 0);
   EXPECT_EQ(chosen.grad().size(0), 0);
   EXPECT_EQ(rejected.grad().size(0), 0);
-}
-
-void expect_refused(const std::string& part, const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "accepted: " << part;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
 }
 
 TEST(PreferenceRefusals, OptionsWithoutEffect) {

@@ -105,8 +105,8 @@ TEST(PreferenceParity, EveryLossOfTrl) {
     const Measured got = run(options);
     expect_near(got.loss, c.number("loss"), kTolerance, "loss");
     expect_near(got.loss, c.number("loss32"), 2 * kTolerance, "loss in float32");
-    EXPECT_LT(distance(got.dh, trl_goldens().tensor(c.name + ".dh")), kTolerance);
-    EXPECT_LT(distance(got.dw, trl_goldens().tensor(c.name + ".dw")), kTolerance);
+    EXPECT_LT(relative_difference(got.dh, trl_goldens().tensor(c.name + ".dh")), kTolerance);
+    EXPECT_LT(relative_difference(got.dw, trl_goldens().tensor(c.name + ".dw")), kTolerance);
     const PreferenceResult& r = got.result;
     ASSERT_EQ(r.count, 4);
     expect_near(r.rewards_chosen_sum / 4, c.number("rewards/chosen"), kTolerance, "rewards/chosen");
@@ -133,7 +133,8 @@ void expect_detected(const std::string& losses, const PreferenceOptions& wrong) 
   const Measured got = run(wrong);
   EXPECT_GT(std::abs(got.loss - c.number("loss")), 100 * kTolerance * std::abs(c.number("loss")))
       << losses;
-  EXPECT_GT(distance(got.dh, trl_goldens().tensor(c.name + ".dh")), 100 * kTolerance) << losses;
+  EXPECT_GT(relative_difference(got.dh, trl_goldens().tensor(c.name + ".dh")), 100 * kTolerance)
+      << losses;
 }
 
 TEST(PreferenceMutation, IgnoredLabelSmoothingIsDetected) {

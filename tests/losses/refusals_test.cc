@@ -9,19 +9,12 @@
 #include "base/error.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "tests/losses/fixtures.h"
+#include "tests/support/thrown.h"
 
 namespace retort::losses {
 namespace {
 
-void expect_error(ErrorCode code, const std::string& part, const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "accepted, expected: " << part;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), code) << e.what();
-    EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
-  }
-}
+using test::expect_error;
 
 Problem small() {
   return random_problem(

@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace retort::testing_support {
+namespace retort::test {
 namespace {
 
 constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
@@ -195,4 +195,4 @@ at::Device stand_in_device() {
 
 int64_t stand_in_operators() { return operators; }
 
-}  // namespace retort::testing_support
+}  // namespace retort::test

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace retort::testing_support {
+namespace retort::test {
 
 // Registers it at the first call, which must come before the process's first backward pass:
 // autograd counts the devices then.
@@ -19,4 +19,4 @@ at::Device stand_in_device();
 // How many operators it has computed in this process: code that should have run there did.
 int64_t stand_in_operators();
 
-}  // namespace retort::testing_support
+}  // namespace retort::test

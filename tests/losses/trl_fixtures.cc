@@ -7,13 +7,13 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/support/source_folder.h"
+
 namespace retort::losses {
 namespace {
 
 TrlGoldens read_trl_goldens() {
-  const char* source = std::getenv("RETORT_SOURCE_DIR");
-  if (!source) throw std::runtime_error("RETORT_SOURCE_DIR is not set: run by ctest");
-  const std::string folder = std::string(source) + "/tests/losses/";
+  const std::string folder = (test::source_folder() / "tests/losses/").string();
   std::ifstream manifest(folder + "trl_goldens.txt"),
       binary(folder + "trl_goldens.bin", std::ios::binary);
   if (!manifest || !binary) throw std::runtime_error("no TRL goldens in " + folder);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "tests/losses/distill_cases.h"
 #include "tests/losses/vocab_ranks.h"
+#include "tests/support/thrown.h"
 
 namespace retort::losses::testing {
 namespace {
@@ -110,12 +111,8 @@ void refusals_scenario(parallel::Group& group) {
   const bool second = group.rank() == 1;
   const auto refused = [&](ErrorCode code, const std::string& part, const TeacherSignal& signal,
                            const DivergenceOptions& options = {}) {
-    std::optional<Error> error;
-    try {
-      linear_distill(own.hidden, own.weight, {}, own.targets, signal, options, vocab);
-    } catch (const Error& e) {
-      error = e;
-    }
+    const std::optional<Error> error = test::thrown(
+        [&] { linear_distill(own.hidden, own.weight, {}, own.targets, signal, options, vocab); });
     require(error && error->code() == code &&
                 std::string(error->what()).find(part) != std::string::npos,
             part + ", but: " + (error ? error->what() : "accepted"));

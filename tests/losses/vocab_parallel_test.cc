@@ -10,6 +10,7 @@
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "tests/losses/vocab_ranks.h"
+#include "tests/support/thrown.h"
 
 namespace retort::losses::testing {
 namespace {
@@ -165,15 +166,6 @@ void no_rows_scenario(parallel::Group& group) {
   }
 }
 
-std::optional<Error> error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e;
-  }
-  return std::nullopt;
-}
-
 // What one rank alone finds wrong is thrown on all of them, at once, and the group stays usable.
 void refusals_scenario(parallel::Group& group) {
   const Problem p = random_problem(
@@ -183,7 +175,7 @@ void refusals_scenario(parallel::Group& group) {
   const auto refused = [&](const char* part, const at::Tensor& weight, const at::Tensor& targets,
                            parallel::VocabShard shard) {
     for (const bool probabilities : {false, true}) {
-      const auto e = error_of([&] {
+      const auto e = test::thrown([&] {
         if (probabilities)
           linear_log_probs(p.hidden, weight, {}, targets, {}, shard);
         else

@@ -5,31 +5,18 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <stdexcept>
 #include <vector>
 
-#include "tests/support/process.h"
+#include "tests/parallel/rank_process.h"
 
 namespace retort::losses::testing {
 
-using testing_support::ChildProcess;
-
 void expect_ranks_succeed(const std::string& scenario, int64_t ranks) {
+  SCOPED_TRACE(scenario);
   const parallel::StoreServer store("127.0.0.1");
-  std::vector<ChildProcess> children;
-  for (int64_t rank = 0; rank < ranks; ++rank)
-    children.push_back(ChildProcess::spawn(
-        {.role = scenario,
-         .args = {std::to_string(rank), std::to_string(ranks), std::to_string(store.port())},
-         .env = {},
-         .program = {}}));
-  for (ChildProcess& child : children)
-    EXPECT_EQ(child.wait(Deadline::after(std::chrono::seconds(100))), 0) << scenario;
-}
-
-void require(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error("not true: " + what);
+  parallel::testing::expect_success(
+      parallel::testing::spawn_ranks(store, {.scenario = scenario, .layout = {.tp = ranks}}, ranks),
+      std::chrono::seconds(100));
 }
 
 void require_near(const at::Tensor& mine, const at::Tensor& whole, double tolerance,
@@ -80,23 +67,11 @@ at::Tensor leaf(const at::Tensor& tensor, at::ScalarType dtype) {
 
 int main(int argc, char** argv) {
   using namespace retort;
-  if (const auto role = testing_support::spawned_role()) {
-    try {
-      const std::vector<std::string> args = testing_support::spawned_args();
-      parallel::World::Options options{.role = "student",
-                                       .layout = {.tp = std::stoll(args.at(1))},
-                                       .rank = std::stoll(args.at(0))};
-      options.store_port = static_cast<uint16_t>(std::stoi(args.at(2)));
-      options.store_prefix = "run/student/0/";
-      options.timeout = std::chrono::seconds(60);
-      parallel::World world(options);
-      losses::testing::scenarios().at (*role)(world.tp());
-      return 0;
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "%s: %s\n", role->c_str(), e.what());
-      return 1;
-    }
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  std::map<std::string, parallel::testing::Scenario> of_ranks;
+  for (const auto& [name, scenario] : losses::testing::scenarios())
+    of_ranks[name] = [scenario = scenario] {
+      parallel::World world(parallel::testing::child_world_options());
+      scenario(world.tp());
+    };
+  return parallel::testing::ranks_or_tests(argc, argv, of_ranks);
 }

@@ -12,6 +12,7 @@
 #include "parallel/vocab_shard.h"
 #include "parallel/world.h"
 #include "tests/losses/fixtures.h"
+#include "tests/support/require.h"
 
 namespace retort::losses::testing {
 
@@ -19,7 +20,7 @@ namespace retort::losses::testing {
 void expect_ranks_succeed(const std::string& scenario, int64_t ranks);
 
 // In a child: ends it with exit code 1 and this text.
-void require(bool condition, const std::string& what);
+using test::require;
 // |mine - whole| / |whole| by norm must not exceed `tolerance`, or both be 0.
 void require_near(const at::Tensor& mine, const at::Tensor& whole, double tolerance,
                   const std::string& what);

@@ -12,6 +12,8 @@
 #include "base/file.h"
 #include "models/safetensors.h"
 #include "tests/models/golden.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
@@ -30,7 +32,7 @@ TEST(Checkpoint, SaveKeepsLayoutWeightsAndBytes) {
     const auto source = golden_folder(name);
     const Decoder decoder = load_decoder(source, at::kFloat);
     const at::ScalarType file_dtype = parse_dtype(decoder.config().torch_dtype);
-    TemporaryFolder first, second;
+    test::TemporaryFolder first, second;
     save_decoder(decoder, file_dtype, source, first.path());
     EXPECT_EQ(listing(first.path()), listing(source)) << name;
     EXPECT_EQ(read_file(first.path() / "config.json"), read_file(source / "config.json")) << name;
@@ -52,7 +54,7 @@ TEST(Checkpoint, SaveKeepsLayoutWeightsAndBytes) {
 
 TEST(Checkpoint, AnotherFileDtypeIsWrittenToTheConfig) {
   const Decoder decoder = load_decoder(golden_folder("mistral_sharded"), at::kFloat);
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   save_decoder(decoder, at::kBFloat16, golden_folder("mistral_sharded"), folder.path());
   EXPECT_EQ(read_model_config(folder.path()).torch_dtype, "bfloat16");
   EXPECT_EQ(SafetensorsReader(folder.path()).get("lm_head.weight").scalar_type(), at::kBFloat16);
@@ -60,7 +62,7 @@ TEST(Checkpoint, AnotherFileDtypeIsWrittenToTheConfig) {
 }
 
 TEST(Checkpoint, LoadedWeightsAreWritableAndTheirOwn) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   for (const std::string& file : listing(golden_folder("qwen3"))) {
     std::filesystem::copy_file(golden_folder("qwen3") / file, folder.path() / file);
   }
@@ -74,7 +76,7 @@ using TensorMap = std::map<std::string, at::Tensor>;
 
 // The message with which a checkpoint is refused whose tensors were changed; "loaded" if it is not.
 std::string load_changed(const std::function<void(TensorMap&)>& change) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   std::filesystem::copy_file(golden_folder("qwen2") / "config.json", folder.path() / "config.json");
   const SafetensorsReader reader(golden_folder("qwen2"));
   TensorMap tensors;
@@ -82,13 +84,10 @@ std::string load_changed(const std::function<void(TensorMap&)>& change) {
     tensors[name] = reader.get(name);
   change(tensors);
   write_safetensors(folder.path() / "model.safetensors", {tensors.begin(), tensors.end()});
-  try {
-    load_decoder(folder.path(), at::kFloat);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kMismatch);
-    return e.message();
-  }
-  return "loaded";
+  const std::optional<Error> error = test::thrown([&] { load_decoder(folder.path(), at::kFloat); });
+  if (!error) return "loaded";
+  EXPECT_EQ(error->code(), ErrorCode::kMismatch);
+  return error->message();
 }
 
 void expect_refused(const std::function<void(TensorMap&)>& change, const std::string& part) {

@@ -97,8 +97,7 @@ TEST_P(Parity, GradientsOfEveryParameter) {
 }
 
 TEST_P(Parity, GreedyTokensAreIdentical) {
-  GenerateOptions options;
-  options.max_new_tokens = 64;
+  const GenerateOptions options{.draw = {.sampling = {.temperature = 0}, .max_new_tokens = 64}};
   const std::vector<int32_t> prompt = row(golden.reference.get("prompt"));
   const std::vector<int32_t> expected = row(golden.reference.get("greedy"));
   const std::vector<Completion> out = generate(golden.decoder, {prompt}, options);
@@ -131,12 +130,12 @@ TEST_P(Parity, GreedyTokensInPieces) {
   const std::vector<int32_t> prompt = row(golden.reference.get("prompt"));
   const std::vector<int32_t> expected = row(golden.reference.get("greedy"));
   Engine engine(golden.decoder, {.num_blocks = 8, .max_tokens_per_step = 3, .max_sequences = 2});
-  GenerationRequest request{
-      .prompts = {prompt}, .sampling = {.temperature = 0}, .max_new_tokens = 40};
+  GenerationRequest request{.prompts = {prompt},
+                            .draw = {.sampling = {.temperature = 0}, .max_new_tokens = 40}};
   const std::vector<int32_t> first = engine.run(request)[0].token_ids;
   EXPECT_EQ(first, std::vector<int32_t>(expected.begin(), expected.begin() + 40));
   request.prompts[0].insert(request.prompts[0].end(), first.begin(), first.end());
-  request.max_new_tokens = 24;
+  request.draw.max_new_tokens = 24;
   EXPECT_EQ(engine.run(request)[0].token_ids,
             std::vector<int32_t>(expected.begin() + 40, expected.end()));
   EXPECT_EQ(engine.stats().reused_tokens, 32);
@@ -227,8 +226,7 @@ TEST(Bfloat16, FollowsFloat32) {
     }
 
     // Generation from the cache, against a full forward over what it gave.
-    GenerateOptions options;
-    options.max_new_tokens = 8;
+    const GenerateOptions options{.draw = {.sampling = {.temperature = 0}, .max_new_tokens = 8}};
     const auto prompt = row(golden.reference.get("prompt"));
     const Completion out = generate(half, {prompt}, options)[0];
     std::vector<int32_t> whole = prompt;

@@ -7,9 +7,14 @@
 
 #include "models/checkpoint.h"
 #include "tests/models/small_model.h"
+#include "tests/support/relative_difference.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
+
+using test::code_of;
+using test::relative_difference;
 
 std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -52,7 +57,7 @@ TEST(Decoder, ForksEqualTwoSequences) {
         at::cat({at::arange(0, 37), at::arange(67, 76), at::arange(0, 25), at::arange(37, 67)});
     const at::Tensor expected = decoder.hidden(two);
     const at::Tensor got = decoder.hidden(forked).index_select(0, rows);
-    EXPECT_LT(relative(got.detach(), expected.detach()), 2e-6) << window;
+    EXPECT_LT(relative_difference(got.detach(), expected.detach()), 2e-6) << window;
 
     // Gradients along a random direction; that of the key bias nearly cancels.
     at::manual_seed(3);
@@ -64,13 +69,14 @@ TEST(Decoder, ForksEqualTwoSequences) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!gradients[i].defined()) continue;
       const double tolerance = parameters[i].name.ends_with("k_proj.bias") ? 1e-3 : 1e-5;
-      EXPECT_LT(relative(parameters[i].value.grad(), gradients[i]), tolerance)
+      EXPECT_LT(relative_difference(parameters[i].value.grad(), gradients[i]), tolerance)
           << parameters[i].name << " window " << window;
     }
 
     // It would show if the second continuation saw the first.
     forked.forks.clear();
-    EXPECT_GT(relative(decoder.hidden(forked).index_select(0, rows).detach(), expected.detach()),
+    EXPECT_GT(relative_difference(decoder.hidden(forked).index_select(0, rows).detach(),
+                                  expected.detach()),
               1e-3);
   }
 }
@@ -103,7 +109,7 @@ TEST(Decoder, FusedPathsEqualFp64) {
                                            some_tokens(13, 6)});
     const at::Tensor a = single.hidden(tokens);
     const at::Tensor b = twice.hidden(tokens);
-    EXPECT_LT(relative(a.detach(), b.detach()), 1e-5);
+    EXPECT_LT(relative_difference(a.detach(), b.detach()), 1e-5);
 
     // Gradients along a random direction; that of the key bias nearly cancels.
     at::manual_seed(3);
@@ -119,7 +125,7 @@ TEST(Decoder, FusedPathsEqualFp64) {
         continue;
       }
       const double tolerance = name.ends_with("k_proj.bias") ? 1e-3 : 1e-5;
-      EXPECT_LT(relative(mine[i].value.grad(), exact[i].value.grad()), tolerance)
+      EXPECT_LT(relative_difference(mine[i].value.grad(), exact[i].value.grad()), tolerance)
           << name << " threads=" << threads;
     }
   }

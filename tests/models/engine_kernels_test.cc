@@ -7,6 +7,7 @@
 #include "models/generation/products.h"
 #include "models/generation/vector_kernels.h"
 #include "tests/models/engine_support.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
@@ -250,7 +251,7 @@ TEST(Workers, DoEveryPieceOnceAndPassErrorsOn) {
         ASSERT_EQ(std::count(seen.begin(), seen.end(), 1), count);
       }
     }
-    error_of([&] {
+    test::message_of([&] {
       pool.run(100, 1, [](int64_t begin, int64_t, int) {
         if (begin == 0) throw Error(ErrorCode::kInvalidArgument, "first piece");
       });

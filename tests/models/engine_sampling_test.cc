@@ -8,6 +8,7 @@
 #include "models/generation/sampler.h"
 #include "models/generation/score.h"
 #include "tests/models/engine_support.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
@@ -190,8 +191,8 @@ TEST(Sampler, GreedyTakesTheFirstMaximumAndBadLogitsAreSeen) {
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> broken = logits;
     broken[777] = bad;
-    error_of([&] { choose_token(broken.data(), 3000, {}, {}, 0, 0, scratch); },
-             ErrorCode::kCorrupt);
+    test::message_of([&] { choose_token(broken.data(), 3000, {}, {}, 0, 0, scratch); },
+                     ErrorCode::kCorrupt);
   }
 }
 
@@ -199,9 +200,9 @@ TEST(Sampler, GreedyTakesTheFirstMaximumAndBadLogitsAreSeen) {
 TEST(EngineSampling, LogProbabilitiesAgreeWithFp64) {
   const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
   GenerationRequest request{
-      .prompts = engine_prompts(3), .num_generations = 2, .max_new_tokens = 15};
+      .prompts = engine_prompts(3), .num_generations = 2, .draw = {.max_new_tokens = 15}};
   for (const SamplingOptions& sampling : settings()) {
-    request.sampling = sampling;
+    request.draw.sampling = sampling;
     const auto out = Engine(decoder, {.num_blocks = 100}).run(request);
     for (size_t i = 0; i < out.size(); ++i) {
       std::vector<int32_t> ids = request.prompts[i / 2];
@@ -228,13 +229,14 @@ std::string spell(std::span<const int32_t> ids) {
 
 TEST(EngineSampling, StopStringsEndACompletion) {
   const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
-  GenerationRequest request{
-      .prompts = engine_prompts(4), .sampling = {.seed = 3}, .max_new_tokens = 20};
+  GenerationRequest request{.prompts = engine_prompts(4),
+                            .draw = {.sampling = {.seed = 3}, .max_new_tokens = 20}};
   Engine engine(decoder, {.num_blocks = 100}, spell);
   const auto whole = engine.run(request);
   const auto& ids = whole[2].token_ids;
   const std::string across = spell(std::span(ids).subspan(6, 3));
-  request.stop = {"<300>", across.substr(2, across.size() - 3)};  // begins and ends inside tokens
+  request.draw.stop = {"<300>",
+                       across.substr(2, across.size() - 3)};  // begins and ends inside tokens
   const auto out = engine.run(request);
   EXPECT_EQ(out[2].finish_reason, FinishReason::kStop);
   EXPECT_EQ(out[2].token_ids, std::vector<int32_t>(ids.begin(), ids.begin() + 9));
@@ -254,7 +256,7 @@ TEST(EngineSampling, OtherDtypesAreTheirValuesInFloat32) {
     for (const auto& [name, value, shard] : half.parameters())
       tensors.emplace_back(name, value.to(at::kFloat));
     const Decoder whole(config, tensors);
-    const GenerationRequest request{.prompts = engine_prompts(3), .max_new_tokens = 10};
+    const GenerationRequest request{.prompts = engine_prompts(3), .draw = {.max_new_tokens = 10}};
     expect_same_bits(Engine(half, {.num_blocks = 100}).run(request),
                      Engine(whole, {.num_blocks = 100}).run(request), "half");
   }
@@ -288,8 +290,8 @@ TEST(Score, IsTheLogSoftmaxOfAFullForward) {
 TEST(Score, AgreesWithGeneration) {
   const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
   const auto prompts = engine_prompts(3);
-  const auto out =
-      Engine(decoder, {.num_blocks = 100}).run({.prompts = prompts, .max_new_tokens = 30});
+  const auto out = Engine(decoder, {.num_blocks = 100})
+                       .run({.prompts = prompts, .draw = {.max_new_tokens = 30}});
   ScoreRequest request{.sequences = prompts};
   for (size_t i = 0; i < 3; ++i) {
     request.prompt_lengths.push_back(static_cast<int64_t>(prompts[i].size()));
@@ -305,11 +307,11 @@ TEST(Score, AgreesWithGeneration) {
 
 TEST(Score, RefusesWhatDoesNotFit) {
   const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
-  error_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {}}); });
-  error_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {0}}); });
-  error_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {3}}); });
-  error_of([&] { score(decoder, {.sequences = {{}}, .prompt_lengths = {1}}); });
-  error_of([&] { score(decoder, {.sequences = {{1, 300}}, .prompt_lengths = {1}}); });
+  test::message_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {}}); });
+  test::message_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {0}}); });
+  test::message_of([&] { score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {3}}); });
+  test::message_of([&] { score(decoder, {.sequences = {{}}, .prompt_lengths = {1}}); });
+  test::message_of([&] { score(decoder, {.sequences = {{1, 300}}, .prompt_lengths = {1}}); });
   EXPECT_TRUE(score(decoder, {.sequences = {{1, 2}}, .prompt_lengths = {2}})[0].empty());
 }
 

@@ -64,16 +64,4 @@ inline at::Tensor next_log_probs(const Decoder& decoder, const std::vector<int32
   return at::log_softmax(decoder.logits(states)[-1].to(at::kDouble), 0);
 }
 
-inline std::string error_of(const std::function<void()>& f,
-                            ErrorCode code = ErrorCode::kInvalidArgument) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), code) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
 }  // namespace retort::models

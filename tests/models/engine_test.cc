@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tests/models/engine_support.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
@@ -15,8 +16,8 @@ GenerationRequest sampled_request(size_t prompts, int64_t num_generations,
                                   int64_t max_new_tokens = 20) {
   return {.prompts = engine_prompts(prompts),
           .num_generations = num_generations,
-          .sampling = {.temperature = 0.9, .top_p = 0.95, .seed = 11},
-          .max_new_tokens = max_new_tokens};
+          .draw = {.sampling = {.temperature = 0.9, .top_p = 0.95, .seed = 11},
+                   .max_new_tokens = max_new_tokens}};
 }
 
 class EngineTest : public testing::Test {
@@ -78,7 +79,7 @@ TEST_F(EngineTest, SamplesDifferAndSeedsMatter) {
   auto request = sampled_request(1, 4);
   const auto out = run(request);
   EXPECT_NE(out[0].token_ids, out[1].token_ids);
-  request.sampling.seed = 12;
+  request.draw.sampling.seed = 12;
   EXPECT_NE(run(request)[0].token_ids, out[0].token_ids);
 }
 
@@ -102,8 +103,8 @@ TEST_F(EngineTest, SamplesOfAPromptShareItsBlocks) {
 
 TEST_F(EngineTest, AConversationContinuesFromTheCache) {
   Engine engine(decoder, {.num_blocks = 40});
-  GenerationRequest first{
-      .prompts = {engine_tokens(50, 1)}, .sampling = {.temperature = 0}, .max_new_tokens = 30};
+  GenerationRequest first{.prompts = {engine_tokens(50, 1)},
+                          .draw = {.sampling = {.temperature = 0}, .max_new_tokens = 30}};
   const auto answer = engine.run(first);
   EXPECT_EQ(engine.stats().reused_tokens, 0);
   GenerationRequest second = first;
@@ -200,10 +201,10 @@ TEST_F(EngineTest, EveryPromptMayHaveItsOwnLength) {
 }
 
 TEST_F(EngineTest, ACompletionMayEndAtItsFirstToken) {
-  GenerationRequest request{
-      .prompts = {engine_tokens(5, 1)}, .sampling = {.temperature = 0}, .max_new_tokens = 1};
-  request.eos_token_ids = {run(request)[0].token_ids[0]};
-  request.max_new_tokens = 50;
+  GenerationRequest request{.prompts = {engine_tokens(5, 1)},
+                            .draw = {.sampling = {.temperature = 0}, .max_new_tokens = 1}};
+  request.draw.eos_token_ids = {run(request)[0].token_ids[0]};
+  request.draw.max_new_tokens = 50;
   const auto out = run(request);
   EXPECT_EQ(out[0].token_ids.size(), 1u);
   EXPECT_EQ(out[0].finish_reason, FinishReason::kEos);
@@ -262,11 +263,12 @@ TEST_F(EngineTest, CacheBytesAreTheFormulas) {
 TEST_F(EngineTest, RefusalsNameTheirReason) {
   Engine engine(decoder, {.num_blocks = 8});
   const auto refused = [&](const std::function<void(GenerationRequest&)>& change) {
-    GenerationRequest request{.prompts = {{1, 2}, {3}}, .max_new_tokens = 10};
+    GenerationRequest request{.prompts = {{1, 2}, {3}}, .draw = {.max_new_tokens = 10}};
     change(request);
-    const std::string text = error_of([&] { engine.submit(request); });
+    const Error error = test::error_of([&] { engine.submit(request); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
     EXPECT_TRUE(engine.idle());
-    return text;
+    return std::string(error.what());
   };
   const auto has = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
@@ -275,24 +277,24 @@ TEST_F(EngineTest, RefusalsNameTheirReason) {
   // A request.
   has(refused([](auto& r) { r.prompts[1].clear(); }), "prompt must be at least one token");
   has(refused([](auto& r) { r.prompts[1] = {300}; }), "outside the vocabulary");
-  has(refused([](auto& r) { r.max_new_tokens = 128; }),
+  has(refused([](auto& r) { r.draw.max_new_tokens = 128; }),
       "prompt 0 of 2 tokens with 128 new ones exceeds the KV cache's tokens 128");
-  has(refused([](auto& r) { r.max_new_tokens = 511; }), "max_position_embeddings 512");
-  has(refused([](auto& r) { r.max_new_tokens = 0; }), "max_new_tokens");
+  has(refused([](auto& r) { r.draw.max_new_tokens = 511; }), "max_position_embeddings 512");
+  has(refused([](auto& r) { r.draw.max_new_tokens = 0; }), "max_new_tokens");
   has(refused([](auto& r) { r.num_generations = 0; }), "num_generations");
   has(refused([](auto& r) { r.sample_ids = {1}; }), "sample_ids");
   has(refused([](auto& r) { r.max_new_tokens_of_prompt = {1}; }), "max_new_tokens_of_prompt");
-  has(refused([](auto& r) { r.stop = {"x"}; }), "detokenizer");
+  has(refused([](auto& r) { r.draw.stop = {"x"}; }), "detokenizer");
   has(refused([](auto& r) { r.prompts.clear(); }), "prompts");
-  has(refused([](auto& r) { r.sampling.min_p = 1.5; }), "min_p");
-  has(refused([](auto& r) { r.sampling.repetition_penalty = 0; }), "repetition_penalty");
-  has(refused([](auto& r) { r.sampling = {.temperature = 0, .top_p = 0.9}; }), "no effect");
+  has(refused([](auto& r) { r.draw.sampling.min_p = 1.5; }), "min_p");
+  has(refused([](auto& r) { r.draw.sampling.repetition_penalty = 0; }), "repetition_penalty");
+  has(refused([](auto& r) { r.draw.sampling = {.temperature = 0, .top_p = 0.9}; }), "no effect");
 
   // Options of an engine.
-  has(error_of([&] { Engine(decoder, {.block_tokens = 20}); }), "block_tokens");
-  has(error_of([&] { Engine(decoder, {.kv_cache_bytes = 10}); }), "kv_cache_bytes");
-  has(error_of([&] { Engine(decoder, {.max_tokens_per_step = 3, .max_sequences = 4}); }),
-      "max_tokens_per_step");
+  test::expect_refused("block_tokens", [&] { Engine(decoder, {.block_tokens = 20}); });
+  test::expect_refused("kv_cache_bytes", [&] { Engine(decoder, {.kv_cache_bytes = 10}); });
+  test::expect_refused("max_tokens_per_step",
+                       [&] { Engine(decoder, {.max_tokens_per_step = 3, .max_sequences = 4}); });
 }
 
 TEST_F(EngineTest, AnotherDecodersWeightsTakeOver) {

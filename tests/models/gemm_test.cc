@@ -1,10 +1,15 @@
 // The products of linear layers, large enough for oneDNN.
 #include "models/gemm.h"
 
+#include <gtest/gtest.h>
+
 #include "tests/models/small_model.h"
+#include "tests/support/relative_difference.h"
 
 namespace retort::models {
 namespace {
+
+using test::relative_difference;
 
 TEST(Gemm, LargeProductsAgreeWithFp64) {
   at::manual_seed(1);
@@ -15,10 +20,10 @@ TEST(Gemm, LargeProductsAgreeWithFp64) {
   const at::Tensor xd = x.to(at::kDouble);
   const at::Tensor wd = w.to(at::kDouble);
   const at::Tensor gd = g.to(at::kDouble);
-  EXPECT_LT(relative(linear_forward(x, w, b), xd.mm(wd.t()) + b), 1e-6);
-  EXPECT_LT(relative(linear_forward(x, w, {}), xd.mm(wd.t())), 1e-6);
-  EXPECT_LT(relative(linear_grad_input(g, w), gd.mm(wd)), 1e-6);
-  EXPECT_LT(relative(linear_grad_weight(g, x), gd.t().mm(xd)), 1e-6);
+  EXPECT_LT(relative_difference(linear_forward(x, w, b), xd.mm(wd.t()) + b), 1e-6);
+  EXPECT_LT(relative_difference(linear_forward(x, w, {}), xd.mm(wd.t())), 1e-6);
+  EXPECT_LT(relative_difference(linear_grad_input(g, w), gd.mm(wd)), 1e-6);
+  EXPECT_LT(relative_difference(linear_grad_weight(g, x), gd.t().mm(xd)), 1e-6);
   EXPECT_TRUE(linear_grad_weight(g, x).is_contiguous());
 }
 

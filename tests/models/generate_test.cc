@@ -4,9 +4,12 @@
 #include <cmath>
 
 #include "tests/models/small_model.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
+
+using test::code_of;
 
 TEST(Generate, EveryPromptAsIfAlone) {
   const Decoder decoder = Decoder::random(small_config(), 7, at::kFloat);
@@ -14,11 +17,11 @@ TEST(Generate, EveryPromptAsIfAlone) {
   for (uint32_t i = 0; i < 11; ++i)
     prompts.push_back(some_tokens(1 + 7 * i, i));
   GenerateOptions options;
-  options.max_new_tokens = 12;
+  options.draw.max_new_tokens = 12;
   options.max_batch = 4;
   for (const double temperature : {0.0, 0.8}) {
-    options.temperature = temperature;
-    options.seed = 3;
+    options.draw.sampling.temperature = temperature;
+    options.draw.sampling.seed = 3;
     const std::vector<Completion> together = generate(decoder, prompts, options);
     GenerateOptions alone = options;
     alone.max_batch = 1;
@@ -30,18 +33,17 @@ TEST(Generate, EveryPromptAsIfAlone) {
 
 TEST(Generate, StopsAtAnEndToken) {
   const Decoder decoder = Decoder::random(small_config(), 7, at::kFloat);
-  GenerateOptions options;
-  options.max_new_tokens = 10;
+  GenerateOptions options{.draw = {.sampling = {.temperature = 0}, .max_new_tokens = 10}};
   const std::vector<std::vector<int32_t>> prompts{some_tokens(5, 1), some_tokens(9, 2)};
   const std::vector<Completion> free_run = generate(decoder, prompts, options);
-  options.eos_token_ids = {299, free_run[0].token_ids[4]};
+  options.draw.eos_token_ids = {299, free_run[0].token_ids[4]};
   std::vector<std::vector<int32_t>> streamed(2);
   const std::vector<Completion> out =
       generate(decoder, prompts, options,
                [&](size_t sample, int32_t token) { streamed[sample].push_back(token); });
   EXPECT_EQ(out[0].finish_reason, FinishReason::kEos);
   EXPECT_LE(out[0].token_ids.size(), 5u);
-  EXPECT_EQ(out[0].token_ids.back(), options.eos_token_ids[1]);
+  EXPECT_EQ(out[0].token_ids.back(), options.draw.eos_token_ids[1]);
   EXPECT_EQ(out[0].logps.size(), out[0].token_ids.size());
   for (size_t i = 0; i < 2; ++i)
     EXPECT_EQ(streamed[i], out[i].token_ids);
@@ -60,7 +62,7 @@ TEST(Generate, SamplesFromTheDistribution) {
 
   // All prompts are the same and take one token each.
   GenerateOptions options;
-  options.max_new_tokens = 1;
+  options.draw.max_new_tokens = 1;
   options.max_batch = 4000;
   struct Setting {
     double temperature, top_p;
@@ -68,9 +70,9 @@ TEST(Generate, SamplesFromTheDistribution) {
   };
   for (const Setting& setting :
        {Setting{1.0, 1.0, 0}, Setting{0.5, 1.0, 0}, Setting{1.0, 1.0, 3}, Setting{1.0, 0.6, 0}}) {
-    options.temperature = setting.temperature;
-    options.top_p = setting.top_p;
-    options.top_k = setting.top_k;
+    options.draw.sampling.temperature = setting.temperature;
+    options.draw.sampling.top_p = setting.top_p;
+    options.draw.sampling.top_k = setting.top_k;
 
     // The softmax without what top_k and top_p cut off.
     at::Tensor expected = at::softmax(logits / setting.temperature, 0);
@@ -101,10 +103,10 @@ TEST(Generate, RefusesOptionsThatMakeNoSense) {
   auto run = [&](GenerateOptions options, std::vector<std::vector<int32_t>> prompts) {
     return code_of([&] { generate(decoder, prompts, options); });
   };
-  EXPECT_EQ(run({.max_new_tokens = 0}, {{1}}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(run({.temperature = -1}, {{1}}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(run({.top_p = 0}, {{1}}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(run({.top_k = -1}, {{1}}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(run({.draw = {.max_new_tokens = 0}}, {{1}}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(run({.draw = {.sampling = {.temperature = -1}}}, {{1}}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(run({.draw = {.sampling = {.top_p = 0}}}, {{1}}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(run({.draw = {.sampling = {.top_k = -1}}}, {{1}}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(run({.max_batch = 0}, {{1}}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(run({}, {{1}, {}}), ErrorCode::kInvalidArgument);
   auto weights = tensors_of(decoder);

@@ -1,12 +1,11 @@
 // The golden checkpoints that make_goldens.py wrote.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <stdlib.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "tests/support/source_folder.h"
 
 namespace retort::models {
 
@@ -16,22 +15,7 @@ inline const char* const kGoldens[] = {
     "qwen3_bias"};
 
 inline std::filesystem::path golden_folder(const std::string& name) {
-  const char* root = getenv("RETORT_SOURCE_DIR");
-  return std::filesystem::path(root ? root : RETORT_SOURCE_DIR) / "tests/models/goldens" / name;
+  return test::source_folder() / "tests/models/goldens" / name;
 }
-
-// An empty folder of its own, removed with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "retort-models-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace retort::models

@@ -56,7 +56,7 @@ TEST(MemoryEstimate, ActivationsAreWhatForwardLeaves) {
       decoder.set_gradient_checkpointing(every > 0, std::max<int64_t>(every, 1));
       const std::vector<int32_t> row(250, 7);
       const PackedTokens tokens = pack_rows({row, row});
-      const testing_support::PeakMemory memory;
+      const test::PeakMemory memory;
       const at::Tensor hidden = decoder.hidden(tokens);
       const TrainingMemory estimate = estimate_training_memory(
           config, {.layout = {},

@@ -17,9 +17,14 @@
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
 #include "tests/models/golden.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
+
+using test::error_of;
+
 namespace fs = std::filesystem;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -129,7 +134,7 @@ TEST(SafetensorsPieces, OfFourProcessesGiveTheBytesOfOneWriter) {
   const NamedTensors tensors = sample();
   for (uint64_t seed = 0; seed < 8; ++seed) {
     std::mt19937_64 random(seed);
-    TemporaryFolder one, four;
+    test::TemporaryFolder one, four;
     write_safetensors(one.path() / "t.safetensors", tensors, {{"step", "3"}});
     const SafetensorsFiles files =
         SafetensorsFiles::one("t.safetensors", SafetensorsLayout(infos(tensors), {{"step", "3"}}));
@@ -145,7 +150,7 @@ TEST(SafetensorsPieces, AreConvertedToTheFilesDtypeInShardsToo) {
   const NamedTensors expected = converted(tensors, at::kBFloat16);
   for (uint64_t seed = 0; seed < 4; ++seed) {
     std::mt19937_64 random(seed);
-    TemporaryFolder one, four;
+    test::TemporaryFolder one, four;
     const SafetensorsWriteOptions options{.max_shard_bytes = 100'000};
     write_safetensors_folder(one.path(), expected, options);
     const SafetensorsFiles files = SafetensorsFiles::model(infos(expected), options);
@@ -171,7 +176,7 @@ TEST(SafetensorsPieces, OfAModelGiveTheBytesThatPythonWrote) {
     NamedTensors tensors;
     for (const std::string& tensor : reader.names())
       tensors.emplace_back(tensor, reader.get(tensor));
-    TemporaryFolder folder;
+    test::TemporaryFolder folder;
     const SafetensorsFiles files = SafetensorsFiles::model(infos(tensors));
     create_safetensors(folder.path(), files);
     std::mt19937_64 random(7);
@@ -186,7 +191,7 @@ TEST(SafetensorsPieces, OfAModelGiveTheBytesThatPythonWrote) {
 
 TEST(SafetensorsPieces, AnySliceIsRead) {
   const NamedTensors tensors = sample();
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   write_safetensors(folder.path() / "t.safetensors", tensors);
   const SafetensorsReader reader(folder.path() / "t.safetensors");
   for (uint64_t seed = 20; seed < 28; ++seed) {
@@ -205,7 +210,7 @@ TEST(SafetensorsPieces, AnySliceIsRead) {
 }
 
 TEST(SafetensorsPieces, ThatLieTogetherAreNotCopied) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   write_safetensors(folder.path() / "t.safetensors", {{"a", numbers({6, 4}, at::kFloat)}});
   const SafetensorsReader reader(folder.path() / "t.safetensors");
   const auto* begin = reader.get("a").const_data_ptr<float>();
@@ -219,18 +224,8 @@ TEST(SafetensorsPieces, ThatLieTogetherAreNotCopied) {
   EXPECT_TRUE(copied < begin || copied >= begin + 24);
 }
 
-template <class F>
-Error error_of(F&& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e;
-  }
-  return Error(ErrorCode::kCancelled, "nothing was thrown");
-}
-
 TEST(SafetensorsPieces, OfOtherTensorsAreRefused) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   write_safetensors(folder.path() / "t.safetensors", {{"a", numbers({4, 6}, at::kFloat)}});
   const SafetensorsReader reader(folder.path() / "t.safetensors");
   const SafetensorsFiles files =
@@ -262,7 +257,7 @@ TEST(SafetensorsPieces, OfOtherTensorsAreRefused) {
 }
 
 TEST(SafetensorsPieces, AFullDiskShowsBeforeAnythingIsWritten) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const SafetensorsFiles files =
       SafetensorsFiles::one("t.safetensors", SafetensorsLayout({{"a", at::kFloat, {1000, 1000}}}));
   ::signal(SIGXFSZ, SIG_IGN);

@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "tests/models/golden.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
@@ -32,17 +34,14 @@ struct Broken {
 class BrokenFile : public testing::TestWithParam<Broken> {};
 
 TEST_P(BrokenFile, IsCorruptAndNamed) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() / "x.safetensors";
   std::ofstream(path, std::ios::binary) << GetParam().content;
-  try {
-    SafetensorsReader reader(path);
-    FAIL() << "accepted: " << GetParam().what;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kCorrupt) << e.message();
-    EXPECT_NE(e.message().find("x.safetensors"), std::string::npos) << e.message();
-    EXPECT_NE(e.message().find(GetParam().message), std::string::npos) << e.message();
-  }
+  SCOPED_TRACE(GetParam().what);
+  const std::string message =
+      test::message_of([&] { SafetensorsReader reader(path); }, ErrorCode::kCorrupt);
+  EXPECT_NE(message.find("x.safetensors"), std::string::npos) << message;
+  EXPECT_NE(message.find(GetParam().message), std::string::npos) << message;
 }
 
 constexpr const char* kGood =
@@ -108,7 +107,7 @@ std::vector<std::pair<std::string, at::Tensor>> sample_tensors() {
 }
 
 TEST(Safetensors, EveryDtypeComesBack) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto tensors = sample_tensors();
   write_safetensors(folder.path() / "t.safetensors", tensors, {{"format", "pt"}, {"note", "x"}});
   const SafetensorsReader reader(folder.path() / "t.safetensors");
@@ -126,14 +125,14 @@ TEST(Safetensors, EveryDtypeComesBack) {
 }
 
 TEST(Safetensors, TensorsOutliveTheReader) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   write_safetensors(folder.path() / "t.safetensors", {{"a", at::arange(1000)}});
   const at::Tensor kept = SafetensorsReader(folder.path() / "t.safetensors").get("a");
   EXPECT_TRUE(at::equal(kept, at::arange(1000)));
 }
 
 TEST(Safetensors, ShardsRespectTheLimitAndReadAsOne) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto tensors = sample_tensors();
   write_safetensors_folder(folder.path(), tensors, {.max_shard_bytes = 60});
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "model.safetensors.index.json"));
@@ -146,17 +145,13 @@ TEST(Safetensors, ShardsRespectTheLimitAndReadAsOne) {
 }
 
 TEST(Safetensors, ABrokenIndexIsCorrupt) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   write_safetensors_folder(folder.path(), sample_tensors(), {.max_shard_bytes = 60});
   const auto index = folder.path() / "model.safetensors.index.json";
   const std::string good = read_file(index);
   auto expect_corrupt = [&](const std::string& what) {
-    try {
-      SafetensorsReader reader(folder.path());
-      ADD_FAILURE() << what;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::kCorrupt) << e.message();
-    }
+    EXPECT_EQ(test::code_of([&] { SafetensorsReader reader(folder.path()); }), ErrorCode::kCorrupt)
+        << what;
   };
 
   // Its text.
@@ -177,13 +172,9 @@ TEST(Safetensors, ABrokenIndexIsCorrupt) {
 }
 
 TEST(Safetensors, AnEmptyFolderIsTheUsersMistake) {
-  TemporaryFolder folder;
-  try {
-    SafetensorsReader reader(folder.path());
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
-  }
+  test::TemporaryFolder folder;
+  EXPECT_EQ(test::code_of([&] { SafetensorsReader reader(folder.path()); }),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,16 +1,13 @@
-// A model of two layers, tokens for it, and comparisons: what the tests of the decoder share.
+// A model of two layers and tokens for it: what the tests of the decoder share.
 #pragma once
 
 #include <ATen/ATen.h>
-#include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "models/decoder.h"
 
 namespace retort::models {
@@ -46,21 +43,6 @@ inline std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Decoder&
   for (const auto& [name, value, shard] : decoder.parameters())
     tensors.emplace_back(name, value);
   return tensors;
-}
-
-// The difference's norm as a share of b's.
-inline double relative(const at::Tensor& a, const at::Tensor& b) {
-  return ((a.to(at::kDouble) - b.to(at::kDouble)).norm() / b.to(at::kDouble).norm()).item<double>();
-}
-
-inline ErrorCode code_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  ADD_FAILURE() << "no error";
-  return ErrorCode::kRemote;
 }
 
 }  // namespace retort::models

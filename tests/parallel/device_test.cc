@@ -13,23 +13,14 @@
 #include "parallel/detail/device_backends.h"
 #include "parallel/detail/device_setup.h"
 #include "parallel/detail/device_watch.h"
+#include "tests/support/thrown.h"
 
 namespace retort::parallel {
 namespace {
 
 using namespace std::chrono_literals;
 using detail::DeviceWatch;
-
-template <class F>
-Error error_of(F&& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e;
-  }
-  ADD_FAILURE() << "expected an Error";
-  return Error(ErrorCode::kClosed, "none");
-}
+using test::error_of;
 
 std::string value_of(const Error& error, const std::string& key) {
   for (const auto& [name, value] : error.context())

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/source_folder.h"
+
 namespace retort::parallel::testing {
 
 class Goldens {
  public:
   Goldens() {
-    const char* root = std::getenv("RETORT_SOURCE_DIR");
-    const std::string path =
-        std::string(root != nullptr ? root : ".") + "/tests/parallel/goldens.txt";
+    const std::string path = test::source_folder() / "tests/parallel/goldens.txt";
     std::ifstream file(path);
     if (!file) throw std::runtime_error("cannot open " + path + " (set RETORT_SOURCE_DIR)");
     for (std::string line; std::getline(file, line);) {

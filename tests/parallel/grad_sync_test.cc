@@ -10,8 +10,6 @@
 namespace retort::parallel::testing {
 namespace {
 
-using testing_support::ChildProcess;
-
 constexpr int kMicroBatches = 3;
 
 // A small network with a tied weight, a bf16 weight, a weight that only the first rank's data
@@ -119,8 +117,7 @@ void grad_sync_scenario() {
 TEST(GradSync, TwoRanksEqualOneProcessWithAllTheData) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "grad_sync", .layout = {.dp = 2}}, 2);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(90))), 0);
+  expect_success(std::move(ranks));
 }
 
 // The ranks reach their parameters in opposite orders; buckets of different sizes would meet if
@@ -155,8 +152,7 @@ TEST(GradSync, BucketsAreSentInOneOrderOnAllRanks) {
   auto ranks = spawn_ranks(
       store, {.scenario = "grad_order", .layout = {.dp = 2}, .timeout = std::chrono::seconds(20)},
       2);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(90))), 0);
+  expect_success(std::move(ranks));
 }
 
 }  // namespace retort::parallel::testing

@@ -13,11 +13,7 @@
 namespace retort::parallel::testing {
 namespace {
 
-using testing_support::ChildProcess;
-
 constexpr int kMicroBatches = 2;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(90)); }
 
 at::Tensor leaf(int64_t numel) { return at::full({numel}, 0.5).requires_grad_(true); }
 
@@ -174,15 +170,13 @@ void tied_stages_scenario() {
 TEST(LateBuckets, CopiesOfASliceSumTheirGradients) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "partial_copies", .layout = {.tp = 4}}, 4);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 TEST(LateBuckets, StagesOfATiedEmbeddingSumTheirGradients) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "tied_stages", .layout = {.pp = 2, .dp = 2}}, 4);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 }  // namespace retort::parallel::testing

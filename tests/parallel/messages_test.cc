@@ -13,20 +13,10 @@
 namespace retort::parallel::testing {
 namespace {
 
-using testing_support::ChildProcess;
-using testing_support::say;
+using test::say;
 using namespace std::chrono_literals;
 
 Deadline soon() { return Deadline::after(90s); }
-
-void expect_success(std::vector<ChildProcess> ranks) {
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
-}
-
-void require_equal(const at::Tensor& a, const at::Tensor& b, const std::string& what) {
-  require(a.scalar_type() == b.scalar_type() && at::equal(a, b), what);
-}
 
 // Values whose sum depends on the order of the additions.
 at::Tensor uneven_values(int rank, int64_t numel, int salt = 0) {

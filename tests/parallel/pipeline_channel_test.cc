@@ -21,9 +21,9 @@
 namespace retort::parallel::testing {
 namespace {
 
-using testing_support::ChildProcess;
-using testing_support::hear;
-using testing_support::say;
+using test::ChildProcess;
+using test::hear;
+using test::say;
 using namespace std::chrono_literals;
 using Kind = PipelineAction::Kind;
 
@@ -103,8 +103,7 @@ TEST_P(PipelineTraffic, OfBothSchedulesArrivesAsSent) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "pipeline_traffic", .layout = {.pp = GetParam()}},
                            GetParam());
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 INSTANTIATE_TEST_SUITE_P(PipelineChannel, PipelineTraffic, ::testing::Values(2, 3, 4),
@@ -129,8 +128,7 @@ TEST(PipelineChannel, ForwardsAndBackwardsDoNotWaitForEachOther) {
   StoreServer store("127.0.0.1");
   auto ranks =
       spawn_ranks(store, {.scenario = "pipeline_kinds", .layout = {.pp = 2}, .timeout = 20s}, 2);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 // Stage 1 takes nothing until the test says so, some time after stage 0 has posted as much as it
@@ -173,8 +171,7 @@ TEST(PipelineChannel, SendsReturnAtOnceUntilTooManyAreOnTheirWay) {
   auto ranks = spawn_ranks(store, {.scenario = "pipeline_bound", .layout = {.pp = 2}}, 2);
   EXPECT_EQ(ranks[0].read_line(soon()), "two");
   ranks[1].write_line("go");
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 void pipeline_mismatch_scenario() {
@@ -227,8 +224,7 @@ TEST(PipelineChannel, AMessageThatIsNotTheExpectedOneIsAMismatch) {
             "expected Float[3, 5] from the other stage, but got Float[3, 4]; do all stages have "
             "the same batch and model? "
             "[mismatch stage=1 from_stage=0 kind=backward chunk=0 micro_batch=0]");
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 namespace {
@@ -312,12 +308,8 @@ TEST(PipelineHeader, SaysWhatIsSentAndRefusesTheRest) {
   const auto code_with = [&](size_t word, int64_t value) -> std::string {
     auto words = good;
     words[word] = value;
-    try {
-      detail::decode(words);
-    } catch (const Error& e) {
-      return std::string(to_string(e.code()));
-    }
-    return "";
+    const std::optional<Error> error = test::thrown([&] { detail::decode(words); });
+    return error ? std::string(to_string(error->code())) : "";
   };
 
   EXPECT_EQ(code_with(0, good[0] + 1), "mismatch") << "another version";

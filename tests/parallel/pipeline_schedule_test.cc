@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/sizes.h"
 #include "tests/parallel/pipeline_simulation.h"
+#include "tests/support/thrown.h"
 
 namespace retort::parallel::testing {
 namespace {
@@ -210,14 +211,9 @@ TEST(PipelineSchedule, RefusesNonsense) {
                                            {.pp = 2, .virtual_pp = 0},
                                            {.micro_batches = 0},
                                            {.virtual_pp = 2}};
-  for (const PipelineOptions& options : wrong) {
-    try {
-      pipeline_schedule(options);
-      ADD_FAILURE() << "pp " << options.pp << " stage " << options.stage << " was accepted";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
-    }
-  }
+  for (const PipelineOptions& options : wrong)
+    EXPECT_EQ(test::code_of([&] { pipeline_schedule(options); }), ErrorCode::kInvalidArgument)
+        << "pp " << options.pp << " stage " << options.stage;
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 #include "tests/parallel/rank_process.h"
 
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
 namespace retort::parallel::testing {
 
-using testing_support::ChildProcess;
+using test::ChildProcess;
 
 std::vector<ChildProcess> spawn_ranks(const StoreServer& store, const RankOptions& options,
                                       int64_t count, int64_t first) {
@@ -23,8 +24,17 @@ std::vector<ChildProcess> spawn_ranks(const StoreServer& store, const RankOption
   return ranks;
 }
 
+void expect_success(std::vector<ChildProcess>&& ranks, std::chrono::seconds limit) {
+  for (ChildProcess& rank : ranks)
+    EXPECT_EQ(rank.wait(Deadline::after(limit)), 0);
+}
+
+void require_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
+  require(got.scalar_type() == expected.scalar_type() && at::equal(got, expected), what);
+}
+
 World::Options child_world_options() {
-  const std::vector<std::string> args = testing_support::spawned_args();
+  const std::vector<std::string> args = test::spawned_args();
   World::Options options;
   options.role = "student";
   options.rank = std::stoll(args.at(0));
@@ -37,7 +47,7 @@ World::Options child_world_options() {
 }
 
 int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>& scenarios) {
-  if (const auto role = testing_support::spawned_role()) {
+  if (const auto role = test::spawned_role()) {
     try {
       scenarios.at (*role)();
       return 0;

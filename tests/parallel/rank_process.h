@@ -2,15 +2,20 @@
 // each runs it and exits 0, or prints why not and exits 1.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "parallel/world.h"
 #include "tests/support/process.h"
+#include "tests/support/require.h"
+#include "tests/support/thrown.h"
 
 namespace retort::parallel::testing {
 
@@ -22,30 +27,30 @@ struct RankOptions {
 };
 
 // In the test. Ranks [first, first + count) of the layout.
-std::vector<testing_support::ChildProcess> spawn_ranks(const StoreServer& store,
-                                                       const RankOptions& options, int64_t count,
-                                                       int64_t first = 0);
+std::vector<test::ChildProcess> spawn_ranks(const StoreServer& store, const RankOptions& options,
+                                            int64_t count, int64_t first = 0);
 
 // In a child: the world's options as spawn_ranks gave them.
 World::Options child_world_options();
 
+// In the test: all of them exit with 0.
+void expect_success(std::vector<test::ChildProcess>&& ranks,
+                    std::chrono::seconds limit = std::chrono::seconds(90));
+
 // In a child: ends it with exit code 1 and this text.
-inline void require(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error("not true: " + what);
-}
+using test::require;
+// The same dtype, shape and values.
+void require_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what);
 
 // In a child: the error that body throws; fails when it throws none.
 template <class F>
 Error error_of(F&& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e;
-  }
-  throw std::runtime_error("expected an Error, but nothing was thrown");
+  const std::optional<Error> error = test::thrown(body);
+  require(error.has_value(), "an Error is thrown");
+  return *error;
 }
 
-using Scenario = void (*)();
+using Scenario = std::function<void()>;
 
 // What main() of such a test returns: runs the scenario in a child, the tests elsewhere.
 int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>& scenarios);

@@ -13,16 +13,13 @@
 #include "parallel/adamw.h"
 #include "parallel/parameter_gather.h"
 #include "tests/parallel/sharded_scenarios.h"
+#include "tests/support/relative_difference.h"
 
 namespace retort::parallel::testing {
 namespace {
 
-using testing_support::ChildProcess;
-
 constexpr int kSteps = 5;
 constexpr size_t kWait = 2;  // parameters waited for at once
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(90)); }
 
 // A part of the model with everything that trains it. Sizes that no number of ranks divides; one
 // parameter is bigger than a bucket.
@@ -79,12 +76,6 @@ struct Training {
     return norm;
   }
 };
-
-double relative_error(const at::Tensor& got, const at::Tensor& expected) {
-  const at::Tensor a = got.detach().to(at::kDouble);
-  const at::Tensor b = expected.detach().to(at::kDouble);
-  return (a - b).norm().item<double>() / b.norm().item<double>();
-}
 
 // Everything that the dp ranks hold of each state tensor, put together. Every element must be there
 // once.
@@ -143,7 +134,8 @@ void sharded_optimizer_scenario() {
       sharded.gather.wait(0, 1);
       for (size_t i = 0; i < plain.parameters.size(); ++i) {
         sharded.gather.wait(i, i + 1);
-        const double error = relative_error(sharded.parameters[i].value, plain.parameters[i].value);
+        const double error =
+            test::relative_difference(sharded.parameters[i].value, plain.parameters[i].value);
         require(error <= kTolerance, plain.parameters[i].name + " is off by " + text(error));
         require(
             sharded.parameters[i].value.requires_grad() && sharded.parameters[i].value.is_leaf(),
@@ -155,7 +147,7 @@ void sharded_optimizer_scenario() {
     const std::vector<TensorPiece> expected = plain.optimizer.state();
     const auto got = assembled_state(sharded.optimizer, world.dp(), expected);
     for (const TensorPiece& piece : expected) {
-      const double error = relative_error(got.at(piece.name), piece.values);
+      const double error = test::relative_difference(got.at(piece.name), piece.values);
       require(error <= kTolerance, piece.name + " is off by " + text(error));
     }
   }
@@ -198,8 +190,9 @@ void sharded_state_scenario() {
     }
     sharded.gather.wait();
     for (size_t i = 0; i < plain.parameters.size(); ++i)
-      require(relative_error(sharded.parameters[i].value, plain.parameters[i].value) <= 1e-7,
-              plain.parameters[i].name + " goes on from the saved state");
+      require(
+          test::relative_difference(sharded.parameters[i].value, plain.parameters[i].value) <= 1e-7,
+          plain.parameters[i].name + " goes on from the saved state");
 
     // A gradient that is not finite is named by the rank that has its sum, and the norm tells all.
     sharded.buckets.begin_step();
@@ -217,8 +210,7 @@ TEST(ShardedOptimizer, EqualsThePlainOne) {
   for (const int64_t dp : {2, 3}) {
     StoreServer store("127.0.0.1");
     auto ranks = spawn_ranks(store, {.scenario = "sharded_optimizer", .layout = {.dp = dp}}, dp);
-    for (ChildProcess& rank : ranks)
-      EXPECT_EQ(rank.wait(soon()), 0);
+    expect_success(std::move(ranks));
   }
 }
 
@@ -226,8 +218,7 @@ TEST(ShardedOptimizer, HoldsAndLoadsItsPartOfTheState) {
   for (const int64_t dp : {2, 3}) {
     StoreServer store("127.0.0.1");
     auto ranks = spawn_ranks(store, {.scenario = "sharded_state", .layout = {.dp = dp}}, dp);
-    for (ChildProcess& rank : ranks)
-      EXPECT_EQ(rank.wait(soon()), 0);
+    expect_success(std::move(ranks));
   }
 }
 

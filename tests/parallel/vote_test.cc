@@ -15,20 +15,16 @@
 namespace retort::parallel::testing {
 namespace {
 
-using testing_support::ChildProcess;
 using namespace std::chrono_literals;
 
 // A rank that waits for the timeout of a collective fails its test.
 constexpr auto kCollectiveTimeout = 600s;
-Deadline soon() { return Deadline::after(90s); }
-
 void expect_ranks_pass(const std::string& scenario, Layout layout) {
   StoreServer store("127.0.0.1");
   auto ranks =
       spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = kCollectiveTimeout},
                   layout.world_size());
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 // What this rank itself failed with.

@@ -15,15 +15,11 @@
 namespace retort::parallel::testing {
 namespace {
 
-using testing_support::ChildProcess;
-using testing_support::say;
+using test::ChildProcess;
+using test::say;
 using namespace std::chrono_literals;
 
 Deadline soon() { return Deadline::after(90s); }
-
-void require_equal(const at::Tensor& a, const at::Tensor& b, const std::string& what) {
-  require(a.scalar_type() == b.scalar_type() && at::equal(a, b), what);
-}
 
 void check_reductions(Group& group) {
   int64_t sum = 0;
@@ -144,8 +140,7 @@ void collectives_scenario() {
 TEST(World, FourRanksRunEveryCollectiveOnEveryGroup) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "collectives", .layout = {.tp = 2, .dp = 2}}, 4);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 // The two processes use their two worlds in opposite orders; were they one world, the operations
@@ -181,8 +176,7 @@ void two_worlds_scenario() {
 TEST(World, OneProcessHoldsTwoWorlds) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = "two_worlds", .layout = {.tp = 2}}, 2);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(soon()), 0);
+  expect_success(std::move(ranks));
 }
 
 namespace {

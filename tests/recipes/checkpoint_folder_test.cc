@@ -1,12 +1,18 @@
 #include "recipes/run/checkpoint_folder.h"
 
-#include "tests/launch/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
 
 namespace retort::test {
 namespace {
 
 class CheckpointsTest : public FolderTest {
  protected:
+  // A complete checkpoint as far as its folder goes.
+  void checkpoint(int64_t step, bool complete = true) const {
+    const auto path = folder_ / ("checkpoint-" + std::to_string(step));
+    put(path / "config.json", "{}");
+    if (complete) put(path / "state" / "COMPLETE", "complete\n");
+  }
   std::vector<int64_t> steps() const {
     std::vector<int64_t> result;
     for (const auto& entry : recipes::list_checkpoints(folder_))

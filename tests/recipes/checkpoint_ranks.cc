@@ -16,7 +16,7 @@
 namespace retort::recipes::testing {
 namespace {
 
-using testing_support::ChildProcess;
+using test::ChildProcess;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 
@@ -148,9 +148,9 @@ std::set<std::string> files_in(const fs::path& folder) {
 
 int run_student() {
   try {
-    Student student(testing_support::spawned_args());
-    testing_support::say("ready");
-    while (const auto command = testing_support::hear()) {
+    Student student(test::spawned_args());
+    test::say("ready");
+    while (const auto command = test::hear()) {
       std::string answer = "ok";
       try {
         student.run(*command);
@@ -158,11 +158,11 @@ int run_student() {
         answer = "error " + std::string(to_string(e.code())) + " " + e.what();
         std::replace(answer.begin(), answer.end(), '\n', ' ');
       }
-      testing_support::say(answer);
+      test::say(answer);
     }
     return 0;
   } catch (const std::exception& e) {
-    testing_support::say(std::string("error ") + e.what());
+    test::say(std::string("error ") + e.what());
     return 1;
   }
 }

@@ -43,12 +43,12 @@ class Ranks {
   // Tells all; expects "ok" of each.
   void expect_ok(const std::string& command);
   std::string ask_one(size_t rank, const std::string& command);
-  testing_support::ChildProcess& operator[](size_t rank) { return children_.at(rank); }
+  test::ChildProcess& operator[](size_t rank) { return children_.at(rank); }
   size_t size() const { return children_.size(); }
 
  private:
   parallel::StoreServer store_{"127.0.0.1"};
-  std::vector<testing_support::ChildProcess> children_;
+  std::vector<test::ChildProcess> children_;
 };
 
 // What differs between two checkpoints, by file; empty: the same bytes. state/loop.json, which

@@ -15,22 +15,19 @@
 #include "models/safetensors.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "tests/recipes/checkpoint_ranks.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/source_folder.h"
+#include "tests/support/thrown.h"
 
 namespace retort::recipes::testing {
 namespace {
 
-class Checkpoints : public ::testing::Test {
+class Checkpoints : public test::FolderTest {
  protected:
-  ~Checkpoints() override {
-    std::error_code ignored;
-    fs::remove_all(root_, ignored);
-  }
-
   // A model of four layers whose vocabulary no number of ranks divides, as a checkpoint.
   fs::path model(const std::string& golden, at::ScalarType dtype, int64_t hidden = 32,
                  uint64_t shard_bytes = 0) {
-    const fs::path from =
-        fs::path(std::getenv("RETORT_SOURCE_DIR")) / "tests/models/goldens" / golden;
+    const fs::path from = test::source_folder() / "tests/models/goldens" / golden;
     models::ModelConfig config = models::read_model_config(from);
     config.vocab_size = 97;
     config.num_hidden_layers = 4;
@@ -42,7 +39,7 @@ class Checkpoints : public ::testing::Test {
     }
     models::Decoder decoder = models::Decoder::random(config, 5, dtype);
     decoder.set_shard_bytes(shard_bytes);
-    const fs::path folder = root_ / (golden + "-" + std::to_string(hidden));
+    const fs::path folder = folder_ / (golden + "-" + std::to_string(hidden));
     fs::create_directories(folder);
     models::save_decoder(decoder, dtype, from, folder);
     return folder;
@@ -50,7 +47,7 @@ class Checkpoints : public ::testing::Test {
 
   // Steps of one process; a checkpoint after each.
   fs::path reference(const fs::path& source, int steps, parallel::Layout layout = {}) {
-    const fs::path run = root_ / ("reference-" + random_hex(3));
+    const fs::path run = folder_ / ("reference-" + random_hex(3));
     Ranks ranks({.layout = layout, .source = source, .run_folder = run});
     for (int step = 1; step <= steps; ++step) {
       ranks.expect_ok("train");
@@ -58,8 +55,6 @@ class Checkpoints : public ::testing::Test {
     }
     return run;
   }
-
-  const fs::path root_ = fs::temp_directory_path() / ("retort-checkpoint-" + random_hex(6));
 };
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -86,7 +81,7 @@ TEST_F(Checkpoints, PassFromLayoutToLayoutBitForBit) {
     EXPECT_EQ(fs::exists(first / "model.safetensors.index.json"), source.filename() != "qwen3-32");
     fs::path last = first;
     for (const parallel::Layout& layout : layouts) {
-      const fs::path run = root_ / random_hex(6);
+      const fs::path run = folder_ / random_hex(6);
       Ranks ranks({.layout = layout, .source = source, .run_folder = run, .load = last});
       ranks.expect_ok("check " + last.string());
       ranks.expect_ok("save");
@@ -105,7 +100,7 @@ TEST_F(Checkpoints, WrittenMeanwhileAreThoseOfThePauseBitForBit) {
   const fs::path source = model("qwen2_window_bf16", at::kBFloat16, 256);
   for (const parallel::Layout& layout :
        {parallel::Layout{.tp = 2, .dp = 2, .distributed_optimizer = true}, parallel::Layout{}}) {
-    const fs::path expected = reference(source, 3, layout), run = root_ / random_hex(6);
+    const fs::path expected = reference(source, 3, layout), run = folder_ / random_hex(6);
     Ranks ranks({.layout = layout,
                  .source = source,
                  .run_folder = run,
@@ -132,7 +127,7 @@ class FullDisk : public Checkpoints,
 
 TEST_P(FullDisk, StopsAllRanksAndKeepsTheLastGoodOne) {
   const auto [rank, async] = GetParam();
-  const fs::path source = model("qwen3", at::kFloat), run = root_ / "run";
+  const fs::path source = model("qwen3", at::kFloat), run = folder_ / "run";
   const parallel::Layout layout{.tp = 2, .dp = 2, .distributed_optimizer = true};
   const fs::path expected = reference(source, 2, layout);
   Ranks ranks({.layout = layout, .source = source, .run_folder = run, .async = async});
@@ -173,7 +168,7 @@ TEST_F(Checkpoints, SurviveARankThatIsKilled) {
   const fs::path expected = reference(source, 5, layout);
   std::mt19937 random(11);
   for (int trial = 0; trial < 6; ++trial) {
-    const fs::path run = root_ / ("killed-" + std::to_string(trial));
+    const fs::path run = folder_ / ("killed-" + std::to_string(trial));
     const size_t victim = trial % 2 == 0 ? 0 : 2;
     const bool async = trial % 3 == 2;
     {
@@ -215,12 +210,8 @@ TEST_F(Checkpoints, OfAnotherModelAreRefusedByTensor) {
   parallel::World world({.role = "student", .layout = {}});
   const auto error_of = [&](const fs::path& source, at::ScalarType dtype, const fs::path& state) {
     roles::Trainer trainer(models::load_decoder(source, dtype), world, {});
-    try {
-      trainer.load_state(state);
-    } catch (const Error& e) {
-      return std::string(to_string(e.code())) + ": " + e.message();
-    }
-    return std::string("loaded");
+    const std::optional<Error> e = test::thrown([&] { trainer.load_state(state); });
+    return e ? std::string(to_string(e->code())) + ": " + e->message() : "loaded";
   };
   const std::string mismatch = std::string(to_string(ErrorCode::kMismatch)) + ": ";
   EXPECT_EQ(error_of(small, at::kFloat, checkpoint / "state"), "loaded");
@@ -237,11 +228,11 @@ TEST_F(Checkpoints, OfAnotherModelAreRefusedByTensor) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const std::string& name : reader.names())
     tensors.emplace_back(name, reader.get(name));
-  models::write_safetensors(root_ / "optimizer.safetensors", tensors);
-  EXPECT_TRUE(error_of(small, at::kFloat, root_).starts_with(to_string(ErrorCode::kCorrupt)));
+  models::write_safetensors(folder_ / "optimizer.safetensors", tensors);
+  EXPECT_TRUE(error_of(small, at::kFloat, folder_).starts_with(to_string(ErrorCode::kCorrupt)));
   tensors.emplace_back("other.exp_avg", tensors.front().second);
-  models::write_safetensors(root_ / "optimizer.safetensors", tensors, {{"step", "1"}});
-  EXPECT_NE(error_of(small, at::kFloat, root_).find("'other.exp_avg' belongs to no parameter"),
+  models::write_safetensors(folder_ / "optimizer.safetensors", tensors, {{"step", "1"}});
+  EXPECT_NE(error_of(small, at::kFloat, folder_).find("'other.exp_avg' belongs to no parameter"),
             std::string::npos);
 }
 
@@ -264,7 +255,7 @@ TEST_F(Checkpoints, TheLayoutIsToldInWords) {
 }  // namespace retort::recipes::testing
 
 int main(int argc, char** argv) {
-  if (retort::testing_support::spawned_role()) return retort::recipes::testing::run_student();
+  if (retort::test::spawned_role()) return retort::recipes::testing::run_student();
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tests/launch/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
 
 namespace retort::test {
 namespace {

@@ -3,9 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/file.h"
-#include "tests/launch/temporary_folder.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -51,25 +50,13 @@ TEST_F(LoopStateTest, TheFirstFormatIsRead) {
 }
 
 TEST_F(LoopStateTest, ALaterFormatIsRefusedByName) {
-  try {
-    read(R"({"format": 3, "step": 7})");
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-    EXPECT_NE(std::string(error.what()).find("state/loop.json has format 3"), std::string::npos)
-        << error.what();
-  }
+  expect_error(ErrorCode::kMismatch, "state/loop.json has format 3",
+               [&] { read(R"({"format": 3, "step": 7})"); });
 }
 
 TEST_F(LoopStateTest, AFileThatIsNotOneIsCorrupt) {
-  for (const char* text : {"", "{}", R"({"format": 2, "step": "seven"})", R"({"format": 2})"}) {
-    try {
-      read(text);
-      FAIL() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << text;
-    }
-  }
+  for (const char* text : {"", "{}", R"({"format": 2, "step": "seven"})", R"({"format": 2})"})
+    EXPECT_EQ(code_of([&] { read(text); }), ErrorCode::kCorrupt) << text;
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 #include "base/file.h"
 
@@ -170,15 +169,6 @@ int role_process(const fs::path& folder, const std::string& role, int64_t rank) 
       },
       std::chrono::seconds(30));
   return pid;
-}
-
-bool wait_until(const std::function<bool()>& done, std::chrono::seconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
 }
 
 size_t metrics_rows(const fs::path& run) {

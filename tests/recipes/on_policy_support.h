@@ -1,12 +1,12 @@
 // Recipes with a generator or a reference on the nano checkpoints, and what their runs wrote.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "tests/recipes/run_support.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::test {
 
@@ -48,9 +48,6 @@ void expect_same_column(const fs::path& run, const fs::path& other, const std::s
 // The process of the run in `folder` with this role's name and rank; waits for it. -1: none in 30
 // s.
 int role_process(const fs::path& folder, const std::string& role, int64_t rank = 0);
-// Until `done`; false after `limit`.
-bool wait_until(const std::function<bool()>& done,
-                std::chrono::seconds limit = std::chrono::seconds(60));
 // Lines of the run's metrics, so far.
 size_t metrics_rows(const fs::path& run);
 // No process whose command line holds `text` is left, within 20 s.

@@ -6,29 +6,27 @@
 
 #include <fstream>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::recipes {
 namespace {
 namespace fs = std::filesystem;
 
-class ReferenceCacheTest : public testing::Test {
+class ReferenceCacheTest : public test::FolderTest {
  protected:
-  ReferenceCacheTest() { fs::create_directories(root); }
-  ~ReferenceCacheTest() override { fs::remove_all(root); }
   ReferenceCache open(int64_t rank = 0) {
-    return ReferenceCache(root / "cache", fingerprint, root / "run", rank);
+    return ReferenceCache(folder_ / "cache", fingerprint, folder_ / "run", rank);
   }
   fs::path file(int64_t rank = 0) const {
-    return root / "cache" / ("reference-" + fingerprint.substr(0, 16)) /
+    return folder_ / "cache" / ("reference-" + fingerprint.substr(0, 16)) /
            ("rank-" + std::to_string(rank) + ".logps");
   }
   static std::vector<int32_t> completion(int32_t i) { return {i, i + 1, i + 2}; }
 
   const std::string fingerprint = sha256_hex("a reference");
-  const fs::path root = fs::temp_directory_path() / ("retort-reference-" + random_hex(6));
   const std::vector<int32_t> prompt{1, 2};
 };
 
@@ -93,15 +91,11 @@ TEST_F(ReferenceCacheTest, EveryDamagedByteIsFound) {
 TEST_F(ReferenceCacheTest, AnotherReferenceIsRefusedForTheSameRunOnly) {
   { ReferenceCache cache = open(); }
   const std::string other = sha256_hex("another");
-  try {
-    ReferenceCache(root / "cache", other, root / "run", 0);
-    FAIL() << "a run may not change its reference";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-    EXPECT_NE(error.message().find(other.substr(0, 16)), std::string::npos) << error.what();
-  }
+  const std::string message = test::message_of(
+      [&] { ReferenceCache(folder_ / "cache", other, folder_ / "run", 0); }, ErrorCode::kMismatch);
+  EXPECT_NE(message.find(other.substr(0, 16)), std::string::npos) << message;
   // one folder serves several references
-  const ReferenceCache beside(root / "cache", other, root / "run-2", 0);
+  const ReferenceCache beside(folder_ / "cache", other, folder_ / "run-2", 0);
   EXPECT_EQ(beside.size(), 0);
 }
 

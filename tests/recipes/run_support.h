@@ -1,5 +1,4 @@
-// Running the real program on nano checkpoints: commands with a deadline, recipes as text, what a
-// run wrote.
+// Running the real program on nano checkpoints: recipes as text, and what a run wrote.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,46 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/command.h"
+#include "tests/support/temporary_folder.h"
+
 namespace retort::test {
 
 namespace fs = std::filesystem;
-
-// A folder of its own, removed at the end unless the test failed.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-struct CommandResult {
-  int exit_code = -1;  // 128 + signal if it was killed by one
-  std::string output;  // stdout and stderr together
-  double seconds = 0;
-};
-
-// A command that runs in its own process group. The destructor kills the group.
-class Command {
- public:
-  explicit Command(std::vector<std::string> argv);
-  ~Command();
-  Command(const Command&) = delete;
-  int pid() const { return pid_; }
-  bool running();
-  void signal(int number);  // to the command's process alone
-  // Waits; after `deadline` the whole group is killed and exit_code is 124.
-  CommandResult wait(std::chrono::seconds deadline = std::chrono::seconds(60));
-
- private:
-  int pid_ = -1, status_ = 0;
-  bool reaped_ = false;
-  fs::path output_;
-  std::chrono::steady_clock::time_point start_;
-};
 
 // `retort` with these arguments.
 CommandResult retort(std::vector<std::string> args,

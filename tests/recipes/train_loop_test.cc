@@ -1,11 +1,9 @@
 // The training loop in one process, around an objective that is its own data.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 
@@ -13,6 +11,9 @@
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/train_loop.h"
 #include "tests/roles/nano_model.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/source_folder.h"
+#include "tests/support/thrown.h"
 
 namespace retort::recipes {
 namespace {
@@ -57,14 +58,8 @@ class NumberedObjective : public Objective {
   models::PackedTokens tokens_;
 };
 
-class TrainLoopTest : public ::testing::Test {
+class TrainLoopTest : public test::FolderTest {
  protected:
-  TrainLoopTest() {
-    std::string name = (fs::temp_directory_path() / "retort-loop-XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~TrainLoopTest() override { fs::remove_all(folder_); }
-
   // A run in a folder of its own, from its newest checkpoint on.
   struct Run {
     TrainLoopResult result;
@@ -107,12 +102,9 @@ class TrainLoopTest : public ::testing::Test {
     return run;
   }
 
-  static fs::path tokenizer() {
-    return fs::path(std::getenv("RETORT_SOURCE_DIR")) / "tests/recipes/goldens/llama";
-  }
+  static fs::path tokenizer() { return test::source_folder() / "tests/recipes/goldens/llama"; }
 
   parallel::World world_{{.role = "student", .layout = {}}};
-  fs::path folder_;
 };
 
 TEST_F(TrainLoopTest, SavesEvaluatesAndLogsWhenAsked) {
@@ -158,25 +150,17 @@ TEST_F(TrainLoopTest, StopsWithACheckpointAndGoesOnToTheSameBits) {
 TEST_F(TrainLoopTest, AFailureKeepsItsCodeAndLeavesTheLastCheckpoint) {
   NumberedObjective objective;
   objective.fail_at = 4;
-  try {
-    run("failed", {.max_steps = 6, .save_steps = 2}, objective);
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kMismatch) << e.what();
-  }
+  EXPECT_EQ(test::code_of([&] { run("failed", {.max_steps = 6, .save_steps = 2}, objective); }),
+            ErrorCode::kMismatch);
   EXPECT_EQ(latest_checkpoint(folder_ / "failed")->step, 2);
 }
 
 TEST_F(TrainLoopTest, ALossThatIsNotFiniteNamesItsSamples) {
   NumberedObjective objective;
   objective.infinite_at = 3;
-  try {
-    run("infinite", {.max_steps = 6}, objective);
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument) << e.what();
-    EXPECT_NE(e.message().find("row 3"), std::string::npos) << e.message();
-  }
+  const std::string message =
+      test::message_of([&] { run("infinite", {.max_steps = 6}, objective); });
+  EXPECT_NE(message.find("row 3"), std::string::npos) << message;
 }
 
 }  // namespace

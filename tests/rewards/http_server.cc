@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-namespace retort::rewards::test {
+namespace retort::test {
 namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -132,4 +132,4 @@ std::string HttpServer::last_request() const {
   return impl_->last;
 }
 
-}  // namespace retort::rewards::test
+}  // namespace retort::test

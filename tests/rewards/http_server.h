@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-namespace retort::rewards::test {
+namespace retort::test {
 
 class HttpServer {
  public:
@@ -25,4 +25,4 @@ class HttpServer {
   uint16_t port_ = 0;
 };
 
-}  // namespace retort::rewards::test
+}  // namespace retort::test

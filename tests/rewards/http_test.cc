@@ -19,8 +19,7 @@ class HttpTest : public testing::Test {
                                                  .url = server_.url(path),
                                                  .timeout = timeout}});
   }
-  std::pair<ErrorCode, std::string> failure(const std::string& path,
-                                            Duration timeout = seconds(60)) {
+  Error failure(const std::string& path, Duration timeout = seconds(60)) {
     RewardSet set = set_of(path, timeout);
     return error_of([&] { set.score({input_of("a"), input_of("b")}); });
   }
@@ -72,8 +71,9 @@ TEST_F(HttpTest, WhatIsNoAnswerIsAnError) {
   };
 
   for (const auto& c : cases) {
-    const auto [code, message] = failure(c.path);
-    EXPECT_EQ(code, c.code) << c.path << ": " << message;
+    const Error error = failure(c.path);
+    const std::string& message = error.message();
+    EXPECT_EQ(error.code(), c.code) << c.path << ": " << message;
     EXPECT_TRUE(message.starts_with("reward 'judge': http://127.0.0.1:")) << message;
     EXPECT_NE(message.find(c.part), std::string::npos) << c.path << ": " << message;
     EXPECT_LT(message.size(), 500u) << c.path;
@@ -83,8 +83,9 @@ TEST_F(HttpTest, WhatIsNoAnswerIsAnError) {
 TEST_F(HttpTest, TheDeadlineHolds) {
   for (const char* path : {"/hang", "/loris"}) {
     const auto start = Deadline::Clock::now();
-    const auto [code, message] = failure(path, milliseconds(300));
-    EXPECT_EQ(code, ErrorCode::kTimeout) << path << ": " << message;
+    const Error error = failure(path, milliseconds(300));
+    const std::string& message = error.message();
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout) << path << ": " << message;
     EXPECT_NE(message.find("no complete answer to 2 completions after 300ms"), std::string::npos)
         << message;
     EXPECT_GE(Deadline::Clock::now() - start, milliseconds(290)) << path;
@@ -100,8 +101,8 @@ TEST_F(HttpTest, NoServiceIsAnError) {
   }
   RewardSet set(
       std::vector<RewardOptions>{{.type = RewardType::kHttp, .name = "judge", .url = url}});
-  const auto [code, message] = error_of([&] { set.score({input_of("a")}); });
-  EXPECT_EQ(code, ErrorCode::kUnavailable) << message;
+  const std::string message =
+      test::message_of([&] { set.score({input_of("a")}); }, ErrorCode::kUnavailable);
   EXPECT_NE(message.find("connecting: Connection refused"), std::string::npos) << message;
 }
 

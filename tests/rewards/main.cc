@@ -3,7 +3,7 @@
 #include "tests/rewards/player.h"
 
 int main(int argc, char** argv) {
-  retort::rewards::test::play_if_asked(argc, argv);
+  retort::test::play_if_asked(argc, argv);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -9,7 +9,7 @@
 namespace retort::rewards {
 namespace {
 using std::chrono::seconds;
-using test::error_of;
+using test::message_of;
 
 TEST(RewardOptions, AcceptsWhatEachTypeNeeds) {
   const RewardOptions good[] = {
@@ -35,8 +35,7 @@ struct Refused {
 };
 void refuse(const std::vector<Refused>& cases) {
   for (const Refused& c : cases) {
-    const auto [code, message] = error_of([&] { c.options.validate(); });
-    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+    const std::string message = message_of([&] { c.options.validate(); });
     EXPECT_NE(message.find(c.part), std::string::npos) << message;
   }
 }
@@ -90,15 +89,15 @@ TEST(RewardSet, NamesAndSums) {
                          {.type = RewardType::kNumeric},
                          {.name = "mine"}});
   EXPECT_EQ(named.names(), (std::vector<std::string>{"numeric", "format", "numeric_2", "mine"}));
-  EXPECT_NE(error_of([] { RewardSet(std::vector<RewardOptions>{}); }).second.find("none is given"),
+  EXPECT_NE(message_of([] { RewardSet(std::vector<RewardOptions>{}); }).find("none is given"),
             std::string::npos);
-  EXPECT_NE(error_of([] {
+  EXPECT_NE(message_of([] {
               RewardSet set(std::vector<RewardOptions>{{.weight = 0}});
-            }).second.find("every weight is 0"),
+            }).find("every weight is 0"),
             std::string::npos);
-  EXPECT_NE(error_of([] {
+  EXPECT_NE(message_of([] {
               RewardSet set(std::vector<RewardOptions>{{.name = "a"}, {.name = "a"}});
-            }).second.find("two are named 'a'"),
+            }).find("two are named 'a'"),
             std::string::npos);
 
   RewardSet set(

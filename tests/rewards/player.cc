@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-namespace retort::rewards::test {
+namespace retort::test {
 namespace {
 using Json = nlohmann::json;
 using Part = std::function<void()>;
@@ -205,4 +205,4 @@ void play_if_asked(int argc, char** argv) {
   ::_exit(0);
 }
 
-}  // namespace retort::rewards::test
+}  // namespace retort::test

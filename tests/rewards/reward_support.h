@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "recipes/rewards/reward.h"
+#include "tests/support/thrown.h"
 
-namespace retort::rewards::test {
+namespace retort::test {
 
-inline RewardInput input_of(std::string completion, std::string reference = "") {
-  RewardInput input;
+inline rewards::RewardInput input_of(std::string completion, std::string reference = "") {
+  rewards::RewardInput input;
   input.prompt = "the prompt";
   input.completion = std::move(completion);
   input.reference = std::move(reference);
@@ -20,16 +20,4 @@ inline RewardInput input_of(std::string completion, std::string reference = "") 
   return input;
 }
 
-// The code and text of the Error that `call` throws; the test fails if it throws none.
-template <class F>
-std::pair<ErrorCode, std::string> error_of(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return {error.code(), error.message()};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-}  // namespace retort::rewards::test
+}  // namespace retort::test

@@ -18,6 +18,7 @@
 #include "roles/generator/client.h"
 #include "roles/generator/server.h"
 #include "roles/generator/weight_staging.h"
+#include "tests/support/source_folder.h"
 
 namespace retort::roles {
 
@@ -25,23 +26,12 @@ using namespace std::chrono_literals;
 using Prompts = std::vector<std::vector<int32_t>>;
 
 inline std::string golden_model(const std::string& name = "qwen3") {
-  return std::string(std::getenv("RETORT_SOURCE_DIR")) + "/tests/recipes/goldens/" + name;
+  return (test::source_folder() / "tests/recipes/goldens" / name).string();
 }
 inline models::Decoder golden_decoder() { return models::load_decoder(golden_model(), at::kFloat); }
 // The golden model's shape with other weights.
 inline models::Decoder other_decoder(uint64_t seed) {
   return models::Decoder::random(golden_decoder().config(), seed, at::kFloat);
-}
-
-inline ErrorCode code_of(const std::function<void()>& fn, std::string* message = nullptr) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    if (message) *message = error.what();
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::kRemote;
 }
 
 inline GenerateRequest generate_request(uint64_t id, uint64_t version, const Prompts& prompts,
@@ -61,10 +51,8 @@ inline GenerateRequest generate_request(uint64_t id, uint64_t version, const Pro
           .cu_seqlens = at::tensor(ends, at::kInt),
           .num_generations = generations,
           .sample_ids = at::tensor(sample_ids, at::kLong),
-          .draw = {.max_new_tokens = max_new_tokens,
-                   .temperature = 0.9,
-                   .top_p = 0.95,
-                   .seed = 5,
+          .draw = {.sampling = {.temperature = 0.9, .top_p = 0.95, .seed = 5},
+                   .max_new_tokens = max_new_tokens,
                    .eos_token_ids = {63},
                    .stop = {}}};
 }
@@ -81,11 +69,7 @@ inline std::vector<models::Completion> drawn_alone(const models::Decoder& decode
   for (int64_t i = 0; i < request.sample_ids.numel(); ++i)
     direct.sample_ids.push_back(
         static_cast<uint64_t>(request.sample_ids.const_data_ptr<int64_t>()[i]));
-  direct.sampling = {.temperature = request.draw.temperature,
-                     .top_p = request.draw.top_p,
-                     .seed = request.draw.seed};
-  direct.max_new_tokens = request.draw.max_new_tokens;
-  direct.eos_token_ids = request.draw.eos_token_ids;
+  direct.draw = request.draw;
   return models::Engine(decoder, engine_options()).run(direct);
 }
 

@@ -17,7 +17,6 @@ using parallel::Layout;
 using parallel::World;
 using parallel::testing::error_of;
 using parallel::testing::require;
-using testing_support::ChildProcess;
 
 models::ModelConfig nano(models::Family family) {
   models::ModelConfig config = nano_model(family, family == models::Family::kQwen2, 3);
@@ -83,12 +82,12 @@ Prompts some_prompts() {
 
 models::GenerationRequest engine_request(double temperature, double penalty) {
   models::GenerationRequest request{.prompts = some_prompts(), .num_generations = 3};
-  request.sampling = {.temperature = temperature,
-                      .top_p = temperature == 0 ? 1.0 : 0.9,
-                      .repetition_penalty = penalty,
-                      .seed = 4};
-  request.max_new_tokens = 20;
-  request.eos_token_ids = {11};
+  request.draw = {.sampling = {.temperature = temperature,
+                               .top_p = temperature == 0 ? 1.0 : 0.9,
+                               .repetition_penalty = penalty,
+                               .seed = 4},
+                  .max_new_tokens = 20,
+                  .eos_token_ids = {11}};
   return request;
 }
 
@@ -298,8 +297,7 @@ void run_ranks(const std::string& scenario, int64_t ranks) {
   const parallel::StoreServer store("127.0.0.1");
   auto children =
       parallel::testing::spawn_ranks(store, {.scenario = scenario, .layout = {.tp = ranks}}, ranks);
-  for (ChildProcess& child : children)
-    EXPECT_EQ(child.wait(Deadline::after(120s)), 0);
+  parallel::testing::expect_success(std::move(children), 120s);
 }
 
 }  // namespace

@@ -5,11 +5,15 @@
 #include <ATen/ops/allclose.h>
 
 #include "models/packed.h"
-#include "roles/teacher/server.h"
+#include "tests/roles/ask_teacher.h"
 #include "tests/roles/generator_fixture.h"
+#include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::roles {
 namespace {
+
+using test::code_of;
 
 class GeneratorTest : public GeneratorFixture {
  protected:
@@ -60,8 +64,9 @@ TEST_F(GeneratorTest, ARequestForReplacedWeightsIsRefused) {
   beside([&] { student->wait_pushed(student->push(new_weights, 3, 1 << 20, false)); });
   PendingSamples late = queued(*student, generate_request(1, 2, prompts));
   draw_all();
-  std::string message;
-  EXPECT_EQ(code_of([&] { student->receive(std::move(late)); }, &message), ErrorCode::kMismatch);
+  const Error error = test::error_of([&] { student->receive(std::move(late)); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  const std::string message = error.what();
   EXPECT_NE(message.find("version 2 were replaced by version 3"), std::string::npos) << message;
   EXPECT_NE(message.find("generator/0"), std::string::npos) << message;
 }
@@ -198,8 +203,8 @@ TEST_F(GeneratorTest, ScoresAsATeacherDoes) {
     handle(1);
     return reply.get(Deadline::after(30s));
   };
-  const Teacher teacher("teacher/0", golden_decoder(), models::Tokenizer::load(golden_model()));
-  const Payload got = score(request), expected = teacher.forward(request);
+  Teacher teacher("teacher/0", golden_decoder(), models::Tokenizer::load(golden_model()));
+  const Payload got = score(request), expected = ask_teacher(teacher, request);
   EXPECT_TRUE(at::allclose(got.logps, expected.logps, 0, 1e-5));
   EXPECT_EQ(got.label.sequence_hash, expected.label.sequence_hash);
   EXPECT_EQ(got.label.weight_version, 0u);
@@ -214,8 +219,9 @@ TEST_F(GeneratorTest, HandshakeNamesWhatDiffers) {
   models::ModelConfig config = golden_decoder().config();
   config.intermediate_size *= 2;
   const auto wider = models::Decoder::random(config, 1, at::kFloat);
-  std::string message;
-  EXPECT_EQ(code_of([&] { make_client(wider, client); }, &message), ErrorCode::kMismatch);
+  const Error error = test::error_of([&] { make_client(wider, client); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  const std::string message = error.what();
   EXPECT_NE(message.find("shapes"), std::string::npos) << message;
   EXPECT_NE(message.find("generator/0"), std::string::npos) << message;
   const auto half = models::load_decoder(golden_model(), at::kBFloat16);
@@ -252,14 +258,12 @@ TEST_F(TightGeneratorTest, GivesUpTheRequestsOfALostCaller) {
   }
   // The loss is noticed on the agent's own thread; a request that is not given up ends and is
   // counted.
-  const auto end = std::chrono::steady_clock::now() + 30s;
-  bool gone = false;
-  while (!gone && std::chrono::steady_clock::now() < end) {
-    const auto peers = server.peers();
-    gone = std::find(peers.begin(), peers.end(), "student/1") == peers.end();
-    std::this_thread::sleep_for(1ms);
-  }
-  ASSERT_TRUE(gone);
+  ASSERT_TRUE(test::wait_until(
+      [&] {
+        const auto peers = server.peers();
+        return std::find(peers.begin(), peers.end(), "student/1") == peers.end();
+      },
+      30s, 1ms));
   EXPECT_FALSE(generator.work()) << "requests of a caller that is lost are still in work";
   EXPECT_EQ(generator.requests_served(), 0);
   const Samples samples = beside([&] { return student->receive(student->send(request)); });

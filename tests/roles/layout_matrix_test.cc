@@ -16,6 +16,7 @@
 #include "roles/trainer/trainer.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/roles/nano_model.h"
+#include "tests/support/relative_difference.h"
 
 namespace retort::roles {
 namespace {
@@ -23,7 +24,6 @@ namespace {
 using parallel::Layout;
 using parallel::World;
 using parallel::testing::require;
-using testing_support::ChildProcess;
 
 constexpr int kSteps = 5, kMicroBatches = 4, kProcesses = 4;
 constexpr double kTolerance = 1e-5;
@@ -140,10 +140,6 @@ at::Tensor slice_of(const at::Tensor& whole, const parallel::NamedParameter& par
   return whole.narrow(part.shard.dim, part.shard.begin, part.value.size(part.shard.dim));
 }
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  return ((a - b).norm() / b.norm().clamp_min(1e-12)).item<double>();
-}
-
 void check(bool ok, const std::string& what, double value) {
   std::ostringstream text;
   text << what << " is off by " << value;
@@ -199,7 +195,7 @@ void compare(const Case& c, World& world) {
     mine.push_back(parameter.value.detach().reshape({-1}));
     whole.push_back(slice_of(values.at(parameter.name), parameter).reshape({-1}));
   }
-  const double off = difference(at::cat(mine), at::cat(whole));
+  const double off = test::relative_difference(at::cat(mine), at::cat(whole), test::kMayBeZero);
   check(off <= kTolerance, name_of(c) + " parameters after the last step", off);
 }
 
@@ -248,16 +244,14 @@ TEST(Layouts, NameWhatIsNotFiniteOnEveryRank) {
   const parallel::StoreServer store("127.0.0.1");
   auto ranks =
       parallel::testing::spawn_ranks(store, {.scenario = "not_finite", .layout = {.pp = 2}}, 2);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(60))), 0);
+  parallel::testing::expect_success(std::move(ranks), std::chrono::seconds(60));
 }
 
 TEST(Layouts, TrainLikeOneProcess) {
   const parallel::StoreServer store("127.0.0.1");
   auto ranks = parallel::testing::spawn_ranks(
       store, {.scenario = "matrix", .layout = {.dp = kProcesses}}, kProcesses);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(240))), 0);
+  parallel::testing::expect_success(std::move(ranks), std::chrono::seconds(240));
 }
 
 }  // namespace retort::roles

@@ -15,9 +15,9 @@ namespace retort::roles {
 namespace {
 
 using parallel::testing::require;
-using testing_support::ChildProcess;
+using test::ChildProcess;
 
-at::Tensor there(const at::Tensor& tensor) { return tensor.to(testing_support::stand_in_device()); }
+at::Tensor there(const at::Tensor& tensor) { return tensor.to(test::stand_in_device()); }
 
 // A few whole numbers: many equal logits.
 at::Tensor small(at::IntArrayRef sizes, int64_t phase) {
@@ -91,9 +91,9 @@ void split_scenario() {
 }
 
 TEST(PayloadDevice, TheSameBitsInHostMemory) {
-  const int64_t before = testing_support::stand_in_operators();
+  const int64_t before = test::stand_in_operators();
   ASSERT_NO_THROW(compare_all({}, 0, kVocab));
-  EXPECT_GT(testing_support::stand_in_operators(), before + 500);
+  EXPECT_GT(test::stand_in_operators(), before + 500);
 }
 
 TEST(PayloadDevice, OfASplitVocabulary) {

@@ -10,6 +10,8 @@
 #include "roles/teacher/client.h"
 #include "roles/teacher/server.h"
 #include "tests/parallel/rank_process.h"
+#include "tests/roles/ask_teacher.h"
+#include "tests/support/source_folder.h"
 
 namespace retort::roles {
 namespace {
@@ -21,14 +23,14 @@ using parallel::StoreServer;
 using parallel::World;
 using parallel::testing::error_of;
 using parallel::testing::require;
-using testing_support::ChildProcess;
+using test::ChildProcess;
 
 const char* kTeacher = "run/teacher/0/";
 const char* kRun = "run/";
 constexpr double kTolerance = 1e-6;
 
 std::string golden_folder() {
-  return std::string(std::getenv("RETORT_SOURCE_DIR")) + "/tests/recipes/goldens/teacher";
+  return (test::source_folder() / "tests/recipes/goldens/teacher").string();
 }
 
 // "golden": 64 rows, all of them known to the tokenizer; "padded": 67 rows, which no rank count
@@ -172,19 +174,19 @@ void teacher_scenario() {
       teacher.stop();
       store.set("forwards/" + std::to_string(options.rank), std::to_string(teacher.forwards()));
     } else {
-      teacher.follow();
+      teacher.run_replica_rank();
     }
   } catch (const Error& error) {
     store.set("failed/" + std::to_string(options.rank),
               std::string(to_string(error.code())) + ": " + error.what());
     throw;
   }
-  store.set("held/" + std::to_string(options.rank), std::to_string(teacher.held().held_bytes()));
+  store.set("kept/" + std::to_string(options.rank), std::to_string(teacher.store().kept_bytes()));
 }
 
 // All requests are in flight before the first answer is taken. `whole`: one rank with all of the
 // model.
-void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, int64_t vocab_rows,
+void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t vocab_rows,
              uint64_t first_id) {
   TeacherClient client = student.client(spec, vocab_rows);
   const int64_t ranks = student.world.tp().size(), rank = student.world.tp().rank();
@@ -209,9 +211,10 @@ void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, in
   int64_t payload_bytes = 0, rows = 0;
   for (PendingPayload& one : pending) {
     ForwardRequest alone = one.request;
-    alone.part = 0, alone.parts = 1;
+    alone.part = 0;
+    alone.parts = 1;
     alone.columns.clear();
-    const Payload expected = whole.forward(alone);
+    const Payload expected = ask_teacher(whole, alone);
     const Payload got = client.receive(std::move(one));
     const std::string name(enum_name(spec.kind));
     require_near(got.hidden, expected.hidden, name + " hidden");
@@ -251,8 +254,7 @@ void compare(Student& student, const Teacher& whole, const PayloadSpec& spec, in
 
 void student_scenario() {
   Student student;
-  const Teacher whole("whole", make_decoder(student.model, {}),
-                      models::Tokenizer::load(golden_folder()));
+  Teacher whole("whole", make_decoder(student.model, {}), models::Tokenizer::load(golden_folder()));
   uint64_t id = 0;
   for (const int64_t vocab_rows : {64, 61})  // 61: some ids are masked, the last shard is shorter
     for (const PayloadSpec& spec :
@@ -292,17 +294,15 @@ void refused_scenario() {
 void failover_scenario() {
   Student student;
   TeacherClient client = student.client({.kind = PayloadKind::kHiddenStates}, 64, 20s);
-  const Teacher whole("whole", make_decoder(student.model, {}),
-                      models::Tokenizer::load(golden_folder()));
+  Teacher whole("whole", make_decoder(student.model, {}), models::Tokenizer::load(golden_folder()));
   const auto ask = [&](uint64_t id) {
     return client.send(id, 1, wanted(id).tokens, wanted(id).positions);
   };
   const auto take = [&](PendingPayload pending) {
-    const at::Tensor expected = whole.forward(pending.request.parts == 1 ? pending.request : [&] {
-                                       ForwardRequest alone = pending.request;
-                                       alone.part = 0, alone.parts = 1;
-                                       return alone;
-                                     }()).hidden;
+    ForwardRequest alone = pending.request;
+    alone.part = 0;
+    alone.parts = 1;
+    const at::Tensor expected = ask_teacher(whole, alone).hidden;
     require_near(client.receive(std::move(pending)).hidden, expected, "hidden");
   };
   take(ask(0));
@@ -386,7 +386,7 @@ TEST_P(TeacherLayouts, AnswerEveryStudentAsOneRank) {
     roles.expect_good(roles.students("student", student_tp));
     roles.stop();
     for (int rank = 0; rank < tp * pp; ++rank)
-      EXPECT_EQ(roles.client.get("held/" + std::to_string(rank), Deadline::after(10s)), "0")
+      EXPECT_EQ(roles.client.get("kept/" + std::to_string(rank), Deadline::after(10s)), "0")
           << "every part was fetched";
     // Three requests of each of six payloads for two vocabularies, each computed once.
     EXPECT_EQ(roles.client.get("forwards/0", Deadline::after(10s)), "36") << student_tp;

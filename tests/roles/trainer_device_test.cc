@@ -18,7 +18,7 @@ namespace retort::roles {
 namespace {
 
 namespace fs = std::filesystem;
-using testing_support::stand_in_device;
+using test::stand_in_device;
 
 constexpr int kSteps = 3, kVocab = 67;
 
@@ -91,9 +91,9 @@ Training train(const Case& c, at::Device device) {
 class Trainers : public testing::TestWithParam<Case> {};
 
 TEST_P(Trainers, StepsOnADeviceAreThoseOfTheCpu) {
-  const int64_t before = testing_support::stand_in_operators();
+  const int64_t before = test::stand_in_operators();
   const Training there = train(GetParam(), stand_in_device());
-  EXPECT_GT(testing_support::stand_in_operators() - before, 100);
+  EXPECT_GT(test::stand_in_operators() - before, 100);
   const Training here = train(GetParam(), at::kCPU);
   for (size_t i = 0; i < here.numbers.size(); ++i)
     EXPECT_NEAR(there.numbers[i], here.numbers[i], 1e-5 * here.numbers[i]) << i;
@@ -144,7 +144,7 @@ TEST(DecoderOnADevice, IsPushedFromHostMemory) {
 }  // namespace retort::roles
 
 int main(int argc, char** argv) {
-  retort::testing_support::stand_in_device();  // before the first backward pass
+  retort::test::stand_in_device();  // before the first backward pass
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -25,7 +25,6 @@ using parallel::Layout;
 using parallel::World;
 using parallel::testing::error_of;
 using parallel::testing::require;
-using testing_support::ChildProcess;
 
 constexpr int kProcesses = 4;
 
@@ -223,8 +222,7 @@ TEST(WeightReshard, BetweenAllLayouts) {
   const parallel::StoreServer store("127.0.0.1");
   auto ranks = parallel::testing::spawn_ranks(
       store, {.scenario = "reshard", .layout = {.dp = kProcesses}}, kProcesses);
-  for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(std::chrono::seconds(120))), 0);
+  parallel::testing::expect_success(std::move(ranks), std::chrono::seconds(120));
 }
 
 }  // namespace retort::roles

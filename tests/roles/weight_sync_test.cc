@@ -6,6 +6,7 @@
 
 #include "models/generation/score.h"
 #include "tests/roles/generator_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::roles {
 namespace {
@@ -164,14 +165,12 @@ TEST_P(DamagedWeights, AreRefusedAndTheOldStayInUse) {
   beside([&] { student->wait_pushed(student->push(old_weights, 1, 1 << 20, false)); });
   Sealed all = sealed(new_weights, 2, 200);
   GetParam().spoil(all);
-  std::string message;
   const auto send = [&] {
     for (const auto& bucket : all.buckets)
       client.call("generator/0", kWeightsBucket, bucket).get(Deadline::after(30s));
     client.call("generator/0", kWeightsCommit, all.commit).get(Deadline::after(30s));
   };
-  EXPECT_EQ(code_of([&] { beside(send); }, &message), GetParam().code);
-  EXPECT_NE(message.find(GetParam().message), std::string::npos) << message;
+  test::expect_error(GetParam().code, GetParam().message, [&] { beside(send); });
   EXPECT_EQ(generator.weight_version(), 1u);
   const GenerateRequest before = generate_request(1, 1, prompts),
                         after = generate_request(2, 3, prompts);
@@ -239,13 +238,9 @@ TEST_F(WeightPush, AReplicaThatReportsOtherWeightsIsNamed) {
   });
   client.connect("generator/1", liar.address(), Deadline::after(30s));
   auto student = make_client(weights, client, {"generator/0", "generator/1"});
-  std::string message;
-  EXPECT_EQ(
-      code_of(
-          [&] { beside([&] { student->wait_pushed(student->push(weights, 1, 4096, false)); }); },
-          &message),
-      ErrorCode::kMismatch);
-  EXPECT_NE(message.find("generator/1"), std::string::npos) << message;
+  test::expect_error(ErrorCode::kMismatch, "generator/1", [&] {
+    beside([&] { student->wait_pushed(student->push(weights, 1, 4096, false)); });
+  });
   EXPECT_EQ(generator.weight_version(), 1u);  // the honest one has them
 }
 

@@ -6,6 +6,7 @@
 
 #include "rpc/agent.h"
 #include "tests/rpc/echo.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::rpc::testing {
 namespace {
@@ -27,14 +28,8 @@ struct Pair {
   Agent server, client;
 };
 
-template <class Fn>
-bool eventually(Fn condition) {
-  const auto deadline = soon();
-  while (!condition()) {
-    if (deadline.expired()) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
+bool eventually(const std::function<bool()>& condition) {
+  return test::wait_until(condition, 30s, 1ms);
 }
 
 TEST(Deadlines, AnExpiredCallFailsAndItsQueuedHandlerNeverRuns) {

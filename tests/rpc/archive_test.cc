@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "tests/support/thrown.h"
 
 namespace retort::rpc {
 namespace {
@@ -22,6 +23,8 @@ struct retort::EnumNames<retort::rpc::Colour> {
 
 namespace retort::rpc {
 namespace {
+
+using test::code_of;
 
 enum class Free : int16_t { kSome = -3 };
 
@@ -95,17 +98,6 @@ Everything sample() {
           Inner{"y", 3.0},
           {4, "four"},
           {7, 8, 9}};
-}
-
-template <class Fn>
-ErrorCode code_of(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::kRemote;
 }
 
 TEST(Archive, RoundTripsEveryType) {

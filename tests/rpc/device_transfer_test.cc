@@ -8,7 +8,8 @@
 
 #include "rpc/detail/data_pipe.h"
 #include "rpc/detail/tensor_format.h"
-#include "tests/rpc/echo.h"
+#include "rpc/device_transfer.h"
+#include "tests/support/thrown.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -90,9 +91,9 @@ TEST(DeviceReceive, DevicesThatAreNotHereAreCorrupt) {
   for (const Route& route :
        {Route{"cuda", "cuda", 2}, Route{"cuda", "cuda", -1}, Route{"cuda", nullptr},
         Route{"cuda", "cpu", 0}, Route{"cpu", "cuda", 0}, Route{"other", "other", 0}})
-    EXPECT_EQ(testing::code_of([&] { take(descriptor({route}), &devices); }), ErrorCode::kCorrupt)
+    EXPECT_EQ(test::code_of([&] { take(descriptor({route}), &devices); }), ErrorCode::kCorrupt)
         << route.from << route.index;
-  EXPECT_EQ(testing::code_of([&] {
+  EXPECT_EQ(test::code_of([&] {
               take(descriptor({{"cuda", "cuda", 0}}), nullptr);
             }),
             ErrorCode::kCorrupt)
@@ -112,14 +113,8 @@ TEST(DeviceSend, TensorsOnTheCpuAreNotAnnounced) {
 }
 
 TEST(DeviceTransferModule, AMissingFileSaysSo) {
-  try {
-    load_device_transfer("/nonexistent/libretort_cuda.so");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_NE(std::string(error.what()).find("/nonexistent/libretort_cuda.so"), std::string::npos)
-        << error.what();
-  }
+  test::expect_error(ErrorCode::kUnavailable, "/nonexistent/libretort_cuda.so",
+                     [] { load_device_transfer("/nonexistent/libretort_cuda.so"); });
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "tests/rpc/echo.h"
 
 #include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
 
 namespace retort::rpc::testing {
 
@@ -26,19 +25,6 @@ void serve_echo(Agent& agent, std::shared_ptr<HandlerQueue> queue,
     throw Error(static_cast<ErrorCode>(request.kind), "from the handler")
         .with("kind", request.kind);
   });
-}
-
-ErrorCode code_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.code();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "not an Error: " << error.what();
-    return ErrorCode::kRemote;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::kInvalidArgument;
 }
 
 }  // namespace retort::rpc::testing

@@ -6,11 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "rpc/agent.h"
+#include "tests/support/thrown.h"
 
 namespace retort::rpc::testing {
 
@@ -88,11 +90,12 @@ class HandlerThread {
 void serve_echo(Agent& agent, std::shared_ptr<HandlerQueue> queue,
                 std::shared_ptr<std::atomic<int>> ran = nullptr);
 
-// The code of the error that a future (or any function) ends with; a test failure if there is none.
-ErrorCode code_of(const std::function<void()>& fn);
+// The code of the error that a future, or any call, ends with; a test failure if there is none.
+using test::code_of;
 template <class T>
-ErrorCode code_of(Future<T>& future) {
-  return code_of([&] { future.get(soon()); });
+ErrorCode code_of(Future<T>& future,
+                  std::source_location caller = std::source_location::current()) {
+  return test::code_of([&] { future.get(soon()); }, caller);
 }
 
 }  // namespace retort::rpc::testing

@@ -16,14 +16,14 @@ int run_server(const std::string& transport) {
   HandlerThread handlers;
   Agent agent(agent_options("teacher/0", rpc));
   agent.serve(kEcho, handlers.queue, [](EchoRequest request, const CallContext& context) {
-    if (request.sleep_ms >= 60000) testing_support::say("echo runs");
+    if (request.sleep_ms >= 60000) test::say("echo runs");
     const auto until = Deadline::after(std::chrono::milliseconds(request.sleep_ms));
     while (!until.expired() && !context.cancelled->load())
       std::this_thread::sleep_for(1ms);
     return EchoReply{request.text, context.peer, request.tensors};
   });
-  testing_support::say(agent.address());
-  while (testing_support::hear()) {
+  test::say(agent.address());
+  while (test::hear()) {
   }
   agent.close();
   agent.join();
@@ -37,7 +37,7 @@ int run_caller(const std::string& transport, const std::string& address) {
   Agent agent(agent_options("caller/0", rpc));
   agent.connect("teacher/1", address, soon());
   auto future = agent.call("teacher/1", kEcho, {.sleep_ms = 60000});
-  testing_support::say("calling");
+  test::say("calling");
   future.get();
   return 1;
 }
@@ -47,8 +47,8 @@ int run_caller(const std::string& transport, const std::string& address) {
 
 int main(int argc, char** argv) {
   using namespace retort;
-  if (const auto role = testing_support::spawned_role()) {
-    const auto args = testing_support::spawned_args();
+  if (const auto role = test::spawned_role()) {
+    const auto args = test::spawned_args();
     set_log_identity(*role);
     return *role == "server" ? rpc::testing::run_server(args.at(0))
                              : rpc::testing::run_caller(args.at(0), args.at(1));

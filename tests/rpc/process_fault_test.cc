@@ -12,7 +12,7 @@
 namespace retort::rpc::testing {
 namespace {
 
-using testing_support::ChildProcess;
+using test::ChildProcess;
 
 struct Peer {
   ChildProcess process;

@@ -19,7 +19,7 @@
 
 extern char** environ;
 
-namespace retort::testing_support {
+namespace retort::test {
 namespace {
 
 constexpr const char* kRole = "RETORT_TEST_ROLE";
@@ -210,4 +210,4 @@ std::optional<std::string> hear() {
   return line;
 }
 
-}  // namespace retort::testing_support
+}  // namespace retort::test

@@ -4,7 +4,7 @@
 //
 //   int main(int argc, char** argv) {
 //     // before GoogleTest looks at argv
-//     if (auto role = testing_support::spawned_role()) return run_role(*role);
+//     if (auto role = test::spawned_role()) return run_role(*role);
 //     ...
 //   }
 //   auto child = ChildProcess::spawn({.role = "echo", .args = {address}});
@@ -22,7 +22,7 @@
 
 #include "base/deadline.h"
 
-namespace retort::testing_support {
+namespace retort::test {
 
 struct SpawnOptions {
   std::string role;                        // what spawned_role() returns in the child
@@ -69,4 +69,8 @@ void say(const std::string& line);
 // In a child: the next line from the parent; nullopt when it closed the channel.
 std::optional<std::string> hear();
 
-}  // namespace retort::testing_support
+}  // namespace retort::test
+
+namespace retort {
+namespace testing_support = test;  // as the benchmarks call it
+}  // namespace retort

@@ -1,6 +1,8 @@
 // Chat templates against transformers' apply_chat_template, byte by byte and token by token.
 #include "models/text/chat_template.h"
 
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
 #include "tests/text/goldens.h"
 
 namespace retort::models {
@@ -23,7 +25,7 @@ TEST(ChatTemplate, RendersAsTransformers) {
 
       // What transformers refuses is refused; where the template says why, in its words.
       if (entry.contains("error")) {
-        const auto text = refusal([&] { source.render(messages, false); });
+        const auto text = test::message_of([&] { source.render(messages, false); });
         const std::string expected = entry["error"];
         if (expected.starts_with("After") || expected.starts_with("Only")) {
           EXPECT_NE(text.find(expected), std::string::npos) << text;  // the template's own words
@@ -53,9 +55,9 @@ TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
       const std::string messages = entry["messages"].dump();
       SCOPED_TRACE(chat["name"].get<std::string>() + ": " + messages);
       if (entry.contains("error")) {
-        refusal([&] { tokenize_chat(tokenizer, source, messages); });
+        test::message_of([&] { tokenize_chat(tokenizer, source, messages); });
       } else if (entry["mask"].is_null()) {
-        const auto text = refusal([&] { tokenize_chat(tokenizer, source, messages); });
+        const auto text = test::message_of([&] { tokenize_chat(tokenizer, source, messages); });
         EXPECT_NE(text.find("generation"), std::string::npos) << text;
         ++refused;
       } else {
@@ -102,7 +104,8 @@ TEST(ChatTemplate, MarksNeverReachTheText) {
   const auto captured = ChatTemplate::from_source(
       "{% set t %}{% generation %} x {% endgeneration %}{% endset %}{{ t | length }}{{ t | trim }}",
       "", "");
-  EXPECT_NE(refusal([&] { captured.render(kChat, false); }).find("generation"), std::string::npos);
+  EXPECT_NE(test::message_of([&] { captured.render(kChat, false); }).find("generation"),
+            std::string::npos);
   const auto moved = ChatTemplate::from_source(
       "{% set t %}{% generation %}x{% endgeneration %}{% endset %}<{{ t }}>", "", "");
   const auto rendered = moved.render(kChat, false);
@@ -117,14 +120,15 @@ TEST(ChatTemplate, RefusesBadSources) {
     const std::string expected = entry[1];
     SCOPED_TRACE(source);
     const auto text =
-        refusal([&] { ChatTemplate::from_source(source, "", "").render(kChat, false); });
+        test::message_of([&] { ChatTemplate::from_source(source, "", "").render(kChat, false); });
     EXPECT_NE(text.find(expected), std::string::npos) << text;
     EXPECT_NE(text.find("chat template"), std::string::npos) << text;
   }
 }
 
 TEST(ChatTemplate, NamesTheLineOfASyntaxError) {
-  const auto text = refusal([] { ChatTemplate::from_source("one\ntwo\r\n{{ 3 + }}\n", "", ""); });
+  const auto text =
+      test::message_of([] { ChatTemplate::from_source("one\ntwo\r\n{{ 3 + }}\n", "", ""); });
   EXPECT_NE(text.find(":3"), std::string::npos) << text;
 }
 
@@ -134,25 +138,25 @@ TEST(ChatTemplate, RefusesBadConversations) {
        {"", "[]", "{}", "null", "[1]", "[[]]", "[{\"role\": \"user\"", "[\"x\"]",
         "[{\"content\": \"\\ud800\"}]", "[{\"content\": \"\xff\"}]"}) {
     SCOPED_TRACE(messages);
-    refusal([&] { chat.render(messages, false); });
+    test::message_of([&] { chat.render(messages, false); });
   }
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
-  refusal([&] { chat.render(deep, false); });
-  refusal([&] { chat.render(R"([{"content": )" + deep + "}]", false); });
+  test::message_of([&] { chat.render(deep, false); });
+  test::message_of([&] { chat.render(R"([{"content": )" + deep + "}]", false); });
 }
 
 TEST(ChatTemplate, EndlessRecursionIsAnError) {
   const auto chat =
       ChatTemplate::from_source("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "", "");
-  refusal([&] { chat.render(kChat, false); });
+  test::message_of([&] { chat.render(kChat, false); });
 }
 
 TEST(ChatTemplate, LoadsFromAFolder) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto config = folder.path() / "tokenizer_config.json";
   EXPECT_FALSE(ChatTemplate::load(folder.path()).exists());
   EXPECT_FALSE(ChatTemplate::load(folder.path()).has_generation_marks());
-  EXPECT_NE(refusal([&] {
+  EXPECT_NE(test::message_of([&] {
               ChatTemplate::load(folder.path()).render(kChat, false);
             }).find("no chat template"),
             std::string::npos);
@@ -177,9 +181,10 @@ TEST(ChatTemplate, LoadsFromAFolder) {
   // No default among them, or no text.
   std::filesystem::remove(folder.path() / "chat_template.jinja");
   write_file_atomically(config, R"({"chat_template": [{"name": "rag", "template": "T"}]})");
-  EXPECT_NE(refusal([&] { ChatTemplate::load(folder.path()); }).find("rag"), std::string::npos);
+  EXPECT_NE(test::message_of([&] { ChatTemplate::load(folder.path()); }).find("rag"),
+            std::string::npos);
   write_file_atomically(config, R"({"chat_template": 3})");
-  refusal([&] { ChatTemplate::load(folder.path()); });
+  test::message_of([&] { ChatTemplate::load(folder.path()); });
 }
 
 TEST(ChatTemplate, WithoutMarksAChangedPrefixIsRefused) {
@@ -190,7 +195,7 @@ TEST(ChatTemplate, WithoutMarksAChangedPrefixIsRefused) {
       "", "");
   EXPECT_EQ(tokenize_chat(tokenizer, chat, R"([{"role": "user", "content": "q"}])").assistant,
             std::vector<uint8_t>(tokenizer.encode("user:q\n", false).size(), 0));
-  const auto text = refusal([&] { tokenize_chat(tokenizer, chat, kChat); });
+  const auto text = test::message_of([&] { tokenize_chat(tokenizer, chat, kChat); });
   EXPECT_NE(text.find("message 1"), std::string::npos) << text;
 }
 

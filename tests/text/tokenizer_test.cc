@@ -5,6 +5,8 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
 #include "tests/text/goldens.h"
 
 namespace retort::models {
@@ -99,10 +101,14 @@ TEST(Tokenizer, ThreadsShareOne) {
 
 TEST(Tokenizer, RefusesWhatIsNoText) {
   const auto tokenizer = Tokenizer::load(golden("gpt2"));
-  EXPECT_NE(refusal([&] { tokenizer.encode("ab\xff", false); }).find("UTF-8"), std::string::npos);
-  EXPECT_NE(refusal([&] { tokenizer.encode_with_offsets("\xe2\x82", true); }).find("at 0"),
+  EXPECT_NE(test::message_of([&] { tokenizer.encode("ab\xff", false); }).find("UTF-8"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { tokenizer.decode(Ids{1, -5}, false); }).find("-5"), std::string::npos);
+  EXPECT_NE(test::message_of([&] { tokenizer.encode_with_offsets("\xe2\x82", true); }).find("at 0"),
+            std::string::npos);
+  EXPECT_NE(test::message_of([&] {
+              tokenizer.decode(Ids{1, -5}, false);
+            }).find("-5"),
+            std::string::npos);
 }
 
 void copy_golden(const std::string& name, const std::filesystem::path& to) {
@@ -121,7 +127,7 @@ TEST(Tokenizer, VocabularyFingerprint) {
   EXPECT_NE(qwen.vocabulary_fingerprint(qwen.vocab_size() - 1), whole);
   EXPECT_NE(Tokenizer::load(golden("gpt2")).vocabulary_fingerprint(), whole);
 
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   // More tokens above the last common id: equal up to there.
   copy_golden("qwen", folder.path() / "more");
   Json json = read_json(folder.path() / "more/tokenizer.json");
@@ -147,7 +153,7 @@ TEST(Tokenizer, VocabularyFingerprint) {
 }
 
 TEST(Tokenizer, ProcessingFingerprint) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto original = Tokenizer::load(golden("qwen"));
   const auto expected = original.processing_fingerprint();
   EXPECT_EQ(Tokenizer::load(golden("qwen")).processing_fingerprint(), expected);
@@ -191,7 +197,7 @@ TEST(Tokenizer, ProcessingFingerprint) {
 }
 
 TEST(Tokenizer, SpecialTokensAreStringsOrObjects) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   copy_golden("gpt2", folder.path() / "a");
   const auto config = folder.path() / "a/tokenizer_config.json";
   write_file_atomically(
@@ -205,7 +211,7 @@ TEST(Tokenizer, SpecialTokensAreStringsOrObjects) {
   tokenizer = Tokenizer::load(folder.path() / "a");
   EXPECT_EQ(tokenizer.eos_id(), -1);
   write_file_atomically(config, R"({"eos_token": ["x"]})");
-  EXPECT_NE(refusal([&] { Tokenizer::load(folder.path() / "a"); }).find("eos_token"),
+  EXPECT_NE(test::message_of([&] { Tokenizer::load(folder.path() / "a"); }).find("eos_token"),
             std::string::npos);
 }
 

@@ -5,6 +5,8 @@
 #include "base/random.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
 #include "tests/text/goldens.h"
 
 namespace retort::models {
@@ -28,7 +30,7 @@ constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer_config.json",
                                   "special_tokens_map.json"};
 
 TEST(TrainTokenizer, RoundTripsEveryText) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   train_tokenizer(corpus(), {.vocab_size = 400}, folder.path() / "new/folder");
   const auto tokenizer = Tokenizer::load(folder.path() / "new/folder");
   EXPECT_EQ(tokenizer.vocab_size(), 400);
@@ -59,7 +61,7 @@ TEST(TrainTokenizer, RoundTripsEveryText) {
 }
 
 TEST(TrainTokenizer, SpecialTokensAreWholeAndLeaveNoMerges) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   train_tokenizer(corpus(), {.vocab_size = 420}, folder.path());
   const auto tokenizer = Tokenizer::load(folder.path());
   EXPECT_EQ(tokenizer.encode("<|im_start|><|im_end|><|endoftext|>", false),
@@ -72,7 +74,7 @@ TEST(TrainTokenizer, SpecialTokensAreWholeAndLeaveNoMerges) {
 }
 
 TEST(TrainTokenizer, DependsOnTheTextsAlone) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   auto texts = corpus();
   train_tokenizer(texts, {.vocab_size = 500}, folder.path() / "a");
   train_tokenizer(texts, {.vocab_size = 500}, folder.path() / "b");
@@ -89,7 +91,7 @@ TEST(TrainTokenizer, DependsOnTheTextsAlone) {
 }
 
 TEST(TrainTokenizer, ChatTemplateMarksTheAnswerAndItsEnd) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   train_tokenizer(corpus(), {.vocab_size = 300}, folder.path());
   const auto tokenizer = Tokenizer::load(folder.path());
   const auto chat = ChatTemplate::load(folder.path());
@@ -113,7 +115,7 @@ TEST(TrainTokenizer, ChatTemplateMarksTheAnswerAndItsEnd) {
 }
 
 TEST(TrainTokenizer, KeepsTheOrderOfOwnSpecialTokens) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   TokenizerTrainOptions options{
       .vocab_size = 261,
       .special_tokens = {"<|x|>", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<é>"}};
@@ -126,9 +128,9 @@ TEST(TrainTokenizer, KeepsTheOrderOfOwnSpecialTokens) {
 }
 
 TEST(TrainTokenizer, RefusesBadOptions) {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto train = [&](TokenizerTrainOptions options, std::string text = "text") {
-    return refusal([&] { train_tokenizer({text}, options, folder.path() / "out"); });
+    return test::message_of([&] { train_tokenizer({text}, options, folder.path() / "out"); });
   };
   EXPECT_NE(train({.vocab_size = 258}).find("vocab_size"), std::string::npos);
   EXPECT_NE(train({.vocab_size = -1}).find("vocab_size"), std::string::npos);

@@ -1,4 +1,4 @@
-// The canonical keys of all row formats; `columns` may map these and nothing else.
+// The canonical keys of rows; `columns` may map these and nothing else.
 #pragma once
 
 #include <array>
@@ -6,8 +6,13 @@
 
 namespace retort::data::detail {
 
+// Of all row formats.
 inline constexpr std::array<std::string_view, 13> kKeys{
     "messages", "prompt", "completion",    "answer",    "text",   "labels",  "instruction",
     "input",    "output", "conversations", "input_ids", "chosen", "rejected"};
+
+// Of judged completions (unpaired.h). In rows of other formats a column of this name is one like
+// any other.
+inline constexpr std::string_view kLabelKey = "label";
 
 }  // namespace retort::data::detail

@@ -41,7 +41,7 @@ void PackSequence::seek(const Cursor& cursor) {
     throw Error(ErrorCode::kMismatch,
                 "the saved position lies beyond the end of epoch " + std::to_string(epoch_) + " (" +
                     std::to_string(consumed()) + " packs); was the data or max_length changed?")
-        .with("packs_consumed", cursor.consumed);
+        .with("consumed", cursor.consumed);
 }
 
 const Pack* PackSequence::peek() {

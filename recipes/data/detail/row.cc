@@ -52,7 +52,7 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
   for (const auto& [key, name] : source_.columns)
     if (!object_.contains(name))
       bad_row("column '" + name + "' (columns: {" + key + ": " + name +
-              "}) is missing; the row has: " + keys());
+              "}) is missing; the row has: " + column_names());
 }
 
 std::string_view Row::column_of(std::string_view key) const {
@@ -75,7 +75,8 @@ const Json* Row::find(std::string_view key) const {
 
 const Json& Row::require(std::string_view key) const {
   const Json* value = find(key);
-  if (!value) bad_row("'" + std::string(key) + "' is missing or null; the row has: " + keys());
+  if (!value)
+    bad_row("'" + std::string(key) + "' is missing or null; the row has: " + column_names());
   return *value;
 }
 
@@ -90,7 +91,7 @@ std::string Row::optional_text(std::string_view key) const {
   return has(key) ? text(key) : std::string();
 }
 
-std::string Row::keys() const {
+std::string Row::column_names() const {
   std::string text;
   for (const auto& item : object_.items())
     text += (text.empty() ? "" : ", ") + item.key();
@@ -134,7 +135,7 @@ std::vector<std::pair<Format, std::string>> fitting_formats(const Row& row) {
   for (const auto& [format, why] : fits)
     names += (names.empty() ? "" : ", ") + std::string(enum_name(format)) + " (" + why + ")";
   bad_row("several formats fit: " + names +
-          "; say which with `format:`. The row has: " + row.keys());
+          "; say which with `format:`. The row has: " + row.column_names());
 }
 
 // Rows for another purpose are told how to serve this one.
@@ -143,16 +144,16 @@ std::vector<std::pair<Format, std::string>> fitting_formats(const Row& row) {
     bad_row(
         "a preference row (chosen, rejected) has no single completion to train on; map one with "
         "`columns: {completion: chosen}`. The row has: " +
-        row.keys());
+        row.column_names());
   if (row.has("prompt") && row.has("answer"))
     bad_row(
         "a row of prompt and answer serves generation; to train on it map `columns: {completion: "
         "answer}`. The row has: " +
-        row.keys());
+        row.column_names());
   bad_row(
       "no format fits; expected messages | prompt + completion | text | instruction + output | "
       "conversations | input_ids, or a mapping with `columns:`. The row has: " +
-      row.keys());
+      row.column_names());
 }
 
 }  // namespace

@@ -24,14 +24,15 @@ class Row {
   // Malformed JSON says at which column of the line; anything but an object is refused.
   Row(std::string_view line, const Source& source);
 
-  // The value of a canonical key; nullptr if the row lacks it or it is null. A column that
-  // `columns` names serves its canonical key only.
+  // The value of a canonical key, which `columns` of the source may say stands under another name:
+  // with {prompt: question}, find("prompt") is the file's "question", and find("question") nothing.
+  // nullptr if the row lacks it or it is null.
   const Json* find(std::string_view key) const;
   bool has(std::string_view key) const { return find(key) != nullptr; }
   const Json& require(std::string_view key) const;
   const std::string& text(std::string_view key) const;    // required string
   std::string optional_text(std::string_view key) const;  // "" if absent
-  std::string keys() const;                               // "a, b, c", as in the file
+  std::string column_names() const;                       // "a, b, c", as in the file
 
   // String and number columns that none of `used` (canonical keys) refers to, under their names in
   // the file.

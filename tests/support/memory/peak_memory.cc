@@ -7,7 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
-namespace retort::testing_support {
+namespace retort::test {
 namespace {
 
 class Counter final : public c10::MemoryReportingInfoBase {
@@ -61,4 +61,4 @@ int64_t PeakMemory::peak_bytes() const { return impl_->counter->peak(); }
 int64_t PeakMemory::live_bytes() const { return impl_->counter->live(); }
 void PeakMemory::reset() { impl_->counter->reset(); }
 
-}  // namespace retort::testing_support
+}  // namespace retort::test

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace retort::testing_support {
+namespace retort::test {
 
 class PeakMemory {
  public:
@@ -32,4 +32,8 @@ class PeakMemory {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace retort::testing_support
+}  // namespace retort::test
+
+namespace retort {
+namespace testing_support = test;  // as the benchmarks call it
+}  // namespace retort

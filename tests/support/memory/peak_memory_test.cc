@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-namespace retort::testing_support {
+namespace retort::test {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -58,4 +58,4 @@ TEST(PeakMemory, TheInnerOneHidesItsAllocations) {
 }
 
 }  // namespace
-}  // namespace retort::testing_support
+}  // namespace retort::test

@@ -1,0 +1,181 @@
+#include "recipes/rollout/rollout_worker.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "parallel/vote.h"
+#include "recipes/rollout/draw_options.h"
+
+namespace retort::recipes {
+namespace {
+
+models::Completion completion_at(const roles::Samples& samples, int64_t index) {
+  const int32_t* ends = samples.cu_seqlens.const_data_ptr<int32_t>();
+  const int32_t begin = ends[index];
+  const int32_t end = ends[index + 1];
+  models::Completion completion;
+  const auto copy = [&](const auto* from, auto& to) { to.assign(from + begin, from + end); };
+  copy(samples.token_ids.const_data_ptr<int32_t>(), completion.token_ids);
+  copy(samples.logps.const_data_ptr<float>(), completion.logps);
+  copy(samples.sampling_logps.const_data_ptr<float>(), completion.sampling_logps);
+  completion.finish_reason =
+      static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[index]);
+  return completion;
+}
+
+}  // namespace
+
+RolloutWorker::RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client,
+                             models::Tokenizer tokenizer, Options options)
+    : world_(world),
+      client_(std::move(client)),
+      tokenizer_(std::move(tokenizer)),
+      options_(std::move(options)) {
+  RETORT_CHECK(client_ || !needs_client(world_))
+      << "a rank that speaks to the generators has no client";
+}
+
+PendingRollout RolloutWorker::begin(RolloutRequest request) {
+  RETORT_CHECK(request.sample_ids.size() ==
+               request.prompts.size() * static_cast<size_t>(request.num_generations));
+  PendingRollout pending{.request = std::move(request), .weight_version = pushed_, .parts = {}};
+  if (leads()) send(pending, pending.request.number);
+  return pending;
+}
+
+// A dp rank's prompts are shared out over the replicas that it has for itself.
+void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
+  const RolloutRequest& request = pending.request;
+  const auto ranks = static_cast<uint64_t>(world_.dp().size());
+  const auto rank = static_cast<uint64_t>(world_.dp().rank());
+  const uint64_t parts =
+      std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
+  const size_t per_part = (request.prompts.size() + parts - 1) / parts;
+  const auto generations = static_cast<size_t>(request.num_generations);
+
+  pending.parts.clear();
+  for (size_t begin = 0, part = 0; begin < request.prompts.size(); begin += per_part, ++part) {
+    const size_t end = std::min(begin + per_part, request.prompts.size());
+    std::vector<int32_t> ids;
+    std::vector<int32_t> ends{0};
+    for (size_t p = begin; p < end; ++p) {
+      const std::vector<int32_t>& prompt = request.prompts[p].prompt_ids;
+      ids.insert(ids.end(), prompt.begin(), prompt.end());
+      ends.push_back(static_cast<int32_t>(ids.size()));
+    }
+
+    std::vector<int64_t> sample_ids(
+        request.sample_ids.begin() + static_cast<ptrdiff_t>(begin * generations),
+        request.sample_ids.begin() + static_cast<ptrdiff_t>(end * generations));
+
+    pending.parts.push_back(
+        client_->send({.request_id = (number * ranks + rank) * parts + part,
+                       .step = request.step,
+                       .weight_version = pending.weight_version,
+                       .prompt_ids = at::tensor(ids, at::kInt),
+                       .cu_seqlens = at::tensor(ends, at::kInt),
+                       .num_generations = request.num_generations,
+                       .sample_ids = at::tensor(sample_ids, at::kLong),
+                       .draw = draw_options(options_, tokenizer_.vocab_size(), request.greedy)}));
+  }
+}
+
+std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, double* waited) {
+  for (;;) {
+    try {
+      std::vector<roles::Samples> answers;
+      for (roles::PendingSamples& part : pending.parts)
+        answers.push_back(client_->receive(std::move(part), waited));
+      return answers;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCancelled || options_.sync.in_flight != InFlight::kAbort)
+        throw;
+      for (roles::PendingSamples& part : pending.parts) {
+        if (part.reply.valid()) part.reply.cancel();
+      }
+      RETORT_LOG(kInfo) << "step " << pending.request.step
+                        << ": samples were given up for weights of version " << pushed_
+                        << " and are drawn again";
+      pending.weight_version = pushed_;
+      send(pending, (uint64_t{1} << 40) + resent_++);
+    }
+  }
+}
+
+Rollout RolloutWorker::finish(PendingRollout pending) {
+  Rollout rollout;
+  std::vector<roles::Samples> answers;
+  parallel::run_on_all(world_.mp(), [&] {
+    if (leads()) answers = receive(pending, &rollout.wait_seconds);
+  });
+
+  // Every rank of this dp rank gets what the first one received.
+  answers = roles::share_samples(world_.mp(), std::move(answers));
+  // The version they were drawn with: a request that was sent again has a later one.
+  rollout.weight_version =
+      answers.empty() ? pending.weight_version : answers.front().weight_version;
+
+  // Answers are in the order of prompts, each with its samples in a row.
+  RolloutRequest& request = pending.request;
+  const auto generations = static_cast<size_t>(request.num_generations);
+  size_t prompt = 0;
+  for (const roles::Samples& answer : answers) {
+    rollout.generation_seconds = std::max(rollout.generation_seconds, answer.seconds);
+    for (int64_t i = 0; i < answer.finish_reasons.numel(); i += request.num_generations, ++prompt) {
+      RolloutGroup group{.prompt = std::move(request.prompts[prompt]), .samples = {}};
+      for (int64_t g = 0; g < request.num_generations; ++g) {
+        RolloutSample sample{
+            .completion = completion_at(answer, i + g),
+            .sample_id = request.sample_ids[prompt * generations + static_cast<size_t>(g)],
+            .weight_version = answer.weight_version};
+        sample.text = tokenizer_.decode(sample.completion.token_ids, /*skip_special_tokens=*/true);
+        group.samples.push_back(std::move(sample));
+      }
+      rollout.groups.push_back(std::move(group));
+    }
+  }
+  return rollout;
+}
+
+void RolloutWorker::sync(const models::Decoder& student, uint64_t version,
+                         const std::vector<PendingRollout*>& in_flight) {
+  if (version == pushed_) return;
+  const int64_t bucket_bytes = options_.sync.bucket_bytes.bytes;
+  const bool sends = world_.coordinate().dp == 0;
+
+  // Nobody's request may reach a generator after the weights that it does not want, nor a part of
+  // these weights before the last are in use.
+  parallel::run_on_all(world_.all(), [&] {
+    for (PendingRollout* pending : in_flight)
+      for (roles::PendingSamples& part : pending->parts)
+        client_->wait_accepted(part);
+    wait_synced();
+  });
+  const roles::SentWeights sent = parallel::run_on_all(world_.all(), [&] {
+    return sends ? client_->send_weights(student, version, bucket_bytes, world_.mp().rank())
+                 : roles::SentWeights{};
+  });
+
+  // The commit names what every sender has sent.
+  if (sends) {
+    const std::vector<roles::SentWeights> all = roles::gather_sent(world_.mp(), sent);
+    if (world_.rank() == 0) {
+      push_ = client_->commit(version, all, options_.sync.in_flight == InFlight::kAbort);
+      push_seconds_ = push_->seconds;
+    }
+  }
+  pushed_ = version;
+}
+
+// Until the weights pushed last are in use everywhere.
+void RolloutWorker::wait_synced() {
+  if (!push_) return;
+  roles::PendingPush push = std::move(*push_);
+  push_.reset();
+  client_->wait_pushed(std::move(push));
+}
+
+}  // namespace retort::recipes

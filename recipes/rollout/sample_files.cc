@@ -1,0 +1,67 @@
+#include "recipes/rollout/sample_files.h"
+
+#include <optional>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/json_text.h"
+
+namespace retort::recipes {
+namespace fs = std::filesystem;
+namespace {
+
+std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
+                        const std::vector<std::string>& names) {
+  const auto list = [](const auto& values, auto format) {
+    std::string text = "[";
+    for (size_t i = 0; i < values.size(); ++i)
+      text += (i ? ", " : "") + format(values[i]);
+    return text + "]";
+  };
+  const auto number = [](const std::optional<double>& value) {
+    return value ? json_number(*value) : std::string("null");
+  };
+  const auto decimal = [](float value) { return json_number(value); };
+  const auto integer = [](int32_t id) { return std::to_string(id); };
+
+  JsonLine components;
+  for (size_t i = 0; i < names.size() && i < sample.components.size(); ++i)
+    components.raw(names[i], number(sample.components[i]));
+
+  return JsonLine()
+      .add("prompt", std::string_view(group.prompt.prompt_text))
+      .add("completion", std::string_view(sample.text))
+      .raw("prompt_ids", list(group.prompt.prompt_ids, integer))
+      .raw("token_ids", list(sample.completion.token_ids, integer))
+      .raw("logps", list(sample.completion.logps, decimal))
+      .raw("sampling_logps", list(sample.completion.sampling_logps, decimal))
+      .raw("reward", number(sample.reward))
+      .raw("rewards", components.str())
+      .add("finish_reason", enum_name(sample.completion.finish_reason))
+      .add("sample_id", static_cast<int64_t>(sample.sample_id))
+      .add("weight_version", static_cast<int64_t>(sample.weight_version))
+      .add("origin", std::string_view(group.prompt.origin))
+      .str();
+}
+
+}  // namespace
+
+fs::path samples_folder(const GenerationOptions& generation, const fs::path& run_folder) {
+  return generation.save_samples ? run_folder / "samples" : fs::path();
+}
+
+void save_samples(const fs::path& folder, parallel::World& world, const Rollout& rollout,
+                  int64_t step, const std::vector<std::string>& reward_names) {
+  if (folder.empty() || world.mp().rank() != 0) return;
+  std::string text;
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples)
+      text += sample_line(group, sample, reward_names) + "\n";
+
+  const std::string name =
+      "step-" + std::to_string(step) + "-rank-" + std::to_string(world.dp().rank()) + ".jsonl";
+  fs::create_directories(folder);
+  write_file_atomically(folder / name, text);
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,28 @@
+// Rollouts on disk, for people to read: generation.save_samples.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "parallel/world.h"
+#include "recipes/rollout/options.h"
+#include "recipes/rollout/rollout.h"
+
+namespace retort::recipes {
+
+// `<run folder>/samples` of a recipe that saves samples; else empty.
+std::filesystem::path samples_folder(const GenerationOptions& generation,
+                                     const std::filesystem::path& run_folder);
+
+// The first rank of each replica writes `<folder>/step-<step>-rank-<dp rank>.jsonl`; nothing is
+// written where `folder` is empty. A line is one JSON object for each sample: prompt, completion,
+// prompt_ids, token_ids, logps, sampling_logps, reward, rewards (by `reward_names`; null:
+// unscorable), finish_reason, sample_id, weight_version, origin. Written atomically;
+// kResourceExhausted when the disk is full.
+void save_samples(const std::filesystem::path& folder, parallel::World& world,
+                  const Rollout& rollout, int64_t step,
+                  const std::vector<std::string>& reward_names);
+
+}  // namespace retort::recipes

@@ -1,0 +1,51 @@
+#include "roles/teacher/answer_computer.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include "roles/teacher/requests.h"
+
+namespace retort::roles {
+
+AnswerComputer::AnswerComputer(models::Decoder decoder, parallel::World* world)
+    : decoder_(std::move(decoder)) {
+  decoder_.set_requires_grad(false);
+  if (world != nullptr) pipeline_ = std::make_unique<Pipeline>(decoder_, world->pp());
+}
+
+bool AnswerComputer::forms_answers() const {
+  const models::Placement& place = decoder_.placement();
+  return place.stage == place.pp - 1;
+}
+
+void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const Deliver& deliver) {
+  // Not inference mode if there are collectives: their tensors are also used by threads of their
+  // own.
+  const c10::InferenceMode inference(pipeline_ == nullptr);
+  const c10::NoGradGuard no_grad;
+
+  const MergedPacks merged = merge_packs(requests, decoder_.config().vocab_size);
+  const at::Tensor hidden =
+      pipeline_ ? pipeline_->hidden(merged.tokens) : decoder_.hidden(merged.tokens);
+  ++forwards_;
+  if (!forms_answers()) {
+    served_ += static_cast<int64_t>(requests.size());
+    return;
+  }
+
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Payload whole = answer(requests[i], models::rows_at(hidden, merged.rows[i]));
+    ++served_;
+    deliver(requests[i], std::move(whole));
+  }
+}
+
+// `hidden_rows`: the final hidden states at the request's positions.
+Payload AnswerComputer::answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const {
+  at::Tensor targets;
+  if (request.spec.kind == PayloadKind::kTargetLogProbs) targets = targets_of(request);
+  const models::Head head = decoder_.head();
+  return make_payload(hidden_rows, head.weight, request.spec, targets, head.vocab);
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,57 @@
+// From a teacher's requests to their answers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "models/decoder.h"
+#include "parallel/world.h"
+#include "roles/payload/payload.h"
+#include "roles/teacher/methods.h"
+#include "roles/trainer/pipeline.h"
+
+namespace retort::roles {
+
+// Forward passes of a frozen decoder, and the answers that are formed of them. The same requests
+// give the same bits at every time.
+//
+// Collectives: none where one rank has all of the model. Else every rank of the world calls
+//   compute() with the same requests: those of the decoder on tp, messages on pp, and on the last
+//   stage those of make_payload on tp.
+// Threads: compute.
+class AnswerComputer {
+ public:
+  // `world`: of the ranks that hold the model together; null: this rank has all of it. Must outlive
+  // the computer.
+  AnswerComputer(models::Decoder decoder, parallel::World* world);
+  AnswerComputer(const AnswerComputer&) = delete;
+  AnswerComputer& operator=(const AnswerComputer&) = delete;
+
+  const models::Decoder& decoder() const { return decoder_; }
+  // Whether this rank forms answers: the pipeline ends here.
+  bool forms_answers() const;
+
+  // Gets the answer to one request: every row, and of kFull the columns that this rank has of the
+  // head. Of its label only the number of rows and the spec are set.
+  using Deliver = std::function<void(const ForwardRequest& request, Payload whole)>;
+  // One forward pass over all requests (check_request), laid end to end. Where the pipeline ends,
+  // each answer is delivered as soon as it is formed, in the order of the requests.
+  void compute(const std::vector<ForwardRequest>& requests, const Deliver& deliver);
+
+  int64_t forwards() const { return forwards_; }
+  int64_t requests_served() const { return served_; }
+
+ private:
+  Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
+
+  models::Decoder decoder_;
+  std::unique_ptr<Pipeline> pipeline_;  // null: this rank has all of the model
+  int64_t forwards_ = 0;
+  int64_t served_ = 0;
+};
+
+}  // namespace retort::roles

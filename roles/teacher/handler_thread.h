@@ -1,0 +1,27 @@
+// A thread that runs handlers of remote calls beside the compute thread.
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "rpc/agent.h"
+
+namespace retort::roles {
+
+// For a rank whose compute thread waits in collectives. Runs the jobs of its queue until it is
+// destroyed; then the queue is closed, and a job that runs is finished.
+class HandlerThread {
+ public:
+  HandlerThread();
+  ~HandlerThread();
+  HandlerThread(const HandlerThread&) = delete;
+  HandlerThread& operator=(const HandlerThread&) = delete;
+
+  const std::shared_ptr<rpc::HandlerQueue>& queue() const { return queue_; }
+
+ private:
+  std::shared_ptr<rpc::HandlerQueue> queue_;
+  std::thread thread_;
+};
+
+}  // namespace retort::roles

@@ -1,0 +1,87 @@
+#include "roles/teacher/request_queue.h"
+
+#include <algorithm>
+
+#include "roles/teacher/caller.h"
+
+namespace retort::roles {
+
+bool RequestQueue::Entry::all_asked() const {
+  return std::find(asked.begin(), asked.end(), false) == asked.end();
+}
+
+bool RequestQueue::Entry::wanted() const {
+  return std::any_of(callers.begin(), callers.end(), still_waits);
+}
+
+void RequestQueue::forget_old() {
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(entries_, [&](const auto& item) {
+    return item.second.taken && now - item.second.taken_at > lease_;
+  });
+}
+
+void RequestQueue::forget(const std::string& key) {
+  const auto entry = entries_.find(key);
+  // One that is not taken waits to be computed once more.
+  if (entry != entries_.end() && entry->second.taken) entries_.erase(entry);
+}
+
+void RequestQueue::add(const std::string& key, const ForwardRequest& request,
+                       const rpc::CallContext& caller) {
+  forget_old();
+  const auto part = static_cast<size_t>(request.part);
+  const auto parts = static_cast<size_t>(request.parts);
+  auto [entry, is_new] = entries_.try_emplace(key);
+  if (is_new) entry->second.asked.resize(parts, false);
+
+  // Taken, and this part is asked for the first time: its piece is there, or will be soon.
+  if (entry->second.taken && !entry->second.asked[part]) {
+    entry->second.asked[part] = true;
+    if (entry->second.all_asked()) entries_.erase(entry);
+    return;
+  }
+
+  // Taken, but its piece went to whoever asked before: all is computed once more.
+  if (entry->second.taken) {
+    entry->second = {};
+    entry->second.asked.resize(parts, false);
+    is_new = true;
+  }
+
+  entry->second.asked[part] = true;
+  entry->second.callers.push_back(caller);
+  if (is_new) waiting_.push_back({key, request});
+}
+
+std::vector<ForwardRequest> RequestQueue::take(int64_t max_tokens) {
+  std::vector<ForwardRequest> batch;
+  int64_t tokens = 0;
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    Waiting& next = waiting_.front();
+    const auto entry = entries_.find(next.key);
+    if (!entry->second.wanted()) {
+      entries_.erase(entry);
+      continue;
+    }
+
+    const int64_t more = next.request.input_ids.numel();
+    if (!batch.empty() && tokens + more > max_tokens) break;
+    tokens += more;
+    batch.push_back(std::move(next.request));
+    mark_taken(entry);
+  }
+  return batch;
+}
+
+void RequestQueue::mark_taken(Entries::iterator entry) {
+  if (entry->second.all_asked()) {
+    entries_.erase(entry);
+    return;
+  }
+  entry->second.taken = true;
+  entry->second.taken_at = std::chrono::steady_clock::now();
+  entry->second.callers.clear();
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,99 @@
+// What a run says at its end: how it goes on, or where its result is.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "launch/commands/launch.h"
+#include "launch/supervision/supervisor.h"
+#include "tests/support/folder_fixture.h"
+
+namespace retort::test {
+namespace {
+
+class LastLine : public FolderTest {
+ protected:
+  LastLine() {
+    result_.exit_code = launch::kExitStoppedEarly;
+    result_.signal = SIGTERM;
+    result_.stopped_early = true;
+  }
+
+  void save(bool complete) const {
+    put(folder_ / "checkpoint-3" / "config.json", "{}");
+    if (complete) put(folder_ / "checkpoint-3" / "state" / "COMPLETE", "complete\n");
+  }
+  std::string line() const { return launch::last_line(command_, result_, folder_); }
+
+  launch::LaunchCommand command_{.recipe = "r.yaml", .overrides = {}};
+  launch::SupervisorResult result_;
+};
+
+// Each word that a shell makes of the command line, on a line of its own.
+std::string shell_words(const std::string& words) {
+  FILE* shell = ::popen(("printf '%s\\n' " + words).c_str(), "r");
+  if (shell == nullptr) return "no shell";
+  std::string text;
+  for (int c = std::fgetc(shell); c != EOF; c = std::fgetc(shell))
+    text += static_cast<char>(c);
+  ::pclose(shell);
+  return text;
+}
+
+TEST_F(LastLine, GoesOnFromACheckpoint) {
+  save(true);
+  EXPECT_EQ(line(), "stopped; continue with: retort launch r.yaml --resume");
+}
+
+TEST_F(LastLine, RepeatsTheOverrides) {
+  save(true);
+  command_.overrides = {"train.max_steps=20", "output_dir=runs/a-b_c.1"};
+  EXPECT_EQ(line(),
+            "stopped; continue with: retort launch r.yaml --resume train.max_steps=20 "
+            "output_dir=runs/a-b_c.1");
+}
+
+TEST_F(LastLine, IsWhatAShellReadsAsTyped) {
+  save(true);
+  command_.recipe = "my recipe.yaml";
+  command_.overrides = {"data.train=[{path: a.jsonl}]", "output_dir=it's $HOME",
+                        "generation.stop=", "rewards.0.pattern=\\d+`*"};
+  const std::string text = line();
+  const std::string before = "stopped; continue with: ";
+  ASSERT_TRUE(text.starts_with(before)) << text;
+  EXPECT_EQ(shell_words(text.substr(before.size())),
+            "retort\nlaunch\nmy recipe.yaml\n--resume\ndata.train=[{path: a.jsonl}]\n"
+            "output_dir=it's $HOME\ngeneration.stop=\nrewards.0.pattern=\\d+`*\n");
+}
+
+// A run that is stopped while it loads, or while its first checkpoint is written.
+TEST_F(LastLine, WithoutACheckpointBeginsAgain) {
+  command_.recipe = "recipe.yaml";
+  command_.overrides = {"train.max_steps=3"};
+  const std::string again =
+      "stopped before a checkpoint was complete; begin again with: retort launch recipe.yaml "
+      "--resume train.max_steps=3";
+  EXPECT_EQ(line(), again);
+  save(false);
+  EXPECT_EQ(line(), again);
+}
+
+TEST_F(LastLine, OfARunThatIsDone) {
+  result_.stopped_early = false;
+  result_.exit_code = 0;
+  EXPECT_EQ(line(), "done: " + (folder_ / "final").string());
+  result_.exit_code = launch::kExitInterrupted;
+  EXPECT_EQ(line(), "done: " + (folder_ / "final").string());
+}
+
+TEST_F(LastLine, ThereIsNoneAfterAFailure) {
+  save(true);
+  result_.killed = true;
+  EXPECT_EQ(line(), "");
+  result_.killed = false;
+  result_.cause.emplace();
+  EXPECT_EQ(line(), "");
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,70 @@
+// What `retort plan` says of a recipe with a reference.
+#include <gtest/gtest.h>
+
+#include "launch/commands/commands.h"
+#include "tests/launch/key_bases.h"
+#include "tests/launch/recipe_fixture.h"
+
+namespace retort::test {
+namespace {
+
+class Plan : public RecipeTest {
+ protected:
+  Plan() { write_key_files(folder_); }
+
+  std::string of(const char* base, std::vector<std::string> overrides = {}) {
+    for (std::string& one : overrides)
+      one = with_folder(one);
+    return launch::plan_json(load(base, overrides));
+  }
+  static void expect_holds(const std::string& plan, const std::string& part) {
+    EXPECT_NE(plan.find(part), std::string::npos) << plan << "\nlacks: " << part;
+  }
+};
+
+// The only link of a plan, in bytes: of a step, and held for steps ahead.
+std::string link(int step, int ahead) {
+  return R"("links": [{"teacher": "reference", "bytes_per_target_token": 4, )"
+         R"("max_bytes_per_step": )" +
+         std::to_string(step) + R"(, "max_prefetch_bytes_per_rank": )" + std::to_string(ahead) +
+         "}]";
+}
+
+// Steps of 2 rows of 16 tokens, each also with a mismatched completion; 2 steps are prefetched
+// beside the one that is computed.
+TEST_F(Plan, KtosReferenceAnswersForBothKindsOfCompletions) {
+  const int both = 4 * 2 * (2 * 16);
+  const std::string plan = of(kKtoBase);
+  expect_holds(plan, link(both, 3 * both));
+  expect_holds(plan, R"("max_tokens_per_step": 32)");
+  expect_holds(of(kKtoBase, {"kto.prefetch=5"}), link(both, 6 * both));
+  expect_holds(of(kKtoBase, {"roles.student.world.dp=2"}), link(2 * both, 3 * both));
+  expect_holds(of(kKtoBase, {"kto.loss_type=apo_zero_unpaired"}), link(both / 2, 3 * both / 2));
+}
+
+// The reference's model has between 2 and 3 times the student's parameters. Per parameter and token
+// the student computes 6 FLOP and the reference 2; with mismatched completions 8 and 4.
+TEST_F(Plan, KtosMismatchedCompletionsCount) {
+  const std::string large = "roles.reference.model=FOLDER/teacher";
+  expect_holds(of(kKtoBase, {large}), R"("expected_bottleneck": "reference")");
+  expect_holds(of(kKtoBase, {large, "kto.loss_type=apo_zero_unpaired"}),
+               R"("expected_bottleneck": "student")");
+}
+
+// Steps of 2 pairs of two completions of 16 tokens; 2 steps are prefetched by default.
+TEST_F(Plan, DposReferenceAnswersForBothCompletions) {
+  const int both = 4 * 2 * (2 * 16);
+  expect_holds(of(kDpoBase), link(both, 3 * both));
+  expect_holds(of(kDpoBase, {"dpo.prefetch=1"}), link(both, 2 * both));
+}
+
+// Steps of 2 completions; without beta nothing is compared and no link is there.
+TEST_F(Plan, GrposReferenceAnswersOnceForARound) {
+  const int step = 4 * 2 * 16;
+  expect_holds(of(kGrpoBase, {"roles.reference.model=FOLDER/student", "grpo.beta=0.1"}),
+               link(step, step));
+  expect_holds(of(kGrpoBase), R"("links": [])");
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,110 @@
+// Samples without a generator: a function of the test answers for it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "models/text/tokenizer.h"
+#include "recipes/rollout/sample_source.h"
+
+namespace retort::test {
+
+class FakeSampleSource : public recipes::SampleSource {
+ public:
+  // What a generator with weights `version` says to a prompt.
+  using Answer = std::function<models::Completion(const data::PromptSample& prompt,
+                                                  uint64_t sample_id, uint64_t version)>;
+  struct Asked {
+    int64_t step = 0;
+    uint64_t number = 0;
+    std::vector<std::vector<int32_t>> prompts;
+    int64_t num_generations = 0;
+    std::vector<uint64_t> sample_ids;
+    uint64_t version = 0;
+    bool greedy = false;
+    bool operator==(const Asked&) const = default;
+  };
+  struct Pushed {
+    uint64_t version = 0;
+    size_t in_flight = 0;
+    bool operator==(const Pushed&) const = default;
+  };
+
+  // What every rollout reports.
+  static constexpr double kGenerationSeconds = 0.25;
+  static constexpr double kWaitSeconds = 0.125;
+  static constexpr double kPushSeconds = 0.5;
+
+  FakeSampleSource(models::Tokenizer tokenizer, Answer answer)
+      : tokenizer_(std::move(tokenizer)), answer_(std::move(answer)) {}
+
+  recipes::PendingRollout begin(recipes::RolloutRequest request) override {
+    EXPECT_EQ(request.sample_ids.size(),
+              request.prompts.size() * static_cast<size_t>(request.num_generations));
+    EXPECT_TRUE(waiting_.insert(request.number).second)
+        << "request " << request.number << " is on its way already";
+    asked.push_back({.step = request.step,
+                     .number = request.number,
+                     .prompts = {},
+                     .num_generations = request.num_generations,
+                     .sample_ids = request.sample_ids,
+                     .version = pushed_version(),
+                     .greedy = request.greedy});
+    for (const data::PromptSample& prompt : request.prompts)
+      asked.back().prompts.push_back(prompt.prompt_ids);
+    return {.request = std::move(request), .weight_version = pushed_version(), .parts = {}};
+  }
+
+  recipes::Rollout finish(recipes::PendingRollout pending) override {
+    EXPECT_EQ(waiting_.erase(pending.request.number), 1u)
+        << "request " << pending.request.number << " is not on its way";
+    recipes::Rollout rollout{.groups = {},
+                             .weight_version = pending.weight_version,
+                             .generation_seconds = kGenerationSeconds,
+                             .wait_seconds = kWaitSeconds};
+    size_t next = 0;
+    for (data::PromptSample& prompt : pending.request.prompts) {
+      recipes::RolloutGroup group{.prompt = std::move(prompt), .samples = {}};
+      for (int64_t g = 0; g < pending.request.num_generations; ++g)
+        group.samples.push_back(
+            draw(group.prompt, pending.request.sample_ids[next++], pending.weight_version));
+      rollout.groups.push_back(std::move(group));
+    }
+    return rollout;
+  }
+
+  void sync(const models::Decoder&, uint64_t version,
+            const std::vector<recipes::PendingRollout*>& in_flight) override {
+    if (version == pushed_version()) return;
+    for (const recipes::PendingRollout* pending : in_flight)
+      EXPECT_TRUE(waiting_.count(pending->request.number))
+          << "request " << pending->request.number << " is not on its way";
+    pushed.push_back({.version = version, .in_flight = in_flight.size()});
+  }
+  uint64_t pushed_version() const override { return pushed.empty() ? 0 : pushed.back().version; }
+  double last_push_seconds() const override { return kPushSeconds; }
+
+  std::vector<Asked> asked;    // in the order of begin()
+  std::vector<Pushed> pushed;  // in the order of sync()
+
+ private:
+  recipes::RolloutSample draw(const data::PromptSample& prompt, uint64_t sample_id,
+                              uint64_t version) const {
+    recipes::RolloutSample sample{.completion = answer_(prompt, sample_id, version),
+                                  .sample_id = sample_id,
+                                  .weight_version = version};
+    sample.text = tokenizer_.decode(sample.completion.token_ids, /*skip_special_tokens=*/true);
+    return sample;
+  }
+
+  models::Tokenizer tokenizer_;
+  Answer answer_;
+  std::set<uint64_t> waiting_;
+};
+
+}  // namespace retort::test

@@ -1,0 +1,106 @@
+// The loss of GRPO as its formula says it, with LibTorch's operations in double precision.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "models/decoder.h"
+#include "models/generation/request.h"
+#include "models/packed.h"
+#include "recipes/grpo/options.h"
+
+namespace retort::test {
+
+// A sample as a test knows it.
+struct Known {
+  std::vector<int32_t> prompt;
+  models::Completion completion;
+  double reward = 0;
+  double advantage = 0;
+  at::Tensor old;  // [T] double: log-probabilities that the ratio is to; undefined: the student's
+
+  int64_t length() const { return static_cast<int64_t>(completion.token_ids.size()); }
+};
+
+// log-probabilities at a temperature, of the whole vocabulary before each token of the completion.
+// [T, V] double, attached to the student's parameters.
+inline at::Tensor distributions(const models::Decoder& student, const Known& sample,
+                                double temperature) {
+  std::vector<int32_t> row = sample.prompt;
+  row.insert(row.end(), sample.completion.token_ids.begin(), sample.completion.token_ids.end());
+  const auto first = static_cast<int64_t>(sample.prompt.size()) - 1;
+  const at::Tensor hidden =
+      student.hidden(models::pack_rows({row})).narrow(0, first, sample.length()).to(at::kDouble);
+  const at::Tensor logits = at::matmul(hidden, student.head_weight().to(at::kDouble).t());
+  return at::log_softmax(logits / temperature, -1);
+}
+
+// Those of the completion's tokens: [T].
+inline at::Tensor of_tokens(const at::Tensor& distributions, const Known& sample) {
+  const at::Tensor ids = at::tensor(sample.completion.token_ids, at::kInt).to(at::kLong);
+  return distributions.gather(1, ids.unsqueeze(1)).squeeze(1);
+}
+
+// Advantages within groups of `num_generations` adjacent samples, from their rewards.
+inline void compare_groups(std::vector<Known>& samples, size_t num_generations) {
+  for (size_t begin = 0; begin < samples.size(); begin += num_generations) {
+    std::vector<double> rewards;
+    for (size_t i = begin; i < begin + num_generations; ++i)
+      rewards.push_back(samples[i].reward);
+    const at::Tensor group = at::tensor(rewards, at::kDouble);
+    const at::Tensor advantages = (group - group.mean()) / (group.std() + 1e-4);
+    for (size_t i = begin; i < begin + num_generations; ++i)
+      samples[i].advantage = advantages[static_cast<int64_t>(i - begin)].item<double>();
+  }
+}
+
+struct Expected {
+  at::Tensor loss;  // attached to the student's parameters
+  double entropy = 0;
+  double clipped_low = 0;  // tokens
+  double clipped_high = 0;
+  double tokens = 0;
+};
+
+inline Expected grpo_formula(const models::Decoder& student, const std::vector<Known>& samples,
+                             const recipes::GrpoOptions& options, double temperature,
+                             double max_new_tokens) {
+  const double low = 1 - options.epsilon;
+  const double high = 1 + options.epsilon_high.value_or(options.epsilon);
+  const bool by_sequence =
+      options.importance_sampling_level == losses::ImportanceSamplingLevel::kSequence;
+  Expected expected{.loss = at::zeros({}, at::kDouble)};
+  for (const Known& sample : samples) {
+    const at::Tensor all = distributions(student, sample, temperature);
+    const at::Tensor logps = of_tokens(all, sample);
+    at::Tensor log_ratio = logps - (sample.old.defined() ? sample.old : logps.detach());
+    if (by_sequence) log_ratio = log_ratio.mean().expand_as(log_ratio);
+    const at::Tensor ratio = log_ratio.exp();
+    const at::Tensor surrogate =
+        at::minimum(ratio * sample.advantage, ratio.clamp(low, high) * sample.advantage);
+    const bool mean = options.loss_type == losses::PolicyLossType::kGrpo;
+    expected.loss = expected.loss - (mean ? surrogate.mean() : surrogate.sum());
+
+    // What is only measured.
+    const auto count = [](const at::Tensor& where) { return where.sum().item<double>(); };
+    expected.tokens += static_cast<double>(sample.length());
+    expected.entropy -= count(all.exp() * all);
+    if (sample.advantage < 0) expected.clipped_low += count(ratio < low);
+    if (sample.advantage > 0) expected.clipped_high += count(ratio > high);
+  }
+
+  const auto sequences = static_cast<double>(samples.size());
+  const std::map<losses::PolicyLossType, double> divisors{
+      {losses::PolicyLossType::kGrpo, sequences},
+      {losses::PolicyLossType::kBnpo, expected.tokens},
+      {losses::PolicyLossType::kDapo, expected.tokens},
+      {losses::PolicyLossType::kDrGrpo, sequences * max_new_tokens}};
+  expected.loss = expected.loss / divisors.at(options.loss_type);
+  expected.entropy /= expected.tokens;
+  return expected;
+}
+
+}  // namespace retort::test

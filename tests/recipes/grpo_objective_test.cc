@@ -1,0 +1,286 @@
+// The loss of GRPO against its formula, and what it reports of a round.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <array>
+#include <cmath>
+
+#include "tests/recipes/grpo_fixture.h"
+#include "tests/recipes/grpo_formula.h"
+
+namespace retort::recipes {
+namespace {
+
+using losses::PolicyLossType;
+using test::Expected, test::Known;
+
+// Samples of older weights: the ratio is to the generator's probabilities.
+const GrpoOptions kStale{.epsilon_high = 0.3, .max_staleness = 1};
+
+class GrpoObjectiveTest : public GrpoTest {
+ protected:
+  struct Computed {
+    at::Tensor loss;
+    MetricsRow row;
+  };
+  static Computed compute(GrpoObjective& objective, int64_t step, const models::Decoder& student) {
+    const StepInfo info = objective.next_step(step);
+    StepSums sums;
+    sums.values.resize(objective.num_values(), 0.0);
+    Computed computed{.loss = at::zeros({}), .row = {.step = step, .values = {}}};
+    for (size_t i = 0; i < info.micro_batches; ++i) {
+      const at::Tensor hidden = student.hidden(objective.tokens(i));
+      computed.loss = computed.loss + objective.loss_sum(student.head(), hidden, i, sums);
+    }
+    computed.loss = computed.loss / objective.divisor(sums);
+    objective.finish_step(sums, computed.row);
+    return computed;
+  }
+  static Expected formula(const models::Decoder& student, const std::vector<Known>& samples,
+                          const GrpoOptions& options) {
+    return test::grpo_formula(student, samples, options, kTemperature, test::kLongestAnswer);
+  }
+
+  // A numbered answer to a prompt. The generator's log-probabilities of its tokens are not the
+  // student's, but off by kOffsets in turn.
+  Known answered(const std::vector<int32_t>& prompt, uint64_t sample_id) const {
+    const c10::NoGradGuard no_grad;
+    Known sample{.prompt = prompt, .completion = test::numbered_answer(sample_id)};
+    const at::Tensor logps = of_tokens(distributions(student_, sample, kTemperature), sample);
+    for (size_t i = 0; i < sample.completion.token_ids.size(); ++i) {
+      const double logp = logps[static_cast<int64_t>(i)].item<double>();
+      sample.completion.sampling_logps[i] =
+          static_cast<float>(logp + kOffsets[(sample_id + i) % kOffsets.size()]);
+    }
+    return sample;
+  }
+  Setting setting(const GrpoOptions& options) const {
+    return {.grpo = options,
+            .answer = [this](const data::PromptSample& prompt, uint64_t id, uint64_t) {
+              return answered(prompt.prompt_ids, id).completion;
+            }};
+  }
+
+  // The samples of the first round with the rewards of length_rewards().
+  std::vector<Known> first_round() const {
+    std::vector<Known> samples;
+    for (int64_t prompt = 0; prompt < kPromptsPerRound; ++prompt)
+      for (int64_t g = 0; g < kGenerations; ++g) {
+        Known sample = answered(files_.prompts()->get(prompt)->prompt_ids,
+                                static_cast<uint64_t>(prompt * kGenerations + g));
+        sample.reward = test::length_reward(sample.completion);
+        sample.old = at::tensor(sample.completion.sampling_logps, at::kFloat).to(at::kDouble);
+        samples.push_back(std::move(sample));
+      }
+    compare_groups(samples, kGenerations);
+    return samples;
+  }
+
+  // The gradient of a loss with respect to all parameters of the student, which forgets it again.
+  at::Tensor gradient(const at::Tensor& loss) const {
+    loss.backward();
+    std::vector<at::Tensor> parts;
+    for (const auto& parameter : student_.parameters()) {
+      at::Tensor value = parameter.value;
+      parts.push_back(value.grad().detach().clone().flatten());
+      value.mutable_grad() = at::Tensor();
+    }
+    return at::cat(parts);
+  }
+  void expect_same_gradient(const at::Tensor& loss, const at::Tensor& formula) const {
+    const at::Tensor mine = gradient(loss);
+    const at::Tensor theirs = gradient(formula);
+    const double largest = theirs.abs().max().item<double>();
+    EXPECT_GT(largest, 1e-3);
+    EXPECT_LT((mine - theirs).abs().max().item<double>(), 1e-4 * largest);
+  }
+
+  static models::Decoder trainable(uint64_t seed) {
+    models::Decoder student = model(seed);
+    student.set_requires_grad(true);
+    return student;
+  }
+
+  // Ratios 1.65, 1.11, 0.95 and 0.67, of which kStale clips the first and the last.
+  static constexpr std::array<double, 4> kOffsets{-0.5, -0.1, 0.05, 0.4};
+  models::Decoder student_ = trainable(7);
+};
+
+TEST_F(GrpoObjectiveTest, LossAndGradientAreTheClippedSurrogates) {
+  const std::vector<Known> samples = first_round();
+  for (const PolicyLossType type : {PolicyLossType::kGrpo, PolicyLossType::kBnpo,
+                                    PolicyLossType::kDrGrpo, PolicyLossType::kDapo}) {
+    SCOPED_TRACE(enum_name(type));
+    GrpoOptions options = kStale;
+    options.loss_type = type;
+    const Run run = start(setting(options));
+    const Computed computed = compute(*run.objective, 1, student_);
+    const Expected expected = formula(student_, samples, options);
+    EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(), 1e-5);
+    expect_same_gradient(computed.loss, expected.loss);
+
+    // Of 22 tokens the ratio of one is too low to be lowered, of five too high to be raised.
+    EXPECT_EQ(expected.clipped_low, 1);
+    EXPECT_EQ(expected.clipped_high, 5);
+    EXPECT_NEAR(metric(computed.row, "clip_ratio/low_mean"), 1.0 / 22, 1e-12);
+    EXPECT_NEAR(metric(computed.row, "clip_ratio/high_mean"), 5.0 / 22, 1e-12);
+    EXPECT_NEAR(metric(computed.row, "clip_ratio/region_mean"), 6.0 / 22, 1e-12);
+    EXPECT_NEAR(metric(computed.row, "entropy"), expected.entropy, 1e-5);
+  }
+}
+
+TEST_F(GrpoObjectiveTest, SequenceRatiosAreTheGeometricMeanOfTheTokens) {
+  GrpoOptions options = kStale;
+  options.importance_sampling_level = losses::ImportanceSamplingLevel::kSequence;
+  const Run run = start(setting(options));
+  const Computed computed = compute(*run.objective, 1, student_);
+  const double expected = formula(student_, first_round(), options).loss.item<double>();
+  EXPECT_NEAR(computed.loss.item<double>(), expected, 1e-5);
+
+  const double by_token = formula(student_, first_round(), kStale).loss.item<double>();
+  EXPECT_GT(std::abs(by_token - expected), 1e-3) << "or the test shows nothing";
+}
+
+// A generator that reports other log-probabilities by a tenth is seen.
+TEST_F(GrpoObjectiveTest, TheLossDependsOnTheGeneratorsLogProbabilities) {
+  const Run good = start(setting(kStale));
+  Setting wrong = setting(kStale);
+  wrong.answer = [this](const data::PromptSample& prompt, uint64_t id, uint64_t) {
+    models::Completion completion = answered(prompt.prompt_ids, id).completion;
+    for (float& logp : completion.sampling_logps)
+      logp += 0.1f;
+    return completion;
+  };
+  const Run bad = start(wrong);
+
+  const double expected = formula(student_, first_round(), kStale).loss.item<double>();
+  EXPECT_NEAR(compute(*good.objective, 1, student_).loss.item<double>(), expected, 1e-5);
+  const double other = compute(*bad.objective, 1, student_).loss.item<double>();
+  EXPECT_GT(std::abs(other - expected), 1e-3);
+}
+
+TEST_F(GrpoObjectiveTest, SamplesOfTheStudentItselfHaveTheRatioOne) {
+  std::vector<Known> samples = first_round();
+  for (Known& sample : samples)
+    sample.old = at::Tensor();
+  const Run run = start(setting({}));
+  const Computed computed = compute(*run.objective, 1, student_);
+  const Expected expected = formula(student_, samples, {});
+  EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(), 1e-5);
+  EXPECT_EQ(metric(computed.row, "clip_ratio/region_mean"), 0);
+  expect_same_gradient(computed.loss, expected.loss);
+}
+
+// The second step on the same samples, with other weights: the old policy is the one of the first.
+TEST_F(GrpoObjectiveTest, LaterIterationsCompareWithTheFirst) {
+  const GrpoOptions twice{.num_iterations = 2};
+  std::vector<Known> samples = first_round();
+  for (Known& sample : samples)
+    sample.old = of_tokens(distributions(student_, sample, kTemperature), sample).detach();
+  const Run run = start(setting(twice));
+  compute(*run.objective, 1, student_);
+
+  const models::Decoder later = trainable(8);
+  const Computed second = compute(*run.objective, 2, later);
+  const double expected = formula(later, samples, twice).loss.item<double>();
+  EXPECT_NEAR(second.loss.item<double>(), expected, 1e-4 * (1 + std::abs(expected)));
+  EXPECT_GT(metric(second.row, "clip_ratio/region_mean"), 0);
+  EXPECT_EQ(run.samples->asked.size(), 1u) << "one round";
+}
+
+// Ratios trainer / generator as weights instead, none of them above the cap.
+TEST_F(GrpoObjectiveTest, ASamplingCorrectionWeighsTokens) {
+  const GrpoOptions corrected{.sampling_correction = losses::SamplingCorrection::kTokenTruncate,
+                              .importance_sampling_cap = 1.5};
+  double loss = 0;
+  double weights = 0;
+  double tokens = 0;
+  for (const Known& sample : first_round()) {
+    const at::Tensor logps = of_tokens(distributions(student_, sample, kTemperature), sample);
+    const double weight = (logps - sample.old).exp().clamp_max(1.5).sum().item<double>();
+    loss -= sample.advantage * weight;
+    weights += weight;
+    tokens += static_cast<double>(sample.length());
+  }
+
+  const Run run = start(setting(corrected));
+  const Computed computed = compute(*run.objective, 1, student_);
+  EXPECT_NEAR(computed.loss.item<double>(), loss / tokens, 1e-5);
+  EXPECT_NEAR(metric(computed.row, "sampling_ratio/mean"), weights / tokens, 1e-5);
+}
+
+TEST_F(GrpoObjectiveTest, EqualRewardsTeachNothing) {
+  Setting equal = setting(kStale);
+  equal.rewards = {{.type = rewards::RewardType::kLength, .min = 1}};
+  const Run run = start(equal);
+  const Computed computed = compute(*run.objective, 1, student_);
+  EXPECT_EQ(computed.loss.item<double>(), 0);
+  EXPECT_EQ(gradient(computed.loss).abs().max().item<double>(), 0);
+  EXPECT_EQ(metric(computed.row, "reward"), 1);
+  EXPECT_EQ(metric(computed.row, "frac_reward_zero_std"), 1);
+}
+
+TEST_F(GrpoObjectiveTest, MetricsDescribeTheRound) {
+  std::vector<int64_t> lengths;
+  std::vector<double> rewards;
+  for (const Known& sample : first_round()) {
+    lengths.push_back(sample.length());
+    rewards.push_back(sample.reward);
+  }
+  EXPECT_EQ(lengths, (std::vector<int64_t>{1, 2, 3, 4, 6, 1, 2, 3}));
+  EXPECT_EQ(rewards, (std::vector<double>{0.5, 0, 1, 1, 1, 0.5, 0, 1}));
+
+  const Run run = start(setting(kStale));
+  const MetricsRow row = compute(*run.objective, 1, student_).row;
+  EXPECT_NEAR(metric(row, "reward"), 5.0 / 8, 1e-12);
+  EXPECT_NEAR(metric(row, "reward_std"), std::sqrt(1.375 / 7), 1e-12);
+  EXPECT_EQ(metric(row, "frac_reward_zero_std"), 0);
+  EXPECT_EQ(metric(row, "num_unscorable"), 0);
+  EXPECT_EQ(metric(row, "rewards/long"), 0.5);
+  EXPECT_EQ(metric(row, "rewards/single"), 0.25);
+  EXPECT_EQ(metric(row, "completions/mean_length"), 22.0 / 8);
+  EXPECT_EQ(metric(row, "completions/clipped_ratio"), 1.0 / 8);
+  EXPECT_EQ(metric(row, "weight_version"), 1);
+  EXPECT_EQ(metric(row, "generation_time"), test::FakeSampleSource::kGenerationSeconds);
+  EXPECT_EQ(metric(row, "generator_wait_time"), test::FakeSampleSource::kWaitSeconds);
+  EXPECT_EQ(metric(row, "weight_sync_time"), test::FakeSampleSource::kPushSeconds);
+}
+
+// A program that scores by the number of tokens, but knows nothing of completions of two.
+TEST_F(GrpoObjectiveTest, AnUnscorableSampleTakesPartInNothing) {
+  const std::string id = R"(.*"id": *\([0-9]*\).*)";
+  const std::string of_two = "s/" + id + R"("num_tokens": *2[,}].*/{"id":\1,"score":null}/)";
+  const std::string of_any = "s/" + id + R"("num_tokens": *\([0-9]*\).*/{"id":\1,"score":\2}/)";
+  Setting some = setting(kStale);
+  some.rewards = {{.type = rewards::RewardType::kCommand,
+                   .argv = {"sed", "-u", "-e", of_two, "-e", "t", "-e", of_any}}};
+  const Run run = start(some);
+  const Computed computed = compute(*run.objective, 1, student_);
+
+  // What is left of the groups: samples 0, 2, 3 and 4, 5, 7.
+  std::vector<Known> scorable;
+  for (Known& sample : first_round()) {
+    sample.reward = static_cast<double>(sample.length());
+    if (sample.length() != 2) scorable.push_back(std::move(sample));
+  }
+  compare_groups(scorable, 3);
+  const Expected expected = formula(student_, scorable, kStale);
+  EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(), 1e-5);
+  EXPECT_EQ(metric(computed.row, "num_unscorable"), 2);
+  EXPECT_NEAR(metric(computed.row, "reward"), 3, 1e-12);
+  EXPECT_EQ(metric(computed.row, "completions/mean_length"), 22.0 / 8) << "of all";
+}
+
+TEST_F(GrpoObjectiveTest, OriginsNameThePromptsOfAMicroBatch) {
+  const Run run = start(setting({}));
+  run.objective->next_step(1);
+  const std::string first = files_.prompts()->origin(0);
+  const std::string second = files_.prompts()->origin(1);
+  EXPECT_EQ(run.objective->origins(0), first + ", " + first + ", " + first);
+  EXPECT_EQ(run.objective->origins(1), first + ", " + second + ", " + second);
+}
+
+}  // namespace
+}  // namespace retort::recipes

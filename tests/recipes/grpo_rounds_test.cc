@@ -1,0 +1,142 @@
+// Which rounds of GRPO are asked for when, and with which weights.
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "tests/recipes/grpo_fixture.h"
+
+namespace retort::recipes {
+namespace {
+
+using Asked = test::FakeSampleSource::Asked;
+using Pushed = test::FakeSampleSource::Pushed;
+// The step that asked, the round, the version of the weights.
+using Order = std::tuple<int64_t, uint64_t, uint64_t>;
+
+class GrpoRoundsTest : public GrpoTest {
+ protected:
+  struct Step {
+    StepInfo info;
+    MetricsRow row;
+  };
+  // Draws and ends steps `first` to `last` without computing their losses.
+  static std::vector<Step> draw(GrpoObjective& objective, int64_t first, int64_t last) {
+    std::vector<Step> steps;
+    StepSums nothing;
+    nothing.values.resize(objective.num_values(), 0.0);
+    for (int64_t step = first; step <= last; ++step) {
+      steps.push_back({.info = objective.next_step(step), .row = {.step = step, .values = {}}});
+      objective.finish_step(nothing, steps.back().row);
+    }
+    return steps;
+  }
+
+  static std::vector<Order> order_of(const std::vector<Asked>& asked) {
+    std::vector<Order> order;
+    for (const Asked& one : asked)
+      order.emplace_back(one.step, one.number, one.version);
+    return order;
+  }
+};
+
+TEST_F(GrpoRoundsTest, WithoutStalenessEachRoundIsAskedForByItsStep) {
+  const Run run = start({});
+  const std::vector<Step> steps = draw(*run.objective, 1, 3);
+  EXPECT_EQ(order_of(run.samples->asked), (std::vector<Order>{{1, 0, 1}, {2, 1, 2}, {3, 2, 3}}));
+  EXPECT_EQ(run.samples->pushed, (std::vector<Pushed>{{1, 0}, {2, 0}, {3, 0}}));
+  EXPECT_TRUE(run.objective->in_flight().empty());
+  for (const Step& step : steps) {
+    EXPECT_EQ(step.info.micro_batches, 3u);
+    EXPECT_EQ(metric(step.row, "staleness"), 0);
+  }
+
+  // Two prompts of five in each round; the last one of an epoch is alone.
+  EXPECT_EQ(run.samples->asked[1].sample_ids,
+            (std::vector<uint64_t>{8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(run.samples->asked[2].sample_ids, (std::vector<uint64_t>{16, 17, 18, 19}));
+  EXPECT_EQ(run.samples->asked[2].prompts.front(), files_.prompts()->get(4)->prompt_ids);
+  EXPECT_EQ(steps[1].info.after.consumed, 4);
+  EXPECT_EQ(steps[2].info.after.epoch, 1);
+  EXPECT_EQ(steps[2].info.after.total, 5);
+}
+
+TEST_F(GrpoRoundsTest, RunsAheadByItsStalenessButNeverAcrossAStepThatSaves) {
+  const Run run = start({.grpo = {.max_staleness = 2}, .save_steps = 4});
+  const std::vector<Step> steps = draw(*run.objective, 1, 10);
+
+  // Steps 4 and 8 save, the run ends with step 10: rounds 4, 8 and 10 begin behind these.
+  EXPECT_EQ(order_of(run.samples->asked), (std::vector<Order>{{1, 0, 1},
+                                                              {1, 1, 1},
+                                                              {1, 2, 1},
+                                                              {2, 3, 2},
+                                                              {5, 4, 5},
+                                                              {5, 5, 5},
+                                                              {5, 6, 5},
+                                                              {6, 7, 6},
+                                                              {9, 8, 9},
+                                                              {9, 9, 9}}));
+  // Rounds that are on their way keep the weights that they were asked with.
+  EXPECT_EQ(run.samples->pushed, (std::vector<Pushed>{{1, 0}, {2, 2}, {5, 0}, {6, 2}, {9, 0}}));
+
+  const std::vector<double> staleness{0, 1, 2, 2, 0, 1, 2, 2, 0, 1};
+  for (size_t i = 0; i < steps.size(); ++i)
+    EXPECT_EQ(metric(steps[i].row, "staleness"), staleness[i]) << "step " << i + 1;
+}
+
+TEST_F(GrpoRoundsTest, RoundsOfSeveralIterationsRunAheadAsAWhole) {
+  // Two steps a round: staleness 3 is room for one round, not for two.
+  const Run run = start({.grpo = {.num_iterations = 2, .max_staleness = 3}, .max_steps = 8});
+  draw(*run.objective, 1, 8);
+  EXPECT_EQ(order_of(run.samples->asked),
+            (std::vector<Order>{{1, 0, 1}, {1, 1, 1}, {3, 2, 3}, {5, 3, 5}}));
+}
+
+TEST_F(GrpoRoundsTest, WeightsArePushedEverySoManySteps) {
+  const Run run = start({.grpo = {.max_staleness = 1}, .sync_every_steps = 2});
+  draw(*run.objective, 1, 5);
+  EXPECT_EQ(order_of(run.samples->asked),
+            (std::vector<Order>{{1, 0, 1}, {2, 1, 1}, {3, 2, 3}, {4, 3, 3}, {5, 4, 5}}));
+}
+
+TEST_F(GrpoRoundsTest, AfterASavedStepWeightsArePushedAlways) {
+  // Without a checkpoint the push of step 4 would wait for step 5.
+  const Run run = start({.grpo = {.max_staleness = 1}, .sync_every_steps = 2, .save_steps = 3});
+  draw(*run.objective, 1, 5);
+  EXPECT_EQ(order_of(run.samples->asked),
+            (std::vector<Order>{{1, 0, 1}, {2, 1, 1}, {3, 2, 3}, {4, 3, 4}, {5, 4, 4}}));
+}
+
+TEST_F(GrpoRoundsTest, AResumedRunAsksForTheSame) {
+  const GrpoOptions ahead{.max_staleness = 2};
+  const Run whole = start({.grpo = ahead, .save_steps = 4});
+  const std::vector<Step> steps = draw(*whole.objective, 1, 8);
+
+  const Run resumed =
+      start({.grpo = ahead, .save_steps = 4, .start_step = 4, .start_cursor = steps[3].info.after});
+  const std::vector<Step> again = draw(*resumed.objective, 5, 8);
+  const std::vector<Asked> expected(whole.samples->asked.begin() + 4, whole.samples->asked.end());
+  EXPECT_EQ(resumed.samples->asked, expected);
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(again[i].info.after.total, steps[i + 4].info.after.total);
+    EXPECT_EQ(again[i].row.values, steps[i + 4].row.values);
+  }
+}
+
+TEST_F(GrpoRoundsTest, AResumeInTheMiddleOfARoundDrawsItAgain) {
+  const GrpoOptions twice{.num_iterations = 2};
+  const Run whole = start({.grpo = twice});
+  const std::vector<Step> steps = draw(*whole.objective, 1, 4);
+  EXPECT_EQ(steps[1].info.after.total, 2) << "behind round 0";
+  EXPECT_EQ(steps[2].info.after.total, 2) << "round 1 is not done";
+  EXPECT_EQ(steps[3].info.after.total, 4);
+
+  const Run resumed = start({.grpo = twice, .start_step = 3, .start_cursor = steps[2].info.after});
+  draw(*resumed.objective, 4, 4);
+  ASSERT_EQ(resumed.samples->asked.size(), 1u);
+  EXPECT_EQ(resumed.samples->asked[0].number, whole.samples->asked[1].number);
+  EXPECT_EQ(resumed.samples->asked[0].prompts, whole.samples->asked[1].prompts);
+  EXPECT_EQ(resumed.samples->asked[0].sample_ids, whole.samples->asked[1].sample_ids);
+}
+
+}  // namespace
+}  // namespace retort::recipes
