@@ -117,14 +117,24 @@ class FutureState {
     continuation(std::move(outcome_));
   }
 
+  // Who was asked to stop before there was anybody to tell is told now.
   void set_canceller(std::function<void()> canceller) {
-    std::lock_guard lock(mutex_);
-    if (!complete_) canceller_ = std::move(canceller);
+    {
+      std::lock_guard lock(mutex_);
+      if (complete_) return;
+      if (!cancel_asked_) {
+        canceller_ = std::move(canceller);
+        return;
+      }
+    }
+    canceller();
   }
   void cancel() {
     std::function<void()> canceller;
     {
       std::lock_guard lock(mutex_);
+      if (complete_) return;
+      cancel_asked_ = true;
       canceller = std::move(canceller_);
       canceller_ = nullptr;
     }
@@ -135,6 +145,7 @@ class FutureState {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool complete_ = false;
+  bool cancel_asked_ = false;
   Outcome<T> outcome_;
   std::function<void(Outcome<T>)> continuation_;
   std::function<void()> canceller_;
@@ -204,9 +215,12 @@ class Future {
       }
       try {
         if constexpr (future_detail::kIsFuture<Result>) {
-          fn(std::move(*outcome.value)).on_outcome([promise](Outcome<U> inner) mutable {
-            promise.complete(std::move(inner));
-          });
+          // From here on it is the second producer that has to be asked to stop.
+          Future<U> second = fn(std::move(*outcome.value));
+          const auto state = second.state_;
+          second.on_outcome(
+              [promise](Outcome<U> inner) mutable { promise.complete(std::move(inner)); });
+          promise.on_cancel([state] { state->cancel(); });
         } else if constexpr (std::is_void_v<Result>) {
           fn(std::move(*outcome.value));
           promise.set_value(Empty{});
@@ -227,12 +241,14 @@ class Future {
     state->on_outcome(std::move(fn));
   }
 
-  // Asks the producer to stop; the future then completes with kCancelled unless the result was
-  // faster.
+  // Asks the producer to stop, with then() whichever of the two producers works; the future then
+  // completes with kCancelled unless the result was faster.
   void cancel() { state().cancel(); }
 
  private:
   friend class Promise<T>;
+  template <class U>
+  friend class Future;
   explicit Future(std::shared_ptr<future_detail::FutureState<T>> state)
       : state_(std::move(state)) {}
   future_detail::FutureState<T>& state() const {
@@ -274,7 +290,7 @@ class Promise {
   }
   bool complete(Outcome<T> outcome) { return end_->state->complete(std::move(outcome)); }
 
-  // What Future::cancel() calls, at most once, on its own thread.
+  // What Future::cancel() calls, at most once, on its own thread; at once if it was called before.
   void on_cancel(std::function<void()> canceller) {
     end_->state->set_canceller(std::move(canceller));
   }

@@ -152,6 +152,37 @@ TEST(Future, CancelReachesTheProducerThroughAChain) {
   EXPECT_EQ(code_of(next), ErrorCode::kCancelled);
 }
 
+// A chain of two calls: a request that is acknowledged, and then its result.
+TEST(Future, CancelReachesTheSecondProducerOfAChain) {
+  Promise<int> first;
+  Promise<int> second;
+  int cancelled = 0;
+  second.on_cancel([&, copy = second]() mutable {
+    ++cancelled;
+    copy.set_error(error(ErrorCode::kCancelled));
+  });
+  auto chain = first.future().then([&](int) { return second.future(); });
+  first.set_value(1);
+  EXPECT_FALSE(chain.ready());
+  chain.cancel();
+  EXPECT_EQ(cancelled, 1);
+  EXPECT_EQ(code_of(chain), ErrorCode::kCancelled);
+}
+
+// The first producer does not listen, and the second begins when it was asked to stop already.
+TEST(Future, CancelIsRememberedForTheSecondProducerOfAChain) {
+  Promise<int> first;
+  Promise<int> second;
+  int cancelled = 0;
+  second.on_cancel([&] { ++cancelled; });
+  auto chain = first.future().then([&](int) { return second.future(); });
+  chain.cancel();
+  first.set_value(1);
+  EXPECT_EQ(cancelled, 1);
+  second.set_value(2);
+  EXPECT_EQ(chain.get(), 2);
+}
+
 TEST(Future, CancelAfterCompletionDoesNothing) {
   Promise<int> promise;
   auto future = promise.future();
