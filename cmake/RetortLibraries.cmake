@@ -15,6 +15,7 @@ function(retort_prefer_archive variable name)
 endfunction()
 
 retort_prefer_archive(OPENSSL_CRYPTO_LIBRARY crypto)
+retort_prefer_archive(OPENSSL_SSL_LIBRARY ssl)
 retort_prefer_archive(ZLIB_LIBRARY z)
 retort_prefer_archive(ZLIB_LIBRARY_RELEASE z) # what a build folder of before may have found
 retort_prefer_archive(RETORT_XXHASH xxhash)
@@ -23,7 +24,7 @@ retort_prefer_archive(RETORT_PCRE2_LIBRARY pcre2-8)
 retort_prefer_archive(RETORT_YAML yaml-cpp)
 
 find_package(Threads REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(ZLIB REQUIRED)
 find_library(RETORT_XXHASH xxhash REQUIRED)
 # The package of yaml-cpp 0.7 knows its shared library alone.

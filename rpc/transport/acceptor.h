@@ -1,0 +1,93 @@
+// The one published port of a process. Every connection proves itself before anything else reads a
+// byte of it; then it goes where its purpose says.
+//
+//   stranger -> proof -> control: on_control(stream, who)    the agent makes a session of it
+//                     -> data:    on_data(stream, who)       the listener of its session takes it
+//                     -> refused: closed and counted
+//
+// Limits: so many connections may be unproven at a time, each for so long. Beyond that, and when
+//   the process has no descriptors left, the oldest gives way.
+// Errors: the constructor throws kUnavailable if it cannot listen. Later ones cost a connection
+//   each.
+// Threads: the constructor, addresses() and counters() on any; start() and close() on the loop
+//   thread, or before the loop runs. Handlers run on the loop thread.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rpc/detail/loop.h"
+#include "rpc/transport/acceptor_counters.h"
+#include "rpc/transport/handshake.h"
+#include "rpc/transport/listening_ports.h"
+#include "rpc/transport/proof.h"
+#include "rpc/transport/socket_options.h"
+#include "rpc/transport/stream_factory.h"
+
+namespace retort::rpc::transport {
+
+struct AcceptorOptions {
+  std::vector<std::string> hosts{"127.0.0.1"};
+  PortRange ports;
+  size_t max_unproven = 256;
+  std::chrono::milliseconds proof_timeout{5'000};
+  SocketOptions sockets;
+};
+
+struct AcceptorHandlers {
+  using OnProven = std::function<void(std::shared_ptr<Stream>, const Proven&)>;
+  OnProven on_control;
+  OnProven on_data;
+  // Null: no data connections.
+  std::function<std::optional<SessionKey>(const std::string& session)> find_session;
+};
+
+class Acceptor : public std::enable_shared_from_this<Acceptor> {
+ public:
+  // `streams` says whether connections are plain or under TLS.
+  Acceptor(std::shared_ptr<rpc::detail::Loop> loop, AcceptorOptions options, Identity identity,
+           StreamFactory streams, AcceptorHandlers handlers);
+
+  // "127.0.0.1:4000", one for each address that it listens at.
+  std::vector<std::string> addresses() const { return addresses_; }
+  const AcceptorCounters& counters() const { return counters_; }
+  size_t num_unproven() const { return unproven_.size(); }
+
+  void start();
+  // Stops listening and drops what is not proven. No handler runs afterwards.
+  void close();
+
+ private:
+  struct Port {
+    boost::asio::ip::tcp::acceptor acceptor;
+    boost::asio::steady_timer pause;
+  };
+
+  void accept(const std::shared_ptr<Port>& port);
+  void on_accept_error(const std::shared_ptr<Port>& port, const boost::system::error_code& code);
+  void greet(boost::asio::ip::tcp::socket socket);
+  void on_result(HandshakeResult result);
+  bool evict_oldest();
+
+  const std::shared_ptr<rpc::detail::Loop> loop_;
+  const AcceptorOptions options_;
+  const Identity identity_;
+  const StreamFactory streams_;
+  AcceptorHandlers handlers_;
+  NonceMemory nonces_;
+  ServerPolicy policy_;
+  std::vector<std::shared_ptr<Port>> ports_;
+  std::vector<std::string> addresses_;
+  std::list<std::shared_ptr<Handshake>> unproven_;  // oldest first
+  AcceptorCounters counters_;
+  bool closed_ = false;
+};
+
+}  // namespace retort::rpc::transport

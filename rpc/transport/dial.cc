@@ -1,0 +1,99 @@
+#include "rpc/transport/dial.h"
+
+#include <boost/asio/connect.hpp>
+#include <charconv>
+#include <utility>
+
+namespace retort::rpc::transport {
+namespace {
+
+using boost::system::error_code;
+using tcp = boost::asio::ip::tcp;
+
+// 0 if it is none.
+uint16_t port_number(const std::string& text) {
+  uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size() ? port : 0;
+}
+
+}  // namespace
+
+Dial::Dial(boost::asio::io_context& io, const Identity& identity, StreamFactory streams,
+           const SocketOptions& sockets, PeerPort peer)
+    : identity_(identity),
+      streams_(std::move(streams)),
+      socket_options_(sockets),
+      peer_(std::move(peer)),
+      resolver_(io),
+      socket_(io),
+      timer_(io),
+      deadline_(Deadline::Clock::now()) {}
+
+void Dial::start(Deadline deadline, Handshake::Done done) {
+  done_ = std::move(done);
+  deadline_ = deadline;
+  timer_.expires_at(deadline.time());
+  timer_.async_wait([self = shared_from_this()](const error_code& code) {
+    if (!code)
+      self->fail(Refusal::kTimeout, Error(ErrorCode::kTimeout, "no connection by the deadline"));
+  });
+
+  // A numeric address needs no resolver. The resolver also says what is wrong with a port.
+  error_code not_numeric;
+  const auto address = boost::asio::ip::make_address(peer_.host, not_numeric);
+  const uint16_t port = port_number(peer_.port);
+  if (!not_numeric && port != 0)
+    return connect_to(tcp::resolver::results_type::create({address, port}, peer_.host, peer_.port));
+  resolver_.async_resolve(
+      peer_.host, peer_.port,
+      [self = shared_from_this()](const error_code& code, tcp::resolver::results_type results) {
+        if (!self->done_) return;
+        if (!code) return self->connect_to(results);
+        self->fail(Refusal::kClosed, Error(ErrorCode::kPeerLost,
+                                           "the host name does not resolve: " + code.message()));
+      });
+}
+
+void Dial::connect_to(const tcp::resolver::results_type& endpoints) {
+  boost::asio::async_connect(
+      socket_, endpoints,
+      [self = shared_from_this()](const error_code& code, const tcp::endpoint&) {
+        if (!self->done_) return;
+        if (!code) return self->prove();
+        self->fail(Refusal::kClosed, Error(ErrorCode::kPeerLost, code.message()));
+      });
+}
+
+void Dial::prove() {
+  apply(socket_options_, socket_);
+  auto& io = static_cast<boost::asio::io_context&>(timer_.get_executor().context());
+  handshake_ = std::make_shared<ClientHandshake>(io, streams_.connected(std::move(socket_)),
+                                                 identity_, peer_.target);
+  handshake_->start(deadline_, [self = shared_from_this()](HandshakeResult result) {
+    self->finish(std::move(result));
+  });
+}
+
+void Dial::abort(const Error& error) { fail(Refusal::kClosed, error); }
+
+void Dial::fail(Refusal refusal, const Error& error) {
+  HandshakeResult result;
+  result.refusal = refusal;
+  result.error = error.with("address", peer_.host + ":" + peer_.port);
+  finish(std::move(result));
+}
+
+void Dial::finish(HandshakeResult result) {
+  const auto done = std::exchange(done_, nullptr);
+  if (!done) return;
+  timer_.cancel();
+  resolver_.cancel();
+  error_code ignored;
+  socket_.close(ignored);
+  if (const auto handshake = std::exchange(handshake_, nullptr)) handshake->abort(Refusal::kClosed);
+  if (result.error) result.error = result.error->with("peer", peer_.target.name);
+  done(std::move(result));
+}
+
+}  // namespace retort::rpc::transport

@@ -1,0 +1,59 @@
+// One attempt to reach a peer's port: resolve, connect, prove. Whoever wants another attempt makes
+// another Dial.
+//
+// Use: auto dial = std::make_shared<Dial>(io, identity, streams, sockets, target, host, port);
+//   dial->start(deadline, done). `done` runs once, later, on the loop thread.
+// Errors: kPeerLost if nobody answers there; what the proof says (refusal.h); kTimeout.
+// Threads: the loop thread. A name is resolved on a thread of Asio's.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <memory>
+#include <string>
+
+#include "base/deadline.h"
+#include "rpc/transport/handshake.h"
+#include "rpc/transport/proof.h"
+#include "rpc/transport/socket_options.h"
+#include "rpc/transport/stream_factory.h"
+
+namespace retort::rpc::transport {
+
+// Where a peer's port is, and who should answer there.
+struct PeerPort {
+  std::string host;
+  std::string port;
+  ProofTarget target;
+};
+
+class Dial : public std::enable_shared_from_this<Dial> {
+ public:
+  // The identity outlives the dial.
+  Dial(boost::asio::io_context& io, const Identity& identity, StreamFactory streams,
+       const SocketOptions& sockets, PeerPort peer);
+
+  void start(Deadline deadline, Handshake::Done done);
+  // Ends it now; `done` runs inside the call.
+  void abort(const Error& error);
+
+ private:
+  void connect_to(const boost::asio::ip::tcp::resolver::results_type& endpoints);
+  void prove();
+  void finish(HandshakeResult result);
+  void fail(Refusal refusal, const Error& error);
+
+  const Identity& identity_;
+  const StreamFactory streams_;
+  const SocketOptions socket_options_;
+  const PeerPort peer_;
+  boost::asio::ip::tcp::resolver resolver_;
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer timer_;
+  Deadline deadline_;
+  std::shared_ptr<Handshake> handshake_;
+  Handshake::Done done_;
+};
+
+}  // namespace retort::rpc::transport

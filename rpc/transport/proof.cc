@@ -1,0 +1,211 @@
+#include "rpc/transport/proof.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "rpc/transport/key_schedule.h"
+
+namespace retort::rpc::transport {
+namespace {
+
+constexpr size_t kMaxNonces = 4096;
+constexpr std::string_view kSalt = "retort proof 2";
+
+// Everything both sides have said, and the connection they said it on. Every part but the last has
+// a fixed size.
+std::string transcript(const ClientHello& client, const ServerHello& server,
+                       const ConnectionFacts& facts) {
+  return to_bytes(client) + to_bytes(server) + facts.channel_binding;
+}
+
+std::string client_mac(const std::string& secret, const std::string& said,
+                       const std::string& schema) {
+  return hmac_sha256(derive_key(secret, kSalt, "retort client proof"), said + schema);
+}
+
+std::string server_mac(const std::string& secret, const std::string& said, const ClientProof& proof,
+                       const Verdict& verdict) {
+  return hmac_sha256(
+      derive_key(secret, kSalt, "retort server proof"),
+      said + proof.mac + proof.schema + verdict.schema + static_cast<char>(verdict.refusal));
+}
+
+// What both sides have when the proof is done.
+Proven outcome(const std::string& secret, const std::string& said, const ClientProof& proof,
+               const ClientHello& client, std::string peer) {
+  const std::string all = sha256_raw(said + proof.mac);
+  Proven proven;
+  proven.purpose = static_cast<Purpose>(client.purpose);
+  proven.peer = std::move(peer);
+  proven.credential = client.credential;
+  proven.key = derive_key(secret, all, "retort session key");
+  proven.session = client.session;
+  if (proven.purpose == Purpose::kControl)
+    proven.session = to_hex(derive_key(secret, all, "retort session id").substr(0, 16));
+  return proven;
+}
+
+bool same_addresses(const ConnectionFacts& facts, const AddressBytes& their_local,
+                    const AddressBytes& their_remote) {
+  return address_bytes(facts.local) == their_remote && address_bytes(facts.remote) == their_local;
+}
+
+ProofStep refused(Refusal refusal) { return {ServerRules::refusal_bytes(refusal), refusal}; }
+
+}  // namespace
+
+void Identity::validate() const {
+  const auto require = [](bool fine, const char* what) {
+    if (!fine) throw Error(ErrorCode::kInvalidArgument, what);
+  };
+  require(!name.empty() && name.size() <= kMaxPeerNameBytes,
+          "an agent needs a name like 'student/0', at most 256 bytes");
+  require(!credentials.empty(), "an agent needs the run's secret");
+  for (const auto& credential : credentials) {
+    require(!credential.id.empty() && credential.id.size() <= kMaxIdBytes,
+            "a credential needs a name of at most 64 bytes");
+    require(!credential.secret.empty(),
+            "a credential needs a secret; make one with random_hex(32)");
+  }
+}
+
+void NonceMemory::remember(const std::string& nonce) {
+  if (!nonces_.insert(nonce).second) return;
+  order_.push_back(nonce);
+  if (order_.size() <= kMaxNonces) return;
+  nonces_.erase(order_.front());
+  order_.pop_front();
+}
+
+ServerRules::ServerRules(const Identity& identity, const ServerPolicy& policy,
+                         ConnectionFacts facts)
+    : identity_(identity), policy_(policy), facts_(std::move(facts)) {}
+
+std::string ServerRules::refusal_bytes(Refusal refusal) {
+  // Whoever does not speak the protocol gets no answer in it.
+  if (refusal == Refusal::kGarbage) return {};
+  return to_bytes(Verdict{.refusal = refusal});
+}
+
+// Finds the secret that is to be proved, and everything that makes a proof pointless.
+Refusal ServerRules::check_hello() {
+  if (client_.target != identity_.name) return Refusal::kPeer;
+  if (client_.name == identity_.name) return Refusal::kReflection;
+  if (client_.run != sha256_raw(identity_.run)) return Refusal::kRun;
+  if (identity_.compare_addresses && !same_addresses(facts_, client_.local, client_.remote))
+    return Refusal::kAddress;
+  if (policy_.nonces != nullptr && policy_.nonces->knows(client_.nonce)) return Refusal::kReplay;
+
+  if (client_.purpose == static_cast<uint8_t>(Purpose::kControl) && policy_.control) {
+    for (const auto& credential : identity_.credentials)
+      if (credential.id == client_.credential) secret_ = credential.secret;
+    return secret_.empty() ? Refusal::kCredential : Refusal::kNone;
+  }
+  if (client_.purpose == static_cast<uint8_t>(Purpose::kData) && policy_.find_session) {
+    const auto session = policy_.find_session(client_.session);
+    if (!session) return Refusal::kSession;
+    if (session->peer != client_.name) return Refusal::kPeer;
+    secret_ = session->key;
+    return Refusal::kNone;
+  }
+  return Refusal::kPurpose;
+}
+
+ProofStep ServerRules::on_client_hello(std::string_view body) {
+  if (!parse(body, client_)) return refused(Refusal::kFrame);
+  if (const Refusal refusal = check_hello(); refusal != Refusal::kNone) return refused(refusal);
+
+  server_ = {.nonce = random_nonce(),
+             .name = identity_.name,
+             .local = address_bytes(facts_.local),
+             .remote = address_bytes(facts_.remote)};
+  return {to_bytes(server_), Refusal::kNone};
+}
+
+ProofStep ServerRules::on_client_proof(std::string_view body) {
+  ClientProof proof;
+  if (!parse(body, proof)) return refused(Refusal::kFrame);
+  const std::string said = transcript(client_, server_, facts_);
+  Verdict verdict{.schema = sha256_raw(identity_.schema)};
+
+  // Only a peer that knows the secret learns anything about this program.
+  if (!constant_time_equal(proof.mac, client_mac(secret_, said, proof.schema)))
+    return refused(Refusal::kProof);
+  if (policy_.nonces != nullptr) policy_.nonces->remember(client_.nonce);
+  if (proof.schema != verdict.schema) verdict.refusal = Refusal::kSchema;
+
+  verdict.mac = server_mac(secret_, said, proof, verdict);
+  proven_ = outcome(secret_, said, proof, client_, client_.name);
+  return {to_bytes(verdict), verdict.refusal};
+}
+
+ClientRules::ClientRules(const Identity& identity, ProofTarget target, ConnectionFacts facts)
+    : identity_(identity),
+      target_(std::move(target)),
+      facts_(std::move(facts)),
+      error_(refusal_error(Refusal::kNone)) {
+  const bool control = target_.purpose == Purpose::kControl;
+  secret_ = control ? identity_.credentials.at(0).secret : target_.session_key;
+  client_ = {.purpose = static_cast<uint8_t>(target_.purpose),
+             .nonce = random_nonce(),
+             .name = identity_.name,
+             .target = target_.name,
+             .run = sha256_raw(identity_.run),
+             .credential = control ? identity_.credentials.at(0).id : "",
+             .session = target_.session,
+             .local = address_bytes(facts_.local),
+             .remote = address_bytes(facts_.remote)};
+}
+
+ProofStep ClientRules::on_server_hello(std::string_view body) {
+  Refusal refusal = Refusal::kNone;
+  if (!parse(body, server_))
+    refusal = Refusal::kFrame;
+  else if (server_.nonce == client_.nonce)
+    refusal = Refusal::kReflection;
+  else if (server_.name != target_.name)
+    refusal = Refusal::kPeer;
+  else if (identity_.compare_addresses && !same_addresses(facts_, server_.local, server_.remote))
+    refusal = Refusal::kAddress;
+  if (refusal != Refusal::kNone) {
+    error_ = refusal_error(refusal);
+    return {"", refusal};
+  }
+
+  proof_.schema = sha256_raw(identity_.schema);
+  proof_.mac = client_mac(secret_, transcript(client_, server_, facts_), proof_.schema);
+  return {to_bytes(proof_), Refusal::kNone};
+}
+
+Refusal ClientRules::on_verdict(std::string_view body) {
+  Verdict verdict;
+  if (!parse(body, verdict)) {
+    error_ = refusal_error(Refusal::kFrame);
+    return Refusal::kFrame;
+  }
+
+  // A refusal may come before anything is proved; it is then only a hint.
+  const std::string said = transcript(client_, server_, facts_);
+  const bool signed_by_server =
+      !proof_.mac.empty() &&
+      constant_time_equal(verdict.mac, server_mac(secret_, said, proof_, verdict));
+  if (verdict.refusal != Refusal::kNone) {
+    error_ = refused_by_peer(verdict.refusal, signed_by_server);
+    return verdict.refusal;
+  }
+
+  Refusal refusal = Refusal::kNone;
+  if (!signed_by_server)
+    refusal = verdict.mac == proof_.mac ? Refusal::kReflection : Refusal::kProof;
+  else if (verdict.schema != proof_.schema)
+    refusal = Refusal::kSchema;
+  if (refusal != Refusal::kNone) {
+    error_ = refusal_error(refusal);
+    return refusal;
+  }
+  proven_ = outcome(secret_, said, proof_, client_, target_.name);
+  return Refusal::kNone;
+}
+
+}  // namespace retort::rpc::transport

@@ -1,0 +1,28 @@
+#include "rpc/transport/socket_options.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+namespace retort::rpc::transport {
+namespace {
+
+void set(int socket, int level, int option, long value) {
+  const int number = static_cast<int>(value);
+  // A socket that is dead already shows that at its first transfer.
+  [[maybe_unused]] const int ignored = ::setsockopt(socket, level, option, &number, sizeof number);
+}
+
+}  // namespace
+
+void apply(const SocketOptions& options, boost::asio::ip::tcp::socket& socket) {
+  const int fd = socket.native_handle();
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, options.keepalive_idle.count());
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, options.keepalive_interval.count());
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, options.keepalive_count);
+  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, options.user_timeout.count());
+}
+
+}  // namespace retort::rpc::transport

@@ -1,0 +1,174 @@
+// Where an acceptor listens, and what it does when there is no room.
+#include "rpc/transport/acceptor.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "tests/rpc/transport/echo_pipe.h"
+#include "tests/rpc/transport/node.h"
+#include "tests/rpc/transport/raw_stream.h"
+#include "tests/rpc/transport/spawned_node.h"
+
+namespace retort::rpc::transport::testing {
+namespace {
+
+NodeOptions at(std::vector<std::string> hosts, PortRange ports = {}) {
+  auto options = node_options("teacher/0");
+  options.acceptor.hosts = std::move(hosts);
+  options.acceptor.ports = ports;
+  return options;
+}
+
+uint16_t port_of(const std::string& address) {
+  return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+}
+
+ErrorCode code_of(NodeOptions options) {
+  try {
+    Node node(std::move(options));
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::kClosed;
+}
+
+TEST(Listening, Ipv6) {
+  Node server(at({"::1"})), client(node_options("student/0"));
+  EXPECT_TRUE(server.address().starts_with("[::1]:")) << server.address();
+  EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
+}
+
+TEST(Listening, SeveralAddressesShareOnePort) {
+  Node server(at({"127.0.0.1", "::1", "127.0.0.2"})), client(node_options("student/0"));
+  const auto addresses = server.acceptor->addresses();
+  ASSERT_EQ(addresses.size(), 3u);
+  for (const auto& address : addresses) {
+    EXPECT_EQ(port_of(address), port_of(addresses.front()));
+    EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", address)))) << address;
+  }
+}
+
+TEST(Listening, Names) {
+  Node server(at({"localhost"})), client(node_options("student/0"));
+  const auto port = std::to_string(port_of(server.address()));
+  EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", "localhost:" + port))));
+  EXPECT_EQ(code_of(at({"no-such-host.invalid"})), ErrorCode::kUnavailable);
+}
+
+TEST(Listening, ARangeTakesTheFirstFreePort) {
+  Node first(at({"127.0.0.1"}));
+  const uint16_t port = port_of(first.address());
+  if (port > 65'000) GTEST_SKIP() << "the system gave the last ports of all";
+  Node second(at({"127.0.0.1"}, {port, static_cast<uint16_t>(port + 50)}));
+  EXPECT_GT(port_of(second.address()), port);
+  EXPECT_LE(port_of(second.address()), port + 50);
+  EXPECT_EQ(code_of(at({"127.0.0.1"}, {port, 0})), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of(at({"127.0.0.1"}, {port, 5})), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of(at({})), ErrorCode::kInvalidArgument);
+}
+
+TEST(Listening, SocketsNoticeADeadPeer) {
+  Node server(at({"127.0.0.1"})), client(node_options("student/0"));
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::socket socket(io, boost::asio::ip::tcp::v4());
+  apply({.keepalive_idle = std::chrono::seconds(7), .user_timeout = 9000ms}, socket);
+  const auto option = [&](int level, int name) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(getsockopt(socket.native_handle(), level, name, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 7);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 9000);
+  EXPECT_NE(option(IPPROTO_TCP, TCP_NODELAY), 0);
+}
+
+TEST(Room, TheOldestStrangerGivesWay) {
+  auto options = at({"127.0.0.1"});
+  options.acceptor.max_unproven = 3;
+  Node server(options), client(node_options("student/0"));
+  std::vector<std::unique_ptr<RawStream>> strangers;
+  for (int i = 0; i < 5; ++i)
+    strangers.push_back(std::make_unique<RawStream>(server.address()));
+  EXPECT_EQ(strangers[0]->drain(), "");
+  EXPECT_EQ(strangers[1]->drain(), "");
+  EXPECT_EQ(server.refused(Refusal::kEvicted, 2), 2u);
+  EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
+  EXPECT_EQ(server.acceptor->counters().proven_control, 1u);
+  EXPECT_GE(server.acceptor->counters().proven_data, 1u);
+}
+
+TEST(Room, WithoutDescriptorsTheOldestStrangerGivesWay) {
+  auto server = spawn_node("basic", false, 40);
+  Node client(node_options("student/0"));
+  const auto session = client.connect("teacher/0", server.address);
+  const auto pipe = client.pipe(session);
+  ASSERT_TRUE(answers(pipe));
+  std::vector<std::unique_ptr<RawStream>> strangers;
+  for (int i = 0; i < 200; ++i)
+    strangers.push_back(std::make_unique<RawStream>(server.address));
+  EXPECT_TRUE(answers(pipe));
+  EXPECT_TRUE(answers(client.pipe(session))) << "a new pipe, among the strangers";
+  server.process.write_line("errors");
+  EXPECT_GT(std::stoi(server.process.read_line(soon())), 0) << "the limit was met";
+  server.process.write_line("evicted");
+  EXPECT_GT(std::stoi(server.process.read_line(soon())), 0);
+  strangers.clear();
+  EXPECT_TRUE(answers(client.pipe(session)));
+  server.process.close_stdin();
+  EXPECT_EQ(server.process.wait(soon()), 0);
+}
+
+TEST(Dialing, SaysWhatWentWrong) {
+  Node server(at({"127.0.0.1"})), client(node_options("student/0"));
+  const auto refused = client.dial("127.0.0.1:1", {.name = "teacher/0"});
+  EXPECT_EQ(refused.error->code(), ErrorCode::kPeerLost);
+  const auto port = client.dial("127.0.0.1:99999", {.name = "teacher/0"});
+  EXPECT_EQ(port.error->code(), ErrorCode::kPeerLost) << port.error->what();
+  const auto name = client.dial("no-such-host.invalid:5", {.name = "teacher/0"});
+  EXPECT_EQ(name.error->code(), ErrorCode::kPeerLost);
+  const auto wrong = client.dial(server.address(), {.name = "teacher/1"});
+  EXPECT_EQ(wrong.refusal, Refusal::kPeer);
+  EXPECT_EQ(wrong.error->code(), ErrorCode::kUnauthenticated);
+}
+
+TEST(Dialing, ADeadlineHoldsAgainstASilentServer) {
+  Node client(node_options("student/0"));
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::acceptor silent(io, {boost::asio::ip::make_address("127.0.0.1"), 0});
+  const auto port = std::to_string(silent.local_endpoint().port());
+  std::promise<HandshakeResult> promise;
+  client.on_loop([&] {
+    std::make_shared<Dial>(client.loop->io(), client.options.identity, client.streams,
+                           SocketOptions{}, PeerPort{"127.0.0.1", port, {.name = "teacher/0"}})
+        ->start(Deadline::after(50ms),
+                [&](HandshakeResult result) { promise.set_value(std::move(result)); });
+  });
+  EXPECT_EQ(promise.get_future().get().error->code(), ErrorCode::kTimeout);
+}
+
+TEST(Dialing, TheEndOfASessionEndsItsDials) {
+  auto options = node_options("student/0");
+  Node client(options);
+  client.on_loop([&] {
+    client.sessions->open({.peer = "teacher/0", .session = "s", .key = std::string(32, 'k')},
+                          "127.0.0.1", "1");
+  });
+  auto answer = receive(client.pipe("s"));  // nobody answers: it tries again and again
+  client.on_loop([&] { client.sessions->end("s"); });
+  EXPECT_TRUE(answer.get()->error);
+
+  client.on_loop([&] {
+    client.sessions->open({.peer = "teacher/0", .session = "t", .key = std::string(32, 'k')},
+                          "127.0.0.1", "1");
+  });
+  answer = receive(client.pipe("t"));
+  client.close();  // ends its dials too, long before their deadline
+  EXPECT_TRUE(answer.get()->error);
+}
+
+}  // namespace
+}  // namespace retort::rpc::transport::testing
