@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include <csignal>
+
 #include "base/error.h"
 #include "models/checkpoint.h"
 #include "roles/serving_loop.h"
@@ -455,6 +457,8 @@ TEST(TopK, TakesTheLowestOfEqualIds) {
 
 int main(int argc, char** argv) {
   using namespace retort::roles;
+  // As in the program: a write to a rank that was killed is an error, not the writer's end.
+  std::signal(SIGPIPE, SIG_IGN);
   return retort::parallel::testing::ranks_or_tests(argc, argv,
                                                    {{"teacher", teacher_scenario},
                                                     {"student", student_scenario},
