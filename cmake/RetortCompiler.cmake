@@ -1,7 +1,7 @@
 # Flags for our own code: warnings are errors. Third-party headers are SYSTEM includes.
-add_library(retort_flags INTERFACE)
+add_library(retort_warnings INTERFACE)
 target_compile_options(
-  retort_flags
+  retort_warnings
   INTERFACE
     -Wall
     -Wextra
@@ -9,8 +9,15 @@ target_compile_options(
     -Werror
     -Wno-unused-parameter
     -Wno-missing-field-initializers
-    $<$<CONFIG:Release>:-O2>
 )
+add_library(retort_flags INTERFACE)
+target_compile_options(retort_flags INTERFACE $<$<CONFIG:Release>:-O2>)
+target_link_libraries(retort_flags INTERFACE retort_warnings)
+# The tests' own code runs once and in no time: -O1 takes a quarter off its compilation.
+add_library(retort_test_flags INTERFACE)
+target_compile_options(retort_test_flags INTERFACE $<$<CONFIG:Release>:-O1>)
+target_link_libraries(retort_test_flags INTERFACE retort_warnings)
+
 find_program(RETORT_CCACHE ccache)
 if(RETORT_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${RETORT_CCACHE})

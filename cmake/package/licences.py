@@ -14,21 +14,21 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# name: (package of the distribution, its archive or None for headers alone)
+# name: (package of the distribution, its archives: none for headers alone)
 LIBRARIES = {
-    "yaml-cpp": ("libyaml-cpp-dev", "libyaml-cpp.a"),
-    "openssl": ("libssl-dev", "libcrypto.a"),
-    "zlib": ("zlib1g-dev", "libz.a"),
-    "zstd": ("libzstd-dev", "libzstd.a"),
-    "xxhash": ("libxxhash-dev", "libxxhash.a"),
-    "pcre2": ("libpcre2-dev", "libpcre2-8.a"),
-    "boost": ("libboost1.81-dev", None),
-    "cereal": ("libcereal-dev", None),
-    "cli11": ("libcli11-dev", None),
-    "gloo": ("libgloo-dev", None),
-    "nlohmann-json": ("nlohmann-json3-dev", None),
+    "yaml-cpp": ("libyaml-cpp-dev", ["libyaml-cpp.a"]),
+    "openssl": ("libssl-dev", ["libssl.a", "libcrypto.a"]),
+    "zlib": ("zlib1g-dev", ["libz.a"]),
+    "zstd": ("libzstd-dev", ["libzstd.a"]),
+    "xxhash": ("libxxhash-dev", ["libxxhash.a"]),
+    "pcre2": ("libpcre2-dev", ["libpcre2-8.a"]),
+    "boost": ("libboost1.81-dev", []),
+    "cereal": ("libcereal-dev", []),
+    "cli11": ("libcli11-dev", []),
+    "gloo": ("libgloo-dev", []),
+    "nlohmann-json": ("nlohmann-json3-dev", []),
 }
-TEST_LIBRARIES = {"googletest": ("libgtest-dev", "libgtest.a")}
+TEST_LIBRARIES = {"googletest": ("libgtest-dev", ["libgtest.a"])}
 LICENCE_NAMES = ("LICEN", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE")
 
 
@@ -70,7 +70,7 @@ def copy_distribution(libraries, output):
 
 def check_archives(build, libraries, targets):
     """Every archive outside the build folder that a target links has its line in the table."""
-    known = {archive for _, archive in libraries.values() if archive}
+    known = {archive for _, archives in libraries.values() for archive in archives}
     for target in targets:
         commands = subprocess.run(
             ["ninja", "-C", build, "-t", "commands", target],
