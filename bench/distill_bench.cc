@@ -5,8 +5,9 @@
 //   together        the distillation step with two requests in flight
 // The teacher's depth is chosen so that the first two are close. Prints medians of 30 steps and the
 // ratio together / max(teacher alone, student alone), which is 1 where the prefetch hides all.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -96,7 +97,7 @@ int run_teacher(const fs::path& folder, int64_t layers) {
 class TeacherProcess {
  public:
   TeacherProcess(const fs::path& folder, int64_t layers, roles::PayloadSpec spec)
-      : process_(testing_support::ChildProcess::spawn(
+      : process_(test::ChildProcess::spawn(
             {.role = {},
              .args = {"--teacher", folder.string(), std::to_string(layers)},
              .env = {},
@@ -122,7 +123,7 @@ class TeacherProcess {
   uint64_t bytes_received() const { return agent_.stats("teacher/0").bytes_received; }
 
  private:
-  testing_support::ChildProcess process_;  // first: it ends when the agent is closed
+  test::ChildProcess process_;  // first: it ends when the agent is closed
   rpc::Agent agent_;
   std::unique_ptr<roles::TeacherClient> client_;
 };

@@ -5,8 +5,18 @@
 //   loss_memory_bench [tokens=4096] [vocab=32000] [student_width=256] [teacher_width=512]
 //       [repetitions=3] [chunk_tokens=0]
 // OMP_NUM_THREADS sets the threads. Exits 1 if a peak is above 15 % or the losses disagree.
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/log.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/topk.h>
 #include <time.h>
 
 #include <algorithm>

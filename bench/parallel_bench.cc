@@ -24,7 +24,7 @@
 
 namespace retort::bench {
 
-using testing_support::ChildProcess;
+using test::ChildProcess;
 
 models::ModelConfig llama(const Sizes& sizes) {
   models::ModelConfig config;
@@ -91,10 +91,10 @@ std::vector<std::string> run_ranks(const std::string& role, const parallel::Layo
   return last;
 }
 
-std::string child_argument() { return testing_support::spawned_args().at(2); }
+std::string child_argument() { return test::spawned_args().at(2); }
 
 parallel::World::Options child_world(const parallel::Layout& layout) {
-  const std::vector<std::string> args = testing_support::spawned_args();
+  const std::vector<std::string> args = test::spawned_args();
   parallel::World::Options options;
   options.role = "student";
   options.layout = layout;
@@ -163,10 +163,10 @@ int main(int argc, char** argv) {
 
   try {
     // This process is a rank of a part: its parent reads what it says.
-    if (const auto role = testing_support::spawned_role()) {
+    if (const auto role = test::spawned_role()) {
       at::set_num_threads(1);
       parts.at(*role).child();
-      testing_support::say("end");
+      test::say("end");
       return 0;
     }
 

@@ -129,7 +129,7 @@ void say_terms(const std::vector<Traffic>& traffic) {
                   "    %-46s %-14s %-6s %5.0f x %10.0f bytes over %lld: %11.0f sent",
                   item.what.c_str(), name_of(item.operation), item.group.c_str(), item.count,
                   item.bytes, static_cast<long long>(item.ranks), item.sent(Backend::kGloo));
-    testing_support::say(line);
+    test::say(line);
   }
 }
 
@@ -185,7 +185,7 @@ void bytes_rank() {
   line << std::fixed << sent;
   for (const Backend backend : {Backend::kGloo, Backend::kC10dGloo, Backend::kNccl})
     line << ' ' << total_sent(traffic, backend);
-  testing_support::say(line.str());
+  test::say(line.str());
 }
 
 int measure_bytes() {
@@ -243,7 +243,7 @@ void reduce_scatter_rank() {
                   static_cast<long long>(ranks), static_cast<long long>(mib), median(ours),
                   median(all_reduce), median(all_reduce) / median(ours), ours.front(),
                   all_reduce.front(), all_reduce.front() / ours.front());
-    if (group.rank() == 0) testing_support::say(line);
+    if (group.rank() == 0) test::say(line);
   }
 }
 

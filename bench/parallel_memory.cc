@@ -98,7 +98,7 @@ void memory_rank() {
 
   // What is counted begins here: model, optimizer and steps.
   const double idle = status_bytes("VmRSS");
-  const testing_support::PeakMemory memory;
+  const test::PeakMemory memory;
   models::Decoder decoder = own_tensors(
       models::Decoder::random(llama(kModel), 1, at::kFloat, models::Placement::of(world)));
   decoder.set_gradient_checkpointing(checkpointing);
@@ -116,7 +116,7 @@ void memory_rank() {
   line << std::fixed << memory.peak_bytes() << ' ' << memory.live_bytes() << ' '
        << status_bytes("VmHWM") - idle << ' ' << plan.peak() << ' ' << plan.always() << ' '
        << plan.activations << ' ' << plan.temporary;
-  testing_support::say(line.str());
+  test::say(line.str());
 }
 
 int measure_memory() {

@@ -119,9 +119,9 @@ void overlap_rank() {
                   variant.bucket_mib, reduction, 1e3 * summary(wall[v]).median,
                   1e3 * summary(wall[v]).fastest, 100 * added, 100 * added_fastest,
                   100 * (median_ratio(cpu[v], cpu[0]) - 1));
-    testing_support::say(line);
+    test::say(line);
   }
-  testing_support::say(std::to_string(best));
+  test::say(std::to_string(best));
 }
 
 int measure_overlap() {

@@ -6,8 +6,10 @@
 //       something for a CPU
 // On a CPU the peak rate is that of its own matrix product, measured first; on a device it is the
 // data sheet's: --peak_tflops.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <CLI/CLI.hpp>
@@ -197,7 +199,7 @@ int run(const Options& o) {
 
   // What memory is counted for begins here.
   const models::ModelConfig config = qwen3(o);
-  const testing_support::PeakMemory host;
+  const test::PeakMemory host;
   models::Decoder decoder = models::Decoder::random(config, 1, dtype, {}, world.device());
   decoder.set_requires_grad(true);
   decoder.set_gradient_checkpointing(o.checkpointing_every > 0,

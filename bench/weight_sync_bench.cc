@@ -4,8 +4,9 @@
 //
 // A push is everything that a training step waits for: checksums, buckets of 64 MiB, the
 // generator's check and copy, the commit's reply.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <signal.h>
 #include <sys/prctl.h>
 
@@ -130,7 +131,7 @@ void report(const Measured& measured) {
 }
 
 int run(const std::string& folder, int pushes) {
-  using testing_support::ChildProcess;
+  using test::ChildProcess;
   at::set_num_threads(1);
   ChildProcess generator = ChildProcess::spawn(
       {.role = {}, .args = {"--serve", folder}, .env = {}, .program = "/proc/self/exe"});

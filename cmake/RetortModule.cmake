@@ -34,6 +34,10 @@ function(retort_test name)
     ${name}
     PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF
   )
+  # Where most files include LibTorch's headers: parsing those is half of a test's compilation.
+  if(T_USES MATCHES "rpc|parallel|models|losses|roles|recipes|run_support|rank_process")
+    target_precompile_headers(${name} REUSE_FROM retort_test_headers)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   if(T_LABEL STREQUAL "gpu")
     set_property(GLOBAL APPEND PROPERTY RETORT_GPU_TESTS ${name}) # RetortPackage.cmake

@@ -3,7 +3,6 @@
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
 #include "roles/generator/server.h"
-#include "roles/serving_loop.h"
 
 namespace retort::launch {
 
@@ -31,14 +30,10 @@ void run_generator_role(const RankContext& context) {
     context.report("serving", generator.tokens_drawn(),
                    "tokens drawn, weights " + std::to_string(generator.weight_version()));
   };
-  if (generator.leads()) {
-    roles::run_serving_loop(
-        *queue, context.stop_requested, [&](int64_t) { report(); },
-        [&] { return generator.work(); });
-    generator.stop();
-  } else {
+  if (generator.leads())
+    generator.lead(*queue, context.stop_requested, [&](int64_t) { report(); });
+  else
     generator.follow(*queue);  // until the first rank is told to stop
-  }
 
   RETORT_LOG(kInfo) << generator.tokens_drawn() << " tokens drawn in "
                     << generator.requests_served() << " requests";

@@ -1,6 +1,8 @@
 #include "recipes/distill/objective.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <array>

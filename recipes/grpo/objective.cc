@@ -1,6 +1,10 @@
 #include "recipes/grpo/objective.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <limits>

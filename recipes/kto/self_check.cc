@@ -1,6 +1,7 @@
 #include "recipes/kto/self_check.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>

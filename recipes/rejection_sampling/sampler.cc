@@ -1,6 +1,6 @@
 #include "recipes/rejection_sampling/sampler.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <sstream>
 

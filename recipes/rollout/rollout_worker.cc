@@ -1,6 +1,7 @@
 #include "recipes/rollout/rollout_worker.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 

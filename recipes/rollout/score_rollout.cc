@@ -1,6 +1,7 @@
 #include "recipes/rollout/score_rollout.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <cstdint>
 #include <optional>

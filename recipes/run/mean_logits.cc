@@ -1,6 +1,9 @@
 #include "recipes/run/mean_logits.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mv.h>
 #include <c10/core/GradMode.h>
 
 namespace retort::recipes {

@@ -1,6 +1,7 @@
 #include "recipes/run/sequence_sums.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 namespace retort::recipes {
 

@@ -1,6 +1,7 @@
 #include "recipes/run/train_loop.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <chrono>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "recipes/sft/objective.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <array>
 

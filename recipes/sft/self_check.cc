@@ -1,6 +1,9 @@
 #include "recipes/sft/self_check.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include "roles/generator/client.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <deque>
@@ -19,6 +20,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 void check_samples(const Samples& samples, const PendingSamples& pending, int64_t vocab_rows) {
   const GenerateRequest& request = pending.request;
+  // The answer is to this request.
   const std::string hash =
       sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt));
   if (samples.request_id != request.request_id || samples.generator != pending.generator ||
@@ -28,6 +30,8 @@ void check_samples(const Samples& samples, const PendingSamples& pending, int64_
         .with("expected_request", request.request_id)
         .with("weight_version", samples.weight_version)
         .with("expected_version", request.weight_version);
+
+  // Every tensor has the shape that the request and the offsets promise.
   const auto corrupt = [](const std::string& what) {
     throw Error(ErrorCode::kCorrupt, "samples: " + what);
   };
@@ -45,6 +49,8 @@ void check_samples(const Samples& samples, const PendingSamples& pending, int64_
       !is(samples.token_ids, at::kInt, tokens) || !is(samples.logps, at::kFloat, tokens) ||
       !is(samples.sampling_logps, at::kFloat, tokens))
     corrupt("offsets, ids and log-probabilities do not fit together");
+
+  // What the values may be.
   if (completions > 0 && lengths.max().item<int64_t>() > request.draw.max_new_tokens)
     corrupt("a completion is longer than max_new_tokens");
   if (tokens > 0 && (samples.token_ids.min().item<int64_t>() < 0 ||
@@ -61,8 +67,10 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
     : agent_(agent), options_(std::move(options)), vocab_rows_(student.config().vocab_size) {
   RETORT_CHECK(options_.tp > 0 && options_.peers.size() % static_cast<size_t>(options_.tp) == 0)
       << "peers that make no replica";
-  const std::string parameters = parameters_hash(student),
-                    vocabulary = tokenizer.vocabulary_fingerprint();
+
+  // Weights are sent to it and token ids exchanged, so both must mean the same there.
+  const std::string parameters = parameters_hash(student);
+  const std::string vocabulary = tokenizer.vocabulary_fingerprint();
   for (size_t i = 0; i < options_.peers.size(); ++i) {
     const std::string& peer = options_.peers[i];
     GeneratorInfo info = agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get();
@@ -73,11 +81,12 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
     if (info.parameters != parameters)
       throw Error(ErrorCode::kMismatch,
                   "student and generator differ in the names, shapes or dtypes of their "
-                  "parameters, or in config values that "
-                  "change the function (rope_theta, rms_norm_eps, sliding_window, ...); the "
-                  "generator takes over the student's "
+                  "parameters, or in config values that change the function (rope_theta, "
+                  "rms_norm_eps, sliding_window, ...); the generator takes over the student's "
                   "weights, so give both the same model and dtype")
           .with("generator", peer);
+
+    // Each replica is cut into ranks as the first one is.
     const size_t rank = i % static_cast<size_t>(options_.tp);
     if (rank == held_.size()) held_.push_back(info.slices);
     if (info.tp != options_.tp || info.tp_rank != static_cast<int64_t>(rank) ||
@@ -136,6 +145,8 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   // buckets for each replica: copies of columns live until they have arrived
   constexpr size_t kOnTheirWay = 8;
   const auto start = std::chrono::steady_clock::now();
+
+  // Replicas get the same, so a bucket is cut and sealed once for each rank of a replica.
   SentWeights sent;
   std::vector<std::vector<WeightBucket>> buckets;  // of each rank of a replica
   size_t most = 0;
@@ -146,6 +157,8 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
                              .sender = sender,
                              .buckets = static_cast<int64_t>(buckets.back().size())});
   }
+
+  // Waits for the oldest until so many are left.
   std::deque<std::pair<std::string, Future<Empty>>> transfers;
   const auto settle = [&](size_t left) {
     for (; transfers.size() > left; transfers.pop_front()) {
@@ -156,7 +169,9 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
       }
     }
   };
-  for (size_t i = 0; i < most; ++i)  // the next is sealed while this one travels
+
+  // The next bucket is sealed while this one travels.
+  for (size_t i = 0; i < most; ++i)
     for (size_t rank = 0; rank < buckets.size(); ++rank) {
       if (i >= buckets[rank].size()) continue;
       WeightBucket bucket = std::move(buckets[rank][i]);

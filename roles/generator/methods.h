@@ -44,7 +44,8 @@ struct Samples {
   at::Tensor logps;             // [T] float32, under the model: temperature 1, whole vocabulary
   at::Tensor sampling_logps;    // [T] float32, under the distribution that was drawn from
   at::Tensor finish_reasons;    // [S] uint8: models::FinishReason
-  double seconds = 0;           // between the request's start and its end
+  // between the request's start and its end; others may have been drawn beside it
+  double seconds = 0;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
@@ -150,7 +151,8 @@ struct CommitReply {
 };
 
 inline constexpr rpc::Method<Empty, GeneratorInfo> kGeneratorInfo{"generator.info", true};
-// Takes a request into the queue; the reply says that it stands there.
+// Takes a request into the queue; the reply says that it stands there. It is forgotten when the
+// caller's connection ends before the caller has its samples.
 inline constexpr rpc::Method<GenerateRequest, Empty> kGenerateSubmit{"generator.submit"};
 // The samples of a request of the same caller, once: the reply comes when they are drawn.
 // kCancelled when weights were committed with `abort` meanwhile, kMismatch when its weights had
@@ -160,7 +162,8 @@ inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generato
 // PayloadKind::kTargetLogProbs.
 inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};
 inline constexpr rpc::Method<WeightBucket, Empty> kWeightsBucket{"weights.bucket"};
-// The reply comes when the weights are in use.
+// The reply comes when the weights are in use, at once when they are already. A caller that is lost
+// or cancels before has the weights thrown away.
 inline constexpr rpc::Method<CommitWeights, CommitReply> kWeightsCommit{"weights.commit"};
 
 }  // namespace retort::roles

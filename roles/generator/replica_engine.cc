@@ -1,10 +1,13 @@
 #include "roles/generator/replica_engine.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "models/generation/score.h"
 #include "parallel/vote.h"
 #include "rpc/archive.h"
@@ -107,6 +110,7 @@ void ReplicaEngine::run(Call call, uint64_t number, const std::string& bytes) {
     case Call::kScore: score_here(rpc::from_bytes<ForwardRequest>(bytes)); break;
     case Call::kCheck: check_here(rpc::from_bytes<CommitWeights>(bytes)); break;
     case Call::kApply: apply_here(); break;
+    case Call::kDiscard: discard_here(); break;
   }
 }
 
@@ -186,15 +190,35 @@ void ReplicaEngine::apply_here() {
   checked_ = 0;
 }
 
+void ReplicaEngine::discard() {
+  announce(Call::kDiscard);
+  discard_here();
+}
+
+void ReplicaEngine::discard_here() {
+  RETORT_CHECK(checked_ > 0) << "weights that were not checked";
+  staging_.clear();
+  checked_ = 0;
+}
+
 void ReplicaEngine::idle() { announce(Call::kIdle); }
 void ReplicaEngine::stop() { announce(Call::kStop); }
 
-void ReplicaEngine::stage(WeightBucket bucket) {
+void ReplicaEngine::stage(WeightBucket bucket, const std::string& from) {
   if (checked_ > 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "weights.bucket: weights of version " + std::to_string(checked_) +
                     " are committed and wait for samples in work; wait until they are in use");
-  staging_.add(std::move(bucket), version_);
+  staging_.add(std::move(bucket), version_, from);
+}
+
+void ReplicaEngine::forget_staged(const std::set<std::string>& connected) {
+  const std::set<std::string>& senders = staging_.senders();
+  const bool all_there =
+      std::includes(connected.begin(), connected.end(), senders.begin(), senders.end());
+  if (checked_ > 0 || all_there) return;
+  RETORT_LOG(kInfo) << "weights that were not committed are thrown away: a sender is gone";
+  staging_.clear();
 }
 
 }  // namespace retort::roles

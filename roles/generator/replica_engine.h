@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,10 @@ class ReplicaEngine {
   std::vector<std::vector<float>> score(const ForwardRequest& request);
   // WeightStaging::check on every rank; the error of the first rank that has one. Returns the
   // replica's checksum. From then on no rank takes buckets until apply() made the weights those in
-  // use.
+  // use, or discard() threw them away.
   uint64_t check(const CommitWeights& commit);
   void apply();
+  void discard();
   // Tells the other ranks that there is nothing to do, so that they do not wait for longer than the
   // group's timeout; that it is over.
   void idle();
@@ -53,9 +55,12 @@ class ReplicaEngine {
   // answers to its caller are dropped.
   bool follow();
 
-  // On every rank: takes a bucket. kInvalidArgument while a checked commit waits;
-  // WeightStaging::add.
-  void stage(WeightBucket bucket);
+  // On every rank, for what arrived at it: takes a bucket of the peer `from`. kInvalidArgument
+  // while a checked commit waits; WeightStaging::add.
+  void stage(WeightBucket bucket, const std::string& from);
+  bool has_staged() const { return !staging_.senders().empty(); }
+  // Throws away what is staged and not checked, unless all who sent of it are `connected`.
+  void forget_staged(const std::set<std::string>& connected);
 
  private:
   enum class Call : int64_t {
@@ -67,7 +72,8 @@ class ReplicaEngine {
     kGiveUp,
     kScore,
     kCheck,
-    kApply
+    kApply,
+    kDiscard
   };
   void announce(Call call, uint64_t number = 0, const std::string& bytes = {});
   void run(Call call, uint64_t number, const std::string& bytes);
@@ -75,6 +81,7 @@ class ReplicaEngine {
   std::vector<std::vector<float>> score_here(const ForwardRequest& request) const;
   uint64_t check_here(const CommitWeights& commit);
   void apply_here();
+  void discard_here();
 
   models::Decoder decoder_;
   models::Engine engine_;

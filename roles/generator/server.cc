@@ -1,24 +1,34 @@
 #include "roles/generator/server.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/tensor.h>
 
-#include <algorithm>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "models/checkpoint.h"
+#include "roles/generator/samples.h"
+#include "roles/generator/weight_staging.h"
+#include "roles/serving_loop.h"
 
 namespace retort::roles {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t kMaxUncollected = 256;
+models::EngineOptions merging(models::EngineOptions options) {
+  options.merge_requests = true;
+  return options;
+}
 
-template <class T>
-void append(std::vector<T>& all, const std::vector<T>& more) {
-  all.insert(all.end(), more.begin(), more.end());
+std::set<std::string> connected_to(const rpc::Agent& agent) {
+  const std::vector<std::string> peers = agent.peers();
+  return {peers.begin(), peers.end()};
 }
 
 }  // namespace
@@ -27,7 +37,7 @@ Generator::Generator(std::string name, models::Decoder decoder, models::Tokenize
                      models::EngineOptions options)
     : name_(std::move(name)),
       tokenizer_(std::move(tokenizer)),
-      replica_(std::move(decoder), tokenizer_, options) {}
+      replica_(std::move(decoder), tokenizer_, merging(options)) {}
 Generator::~Generator() = default;
 
 GeneratorInfo Generator::info() const {
@@ -45,14 +55,6 @@ GeneratorInfo Generator::info() const {
 }
 
 void Generator::submit(GenerateRequest request, const std::string& caller) {
-  const Key key{caller, request.request_id};
-  if (jobs_.contains(key))
-    throw Error(ErrorCode::kInvalidArgument, "generator.submit: the request id is in use")
-        .with("request", request.request_id);
-  if (jobs_.size() >= kMaxUncollected)
-    throw Error(ErrorCode::kResourceExhausted,
-                "too many requests of a generator are neither done nor collected");
-  Job job;
   const auto prompts = static_cast<int64_t>(
       split_rows(request.prompt_ids, request.cu_seqlens, "generator.submit").size());
   const int64_t samples = prompts * request.num_generations;
@@ -61,28 +63,8 @@ void Generator::submit(GenerateRequest request, const std::string& caller) {
     throw Error(ErrorCode::kInvalidArgument,
                 "generator.submit: expected an int64 sample id for each of the completions")
         .with("completions", samples);
-  job.request = std::move(request);
-  jobs_.emplace(key, std::move(job));
-  waiting_.push_back(key);
-}
-
-Future<Samples> Generator::collect(uint64_t request_id, const rpc::CallContext& context) {
-  const Key key{context.peer, request_id};
-  const auto found = jobs_.find(key);
-  if (found == jobs_.end())
-    throw Error(ErrorCode::kInvalidArgument,
-                "generator.collect: no such request, or it was collected")
-        .with("request", request_id);
-  Promise<Samples> promise;
-  auto future = promise.future();
-  if (found->second.outcome) {
-    promise.complete(std::move(*found->second.outcome));
-    jobs_.erase(found);
-    return future;
-  }
-  found->second.collector = promise;
-  found->second.cancelled = context.cancelled;
-  return future;
+  const Key key{caller, request.request_id};
+  requests_.add(key, std::move(request));
 }
 
 Payload Generator::score(const ForwardRequest& request) {
@@ -91,7 +73,7 @@ Payload Generator::score(const ForwardRequest& request) {
                 "generator.score answers target_logps only; a teacher role answers the rest");
   std::vector<float> flat;  // of the token after each position; none after the last of a sequence
   for (const auto& row : replica_.score(request)) {
-    append(flat, row);
+    flat.insert(flat.end(), row.begin(), row.end());
     flat.push_back(std::numeric_limits<float>::quiet_NaN());
   }
   Payload payload;
@@ -109,104 +91,44 @@ Payload Generator::score(const ForwardRequest& request) {
   return payload;
 }
 
-Future<CommitReply> Generator::commit(CommitWeights request) {
+Future<CommitReply> Generator::commit(const CommitWeights& request,
+                                      const rpc::CallContext& caller) {
+  Promise<CommitReply> reply;
+  Future<CommitReply> future = reply.future();
+
+  // A caller that missed the reply asks again: these weights are in use.
+  const bool repeated = in_use_ && in_use_->version == request.version &&
+                        in_use_->checksum == weights_checksum(request.receipts);
+  if (repeated) {
+    reply.set_value(*in_use_);
+    return future;
+  }
+
   if (commit_)
     throw Error(ErrorCode::kInvalidArgument, "weights.commit: another commit is waiting");
   const uint64_t checksum = replica_.check(request);
-  commit_.emplace(Commit{.request = request, .checksum = checksum, .reply = {}});
-  auto reply = commit_->reply.future();
-  if (request.abort) {
-    std::vector<Key> old;
-    for (const auto& [key, job] : jobs_)
-      if (!job.outcome && job.request.weight_version < request.version) old.push_back(key);
-    for (const Key& key : old)
+  commit_ = Commit{.version = request.version,
+                   .checksum = checksum,
+                   .reply = std::move(reply),
+                   .cancelled = caller.cancelled};
+
+  // Whoever waits for older weights hears at once that they are not drawn with any more.
+  if (request.abort)
+    for (const Key& key : requests_.unfinished_before(request.version))
       fail(key, ErrorCode::kCancelled,
            "given up for weights of version " + std::to_string(request.version));
-  }
-  return reply;
-}
-
-void Generator::finish(const Key& key, Outcome<Samples> outcome) {
-  Job& job = jobs_.at(key);
-  std::erase(waiting_, key);
-  if (active_ == key) active_.reset();
-  if (job.collector) {
-    job.collector->complete(std::move(outcome));
-    jobs_.erase(key);
-  } else {
-    job.outcome = std::move(outcome);
-  }
-}
-
-void Generator::fail(const Key& key, ErrorCode code, const std::string& message) {
-  if (active_ == key) replica_.give_up(jobs_.at(key).engine_id);
-  finish(key,
-         {std::nullopt, std::make_exception_ptr(Error(code, "generator: " + message)
-                                                    .with("request", key.second)
-                                                    .with("step", jobs_.at(key).request.step))});
-}
-
-void Generator::start(const Key& key) {
-  Job& job = jobs_.at(key);
-  job.started = std::chrono::steady_clock::now();
-  active_ = key;
-  try {
-    job.engine_id = replica_.submit(job.request);
-  } catch (const Error&) {
-    finish(key, {std::nullopt, std::current_exception()});
-  }
-}
-
-Samples Generator::samples_of(const Job& job) {
-  const auto completions = replica_.take(job.engine_id);
-  std::vector<int32_t> ids, ends{0};
-  std::vector<float> logps, sampling_logps;
-  at::Tensor reasons = at::empty({static_cast<int64_t>(completions.size())}, at::kByte);
-  for (size_t i = 0; i < completions.size(); ++i) {
-    append(ids, completions[i].token_ids);
-    append(logps, completions[i].logps);
-    append(sampling_logps, completions[i].sampling_logps);
-    ends.push_back(static_cast<int32_t>(ids.size()));
-    reasons.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(completions[i].finish_reason);
-  }
-  tokens_ += static_cast<int64_t>(ids.size());
-  ++served_;
-  const at::Tensor none = at::empty({0}, at::kInt);
-  return {
-      .request_id = job.request.request_id,
-      .generator = name_,
-      .weight_version = weight_version(),
-      .sequence_hash = sequence_hash(job.request.prompt_ids, job.request.cu_seqlens, none),
-      .token_ids = at::tensor(ids, at::kInt),
-      .cu_seqlens = at::tensor(ends, at::kInt),
-      .logps = at::tensor(logps, at::kFloat),
-      .sampling_logps = at::tensor(sampling_logps, at::kFloat),
-      .finish_reasons = reasons,
-      .seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - job.started).count()};
-}
-
-void Generator::apply_commit() {
-  replica_.apply();
-  commit_->reply.set_value({.version = weight_version(), .checksum = commit_->checksum});
-  commit_.reset();
-}
-
-// A caller that is lost, or no longer waits, has its request given up.
-void Generator::forget_cancelled() {
-  std::vector<Key> gone;
-  for (const auto& [key, job] : jobs_)
-    if (job.cancelled && job.cancelled->load()) gone.push_back(key);
-  for (const Key& key : gone)
-    fail(key, ErrorCode::kCancelled, "the caller no longer waits");
+  return future;
 }
 
 bool Generator::work() {
-  forget_cancelled();
-  if (draw() || begin_next()) {
+  forget_lost_callers();
+  const bool begun = begin_due();
+  const bool drawn = draw();
+  if (begun || drawn || apply_commit()) {
     last_active_ = Clock::now();
     return true;
   }
+
   if (replica_.num_ranks() == 1) return false;
   replica_.idle();
   // The other ranks look after what they are sent (weights) between two broadcasts, so they must
@@ -216,68 +138,153 @@ bool Generator::work() {
   return true;
 }
 
-// One forward for the request in work, if there is one.
+// Gives the engine the requests that the weights in use are for. False when none was waiting.
+bool Generator::begin_due() {
+  const std::vector<Key> due = requests_.due(weight_version());
+  for (const Key& key : due)
+    begin(key);
+  return !due.empty();
+}
+
+void Generator::begin(const Key& key) {
+  Job& job = requests_.at(key);
+  const uint64_t wanted = job.request.weight_version;
+  if (wanted < weight_version())
+    return fail(key, ErrorCode::kMismatch,
+                "weights of version " + std::to_string(wanted) + " were replaced by version " +
+                    std::to_string(weight_version()));
+  job.started = Clock::now();
+  try {
+    job.engine_id = replica_.submit(job.request);
+  } catch (const Error&) {
+    requests_.finish(key, {std::nullopt, std::current_exception()});
+  }
+}
+
+// One forward for the requests that the engine has, if there are any.
 bool Generator::draw() {
-  if (!active_) return false;
-  const Key key = *active_;
+  const std::vector<Key> drawn = requests_.drawn();
+  if (drawn.empty()) return false;
   try {
     replica_.step();
-    const Job& job = jobs_.at(key);
-    if (replica_.finished(job.engine_id)) finish(key, {samples_of(job), nullptr});
+    for (const Key& key : drawn) {
+      const Job& job = requests_.at(key);
+      if (replica_.finished(*job.engine_id)) requests_.finish(key, {samples_of(job), nullptr});
+    }
   } catch (...) {
-    finish(key, {std::nullopt, std::current_exception()});
+    for (const Key& key : requests_.drawn())
+      requests_.finish(key, {std::nullopt, std::current_exception()});
     throw;  // an engine that fails in the middle is of no use any more
   }
   return true;
 }
 
-// Begins the next request that the weights in use are for; without any, new weights take their
-// place.
-bool Generator::begin_next() {
-  for (const Key& next : waiting_) {
-    const uint64_t wanted = jobs_.at(next).request.weight_version;
-    if (wanted > weight_version()) continue;
-    const Key key = next;  // whoever ends a request takes it out of waiting_
-    if (wanted < weight_version())
-      fail(key, ErrorCode::kMismatch,
-           "weights of version " + std::to_string(wanted) + " were replaced by version " +
-               std::to_string(weight_version()));
-    else
-      start(key);
-    return true;
-  }
+Samples Generator::samples_of(const Job& job) {
+  Samples samples = pack_completions(replica_.take(*job.engine_id));
+  samples.request_id = job.request.request_id;
+  samples.generator = name_;
+  samples.weight_version = weight_version();
+  samples.sequence_hash =
+      sequence_hash(job.request.prompt_ids, job.request.cu_seqlens, at::empty({0}, at::kInt));
+  samples.seconds = std::chrono::duration<double>(Clock::now() - job.started).count();
+  tokens_ += samples.token_ids.numel();
+  ++served_;
+  return samples;
+}
+
+// Called when no request for the weights in use is left: new ones take their place. False when
+// there are none.
+bool Generator::apply_commit() {
   if (!commit_) return false;
-  apply_commit();
+  replica_.apply();
+  in_use_ = CommitReply{.version = weight_version(), .checksum = commit_->checksum};
+  commit_->reply.set_value(*in_use_);
+  commit_.reset();
   return true;
+}
+
+void Generator::fail(const Key& key, ErrorCode code, const std::string& message) {
+  give_up(key);
+  const int64_t step = requests_.at(key).request.step;
+  requests_.finish(
+      key,
+      {std::nullopt,
+       std::make_exception_ptr(
+           Error(code, "generator: " + message).with("request", key.second).with("step", step))});
+}
+
+// The engine no longer draws it, if it does.
+void Generator::give_up(const Key& key) {
+  Job& job = requests_.at(key);
+  if (!job.engine_id) return;
+  replica_.give_up(*job.engine_id);
+  job.engine_id.reset();
+}
+
+void Generator::forget_lost_callers() {
+  if (agent_ && !requests_.empty())
+    for (const Key& key : requests_.unwanted(connected_to(*agent_))) {
+      give_up(key);
+      requests_.forget(key);
+    }
+  if (commit_ && commit_->cancelled->load()) discard_commit();
+  forget_lost_senders();
+}
+
+// Whoever sent a part of weights that are not committed and is gone will not commit them.
+void Generator::forget_lost_senders() {
+  if (agent_ && replica_.has_staged()) replica_.forget_staged(connected_to(*agent_));
+}
+
+// On all ranks, which take buckets again from then on.
+void Generator::discard_commit() {
+  RETORT_LOG(kInfo) << "weights of version " << commit_->version
+                    << " are not taken over: who committed them no longer waits";
+  replica_.discard();
+  commit_->reply.set_error(std::make_exception_ptr(
+      Error(ErrorCode::kCancelled, "weights.commit: the caller no longer waits")));
+  commit_.reset();
+}
+
+void Generator::lead(rpc::HandlerQueue& queue, const std::function<bool()>& stop,
+                     const std::function<void(int64_t)>& tick, std::chrono::milliseconds slice) {
+  run_serving_loop(
+      queue, stop, tick, [this] { return work(); }, slice);
+  replica_.stop();
 }
 
 void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>& tick) {
   while (replica_.follow()) {
-    while (auto job = queue.pop(Deadline::after(0ms)))
-      (*job)();
+    run_jobs(queue, 0ms, kCallSlice);
+    forget_lost_senders();
     if (tick) tick();
   }
 }
 
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
+  agent_ = &agent;
   agent.serve(kGeneratorInfo, queue, [this](Empty, const rpc::CallContext&) { return info(); });
-  agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext&) {
+  agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext& caller) {
     last_active_ = Clock::now();
-    replica_.stage(std::move(bucket));
+    replica_.stage(std::move(bucket), caller.peer);
     return Empty{};
   });
-  if (!leads()) return;
-  agent.serve(kGenerateSubmit, queue, [this](GenerateRequest r, const rpc::CallContext& context) {
-    submit(std::move(r), context.peer);
+  if (leads()) serve_leader(agent, queue);
+}
+
+void Generator::serve_leader(rpc::Agent& agent, const std::shared_ptr<rpc::HandlerQueue>& queue) {
+  agent.serve(kGenerateSubmit, queue, [this](GenerateRequest r, const rpc::CallContext& caller) {
+    submit(std::move(r), caller.peer);
     return Empty{};
   });
-  agent.serve(kGenerateCollect, queue, [this](CollectRequest r, const rpc::CallContext& context) {
-    return collect(r.request_id, context);
+  agent.serve(kGenerateCollect, queue, [this](CollectRequest r, const rpc::CallContext& caller) {
+    return requests_.collect(r.request_id, caller);
   });
   agent.serve(kGeneratorScore, queue,
               [this](ForwardRequest r, const rpc::CallContext&) { return score(r); });
-  agent.serve(kWeightsCommit, queue,
-              [this](CommitWeights r, const rpc::CallContext&) { return commit(r); });
+  agent.serve(kWeightsCommit, queue, [this](CommitWeights r, const rpc::CallContext& caller) {
+    return commit(r, caller);
+  });
 }
 
 }  // namespace retort::roles

@@ -2,50 +2,72 @@
 // two requests.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "models/decoder.h"
 #include "models/generation/engine.h"
 #include "models/text/tokenizer.h"
 #include "roles/generator/methods.h"
 #include "roles/generator/replica_engine.h"
+#include "roles/generator/request_table.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
 
-// Serves requests in the order in which they came, each drawn with exactly the weights that it
-// names. Weights arrive while samples are drawn; a commit waits until the requests for the weights
-// in use are done (or, with abort, ends them), so no completion sees two versions. A replica of
-// several ranks has one door: its first rank takes requests and commits, and the others do with it
-// what it does (ReplicaEngine); weights arrive at each rank. When a rank is lost, the others fail
-// with kCollective or kTimeout: the replica ends. Threads: compute only. Collectives:
-// ReplicaEngine's.
+// Answers generator.info, .submit, .collect and .score, weights.bucket and weights.commit.
+//
+//   remote calls, between two forward passes      work
+//     submit     in the RequestTable              begin_due      those for the weights in use go to
+//     collect    the caller waits there                          the engine, and are drawn together
+//     bucket     WeightStaging, on each rank      draw           one forward pass
+//     commit     checked, then it waits           apply_commit   when there is nothing to draw
+//
+// Use: serve(agent, queue), then on the first rank lead(queue, ...), on the others follow(queue).
+// Weights: a request is drawn with exactly the weights that it names. They arrive while samples are
+//   drawn; a commit waits until the requests for the weights in use are done (or, with abort, ends
+//   them), so no completion sees two versions.
+// Bits: requests that wait are drawn together; each gets the bits that it gets alone, whatever is
+//   handled between two forward passes (models::Engine).
+// Callers: what a caller that is gone has left here (requests, staged weights, a commit that waits)
+//   is forgotten before the next forward pass. Gone is who is no longer connected; of a call that
+//   is not answered yet, also who cancelled it.
+// Ranks: a replica of several is spoken to through its first rank, which takes requests and
+//   commits; the others do with it what it does (ReplicaEngine). Weights arrive at each rank.
+// Collectives: ReplicaEngine's.
+// Errors: when a rank is lost, the others fail with kCollective or kTimeout: the replica ends.
+// Threads: compute only.
 class Generator {
  public:
+  // For how long calls that wait are handled before the next forward pass.
+  static constexpr std::chrono::milliseconds kCallSlice{20};
+
   // Several ranks: the decoder's placement says so; `name` is that of the process, "generator/3".
+  // options.merge_requests is set in any case.
   Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
             models::EngineOptions options);
   ~Generator();
 
   bool leads() const { return replica_.leads(); }
-  // Registers the methods that this rank answers. The generator must outlive the agent's handlers.
+  // Registers the methods that this rank answers. The generator must outlive the agent's handlers,
+  // and the agent the generator's work.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // On the first rank, again and again: one forward of the engine, or one step of the queue; false
+  // On the first rank: run_serving_loop with work(), and after each forward pass all calls that
+  // wait, for `slice` at the most. Lets the other ranks end when `stop()` is true.
+  void lead(rpc::HandlerQueue& queue, const std::function<bool()>& stop,
+            const std::function<void(int64_t)>& tick = {},
+            std::chrono::milliseconds slice = kCallSlice);
+  // On the other ranks: does what the first does, and handles the calls that wait in between, until
+  // that one stops. `tick` after each of its calls.
+  void follow(rpc::HandlerQueue& queue, const std::function<void()>& tick = {});
+  // What lead() does between calls: one forward of the engine, and what is due before it; false
   // when there is nothing to do.
   bool work();
-  // On the first rank, at the end: lets the others end.
-  void stop() { replica_.stop(); }
-  // On the other ranks: does what the first does, and runs the jobs of `queue` in between, until it
-  // stops. `tick` after each call.
-  void follow(rpc::HandlerQueue& queue, const std::function<void()>& tick = {});
 
   uint64_t weight_version() const { return replica_.weight_version(); }
   int64_t requests_served() const { return served_; }
@@ -53,42 +75,40 @@ class Generator {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Key = std::pair<std::string, uint64_t>;  // caller, request id
-  struct Job {
-    GenerateRequest request;
-    uint64_t engine_id = 0;
-    std::chrono::steady_clock::time_point started;
-    std::optional<Outcome<Samples>> outcome;             // done, not collected yet
-    std::optional<Promise<Samples>> collector;           // collected, not done yet
-    std::shared_ptr<const std::atomic<bool>> cancelled;  // of the collector
-  };
+  using Key = RequestTable::Key;
+  using Job = RequestTable::Job;
+  // Checked, and waiting for requests in work.
   struct Commit {
-    CommitWeights request;
-    uint64_t checksum;
+    uint64_t version = 0;
+    uint64_t checksum = 0;
     Promise<CommitReply> reply;
+    std::shared_ptr<const std::atomic<bool>> cancelled;  // of the caller
   };
 
+  void serve_leader(rpc::Agent& agent, const std::shared_ptr<rpc::HandlerQueue>& queue);
   GeneratorInfo info() const;
   void submit(GenerateRequest request, const std::string& caller);
-  Future<Samples> collect(uint64_t request_id, const rpc::CallContext& context);
   Payload score(const ForwardRequest& request);
-  Future<CommitReply> commit(CommitWeights request);
-  void start(const Key& key);
-  void finish(const Key& key, Outcome<Samples> outcome);
-  void fail(const Key& key, ErrorCode code, const std::string& message);
-  Samples samples_of(const Job& job);
-  void apply_commit();
-  void forget_cancelled();
+  Future<CommitReply> commit(const CommitWeights& request, const rpc::CallContext& caller);
+
+  bool begin_due();
+  void begin(const Key& key);
   bool draw();
-  bool begin_next();
+  Samples samples_of(const Job& job);
+  bool apply_commit();
+  void fail(const Key& key, ErrorCode code, const std::string& message);
+  void give_up(const Key& key);
+  void forget_lost_callers();
+  void forget_lost_senders();
+  void discard_commit();
 
   std::string name_;
   models::Tokenizer tokenizer_;
   ReplicaEngine replica_;
-  std::map<Key, Job> jobs_;
-  std::deque<Key> waiting_;  // in order of arrival
-  std::optional<Key> active_;
+  rpc::Agent* agent_ = nullptr;  // knows who is connected; null before serve()
+  RequestTable requests_;
   std::optional<Commit> commit_;
+  std::optional<CommitReply> in_use_;  // what the commit of the weights in use was answered
   Clock::time_point last_active_;
   int64_t served_ = 0, tokens_ = 0;
 };

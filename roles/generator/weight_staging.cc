@@ -9,33 +9,10 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "models/checkpoint.h"
+#include "roles/generator/weight_box.h"
 
 namespace retort::roles {
 namespace {
-
-// A box of a parameter's elements, in the whole's indices.
-struct Box {
-  std::vector<int64_t> begin, size;
-
-  int64_t numel() const {
-    int64_t count = 1;
-    for (const int64_t extent : size)
-      count *= extent;
-    return count;
-  }
-};
-
-Box intersection(const std::vector<int64_t>& begin, const std::vector<int64_t>& size,
-                 const Box& other) {
-  Box box;
-  for (size_t d = 0; d < begin.size(); ++d) {
-    const int64_t first = std::max(begin[d], other.begin[d]);
-    const int64_t end = std::min(begin[d] + size[d], other.begin[d] + other.size[d]);
-    box.begin.push_back(first);
-    box.size.push_back(std::max<int64_t>(0, end - first));
-  }
-  return box;
-}
 
 // The part of a tensor that starts at `origin` of the whole.
 at::Tensor view_of(at::Tensor values, const std::vector<int64_t>& origin, const Box& box) {
@@ -90,21 +67,28 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
   std::map<std::string, const WeightSlice*> wanted;
   for (const WeightSlice& slice : held)
     wanted[slice.name] = &slice;
+
   std::vector<WeightBucket> buckets;
   int64_t room = 0;
   for (const parallel::NamedParameter& parameter : decoder.parameters()) {
     const auto found = wanted.find(parameter.name);
     if (!parameter.shard.counted || found == wanted.end()) continue;
+
+    // What both have of it.
     const WeightSlice own = slice_of(parameter);
     if (own.shape != found->second->shape || found->second->begin.size() != own.shape.size() ||
         found->second->size.size() != own.shape.size())
       throw Error(ErrorCode::kMismatch,
                   "the generator's parameter has another shape than the student's")
           .with("parameter", parameter.name);
-    const Box box = intersection(own.begin, own.size, {found->second->begin, found->second->size});
+    const Box box =
+        intersection({own.begin, own.size}, {found->second->begin, found->second->size});
     if (box.numel() == 0) continue;
     const at::Tensor values = view_of(parameter.value.detach(), own.begin, box);
-    const int64_t rows = box.size[0], row_bytes = static_cast<int64_t>(values.nbytes()) / rows;
+
+    // As many rows as fit into what is left of a bucket, then a new one.
+    const int64_t rows = box.size[0];
+    const int64_t row_bytes = static_cast<int64_t>(values.nbytes()) / rows;
     for (int64_t begin = 0; begin < rows;) {
       if (room < row_bytes) {
         buckets.push_back({.version = version,
@@ -166,47 +150,64 @@ WeightStaging::WeightStaging(models::Decoder& decoder) : decoder_(decoder) {
     parameters_[parameter.name] = {parameter.value.detach(), slice_of(parameter)};
 }
 
-void WeightStaging::add(WeightBucket bucket, uint64_t in_use) {
-  if (bucket.version <= in_use)
-    throw Error(ErrorCode::kMismatch, "weights of version " + std::to_string(bucket.version) +
-                                          " came, but version " + std::to_string(in_use) +
-                                          " is in use already");
-  if (bucket.version != version_) buckets_.clear();
-  version_ = bucket.version;
-  for (const WeightPart& part : bucket.parts) {
-    const auto refuse = [&](const std::string& what) {
-      throw Error(ErrorCode::kCorrupt, "pushed weights: " + what)
-          .with("parameter", part.name)
-          .with("version", bucket.version);
-    };
-    const auto found = parameters_.find(part.name);
-    if (found == parameters_.end())
-      refuse("this model has no such parameter; trainer and generator must have one shape");
-    const Own& own = found->second;
-    if (!part.values.defined() || part.values.scalar_type() != own.value.scalar_type() ||
-        part.values.dim() != own.value.dim() || part.begin.size() != own.slice.begin.size())
-      refuse("shape or dtype differ from the generator's");
-    for (size_t d = 0; d < part.begin.size(); ++d) {
-      const int64_t first = part.begin[d] - own.slice.begin[d];
-      if (first < 0 || first > own.slice.size[d] ||
-          part.values.size(static_cast<int64_t>(d)) > own.slice.size[d] - first)
-        refuse(
-            "shape or dtype differ from the generator's, or elements lie outside what this rank "
-            "holds");
-    }
-    if (checksum_of(part.values, part) != part.checksum)
-      refuse("the checksum differs: the values were damaged on their way");
+void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::kCorrupt, "pushed weights: " + what)
+        .with("parameter", part.name)
+        .with("version", version);
+  };
+
+  const auto found = parameters_.find(part.name);
+  if (found == parameters_.end())
+    refuse("this model has no such parameter; trainer and generator must have one shape");
+  const Own& own = found->second;
+  if (!part.values.defined() || part.values.scalar_type() != own.value.scalar_type() ||
+      part.values.dim() != own.value.dim() || part.begin.size() != own.slice.begin.size())
+    refuse("shape or dtype differ from the generator's");
+
+  // All of it lies within what this rank holds.
+  for (size_t d = 0; d < part.begin.size(); ++d) {
+    const int64_t first = part.begin[d] - own.slice.begin[d];
+    if (first < 0 || first > own.slice.size[d] ||
+        part.values.size(static_cast<int64_t>(d)) > own.slice.size[d] - first)
+      refuse(
+          "shape or dtype differ from the generator's, or elements lie outside what this rank "
+          "holds");
   }
+  if (checksum_of(part.values, part) != part.checksum)
+    refuse("the checksum differs: the values were damaged on their way");
+}
+
+void WeightStaging::add(WeightBucket bucket, uint64_t in_use, const std::string& from) {
+  const auto refuse_late = [&](uint64_t there, const std::string& state) {
+    throw Error(ErrorCode::kMismatch, "weights of version " + std::to_string(bucket.version) +
+                                          " came, but version " + std::to_string(there) + " is " +
+                                          state + " already");
+  };
+  if (bucket.version <= in_use) refuse_late(in_use, "in use");
+  if (bucket.version < version_) refuse_late(version_, "staged");
+  for (const WeightPart& part : bucket.parts)
+    check_part(part, bucket.version);
+
+  // Only a sound bucket of a newer version makes what is staged worthless.
+  if (bucket.version > version_) clear();
+  version_ = bucket.version;
   const std::pair<int64_t, int64_t> key{bucket.sender, bucket.index};
   if (!buckets_.emplace(key, std::move(bucket)).second)
     throw Error(ErrorCode::kCorrupt,
                 "bucket " + std::to_string(key.second) + " of pushed weights came twice")
         .with("sender", key.first);
+  senders_.insert(from);
+}
+
+void WeightStaging::clear() {
+  buckets_.clear();
+  senders_.clear();
+  version_ = 0;
 }
 
 uint64_t WeightStaging::check(const CommitWeights& commit) const {
-  const int64_t rank = decoder_.placement().tp_rank();
-  // of each sender: buckets, running checksum
+  // What arrived of each sender: buckets, running checksum.
   std::map<int64_t, std::pair<int64_t, uint64_t>> arrived;
   for (const auto& [key, bucket] : buckets_) {
     auto& [count, running] = arrived[key.first];
@@ -214,6 +215,9 @@ uint64_t WeightStaging::check(const CommitWeights& commit) const {
     for (const WeightPart& part : bucket.parts)
       running = combined(running, part.checksum);
   }
+
+  // It must be what the receipts for this rank say, of the senders that they name.
+  const int64_t rank = decoder_.placement().tp_rank();
   const auto early = [&](const WeightReceipt& receipt, int64_t there) {
     throw Error(ErrorCode::kCorrupt, "a commit of pushed weights before all of them are there")
         .with("version", commit.version)
@@ -237,7 +241,9 @@ uint64_t WeightStaging::check(const CommitWeights& commit) const {
     throw Error(ErrorCode::kCorrupt,
                 "pushed weights came from a sender that the commit does not name")
         .with("sender", arrived.begin()->first);
+
   check_complete();
+
   uint64_t stated = 0;
   for (const WeightReceipt* receipt : mine)
     stated = combined(stated, receipt->checksum);
@@ -254,15 +260,13 @@ void WeightStaging::check_complete() const {
     for (const WeightPart& part : bucket.parts)
       boxes[part.name].push_back(box_of(part));
   for (const auto& [name, own] : parameters_) {
-    const std::vector<Box>& parts = boxes[name];
+    std::vector<Box>& parts = boxes[name];
     int64_t count = 0;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      count += parts[i].numel();
-      for (size_t j = 0; j < i; ++j)
-        if (intersection(parts[i].begin, parts[i].size, parts[j]).numel() > 0)
-          throw Error(ErrorCode::kCorrupt, "elements of pushed weights came twice")
-              .with("parameter", name);
-    }
+    for (const Box& part : parts)
+      count += part.numel();
+    if (any_overlap(std::move(parts)))
+      throw Error(ErrorCode::kCorrupt, "elements of pushed weights came twice")
+          .with("parameter", name);
     if (count != own.value.numel())
       throw Error(ErrorCode::kCorrupt,
                   "pushed weights are incomplete: " + std::to_string(own.value.numel() - count) +
@@ -285,7 +289,7 @@ void WeightStaging::apply() {
         view_of(own, parameters_.at(part.name).slice.begin, box_of(part)).copy_(part.values);
       part.values.reset();
     }
-  buckets_.clear();
+  clear();
   for (auto& [name, own] : in_use)
     parameters_.at(name).value = own.detach();
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,10 +46,11 @@ std::string parameters_hash(const models::Decoder& decoder);
 class WeightStaging {
  public:
   explicit WeightStaging(models::Decoder& decoder);
-  // Buckets may arrive in any order. A newer version throws what is staged of an older one away.
-  // kCorrupt for a part whose checksum, name, place or dtype is wrong, kMismatch for a version that
-  // is not newer than `in_use`.
-  void add(WeightBucket bucket, uint64_t in_use);
+  // Buckets may arrive in any order; `from` is the peer that sent this one. A newer version throws
+  // what is staged of an older one away. A bucket that is refused changes nothing: kCorrupt for a
+  // part whose checksum, name, place or dtype is wrong, or a bucket that came twice; kMismatch for
+  // a version that is not newer than `in_use`, or older than what is staged.
+  void add(WeightBucket bucket, uint64_t in_use, const std::string& from = {});
   // Checks that all that this rank was sent is there and holds every element of every parameter
   // once: kCorrupt naming what is missing or came twice, or a checksum that is not the sender's.
   // Returns the checksum over its receipts.
@@ -56,17 +58,23 @@ class WeightStaging {
   // Makes what is staged the decoder's parameters and forgets it: whole parameters without a copy,
   // so that whoever keeps addresses of them must look again. check() must have passed.
   void apply();
+  // Forgets what is staged, of whatever version.
+  void clear();
+  // The peers that sent what is staged.
+  const std::set<std::string>& senders() const { return senders_; }
 
  private:
   struct Own {
     at::Tensor value;
     WeightSlice slice;
   };
+  void check_part(const WeightPart& part, uint64_t version) const;
   void check_complete() const;
 
   models::Decoder& decoder_;
   std::map<std::string, Own> parameters_;
-  uint64_t version_ = 0;
+  uint64_t version_ = 0;  // of what is staged, or 0
+  std::set<std::string> senders_;
   std::map<std::pair<int64_t, int64_t>, WeightBucket> buckets_;  // by sender and index
 };
 

@@ -1,6 +1,9 @@
 #include "roles/teacher/client.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -1,6 +1,10 @@
 #include "roles/teacher/requests.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isin.h>
 
 #include <algorithm>
 

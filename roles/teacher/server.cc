@@ -1,6 +1,6 @@
 #include "roles/teacher/server.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "base/error.h"
 #include "models/checkpoint.h"

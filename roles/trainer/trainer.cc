@@ -1,6 +1,6 @@
 #include "roles/trainer/trainer.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <cmath>
 

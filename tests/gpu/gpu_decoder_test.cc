@@ -2,7 +2,11 @@
 // parameter.
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
 
 #include "models/attention.h"
 #include "models/attention_packed_device.h"

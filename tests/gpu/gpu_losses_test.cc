@@ -1,6 +1,12 @@
 // The losses and a teacher's payloads on a device against the CPU: values and gradients, in fp32
 // and bf16.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
 
 #include "recipes/losses/linear_cross_entropy.h"

@@ -2,7 +2,11 @@
 // ranks that share a device.
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/stack.h>
 
 #include <chrono>
 #include <cmath>

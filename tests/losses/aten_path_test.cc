@@ -1,6 +1,11 @@
 // The losses in ATen operators over a whole vocabulary (what an accelerator runs) against the row
 // kernels.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

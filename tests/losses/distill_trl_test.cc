@@ -1,6 +1,8 @@
 // linear_distill's jsd against TRL 1.4.0's GKDTrainer.generalized_jsd_loss (make_trl_goldens.py),
 // from hidden states.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

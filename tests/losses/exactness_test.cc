@@ -1,8 +1,16 @@
 // What must be exact: zero at student == teacher, agreement of the payloads, independence of chunk
 // sizes, and autograd's rules.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/mm.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 

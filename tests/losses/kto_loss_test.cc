@@ -1,6 +1,9 @@
 // The losses over judged completions by themselves: gradients against finite differences, extremes,
 // batches in parts, refusals.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,10 @@
 // The losses over judged completions, gradients and metrics, against TRL 1.4.0's KTOTrainer
 // (trl_kto.py), from hidden states to the gradient of hidden states and head; then wrong formulas
 // against the same numbers.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,9 @@
 // The [R, V] matrices never exist whole: LibTorch's allocator is asked.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/mm.h>
 #include <gtest/gtest.h>
 
 #include "recipes/losses/linear_cross_entropy.h"

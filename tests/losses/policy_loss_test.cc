@@ -1,6 +1,14 @@
 // The policy losses by themselves: gradients against finite differences, extremes, parts of a
 // batch, on-policy distillation, refusals; and advantages with samples that could not be scored.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

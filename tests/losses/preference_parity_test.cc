@@ -1,7 +1,10 @@
 // Preference losses, gradients and metrics against TRL 1.4.0's trainers (make_trl_goldens.py), from
 // hidden states to the gradient of hidden states and head; then wrong formulas against the same
 // numbers.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

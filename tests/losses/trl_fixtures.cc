@@ -1,6 +1,9 @@
 #include "tests/losses/trl_fixtures.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <cstdlib>
 #include <fstream>

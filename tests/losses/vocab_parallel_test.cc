@@ -1,6 +1,11 @@
 // Cross-entropy and log-probabilities of a vocabulary that 2, 3 or 4 ranks share, against the same
 // loss on one rank.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,7 +1,9 @@
 // A model folder written and read back, and folders that do not fit their config.json.
 #include "models/checkpoint.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

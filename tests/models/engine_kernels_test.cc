@@ -1,4 +1,9 @@
 // The inner loops against fp64, in the widths this processor has, and the bookkeeping of blocks.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
 #include <cmath>
 #include <numeric>
 

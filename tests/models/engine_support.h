@@ -1,7 +1,8 @@
 // What the engine's tests share.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/log_softmax.h>
 #include <gtest/gtest.h>
 
 #include <functional>

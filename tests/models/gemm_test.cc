@@ -1,6 +1,9 @@
 // The products of linear layers, large enough for oneDNN.
 #include "models/gemm.h"
 
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include "tests/models/small_model.h"

@@ -1,6 +1,10 @@
 // generate(): a list of prompts in one call.
 #include "models/generate.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
 #include <cmath>
 
 #include "tests/models/small_model.h"

@@ -1,6 +1,11 @@
 #include "models/kernels.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/silu.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 

@@ -1,7 +1,7 @@
 // A model of two layers and tokens for it: what the tests of the decoder share.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,17 @@
 // Two data-parallel ranks: their reduced gradients are those of one process that saw all the data.
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
 
 #include "base/sizes.h"
 #include "parallel/grad_buckets.h"

@@ -1,6 +1,10 @@
 #include "tests/recipes/checkpoint_ranks.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,7 +1,9 @@
 // A frozen role without a process: it answers from a model in this one.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 

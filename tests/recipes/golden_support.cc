@@ -1,6 +1,7 @@
 #include "tests/recipes/golden_support.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,10 @@
 // The training loop in one process, around an objective that is its own data.
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 
 #include <cmath>
 #include <filesystem>

@@ -1,7 +1,8 @@
 // Pieces of answers go out once, are kept within their limits, and are not kept for nobody.
 #include "roles/teacher/answer_store.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -5,7 +5,8 @@
 #include <cmath>
 
 #include "models/generation/score.h"
-#include "roles/serving_loop.h"
+#include "roles/generator/replica_engine.h"
+#include "rpc/archive.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/roles/nano_model.h"
@@ -283,14 +284,56 @@ void generator_scenario() {
         student.connect(peers[i], addresses[i], Deadline::after(30s));
       Client(student, peers).run();
     });
-    run_serving_loop(
-        *queue, [&] { return client.wait_for(0s) == std::future_status::ready; }, {},
-        [&] { return generator.work(); });
-    generator.stop();
+    generator.lead(*queue, [&] { return client.wait_for(0s) == std::future_status::ready; });
     client.get();
     require(generator.weight_version() == 3, "the version in use");
   }
   queue->close();
+}
+
+// A commit that is given up is given up on every rank: all of them take buckets again.
+void discard_scenario() {
+  World world(parallel::testing::child_world_options());
+  auto decoder = nano_decoder(models::Family::kQwen3, 1, models::Placement::of(world));
+  const std::vector<WeightSlice> held = weight_slices(decoder);
+  const auto tokenizer = models::Tokenizer::load(golden_model());
+  ReplicaEngine replica(std::move(decoder), tokenizer, engine_options());
+
+  // What one sender has for this rank, and its receipts for all.
+  const models::Decoder weights = whole_model(2);
+  std::vector<WeightBucket> buckets = make_weight_buckets(weights, held, 1, 2000);
+  WeightReceipt receipt{.receiver = world.rank(), .buckets = static_cast<int64_t>(buckets.size())};
+  for (WeightBucket& bucket : buckets)
+    receipt.checksum = seal(bucket, receipt.checksum);
+  CommitWeights commit{.version = 1, .receipts = {}};
+  for (int rank = 0; rank < world.size(); ++rank)
+    commit.receipts.push_back(
+        rpc::from_bytes<WeightReceipt>(world.all().broadcast(rpc::to_bytes(receipt), rank)));
+
+  const auto stage = [&] {
+    for (const WeightBucket& bucket : buckets)
+      replica.stage(bucket, "student/0");
+  };
+  const auto follow = [&](int calls) {
+    for (; calls > 0; --calls)
+      require(replica.follow(), "the first rank goes on");
+  };
+
+  stage();
+  if (replica.leads()) {
+    replica.check(commit);
+    replica.discard();
+    stage();
+    replica.check(commit);
+    replica.apply();
+    replica.stop();
+  } else {
+    follow(2);
+    stage();
+    follow(2);
+    require(!replica.follow(), "the first rank stops");
+  }
+  require(replica.weight_version() == 1, "the weights that were committed again are in use");
 }
 
 void run_ranks(const std::string& scenario, int64_t ranks) {
@@ -303,6 +346,7 @@ void run_ranks(const std::string& scenario, int64_t ranks) {
 }  // namespace
 
 TEST(GeneratorRanks, DrawWhatOneRankDraws) { run_ranks("engines", 4); }
+TEST(GeneratorRanks, GiveUpACommitTogether) { run_ranks("discard", 2); }
 TEST(GeneratorRanks, OfAReplicaOfTwo) { run_ranks("generator", 2); }
 TEST(GeneratorRanks, OfAReplicaOfFour) { run_ranks("generator", 4); }
 
@@ -312,5 +356,6 @@ int main(int argc, char** argv) {
   return retort::parallel::testing::ranks_or_tests(
       argc, argv,
       {{"engines", retort::roles::engines_scenario},
+       {"discard", retort::roles::discard_scenario},
        {"generator", retort::roles::generator_scenario}});
 }

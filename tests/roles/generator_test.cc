@@ -78,11 +78,11 @@ TEST_F(GeneratorTest, NewWeightsWaitForSamplesInWork) {
   const GenerateRequest active = generate_request(1, 0, prompts),
                         next = generate_request(2, 0, {{20, 21}}),
                         coming = generate_request(3, 1, prompts);
-  PendingSamples for_active = queued(*student, active), for_next = queued(*student, next),
-                 for_coming = queued(*student, coming);
+  PendingSamples for_active = queued(*student, active), for_coming = queued(*student, coming);
   for (int i = 0; i < 4; ++i)
     ASSERT_TRUE(generator.work());  // in the middle of `active`
   ASSERT_FALSE(for_active.reply.ready());
+  PendingSamples for_next = queued(*student, next);
   PendingPush push = pushed(*student, new_weights, 1, false);
   EXPECT_EQ(generator.weight_version(), 0u);
   EXPECT_FALSE(push.replies.at(0).ready());
@@ -250,7 +250,7 @@ TEST_F(TightGeneratorTest, GivesUpTheRequestsOfALostCaller) {
     second.request_id = 2;
     PendingSamples waiting = queued(*lost, second);
     for (int i = 0; i < 70; ++i)
-      ASSERT_TRUE(generator.work());  // five of the six blocks are taken
+      ASSERT_TRUE(generator.work());  // the first has five of the six blocks
     ASSERT_FALSE(active.reply.ready());
     lost_agent->close();
     lost_agent->join();

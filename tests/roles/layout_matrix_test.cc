@@ -5,7 +5,9 @@
 // compares its slices with a trainer of one process that it runs itself.
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 
 #include <cmath>
 #include <map>

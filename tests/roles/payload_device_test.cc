@@ -1,6 +1,13 @@
 // Payloads of a teacher on a device, as far as that can be seen without one: on a stand-in, against
 // the CPU; and the order of ties.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,9 @@
 // Which requests are computed together, once, anew, or not at all.
 #include "roles/teacher/request_queue.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <thread>

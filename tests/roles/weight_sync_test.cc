@@ -3,8 +3,10 @@
 #include "roles/generator/weight_staging.h"
 
 #include <algorithm>
+#include <random>
 
 #include "models/generation/score.h"
+#include "roles/generator/weight_box.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/support/thrown.h"
 
@@ -78,6 +80,102 @@ TEST(WeightStaging, TakesBucketsInAnyOrder) {
             weights_checksum(all.commit.receipts));
   staging.apply();
   EXPECT_TRUE(equal_weights(source, target));
+}
+
+TEST(WeightStaging, ALateBucketOfAnOlderVersionChangesNothing) {
+  const auto source = other_decoder(1);
+  auto target = other_decoder(2);
+  WeightStaging staging(target);
+  const Sealed late = sealed(other_decoder(3), 2, 4096), all = sealed(source, 3, 4096);
+  staging.add(late.buckets.at(0), 1);
+  for (const auto& bucket : all.buckets)
+    staging.add(bucket, 1);
+  test::expect_error(ErrorCode::kMismatch, "version 3 is staged already",
+                     [&] { staging.add(late.buckets.at(1), 1); });
+  staging.check(all.commit);
+  staging.apply();
+  EXPECT_TRUE(equal_weights(source, target));
+}
+
+TEST(WeightStaging, ADamagedBucketOfANewerVersionChangesNothing) {
+  const auto source = other_decoder(1);
+  auto target = other_decoder(2);
+  WeightStaging staging(target);
+  const Sealed all = sealed(source, 3, 4096);
+  for (const auto& bucket : all.buckets)
+    staging.add(bucket, 1);
+  WeightBucket damaged = sealed(other_decoder(3), 4, 4096).buckets.at(0);
+  damaged.parts.at(0).checksum ^= 1;
+  test::expect_error(ErrorCode::kCorrupt, "damaged", [&] { staging.add(damaged, 1); });
+  staging.check(all.commit);
+  staging.apply();
+  EXPECT_TRUE(equal_weights(source, target));
+}
+
+TEST(WeightStaging, ForgetsVersionsAndSendersTogether) {
+  auto target = other_decoder(2);
+  WeightStaging staging(target);
+  staging.add(sealed(other_decoder(3), 9, 4096).buckets.at(0), 1, "student/0");
+  staging.add(sealed(other_decoder(3), 9, 4096).buckets.at(1), 1, "student/1");
+  EXPECT_EQ(staging.senders(), (std::set<std::string>{"student/0", "student/1"}));
+  staging.clear();
+  EXPECT_TRUE(staging.senders().empty());
+  staging.add(sealed(other_decoder(3), 2, 4096).buckets.at(0), 1, "student/2");
+  EXPECT_EQ(staging.senders(), std::set<std::string>{"student/2"});
+}
+
+// Two billion pairs of parts take longer than a test may: each part must meet its neighbours only.
+TEST(WeightStaging, ChecksAParameterThatCameInManyParts) {
+  models::ModelConfig config = golden_decoder().config();
+  config.vocab_size = 60'000;
+  config.tie_word_embeddings = true;
+  const auto source = models::Decoder::random(config, 1, at::kFloat);
+  auto target = models::Decoder::random(config, 2, at::kFloat);
+  WeightStaging staging(target);
+  const Sealed all = sealed(source, 1, 1);
+  ASSERT_GT(all.buckets.size(), 60'000u);
+  for (const auto& bucket : all.buckets)
+    staging.add(bucket, 0);
+  staging.check(all.commit);
+  staging.apply();
+  EXPECT_TRUE(equal_weights(source, target));
+}
+
+bool any_pair_overlaps(const std::vector<Box>& boxes) {
+  for (size_t i = 0; i < boxes.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (intersection(boxes[i], boxes[j]).numel() > 0) return true;
+  return false;
+}
+
+TEST(WeightBox, AnOverlapIsFoundBetweenBoxesThatAreNoNeighbours) {
+  const Box left{{0, 0}, {10, 5}}, upper{{0, 5}, {3, 5}}, lower{{3, 4}, {7, 6}};
+  EXPECT_TRUE(any_overlap({left, upper, lower}));
+  EXPECT_FALSE(any_overlap({left, upper, {{3, 5}, {7, 5}}}));
+  EXPECT_FALSE(any_overlap({left, {{2, 2}, {0, 5}}})) << "an empty box has no elements";
+  EXPECT_TRUE(any_overlap({{{}, {}}, {{}, {}}})) << "one element twice";
+}
+
+TEST(WeightBox, OverlapsAreThoseOfAllPairs) {
+  std::mt19937 random(3);
+  const auto below = [&](int64_t limit) {
+    return static_cast<int64_t>(random() % static_cast<uint32_t>(limit));
+  };
+  int found = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const size_t dims = 1 + static_cast<size_t>(below(3));
+    std::vector<Box> boxes(static_cast<size_t>(2 + below(5)));
+    for (Box& box : boxes)
+      for (size_t d = 0; d < dims; ++d) {
+        box.begin.push_back(below(12));
+        box.size.push_back(below(5));
+      }
+    const bool expected = any_pair_overlaps(boxes);
+    found += expected ? 1 : 0;
+    ASSERT_EQ(any_overlap(boxes), expected) << "round " << round;
+  }
+  EXPECT_GT(found, 100);
+  EXPECT_LT(found, 1900);
 }
 
 struct Damage {
@@ -218,6 +316,27 @@ TEST_F(WeightPush, CutIntoRowsLeavesEqualBits) {
     EXPECT_TRUE(at::equal(scored.logps, at::tensor(flat, at::kFloat))) << bytes;
     EXPECT_EQ(scored.label.weight_version, version);
   }
+}
+
+// The caller may have missed the first reply.
+TEST_F(WeightPush, ARepeatedCommitOfTheWeightsInUseIsAnsweredAgain) {
+  const Sealed all = sealed(other_decoder(4), 1, 4096);
+  const auto commit = [&](const CommitWeights& request) {
+    return client.call("generator/0", kWeightsCommit, request).get(Deadline::after(30s));
+  };
+  beside([&] {
+    for (const auto& bucket : all.buckets)
+      client.call("generator/0", kWeightsBucket, bucket).get(Deadline::after(30s));
+    const CommitReply first = commit(all.commit), again = commit(all.commit);
+    EXPECT_EQ(again.version, 1u);
+    EXPECT_EQ(again.checksum, first.checksum);
+
+    // Other weights of that version are not in use, and are not there.
+    CommitWeights other = all.commit;
+    other.receipts.at(0).checksum ^= 1;
+    test::expect_error(ErrorCode::kCorrupt, "before all of them", [&] { commit(other); });
+  });
+  EXPECT_EQ(generator.weight_version(), 1u);
 }
 
 // The second replica claims to have taken over something else.

@@ -1,6 +1,7 @@
 #include "recipes/losses/detail/teacher_rows.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <vector>

@@ -1,0 +1,114 @@
+// A busy generator: calls between two forward passes, requests that are drawn together, and that
+// neither changes what is drawn.
+#include <vector>
+
+#include "tests/roles/generator_fixture.h"
+#include "tests/support/wait_until.h"
+
+namespace retort::roles {
+namespace {
+
+class BusyGeneratorTest : public GeneratorFixture {
+ protected:
+  // Drawn for `tokens` steps, whatever it says.
+  GenerateRequest lasting(uint64_t id, int64_t tokens) const {
+    GenerateRequest request = generate_request(id, 0, prompts, 2, tokens);
+    request.draw.eos_token_ids.clear();
+    return request;
+  }
+
+  const models::Decoder weights = golden_decoder();
+};
+
+TEST_F(BusyGeneratorTest, HandlesAllCallsThatWaitBetweenTwoForwards) {
+  auto student = make_client(weights, client);
+  const GenerateRequest request = lasting(1, 40);
+  PendingSamples pending = queued(*student, request);
+  ASSERT_TRUE(generator.work());
+
+  // Many buckets of a push wait.
+  std::vector<WeightBucket> buckets = make_weight_buckets(weights, weight_slices(weights), 1, 256);
+  ASSERT_GT(buckets.size(), 50u);
+  std::vector<Future<Empty>> replies;
+  for (WeightBucket& bucket : buckets) {
+    seal(bucket, 0);
+    replies.push_back(client.call("generator/0", kWeightsBucket, bucket));
+  }
+  ASSERT_TRUE(test::wait_until([&] { return queue->size() == buckets.size(); }));
+
+  // stop() is asked before every forward.
+  int asked = 0;
+  generator.lead(
+      *queue, [&] { return ++asked > 1; }, {}, 1h);
+  EXPECT_EQ(queue->size(), 0u);
+  for (Future<Empty>& reply : replies)
+    reply.get(Deadline::after(30s));
+  EXPECT_EQ(generator.requests_served(), 0) << "it was to be in work all the time";
+  draw_all();
+  expect_drawn_by(weights, student->receive(std::move(pending)), request, prompts);
+}
+
+TEST_F(BusyGeneratorTest, DrawsRequestsThatWaitTogether) {
+  auto student = make_client(weights, client);
+  const GenerateRequest lengthy = lasting(1, 40), brief = lasting(2, 3);
+  PendingSamples for_lengthy = queued(*student, lengthy), for_brief = queued(*student, brief);
+  for (int steps = 0; generator.requests_served() == 0; ++steps) {
+    ASSERT_LT(steps, 20) << "the short request waits for the long one";
+    ASSERT_TRUE(generator.work());
+  }
+  expect_drawn_by(weights, student->receive(std::move(for_brief)), brief, prompts);
+  EXPECT_EQ(generator.requests_served(), 1);
+  draw_all();
+  expect_drawn_by(weights, student->receive(std::move(for_lengthy)), lengthy, prompts);
+}
+
+TEST_F(BusyGeneratorTest, TheBitsDoNotDependOnWhenCallsAreHandled) {
+  auto student = make_client(weights, client);
+  std::vector<WeightBucket> buckets = make_weight_buckets(weights, weight_slices(weights), 1, 1024);
+  const Prompts others{{11, 12}, {13}};
+  uint64_t id = 1;
+  for (const int forwards : {0, 1, 2, 5, 11}) {
+    const GenerateRequest first = generate_request(id, 0, prompts),
+                          second = generate_request(id + 1, 0, others, 3);
+    PendingSamples for_first = queued(*student, first);
+    for (int i = 0; i < forwards; ++i)
+      generator.work();
+
+    // In the middle of the first: a bucket, a call for information, the second request.
+    WeightBucket bucket = buckets.at(id / 2);
+    seal(bucket, 0);
+    auto staged = client.call("generator/0", kWeightsBucket, bucket);
+    auto info = client.call("generator/0", kGeneratorInfo, {});
+    handle(2);
+    staged.get(Deadline::after(30s));
+    info.get(Deadline::after(30s));
+    PendingSamples for_second = queued(*student, second);
+    draw_all();
+    expect_drawn_by(weights, student->receive(std::move(for_first)), first, prompts);
+    expect_drawn_by(weights, student->receive(std::move(for_second)), second, others);
+    id += 2;
+  }
+}
+
+// Requests that are drawn together hold new weights back together.
+TEST_F(BusyGeneratorTest, NewWeightsWaitForAllRequestsInWork) {
+  const models::Decoder new_weights = other_decoder(7);
+  auto student = make_client(weights, client);
+  const GenerateRequest lengthy = lasting(1, 40), brief = lasting(2, 3),
+                        coming = generate_request(3, 1, prompts);
+  PendingSamples for_lengthy = queued(*student, lengthy), for_brief = queued(*student, brief),
+                 for_coming = queued(*student, coming);
+  ASSERT_TRUE(generator.work());
+  PendingPush push = pushed(*student, new_weights, 1, false);
+  while (generator.weight_version() == 0)
+    ASSERT_TRUE(generator.work());
+  EXPECT_EQ(generator.requests_served(), 2);
+  draw_all();
+  student->wait_pushed(std::move(push));
+  expect_drawn_by(weights, student->receive(std::move(for_lengthy)), lengthy, prompts);
+  expect_drawn_by(weights, student->receive(std::move(for_brief)), brief, prompts);
+  expect_drawn_by(new_weights, student->receive(std::move(for_coming)), coming, prompts);
+}
+
+}  // namespace
+}  // namespace retort::roles
