@@ -6,11 +6,13 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "launch/ranks/serving_roles.h"
 #include "launch/supervision/child_context.h"
+#include "launch/supervision/driving_lock.h"
 #include "launch/supervision/life_pipe.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/signal_catcher.h"
@@ -67,9 +69,18 @@ int run_role(const RoleCommand& command) {
   // death by signal.
   const SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
 
-  // What ties this process to its launcher.
+  // What ties this process to its launcher. If that is lost a serving process goes on while a
+  // driving one saves.
+  const bool driving = command.role == recipes::Recipe::kDrivingRole;
+  const Duration stop_timeout = channels.context.stop_timeout;
   std::atomic<bool> launcher_gone{false};
-  LifePipe life(channels.life_fd, [&] { launcher_gone = true; });
+  std::function<bool()> is_needed;
+  if (!driving) is_needed = [&command] { return anyone_drives(command.run_folder); };
+  LifePipe life({.fd = channels.life_fd,
+                 .on_lost = [&launcher_gone] { launcher_gone = true; },
+                 .is_needed = is_needed,
+                 .need_limit = stop_timeout});
+  std::optional<DrivingLock> lock;
   StatusPipe status(channels.status_fd);
 
   try {
@@ -85,10 +96,15 @@ int run_role(const RoleCommand& command) {
 
     context.stop_requested = [&] { return launcher_gone.load() || signals.any(); };
     context.report = [&](const std::string& state, int64_t step, const std::string& message) {
+      // From its first step on the student has something to save.
+      if (driving && state == "training" && !lock) {
+        lock.emplace(command.run_folder);
+        life.set_grace(stop_timeout);
+      }
       status.report({.state = state, .step = step, .message = message, .error = ""});
     };
 
-    if (context.role == recipes::Recipe::kDrivingRole)
+    if (driving)
       recipes::run_student(context);
     else if (context.recipe.is_generator(context.role))
       run_generator_role(context);

@@ -23,6 +23,7 @@ std::string encode_context(const ChildContext& context) {
       .add("secret", context.secret)
       .add("resume", context.resume)
       .add("threads", context.threads)
+      .add("stop_timeout_ms", static_cast<int64_t>(context.stop_timeout.count()))
       .str();
 }
 
@@ -39,6 +40,7 @@ ChildContext decode_context(std::string_view text) {
     context.secret = json.at("secret").get<std::string>();
     context.resume = json.at("resume").get<bool>();
     context.threads = json.at("threads").get<int64_t>();
+    context.stop_timeout = Duration(json.at("stop_timeout_ms").get<int64_t>());
     return context;
   } catch (const nlohmann::json::exception& e) {
     throw Error(

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/units.h"
+
 namespace retort::launch {
 
 struct ChildContext {
@@ -17,6 +19,8 @@ struct ChildContext {
   std::string secret;
   bool resume = false;
   int64_t threads = 1;
+  // for driving processes to save when the run is stopped; the supervisor's own setting
+  Duration stop_timeout{120'000};
 
   bool operator==(const ChildContext&) const = default;
 };

@@ -1,11 +1,9 @@
 #include "launch/supervision/progress.h"
 
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
 
@@ -125,7 +123,10 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
   return lines;
 }
 
-Progress::Progress(Options options) : options_(std::move(options)), tail_(options_.metrics) {
+Progress::Progress(Options options)
+    : options_(std::move(options)),
+      writer_(options_.fd, options_.max_waiting),
+      tail_(options_.metrics) {
   state_.title = options_.title;
   state_.position = options_.max_steps ? std::to_string(options_.start_step) + "/" +
                                              std::to_string(*options_.max_steps)
@@ -177,7 +178,8 @@ void Progress::on_phase(const std::string& message) {
 
 void Progress::on_tick() {
   take_rows();
-  if (options_.live && (!last_draw_ || options_.now() - *last_draw_ >= kRedraw)) draw();
+  const bool due = !last_draw_ || options_.now() - *last_draw_ >= kRedraw;
+  if (options_.live && due && writer_.idle()) draw();
 }
 
 void Progress::finish() {
@@ -188,6 +190,9 @@ void Progress::finish() {
     draw();
   else if (step_unshown_)
     print_step();
+  if (dropped_ > 0) print("");
+  writer_.drain(Deadline::after(options_.last_wait));
+  writer_.close();
 }
 
 void Progress::take_rows() {
@@ -218,9 +223,8 @@ void Progress::take_step(const LoggedStep& row) {
 }
 
 void Progress::print_step() {
-  print(plain_step(*state_.last, state_.position, state_.eta) + "\n");
+  step_unshown_ = !print(plain_step(*state_.last, state_.position, state_.eta) + "\n");
   last_plain_ = options_.now();
-  step_unshown_ = false;
 }
 
 void Progress::update_position(const LoggedStep& row) {
@@ -266,14 +270,18 @@ void Progress::draw() {
   print(text);
 }
 
-void Progress::print(const std::string& text) const {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t wrote = ::write(options_.fd, text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return;  // nobody looks any more; the run does not depend on it
-    done += static_cast<size_t>(wrote);
+// What finish() prints is never dropped.
+bool Progress::print(const std::string& text) {
+  std::string all = text;
+  if (dropped_ > 0)
+    all = "(" + std::to_string(dropped_) + " lines were dropped: nobody read them)\n" + text;
+  if (!finished_ && !writer_.write(all)) {
+    dropped_ += 1;
+    return false;
   }
+  if (finished_) writer_.write_always(all);
+  dropped_ = 0;
+  return true;
 }
 
 }  // namespace retort::launch

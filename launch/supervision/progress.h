@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "launch/supervision/background_writer.h"
 #include "launch/supervision/metrics_tail.h"
 #include "launch/supervision/supervisor.h"
 
@@ -48,7 +49,12 @@ std::string short_time(std::chrono::seconds time);
 //
 // Plain lines: every change of a process's state and every evaluation, and of the logged steps the
 // first, the last, and in between at most one every plain_interval; metrics.jsonl has them all.
-// Threads: one, the supervisor's.
+//
+// A reader that does not read (a pager, Ctrl-S) keeps nobody waiting: a live display is drawn again
+// once the last drawing is written; plain lines wait, beyond `max_waiting` bytes they are dropped,
+// and how many were is said in the next line. Only finish() waits, for `last_wait`.
+//
+// Threads: one, the supervisor's. One of its own writes.
 class Progress : public SupervisorObserver {
  public:
   using Clock = std::chrono::steady_clock;
@@ -65,6 +71,8 @@ class Progress : public SupervisorObserver {
     std::optional<int64_t> max_steps;  // one of the two
     std::optional<double> num_epochs;
     std::function<Clock::time_point()> now = &Clock::now;
+    size_t max_waiting = 64 << 10;  // bytes of plain lines that nobody has read
+    Duration last_wait{2'000};      // for the last lines to be read
   };
   explicit Progress(Options options);
   ~Progress() override;  // finish()
@@ -74,7 +82,8 @@ class Progress : public SupervisorObserver {
   void on_exit(const ProcessSpec& spec, const std::string& what) override;
   void on_phase(const std::string& message) override;
   void on_tick() override;
-  // Shows the last state and leaves the cursor below it. Idempotent.
+  // Shows the last state, which is not dropped, and leaves the cursor below it. What is not written
+  // after last_wait is lost. Idempotent.
   void finish();
 
  private:
@@ -86,9 +95,11 @@ class Progress : public SupervisorObserver {
   void update_eta();
   void print_step();
   void draw();
-  void print(const std::string& text) const;
+  bool print(const std::string& text);  // false: dropped
 
   Options options_;
+  BackgroundWriter writer_;
+  int64_t dropped_ = 0;  // plain lines since the last one that was taken
   MetricsTail tail_;
   ProgressState state_;
   size_t drawn_lines_ = 0;

@@ -1,11 +1,20 @@
-// The words of a supervisor's result.
+// The words of a supervisor's result, and which of its failures comes nearest to the cause.
 #include <string.h>
 
 #include <fstream>
 
+#include "base/error.h"
 #include "launch/supervision/supervisor.h"
 
 namespace retort::launch {
+
+int ProcessFailure::distance_from_cause() const {
+  const int told = of_another_rank ? 1 : 0;
+  for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed,
+                               ErrorCode::kCancelled, ErrorCode::kTimeout})
+    if (error == to_string(code)) return 2 + told;
+  return told;
+}
 
 std::string ProcessFailure::what() const {
   if (exit_code) return "exited with code " + std::to_string(*exit_code);

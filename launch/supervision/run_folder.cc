@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "launch/supervision/driving_lock.h"
 #include "recipes/run/metrics_writer.h"
 
 namespace retort::launch {
@@ -23,23 +24,14 @@ namespace {
 constexpr const char* kLock = ".lock";
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 17> kNames{kResolvedRecipe,
-                                                  ".incarnation",
-                                                  "plan.json",
-                                                  "status.json",
-                                                  "metrics.jsonl",
-                                                  "metrics.jsonl.",
-                                                  "tensorboard",
-                                                  "logs",
-                                                  "trace",
-                                                  "checkpoint-",
-                                                  "final",
-                                                  "final.tmp-",
-                                                  "cache",
-                                                  "kept",
-                                                  "samples",
-                                                  kLock,
-                                                  "recipe.resolved.yaml."};
+constexpr std::array<std::string_view, 18> kNames{
+    kResolvedRecipe,  kDrivingLock,  ".incarnation",
+    "plan.json",      "status.json", "metrics.jsonl",
+    "metrics.jsonl.", "tensorboard", "logs",
+    "trace",          "checkpoint-", "final",
+    "final.tmp-",     "cache",       "kept",
+    "samples",        kLock,         "recipe.resolved.yaml.",
+};
 
 bool written_by_a_run(const std::string& name) {
   return std::any_of(kNames.begin(), kNames.end(), [&](std::string_view known) {

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "launch/backends/child_process.h"
 #include "launch/supervision/child_pipes.h"
+#include "launch/supervision/orphans.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -27,18 +28,7 @@ constexpr std::chrono::milliseconds kSettle{1000};
 constexpr std::chrono::milliseconds kReap{10'000};
 constexpr size_t kTailLines = 15;
 
-// How far a failure is from being the cause, which is 0. A code that another process's failure
-// brings about weighs more than to be told an error by the rank that met it, because that error
-// still says what went wrong.
-int distance_from_cause(const ProcessFailure& failure) {
-  const int told = failure.of_another_rank ? 1 : 0;
-  for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed,
-                               ErrorCode::kCancelled, ErrorCode::kTimeout})
-    if (failure.error == to_string(code)) return 2 + told;
-  return told;
-}
-
-bool is_consequence(const ProcessFailure& failure) { return distance_from_cause(failure) > 0; }
+bool is_consequence(const ProcessFailure& failure) { return failure.distance_from_cause() > 0; }
 
 enum class Phase {
   kRunning,    // until something happens
@@ -67,6 +57,7 @@ struct Supervisor::Impl {
   SupervisorObserver* observer;
   std::array<OwnedFd, 2> life;
   std::vector<Watched> children;
+  Orphans orphans{[this](pid_t pid) { return is_child(pid); }};
   SupervisorResult result;
   std::vector<ProcessFailure> failures;  // in time
   Phase phase = Phase::kRunning;
@@ -75,6 +66,7 @@ struct Supervisor::Impl {
 
   Impl(SupervisorOptions o, SupervisorObserver* o2)
       : options(std::move(o)), observer(o2 ? o2 : &quiet) {}
+  ~Impl() { children.clear(); }  // before `orphans` ends what they leave behind
 
   void start_all();
   void start(Watched& child);
@@ -88,7 +80,13 @@ struct Supervisor::Impl {
   void kill_all();
   void fail(Watched& child, std::optional<int> status);
   void note_stopped();
+  void end_orphans();
   void finish();
+  bool is_child(pid_t pid) const {
+    return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
+      return c.process && c.process->running() && c.process->pid() == pid;
+    });
+  }
   bool driver_said(const char* state) const {
     return std::any_of(children.begin(), children.end(),
                        [&](const Watched& c) { return c.spec->driving && c.last.state == state; });
@@ -122,7 +120,8 @@ void Supervisor::Impl::start_all() {
 }
 
 void Supervisor::Impl::start(Watched& child) {
-  const ChildContext& context = child.spec->context;
+  ChildContext context = child.spec->context;
+  context.stop_timeout = options.stop_timeout;
   child.log = options.log_folder / (context.role + "-" + std::to_string(context.rank) + ".log");
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
@@ -154,12 +153,14 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
     entries.push_back({children[i].status_fd.get(), POLLIN, 0});
     owners.emplace_back(i, false);
   }
+
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
     if (limit) timeout = std::min(timeout, limit->remaining());
   if (::poll(entries.data(), entries.size(), static_cast<int>(timeout.count())) < 0 &&
       errno != EINTR)
     throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
+
   // Status before ends: what a process said last belongs to how it ended.
   for (size_t i = 1; i < entries.size(); ++i)
     if (!owners[i].second && entries[i].revents != 0) read_status(children[owners[i].first]);
@@ -174,6 +175,8 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
                         [](const auto& end) { return WIFSIGNALED(end.second); });
   for (const auto& [child, status] : ends)
     ended(*child, status);
+
+  orphans.reap();
   while (const auto number = signals.next())
     signalled(*number);
   observer->on_tick();
@@ -229,6 +232,7 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
                          .of_another_rank = child.last.of_another_rank,
                          .log = child.log,
                          .log_tail = log_tail(child.log, child.log_offset, kTailLines)};
+
   if (status && WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
   if (status && WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
   if (status && failure.exit_code == 0)
@@ -239,6 +243,7 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
     if (settle && !is_consequence(failures.back())) settle = Deadline::after(Duration(0));
     return;
   }
+
   phase = Phase::kFailing;
   note_stopped();
   observer->on_phase(failures.back().name() + " " + failures.back().what() +
@@ -337,6 +342,12 @@ void Supervisor::Impl::on_deadline() {
   kill_all();
 }
 
+void Supervisor::Impl::end_orphans() {
+  for (const pid_t pid : orphans.end_all(Deadline::after(kReap)))
+    result.remarks.push_back("process " + std::to_string(pid) +
+                             ", which a process of the run left behind, could not be ended");
+}
+
 void Supervisor::Impl::finish() {
   const bool interrupted = driver_said("interrupted");
   if (result.signal == 0 && interrupted) result.signal = SIGTERM;
@@ -346,7 +357,7 @@ void Supervisor::Impl::finish() {
 
   if (!failures.empty()) {
     // The first in time of those that are nearest to it.
-    const auto cause = std::ranges::min_element(failures, {}, distance_from_cause);
+    const auto cause = std::ranges::min_element(failures, {}, &ProcessFailure::distance_from_cause);
     std::rotate(failures.begin(), cause, cause + 1);
     result.cause = failures.front();
     result.consequences.assign(failures.begin() + 1, failures.end());
@@ -377,6 +388,7 @@ SupervisorResult Supervisor::run(SignalCatcher& signals) {
     impl_->advance();
     impl_->poll_once(signals);
   }
+  impl_->end_orphans();
   impl_->finish();
   return impl_->result;
 }

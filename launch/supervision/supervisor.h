@@ -1,5 +1,5 @@
 // Starts the processes of a run, watches them, and makes sure that however it ends none of them
-// stays.
+// stays, nor anything that they started.
 #pragma once
 
 #include <sys/types.h>
@@ -35,7 +35,8 @@ struct SupervisorOptions {
   std::filesystem::path program;
   std::filesystem::path log_folder;  // <role>-<rank>.log, appended to; created
   std::vector<ProcessSpec> processes;
-  // after a signal, and after the first driving process is done: for the driving ones to end
+  // after a signal, and after the first driving process is done: for the driving ones to end; all
+  // are told it, and keep to it when the launcher is lost
   Duration stop_timeout{120'000};
   // after the driving processes are done: for the serving ones to end
   Duration serving_timeout{30'000};
@@ -61,6 +62,10 @@ struct ProcessFailure {
   // "exited with code 1", "was killed by signal 11 (Segmentation fault)", "did not end in time and
   // was killed".
   std::string what() const;
+  // How far it is from being the cause, which is 0. A code that another process's failure brings
+  // about weighs more than to be told an error by the rank that met it, because that error still
+  // says what went wrong.
+  int distance_from_cause() const;
 };
 
 // Exit codes of a run that did not fail, besides 0; those of errors: exit_code_for in base/error.h.
@@ -110,9 +115,13 @@ class SupervisorObserver {
 // signal ends with 1 as well if a driving process does not exit with 0 after it, such as one that
 // is still loading its model, and if a second signal comes, which kills everything.
 //
-// When this process itself disappears the children see the end of their life pipe.
+// Left behind: what the processes started and did not end, in whatever process group, is killed
+// once they have all ended (orphans.h, which also says what is spared).
 //
-// Threads: the one that made it.
+// When this process itself disappears the children see the end of their life pipe (life_pipe.h).
+//
+// Threads: the one that made it. Nothing else in the process may wait for children of its own
+// meanwhile.
 class Supervisor {
  public:
   explicit Supervisor(SupervisorOptions options, SupervisorObserver* observer = nullptr);

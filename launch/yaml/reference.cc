@@ -82,8 +82,9 @@ class Reference {
     const std::string path = parent.empty() ? name : parent + "." + name;
     std::string standard = "`" + yaml_flow(value) + "`";
     if constexpr (detail::OptionStruct<T>) standard = "";
+    // A text that may be left out says in its meaning what "empty" does.
     if constexpr (std::is_same_v<T, std::string>)
-      if (value.empty()) standard = "required";
+      if (value.empty()) standard = meaning.find("empty:") == std::string::npos ? "required" : "";
     if constexpr (detail::kIsOptional<T>) standard = "";
     if (path == "recipe") standard = "required";
     text_ += "| `" + name + "` | " + type_text<T>() + " | " + standard + " | " +

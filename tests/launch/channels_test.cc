@@ -66,7 +66,7 @@ TEST(StatusPipeTest, NonsenseIsNotAStatus) {
 
 TEST(ChildContextTest, RoundTrip) {
   const launch::ChildContext context{"run", "teacher",  3,    7, "127.0.0.1",
-                                     65535, "se\"cret", true, 4};
+                                     65535, "se\"cret", true, 4, Duration(90'000)};
   EXPECT_EQ(launch::decode_context(launch::encode_context(context)), context);
   EXPECT_THROW(launch::decode_context("{\"run\": 1}"), Error);
   EXPECT_THROW(launch::decode_context(""), Error);

@@ -1,8 +1,10 @@
 #include "launch/supervision/progress.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 
 #include "tests/support/folder_fixture.h"
 
@@ -68,14 +70,36 @@ class ProgressTest : public FolderTest {
  protected:
   ProgressTest() { EXPECT_EQ(::pipe(pipe_), 0); }
   ~ProgressTest() override { ::close(pipe_[0]); }
-  // Everything written so far; closes the write end.
-  std::string shown() {
-    ::close(pipe_[1]);
+  // Everything until nobody has the write end any more.
+  std::string read_all() const {
     std::string text;
     char buffer[4096];
     for (ssize_t got; (got = ::read(pipe_[0], buffer, sizeof buffer)) > 0;)
       text.append(buffer, static_cast<size_t>(got));
     return text;
+  }
+  // Everything written so far; closes the write end.
+  std::string shown() {
+    ::close(pipe_[1]);
+    return read_all();
+  }
+  // No byte more fits into the pipe; how many do.
+  size_t fill() const {
+    size_t bytes = 0;
+    ::fcntl(pipe_[1], F_SETFL, O_NONBLOCK);
+    while (::write(pipe_[1], "x", 1) == 1)
+      ++bytes;
+    ::fcntl(pipe_[1], F_SETFL, 0);
+    return bytes;
+  }
+  // What comes after those bytes, read while `progress` waits for that at its end.
+  std::string shown_after(size_t bytes, Progress& progress) {
+    std::string text;
+    std::thread reader([&] { text = read_all(); });
+    progress.finish();
+    ::close(pipe_[1]);
+    reader.join();
+    return text.substr(bytes);
   }
   int pipe_[2];
 };
@@ -159,6 +183,61 @@ TEST_F(ProgressTest, EpochsMeasureARunWithoutSteps) {
   put(folder_ / "metrics.jsonl", "{\"step\": 7, \"epoch\": 0.5, \"loss\": 1}\n");
   progress.finish();
   EXPECT_EQ(shown(), "step 7 (epoch 0.50/2)  loss 1.0000\n");
+}
+
+// Thirteen lines are 95 of the 100 bytes that may wait.
+TEST_F(ProgressTest, LinesThatNobodyReadsAreCountedAndTheLastIsKept) {
+  const size_t before = fill();
+  Progress progress({.fd = pipe_[1],
+                     .title = "",
+                     .metrics = folder_ / "metrics.jsonl",
+                     .max_steps = 8,
+                     .max_waiting = 100,
+                     .last_wait = Duration(60'000)});
+  std::string expected;
+  for (int i = 1; i <= 1000; ++i) {
+    const std::string line = "line " + std::to_string(i);
+    if (i <= 13) expected += line + "\n";
+    progress.on_phase(line);
+  }
+  put(folder_ / "metrics.jsonl", "{\"step\": 3, \"loss\": 1}\n");
+  progress.on_tick();  // a step that is dropped as well, and shown at the end
+  EXPECT_EQ(shown_after(before, progress),
+            expected + "(988 lines were dropped: nobody read them)\nstep 3/8  loss 1.0000\n");
+}
+
+TEST_F(ProgressTest, TheEndDoesNotWaitForAReaderForEver) {
+  fill();
+  Progress progress({.fd = pipe_[1],
+                     .title = "title",
+                     .metrics = folder_ / "metrics.jsonl",
+                     .max_steps = 8,
+                     .last_wait = Duration(1)});
+  progress.finish();
+  ::close(pipe_[1]);
+}
+
+TEST_F(ProgressTest, ALiveDisplayThatNobodyReadsIsNotDrawnAgain) {
+  const size_t before = fill();
+  Progress::Clock::time_point now{};
+  Progress progress({.fd = pipe_[1],
+                     .live = true,
+                     .columns = 70,
+                     .title = "sft -> run",
+                     .metrics = folder_ / "metrics.jsonl",
+                     .max_steps = 4,
+                     .now = [&] { return now; },
+                     .last_wait = Duration(60'000)});
+  for (int i = 0; i < 5; ++i) {
+    now += seconds(1);
+    progress.on_tick();
+  }
+  const std::string text = shown_after(before, progress);
+  size_t drawings = 0;
+  for (size_t at = text.find("sft -> run"); at != std::string::npos;
+       at = text.find("sft -> run", at + 1))
+    ++drawings;
+  EXPECT_EQ(drawings, 2u) << "the first and that of finish()";
 }
 
 TEST_F(ProgressTest, ALiveDisplayIsDrawnInPlace) {

@@ -1,7 +1,9 @@
 #include "launch/supervision/run_folder.h"
 
+#include <optional>
 #include <thread>
 
+#include "launch/supervision/driving_lock.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 
@@ -28,6 +30,7 @@ class RunFolderTest : public FolderTest {
     put(run_ / "checkpoint-2" / "config.json", "{}");
     put(run_ / "checkpoint-2" / "state" / "COMPLETE", "x");
     put(run_ / "logs" / "student-0.log", "x");
+    put(run_ / launch::kDrivingLock, "");
   }
 
   fs::path run_;
@@ -106,6 +109,19 @@ TEST_F(RunFolderTest, WaitsForTheRunBeforeToEnd) {
   });
   EXPECT_NO_THROW(RunFolder(run_, RunFolderMode::kResume, Duration(30'000)));
   ends.join();
+}
+
+// As two ranks of a student; the second is the last to leave.
+TEST_F(RunFolderTest, ARunIsDrivenUntilTheLastDriverLeaves) {
+  EXPECT_FALSE(launch::anyone_drives(folder_));
+  std::optional<launch::DrivingLock> first(folder_);
+  std::optional<launch::DrivingLock> second(folder_);
+  EXPECT_TRUE(launch::anyone_drives(folder_));
+  first.reset();
+  EXPECT_TRUE(launch::anyone_drives(folder_));
+  second.reset();
+  EXPECT_FALSE(launch::anyone_drives(folder_));
+  EXPECT_TRUE(launch::anyone_drives(folder_ / "no-such-folder")) << "cannot be known";
 }
 
 }  // namespace

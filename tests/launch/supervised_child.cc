@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,12 +13,15 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "base/deadline.h"
 #include "base/file.h"
 #include "launch/supervision/child_context.h"
+#include "launch/supervision/driving_lock.h"
 #include "launch/supervision/life_pipe.h"
 #include "launch/supervision/signal_catcher.h"
 #include "launch/supervision/status_pipe.h"
@@ -30,15 +34,24 @@ using std::chrono::milliseconds;
 
 // Long enough that a test which needs it to pass has failed anyway.
 constexpr milliseconds kForever{100'000};
+// Of a process without anything to save, whose launcher is lost.
+constexpr milliseconds kShortGrace{300};
 
 struct Child {
   launch::ChildChannels channels;
   launch::SignalCatcher& signals;
+  launch::LifePipe& life;
   launch::StatusPipe& status;
   std::atomic<bool>& lost;
   fs::path folder;
   std::string more;
+  std::optional<launch::DrivingLock> lock = std::nullopt;
 
+  // From now on there is something to save, as in a student that trains.
+  void drive() {
+    lock.emplace(folder);
+    life.set_grace(channels.context.stop_timeout);
+  }
   bool stop_requested() const { return signals.any() || lost; }
   void wait_for_stop() const {
     const Deadline deadline = Deadline::after(kForever);
@@ -79,10 +92,25 @@ int finish(Child& child) {
 
 // A driver that works until it is asked to stop, then saves.
 int train(Child& child) {
+  child.drive();
   child.status.report({"training", 1, "", ""});
   child.wait_for_stop();
   child.leave("saved-" + child.name(), "");
   return std::atoi(child.more.c_str());
+}
+
+// A driver that takes longer to save than a process has that has nothing to save, and says whether
+// it was served to the end.
+int save_slowly(Child& child) {
+  child.drive();
+  child.status.report({"training", 1, "", ""});
+  child.wait_for_stop();
+  const fs::path alone = child.folder / "stopped-teacher-0";
+  const Deadline saved = Deadline::after(2 * kShortGrace);
+  while (!fs::exists(alone) && !saved.expired())
+    std::this_thread::sleep_for(milliseconds(5));
+  child.leave("saved-" + child.name(), fs::exists(alone) ? "alone" : "served");
+  return 0;
 }
 
 // A driver that says how it ends once it was asked to stop.
@@ -148,6 +176,42 @@ int hang(Child& child) {
   sleep_forever();
 }
 
+pid_t start_in_own_group(const std::string& command) {
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  const char* argv[] = {"sh", "-c", command.c_str(), nullptr};
+  pid_t pid = -1;
+  const int failed =
+      ::posix_spawnp(&pid, "sh", nullptr, &attributes, const_cast<char**>(argv), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  return failed == 0 ? pid : -1;
+}
+
+// Is done, but leaves two processes behind, one the child of the other.
+int leave_behind(Child& child) {
+  const std::string file = (child.folder / "left").string();
+  const pid_t pid = start_in_own_group("sleep 1000 & echo $$ $! > " + file + ".new && mv " + file +
+                                       ".new " + file + "; wait");
+  if (pid < 0) return 9;
+  child.status.report({"training", 1, "", ""});
+  child.wait_for("left");
+  return 0;
+}
+
+// Its grandchild ends while the run goes on: somebody has to reap it.
+int wait_for_reaper(Child& child) {
+  const fs::path file = child.folder / "orphan";
+  const pid_t shell = start_in_own_group("true & echo $! > " + file.string());
+  if (shell < 0 || ::waitpid(shell, nullptr, 0) != shell) return 9;
+  pid_t orphan = 0;
+  std::ifstream(file) >> orphan;
+  const Deadline deadline = Deadline::after(std::chrono::seconds(30));
+  while (fs::exists("/proc/" + std::to_string(orphan)) && !deadline.expired())
+    std::this_thread::sleep_for(milliseconds(5));
+  return orphan > 0 && !deadline.expired() ? 0 : 5;
+}
+
 // Where is the secret? Neither in the arguments nor in the environment.
 int look(Child& child) {
   std::string visible;
@@ -188,17 +252,34 @@ int run_child(int argc, char** argv) {
   launch::SignalCatcher signals({SIGTERM});
   launch::ChildChannels channels = launch::open_child_channels();
   std::atomic<bool> lost{false};
-  const Duration grace(mode == "hang" ? 300 : 10'000);
+  const fs::path folder = argc > 3 ? argv[3] : "";
+  std::function<bool()> is_needed;
+  if (channels.context.role != "student")
+    is_needed = [folder] { return launch::anyone_drives(folder); };
   launch::LifePipe life(
-      channels.life_fd, [&lost] { lost = true; }, grace);
+      {.fd = channels.life_fd,
+       .on_lost = [&lost] { lost = true; },
+       .is_needed = is_needed,
+       .need_limit = channels.context.stop_timeout,
+       .grace = mode == "hang" || mode == "save-slowly" ? kShortGrace : milliseconds(10'000)});
   launch::StatusPipe status(channels.status_fd);
-  Child child{channels, signals, status, lost, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : ""};
+
+  Child child{channels, signals, life, status, lost, folder, argc > 4 ? argv[4] : ""};
   const std::map<std::string, int (*)(Child&)> modes{
-      {"serve", serve},     {"finish", finish},
-      {"train", train},     {"fail", fail},
-      {"crash", crash},     {"hang", hang},
-      {"look", look},       {"stopped", stopped},
-      {"ends-as", ends_as}, {"time-is-up", time_is_up}};
+      {"serve", serve},
+      {"finish", finish},
+      {"train", train},
+      {"save-slowly", save_slowly},
+      {"fail", fail},
+      {"crash", crash},
+      {"hang", hang},
+      {"look", look},
+      {"stopped", stopped},
+      {"ends-as", ends_as},
+      {"time-is-up", time_is_up},
+      {"leave-behind", leave_behind},
+      {"wait-for-reaper", wait_for_reaper},
+  };
   const auto found = modes.find(mode);
   return found == modes.end() ? 99 : found->second(child);
 }

@@ -2,18 +2,19 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "tests/launch/supervised_child.h"
 
 namespace retort::test {
-int run_launcher(const std::filesystem::path& folder);
+int run_launcher(const std::filesystem::path& folder, const std::string& scene);
 }
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
   if (what == "child") return retort::test::run_child(argc, argv);
-  if (what == "launcher") return retort::test::run_launcher(argv[2]);
+  if (what == "launcher") return retort::test::run_launcher(argv[2], argv[3]);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -5,10 +5,15 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
 
 #include "base/deadline.h"
+#include "recipes/rewards/detail/child.h"
 #include "tests/rewards/player.h"
 #include "tests/rewards/reward_support.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::rewards {
 namespace {
@@ -186,6 +191,35 @@ TEST_F(CommandTest, TheWholeGroupEnds) {
   while (runs(pid) && !deadline.expired())
     ::usleep(1000);
   EXPECT_FALSE(runs(pid));
+}
+
+// As a student that the system kills: no destructor runs.
+TEST_F(CommandTest, EndsWithAProcessThatIsKilled) {
+  detail::Child employer(test::player("employs"));
+  pid_t student = -1;
+  pid_t program = -1;
+  std::istringstream(test::line_from(employer.out())) >> student >> program;
+  ASSERT_GT(program, 0);
+  EXPECT_TRUE(runs(program)) << "it ended with the thread that started it";
+
+  // The program has a group of its own: that of the student's does not reach it.
+  ::kill(student, SIGKILL);
+  employer.kill();
+  EXPECT_TRUE(test::wait_until([&] { return !runs(program); }, seconds(30)));
+  if (runs(program)) ::kill(program, SIGKILL);
+}
+
+TEST_F(CommandTest, OutlivesTheThreadThatStartedIt) {
+  std::optional<RewardSet> set;
+  std::thread([&] { set.emplace(set_of("honest")); }).join();
+  EXPECT_EQ(set->score(inputs(1))[0].total, 4.0);
+}
+
+TEST_F(CommandTest, AProgramIsSearchedInPath) {
+  detail::Child found({"true"});
+  EXPECT_EQ(found.ending(seconds(60)), "exited with code 0");
+  EXPECT_EQ(code_of([] { detail::Child child({"no-such-program-of-retort"}); }),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST_F(CommandTest, WhatDoesNotEndIsKilled) {

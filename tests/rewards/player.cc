@@ -1,5 +1,6 @@
 #include "tests/rewards/player.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -7,7 +8,11 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
+
+#include "recipes/rewards/detail/child.h"
 
 namespace retort::test {
 namespace {
@@ -135,6 +140,23 @@ void grandchild() {
   ::_exit(5);
 }
 
+// Knows neither an end of its input nor another request to end.
+void says_its_pid() {
+  ::signal(SIGTERM, SIG_IGN);
+  say(std::to_string(::getpid()));
+  sleep_forever();
+}
+
+// A process with a program of its own, which a thread that has ended started. Says both pids.
+void employs() {
+  std::unique_ptr<rewards::detail::Child> program;
+  std::thread([&] {
+    program = std::make_unique<rewards::detail::Child>(player("says_its_pid"));
+  }).join();
+  say(std::to_string(::getpid()) + " " + line_from(program->out()));
+  sleep_forever();
+}
+
 // ---- parts that write what is no answer ----
 
 void twice() {
@@ -176,6 +198,8 @@ const std::map<std::string, Part>& parts() {
       {"exits_at_once", [] { ::_exit(4); }},
       {"is_killed", [] { ::raise(SIGKILL); }},
       {"grandchild", grandchild},
+      {"says_its_pid", says_its_pid},
+      {"employs", employs},
 
       {"rubbish", always("Loading model ...")},
       {"long_rubbish", always(std::string(500, 'x'))},
@@ -194,6 +218,16 @@ const std::map<std::string, Part>& parts() {
 }
 
 }  // namespace
+
+std::string line_from(int fd) {
+  std::string line;
+  for (;;) {
+    pollfd readable{fd, POLLIN, 0};
+    char byte = 0;
+    if (::poll(&readable, 1, 60'000) != 1 || ::read(fd, &byte, 1) != 1 || byte == '\n') return line;
+    line += byte;
+  }
+}
 
 std::vector<std::string> player(const std::string& part) {
   return {std::filesystem::read_symlink("/proc/self/exe").string(), "--play", part};

@@ -10,5 +10,8 @@ namespace retort::test {
 std::vector<std::string> player(const std::string& part);
 // In such a child: plays and does not return. Elsewhere: nothing.
 void play_if_asked(int argc, char** argv);
+// The first line that such a child writes, from a pipe that need not block; what there is of it
+// after a minute.
+std::string line_from(int fd);
 
 }  // namespace retort::test

@@ -2,12 +2,16 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <future>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -49,49 +53,164 @@ void close_fd(int& fd) {
   if (fd >= 0) ::close(std::exchange(fd, -1));
 }
 
-// What posix_spawn needs, released whatever happens.
-struct SpawnSetup {
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  SpawnSetup() {
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(
-        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+// Where PATH has a program; a name with a slash is a path already. "" if it is nowhere.
+std::string path_of(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(file, ignored) && ::access(file.c_str(), X_OK) == 0)
+      return file;
   }
-  ~SpawnSetup() {
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-  }
+  return "";
+}
+
+// What a new process needs to become the program; all of it is made before the process exists.
+struct Program {
+  std::string path;
+  std::vector<char*> arguments;  // ends with a null pointer
+  int in = -1;
+  int out = -1;
+  int err = -1;
+  int failure = -1;  // takes the errno of a program that cannot be started; closes at exec
+  pid_t parent = -1;
 };
 
+[[noreturn]] void fail_to_start(const Program& program) {
+  const int error = errno;
+  [[maybe_unused]] const ssize_t wrote = ::write(program.failure, &error, sizeof error);
+  ::_exit(127);
+}
+
+// Makes `from` the descriptor `to`, which stays open at exec.
+bool pass(int from, int to) {
+  return from == to ? ::fcntl(to, F_SETFD, 0) == 0 : ::dup2(from, to) == to;
+}
+
+// The new process, from vfork to exec. Until exec it uses the memory of its parent, so it makes
+// system calls and nothing else.
+[[noreturn]] __attribute__((noinline)) void become(const Program& program) {
+  // A parent that died before prctl sends no signal any more, but is not the parent any more
+  // either.
+  if (::setpgid(0, 0) != 0) fail_to_start(program);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail_to_start(program);
+  if (::getppid() != program.parent) ::_exit(127);
+
+  // First the handlers, then the mask: a handler of ours must not run here.
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal)
+    ::sigaction(signal, &by_default, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+
+  if (pass(program.in, STDIN_FILENO) && pass(program.out, STDOUT_FILENO) &&
+      pass(program.err, STDERR_FILENO))
+    ::execv(program.path.c_str(), program.arguments.data());
+  fail_to_start(program);
+}
+
+// Apart from all else, because a function that calls vfork returns twice. Not fork, which would
+// copy the page tables of a process that holds a model.
+__attribute__((noinline)) pid_t start_process(const Program& program) {
+  const pid_t pid = ::vfork();
+  if (pid == 0) become(program);
+  return pid;
+}
+
+void reap(pid_t pid) {
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+struct Started {
+  pid_t pid = -1;
+  int error = 0;  // errno of a program that cannot be started
+};
+
+// Starts the program and waits until it runs or has failed. The calling thread blocks all signals.
+Started start_program(Program program) {
+  Pipe failure;
+  program.failure = failure.write;
+  program.parent = ::getpid();
+  const pid_t pid = start_process(program);
+  if (pid < 0) return {.error = errno};
+
+  // The end of the pipe without an errno in it means that exec has closed it.
+  close_fd(failure.write);
+  int error = 0;
+  ssize_t got = -1;
+  while (got < 0) {
+    got = ::read(failure.read, &error, sizeof error);
+    if (got < 0 && errno != EINTR) break;
+  }
+  if (got == 0) return {.pid = pid};
+  reap(pid);
+  return {.error = got > 0 ? error : EIO};
+}
+
 }  // namespace
+
+// The thread that starts the child and lives until it has been reaped. PR_SET_PDEATHSIG follows
+// the thread that started a process, not that thread's process: a child started by a thread that
+// ends would be killed there and then.
+class Child::Keeper {
+ public:
+  explicit Keeper(Program program) {
+    std::promise<Started> started;
+    std::future<Started> result = started.get_future();
+    thread_ = std::thread([program = std::move(program), started = std::move(started),
+                           released = release_.get_future()]() mutable {
+      // No handler of ours may run in a process that is about to become another program.
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, nullptr);
+
+      try {
+        started.set_value(start_program(std::move(program)));
+      } catch (const Error&) {
+        started.set_value({.error = EMFILE});  // no room for one more pipe
+      }
+      released.wait();
+    });
+    started_ = result.get();
+  }
+  ~Keeper() {
+    release_.set_value();
+    thread_.join();
+  }
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  const Started& started() const { return started_; }
+
+ private:
+  std::promise<void> release_;
+  Started started_;
+  std::thread thread_;
+};
 
 Child::Child(const std::vector<std::string>& argv) {
   RETORT_CHECK(!argv.empty());
   Pipe in, out, err;
 
-  // Its ends become its standard streams.
-  SpawnSetup setup;
-  posix_spawn_file_actions_adddup2(&setup.actions, in.read, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&setup.actions, out.write, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&setup.actions, err.write, STDERR_FILENO);
-
-  std::vector<char*> arguments;
+  // The pipes' ends become its standard streams.
+  Program program{.path = path_of(argv.front()),
+                  .arguments = {},
+                  .in = in.read,
+                  .out = out.write,
+                  .err = err.write};
   for (const std::string& argument : argv)
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  arguments.push_back(nullptr);
-  const int error = ::posix_spawnp(&pid_, arguments[0], &setup.actions, &setup.attributes,
-                                   arguments.data(), environ);
-  if (error != 0)
+    program.arguments.push_back(const_cast<char*>(argument.c_str()));
+  program.arguments.push_back(nullptr);
+  keeper_ = std::make_unique<Keeper>(std::move(program));
+  if (const int error = keeper_->started().error; error != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot start '" + argv.front() + "': " + std::strerror(error));
+  pid_ = keeper_->started().pid;
 
   // Our ends; the child's own are closed with the pipes.
   in_ = taken(in.write);
@@ -133,9 +252,9 @@ std::string Child::ending(Duration grace) {
 void Child::kill() {
   if (pid_ < 0) return;
   ::kill(-pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  reap(pid_);
   pid_ = -1;
+  keeper_.reset();
   close_all();
 }
 

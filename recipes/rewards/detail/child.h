@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,10 @@
 
 namespace retort::rewards::detail {
 
-// The child is the leader of a process group of its own, with default signals. One thread.
+// The child is the leader of a process group of its own, with default signals. It ends with this
+// process, even if that is killed and runs no destructor.
+//
+// Threads: used by one, which may be another than the one that made it.
 class Child {
  public:
   // argv[0] is searched in PATH. kInvalidArgument if it cannot be started.
@@ -32,7 +36,10 @@ class Child {
   void kill();
 
  private:
+  class Keeper;
   void close_all();
+
+  std::unique_ptr<Keeper> keeper_;  // lives as long as the child
   pid_t pid_ = -1;
   int in_ = -1;
   int out_ = -1;

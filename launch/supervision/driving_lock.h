@@ -1,0 +1,28 @@
+// Whether any process drives a run: what the serving ones ask when the launcher, which knew, is
+// gone.
+#pragma once
+
+#include <filesystem>
+
+#include "launch/backends/child_process.h"
+
+namespace retort::launch {
+
+// Name of the lock's file in the run folder.
+inline constexpr const char* kDrivingLock = ".driving";
+
+// Held by a driving process from the moment it has something to save until it ends, however it
+// ends; shared with the other driving ones (flock). A file system without locks costs a warning:
+// the serving processes then leave as soon as the launcher is lost.
+class DrivingLock {
+ public:
+  explicit DrivingLock(const std::filesystem::path& run_folder);
+
+ private:
+  OwnedFd file_;
+};
+
+// Whether a process holds a DrivingLock in this folder; true if that cannot be known. Never waits.
+bool anyone_drives(const std::filesystem::path& run_folder);
+
+}  // namespace retort::launch
