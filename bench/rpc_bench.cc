@@ -1,6 +1,6 @@
-// Latency and throughput of rpc::Agent beside TensorPipe alone, in the same run, between the same
-// two processes.
-//   rpc_bench [uv|shm] [seconds per row]
+// Latency and throughput of rpc::Agent beside TensorPipe alone (its own transport, uv), in the same
+// run, between the same two processes.
+//   rpc_bench [plain|tls] [seconds per row]
 //
 // A row is a round trip: a request that carries a tensor of that size (small: no tensor at all),
 // and an empty reply. Beside it stands the same over one bare pipe: descriptor, allocation, read,
@@ -42,9 +42,9 @@ struct Push {
 };
 inline constexpr rpc::Method<Push, Empty> kPush{"bench.push", true};
 
-rpc::Agent::Options options(const std::string& name, const std::string& transport) {
+rpc::Agent::Options options(const std::string& name, const std::string& stream) {
   rpc::RpcOptions rpc;
-  rpc.transports = {transport};
+  rpc.encryption = stream == "tls" ? rpc::Encryption::kAlways : rpc::Encryption::kNever;
   return {.name = name, .secret = "benchmark", .rpc = rpc};
 }
 
@@ -52,11 +52,9 @@ rpc::Agent::Options options(const std::string& name, const std::string& transpor
 // largest.
 class BareEcho {
  public:
-  explicit BareEcho(const std::string& transport)
-      : transport_(transport), buffer_(at::ones({64 << 20}, at::kByte)) {
-    setup(context_, transport);
-    listener_ = context_.listen(
-        {transport == "uv" ? "uv://127.0.0.1:0" : "shm://rpc-bench-" + std::to_string(getpid())});
+  BareEcho() : buffer_(at::ones({64 << 20}, at::kByte)) {
+    setup(context_);
+    listener_ = context_.listen({"uv://127.0.0.1:0"});
     listener_->accept(
         [this](const tensorpipe::Error& error, std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
           if (error) return;
@@ -64,12 +62,10 @@ class BareEcho {
           receive();
         });
   }
-  std::string url() const { return listener_->url(transport_); }
+  std::string url() const { return listener_->url("uv"); }
 
-  static void setup(tensorpipe::Context& context, const std::string& transport) {
-    context.registerTransport(1, transport,
-                              transport == "uv" ? tensorpipe::transport::uv::create()
-                                                : tensorpipe::transport::shm::create());
+  static void setup(tensorpipe::Context& context) {
+    context.registerTransport(1, "uv", tensorpipe::transport::uv::create());
     context.registerChannel(2, "cma", tensorpipe::channel::cma::create());
     context.registerChannel(1, "basic", tensorpipe::channel::basic::create());
   }
@@ -94,7 +90,6 @@ class BareEcho {
         });
   }
 
-  std::string transport_;
   at::Tensor buffer_;
   char payload_[64] = {};
   tensorpipe::Context context_;
@@ -102,12 +97,12 @@ class BareEcho {
   std::shared_ptr<tensorpipe::Pipe> pipe_;
 };
 
-int serve(const std::string& transport) {
+int serve(const std::string& stream) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto queue = std::make_shared<rpc::HandlerQueue>(256);
-  rpc::Agent agent(options("server/0", transport));
+  rpc::Agent agent(options("server/0", stream));
   agent.serve(kPush, queue, [](const Push&, const rpc::CallContext&) { return Empty{}; });
-  BareEcho bare(transport);
+  BareEcho bare;
   std::cout << agent.address() << std::endl << bare.url() << std::endl;
   std::thread stopper([&] {
     std::string line;
@@ -123,8 +118,8 @@ int serve(const std::string& transport) {
 // The side of the bare pipe that asks.
 class BarePing {
  public:
-  BarePing(const std::string& transport, const std::string& url) {
-    BareEcho::setup(context_, transport);
+  explicit BarePing(const std::string& url) {
+    BareEcho::setup(context_);
     pipe_ = context_.connect(url);
   }
   void round_trip(const at::Tensor& tensor) {
@@ -202,19 +197,21 @@ void print_row(rpc::Agent& agent, BarePing& bare, int64_t bytes, double seconds)
   std::printf("\n");
 }
 
-int run(const std::string& transport, double seconds) {
-  using testing_support::ChildProcess;
+int run(const std::string& stream, double seconds) {
+  using test::ChildProcess;
   ChildProcess server = ChildProcess::spawn(
-      {.role = {}, .args = {"--serve", transport}, .env = {}, .program = "/proc/self/exe"});
+      {.role = {}, .args = {"--serve", stream}, .env = {}, .program = "/proc/self/exe"});
   const std::string address = server.read_line(Deadline::after(kWait));
   const std::string url = server.read_line(Deadline::after(kWait));
 
   {
-    rpc::Agent agent(options("client/0", transport));
+    rpc::Agent agent(options("client/0", stream));
     agent.connect("server/0", address, Deadline::after(kWait));
-    BarePing bare(transport, url);
-    std::printf("transport %s, channels cma, basic; two processes; ratio = agent / bare\n",
-                transport.c_str());
+    BarePing bare(url);
+    std::printf(
+        "agent %s, bare TensorPipe uv, channels cma, basic; two processes; "
+        "ratio = agent / bare\n",
+        stream.c_str());
     std::printf("%-10s %14s %14s %8s %14s %14s %8s\n", "size", "agent p50 us", "bare p50 us",
                 "ratio", "agent GiB/s", "bare GiB/s", "ratio");
     for (const int64_t bytes : {int64_t{0}, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20})
@@ -231,10 +228,10 @@ int run(const std::string& transport, double seconds) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // the bare side has no protection of its own
-  const std::string first = argc > 1 ? argv[1] : "uv";
-  if (first == "--serve") return retort::serve(argc > 2 ? argv[2] : "uv");
-  if (first != "uv" && first != "shm") {
-    std::fprintf(stderr, "usage: rpc_bench [uv|shm] [seconds per row]\n");
+  const std::string first = argc > 1 ? argv[1] : "plain";
+  if (first == "--serve") return retort::serve(argc > 2 ? argv[2] : "plain");
+  if (first != "plain" && first != "tls") {
+    std::fprintf(stderr, "usage: rpc_bench [plain|tls] [seconds per row]\n");
     return 2;
   }
   try {

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
 #include "parallel/detail/c10d_impl.h"
 #include "parallel/detail/sockets.h"
 #include "parallel/world.h"
@@ -34,8 +36,10 @@ auto store_call(const StoreClient::Impl& impl, const char* operation, const std:
   try {
     return body();
   } catch (const std::exception& e) {
+    // By type where it has one: a key may have "timeout" in its name.
     const std::string why = detail::first_line(e);
-    const bool timeout = detail::says_timeout(why);
+    const bool lost = dynamic_cast<const c10::DistNetworkError*>(&e) != nullptr;
+    const bool timeout = !lost && detail::says_timeout(why);
     throw Error(
         timeout ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
         std::string("store ") + operation + " of key '" + impl.prefix + key + "' failed: " + why)
@@ -46,15 +50,18 @@ auto store_call(const StoreClient::Impl& impl, const char* operation, const std:
 }  // namespace
 
 StoreClient::StoreClient(const std::string& host, uint16_t port, std::string prefix,
-                         std::chrono::milliseconds timeout)
+                         std::chrono::milliseconds timeout, const ConnectStore& connect)
     : impl_(std::make_shared<Impl>()) {
   impl_->prefix = std::move(prefix);
   impl_->address = host + ":" + std::to_string(port);
-  const Deadline deadline = Deadline::after(timeout);
+  if (connect) {
+    impl_->store = connect(host, port, timeout);  // its errors name the store
+    return;
+  }
 
   // c10d's client overruns its timeout while nothing listens, so a bounded wait goes first.
   try {
-    detail::wait_until_accepting(host, port, deadline);
+    detail::wait_until_accepting(host, port, Deadline::after(timeout));
   } catch (const Error& e) {
     throw Error(e.code(), "the run's store did not answer within " +
                               std::to_string(timeout.count()) + " ms: " + e.message())

@@ -163,7 +163,8 @@ DeviceChoice share_out_devices(const World::Options& options) {
                                     .store_prefix = options.store_prefix});
   std::optional<StoreClient> store;
   if (sharers.size > 1)
-    store.emplace(options.store_host, options.store_port, sharers.store_prefix, options.timeout);
+    store.emplace(options.store_host, options.store_port, sharers.store_prefix, options.timeout,
+                  options.connect_store);
   return detail::take_device(*options.device_module, store ? &*store : nullptr, sharers.rank,
                              sharers.size, options.share_devices, Deadline::after(options.timeout));
 }
@@ -189,7 +190,7 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
   std::shared_ptr<gloo::transport::Device> network;
   if (o.layout.world_size() > 1) {
     const Deadline deadline = Deadline::after(o.timeout);
-    store.emplace(o.store_host, o.store_port, o.store_prefix, o.timeout);
+    store.emplace(o.store_host, o.store_port, o.store_prefix, o.timeout, o.connect_store);
     await_all_ranks(*store, o, deadline);
     network = make_device(o);
   }

@@ -2,8 +2,11 @@
 // spans two roles, and one process may hold several worlds.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,17 +16,25 @@
 #include "parallel/group.h"
 #include "parallel/layout.h"
 
+namespace c10d {
+class Store;
+}  // namespace c10d
+
 namespace retort::parallel {
 
-// A client of the run's key-value store (a c10d TCPStore that the launcher owns), under a key
-// prefix.
+// Connects to the run's store. Empty: c10d's TCPStore, which proves nothing and is for tests.
+using ConnectStore = std::function<c10::intrusive_ptr<c10d::Store>(
+    const std::string& host, uint16_t port, std::chrono::milliseconds timeout)>;
+
+// A client of the run's key-value store, which the launcher owns, under a key prefix.
 //
-// Errors: kTimeout and kPeerLost naming the operation, the key and the store.
-// Threads: one client for each thread that waits, because a blocked wait locks its client.
+// Errors: kTimeout and kPeerLost naming the operation, the key and the store; what `connect`
+//   throws.
+// Threads: one client for each thread that waits, because a blocked wait of a TCPStore locks it.
 class StoreClient {
  public:
   StoreClient(const std::string& host, uint16_t port, std::string prefix,
-              std::chrono::milliseconds timeout);
+              std::chrono::milliseconds timeout, const ConnectStore& connect = {});
   void set(const std::string& key, const std::string& value);
   // Waits until the key exists; kTimeout naming the key.
   std::string get(const std::string& key, Deadline deadline);
@@ -36,7 +47,7 @@ class StoreClient {
   std::shared_ptr<Impl> impl_;
 };
 
-// The store's server, which the launcher owns. Port 0: any that is free.
+// A c10d TCPStore's server, for tests and benchmarks. Port 0: any that is free.
 class StoreServer {
  public:
   explicit StoreServer(const std::string& host, uint16_t port = 0);
@@ -68,6 +79,7 @@ class World {
     uint16_t store_port = 0;                     // unused when the world has one rank
     std::string store_prefix;                    // "<run>/<role>/<incarnation>/"
     std::chrono::milliseconds timeout{120'000};  // of every collective and of the rendezvous
+    ConnectStore connect_store;
 
     // What follows is for layout.device kCuda, which needs the module (kUnavailable without it).
     std::shared_ptr<DeviceModule> device_module;

@@ -12,14 +12,15 @@
 // Ending: close() is idempotent and returns at once. join() waits until every accepted call has
 //   completed with a value or an error and all threads have ended. The destructor does both.
 // Memory: tensors are sent from the memory they are in: do not change them before the future is
-//   ready.
+//   ready. After an error (a deadline, a cancellation) they may still be read: change nothing of
+//   them then. PeerStats::inflight_bytes falls when they are free.
 // Devices: a tensor on a device goes to the device that rpc.device_maps names for the peer's role,
 //   after all that the calling thread's current stream has queued by then; what arrives is
 //   complete.
 // Threads: every public member may be called from any thread except the agent's own loop thread.
 //   call() may be called from there too (in a function given to then()), and then it never waits
-//   for credit. Handlers run on the thread that drains the HandlerQueue they were registered with
-//   (the compute thread), never on the loop thread.
+//   for credit: it is sent beyond it. Handlers run on the thread that drains the HandlerQueue they
+//   were registered with (the compute thread), never on the loop thread.
 #pragma once
 
 #include <atomic>
@@ -74,10 +75,7 @@ class Agent {
  public:
   struct Options {
     std::string name;    // "student/0"
-    std::string secret;  // the run's secret; both ends prove by HMAC that they know it
-    // The interface of the control socket and of the data listeners.
-    std::string bind_host = "127.0.0.1";
-    uint16_t port = 0;  // 0: any that is free
+    std::string secret;  // the run's secret; both ends prove on every connection that they know it
     RpcOptions rpc;
     // From load_device_transfer(). Null: only tensors on the CPU can be sent.
     std::shared_ptr<detail::DeviceTransfer> devices;
@@ -88,14 +86,16 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // "host:port" of the control socket: the only address that others need to know.
+  // "host:port", as rpc.advertise says: the only address that others need to know.
   std::string address() const;
 
   // Connects to a peer, with proof of the secret both ways; tries a refused connection again until
   // the deadline. When it returns, either side can call the other.
   //
-  // Errors: kUnauthenticated (wrong secret or name), kMismatch (protocol version), kTimeout,
-  //   kPeerLost.
+  // An agent cannot connect to itself: its own words that come back are refused.
+  //
+  // Errors: kUnauthenticated (wrong secret or name, or somebody stands in between), kMismatch
+  //   (another version), kTimeout, kPeerLost.
   void connect(std::string_view peer, const std::string& address, Deadline deadline);
 
   // Sends a request. Returns at once, unless it must wait for credit.

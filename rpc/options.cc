@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/sizes.h"
+#include "rpc/detail/bind_address.h"
 
 namespace retort::rpc {
 namespace {
@@ -30,6 +31,17 @@ void check_names(const char* field, const std::vector<std::string>& names,
       throw Error(ErrorCode::kInvalidArgument,
                   "rpc." + std::string(field) + " names '" + name + "' twice");
   }
+}
+
+// TensorPipe's own are known by name, so that a recipe of before learns why they are gone.
+void check_transports(const std::vector<std::string>& names) {
+  for (const auto& name : names)
+    if (name == "uv" || name == "shm" || name == "ibv")
+      throw Error(ErrorCode::kInvalidArgument,
+                  "rpc.transports: '" + name +
+                      "' is refused: TensorPipe's listener reads what strangers send before they "
+                      "have proved anything; use tcp, which needs no entry");
+  check_names("transports", names, {"tcp"});
 }
 
 void check_positive(const char* field, int64_t value) {
@@ -64,7 +76,8 @@ void check_device_map(const std::string& role, const std::map<std::string, int64
 }  // namespace
 
 void RpcOptions::validate() const {
-  check_names("transports", transports, {"uv", "shm"});
+  check_transports(transports);
+  (void)detail::parse_ports(port);
   check_names("channels", channels, {"cma", "basic"});
   if (std::find(channels.begin(), channels.end(), "basic") == channels.end())
     throw Error(ErrorCode::kInvalidArgument,
@@ -73,6 +86,7 @@ void RpcOptions::validate() const {
   check_positive("timeout", timeout.count());
   check_positive("heartbeat_interval", heartbeat_interval.count());
   check_positive("max_inflight_bytes", max_inflight_bytes);
+  check_positive("receive_budget", receive_budget);
   check_positive("max_message_bytes", max_message_bytes);
   if (peer_timeout < 2 * heartbeat_interval)
     throw Error(ErrorCode::kInvalidArgument,

@@ -1,6 +1,7 @@
 // Options of the RPC layer: what a recipe's `rpc:` block says.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,9 +12,21 @@
 
 namespace retort::rpc {
 
+enum class Encryption { kAuto, kAlways, kNever };
+
 struct RpcOptions {
-  // TensorPipe transports, best first: uv, shm (only where a recipe asks for it).
-  std::vector<std::string> transports{"uv"};
+  // What carries the connections: tcp, the project's own. TensorPipe's uv, shm and ibv are refused,
+  // because their listeners read strangers' bytes before anything is proved.
+  std::vector<std::string> transports{"tcp"};
+  // The address or name that the process listens at; auto: 127.0.0.1.
+  std::string bind = "auto";
+  // What others are told: host or host:port; empty: the address that is listened at.
+  std::string advertise;
+  // The one port of a process: a number, a range "7000-7100" or 0, any that is free.
+  std::string port = "0";
+  // TLS 1.3 with the run's secret; kAuto: where `bind` is no loopback address. Alike in all
+  // processes of a run.
+  Encryption encryption = Encryption::kAuto;
   // TensorPipe channels, best first: cma, basic.
   std::vector<std::string> channels{"cma", "basic"};
   Duration timeout{120'000};  // default deadline of a call
@@ -21,8 +34,12 @@ struct RpcOptions {
   Duration heartbeat_interval{1'000};
   // A peer that is silent for longer is lost.
   Duration peer_timeout{15'000};
-  // For each peer. Beyond it, calls wait or fail, as CallOptions::wait_for_credit says.
+  // For each peer. What is sent to it and not done: beyond it, calls wait or fail, as
+  // CallOptions::wait_for_credit says. What it may have on its way here.
   ByteSize max_inflight_bytes{uint64_t{2} << 30};
+  // Large messages of all peers together that are on their way here or not yet taken. Each peer
+  // gets an equal window of it; a message that no window holds goes alone.
+  ByteSize receive_budget{uint64_t{4} << 30};
   // For each message; checked before memory is allocated.
   ByteSize max_message_bytes{uint64_t{4} << 30};
   // Peer role -> index of a CUDA device here -> index of a CUDA device there.
@@ -30,13 +47,18 @@ struct RpcOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("transports", transports, "TensorPipe transports, best first: uv | shm");
+    visit("transports", transports, "what carries the connections: tcp");
+    visit("bind", bind, "address or name to listen at; auto: 127.0.0.1");
+    visit("advertise", advertise, "host or host:port that peers use; empty: as bound");
+    visit("port", port, "one a process: a number, a range like \"7000-7100\", or 0: any");
+    visit("encryption", encryption, "TLS with the run's secret; auto: off loopback");
     visit("channels", channels, "TensorPipe channels, best first: cma | basic");
     visit("timeout", timeout, "default deadline of a remote call");
     visit("heartbeat_interval", heartbeat_interval, "time between heartbeats on a control socket");
     visit("peer_timeout", peer_timeout, "a peer silent for longer is lost");
     visit("max_inflight_bytes", max_inflight_bytes,
           "bytes in flight to one peer before calls wait");
+    visit("receive_budget", receive_budget, "bytes that all peers together may have on their way");
     visit("max_message_bytes", max_message_bytes, "largest message accepted");
     visit("device_maps", device_maps,
           "peer role -> local cuda index -> remote cuda index; default: the same index");
@@ -46,3 +68,10 @@ struct RpcOptions {
 };
 
 }  // namespace retort::rpc
+
+template <>
+struct retort::EnumNames<retort::rpc::Encryption> {
+  using E = retort::rpc::Encryption;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"auto", E::kAuto}, {"always", E::kAlways}, {"never", E::kNever}}};
+};

@@ -1,6 +1,6 @@
 // retort eval: loss of a checkpoint on a data file, and with --output every token's
 // log-probability.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cmath>

@@ -19,9 +19,9 @@
 #include "launch/yaml/recipe_file.h"
 #include "models/text/tokenizer.h"
 #include "parallel/device_module.h"
-#include "parallel/world.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -50,30 +50,36 @@ void check_tokenizers(const recipes::Recipe& recipe) {
   }
 }
 
+// What the processes of one start have in common.
+struct RunStart {
+  std::string run;
+  std::string secret;
+  int64_t incarnation = 0;
+  bool resume = false;
+};
+
 std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunFolder& folder,
-                                       const std::string& run, int64_t incarnation,
-                                       const parallel::StoreServer& store, bool resume) {
-  const std::string secret = random_hex(32);
+                                       const RunStart& start, const rpc::RendezvousServer& store) {
   const int64_t processes = recipe.num_processes();
   std::vector<ProcessSpec> specs;
   for (const auto& [name, role] : recipe.roles) {
     for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
       ProcessSpec spec;
       spec.driving = name == recipes::Recipe::kDrivingRole;
-      spec.context = {.run = run,
+      spec.context = {.run = start.run,
                       .role = name,
                       .rank = rank,
-                      .incarnation = incarnation,
-                      .store_host = "127.0.0.1",
+                      .incarnation = start.incarnation,
+                      .store_host = store.host(),
                       .store_port = store.port(),
-                      .secret = secret,
-                      .resume = resume,
+                      .secret = start.secret,
+                      .resume = start.resume,
                       .threads = threads_per_process(role.world.threads, processes)};
 
       // The program starts itself; its secret goes through a pipe, not through an argument.
       spec.arguments = {"role",
                         "--run",
-                        run,
+                        start.run,
                         "--role",
                         name,
                         "--rank",
@@ -168,8 +174,13 @@ int run_launch(const LaunchCommand& command) {
   write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
 
   // Where the processes of this start find each other, and where training goes on.
-  const parallel::StoreServer store("127.0.0.1");
-  const std::string run = folder.path().filename().string();
+  const RunStart start{.run = folder.path().filename().string(),
+                       .secret = random_hex(32),
+                       .incarnation = next_incarnation(folder.path()),
+                       .resume = command.resume};
+  const rpc::RendezvousServer store(
+      {.run = start.run, .secret = start.secret, .encryption = recipe.rpc.encryption},
+      recipe.rpc.bind);
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
   if (command.resume)
     std::printf("resuming %s at step %lld\n", folder.path().c_str(),
@@ -184,14 +195,12 @@ int run_launch(const LaunchCommand& command) {
                      .start_step = start_step,
                      .max_steps = recipe.train.max_steps,
                      .num_epochs = recipe.train.num_train_epochs});
-  Supervisor supervisor(
-      {.program = fs::read_symlink("/proc/self/exe"),
-       .log_folder = folder.logs(),
-       .processes = process_specs(recipe, folder, run, next_incarnation(folder.path()), store,
-                                  command.resume),
-       .stop_timeout = recipe.launch.stop_timeout,
-       .hold_fd = folder.lock_fd()},
-      &progress);
+  Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
+                         .log_folder = folder.logs(),
+                         .processes = process_specs(recipe, folder, start, store),
+                         .stop_timeout = recipe.launch.stop_timeout,
+                         .hold_fd = folder.lock_fd()},
+                        &progress);
 
   const SupervisorResult result = supervisor.run(signals);
   progress.finish();

@@ -20,6 +20,7 @@
 #include "launch/yaml/recipe_file.h"
 #include "parallel/vote.h"
 #include "recipes/run/student.h"
+#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace {
@@ -38,6 +39,10 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   context.store_host = child.store_host;
   context.store_port = child.store_port;
   context.secret = child.secret;
+  context.connect_store = rpc::store_connector({.name = context.name(),
+                                                .run = context.run,
+                                                .secret = context.secret,
+                                                .encryption = context.recipe.rpc.encryption});
   context.resume = child.resume;
   context.threads = child.threads;
   return context;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
 #include "parallel/group.h"
@@ -17,7 +17,7 @@
 namespace retort::parallel {
 
 struct StoreClient::Impl {
-  c10::intrusive_ptr<c10d::TCPStore> store;
+  c10::intrusive_ptr<c10d::Store> store;
   std::string prefix;
   std::string address;  // "host:port", for errors
 };

@@ -24,6 +24,7 @@ struct RankContext {
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
   std::string secret;
+  parallel::ConnectStore connect_store;  // with proof of the secret
   bool resume = false;
   int64_t threads = 1;
   // of a role with world.device: cuda
@@ -45,6 +46,7 @@ struct RankContext {
             .store_port = store_port,
             .store_prefix = store_prefix(role) + world + "/",
             .timeout = recipe.launch.collective_timeout,
+            .connect_store = connect_store,
             .device_module = device_module};
   }
 };

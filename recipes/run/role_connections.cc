@@ -17,7 +17,7 @@ std::string connect_rank(RunContext& context, const std::string& role, int64_t r
 
 parallel::StoreClient addresses_of(const RunContext& context, const std::string& role) {
   return {context.rank.store_host, context.rank.store_port, context.rank.store_prefix(role),
-          context.recipe().rpc.timeout};
+          context.recipe().rpc.timeout, context.rank.connect_store};
 }
 
 // Leader and last stage of each replica.

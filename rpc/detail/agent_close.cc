@@ -27,9 +27,7 @@ void Agent::Impl::close() {
 
 void Agent::Impl::begin_close() {
   closing_ = true;
-  boost::system::error_code ignored;
-  acceptor_.close(ignored);
-  accept_pause_.cancel();
+  acceptor_->close();
   for (const auto& weak : connectors_)
     if (const auto connector = weak.lock()) connector->abort(closed_error());
   for (const auto& session : std::set<SessionPtr>(sessions_)) {
@@ -73,6 +71,7 @@ void Agent::Impl::advance_close() {
   if (!sessions_.empty()) return;
   down_ = true;
   drain_timer_.cancel();
+  data_->close();
   down_promise_.set_value(Empty{});
 }
 
@@ -83,9 +82,7 @@ void Agent::Impl::join() {
   std::lock_guard lock(join_mutex_);
   if (joined_) return;
   down_future_.get();  // bounded by the drain and goodbye timeouts
-  detail::SigpipeBlock no_sigpipe;
-  transport_->close();
-  transport_->join();  // after this no callback of TensorPipe runs
+  data_->join();
   loop_->stop();
   joined_ = true;
 }

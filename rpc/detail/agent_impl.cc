@@ -1,28 +1,18 @@
 #include "rpc/detail/agent_impl.h"
 
-#include <tensorpipe/tensorpipe.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "rpc/detail/bind_address.h"
+#include "rpc/transport/tls_context.h"
 
 namespace retort::rpc {
 namespace {
 
-using boost::system::error_code;
-using tcp = boost::asio::ip::tcp;
-constexpr size_t kMaxStrangers = 64;  // connections that have not proved the secret
 constexpr uint64_t kMaxIdleReceiveBytes = uint64_t{1} << 30;
 constexpr size_t kMaxSessionsPerPeer = 4;  // connections of one living peer
-
-std::shared_ptr<tensorpipe::transport::Context> make_transport(const std::string& name) {
-  return name == "shm" ? tensorpipe::transport::shm::create() : tensorpipe::transport::uv::create();
-}
-std::shared_ptr<tensorpipe::channel::Context> make_channel(const std::string& name) {
-  return name == "cma" ? tensorpipe::channel::cma::create() : tensorpipe::channel::basic::create();
-}
 
 Error closed_error() { return Error(ErrorCode::kClosed, "the agent is closed"); }
 
@@ -33,108 +23,54 @@ Agent::Impl::Impl(Options options)
       incarnation_(random_hex(16)),
       loop_(std::make_shared<detail::Loop>()),
       receive_pool_(std::make_shared<detail::ReceivePool>(kMaxIdleReceiveBytes)),
-      acceptor_(loop_->io()),
-      accept_pause_(loop_->io()),
+      receive_budget_(options_.rpc.receive_budget.bytes, options_.rpc.max_inflight_bytes.bytes,
+                      options_.rpc.max_message_bytes.bytes),
+      identity_{.name = options_.name,
+                .schema = detail::kWireSchema,
+                .credentials = {{"run", options_.secret}}},
       drain_timer_(loop_->io()),
       down_future_(down_promise_.future()) {
-  if (options_.name.empty() || options_.name.size() > detail::kMaxNameBytes)
-    throw Error(ErrorCode::kInvalidArgument,
-                "an agent needs a name like 'student/0', at most 256 bytes");
-  if (options_.secret.empty())
-    throw Error(ErrorCode::kInvalidArgument,
-                "an agent needs the run's secret; make one with random_hex(32)");
+  identity_.validate();
   options_.rpc.validate();
-  open_port();
-  open_transport();
-  accept();
+  const std::string host = detail::resolve_bind(options_.rpc.bind);
+  if (detail::encrypts(options_.rpc.encryption, host))
+    streams_ =
+        transport::StreamFactory(std::make_shared<transport::TlsContext>(identity_.credentials));
+  data_ = std::make_unique<detail::DataPlane>(loop_, identity_, streams_, options_.rpc,
+                                              options_.devices.get());
+  open_port(host);
   loop_->start();
 }
 
 Agent::Impl::~Impl() = default;
 
-void Agent::Impl::open_port() {
-  error_code code;
-  const auto host = boost::asio::ip::make_address(options_.bind_host, code);
-  if (code || host.is_unspecified())
-    throw Error(ErrorCode::kInvalidArgument,
-                "bind_host must be the IP address of one interface; peers connect to it")
-        .with("bind_host", options_.bind_host);
-  const tcp::endpoint endpoint(host, options_.port);
-  acceptor_.open(endpoint.protocol(), code);
-  if (!code) acceptor_.set_option(tcp::acceptor::reuse_address(true), code);
-  if (!code) acceptor_.bind(endpoint, code);
-  if (!code) acceptor_.listen(boost::asio::socket_base::max_listen_connections, code);
-  if (code)
-    throw Error(ErrorCode::kUnavailable, "cannot listen on the control port: " + code.message())
-        .with("bind_host", options_.bind_host)
-        .with("port", options_.port);
-  const auto bound = acceptor_.local_endpoint();
-  const std::string text = bound.address().to_string();
-  address_ =
-      (bound.address().is_v6() ? "[" + text + "]" : text) + ":" + std::to_string(bound.port());
+void Agent::Impl::open_port(const std::string& host) {
+  transport::AcceptorHandlers handlers;
+  handlers.find_session = [this](const std::string& session) { return data_->find(session); };
+  handlers.on_data = [this](std::shared_ptr<transport::Stream> stream,
+                            const transport::Proven& who) {
+    data_->deliver(who.session, std::move(stream));
+  };
+  handlers.on_control = [this](std::shared_ptr<transport::Stream> stream,
+                               const transport::Proven& who) {
+    auto session = std::make_shared<detail::Session>(*this, std::move(stream), who, std::nullopt);
+    session_begins(session);
+    session->start();
+  };
+  const transport::AcceptorOptions options{.hosts = {host},
+                                           .ports = detail::parse_ports(options_.rpc.port)};
+  acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
+                                                    std::move(handlers));
+  acceptor_->start();
 }
 
-void Agent::Impl::open_transport() {
-  detail::SigpipeBlock no_sigpipe;  // for the threads that start here
-  transport_ =
-      std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(options_.name));
-  int64_t priority = 100;
-  for (const auto& name : options_.rpc.transports) {
-    auto context = make_transport(name);
-    if (!context->isViable())
-      throw Error(ErrorCode::kUnavailable, "this machine has no TensorPipe transport '" + name +
-                                               "'; remove it from rpc.transports");
-    transport_->registerTransport(priority--, name, std::move(context));
-  }
-  // A channel that the machine cannot do is left to the next one; basic always works.
-  for (const auto& name : options_.rpc.channels) {
-    auto context = make_channel(name);
-    if (context->isViable())
-      transport_->registerChannel(priority--, name, std::move(context));
-    else
-      RETORT_LOG(kInfo) << "TensorPipe channel '" << name
-                        << "' does not work on this machine; the next one is used";
-  }
-  if (!options_.devices) return;
-  for (auto& [name, context] : options_.devices->channels())
-    transport_->registerChannel(priority--, name, std::move(context));
+std::shared_ptr<transport::Dial> Agent::Impl::dial(transport::PeerPort peer) {
+  return std::make_shared<transport::Dial>(loop_->io(), identity_, streams_,
+                                           transport::SocketOptions{}, std::move(peer));
 }
 
-std::string Agent::Impl::address() const { return address_; }
-
-void Agent::Impl::accept() {
-  acceptor_.async_accept([this](const error_code& code, tcp::socket socket) {
-    if (closing_) return;
-    if (!code) {
-      auto session = std::make_shared<detail::Session>(*this, std::move(socket), "");
-      session_begins(session);
-      session->start();
-      add_stranger(session);
-      return accept();
-    }
-    // Out of descriptors, most likely: what is established goes on, new connections wait.
-    RETORT_LOG(kWarning) << "accepting a control connection failed: " << code.message();
-    accept_pause_.expires_after(std::chrono::milliseconds(100));
-    accept_pause_.async_wait([this](const error_code& stopped) {
-      if (!stopped && !closing_) accept();
-    });
-  });
-}
-
-// Keeps the number of connections that have proved nothing bounded; the oldest gives way, so that a
-// flood of silent ones cannot keep a real peer out.
-void Agent::Impl::add_stranger(const SessionPtr& session) {
-  std::erase_if(strangers_, [](const auto& weak) {
-    const auto known = weak.lock();
-    return !known || known->dead() || known->authenticated();
-  });
-  strangers_.push_back(session);
-  if (strangers_.size() <= kMaxStrangers) return;
-  const auto oldest = strangers_.front().lock();
-  strangers_.pop_front();
-  if (oldest)
-    oldest->fail(
-        Error(ErrorCode::kResourceExhausted, "too many connections that have not authenticated"));
+std::string Agent::Impl::address() const {
+  return detail::advertised(options_.rpc.advertise, acceptor_->addresses().front());
 }
 
 void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline) {
@@ -194,10 +130,12 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     detail::address(*wire, state->name(),
                     std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
                     options_.rpc, options_.devices.get());
-    call->credit_bytes = wire->size_bytes();
     detail::begin_send(wire->tensors, options_.devices.get());
-    state->acquire(call->credit_bytes, call->deadline,
-                   options.wait_for_credit && !future_detail::on_loop_thread());
+    using detail::NoCredit;
+    const auto without = !options.wait_for_credit          ? NoCredit::kFail
+                         : future_detail::on_loop_thread() ? NoCredit::kOverdraw
+                                                           : NoCredit::kWait;
+    wire->credit = detail::PeerState::acquire(state, wire->size_bytes(), call->deadline, without);
     call->peer = std::move(state);
   } catch (...) {
     Outcome<Message> outcome;

@@ -1,13 +1,9 @@
-// What is behind rpc::Agent: the loop, the control port, TensorPipe's context, the sessions, and
-// the order in which they end. Members are used on the loop thread unless they stand under the
+// What is behind rpc::Agent: the loop, the port, the data plane, the sessions, and the order in
+// which they end. Members are used on the loop thread unless they stand under the
 // mutex or are constant.
 #pragma once
 
-#include <tensorpipe/core/context.h>
-
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,7 +13,9 @@
 
 #include "rpc/agent.h"
 #include "rpc/detail/connector.h"
+#include "rpc/detail/data_plane.h"
 #include "rpc/detail/session.h"
+#include "rpc/transport/acceptor.h"
 
 namespace retort::rpc {
 
@@ -42,8 +40,10 @@ class Agent::Impl final : public detail::SessionHost {
   const Options& options() const override { return options_; }
   const std::string& incarnation() const override { return incarnation_; }
   std::shared_ptr<detail::Loop> loop() override { return loop_; }
-  tensorpipe::Context& transport() override { return *transport_; }
+  detail::DataPlane& data() override { return *data_; }
+  std::shared_ptr<transport::Dial> dial(transport::PeerPort peer) override;
   std::shared_ptr<detail::ReceivePool> receive_pool() override { return receive_pool_; }
+  detail::ReceiveBudget& receive_budget() override { return receive_budget_; }
   bool closing() const override { return closing_; }
   std::shared_ptr<const detail::Handler> handler(const std::string& method) const override;
   std::shared_ptr<detail::PeerState> peer_state(const std::string& peer) override;
@@ -59,10 +59,7 @@ class Agent::Impl final : public detail::SessionHost {
     bool live = false;
   };
 
-  void open_transport();
-  void open_port();
-  void accept();
-  void add_stranger(const SessionPtr& session);
+  void open_port(const std::string& host);
   void dispatch(const std::shared_ptr<detail::OutgoingCall>& call);
   std::shared_ptr<detail::PeerState> live_peer(const std::string& peer) const;
   void begin_close();
@@ -72,15 +69,16 @@ class Agent::Impl final : public detail::SessionHost {
   const std::string incarnation_;
   const std::shared_ptr<detail::Loop> loop_;
   const std::shared_ptr<detail::ReceivePool> receive_pool_;
-  std::unique_ptr<tensorpipe::Context> transport_;
-  boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::steady_timer accept_pause_, drain_timer_;
-  std::string address_;
+  detail::ReceiveBudget receive_budget_;
+  transport::Identity identity_;
+  transport::StreamFactory streams_;
+  std::unique_ptr<detail::DataPlane> data_;
+  std::shared_ptr<transport::Acceptor> acceptor_;
+  boost::asio::steady_timer drain_timer_;
   std::atomic<uint64_t> next_call_id_{1};
 
   std::set<SessionPtr> sessions_;
   std::map<std::string, std::vector<SessionPtr>> up_;  // newest last
-  std::deque<std::weak_ptr<detail::Session>> strangers_;
   std::vector<std::weak_ptr<detail::Connector>> connectors_;
   bool closing_ = false, drained_ = false, down_ = false, advance_posted_ = false;
   Promise<Empty> down_promise_;

@@ -1,48 +1,31 @@
 #include "rpc/detail/connector.h"
 
 #include <algorithm>
-#include <boost/asio/connect.hpp>
 #include <utility>
 
 namespace retort::rpc::detail {
 namespace {
 
 using boost::system::error_code;
-using tcp = boost::asio::ip::tcp;
 constexpr std::chrono::milliseconds kMaxPause{500};
+// One attempt: a peer that takes the connection but stays silent is dialed again.
+constexpr std::chrono::seconds kAttempt{10};
 
 // What will not get better by trying again.
-bool is_final(ErrorCode code) {
-  return code != ErrorCode::kPeerLost && code != ErrorCode::kTimeout;
+bool is_final(const Error& error) {
+  return error.code() != ErrorCode::kPeerLost && error.code() != ErrorCode::kTimeout &&
+         error.code() != ErrorCode::kResourceExhausted;
 }
 
 }  // namespace
 
-HostPort parse_address(const std::string& address) {
-  const auto colon = address.rfind(':');
-  HostPort parsed;
-  if (colon != std::string::npos) {
-    parsed = {address.substr(0, colon), address.substr(colon + 1)};
-    if (parsed.host.size() > 2 && parsed.host.front() == '[' && parsed.host.back() == ']')
-      parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
-  }
-  const bool digits = !parsed.port.empty() && parsed.port.size() <= 5 &&
-                      std::all_of(parsed.port.begin(), parsed.port.end(),
-                                  [](char c) { return c >= '0' && c <= '9'; });
-  if (parsed.host.empty() || !digits)
-    throw Error(ErrorCode::kInvalidArgument, "an address is host:port or [ipv6]:port")
-        .with("address", address);
-  return parsed;
-}
-
-Connector::Connector(SessionHost& host, std::string peer, HostPort address, Deadline deadline,
+Connector::Connector(SessionHost& host, std::string peer, PeerAddress address, Deadline deadline,
                      Promise<Empty> promise)
     : host_(host),
       loop_(host.loop()),
       peer_(std::move(peer)),
       address_(std::move(address)),
       promise_(std::move(promise)),
-      resolver_(loop_->io()),
       deadline_timer_(loop_->io()),
       retry_timer_(loop_->io()),
       deadline_(deadline) {}
@@ -60,40 +43,30 @@ void Connector::start() {
 }
 
 void Connector::attempt() {
-  error_code not_numeric;
-  const auto numeric = boost::asio::ip::make_address(address_.host, not_numeric);
-  if (!not_numeric) {
-    const tcp::endpoint endpoint(
-        numeric, static_cast<uint16_t>(std::min(std::stoul(address_.port), 65535ul)));
-    return connect_to(tcp::resolver::results_type::create(endpoint, address_.host, address_.port));
+  dial_ = host_.dial({address_.host, address_.port, {.name = peer_}});
+  dial_->start(Deadline(std::min(deadline_.time(), Deadline::after(kAttempt).time())),
+               [self = shared_from_this()](transport::HandshakeResult result) {
+                 self->dial_.reset();
+                 self->on_proven(std::move(result));
+               });
+}
+
+void Connector::on_proven(transport::HandshakeResult result) {
+  if (finished_) {
+    if (result.stream) result.stream->close();
+    return;
   }
-  resolver_.async_resolve(
-      address_.host, address_.port,
-      [self = shared_from_this()](const error_code& code, tcp::resolver::results_type results) {
-        if (self->finished_) return;
-        if (code) return self->retry("the host name does not resolve: " + code.message());
-        self->connect_to(results);
-      });
-}
+  if (result.error) {
+    if (is_final(*result.error)) return finish(&*result.error);
+    return retry(result.error->what());
+  }
 
-void Connector::connect_to(const tcp::resolver::results_type& endpoints) {
-  socket_.emplace(loop_->io());
-  boost::asio::async_connect(
-      *socket_, endpoints,
-      [self = shared_from_this()](const error_code& code, const tcp::endpoint&) {
-        if (self->finished_) return;
-        if (code) return self->retry(code.message());
-        self->on_connected();
-      });
-}
-
-void Connector::on_connected() {
-  auto session = std::make_shared<Session>(host_, std::move(*socket_), peer_);
-  socket_.reset();
+  auto session =
+      std::make_shared<Session>(host_, std::move(result.stream), result.proven, address_);
   session_ = session;
   session->on_settled([self = shared_from_this()](const Error* error) {
     if (self->finished_) return;
-    if (error && !is_final(error->code())) return self->retry(error->what());
+    if (error && !is_final(*error)) return self->retry(error->what());
     self->finish(error);
   });
   host_.session_begins(session);
@@ -114,9 +87,8 @@ void Connector::finish(const Error* error) {
   finished_ = true;
   deadline_timer_.cancel();
   retry_timer_.cancel();
-  resolver_.cancel();
-  error_code ignored;
-  if (socket_) socket_->close(ignored);
+  if (const auto dial = std::exchange(dial_, nullptr))
+    dial->abort(Error(ErrorCode::kClosed, "the attempt was given up"));
   if (error) {
     if (const auto session = session_.lock(); session && !session->up()) session->fail(*error);
     promise_.set_error(std::make_exception_ptr(error->with("peer", peer_)));

@@ -2,44 +2,35 @@
 // the deadline. Lives on the loop thread.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
-#include <optional>
 #include <string>
 
+#include "rpc/detail/peer_address.h"
 #include "rpc/detail/session.h"
+#include "rpc/transport/dial.h"
 
 namespace retort::rpc::detail {
 
-struct HostPort {
-  std::string host;
-  std::string port;
-};
-// "host:port" or "[v6]:port"; kInvalidArgument.
-HostPort parse_address(const std::string& address);
-
 class Connector : public std::enable_shared_from_this<Connector> {
  public:
-  Connector(SessionHost& host, std::string peer, HostPort address, Deadline deadline,
+  Connector(SessionHost& host, std::string peer, PeerAddress address, Deadline deadline,
             Promise<Empty> promise);
   void start();
   void abort(const Error& error) { finish(&error); }
 
  private:
   void attempt();
-  void connect_to(const boost::asio::ip::tcp::resolver::results_type& endpoints);
-  void on_connected();
+  void on_proven(transport::HandshakeResult result);
   void retry(const std::string& reason);
   void finish(const Error* error);
 
   SessionHost& host_;
   const std::shared_ptr<Loop> loop_;
   const std::string peer_;
-  const HostPort address_;
+  const PeerAddress address_;
   Promise<Empty> promise_;
-  boost::asio::ip::tcp::resolver resolver_;
-  std::optional<boost::asio::ip::tcp::socket> socket_;
+  std::shared_ptr<transport::Dial> dial_;
   boost::asio::steady_timer deadline_timer_, retry_timer_;
   const Deadline deadline_;
   std::chrono::milliseconds pause_{20};

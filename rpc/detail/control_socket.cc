@@ -2,8 +2,6 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
 #include <utility>
 
 namespace retort::rpc::detail {
@@ -21,14 +19,8 @@ Error lost(const error_code& code) {
 
 }  // namespace
 
-ControlSocket::ControlSocket(boost::asio::ip::tcp::socket socket)
-    : socket_(std::move(socket)), flush_timer_(socket_.get_executor()) {
-  error_code ignored;
-  socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
-  const auto endpoint = socket_.local_endpoint(ignored);
-  const auto host = endpoint.address();
-  local_host_ = host.is_v6() ? "[" + host.to_string() + "]" : host.to_string();
-}
+ControlSocket::ControlSocket(boost::asio::io_context& io, std::shared_ptr<transport::Stream> stream)
+    : io_(io), stream_(std::move(stream)), flush_timer_(io) {}
 
 void ControlSocket::start(OnFrame on_frame, OnError on_error) {
   on_frame_ = std::move(on_frame);
@@ -38,31 +30,30 @@ void ControlSocket::start(OnFrame on_frame, OnError on_error) {
 
 void ControlSocket::read_header() {
   if (closing_ || closed_) return;
-  boost::asio::async_read(socket_, boost::asio::buffer(&header_, sizeof header_),
-                          [self = shared_from_this()](const error_code& code, size_t) {
-                            if (code) return self->fail(lost(code));
-                            self->read_body(self->header_);
-                          });
+  transport::read_all(stream_, boost::asio::buffer(&header_, sizeof header_),
+                      [self = shared_from_this()](const error_code& code) {
+                        if (code) return self->fail(lost(code));
+                        self->read_body(self->header_);
+                      });
 }
 
 void ControlSocket::read_body(uint32_t length) {
-  if (length < 1 || length > max_frame_bytes_)
+  if (length < 1 || length > kMaxFrameBytes)
     return fail(Error(ErrorCode::kCorrupt, "a control frame has an impossible length")
                     .with("bytes", length)
-                    .with("max", max_frame_bytes_));
+                    .with("max", kMaxFrameBytes));
   body_.resize(length);
-  boost::asio::async_read(
-      socket_, boost::asio::buffer(body_),
-      [self = shared_from_this()](const error_code& code, size_t) {
+  transport::read_all(
+      stream_, boost::asio::buffer(body_), [self = shared_from_this()](const error_code& code) {
         if (code) return self->fail(lost(code));
         if (self->closing_ || self->closed_) return;
-        const std::string frame = std::move(self->body_);
-        const auto type = static_cast<uint8_t>(frame[0]);
-        if (type > static_cast<uint8_t>(FrameType::kByeAck))
+        const auto type = static_cast<uint8_t>(self->body_[0]);
+        const std::string body = self->body_.substr(1);
+        if (type > static_cast<uint8_t>(FrameType::kLowered))
           return self->fail(Error(ErrorCode::kCorrupt, "a control frame has an unknown type")
                                 .with("type", int{type}));
         try {
-          self->on_frame_(static_cast<FrameType>(type), std::string_view(frame).substr(1));
+          self->on_frame_(static_cast<FrameType>(type), body);
         } catch (const Error& error) {
           return self->fail(error);
         }
@@ -72,22 +63,26 @@ void ControlSocket::read_body(uint32_t length) {
 
 void ControlSocket::send(std::string bytes) {
   if (closing_ || closed_) return;
+  // Fails from the queue: whoever sends may be in the middle of a change.
   if (queue_.size() >= kMaxQueuedFrames)
-    return fail(Error(ErrorCode::kPeerLost, "the other side does not read its control connection"));
+    return boost::asio::post(io_, [self = shared_from_this()] {
+      self->fail(
+          Error(ErrorCode::kPeerLost, "the other side does not read its control connection"));
+    });
   queue_.push_back(std::move(bytes));
   if (!writing_) write_next();
 }
 
 void ControlSocket::write_next() {
   writing_ = true;
-  boost::asio::async_write(socket_, boost::asio::buffer(queue_.front()),
-                           [self = shared_from_this()](const error_code& code, size_t) {
-                             self->writing_ = false;
-                             if (code) return self->fail(lost(code));
-                             self->queue_.pop_front();
-                             if (!self->queue_.empty() && !self->closed_) return self->write_next();
-                             if (self->closing_) self->close();
-                           });
+  transport::write_all(stream_, boost::asio::buffer(queue_.front()),
+                       [self = shared_from_this()](const error_code& code) {
+                         self->writing_ = false;
+                         if (code) return self->fail(lost(code));
+                         self->queue_.pop_front();
+                         if (!self->queue_.empty() && !self->closed_) return self->write_next();
+                         if (self->closing_) self->close();
+                       });
 }
 
 void ControlSocket::close_after_flush() {
@@ -104,13 +99,10 @@ void ControlSocket::close() {
   if (closed_) return;
   closed_ = true;
   flush_timer_.cancel();
-  error_code ignored;
-  socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  stream_->close();
   // The functions hold what uses this object. They may be running now, so they go away from the
   // queue, not from here.
-  boost::asio::post(socket_.get_executor(),
-                    [on_frame = std::move(on_frame_), on_error = std::move(on_error_)] {});
+  boost::asio::post(io_, [on_frame = std::move(on_frame_), on_error = std::move(on_error_)] {});
   on_frame_ = nullptr;
   on_error_ = nullptr;
 }

@@ -1,9 +1,8 @@
-// A TCP connection that carries length-prefixed frames (rpc/detail/frames.h). Used on the loop
+// A proved connection that carries length-prefixed frames (rpc/detail/frames.h). Used on the loop
 // thread only.
 #pragma once
 
-#include <array>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <deque>
@@ -14,6 +13,7 @@
 
 #include "base/error.h"
 #include "rpc/detail/frames.h"
+#include "rpc/transport/stream.h"
 
 namespace retort::rpc::detail {
 
@@ -22,19 +22,17 @@ class ControlSocket : public std::enable_shared_from_this<ControlSocket> {
   using OnFrame = std::function<void(FrameType, std::string_view body)>;
   using OnError = std::function<void(const Error&)>;
 
-  explicit ControlSocket(boost::asio::ip::tcp::socket socket);
+  ControlSocket(boost::asio::io_context& io, std::shared_ptr<transport::Stream> stream);
 
   // Calls on_frame for every frame and on_error once: kPeerLost when the connection ends, kCorrupt
   // for a frame longer than allowed. Neither is called after close().
   void start(OnFrame on_frame, OnError on_error);
-  void set_max_frame_bytes(size_t bytes) { max_frame_bytes_ = bytes; }
   // Queues a frame (frame_bytes()). A peer that lets too many pile up is an error of the
   // connection.
   void send(std::string bytes);
   // Stops reading now and closes when everything queued is written, or after half a second.
   void close_after_flush();
   void close();
-  std::string local_host() const { return local_host_; }
 
  private:
   void read_header();
@@ -42,10 +40,9 @@ class ControlSocket : public std::enable_shared_from_this<ControlSocket> {
   void write_next();
   void fail(const Error& error);
 
-  boost::asio::ip::tcp::socket socket_;
+  boost::asio::io_context& io_;
+  const std::shared_ptr<transport::Stream> stream_;
   boost::asio::steady_timer flush_timer_;
-  std::string local_host_;
-  size_t max_frame_bytes_ = kMaxHandshakeFrameBytes;
   OnFrame on_frame_;
   OnError on_error_;
   uint32_t header_ = 0;

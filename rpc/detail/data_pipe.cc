@@ -91,17 +91,8 @@ void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices)
     if (tensor.is_cuda()) devices->begin_send(tensor);
 }
 
-std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
-                                      ReceivePool& pool, tensorpipe::Allocation& allocation,
-                                      DeviceTransfer* devices) {
-  if (descriptor.payloads.size() != 1 || !descriptor.metadata.empty() ||
-      !descriptor.payloads[0].metadata.empty())
-    throw Error(ErrorCode::kCorrupt, "a data message has another form than ours");
-  if (descriptor.tensors.size() > kMaxTensors)
-    throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors")
-        .with("tensors", descriptor.tensors.size());
-
-  // The peer's numbers are not trusted: they are checked before any memory is allocated.
+// The peer's numbers are not trusted: they are checked before any memory is allocated.
+uint64_t announced_bytes(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes) {
   uint64_t bytes = 0;
   const auto add = [&](uint64_t length) {
     if (length > max_bytes || bytes > max_bytes - length)
@@ -109,11 +100,27 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
           .with("max", max_bytes);
     bytes += length;
   };
-  add(descriptor.payloads[0].length);
+  for (const auto& payload : descriptor.payloads)
+    add(payload.length);
+  for (const auto& tensor : descriptor.tensors)
+    add(tensor.length);
+  return bytes;
+}
+
+std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
+                                      ReceivePool& pool, tensorpipe::Allocation& allocation,
+                                      DeviceTransfer* devices) {
+  if (descriptor.payloads.size() != 1 || descriptor.metadata.size() > 1 ||
+      !descriptor.payloads[0].metadata.empty())
+    throw Error(ErrorCode::kCorrupt, "a data message has another form than ours");
+  if (descriptor.tensors.size() > kMaxTensors)
+    throw Error(ErrorCode::kResourceExhausted, "a message carries too many tensors")
+        .with("tensors", descriptor.tensors.size());
+
+  const uint64_t bytes = announced_bytes(descriptor, max_bytes);
   std::vector<TensorFormat> formats;
   std::vector<int64_t> targets;
   for (const auto& tensor : descriptor.tensors) {
-    add(tensor.length);
     std::string_view metadata = tensor.metadata;
     if (metadata.size() > kMaxTensorMetadataBytes)
       throw Error(ErrorCode::kCorrupt, "a tensor announces impossible metadata");
@@ -126,6 +133,7 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
 
   // Memory for the payload and for each tensor, on the device that it is meant for.
   auto message = std::make_shared<WireMessage>();
+  message->metadata = descriptor.metadata;
   try {
     message->payload.resize(descriptor.payloads[0].length);
     for (size_t i = 0; i < formats.size(); ++i)
@@ -151,6 +159,7 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
 
 tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* devices) {
   tensorpipe::Message out;
+  out.metadata = message.metadata;
   out.payloads.resize(1);
   out.payloads[0].data = const_cast<char*>(message.payload.data());
   out.payloads[0].length = message.payload.size();
@@ -180,30 +189,38 @@ DataPipe::DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool,
       pipe_(std::move(pipe)),
       on_error_(std::move(on_error)) {}
 
-void DataPipe::read(uint64_t max_bytes, OnMessage on_message) {
+void DataPipe::read(uint64_t max_bytes, OnMessage on_message, Admit admit) {
   if (closed_) return;
-  pipe_->readDescriptor(
-      [self = shared_from_this(), max_bytes, on_message = std::move(on_message)](
-          const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
-        // Without tensors there is nothing but a string to make: asked for at once, which saves a
-        // hand-over.
-        if (!error && descriptor.tensors.empty())
-          return self->receive(descriptor, max_bytes, on_message);
-        self->loop_.post([self, error, max_bytes, descriptor = std::move(descriptor), on_message] {
+  pipe_->readDescriptor([self = shared_from_this(), max_bytes, on_message = std::move(on_message),
+                         admit = std::move(admit)](const tensorpipe::Error& error,
+                                                   tensorpipe::Descriptor descriptor) noexcept {
+    // Without tensors there is nothing but a string to make: asked for at once, which saves a
+    // hand-over.
+    if (!error && descriptor.tensors.empty() && !admit)
+      return self->receive(descriptor, max_bytes, on_message, admit);
+    self->loop_.post(
+        [self, error, max_bytes, descriptor = std::move(descriptor), on_message, admit] {
           if (error) return self->fail(lost(error));
-          if (!self->closed_) self->receive(descriptor, max_bytes, on_message);
+          if (!self->closed_) self->receive(descriptor, max_bytes, on_message, admit);
         });
-      });
+  });
 }
 
-// On the loop thread, or on TensorPipe's: touches nothing but constants and the pipe, which takes
-// calls from any thread.
+// On the loop thread, or without `admit` on TensorPipe's: touches nothing but constants and the
+// pipe, which takes calls from any thread.
 void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
-                       OnMessage on_message) {
+                       const OnMessage& on_message, const Admit& admit) {
   tensorpipe::Allocation allocation;
   std::shared_ptr<WireMessage> message;
   try {
+    const uint64_t bytes = announced_bytes(descriptor, max_bytes);
+    std::shared_ptr<void> room;
+    if (admit)
+      room = admit(descriptor.metadata, bytes);
+    else if (!descriptor.metadata.empty())
+      throw Error(ErrorCode::kCorrupt, "a small message has another form than ours");
     message = allocate(descriptor, max_bytes, *pool_, allocation, devices_.get());
+    message->credit = std::move(room);
   } catch (const Error& error) {
     loop_.post([self = shared_from_this(), error] { self->fail(error); });
     return;

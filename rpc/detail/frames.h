@@ -1,78 +1,60 @@
-// The frames of the control socket: what each says, and how a frame becomes bytes.
+// The frames of a control connection: what each says, and how a frame becomes bytes.
 //
+// The connection has been proved both ways before the first frame (rpc/transport/proof.h).
 // On the wire: length (4 bytes, little-endian, without itself), type (1 byte), body
 // (rpc/archive.h). Order:
-//   client: Hello        server: Challenge | Refuse
-//   client: Proof        server: Listen | Refuse          (both sides are authenticated from here
-//                        on)
-//   client: two pipes to the data listener; each carries one PipeHello each way
-//   both:   Heartbeat, Cancel, Bye, ByeAck
+//   client: Ready       server: Ready: it listens for the two pipes of this session
+//   client: two pipes; each carries one PipeHello each way
+//   both:   Heartbeat, Cancel, Bye, ByeAck; Grant, Want, AskBack, Lowered (receive_budget.h)
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "rpc/archive.h"
 
 namespace retort::rpc::detail {
 
-inline constexpr uint64_t kMagic = 0x30'54'52'4f'54'45'52'ffULL;  // ff "RETORT0"
-inline constexpr uint32_t kProtocolVersion = 1;
+// What two processes must have in common; their proof compares it. Raised with every change of
+// frames, envelope or archive.
+inline constexpr const char* kWireSchema =
+    "retort frames 3, envelope 1, archive 1, tensorpipe of torch 2.11.0";
 inline constexpr size_t kMaxFrameBytes = 64 << 10;
-inline constexpr size_t kMaxHandshakeFrameBytes = 4 << 10;  // before the peer has proved anything
 inline constexpr size_t kMaxNameBytes = 256;
 
 enum class FrameType : uint8_t {
-  kHello,
-  kChallenge,
-  kProof,
-  kListen,
-  kRefuse,
-  kHeartbeat = 6,  // 5 is not used
+  kReady,
+  kHeartbeat,
   kCancel,
   kBye,
-  kByeAck
+  kByeAck,
+  kGrant,
+  kWant,
+  kAskBack,
+  kLowered
 };
 
-// First frame of either side. The first two members never change, so that any version can refuse
-// any other.
-struct Hello {
-  uint64_t magic = kMagic;
-  uint32_t version = kProtocolVersion;
-  std::string nonce;  // 64 hex digits
-  std::string name;   // who sends this
-  // random per agent: tells a restarted peer from a second connection
+// Large messages are granted by kind: replies must not wait behind requests, or two busy peers
+// could wait for each other.
+enum class BulkKind : uint8_t { kRequests, kReplies };
+inline constexpr size_t kNumBulkKinds = 2;
+
+// The first frame of either side.
+struct Ready {
+  // Random per agent: tells a restarted peer from a second connection.
   std::string incarnation;
-  std::string target;              // client: whom it wants to reach
-  uint64_t max_message_bytes = 0;  // the largest data message the sender accepts
+  // The largest data message that the sender accepts.
+  uint64_t max_message_bytes = 0;
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(magic, version, nonce, name, incarnation, target, max_message_bytes);
+    archive(incarnation, max_message_bytes);
   }
 };
 
-struct Proof {
-  std::string mac;
-  template <class A>
-  void serialize(A& archive, uint32_t) {
-    archive(mac);
-  }
-};
-
-struct Listen {
-  std::string mac;
-  std::string token;                             // proves on each pipe whose it is
-  std::map<std::string, std::string> addresses;  // transport -> URL of the data listener
-  template <class A>
-  void serialize(A& archive, uint32_t) {
-    archive(mac, token, addresses);
-  }
-};
-
-// Refuse (during the handshake) and Bye (afterwards).
 struct Farewell {
   uint8_t code = 0;
   std::string reason;
@@ -90,6 +72,25 @@ struct Cancel {
   }
 };
 
+// Grant, Want, AskBack and Lowered: bytes since the session began.
+struct Room {
+  BulkKind kind = BulkKind::kRequests;
+  uint64_t limit = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(kind, limit);
+  }
+};
+
+// The first message on every pipe, each way: which one of the session's two it is.
+struct PipeHello {
+  uint32_t index = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(index);
+  }
+};
+
 template <class Body>
 std::string frame_bytes(FrameType type, const Body& body) {
   const std::string content = to_bytes(body);
@@ -100,16 +101,17 @@ std::string frame_bytes(FrameType type, const Body& body) {
   return bytes + content;
 }
 
-// Both sides' proofs cover both first frames, hence both nonces, names, versions and limits;
-// `prover` keeps one side's proof from being the other's.
-std::string handshake_mac(std::string_view secret, std::string_view prover, const Hello& client,
-                          const Hello& server);
-
-// kMismatch for another magic or version (read from the first bytes alone), kCorrupt for anything
-// else that is wrong.
-Hello parse_hello(std::string_view body);
+// kCorrupt for a name of impossible length.
+Ready parse_ready(std::string_view body);
 
 // A code from the wire; kCorrupt if it is none.
 ErrorCode checked_code(uint8_t code);
 
 }  // namespace retort::rpc::detail
+
+template <>
+struct retort::EnumNames<retort::rpc::detail::BulkKind> {
+  using E = retort::rpc::detail::BulkKind;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"requests", E::kRequests}, {"replies", E::kReplies}}};
+};

@@ -5,35 +5,57 @@
 
 namespace retort::rpc::detail {
 
-void PeerState::acquire(uint64_t bytes, Deadline deadline, bool wait) {
-  std::unique_lock lock(mutex_);
-  const auto room = [&] {
-    return closed_ || inflight_calls_ == 0 ||
-           (inflight_calls_ < kMaxInflightCalls && bytes <= max_bytes_ &&
-            inflight_bytes_ <= max_bytes_ - bytes);
-  };
-  if (!room()) {
-    if (!wait)
+std::shared_ptr<void> PeerState::acquire(const std::shared_ptr<PeerState>& peer, uint64_t bytes,
+                                         Deadline deadline, NoCredit without) {
+  std::unique_lock lock(peer->mutex_);
+  const bool must_queue = bytes > kSmallBytes && !peer->line_.empty();
+  if ((must_queue || !peer->has_room(bytes)) && without != NoCredit::kOverdraw) {
+    if (without == NoCredit::kFail)
       throw Error(ErrorCode::kResourceExhausted, "rpc.max_inflight_bytes is in flight to this peer")
-          .with("peer", name_)
-          .with("inflight_bytes", inflight_bytes_)
-          .with("calls", inflight_calls_);
-    if (!room_.wait_until(lock, deadline.time(), room))
+          .with("peer", peer->name_)
+          .with("inflight_bytes", peer->inflight_bytes_)
+          .with("calls", peer->inflight_calls_);
+    if (!peer->wait_for_room(lock, bytes, deadline))
       throw Error(ErrorCode::kTimeout, "no credit for this call by its deadline")
-          .with("peer", name_);
+          .with("peer", peer->name_);
   }
-  if (closed_) throw Error(ErrorCode::kClosed, "the agent is closed").with("peer", name_);
-  inflight_bytes_ += bytes;
-  ++inflight_calls_;
+  if (peer->closed_)
+    throw Error(ErrorCode::kClosed, "the agent is closed").with("peer", peer->name_);
+
+  peer->inflight_bytes_ += bytes;
+  ++peer->inflight_calls_;
+  if (bytes > kSmallBytes) ++peer->inflight_large_;
+  return {static_cast<void*>(peer.get()), [peer, bytes](void*) { peer->release(bytes); }};
+}
+
+// Small calls wait for a place among the calls alone.
+bool PeerState::has_room(uint64_t bytes) const {
+  if (closed_) return true;
+  if (inflight_calls_ >= kMaxInflightCalls) return false;
+  if (bytes <= kSmallBytes || inflight_large_ == 0) return true;
+  return bytes <= max_bytes_ && inflight_bytes_ <= max_bytes_ - bytes;
+}
+
+bool PeerState::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t bytes,
+                              Deadline deadline) {
+  if (bytes <= kSmallBytes)
+    return room_.wait_until(lock, deadline.time(), [&] { return has_room(bytes); });
+
+  const auto place = line_.insert(line_.end(), bytes);
+  const bool found = room_.wait_until(lock, deadline.time(), [&] {
+    return closed_ || (place == line_.begin() && has_room(bytes));
+  });
+  line_.erase(place);
+  room_.notify_all();  // the next one is first now
+  return found;
 }
 
 void PeerState::release(uint64_t bytes) {
   {
     std::lock_guard lock(mutex_);
-    RETORT_CHECK(inflight_calls_ > 0 && inflight_bytes_ >= bytes)
-        << "credit released twice for " << name_;
     inflight_bytes_ -= bytes;
     --inflight_calls_;
+    if (bytes > kSmallBytes) --inflight_large_;
   }
   room_.notify_all();
 }

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -15,6 +17,15 @@
 namespace retort::rpc::detail {
 
 inline constexpr uint64_t kMaxInflightCalls = 4096;  // per peer
+// Up to here a message is small: it does not wait for the room that large ones take.
+inline constexpr uint64_t kSmallBytes = 64 << 10;
+
+// What a call does that finds no credit.
+enum class NoCredit {
+  kWait,
+  kFail,
+  kOverdraw  // it is made where nothing may wait
+};
 
 class PeerState {
  public:
@@ -22,10 +33,12 @@ class PeerState {
       : name_(std::move(name)), max_bytes_(max_inflight_bytes) {}
   const std::string& name() const { return name_; }
 
-  // Takes credit for one call; a call larger than the limit goes alone. Waits until `deadline` if
-  // `wait`. kTimeout, kResourceExhausted (not waiting), kClosed.
-  void acquire(uint64_t bytes, Deadline deadline, bool wait);
-  void release(uint64_t bytes);
+  // Takes credit for one call, until the result is dropped: by then the call has ended and its
+  // memory is not read any more. Large calls get it in the order in which they ask; one that is
+  // larger than the limit goes when no other large one is under way.
+  // kTimeout (waited until `deadline`), kResourceExhausted (did not wait), kClosed.
+  static std::shared_ptr<void> acquire(const std::shared_ptr<PeerState>& peer, uint64_t bytes,
+                                       Deadline deadline, NoCredit without);
   void close();  // wakes the waiters with kClosed
 
   void count_sent(uint64_t bytes);
@@ -38,11 +51,16 @@ class PeerState {
   uint64_t max_message_bytes() const;
 
  private:
+  bool has_room(uint64_t bytes) const;
+  bool wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t bytes, Deadline deadline);
+  void release(uint64_t bytes);
+
   const std::string name_;
   const uint64_t max_bytes_;
   mutable std::mutex mutex_;
   std::condition_variable room_;
-  uint64_t inflight_bytes_ = 0, inflight_calls_ = 0;
+  uint64_t inflight_bytes_ = 0, inflight_calls_ = 0, inflight_large_ = 0;
+  std::list<uint64_t> line_;  // bytes of the large calls that wait
   uint64_t sent_ = 0, received_ = 0, calls_ = 0, max_message_ = 0;
   std::array<float, 1024> latencies_ms_{};
   bool closed_ = false;

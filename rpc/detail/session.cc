@@ -1,4 +1,4 @@
-// The part of Session that runs once it is up: calls, replies, heartbeats, the end.
+// The part of Session that runs once it is up: calls, replies, heartbeats.
 #include "rpc/detail/session.h"
 
 #include <algorithm>
@@ -10,18 +10,8 @@
 namespace retort::rpc::detail {
 namespace {
 
-// up to here a message goes over the pipe of small calls
-constexpr uint64_t kSmallBytes = 64 << 10;
-constexpr std::chrono::milliseconds kGoodbyeTimeout{1000};
-constexpr size_t kMaxEarlyCancels = 1024;
 constexpr int64_t kMaxTimeoutMs = int64_t{30} * 24 * 3600 * 1000;
 using Clock = std::chrono::steady_clock;
-
-Outcome<Message> failed(Error error) {
-  Outcome<Message> outcome;
-  outcome.error = std::make_exception_ptr(std::move(error));
-  return outcome;
-}
 
 // What is pushed to the handler queue. If the queue throws it away unrun, the caller is told.
 struct Job {
@@ -38,11 +28,16 @@ struct Job {
 
 }  // namespace
 
+Outcome<Message> failed(Error error) {
+  Outcome<Message> outcome;
+  outcome.error = std::make_exception_ptr(std::move(error));
+  return outcome;
+}
+
 void OutgoingCall::finish(Outcome<Message> outcome) {
   const auto callback = std::exchange(done, nullptr);
   if (!callback) return;
   message.reset();
-  peer->release(credit_bytes);
   if (outcome.value) peer->count_call(Clock::now() - started);
   callback(std::move(outcome));
 }
@@ -63,6 +58,7 @@ void IncomingCall::run() {
   } catch (...) {
     reply({std::nullopt, std::current_exception()});
   }
+  room.reset();  // what the handler kept is the handler's
 }
 
 void IncomingCall::reply(Outcome<Message> outcome) {
@@ -101,30 +97,14 @@ void Session::tick() {
   if (now - last_heard_ > timeout)
     return fail(Error(ErrorCode::kPeerLost, "no heartbeat for rpc.peer_timeout")
                     .with("timeout", format_duration(timeout)));
+  owed_ticks_ = owes_room() ? owed_ticks_ + 1 : 0;
+  if (owed_ticks_ * interval > timeout)
+    return fail(Error(ErrorCode::kPeerLost, "the peer does not give back room for rpc.peer_timeout")
+                    .with("timeout", format_duration(timeout)));
   control_->send(frame_bytes(FrameType::kHeartbeat, Empty{}));
   timer_.expires_after(interval);
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
     if (!code && self->phase_ == Phase::kUp) self->tick();
-  });
-}
-
-void Session::read_pipe(uint32_t index) {
-  if (phase_ != Phase::kUp) return;
-  pipes_[index]->read(std::max(host_.options().rpc.max_message_bytes.bytes, kMinMessageBytes),
-                      [self = shared_from_this(), index](WireMessage message) {
-                        if (self->phase_ != Phase::kUp) return;
-                        self->on_message(std::move(message));
-                        self->read_pipe(index);
-                      });
-}
-
-void Session::write(std::shared_ptr<const WireMessage> message) {
-  const uint64_t bytes = message->size_bytes();
-  state_->count_sent(bytes);
-  ++writes_;
-  pipes_[bytes <= kSmallBytes ? 0 : 1]->write(std::move(message), [self = shared_from_this()] {
-    --self->writes_;
-    if (self->phase_ == Phase::kUp) self->host_.session_idle();
   });
 }
 
@@ -139,7 +119,7 @@ void Session::send(const std::shared_ptr<OutgoingCall>& call) {
   const bool earliest = deadlines_.empty() || call->deadline.time() < deadlines_.begin()->first;
   deadlines_.emplace(call->deadline.time(), call->id);
   if (earliest) arm_deadlines();
-  write(call->message);
+  write(BulkKind::kRequests, call->id, call->message);
 }
 
 void Session::arm_deadlines() {
@@ -167,7 +147,11 @@ std::shared_ptr<OutgoingCall> Session::take_outgoing(uint64_t call_id) {
 void Session::cancel(uint64_t call_id, const Error& error) {
   const auto call = take_outgoing(call_id);
   if (!call) return;
-  if (phase_ == Phase::kUp) control_->send(frame_bytes(FrameType::kCancel, Cancel{call_id}));
+  // What has not left need not be cancelled over there.
+  if (window(BulkKind::kRequests).remove(call_id))
+    --writes_;
+  else if (phase_ == Phase::kUp)
+    control_->send(frame_bytes(FrameType::kCancel, Cancel{call_id}));
   call->fail(error);
   maybe_acknowledge_goodbye();
   if (phase_ == Phase::kUp) host_.session_idle();
@@ -176,11 +160,12 @@ void Session::cancel(uint64_t call_id, const Error& error) {
 void Session::on_message(WireMessage message) {
   last_heard_ = Clock::now();
   state_->count_received(message.size_bytes());
+  const auto room = std::exchange(message.credit, nullptr);
   try {
     std::string_view body;
     const Envelope envelope = split_payload(message.payload, body);
     if (envelope.kind == MessageKind::kRequest)
-      return on_request(envelope, Message{std::string(body), std::move(message.tensors)});
+      return on_request(envelope, Message{std::string(body), std::move(message.tensors)}, room);
     Outcome<Message> outcome;
     if (envelope.kind == MessageKind::kReply)
       outcome.value = Message{std::string(body), std::move(message.tensors)};
@@ -195,7 +180,7 @@ void Session::on_message(WireMessage message) {
   if (phase_ == Phase::kUp) host_.session_idle();
 }
 
-void Session::on_request(const Envelope& envelope, Message request) {
+void Session::on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room) {
   // Its cancellation came first, over the control connection.
   if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
 
@@ -205,6 +190,7 @@ void Session::on_request(const Envelope& envelope, Message request) {
       nullptr});
   call->context.cancelled = call->cancelled;
   call->request = std::move(request);
+  call->room = std::move(room);
   call->session = weak_from_this();
   call->loop = loop_;
   call->devices = host_.options().devices;
@@ -218,6 +204,8 @@ void Session::on_request(const Envelope& envelope, Message request) {
   };
   if (host_.closing())
     return answer(Error(ErrorCode::kPeerLost, "the peer is closing and takes no more calls"));
+  if (incoming_.size() + writes_ > 4 * kMaxInflightCalls)
+    throw Error(ErrorCode::kResourceExhausted, "the peer asks on and does not take the answers");
   if (incoming_.size() > kMaxInflightCalls)
     return answer(
         Error(ErrorCode::kResourceExhausted, "too many calls of one peer are unanswered"));
@@ -250,8 +238,9 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
           join_payload({.kind = MessageKind::kReply, .call_id = call_id}, outcome.value->envelope);
       message->tensors = std::move(outcome.value->tensors);
       try {
-        address(*message, peer(), std::min(theirs_.max_message_bytes, ours_.max_message_bytes),
-                host_.options().rpc, host_.options().devices.get());
+        const auto& rpc = host_.options().rpc;
+        address(*message, peer(), std::min(theirs_.max_message_bytes, rpc.max_message_bytes.bytes),
+                rpc, host_.options().devices.get());
       } catch (...) {
         outcome.error = std::current_exception();
       }
@@ -264,130 +253,10 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
       message->payload = join_payload({.kind = MessageKind::kError, .call_id = call_id},
                                       error_to_body(outcome.error));
     }
-    write(std::move(message));
+    write(BulkKind::kReplies, call_id, std::move(message));
   }
 
   host_.session_idle();
-}
-
-void Session::on_control(FrameType type, std::string_view body) {
-  if (type == FrameType::kHeartbeat) return;
-
-  // Cancel: only a call that has not begun can be answered here; a running one sees the flag.
-  if (type == FrameType::kCancel) {
-    const uint64_t call_id = from_bytes<Cancel>(body).call_id;
-    const auto found = incoming_.find(call_id);
-    // it was answered already, or is still on its way over the slower connection
-    if (found == incoming_.end()) {
-      cancelled_early_.push_back(call_id);
-      if (cancelled_early_.size() > kMaxEarlyCancels) cancelled_early_.pop_front();
-      return;
-    }
-    const auto call = found->second;
-    call->cancelled->store(true);
-    if (call->start())
-      finish_incoming(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));
-    return;
-  }
-
-  // ByeAck: the peer has all replies that it waits for.
-  if (type == FrameType::kByeAck && said_goodbye_)
-    return fail(Error(ErrorCode::kClosed, "the agent is closed"));
-  if (type != FrameType::kBye)
-    throw Error(ErrorCode::kCorrupt, "a control frame came out of order")
-        .with("type", static_cast<int>(type));
-
-  // Bye with an error: the peer refuses to go on.
-  const auto farewell = from_bytes<Farewell>(body);
-  if (checked_code(farewell.code) != ErrorCode::kClosed)
-    return fail(
-        Error(ErrorCode::kPeerLost, "the other side dropped the connection: " + farewell.reason)
-            .with("code", to_string(checked_code(farewell.code))));
-
-  // Its replies may still be on their way over the pipes: wait for them, a little.
-  peer_leaving_ = true;
-  goodbye_timer_.expires_after(kGoodbyeTimeout / 2);
-  goodbye_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
-    if (!code) self->fail(Error(ErrorCode::kPeerLost, "the other side closed its agent"));
-  });
-  maybe_acknowledge_goodbye();
-}
-
-void Session::maybe_acknowledge_goodbye() {
-  if (!peer_leaving_ || phase_ == Phase::kDead || !outgoing_.empty()) return;
-  control_->send(frame_bytes(FrameType::kByeAck, Empty{}));
-  fail(Error(ErrorCode::kPeerLost, "the other side closed its agent"));
-}
-
-void Session::refuse_queued() {
-  std::vector<uint64_t> queued;
-  for (const auto& [id, call] : incoming_)
-    if (call->start()) queued.push_back(id);
-  for (const uint64_t id : queued)
-    finish_incoming(id,
-                    failed(Error(ErrorCode::kPeerLost, "the peer closed before the call began")));
-}
-
-void Session::cancel_all(const Error& error) {
-  for (const auto& [id, call] : incoming_)
-    call->cancelled->store(true);
-  incoming_.clear();
-  std::vector<uint64_t> ids;
-  for (const auto& [id, call] : outgoing_)
-    ids.push_back(id);
-  for (const uint64_t id : ids)
-    cancel(id, error);
-}
-
-void Session::say_goodbye() {
-  if (phase_ != Phase::kUp) return fail(Error(ErrorCode::kClosed, "the agent is closed"));
-  if (said_goodbye_) return;
-  said_goodbye_ = true;
-  control_->send(
-      frame_bytes(FrameType::kBye, Farewell{static_cast<uint8_t>(ErrorCode::kClosed), "closed"}));
-  goodbye_timer_.expires_after(kGoodbyeTimeout);
-  goodbye_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
-    if (!code) self->fail(Error(ErrorCode::kClosed, "the agent is closed"));
-  });
-}
-
-Error Session::lost_error(const Error& reason) const {
-  const auto code = reason.code() == ErrorCode::kClosed ? ErrorCode::kClosed : ErrorCode::kPeerLost;
-  return Error(code, reason.message(), reason.origin(), reason.context()).with("peer", peer());
-}
-
-void Session::fail(const Error& reason) {
-  if (phase_ == Phase::kDead) return;
-
-  // From here on nothing is sent or received.
-  const auto self = shared_from_this();
-  phase_ = Phase::kDead;
-  timer_.cancel();
-  deadline_timer_.cancel();
-  goodbye_timer_.cancel();
-  control_->close_after_flush();
-  if (listener_) listener_->close();
-  for (const auto& pipe : candidates_)
-    pipe->close();
-  for (const auto& pipe : pipes_)
-    if (pipe) pipe->close();
-  candidates_.clear();
-
-  // Calls of the peer: running ones see the flag, queued ones never begin.
-  for (const auto& [id, call] : incoming_) {
-    call->cancelled->store(true);
-    if (call->start()) call->stage = IncomingCall::kDone;
-  }
-  incoming_.clear();
-  deadlines_.clear();
-  const auto calls = std::exchange(outgoing_, {});
-
-  // First the agent forgets this session, so that what a completion starts meets the new state of
-  // things.
-  host_.session_down(self, reason);
-  if (const auto settled = std::exchange(on_settled_, nullptr)) settled(&reason);
-  for (const auto& [id, call] : calls)
-    call->fail(lost_error(reason));
 }
 
 }  // namespace retort::rpc::detail

@@ -1,9 +1,8 @@
-// One connection to one peer: handshake on the control socket, two pipes, the calls in both
-// directions, heartbeats, and one way to end, fail(). Lives on the loop thread; only IncomingCall
-// is shared with the threads that run handlers.
+// One connection to one peer: a proved control connection, two pipes, the calls in both directions,
+// heartbeats, and one way to end, fail(). Lives on the loop thread; only IncomingCall is shared
+// with the threads that run handlers.
 #pragma once
 
-#include <tensorpipe/core/context.h>
 #include <tensorpipe/core/listener.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -19,10 +19,14 @@
 #include "rpc/agent.h"
 #include "rpc/detail/control_socket.h"
 #include "rpc/detail/data_pipe.h"
+#include "rpc/detail/data_plane.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"
 #include "rpc/detail/loop.h"
 #include "rpc/detail/peer_state.h"
+#include "rpc/detail/receive_budget.h"
+#include "rpc/detail/send_window.h"
+#include "rpc/transport/dial.h"
 
 namespace retort::rpc::detail {
 
@@ -34,15 +38,16 @@ struct Handler {
   std::function<void(Message, const CallContext&, std::function<void(Outcome<Message>)>)> run;
 };
 
+Outcome<Message> failed(Error error);
+
 // A call of ours. Ends by finish(), once, on the loop thread.
 struct OutgoingCall {
   explicit OutgoingCall(Deadline d) : deadline(d) {}
   uint64_t id = 0;
   std::string method;
   const Deadline deadline;
-  std::shared_ptr<const WireMessage> message;
-  std::shared_ptr<PeerState> peer;  // its credit is given back by finish()
-  uint64_t credit_bytes = 0;
+  std::shared_ptr<WireMessage> message;
+  std::shared_ptr<PeerState> peer;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::function<void(Outcome<Message>)> done;
   std::weak_ptr<Session> session;
@@ -63,6 +68,8 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   std::weak_ptr<Session> session;
   std::shared_ptr<Loop> loop;
   std::shared_ptr<DeviceTransfer> devices;  // may be null
+  // The room of a large request; whoever drops the last of it lets the peer send more.
+  std::shared_ptr<void> room;
 
   bool start() {
     int queued = kQueued;
@@ -79,8 +86,11 @@ class SessionHost {
   virtual const Agent::Options& options() const = 0;
   virtual const std::string& incarnation() const = 0;
   virtual std::shared_ptr<Loop> loop() = 0;
-  virtual tensorpipe::Context& transport() = 0;
+  virtual DataPlane& data() = 0;
+  // A new attempt to reach a port, not yet started.
+  virtual std::shared_ptr<transport::Dial> dial(transport::PeerPort peer) = 0;
   virtual std::shared_ptr<ReceivePool> receive_pool() = 0;
+  virtual ReceiveBudget& receive_budget() = 0;
   virtual bool closing() const = 0;
   // Null if no such method is served.
   virtual std::shared_ptr<const Handler> handler(const std::string& method) const = 0;
@@ -96,17 +106,17 @@ class SessionHost {
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  // Client when `target` is not empty. `host` must outlive the session's end.
-  Session(SessionHost& host, boost::asio::ip::tcp::socket socket, std::string target);
+  // `stream` is proved. `dialed`: where the peer's port is, if this side is the client. `host` must
+  // outlive the session's end.
+  Session(SessionHost& host, std::shared_ptr<transport::Stream> stream, transport::Proven proven,
+          std::optional<PeerAddress> dialed);
 
   void start();
   // `settled` runs once: with null when the session is up, or with the reason why it will not be.
   void on_settled(std::function<void(const Error*)> settled) { on_settled_ = std::move(settled); }
-  const std::string& peer() const { return theirs_.name; }
+  const std::string& peer() const { return proven_.peer; }
   const std::string& peer_incarnation() const { return theirs_.incarnation; }
   bool up() const { return phase_ == Phase::kUp; }
-  bool dead() const { return phase_ == Phase::kDead; }
-  bool authenticated() const { return phase_ >= Phase::kPipes; }
   // Up, and the peer has not said goodbye.
   bool takes_calls() const { return up() && !peer_leaving_; }
 
@@ -122,51 +132,63 @@ class Session : public std::enable_shared_from_this<Session> {
   void fail(const Error& reason);
 
  private:
-  enum class Phase { kHello, kProof, kPipes, kUp, kDead };
+  enum class Phase { kIntroduction, kPipes, kUp, kDead };
 
-  // session_handshake.cc
+  // session_setup.cc
   void on_frame(FrameType type, std::string_view body);
-  void on_handshake_frame(FrameType type, std::string_view body);
-  void on_hello(std::string_view body);      // server
-  void on_challenge(std::string_view body);  // client
-  void on_proof(std::string_view body);      // server
-  void on_listen(std::string_view body);     // client
-  std::string mac(std::string_view prover) const;
-  void open_listener();
-  void accept_pipe();
+  void say_ready();
+  void on_ready(std::string_view body);
+  void listen_for_pipes();  // server
   void on_accepted(std::shared_ptr<tensorpipe::Pipe> pipe);
-  void connect_pipes(const Listen& listen);
+  void connect_pipes();  // client
+  std::shared_ptr<DataPipe> new_pipe(std::shared_ptr<tensorpipe::Pipe> pipe);
   void add_pipe(uint32_t index, std::shared_ptr<DataPipe> pipe);
   void refuse(const Error& error);
+
+  // session_flow.cc
+  std::function<void(uint64_t)> tell_room(FrameType type, BulkKind kind) const;
+  void open_windows();
+  void open_accounts();
+  bool owes_room() const;
+  void on_room(FrameType type, const Room& room);
+  void read_pipe(uint32_t index);
+  std::shared_ptr<void> take_room(BulkKind kind, uint64_t bytes);
+  void write(BulkKind kind, uint64_t call_id, std::shared_ptr<WireMessage> message);
+  void write_to(uint32_t index, std::shared_ptr<const WireMessage> message);
+  SendWindow& window(BulkKind kind) { return *windows_[static_cast<size_t>(kind)]; }
+  ReceiveAccount& account(BulkKind kind) { return *accounts_[static_cast<size_t>(kind)]; }
 
   // session.cc
   void go_up();
   void tick();
   void arm_deadlines();
-  void read_pipe(uint32_t index);
   void on_message(WireMessage message);
-  void on_request(const Envelope& envelope, Message request);
+  void on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room);
   void on_control(FrameType type, std::string_view body);
-  void write(std::shared_ptr<const WireMessage> message);
+  void on_cancel(uint64_t call_id);
+  void on_farewell(std::string_view body);
   std::shared_ptr<OutgoingCall> take_outgoing(uint64_t call_id);
   void maybe_acknowledge_goodbye();
   Error lost_error(const Error& reason) const;
 
   SessionHost& host_;
   const std::shared_ptr<Loop> loop_;
-  const std::string target_;
+  const transport::Proven proven_;
+  const std::optional<PeerAddress> dialed_;
   const std::shared_ptr<ControlSocket> control_;
-  Phase phase_ = Phase::kHello;
-  Hello ours_, theirs_;
-  boost::asio::steady_timer timer_;           // handshake deadline, then heartbeats
+  Phase phase_ = Phase::kIntroduction;
+  Ready theirs_;
+  boost::asio::steady_timer timer_;           // deadline of the set-up, then heartbeats
   boost::asio::steady_timer deadline_timer_;  // earliest deadline of outgoing calls
   boost::asio::steady_timer goodbye_timer_;
 
-  std::string token_;
   std::shared_ptr<tensorpipe::Listener> listener_;
-  std::vector<std::shared_ptr<DataPipe>> candidates_;  // accepted, not yet proved
-  int accepts_left_ = 16;
-  std::array<std::shared_ptr<DataPipe>, 2> pipes_;  // small, bulk
+  std::vector<std::shared_ptr<DataPipe>> candidates_;  // have not said which pipe they are
+  std::array<std::shared_ptr<DataPipe>, 2> pipes_;     // small, bulk
+
+  // Large messages, by kind: what we may send, what the peer may send.
+  std::array<std::unique_ptr<SendWindow>, kNumBulkKinds> windows_;
+  std::array<std::shared_ptr<ReceiveAccount>, kNumBulkKinds> accounts_;
 
   std::shared_ptr<PeerState> state_;
   std::chrono::steady_clock::time_point last_heard_{}, last_tick_{};
@@ -177,6 +199,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::deque<uint64_t> cancelled_early_;
   size_t writes_ = 0;
   std::function<void(const Error*)> on_settled_;
+  int owed_ticks_ = 0;  // heartbeats since the peer was asked for room back
   bool peer_leaving_ = false, said_goodbye_ = false;
 };
 

@@ -78,16 +78,22 @@ std::vector<KeyRow> launch_rows() {
 }
 
 std::vector<KeyRow> rpc_rows() {
+  const std::string agent = "tests/rpc/agent_test.cc";
   const std::string flow = "tests/rpc/agent_flow_test.cc";
   const std::string faults = "tests/rpc/process_fault_test.cc";
   return {
-      in_run("rpc.transports", "tests/rpc/agent_test.cc", "WithoutACommonTransportConnectFails"),
-      in_run("rpc.channels", "tests/rpc/agent_test.cc", R"({"uvBasic", {"uv"}, {"basic"}})"),
+      refused(kDistillBase, "rpc.transports=[shm]", "before they have proved anything"),
+      in_run("rpc.channels", agent, R"({"basic", Encryption::kNever, {"basic"}})"),
+      in_run("rpc.bind", agent, R"(rpc.bind = "localhost")"),
+      in_run("rpc.port", agent, R"(rpc.port = "20000-60000")"),
+      in_run("rpc.advertise", agent, R"(rpc.advertise = "localhost")"),
+      in_run("rpc.encryption", agent, R"({"tls", Encryption::kAlways, {"basic"}})"),
       in_run("rpc.timeout", flow, "options.timeout = Duration(50)"),
       acts(kDistillBase, "rpc.timeout=5m", timeout),
       in_run("rpc.heartbeat_interval", faults, "heartbeat_interval = Duration(200)"),
       in_run("rpc.peer_timeout", faults, "peer_timeout = Duration(3000)"),
       in_run("rpc.max_inflight_bytes", flow, "AFullWindowFailsOrWaitsAsAsked"),
+      in_run("rpc.receive_budget", flow, "options.receive_budget = {8 << 20}"),
       in_run("rpc.max_message_bytes", flow, "small.max_message_bytes"),
       refused(kDistillBase, "rpc.device_maps={teacher: {0: 0}}", "travels through host memory"),
       refused(kSftBase, "rpc.timeout=5m", "the only role speaks to no other"),

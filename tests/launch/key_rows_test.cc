@@ -47,6 +47,7 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "grpo.reference",
       "generation.role",
       "launch.backend",     // has one choice so far
+      "rpc.transports",     // has one choice; the others are refused with the reason
       "rpc.device_maps",    // for transports between devices, which no role uses yet
       "data.eval[].weight"  // sources have it for training
   };

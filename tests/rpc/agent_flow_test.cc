@@ -1,5 +1,8 @@
 // Time, limits and endings: deadlines, cancellation, credit, full queues, close.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -134,7 +137,30 @@ TEST(Credit, AFullWindowFailsOrWaitsAsAsked) {
   EXPECT_NO_THROW(first.get(Deadline::after(std::chrono::seconds(5))));
   EXPECT_NO_THROW(third.get());
   unpause.join();
-  EXPECT_EQ(pair.client.stats("teacher/0").inflight_bytes, 0u);
+  EXPECT_TRUE(eventually([&] { return pair.client.stats("teacher/0").inflight_bytes == 0; }));
+}
+
+// Neither a server that does not take what it gets nor a client that asks for more than it can hold
+// has more on its way than its budget and one message.
+TEST(Credit, TheReceiverBoundsWhatIsOnItsWay) {
+  RpcOptions options;
+  options.receive_budget = {8 << 20};
+  Pair pair(options, options);
+  pair.handlers.paused = true;
+  constexpr int64_t kMessageBytes = 900 << 10;
+  const std::vector<at::Tensor> large{at::zeros({kMessageBytes}, at::kByte)};
+  std::vector<Future<EchoReply>> futures;
+  for (int i = 0; i < 40; ++i)
+    futures.push_back(pair.echo({.reply_bytes = 3 << 20, .tensors = large}));
+  ASSERT_TRUE(
+      eventually([&] { return pair.server.stats("student/0").bytes_received > kMessageBytes; }));
+  std::this_thread::sleep_for(50ms);
+  EXPECT_LT(pair.server.stats("student/0").bytes_received, (8 << 20) + 2 * kMessageBytes);
+
+  pair.handlers.paused = false;
+  for (auto& future : futures)
+    EXPECT_EQ(future.get(soon()).tensors.size(), 2u);
+  EXPECT_TRUE(eventually([&] { return pair.client.stats("teacher/0").inflight_bytes == 0; }));
 }
 
 TEST(Limits, TooLargeRequestsAndRepliesFailAloneAndTheConnectionLives) {

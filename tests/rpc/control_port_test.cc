@@ -1,6 +1,7 @@
 // What strangers and liars can do to an agent: cost themselves a connection, and nothing else.
 // Every test ends with a real call of a real peer that was connected all the time.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -36,7 +37,9 @@ class ControlPort : public ::testing::Test {
     EXPECT_EQ(reply.text, "real");
     EXPECT_EQ(client.peers(), std::vector<std::string>{"teacher/0"});
   }
-  RawPeer raw() { return RawPeer(server.address(), "stranger/0", "teacher/0"); }
+  std::unique_ptr<RawPeer> raw() {
+    return std::make_unique<RawPeer>(server.address(), "stranger/0", "teacher/0");
+  }
 
   const std::shared_ptr<std::atomic<int>> ran = std::make_shared<std::atomic<int>>(0);
   HandlerThread handlers;
@@ -48,16 +51,18 @@ TEST_F(ControlPort, GarbageAndHttpEndTheirConnection) {
   std::string random;
   for (uint64_t i = 0; i < 1000; ++i)
     random += static_cast<char>(random_bits(1, i));
+  std::vector<std::unique_ptr<RawSocket>> sockets;
   for (const std::string& junk :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
         std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), std::string(4, '\0'),
         std::string(1 << 20, '\xff'), random, std::string("\x05\x00\x00\x00\x00zzzz", 9),
         std::string("\x01\x00\x00\x00\x07", 5)}) {
-    RawSocket socket(server.address());
-    socket.send(junk);
-    while (!socket.closed_by_peer()) {  // a refusal may come first
-    }
+    sockets.push_back(std::make_unique<RawSocket>(server.address()));
+    sockets.back()->send(junk);
   }
+  for (const auto& socket : sockets)
+    while (!socket->closed_by_peer()) {  // a refusal may come first
+    }
 }
 
 TEST_F(ControlPort, ASlowLorisIsCutAtTheHandshakeDeadline) {
@@ -93,73 +98,58 @@ TEST_F(ControlPort, WrongSecretAndWrongNameAreUnauthenticated) {
   EXPECT_EQ(server.peers(), std::vector<std::string>{"student/0"});
 }
 
-TEST_F(ControlPort, ASecretIsNotEnoughOverASecondHandshake) {
-  // A recorded proof is worth nothing: the server's nonce is new every time.
-  auto first = raw();
-  first.send_hello();
-  first.receive_challenge();
-  const auto proof = detail::handshake_mac(kSecret, "client", first.ours, first.theirs);
-  auto replay = raw();
-  replay.ours = first.ours;
-  replay.send_hello();
-  replay.receive_challenge();
-  replay.socket.send(detail::frame_bytes(detail::FrameType::kProof, detail::Proof{proof}));
-  EXPECT_EQ(replay.receive_farewell(), ErrorCode::kUnauthenticated);
-  // Nor is the server's own proof, sent back to it.
-  auto reflect = raw();
-  reflect.send_hello();
-  reflect.receive_challenge();
-  reflect.socket.send(detail::frame_bytes(
-      detail::FrameType::kProof,
-      detail::Proof{detail::handshake_mac(kSecret, "server", reflect.ours, reflect.theirs)}));
-  EXPECT_EQ(reflect.receive_farewell(), ErrorCode::kUnauthenticated);
-}
-
-TEST_F(ControlPort, AnotherVersionIsAMismatch) {
-  auto peer = raw();
-  peer.ours.version = 99;
-  peer.send_hello();
-  EXPECT_EQ(peer.receive_farewell(), ErrorCode::kMismatch);
+TEST_F(ControlPort, AnotherSchemaIsAMismatch) {
+  auto options = transport::testing::node_options("student/3");
+  options.identity.run = "";
+  options.identity.credentials = {{"run", kSecret}};
+  transport::testing::Node older(options);
+  const auto result = older.dial(server.address(), {.name = "teacher/0"});
+  ASSERT_TRUE(result.error);
+  EXPECT_EQ(result.error->code(), ErrorCode::kMismatch);
 }
 
 TEST_F(ControlPort, FramesOutOfOrderAreCorrupt) {
   auto early = raw();
-  early.socket.send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{1}));
-  EXPECT_EQ(early.receive_farewell(), ErrorCode::kCorrupt);
-  auto twice = raw();
-  twice.send_hello();
-  twice.receive_challenge();
-  twice.send_hello();
-  EXPECT_EQ(twice.receive_farewell(), ErrorCode::kCorrupt);
+  early->prove();
+  early->send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{1}));
+  EXPECT_EQ(early->receive_farewell(), ErrorCode::kCorrupt);
   auto late = raw();
-  late.connect(kSecret);
-  late.send_hello();
-  EXPECT_EQ(late.receive_farewell(), ErrorCode::kCorrupt);
+  late->connect();
+  late->send_ready();
+  EXPECT_EQ(late->receive_farewell(), ErrorCode::kCorrupt);
 }
 
 TEST_F(ControlPort, AFrameAboveTheLimitEndsTheConnection) {
   auto peer = raw();
-  peer.connect(kSecret);
+  peer->connect();
   const uint32_t length = detail::kMaxFrameBytes + 1;
-  peer.socket.send(std::string(reinterpret_cast<const char*>(&length), sizeof length) +
-                   std::string(length, 'x'));
-  EXPECT_EQ(peer.receive_farewell(), std::nullopt);
-  auto stranger = raw();  // before authentication the limit is lower
-  const uint32_t shorter = detail::kMaxHandshakeFrameBytes + 1;
-  stranger.socket.send(std::string(reinterpret_cast<const char*>(&shorter), sizeof shorter));
-  EXPECT_EQ(stranger.receive_farewell(), std::nullopt);
+  peer->send(std::string(reinterpret_cast<const char*>(&length), sizeof length));
+  EXPECT_EQ(peer->receive_farewell(), std::nullopt);
+}
+
+TEST_F(ControlPort, APipeWithoutAPlaceCostsTheSession) {
+  auto peer = raw();
+  peer->prove();
+  peer->send_ready();
+  peer->open_pipes({0, 0});
+  EXPECT_EQ(peer->receive_farewell(), ErrorCode::kCorrupt);
+  auto third = raw();
+  third->prove();
+  third->send_ready();
+  third->open_pipes({0, 7});
+  EXPECT_EQ(third->receive_farewell(), ErrorCode::kCorrupt);
 }
 
 TEST_F(ControlPort, AGoodRawPeerIsServed) {
   // So that the refusals below are for their reasons and not because this peer is broken.
   auto peer = raw();
-  peer.connect(kSecret);
+  peer->connect();
   std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                               .call_id = 1,
                                               .method = "test.echo",
                                               .timeout_ms = 1000},
                                              to_bytes(EchoRequest{}));
-  peer.write(0, RawPeer::message(payload));
+  peer->write(0, RawPeer::message(payload));
   const auto deadline = soon();
   while (server.peers().size() != 2 || server.stats("stranger/0").bytes_sent == 0) {
     ASSERT_FALSE(deadline.expired());
@@ -171,18 +161,18 @@ TEST_F(ControlPort, AGoodRawPeerIsServed) {
 // comes first, the handler stays away.
 TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
   auto peer = raw();
-  peer.connect(kSecret);
-  peer.socket.send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{5}));
+  peer->connect();
+  peer->send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{5}));
   // heartbeats: the server's loop went round meanwhile
   for (int i = 0; i < 4; ++i)
-    ASSERT_TRUE(peer.receive_frame());
+    ASSERT_TRUE(peer->receive_frame());
   for (const uint64_t id : {5, 6}) {
     std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                                 .call_id = id,
                                                 .method = "test.echo",
                                                 .timeout_ms = 60000},
                                                to_bytes(EchoRequest{}));
-    peer.write(0, RawPeer::message(payload));
+    peer->write(0, RawPeer::message(payload));
   }
   const auto deadline = soon();
   // the answer to 6, which came behind 5
@@ -205,18 +195,18 @@ TEST_F(ControlPort, ABadEnvelopeCostsTheConnection) {
   for (std::string payload :
        {random, std::string("x"), good + "left over", good.substr(0, good.size() - 1)}) {
     auto peer = raw();
-    peer.connect(kSecret);
-    peer.write(0, RawPeer::message(payload));
-    EXPECT_EQ(peer.receive_farewell(), ErrorCode::kCorrupt);
+    peer->connect();
+    peer->write(0, RawPeer::message(payload));
+    EXPECT_EQ(peer->receive_farewell(), ErrorCode::kCorrupt);
   }
 }
 
 TEST_F(ControlPort, AnOversizedMessageIsRefusedUnread) {
   auto peer = raw();
-  peer.connect(kSecret);
+  peer->connect();
   std::string payload(9 << 20, 'x');
-  std::thread writer([&] { peer.write(1, RawPeer::message(payload)); });
-  EXPECT_EQ(peer.receive_farewell(), ErrorCode::kResourceExhausted);
+  std::thread writer([&] { peer->write(1, RawPeer::message(payload)); });
+  EXPECT_EQ(peer->receive_farewell(), ErrorCode::kResourceExhausted);
   writer.join();
   EXPECT_LT(server.stats("stranger/0").bytes_received, 1u << 20);
 }
@@ -242,11 +232,11 @@ TEST_F(ControlPort, ImpossibleTensorsCostTheConnection) {
        {with_tensor(format, 12), with_tensor("", 16), with_tensor(std::string(1000, 'm'), 16),
         with_tensor(detail::TensorFormat{at::kFloat, {-4}}.to_bytes(), 16)}) {
     auto peer = raw();
-    peer.connect(kSecret);
+    peer->connect();
     auto message = RawPeer::message(payload);
     message.tensors.push_back(tensor);
-    std::thread writer([&] { peer.write(1, message); });
-    EXPECT_EQ(peer.receive_farewell(), ErrorCode::kCorrupt);
+    std::thread writer([&] { peer->write(1, message); });
+    EXPECT_EQ(peer->receive_farewell(), ErrorCode::kCorrupt);
     writer.join();
   }
 }

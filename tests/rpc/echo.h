@@ -57,6 +57,12 @@ inline constexpr const char* kSecret = "the secret of these tests";
 inline Agent::Options agent_options(std::string name, RpcOptions rpc = {}) {
   return {.name = std::move(name), .secret = kSecret, .rpc = std::move(rpc)};
 }
+// "plain" or "tls".
+inline RpcOptions rpc_options(const std::string& stream) {
+  RpcOptions rpc;
+  rpc.encryption = stream == "tls" ? Encryption::kAlways : Encryption::kNever;
+  return rpc;
+}
 inline Deadline soon() { return Deadline::after(30s); }
 
 // Runs handlers until it is destroyed.

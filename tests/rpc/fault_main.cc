@@ -10,11 +10,9 @@ namespace {
 
 // Serves echo as teacher/0 until the parent closes the channel; prints its address, then a line for
 // every long call.
-int run_server(const std::string& transport) {
-  RpcOptions rpc;
-  rpc.transports = {transport};
+int run_server(const std::string& stream) {
   HandlerThread handlers;
-  Agent agent(agent_options("teacher/0", rpc));
+  Agent agent(agent_options("teacher/0", rpc_options(stream)));
   agent.serve(kEcho, handlers.queue, [](EchoRequest request, const CallContext& context) {
     if (request.sleep_ms >= 60000) test::say("echo runs");
     const auto until = Deadline::after(std::chrono::milliseconds(request.sleep_ms));
@@ -31,10 +29,8 @@ int run_server(const std::string& transport) {
 }
 
 // Calls teacher/1 with a request that takes a minute.
-int run_caller(const std::string& transport, const std::string& address) {
-  RpcOptions rpc;
-  rpc.transports = {transport};
-  Agent agent(agent_options("caller/0", rpc));
+int run_caller(const std::string& stream, const std::string& address) {
+  Agent agent(agent_options("caller/0", rpc_options(stream)));
   agent.connect("teacher/1", address, soon());
   auto future = agent.call("teacher/1", kEcho, {.sleep_ms = 60000});
   test::say("calling");

@@ -1,5 +1,8 @@
-// Peers that die, freeze and come back, as real processes, on both transports.
-#include <ATen/ATen.h>
+// Peers that die, freeze and come back, as real processes, plain and under TLS.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -8,6 +11,7 @@
 
 #include "tests/rpc/echo.h"
 #include "tests/support/process.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::rpc::testing {
 namespace {
@@ -21,11 +25,7 @@ struct Peer {
 
 class PeerFault : public ::testing::TestWithParam<std::string> {
  protected:
-  RpcOptions rpc() const {
-    RpcOptions options;
-    options.transports = {GetParam()};
-    return options;
-  }
+  RpcOptions rpc() const { return rpc_options(GetParam()); }
   Peer spawn_server() {
     auto process = ChildProcess::spawn({.role = "server", .args = {GetParam()}});
     std::string address = process.read_line(soon());
@@ -104,7 +104,8 @@ TEST_P(PeerFault, KilledAmidLargeTransfersLeavesNoCallBehind) {
       }
     }
     EXPECT_TRUE(wait_for_loss(static_cast<size_t>(round) + 1));
-    EXPECT_EQ(client.stats("teacher/0").inflight_bytes, 0u);
+    EXPECT_TRUE(
+        test::wait_until([&] { return client.stats("teacher/0").inflight_bytes == 0; }, 30s));
   }
 }
 
@@ -167,7 +168,7 @@ TEST_P(PeerFault, ACallerThatDiesCancelsItsHandler) {
   EXPECT_EQ(server.peers(), std::vector<std::string>{"student/0"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, PeerFault, ::testing::Values("uv", "shm"),
+INSTANTIATE_TEST_SUITE_P(Streams, PeerFault, ::testing::Values("plain", "tls"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -1,15 +1,17 @@
 // The pieces of the protocol that need no network: frames, proofs, envelopes, errors, descriptors,
 // credits, options.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 #include <tensorpipe/tensorpipe.h>
 
 #include <thread>
 
-#include "rpc/detail/connector.h"
+#include "rpc/detail/bind_address.h"
 #include "rpc/detail/data_pipe.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"
+#include "rpc/detail/peer_address.h"
 #include "rpc/detail/peer_state.h"
 #include "rpc/detail/tensor_format.h"
 #include "tests/support/thrown.h"
@@ -20,49 +22,15 @@ namespace {
 using namespace std::chrono_literals;
 using test::code_of;
 
-Hello hello(const std::string& name, char nonce) {
-  Hello h;
-  h.name = name;
-  h.nonce = std::string(64, nonce);
-  h.incarnation = "i";
-  return h;
-}
-
-TEST(Handshake, ProofsDependOnEverything) {
-  const auto c = hello("student/0", 'a');
-  const auto s = hello("teacher/0", 'b');
-  const auto proof = handshake_mac("secret", "client", c, s);
-  EXPECT_EQ(proof.size(), 32u);
-  EXPECT_EQ(proof, handshake_mac("secret", "client", c, s));
-  EXPECT_NE(proof, handshake_mac("Secret", "client", c, s));
-  EXPECT_NE(proof, handshake_mac("secret", "server", c, s))
-      << "one side's proof must not be the other's";
-  EXPECT_NE(proof, handshake_mac("secret", "client", hello("student/0", 'c'), s)) << "client nonce";
-  EXPECT_NE(proof, handshake_mac("secret", "client", c, hello("teacher/0", 'c'))) << "server nonce";
-  EXPECT_NE(proof, handshake_mac("secret", "client", hello("student/1", 'a'), s)) << "client name";
-  EXPECT_NE(proof, handshake_mac("secret", "client", c, hello("teacher/1", 'b'))) << "server name";
-  auto other = s;
-  other.max_message_bytes = 1;
-  EXPECT_NE(proof, handshake_mac("secret", "client", c, other)) << "limits";
-}
-
-TEST(Handshake, HelloIsChecked) {
-  auto good = hello("student/0", 'a');
-  EXPECT_EQ(parse_hello(to_bytes(good)).name, "student/0");
-  auto bad = good;
-  bad.version = 99;
-  EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad)); }), ErrorCode::kMismatch);
-  EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad).substr(0, 12)); }), ErrorCode::kMismatch)
-      << "from the first bytes alone";
-  bad = good;
-  bad.magic = 0;
-  EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad)); }), ErrorCode::kCorrupt);
-  bad = good;
-  bad.nonce = "short";
-  EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad)); }), ErrorCode::kCorrupt);
-  bad = good;
-  bad.name = std::string(kMaxNameBytes + 1, 'x');
-  EXPECT_EQ(code_of([&] { parse_hello(to_bytes(bad)); }), ErrorCode::kCorrupt);
+TEST(Frames, ReadyIsChecked) {
+  const Ready good{"incarnation", 5};
+  EXPECT_EQ(parse_ready(to_bytes(good)).max_message_bytes, 5u);
+  EXPECT_EQ(code_of([] { parse_ready(to_bytes(Ready{"", 5})); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(code_of([] {
+              parse_ready(to_bytes(Ready{std::string(kMaxNameBytes + 1, 'x'), 5}));
+            }),
+            ErrorCode::kCorrupt);
+  EXPECT_EQ(code_of([] { parse_ready("xyz"); }), ErrorCode::kCorrupt);
 }
 
 TEST(Envelope, SplitsWhatItJoined) {
@@ -184,7 +152,7 @@ TEST(Descriptor, ImpossibleOnesAreCorrupt) {
   // The message around it.
   EXPECT_EQ(code([](auto& d) { d.payloads.clear(); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code([](auto& d) { d.payloads.resize(2); }), ErrorCode::kCorrupt);
-  EXPECT_EQ(code([](auto& d) { d.metadata = "m"; }), ErrorCode::kCorrupt);
+  EXPECT_EQ(code([](auto& d) { d.metadata = "mm"; }), ErrorCode::kCorrupt);
 }
 
 TEST(ReceivePool, ReusesWhatFitsAndKeepsABound) {
@@ -227,24 +195,58 @@ TEST(Sendable, DevicesWithoutAMapNameIt) {
       << "this build has no CUDA module: " << refusal();
 }
 
-TEST(Credit, WaitsForRoomAndTakesLargeCallsAlone) {
-  PeerState peer("p", 100);
-  peer.acquire(60, Deadline::after(1s), true);
-  EXPECT_EQ(code_of([&] { peer.acquire(60, Deadline::after(1s), false); }),
-            ErrorCode::kResourceExhausted);
-  EXPECT_EQ(code_of([&] { peer.acquire(60, Deadline::after(5ms), true); }), ErrorCode::kTimeout);
-  peer.acquire(40, Deadline::after(1s), false);
-  EXPECT_EQ(peer.stats().inflight_bytes, 100u);
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-  // A call that is larger than the window goes alone, when all credit is back.
-  std::thread waiter([&] { peer.acquire(1000, Deadline::after(30s), true); });
-  peer.release(60);
-  peer.release(40);
+std::shared_ptr<void> take(const std::shared_ptr<PeerState>& peer, uint64_t bytes,
+                           NoCredit without = NoCredit::kWait,
+                           std::chrono::milliseconds timeout = 30s) {
+  return PeerState::acquire(peer, bytes, Deadline::after(timeout), without);
+}
+
+TEST(Credit, WaitsForRoomAndTakesLargeCallsAlone) {
+  const auto peer = std::make_shared<PeerState>("p", 100 * kMiB);
+  auto first = take(peer, 60 * kMiB);
+  EXPECT_EQ(code_of([&] { take(peer, 60 * kMiB, NoCredit::kFail); }),
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(code_of([&] { take(peer, 60 * kMiB, NoCredit::kWait, 5ms); }), ErrorCode::kTimeout);
+  auto second = take(peer, 40 * kMiB, NoCredit::kFail);
+  auto beyond = take(peer, 60 * kMiB, NoCredit::kOverdraw);
+  EXPECT_EQ(peer->stats().inflight_bytes, 160 * kMiB);
+  beyond.reset();
+
+  // A call that is larger than the window goes alone, when all large ones have ended. A small one
+  // that stays does not keep it back.
+  const auto stays = take(peer, 1000);
+  std::thread waiter([&] {
+    const auto alone = take(peer, 1000 * kMiB);
+    EXPECT_EQ(peer->stats().inflight_bytes, 1000 * kMiB + 1000);
+  });
+  first.reset();
+  second.reset();
   waiter.join();
-  EXPECT_EQ(peer.stats().inflight_bytes, 1000u);
-  std::thread closer([&] { peer.close(); });
-  EXPECT_EQ(code_of([&] { peer.acquire(1, Deadline::after(30s), true); }), ErrorCode::kClosed);
+
+  // Nobody is left waiting by an agent that closes.
+  const auto last = take(peer, 100 * kMiB);
+  std::thread closer([&] { peer->close(); });
+  EXPECT_EQ(code_of([&] { take(peer, kMiB); }), ErrorCode::kClosed);
   closer.join();
+}
+
+TEST(Credit, LargeCallsGetItInTheOrderOfTheirAsking) {
+  const auto peer = std::make_shared<PeerState>("p", 100 * kMiB);
+  auto first = take(peer, 60 * kMiB);
+  std::atomic<bool> large_has_it{false};
+  std::thread large([&] {
+    const auto credit = take(peer, 90 * kMiB);
+    large_has_it = true;
+  });
+  // It fits beside the first, but stands behind the other: so it is refused until that is through.
+  while (!test::thrown([&] { take(peer, 10 * kMiB, NoCredit::kFail); }) && !large_has_it)
+    std::this_thread::yield();
+  EXPECT_FALSE(large_has_it);
+  EXPECT_NO_THROW(take(peer, 1000, NoCredit::kFail)) << "a small one passes";
+  first.reset();
+  large.join();
 }
 
 TEST(Options, ValidateNamesTheField) {
@@ -255,10 +257,17 @@ TEST(Options, ValidateNamesTheField) {
     return test::message_of([&] { options.validate(); });
   };
 
-  EXPECT_NE(message([](auto& o) { o.transports = {"shmm"}; }).find("did you mean 'shm'"),
+  for (const char* gone : {"uv", "shm", "ibv"})
+    EXPECT_NE(message([&](auto& o) { o.transports = {gone}; }).find("before they have proved"),
+              std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.transports = {"tpc"}; }).find("did you mean 'tcp'"),
             std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.port = "70000"; }).find("rpc.port"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.transports = {}; }).find("rpc.transports"), std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.transports = {"uv", "uv"}; }).find("twice"), std::string::npos);
+  EXPECT_NE(message([](auto& o) {
+              o.transports = {"tcp", "tcp"};
+            }).find("twice"),
+            std::string::npos);
   EXPECT_NE(message([](auto& o) { o.channels = {"cma"}; }).find("rpc.channels"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.timeout = Duration(0); }).find("rpc.timeout"),
             std::string::npos);
@@ -277,8 +286,36 @@ TEST(Options, ValidateNamesTheField) {
 TEST(Address, IsParsed) {
   EXPECT_EQ(parse_address("127.0.0.1:80").port, "80");
   EXPECT_EQ(parse_address("[::1]:80").host, "::1");
-  for (const char* bad : {"", "host", ":80", "host:", "host:x", "host:123456"})
+  for (const char* bad :
+       {"", "host", ":80", "host:", "host:x", "host:0", "host:65536", "host:123456", "fe80::2:80"})
     EXPECT_EQ(code_of([&] { parse_address(bad); }), ErrorCode::kInvalidArgument) << bad;
+}
+
+TEST(Address, PortsAreANumberOrARange) {
+  EXPECT_EQ(parse_ports("0").first, 0);
+  EXPECT_EQ(parse_ports("7000").last, 7000);
+  EXPECT_EQ(parse_ports("7000-7100").last, 7100);
+  for (const char* bad : {"", "-", "7000-", "-7000", "7100-7000", "0-5", "65536", "7000 ", "a"})
+    EXPECT_EQ(code_of([&] { parse_ports(bad); }), ErrorCode::kInvalidArgument) << bad;
+}
+
+TEST(Address, WhatIsBoundAndPublished) {
+  EXPECT_EQ(resolve_bind("auto"), "127.0.0.1");
+  EXPECT_EQ(resolve_bind("::1"), "::1");
+  EXPECT_EQ(code_of([] { resolve_bind("0.0.0.0"); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([] { resolve_bind("no such name"); }), ErrorCode::kUnavailable);
+
+  EXPECT_EQ(advertised("", "127.0.0.1:70"), "127.0.0.1:70");
+  EXPECT_EQ(advertised("gpu1", "127.0.0.1:70"), "gpu1:70");
+  EXPECT_EQ(advertised("gpu1:80", "127.0.0.1:70"), "gpu1:80");
+  EXPECT_EQ(advertised("[fe80::2]", "[::1]:70"), "[fe80::2]:70");
+  EXPECT_EQ(advertised("[fe80::2]:80", "[::1]:70"), "[fe80::2]:80");
+  EXPECT_EQ(code_of([] { advertised("gpu1:x", "[::1]:70"); }), ErrorCode::kInvalidArgument);
+
+  EXPECT_FALSE(encrypts(Encryption::kAuto, "127.0.0.1"));
+  EXPECT_TRUE(encrypts(Encryption::kAuto, "10.0.0.1"));
+  EXPECT_TRUE(encrypts(Encryption::kAlways, "::1"));
+  EXPECT_FALSE(encrypts(Encryption::kNever, "10.0.0.1"));
 }
 
 }  // namespace

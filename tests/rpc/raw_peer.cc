@@ -11,23 +11,10 @@
 #include <future>
 
 #include "base/hash.h"
-#include "rpc/detail/connector.h"
+#include "rpc/detail/peer_address.h"
 #include "tests/rpc/echo.h"
 
 namespace retort::rpc::testing {
-namespace {
-
-struct PipeHello {
-  std::string token;
-  uint32_t index = 0;
-  template <class A>
-  void serialize(A& archive, uint32_t) {
-    archive(token, index);
-  }
-};
-
-}  // namespace
-
 RawSocket::RawSocket(const std::string& address) {
   const auto where = detail::parse_address(address);
   fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -74,77 +61,102 @@ std::optional<std::string> RawSocket::receive(size_t size) {
   return bytes;
 }
 
+namespace {
+
+transport::testing::NodeOptions raw_options(std::string name) {
+  auto options = transport::testing::node_options(std::move(name));
+  options.identity.run = "";
+  options.identity.schema = detail::kWireSchema;
+  options.identity.credentials = {{"run", kSecret}};
+  return options;
+}
+
+}  // namespace
+
 RawPeer::RawPeer(const std::string& address, std::string name, std::string target)
-    : socket(address) {
-  ours.nonce = random_hex(32);
-  ours.name = std::move(name);
-  ours.incarnation = random_hex(16);
-  ours.target = std::move(target);
-  ours.max_message_bytes = 1 << 30;
-  context_.registerTransport(1, "uv", tensorpipe::transport::uv::create());
-  context_.registerChannel(1, "basic", tensorpipe::channel::basic::create());
+    : node_(raw_options(std::move(name))),
+      target_(std::move(target)),
+      address_(detail::parse_address(address)) {}
+
+RawPeer::~RawPeer() {
+  if (proved_.stream) node_.on_loop([this] { proved_.stream->close(); });
+}
+
+void RawPeer::prove() {
+  proved_ = node_.dial(address_.host + ":" + address_.port, {.name = target_});
+  if (proved_.error) throw Error(*proved_.error);
+  node_.on_loop([this] { node_.sessions->open(proved_.proven, address_.host, address_.port); });
+}
+
+void RawPeer::send_ready() {
+  send(detail::frame_bytes(detail::FrameType::kReady,
+                           detail::Ready{random_hex(16), uint64_t{1} << 30}));
+}
+
+void RawPeer::open_pipes(std::array<uint32_t, 2> places) {
+  const auto frame = receive_frame();
+  if (!frame || frame->first != detail::FrameType::kReady)
+    throw Error(ErrorCode::kCorrupt, "the other side is not ready");
+  for (size_t pipe = 0; pipe < pipes_.size(); ++pipe) {
+    pipes_[pipe] = node_.pipe(proved_.proven.session);
+    std::string hello = to_bytes(detail::PipeHello{places[pipe]});
+    write(pipe, message(hello));
+  }
+}
+
+void RawPeer::connect() {
+  prove();
+  send_ready();
+  open_pipes();
+}
+
+void RawPeer::send(std::string bytes) {
+  std::promise<void> written;
+  node_.on_loop([&] {
+    transport::write_all(proved_.stream, boost::asio::buffer(bytes),
+                         [&](const auto&) { written.set_value(); });
+  });
+  written.get_future().get();
+}
+
+std::optional<std::string> RawPeer::receive(size_t size) {
+  const auto bytes = std::make_shared<std::string>(size, '\0');
+  const auto arrived = std::make_shared<std::promise<bool>>();
+  auto there = arrived->get_future();
+  node_.on_loop([&] {
+    transport::read_all(proved_.stream, boost::asio::buffer(*bytes),
+                        [bytes, arrived](const auto& code) { arrived->set_value(!code); });
+  });
+  if (there.wait_for(30s) != std::future_status::ready)
+    throw Error(ErrorCode::kTimeout, "the other side neither sent nor closed for 30 s");
+  if (!there.get()) return std::nullopt;
+  return *bytes;
 }
 
 std::optional<std::pair<detail::FrameType, std::string>> RawPeer::receive_frame() {
-  const auto header = socket.receive(4);
+  const auto header = receive(4);
   if (!header) return std::nullopt;
   uint32_t length = 0;
   std::memcpy(&length, header->data(), sizeof length);
-  const auto body = socket.receive(length);
+  const auto body = receive(length);
   if (!body) return std::nullopt;
   return std::pair(static_cast<detail::FrameType>((*body)[0]), body->substr(1));
 }
 
 std::optional<ErrorCode> RawPeer::receive_farewell() {
   while (const auto frame = receive_frame())
-    if (frame->first == detail::FrameType::kBye || frame->first == detail::FrameType::kRefuse)
+    if (frame->first == detail::FrameType::kBye)
       return detail::checked_code(from_bytes<detail::Farewell>(frame->second).code);
   return std::nullopt;
 }
 
-void RawPeer::send_hello() { socket.send(detail::frame_bytes(detail::FrameType::kHello, ours)); }
-
-void RawPeer::receive_challenge() {
-  const auto frame = receive_frame();
-  if (!frame || frame->first != detail::FrameType::kChallenge)
-    throw Error(ErrorCode::kCorrupt, "no challenge");
-  theirs = detail::parse_hello(frame->second);
-}
-
-void RawPeer::send_proof(const std::string& secret) {
-  socket.send(detail::frame_bytes(detail::FrameType::kProof, detail::Proof{detail::handshake_mac(
-                                                                 secret, "client", ours, theirs)}));
-}
-
-void RawPeer::open_pipes() {
-  const auto frame = receive_frame();
-  if (!frame || frame->first != detail::FrameType::kListen)
-    throw Error(ErrorCode::kCorrupt, "no listen frame");
-  listen = from_bytes<detail::Listen>(frame->second);
-  for (uint32_t index = 0; index < 2; ++index) {
-    pipes_[index] = context_.connect(listen.addresses.at("uv"));
-    std::string hello = to_bytes(PipeHello{listen.token, index});
-    write(index, message(hello));
-  }
-}
-
-void RawPeer::connect(const std::string& secret) {
-  send_hello();
-  receive_challenge();
-  send_proof(secret);
-  open_pipes();
-}
-
 void RawPeer::write(size_t pipe, tensorpipe::Message message) {
-  std::promise<void> done;
+  const auto done = std::make_shared<std::promise<void>>();
   pipes_[pipe]->write(std::move(message),
-                      [&](const tensorpipe::Error&) noexcept { done.set_value(); });
-  if (done.get_future().wait_for(30s) != std::future_status::ready) {
-    pipes_[pipe]->close();  // the callback runs, so `done` may go
-    context_.close();
-    context_.join();
-    throw Error(ErrorCode::kTimeout, "a message was not written");
-  }
+                      [done](const tensorpipe::Error&) noexcept { done->set_value(); });
+  if (done->get_future().wait_for(30s) == std::future_status::ready) return;
+  node_.close();  // the callback runs, so the message may go
+  throw Error(ErrorCode::kTimeout, "a message was not written");
 }
 
 tensorpipe::Message RawPeer::message(std::string& payload) {

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "rpc/detail/frames.h"
+#include "rpc/detail/peer_address.h"
 #include "rpc/detail/sigpipe_block.h"
+#include "tests/rpc/transport/node.h"
 
 namespace retort::rpc::testing {
 
@@ -32,32 +34,38 @@ class RawSocket {
   int fd_ = -1;
 };
 
+// Proves itself as any peer does; what it says afterwards is the test's.
 class RawPeer {
  public:
   RawPeer(const std::string& address, std::string name, std::string target);
+  ~RawPeer();
 
-  void send_hello();
-  void receive_challenge();
-  void send_proof(const std::string& secret);
-  void open_pipes();  // receives Listen, then connects both pipes and exchanges the first messages
+  // Proves the secret. Throws what the proof said.
+  void prove();
+  void send_ready();
+  // Waits for the other side's Ready, then connects both pipes and says which is which.
+  void open_pipes(std::array<uint32_t, 2> places = {0, 1});
   // All of the steps above.
-  void connect(const std::string& secret);
+  void connect();
 
+  // An error of the other side, which may close at any time, is ignored.
+  void send(std::string bytes);
   // The next frame; nullopt at the end of the connection.
   std::optional<std::pair<detail::FrameType, std::string>> receive_frame();
-  // Skips heartbeats; the farewell's code, or nullopt if the connection ended without one.
+  // Skips other frames; the farewell's code, or nullopt if the connection ended without one.
   std::optional<ErrorCode> receive_farewell();
   void write(size_t pipe, tensorpipe::Message message);  // returns when it is written or failed
   // A message with one payload.
   static tensorpipe::Message message(std::string& payload);
 
-  detail::SigpipeBlock no_sigpipe;  // of this test's own writes, not of the agent's
-  RawSocket socket;
-  detail::Hello ours, theirs;
-  detail::Listen listen;
-
  private:
-  tensorpipe::Context context_;
+  std::optional<std::string> receive(size_t size);
+
+  detail::SigpipeBlock no_sigpipe_;  // of this test's own writes, not of the agent's
+  transport::testing::Node node_;
+  const std::string target_;
+  const detail::PeerAddress address_;
+  transport::HandshakeResult proved_;
   std::array<std::shared_ptr<tensorpipe::Pipe>, 2> pipes_;
 };
 

@@ -70,7 +70,3 @@ void say(const std::string& line);
 std::optional<std::string> hear();
 
 }  // namespace retort::test
-
-namespace retort {
-namespace testing_support = test;  // as the benchmarks call it
-}  // namespace retort

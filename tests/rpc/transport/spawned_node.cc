@@ -10,8 +10,8 @@
 namespace retort::rpc::transport::testing {
 namespace {
 
-using testing_support::hear;
-using testing_support::say;
+using test::hear;
+using test::say;
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
@@ -45,15 +45,15 @@ int serve(const std::string& channels, bool tls, int max_descriptors) {
 }  // namespace
 
 std::optional<int> run_if_spawned() {
-  const auto role = testing_support::spawned_role();
+  const auto role = test::spawned_role();
   if (!role) return std::nullopt;
   set_log_identity(*role);
-  const auto args = testing_support::spawned_args();
+  const auto args = test::spawned_args();
   return serve(args.at(0), args.at(1) == "tls", std::stoi(args.at(2)));
 }
 
 SpawnedNode spawn_node(const std::string& channels, bool tls, int max_descriptors) {
-  auto process = testing_support::ChildProcess::spawn(
+  auto process = test::ChildProcess::spawn(
       {.role = "teacher",
        .args = {channels, tls ? "tls" : "plain", std::to_string(max_descriptors)}});
   std::string address = process.read_line(soon());

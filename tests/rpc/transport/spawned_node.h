@@ -14,7 +14,7 @@ namespace retort::rpc::transport::testing {
 std::optional<int> run_if_spawned();
 
 struct SpawnedNode {
-  testing_support::ChildProcess process;
+  test::ChildProcess process;
   std::string address;
 };
 // `max_descriptors` > 0: with that limit (RLIMIT_NOFILE).

@@ -33,7 +33,3 @@ class PeakMemory {
 };
 
 }  // namespace retort::test
-
-namespace retort {
-namespace testing_support = test;  // as the benchmarks call it
-}  // namespace retort

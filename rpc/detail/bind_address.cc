@@ -1,0 +1,81 @@
+#include "rpc/detail/bind_address.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "rpc/detail/peer_address.h"
+
+namespace retort::rpc::detail {
+namespace {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+// Digits alone, at most 65535.
+std::optional<uint16_t> port_number(std::string_view text) {
+  uint16_t port = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
+  return port;
+}
+
+}  // namespace
+
+std::string resolve_bind(const std::string& bind) {
+  if (bind == "auto") return "127.0.0.1";
+
+  error_code code;
+  auto address = boost::asio::ip::make_address(bind, code);
+  if (code) {
+    boost::asio::io_context io;
+    const auto found = tcp::resolver(io).resolve(bind, "0", code);
+    if (code || found.empty())
+      throw Error(ErrorCode::kUnavailable, "rpc.bind does not resolve: " + code.message())
+          .with("bind", bind);
+    address = found.begin()->endpoint().address();
+  }
+
+  if (address.is_unspecified())
+    throw Error(ErrorCode::kInvalidArgument,
+                "rpc.bind must be the address of one interface; peers connect to it")
+        .with("bind", bind);
+  return address.to_string();
+}
+
+transport::PortRange parse_ports(const std::string& ports) {
+  const auto dash = ports.find('-');
+  const auto first = port_number(std::string_view(ports).substr(0, dash));
+  const auto last =
+      dash == std::string::npos ? first : port_number(std::string_view(ports).substr(dash + 1));
+  const bool range = dash != std::string::npos;
+  if (!first || !last || *first > *last || (range && *first == 0))
+    throw Error(ErrorCode::kInvalidArgument,
+                "rpc.port is a number, a range like \"7000-7100\", or 0: any that is free")
+        .with("port", ports);
+  return {.first = *first, .last = *last};
+}
+
+bool encrypts(Encryption encryption, const std::string& address) {
+  if (encryption != Encryption::kAuto) return encryption == Encryption::kAlways;
+  return !boost::asio::ip::make_address(address).is_loopback();
+}
+
+std::string advertised(const std::string& advertise, const std::string& bound) {
+  if (advertise.empty()) return bound;
+  const std::string port = parse_address(bound).port;
+  // An IPv6 address stands in brackets, with or without a port.
+  const auto bracket = advertise.rfind(']');
+  const bool has_port =
+      advertise.find(':', bracket == std::string::npos ? 0 : bracket) != std::string::npos;
+  const std::string published = has_port ? advertise : advertise + ":" + port;
+  (void)parse_address(published);  // refuses what nobody could connect to
+  return published;
+}
+
+}  // namespace retort::rpc::detail

@@ -1,0 +1,26 @@
+// What rpc.bind, rpc.port, rpc.advertise and rpc.encryption come to on this machine.
+#pragma once
+
+#include <string>
+
+#include "rpc/options.h"
+#include "rpc/transport/listening_ports.h"
+
+namespace retort::rpc::detail {
+
+// The numeric address to listen at. A name is resolved here and now.
+// kInvalidArgument for an address that means all interfaces, kUnavailable for a name that does not
+// resolve.
+std::string resolve_bind(const std::string& bind);
+
+// "0", "7000" or "7000-7100"; kInvalidArgument.
+transport::PortRange parse_ports(const std::string& ports);
+
+// Whether connections at this numeric address are under TLS.
+bool encrypts(Encryption encryption, const std::string& address);
+
+// What to publish of "host:port", the address that is listened at. kInvalidArgument for an
+// `advertise` that is neither host nor host:port.
+std::string advertised(const std::string& advertise, const std::string& bound);
+
+}  // namespace retort::rpc::detail

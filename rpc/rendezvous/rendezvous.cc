@@ -1,0 +1,77 @@
+#include "rpc/rendezvous/rendezvous.h"
+
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
+#include <utility>
+
+#include "rpc/detail/bind_address.h"
+#include "rpc/rendezvous/store_client.h"
+#include "rpc/rendezvous/store_server.h"
+#include "rpc/transport/tls_context.h"
+
+namespace retort::rpc {
+namespace {
+
+transport::Identity identity_of(const RendezvousAccess& access, const std::string& name) {
+  return {.name = name,
+          .run = access.run,
+          .schema = rendezvous::kStoreSchema,
+          .credentials = {{"run", access.secret}}};
+}
+
+// Decided by the text alone, so that both ends decide alike however a name resolves there.
+bool under_tls(Encryption encryption, const std::string& host) {
+  if (encryption != Encryption::kAuto) return encryption == Encryption::kAlways;
+  boost::system::error_code not_numeric;
+  const auto address = boost::asio::ip::make_address(host, not_numeric);
+  return not_numeric ? host != "localhost" : !address.is_loopback();
+}
+
+// The identity has been validated: the secret is not empty.
+transport::StreamFactory streams_of(const transport::Identity& identity, bool tls) {
+  if (!tls) return transport::StreamFactory();
+  return transport::StreamFactory(std::make_shared<transport::TlsContext>(identity.credentials));
+}
+
+c10::intrusive_ptr<c10d::Store> connect(const RendezvousAccess& access, const std::string& host,
+                                        uint16_t port, std::chrono::milliseconds timeout) {
+  if (timeout.count() <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "the timeout of a store must be positive")
+        .with("ms", timeout.count());
+  const transport::Identity identity = identity_of(access, access.name);
+  identity.validate();
+
+  const Deadline deadline =
+      Deadline::after(std::min<std::chrono::milliseconds>(timeout, rendezvous::kMaxStoreTimeout));
+  auto session = std::make_shared<rendezvous::StoreSession>(
+      identity, streams_of(identity, under_tls(access.encryption, host)), host, port, deadline);
+  return c10::make_intrusive<rendezvous::StoreClient>(std::move(session), timeout);
+}
+
+}  // namespace
+
+RendezvousServer::RendezvousServer(const RendezvousAccess& access, const std::string& bind,
+                                   const std::string& ports)
+    : host_(detail::resolve_bind(bind)) {
+  const transport::Identity identity = identity_of(access, rendezvous::kStoreName);
+  identity.validate();
+
+  rendezvous::StoreServerOptions options;
+  options.acceptor.hosts = {host_};
+  options.acceptor.ports = detail::parse_ports(ports);
+  server_ = std::make_unique<rendezvous::StoreServer>(
+      identity, streams_of(identity, under_tls(access.encryption, host_)), std::move(options));
+}
+
+RendezvousServer::~RendezvousServer() = default;
+
+uint16_t RendezvousServer::port() const { return server_->port(); }
+
+ConnectStore store_connector(RendezvousAccess access) {
+  return [access = std::move(access)](const std::string& host, uint16_t port,
+                                      std::chrono::milliseconds timeout) {
+    return connect(access, host, port, timeout);
+  };
+}
+
+}  // namespace retort::rpc

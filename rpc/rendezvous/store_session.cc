@@ -1,0 +1,161 @@
+#include "rpc/rendezvous/store_session.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+namespace retort::rpc::rendezvous {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstPause{20};
+constexpr std::chrono::milliseconds kLongestPause{500};
+// One attempt: a server that takes the connection but stays silent is dialed again.
+constexpr std::chrono::seconds kAttempt{10};
+
+// What may be different at the next attempt: the server does not listen yet, or had no room.
+bool may_pass(const Error& error) {
+  return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout ||
+         error.code() == ErrorCode::kResourceExhausted;
+}
+
+std::string address_text(const std::string& host, const std::string& port) {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + host + "]" : host) + ":" + port;
+}
+
+// Between half of it and all of it, so that a thousand processes do not come back together.
+std::chrono::milliseconds spread(std::chrono::milliseconds pause) {
+  std::random_device random;
+  std::uniform_int_distribution<int64_t> between(pause.count() / 2, pause.count());
+  return std::chrono::milliseconds(between(random));
+}
+
+}  // namespace
+
+StoreSession::StoreSession(transport::Identity identity, transport::StreamFactory streams,
+                           const std::string& host, uint16_t port, Deadline deadline,
+                           const StoreLimits& limits)
+    : identity_(std::move(identity)),
+      streams_(std::move(streams)),
+      server_{.host = host, .port = std::to_string(port), .target = {.name = kStoreName}},
+      address_(address_text(host, server_.port)),
+      limits_(limits),
+      connect_deadline_(deadline),
+      retry_timer_(loop_.io()),
+      pause_(kFirstPause) {
+  identity_.validate();
+  Future<Empty> connected = connected_.future();
+  loop_.start();
+  loop_.post([this] { attempt(); });
+  try {
+    connected.get();
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+StoreSession::~StoreSession() { stop(); }
+
+void StoreSession::stop() {
+  loop_.post([this] {
+    if (connection_) connection_->close();
+  });
+  loop_.stop();
+}
+
+void StoreSession::attempt() {
+  const auto dial = std::make_shared<transport::Dial>(loop_.io(), identity_, streams_,
+                                                      transport::SocketOptions{}, server_);
+  const Deadline attempt_deadline = Deadline::after(kAttempt);
+  dial->start(Deadline(std::min(connect_deadline_.time(), attempt_deadline.time())),
+              [this](transport::HandshakeResult result) { on_dialed(std::move(result)); });
+}
+
+void StoreSession::on_dialed(transport::HandshakeResult result) {
+  if (result.error) {
+    if (may_pass(*result.error)) return retry(*result.error);
+    connected_.set_error(std::make_exception_ptr(*result.error));
+    return;
+  }
+  connection_ = std::make_shared<FrameConnection>(loop_.io(), std::move(result.stream), limits_);
+  connection_->start([this](std::string_view content) { on_reply(content); },
+                     [this](const Error& error) { on_end(error); });
+  connected_.set_value(Empty{});
+}
+
+void StoreSession::retry(const Error& reason) {
+  const std::chrono::milliseconds pause = spread(pause_);
+  if (connect_deadline_.remaining() <= pause) {
+    connected_.set_error(std::make_exception_ptr(
+        Error(ErrorCode::kTimeout,
+              "the run's store did not answer by the deadline; last: " + reason.message())
+            .with("store", address_)));
+    return;
+  }
+
+  pause_ = std::min(pause_ * 2, kLongestPause);
+  retry_timer_.expires_after(pause);
+  retry_timer_.async_wait([this](const boost::system::error_code& code) {
+    if (!code) attempt();
+  });
+}
+
+StoreReply StoreSession::call(StoreRequest request, Deadline deadline) {
+  Promise<StoreReply> promise;
+  Future<StoreReply> reply = promise.future();
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) throw Error(*ended_);
+    request.id = next_id_++;
+    pending_.emplace(request.id, promise);
+  }
+
+  // From here on the request is forgotten however this ends.
+  try {
+    std::string content = to_bytes(request);
+    if (content.size() > limits_.max_frame_bytes)
+      throw Error(ErrorCode::kInvalidArgument, "the keys and values of one request are too large")
+          .with("bytes", content.size())
+          .with("max", limits_.max_frame_bytes);
+    loop_.post([this, frame = with_length(content)]() mutable {
+      if (connection_) connection_->send(std::move(frame));
+    });
+    return reply.get(deadline);
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    pending_.erase(request.id);
+    throw;
+  }
+}
+
+void StoreSession::on_reply(std::string_view content) {
+  StoreReply reply = from_bytes<StoreReply>(content);
+  std::optional<Promise<StoreReply>> promise;
+  {
+    std::lock_guard lock(mutex_);
+    if (reply.id == 0 || reply.id >= next_id_)
+      throw Error(ErrorCode::kCorrupt, "the store answered what nobody had asked");
+    const auto found = pending_.find(reply.id);
+    if (found == pending_.end()) return;  // its caller has given up
+    promise = std::move(found->second);
+    pending_.erase(found);
+  }
+  promise->set_value(std::move(reply));
+}
+
+void StoreSession::on_end(const Error& error) {
+  const Error lost =
+      Error(ErrorCode::kPeerLost, "the connection to the run's store is lost: " + error.message())
+          .with("store", address_);
+  std::unordered_map<uint64_t, Promise<StoreReply>> pending;
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = lost;
+    pending.swap(pending_);
+  }
+  for (auto& [id, promise] : pending)
+    promise.set_error(std::make_exception_ptr(lost));
+}
+
+}  // namespace retort::rpc::rendezvous

@@ -1,0 +1,81 @@
+// A client's connection to the run's store, with a thread of its own. Any number of threads may
+// call at a time: requests share the connection and none waits for another's reply.
+//
+//   caller's thread: call() -> pending -> post ... waits for its own reply
+//   loop thread:              FrameConnection -> reply -> pending -> that caller goes on
+//
+// Errors: the constructor throws kTimeout with the last reason if there is no server by the
+//   deadline, and at once kUnauthenticated or kMismatch if there is one that refuses or is not the
+//   run's. After the connection is lost every call fails at once with kPeerLost: nothing is sent
+//   again, because an addition that is sent twice counts twice.
+// Threads: any but loop threads. The destructor may not run while a call is under way.
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/deadline.h"
+#include "base/future.h"
+#include "rpc/detail/loop.h"
+#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/rendezvous/store_frames.h"
+#include "rpc/transport/dial.h"
+#include "rpc/transport/proof.h"
+#include "rpc/transport/stream_factory.h"
+
+namespace retort::rpc::rendezvous {
+
+class StoreSession {
+ public:
+  // Connects; tries again while nobody answers. `identity` is this process's.
+  StoreSession(transport::Identity identity, transport::StreamFactory streams,
+               const std::string& host, uint16_t port, Deadline deadline,
+               const StoreLimits& limits = {});
+  ~StoreSession();
+  StoreSession(const StoreSession&) = delete;
+  StoreSession& operator=(const StoreSession&) = delete;
+
+  // Sends a request and waits for its reply, whatever that says. kInvalidArgument for one that is
+  // larger than a frame, kTimeout if there is no reply by the deadline, kPeerLost.
+  StoreReply call(StoreRequest request, Deadline deadline);
+
+  const StoreLimits& limits() const { return limits_; }
+  // "127.0.0.1:4000", for errors.
+  const std::string& address() const { return address_; }
+
+ private:
+  void attempt();
+  void on_dialed(transport::HandshakeResult result);
+  void retry(const Error& reason);
+  void on_reply(std::string_view content);
+  void on_end(const Error& error);
+  void stop();
+
+  const transport::Identity identity_;
+  const transport::StreamFactory streams_;
+  const transport::PeerPort server_;
+  const std::string address_;
+  const StoreLimits limits_;
+  rpc::detail::Loop loop_;
+
+  // Used on the loop thread.
+  const Deadline connect_deadline_;
+  boost::asio::steady_timer retry_timer_;
+  std::chrono::milliseconds pause_;
+  Promise<Empty> connected_;
+  std::shared_ptr<FrameConnection> connection_;
+
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Promise<StoreReply>> pending_;
+  uint64_t next_id_ = 1;
+  std::optional<Error> ended_;
+};
+
+}  // namespace retort::rpc::rendezvous

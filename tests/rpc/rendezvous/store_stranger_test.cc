@@ -1,0 +1,151 @@
+// Who cannot use the run's store, and what a liar costs: his own connection. And how a client
+// finds a server that is late, silent or absent.
+#include <gtest/gtest.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <thread>
+
+#include "rpc/transport/tls_context.h"
+#include "tests/rpc/rendezvous/store_fixture.h"
+#include "tests/rpc/transport/raw_stream.h"
+#include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
+
+namespace retort::rpc::rendezvous::testing {
+namespace {
+
+using transport::Identity;
+using transport::testing::RawStream;
+
+// A session with another identity than this run's.
+Error refusal_of(const StoreServer& server, const Identity& identity,
+                 transport::StreamFactory factory = transport::StreamFactory(),
+                 Deadline deadline = soon()) {
+  return test::error_of(
+      [&] { StoreSession(identity, std::move(factory), "127.0.0.1", server.port(), deadline); });
+}
+
+transport::StreamFactory tls_with(const Identity& identity) {
+  return transport::StreamFactory(std::make_shared<transport::TlsContext>(identity.credentials));
+}
+
+// Every test ends with a client that was connected all the time, and with a new one.
+class Strangers : public ::testing::Test {
+ protected:
+  void SetUp() override { store->set("secret", bytes("value")); }
+  void TearDown() override {
+    EXPECT_EQ(text(store->get("secret")), "value");
+    EXPECT_EQ(text(connect(server->port())->get("secret")), "value");
+    EXPECT_EQ(store->getNumKeys(), 1);
+  }
+  std::string address() const { return server->addresses().front(); }
+
+  const std::unique_ptr<StoreServer> server = make_server();
+  const StorePtr store = connect(server->port());
+};
+
+TEST_F(Strangers, AWrongSecretIsRefused) {
+  Identity stranger = identity_of("student/0");
+  stranger.credentials[0].secret = "a guess";
+  EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kUnauthenticated);
+  stranger.credentials[0] = {"another", "the secret of these tests"};
+  EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kUnauthenticated);
+}
+
+TEST_F(Strangers, AnotherRunOrProgramIsRefused) {
+  Identity stranger = identity_of("student/0");
+  stranger.run = "run 8";
+  EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kUnauthenticated);
+  stranger = identity_of("student/0");
+  stranger.schema = "retort store 0";
+  EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kMismatch);
+}
+
+TEST_F(Strangers, NothingIsReadBeforeTheProof) {
+  const StoreRequest set{
+      .id = 1, .op = StoreOp::kSet, .keys = {"secret"}, .values = {"of a stranger"}};
+  for (const std::string& junk :
+       {frame_of(set), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100'000, '\xff')}) {
+    RawStream stream(address());
+    stream.send(junk);
+    EXPECT_EQ(stream.drain(), "");
+  }
+}
+
+TEST_F(Strangers, DataConnectionsAreNotTaken) {
+  RawStream stream(address());
+  EXPECT_FALSE(transport::testing::prove(
+      stream, identity_of("student/0"),
+      {kStoreName, transport::Purpose::kData, "session", std::string(32, 'k')}));
+}
+
+TEST_F(Strangers, AProvenLiarLosesHisConnection) {
+  const auto with_head = [](uint32_t length, const std::string& content) {
+    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + content;
+  };
+  std::string unknown_operation = to_bytes(StoreRequest{.id = 1});
+  unknown_operation[sizeof(uint64_t)] = 99;
+  std::string huge_count = to_bytes(StoreRequest{.id = 1});
+  huge_count.replace(sizeof(uint64_t) + 1, sizeof(uint64_t), sizeof(uint64_t), '\xff');
+
+  for (const std::string& lie :
+       {with_head(0, ""), with_head(0xffff'ffff, ""), with_head((32 << 20) + 1, ""),
+        with_head(5, "12345"), with_length(unknown_operation), with_length(huge_count),
+        with_length(to_bytes(StoreRequest{.id = 1}) + "left over")}) {
+    RawStream stream(address());
+    ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"), {.name = kStoreName}));
+    stream.send(lie);
+    EXPECT_EQ(stream.drain(), "");
+  }
+  EXPECT_TRUE(test::wait_until([&] { return server->stats().connections == 1; }));
+}
+
+TEST_F(Strangers, HalfAFrameHoldsUpNobody) {
+  RawStream stream(address());
+  ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"), {.name = kStoreName}));
+  stream.send(frame_of(StoreRequest{.id = 1}).substr(0, 9));
+  EXPECT_TRUE(store->check({"secret"}));
+}
+
+TEST(EncryptedStore, TakesNeitherPlainConnectionsNorAnotherSecret) {
+  const auto server = make_server(kTls);
+  const StorePtr store = connect(server->port(), kTls);
+  Identity stranger = identity_of("student/0");
+  (void)refusal_of(*server, stranger, streams(kPlain), Deadline::after(200ms));
+  // The server closes without a word, as one that starts may, so the client tries until the end.
+  stranger.credentials[0].secret = "a guess";
+  EXPECT_EQ(refusal_of(*server, stranger, tls_with(stranger), Deadline::after(200ms)).code(),
+            ErrorCode::kTimeout);
+  store->set("key", bytes("1"));
+  EXPECT_EQ(server->stats().connections, 1u);
+}
+
+TEST(Connecting, WaitsForAServerThatIsLate) {
+  const uint16_t port = make_server()->port();
+  std::thread client([&] { connect(port)->set("late", bytes("1")); });
+  const auto server = make_server(kPlain, server_options(port));
+  EXPECT_EQ(text(connect(port)->get("late")), "1");
+  client.join();
+}
+
+TEST(Connecting, NobodyThereIsATimeoutThatNamesTheAddress) {
+  const uint16_t port = make_server()->port();
+  test::expect_error(ErrorCode::kTimeout, "127.0.0.1:" + std::to_string(port), [&] {
+    StoreSession(identity_of("student/0"), streams(kPlain), "127.0.0.1", port,
+                 Deadline::after(100ms));
+  });
+}
+
+TEST(Connecting, ASilentServerIsATimeout) {
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::acceptor silent(io, {boost::asio::ip::make_address("127.0.0.1"), 0});
+  EXPECT_EQ(test::code_of([&] {
+              StoreSession(identity_of("student/0"), streams(kPlain), "127.0.0.1",
+                           silent.local_endpoint().port(), Deadline::after(100ms));
+            }),
+            ErrorCode::kTimeout);
+}
+
+}  // namespace
+}  // namespace retort::rpc::rendezvous::testing
