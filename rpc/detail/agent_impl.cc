@@ -6,7 +6,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "rpc/detail/bind_address.h"
-#include "rpc/transport/tls_context.h"
 
 namespace retort::rpc {
 namespace {
@@ -33,9 +32,7 @@ Agent::Impl::Impl(Options options)
   identity_.validate();
   options_.rpc.validate();
   const std::string host = detail::resolve_bind(options_.rpc.bind);
-  if (detail::encrypts(options_.rpc.encryption, host))
-    streams_ =
-        transport::StreamFactory(std::make_shared<transport::TlsContext>(identity_.credentials));
+  streams_ = detail::streams_for(identity_, options_.rpc.encryption, host);
   data_ = std::make_unique<detail::DataPlane>(loop_, identity_, streams_, options_.rpc,
                                               options_.devices.get());
   open_port(host);

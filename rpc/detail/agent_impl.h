@@ -1,6 +1,6 @@
 // What is behind rpc::Agent: the loop, the port, the data plane, the sessions, and the order in
-// which they end. Members are used on the loop thread unless they stand under the
-// mutex or are constant.
+// which they end. Members are used on the loop thread unless they stand under the mutex or are
+// constant.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>

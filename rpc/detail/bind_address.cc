@@ -5,11 +5,13 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <charconv>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "base/error.h"
 #include "rpc/detail/peer_address.h"
+#include "rpc/transport/tls_context.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -61,9 +63,17 @@ transport::PortRange parse_ports(const std::string& ports) {
   return {.first = *first, .last = *last};
 }
 
-bool encrypts(Encryption encryption, const std::string& address) {
+bool encrypts(Encryption encryption, const std::string& host) {
   if (encryption != Encryption::kAuto) return encryption == Encryption::kAlways;
-  return !boost::asio::ip::make_address(address).is_loopback();
+  error_code not_numeric;
+  const auto address = boost::asio::ip::make_address(host, not_numeric);
+  return not_numeric ? host != "localhost" : !address.is_loopback();
+}
+
+transport::StreamFactory streams_for(const transport::Identity& identity, Encryption encryption,
+                                     const std::string& host) {
+  if (!encrypts(encryption, host)) return transport::StreamFactory();
+  return transport::StreamFactory(std::make_shared<transport::TlsContext>(identity.credentials));
 }
 
 std::string advertised(const std::string& advertise, const std::string& bound) {

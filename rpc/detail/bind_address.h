@@ -5,6 +5,8 @@
 
 #include "rpc/options.h"
 #include "rpc/transport/listening_ports.h"
+#include "rpc/transport/proof.h"
+#include "rpc/transport/stream_factory.h"
 
 namespace retort::rpc::detail {
 
@@ -16,8 +18,13 @@ std::string resolve_bind(const std::string& bind);
 // "0", "7000" or "7000-7100"; kInvalidArgument.
 transport::PortRange parse_ports(const std::string& ports);
 
-// Whether connections at this numeric address are under TLS.
-bool encrypts(Encryption encryption, const std::string& address);
+// Whether connections at this host are under TLS. Decided by the text alone, so that both ends
+// decide alike however a name resolves there: kAuto is plain for loopback addresses and
+// "localhost".
+bool encrypts(Encryption encryption, const std::string& host);
+// The streams that follow from it. The identity has been validated.
+transport::StreamFactory streams_for(const transport::Identity& identity, Encryption encryption,
+                                     const std::string& host);
 
 // What to publish of "host:port", the address that is listened at. kInvalidArgument for an
 // `advertise` that is neither host nor host:port.

@@ -11,12 +11,6 @@ constexpr std::chrono::milliseconds kMaxPause{500};
 // One attempt: a peer that takes the connection but stays silent is dialed again.
 constexpr std::chrono::seconds kAttempt{10};
 
-// What will not get better by trying again.
-bool is_final(const Error& error) {
-  return error.code() != ErrorCode::kPeerLost && error.code() != ErrorCode::kTimeout &&
-         error.code() != ErrorCode::kResourceExhausted;
-}
-
 }  // namespace
 
 Connector::Connector(SessionHost& host, std::string peer, PeerAddress address, Deadline deadline,
@@ -57,7 +51,7 @@ void Connector::on_proven(transport::HandshakeResult result) {
     return;
   }
   if (result.error) {
-    if (is_final(*result.error)) return finish(&*result.error);
+    if (!transport::may_pass(*result.error)) return finish(&*result.error);
     return retry(result.error->what());
   }
 
@@ -66,7 +60,7 @@ void Connector::on_proven(transport::HandshakeResult result) {
   session_ = session;
   session->on_settled([self = shared_from_this()](const Error* error) {
     if (self->finished_) return;
-    if (error && !is_final(*error)) return self->retry(error->what());
+    if (error && transport::may_pass(*error)) return self->retry(error->what());
     self->finish(error);
   });
   host_.session_begins(session);

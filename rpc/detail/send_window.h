@@ -35,8 +35,6 @@ class SendWindow {
   // Whoever waits is forgotten.
   void clear() { line_.clear(); }
 
-  uint64_t sent_bytes() const { return sent_; }
-  uint64_t limit() const { return limit_; }
   size_t num_waiting() const { return line_.size(); }
 
  private:

@@ -1,6 +1,6 @@
-// Blocks SIGPIPE on the current thread for as long as it lives. TensorPipe's uv transport writes to
-// sockets without MSG_NOSIGNAL, so a lost peer would end the process; threads started inside
-// inherit the mask. The process's own disposition of signals stays what it is.
+// Blocks SIGPIPE on the current thread for as long as it lives. OpenSSL writes to sockets without
+// MSG_NOSIGNAL, so a lost peer would end the process; threads started inside, as TensorPipe's
+// channels have them, inherit the mask. The process's own disposition of signals stays what it is.
 #pragma once
 
 #include <signal.h>

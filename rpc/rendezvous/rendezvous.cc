@@ -1,13 +1,11 @@
 #include "rpc/rendezvous/rendezvous.h"
 
 #include <algorithm>
-#include <boost/asio/ip/address.hpp>
 #include <utility>
 
 #include "rpc/detail/bind_address.h"
 #include "rpc/rendezvous/store_client.h"
 #include "rpc/rendezvous/store_server.h"
-#include "rpc/transport/tls_context.h"
 
 namespace retort::rpc {
 namespace {
@@ -17,20 +15,6 @@ transport::Identity identity_of(const RendezvousAccess& access, const std::strin
           .run = access.run,
           .schema = rendezvous::kStoreSchema,
           .credentials = {{"run", access.secret}}};
-}
-
-// Decided by the text alone, so that both ends decide alike however a name resolves there.
-bool under_tls(Encryption encryption, const std::string& host) {
-  if (encryption != Encryption::kAuto) return encryption == Encryption::kAlways;
-  boost::system::error_code not_numeric;
-  const auto address = boost::asio::ip::make_address(host, not_numeric);
-  return not_numeric ? host != "localhost" : !address.is_loopback();
-}
-
-// The identity has been validated: the secret is not empty.
-transport::StreamFactory streams_of(const transport::Identity& identity, bool tls) {
-  if (!tls) return transport::StreamFactory();
-  return transport::StreamFactory(std::make_shared<transport::TlsContext>(identity.credentials));
 }
 
 c10::intrusive_ptr<c10d::Store> connect(const RendezvousAccess& access, const std::string& host,
@@ -44,7 +28,7 @@ c10::intrusive_ptr<c10d::Store> connect(const RendezvousAccess& access, const st
   const Deadline deadline =
       Deadline::after(std::min<std::chrono::milliseconds>(timeout, rendezvous::kMaxStoreTimeout));
   auto session = std::make_shared<rendezvous::StoreSession>(
-      identity, streams_of(identity, under_tls(access.encryption, host)), host, port, deadline);
+      identity, detail::streams_for(identity, access.encryption, host), host, port, deadline);
   return c10::make_intrusive<rendezvous::StoreClient>(std::move(session), timeout);
 }
 
@@ -60,7 +44,7 @@ RendezvousServer::RendezvousServer(const RendezvousAccess& access, const std::st
   options.acceptor.hosts = {host_};
   options.acceptor.ports = detail::parse_ports(ports);
   server_ = std::make_unique<rendezvous::StoreServer>(
-      identity, streams_of(identity, under_tls(access.encryption, host_)), std::move(options));
+      identity, detail::streams_for(identity, access.encryption, host_), std::move(options));
 }
 
 RendezvousServer::~RendezvousServer() = default;

@@ -1,7 +1,6 @@
 #include "rpc/rendezvous/store_session.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 namespace retort::rpc::rendezvous {
@@ -12,22 +11,9 @@ constexpr std::chrono::milliseconds kLongestPause{500};
 // One attempt: a server that takes the connection but stays silent is dialed again.
 constexpr std::chrono::seconds kAttempt{10};
 
-// What may be different at the next attempt: the server does not listen yet, or had no room.
-bool may_pass(const Error& error) {
-  return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout ||
-         error.code() == ErrorCode::kResourceExhausted;
-}
-
 std::string address_text(const std::string& host, const std::string& port) {
   const bool is_v6 = host.find(':') != std::string::npos;
   return (is_v6 ? "[" + host + "]" : host) + ":" + port;
-}
-
-// Between half of it and all of it, so that a thousand processes do not come back together.
-std::chrono::milliseconds spread(std::chrono::milliseconds pause) {
-  std::random_device random;
-  std::uniform_int_distribution<int64_t> between(pause.count() / 2, pause.count());
-  return std::chrono::milliseconds(between(random));
 }
 
 }  // namespace
@@ -74,7 +60,7 @@ void StoreSession::attempt() {
 
 void StoreSession::on_dialed(transport::HandshakeResult result) {
   if (result.error) {
-    if (may_pass(*result.error)) return retry(*result.error);
+    if (transport::may_pass(*result.error)) return retry(*result.error);
     connected_.set_error(std::make_exception_ptr(*result.error));
     return;
   }
@@ -85,7 +71,7 @@ void StoreSession::on_dialed(transport::HandshakeResult result) {
 }
 
 void StoreSession::retry(const Error& reason) {
-  const std::chrono::milliseconds pause = spread(pause_);
+  const std::chrono::milliseconds pause = transport::with_jitter(pause_);
   if (connect_deadline_.remaining() <= pause) {
     connected_.set_error(std::make_exception_ptr(
         Error(ErrorCode::kTimeout,

@@ -2,6 +2,7 @@
 
 #include <boost/asio/connect.hpp>
 #include <charconv>
+#include <random>
 #include <utility>
 
 namespace retort::rpc::transport {
@@ -18,6 +19,17 @@ uint16_t port_number(const std::string& text) {
 }
 
 }  // namespace
+
+bool may_pass(const Error& error) {
+  return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout ||
+         error.code() == ErrorCode::kResourceExhausted;
+}
+
+std::chrono::milliseconds with_jitter(std::chrono::milliseconds pause) {
+  thread_local std::minstd_rand generator{std::random_device{}()};
+  std::uniform_int_distribution<int64_t> part(pause.count() / 2, pause.count());
+  return std::chrono::milliseconds(part(generator));
+}
 
 Dial::Dial(boost::asio::io_context& io, const Identity& identity, StreamFactory streams,
            const SocketOptions& sockets, PeerPort peer)

@@ -10,6 +10,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,12 @@
 #include "rpc/transport/stream_factory.h"
 
 namespace retort::rpc::transport {
+
+// Whether another attempt may end otherwise: the other side does not listen yet, was slow, or had
+// no room.
+bool may_pass(const Error& error);
+// Between half of a pause and all of it, so that a crowd does not come back at one instant.
+std::chrono::milliseconds with_jitter(std::chrono::milliseconds pause);
 
 // Where a peer's port is, and who should answer there.
 struct PeerPort {

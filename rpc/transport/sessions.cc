@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <random>
 #include <utility>
 
 namespace retort::rpc::transport {
@@ -11,13 +10,6 @@ namespace {
 using boost::system::error_code;
 constexpr std::chrono::milliseconds kFirstPause{10};
 constexpr std::chrono::milliseconds kMaxPause{500};
-
-// Between half of it and all of it, so that a crowd does not come back at one instant.
-std::chrono::milliseconds with_jitter(std::chrono::milliseconds pause) {
-  thread_local std::minstd_rand generator{std::random_device{}()};
-  std::uniform_int_distribution<int64_t> part(pause.count() / 2, pause.count());
-  return std::chrono::milliseconds(part(generator));
-}
 
 }  // namespace
 

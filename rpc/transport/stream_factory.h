@@ -17,7 +17,6 @@ class StreamFactory {
 
   std::shared_ptr<Stream> accepted(boost::asio::ip::tcp::socket socket) const;
   std::shared_ptr<Stream> connected(boost::asio::ip::tcp::socket socket) const;
-  bool encrypts() const { return tls_ != nullptr; }
 
  private:
   std::shared_ptr<TlsContext> tls_;

@@ -313,7 +313,9 @@ TEST(Address, WhatIsBoundAndPublished) {
   EXPECT_EQ(code_of([] { advertised("gpu1:x", "[::1]:70"); }), ErrorCode::kInvalidArgument);
 
   EXPECT_FALSE(encrypts(Encryption::kAuto, "127.0.0.1"));
+  EXPECT_FALSE(encrypts(Encryption::kAuto, "localhost"));
   EXPECT_TRUE(encrypts(Encryption::kAuto, "10.0.0.1"));
+  EXPECT_TRUE(encrypts(Encryption::kAuto, "gpu1"));
   EXPECT_TRUE(encrypts(Encryption::kAlways, "::1"));
   EXPECT_FALSE(encrypts(Encryption::kNever, "10.0.0.1"));
 }
