@@ -249,9 +249,10 @@ void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
                                                        {"entropy", kEntropy},
                                                        {"mean_token_accuracy", kCorrect}}};
   add_means(kMetrics, sums, sums.count, row);
+  // The sums are those of all dp ranks, so this is what one of them waited on average.
   row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
   row.add("rpc/bytes_per_token", sums.values[kBytes] / sums.num_tokens);
-  if (options_.asks) add_rpc_metrics(row);
+  if (options_.asks) add_rpc_metrics(row);  // else this rank asks no teacher
 
   // Vocabularies that do not fit end the run.
   const double masked = sums.values[kMaskedMass] / sums.count;

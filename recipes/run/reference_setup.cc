@@ -23,6 +23,7 @@ std::unique_ptr<Reference> make_reference(RunContext& context, const std::string
 
 std::unique_ptr<Reference> make_cached_reference(RunContext& context, const std::string& role,
                                                  const std::string& cache_folder) {
+  // The others that form the loss get the values from the rank that asks, over their group.
   if (!context.world.asks_for_loss())
     return std::make_unique<Reference>(nullptr, loss_group(context));
 

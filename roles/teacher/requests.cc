@@ -135,6 +135,9 @@ MergedPacks merge_packs(const std::vector<ForwardRequest>& requests, int64_t voc
     const models::PackedTokens pack = unpack_request(request, vocab_rows);
     ids.push_back(pack.input_ids);
     positions.push_back(pack.positions);
+
+    // A request's positions are rows of its pack, which move with it; a pack's count from 0 in each
+    // sequence, which stays so.
     merged.rows.push_back(request.positions.to(at::kLong) + offset);
     for (size_t s = 1; s < pack.cu_seqlens.size(); ++s)
       merged.tokens.cu_seqlens.push_back(offset + pack.cu_seqlens[s]);

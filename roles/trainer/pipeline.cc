@@ -73,13 +73,16 @@ void Pipeline::run(const Step& step) {
                                       .micro_batches = count})) {
     const auto key = std::pair(action.chunk, action.micro_batch);
     const auto index = static_cast<size_t>(action.micro_batch);
+
+    // From the neighbour: hidden states before a forward pass, the gradient by the chunk's output
+    // before a backward pass; nothing at the ends of the model.
     at::Tensor received;
-    at::Tensor result;
     if (const auto from = parallel::pipeline_input(action, place.stage, place.pp, place.virtual_pp))
       received =
           channel_->recv(from->stage, from->label, residual_sizes(decoder_, step.tokens(index)))
               .to(decoder_.device());
 
+    at::Tensor result;
     if (action.kind == PipelineAction::Kind::kForward) {
       if (received.defined()) received.set_requires_grad(true);
       result = decoder_.forward(action.chunk, step.tokens(index), received);
@@ -88,10 +91,12 @@ void Pipeline::run(const Step& step) {
     } else {
       const Passage passage = std::move(open.extract(key).mapped());
       step.before_backward(action.micro_batch == count - 1);
-      // the loss takes no gradient: it is its own
+      // Without a gradient received the output is the loss, whose gradient is 1.
       torch::autograd::backward({passage.output}, {received});
       if (passage.input.defined()) result = passage.input.grad();
     }
+
+    // To the next stage the hidden states, to the one before the gradient by the chunk's input.
     if (const auto to = parallel::pipeline_output(action, place.stage, place.pp, place.virtual_pp))
       channel_->send(result.detach(), to->stage, to->label);
   }

@@ -194,8 +194,8 @@ void DataPipe::read(uint64_t max_bytes, OnMessage on_message, Admit admit) {
   pipe_->readDescriptor([self = shared_from_this(), max_bytes, on_message = std::move(on_message),
                          admit = std::move(admit)](const tensorpipe::Error& error,
                                                    tensorpipe::Descriptor descriptor) noexcept {
-    // Without tensors there is nothing but a string to make: asked for at once, which saves a
-    // hand-over.
+    // Without tensors and `admit` there is nothing but a string to make: asked for on TensorPipe's
+    // thread, which saves a hand-over. Whether the pipe was closed is seen when it has arrived.
     if (!error && descriptor.tensors.empty() && !admit)
       return self->receive(descriptor, max_bytes, on_message, admit);
     self->loop_.post(

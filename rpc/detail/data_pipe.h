@@ -1,6 +1,6 @@
 // One TensorPipe pipe, seen from the loop thread: whole messages in, whole messages out, every
 // limit checked on the descriptor before a byte is allocated. Used on the loop thread only;
-// TensorPipe's callbacks only post to it.
+// TensorPipe's callbacks post to it, but for steps that touch nothing of the loop's and say so.
 #pragma once
 
 #include <tensorpipe/core/message.h>

@@ -69,18 +69,18 @@ void StoreState::handle(uint64_t connection, StoreRequest request, TimePoint now
   }
 }
 
-bool StoreState::has_room(Caller caller, size_t new_keys, size_t new_bytes) {
+bool StoreState::refuse_if_full(Caller caller, size_t new_keys, size_t new_bytes) {
   if (values_.size() + new_keys > limits_.max_keys) {
     refuse(caller, StoreStatus::kFull,
            "the store is full: at most " + std::to_string(limits_.max_keys) + " keys");
-    return false;
+    return true;
   }
   if (stored_bytes_ + new_bytes > limits_.max_stored_bytes) {
     refuse(caller, StoreStatus::kFull,
            "the store is full: at most " + std::to_string(limits_.max_stored_bytes) + " bytes");
-    return false;
+    return true;
   }
-  return true;
+  return false;
 }
 
 void StoreState::put(const std::string& key, std::string value) {
@@ -98,7 +98,7 @@ void StoreState::set(Caller caller, StoreRequest& request) {
     new_keys += is_new ? 1 : 0;
     new_bytes += request.values[i].size() + (is_new ? request.keys[i].size() : 0);
   }
-  if (!has_room(caller, new_keys, new_bytes)) return;
+  if (refuse_if_full(caller, new_keys, new_bytes)) return;
 
   // Whoever waits for several of these keys finds all of them.
   for (size_t i = 0; i < request.keys.size(); ++i)
@@ -120,7 +120,7 @@ void StoreState::add(Caller caller, const StoreRequest& request) {
 
   std::string text = std::to_string(sum);
   const bool is_new = found == values_.end();
-  if (!has_room(caller, is_new ? 1 : 0, text.size() + (is_new ? key.size() : 0))) return;
+  if (refuse_if_full(caller, is_new ? 1 : 0, text.size() + (is_new ? key.size() : 0))) return;
   put(key, std::move(text));
   done(caller, sum);
   wake(key);
@@ -135,7 +135,7 @@ void StoreState::append(Caller caller, StoreRequest& request) {
     return refuse(caller, StoreStatus::kRefused,
                   "the value of key '" + key + "' would be larger than " +
                       std::to_string(limits_.max_value_bytes) + " bytes");
-  if (!has_room(caller, is_new ? 1 : 0, addition.size() + (is_new ? key.size() : 0))) return;
+  if (refuse_if_full(caller, is_new ? 1 : 0, addition.size() + (is_new ? key.size() : 0))) return;
 
   if (is_new) {
     put(key, std::move(addition));
@@ -158,7 +158,7 @@ void StoreState::compare_set(Caller caller, StoreRequest& request) {
   if (found != values_.end() && found->second != expected) return done_with(caller, found->second);
 
   const bool is_new = found == values_.end();
-  if (!has_room(caller, is_new ? 1 : 0, desired.size() + (is_new ? key.size() : 0))) return;
+  if (refuse_if_full(caller, is_new ? 1 : 0, desired.size() + (is_new ? key.size() : 0))) return;
   put(key, desired);
   done_with(caller, std::move(desired));
   wake(key);

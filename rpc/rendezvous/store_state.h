@@ -75,8 +75,8 @@ class StoreState {
   void erase(Caller caller, const std::string& key);
   void wait(Caller caller, StoreRequest& request, TimePoint now);
 
-  // Whether there is room for these new keys and bytes; else the request is answered.
-  bool has_room(Caller caller, size_t new_keys, size_t new_bytes);
+  // Answers the request and returns true if there is no room for these new keys and bytes.
+  bool refuse_if_full(Caller caller, size_t new_keys, size_t new_bytes);
   void put(const std::string& key, std::string value);
   // The keys of a kGet or kWait all exist.
   void answer_wait(Caller caller, const StoreRequest& request);

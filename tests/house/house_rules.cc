@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <regex>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -108,10 +109,21 @@ class Checker {
 
     static const std::regex include(R"(^\s*#\s*include\s*(["<])([^">]+)[">].*)");
     std::smatch match;
-    for (size_t i = 0; i < source.lines.size(); ++i)
-      if (std::regex_match(source.lines[i], match, include))
-        match[1] == "\"" ? check_own_include(source, i + 1, match[2])
-                         : check_system_include(source, i + 1, match[2]);
+    bool first = true;
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      if (!std::regex_match(source.lines[i], match, include)) continue;
+      if (std::exchange(first, false)) check_first_include(source, i + 1, match[2]);
+      match[1] == "\"" ? check_own_include(source, i + 1, match[2])
+                       : check_system_include(source, i + 1, match[2]);
+    }
+  }
+
+  // That proves the header to compile alone: cmake/RetortModule.cmake verifies only those without.
+  void check_first_include(const Source& source, size_t line, const std::string& included) {
+    if (source.path.extension() != ".cc") return;
+    const std::string header = fs::path(source.path).replace_extension(".h").string();
+    if (included != header && fs::exists(root_ / header))
+      report(source.path, line, "the first include is not its own header, \"" + header + "\"");
   }
 
   // Whether the CMakeLists.txt of its folder or of one above names the file.

@@ -107,8 +107,8 @@ TEST_F(SmallTree, PrivateHeaderOfAnotherModule) {
 }
 TEST_F(SmallTree, TestsAreSeenByNobody) {
   add("tests/support/world.h", "#pragma once\n");
-  add("base/error.cc", "#include \"tests/support/world.h\"\n");
-  expect_one("base/error.cc:1:", "base may not include tests");
+  add("base/error.cc", "#include \"base/error.h\"\n#include \"tests/support/world.h\"\n");
+  expect_one("base/error.cc:2:", "base may not include tests");
 }
 TEST_F(SmallTree, ModuleOutsideTheTable) {
   add("models/CMakeLists.txt", "retort_module(models SOURCES config.cc)\n");
@@ -116,8 +116,12 @@ TEST_F(SmallTree, ModuleOutsideTheTable) {
   expect_one("models/config.cc:1:", "not in the table");
 }
 TEST_F(SmallTree, RelativeInclude) {
-  add("rpc/detail/pipe.cc", "#include \"pipe.h\"\n");
-  expect_one("rpc/detail/pipe.cc:1:", "does not exist from the root");
+  add("rpc/agent.cc", "#include \"rpc/agent.h\"\n#include \"agent.h\"\n");
+  expect_one("rpc/agent.cc:2:", "does not exist from the root");
+}
+TEST_F(SmallTree, OwnHeaderIsNotTheFirst) {
+  add("base/error.cc", "#include <string>\n#include \"base/error.h\"\n");
+  expect_one("base/error.cc:1:", "not its own header, \"base/error.h\"");
 }
 TEST_F(SmallTree, TorchInAPrivateHeader) {
   add("rpc/detail/pipe.h", "#pragma once\n#include <torch/torch.h>\n");
@@ -138,7 +142,7 @@ TEST_F(SmallTree, UnlistedSource) {
 }
 TEST_F(SmallTree, UnlistedHeaderIsPrivate) {
   add("rpc/wire.h", "#pragma once\n#include <boost/asio.hpp>\n");
-  add("rpc/agent.cc", "#include \"rpc/wire.h\"\n");
+  add("rpc/agent.cc", "#include \"rpc/agent.h\"\n#include \"rpc/wire.h\"\n");
   EXPECT_TRUE(find_violations(folder_).empty()) << "a private header of the module";
   add("rpc/agent.h", "#pragma once\n#include \"rpc/wire.h\"\n");
   expect_one("rpc/agent.h:2:", "may not include the private");

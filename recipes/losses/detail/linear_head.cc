@@ -148,13 +148,16 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
                   "the linear losses are differentiable once: their gradients were formed in the "
                   "forward pass; call backward without create_graph");
     const auto saved = ctx->get_saved_variables();
+    const HeadGradients grads{saved[0], saved[1], saved[2]};  // undefined where not needed
     const double scale = incoming[0].item<double>();
     const auto dtype = [&](const char* key) {
       return static_cast<at::ScalarType>(ctx->saved_data[key].toInt());
     };
-    return {saved[0].defined() ? scaled(saved[0], scale, saved[0].scalar_type()) : at::Tensor(),
-            scaled(saved[1], scale, dtype("weight_dtype")),
-            scaled(saved[2], scale, dtype("bias_dtype")), at::Tensor(), at::Tensor()};
+    // One for each argument of forward. dH was formed in hidden's dtype, the others in fp32.
+    at::Tensor hidden;
+    if (grads.hidden.defined()) hidden = scaled(grads.hidden, scale, grads.hidden.scalar_type());
+    return {hidden, scaled(grads.weight, scale, dtype("weight_dtype")),
+            scaled(grads.bias, scale, dtype("bias_dtype")), at::Tensor(), at::Tensor()};
   }
 };
 
