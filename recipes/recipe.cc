@@ -29,6 +29,10 @@ void LaunchOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument, "collective_timeout must be above 0");
   if (stop_timeout.count() <= 0)
     throw Error(ErrorCode::kInvalidArgument, "stop_timeout must be above 0");
+  if (load_timeout.count() <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "load_timeout must be above 0");
+  if (max_restarts < 0)
+    throw Error(ErrorCode::kInvalidArgument, "max_restarts must not be negative");
 }
 
 int64_t Recipe::num_processes() const {

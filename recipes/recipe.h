@@ -44,6 +44,7 @@ struct RoleOptions {
   parallel::Layout world;
   FloatType dtype = FloatType::kFloat32;
   Batching batching = Batching::kAsSent;
+  int64_t restarts = 3;
   std::map<std::string, std::string> env;
 
   template <class V>
@@ -54,6 +55,9 @@ struct RoleOptions {
     visit("batching", batching,
           "teachers and references: requests are computed as sent, or those that wait together in "
           "one forward (equal numbers but for their last bits)");
+    visit("restarts", restarts,
+          "serving roles: how often the processes of a replica are started again when one of them "
+          "is lost; 0: that ends the run");
     visit("env", env,
           "environment variables of this role's processes, before the launcher's own: NCCL_*, "
           "GLOO_*, CUDA_VISIBLE_DEVICES where roles share a machine's devices");
@@ -65,6 +69,8 @@ struct LaunchOptions {
   Backend backend = Backend::kLocal;
   Duration collective_timeout{120'000};
   Duration stop_timeout{120'000};
+  Duration load_timeout{600'000};
+  int64_t max_restarts = 0;
 
   template <class V>
   void fields(V& visit) {
@@ -74,6 +80,10 @@ struct LaunchOptions {
           "wait for other roles and for rewards");
     visit("stop_timeout", stop_timeout,
           "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
+    visit("load_timeout", load_timeout,
+          "time for a role to load its model and serve, at the start and when it is started again");
+    visit("max_restarts", max_restarts,
+          "how often a run that failed goes on by itself from its last checkpoint");
   }
   void validate() const;
 };

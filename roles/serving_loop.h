@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,6 +10,10 @@
 #include "rpc/agent.h"
 
 namespace retort::roles {
+
+// Calls that wait in a role's queue of handlers. Never reached: each peer has a bounded number of
+// calls in flight (rpc.max_inflight_calls), so that a slow role keeps its callers waiting.
+inline constexpr size_t kMaxJobs = size_t{1} << 20;
 
 // Drains `queue` on the calling (compute) thread until `stop()` is true; checks it at least every
 // 100 ms. `tick` (optional) is called about once a second with the number of jobs run so far.

@@ -12,8 +12,9 @@ Agent::~Agent() { join(); }
 
 std::string Agent::address() const { return impl_->address(); }
 
-void Agent::connect(std::string_view peer, const std::string& address, Deadline deadline) {
-  impl_->connect(peer, address, deadline);
+void Agent::connect(std::string_view peer, const std::string& address, Deadline deadline,
+                    Attempts attempts) {
+  impl_->connect(peer, address, deadline, attempts);
 }
 
 std::function<void()> Agent::call_bytes(std::string_view peer, std::string_view method,

@@ -27,6 +27,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -42,21 +43,43 @@
 
 namespace retort::rpc {
 
+// When the work on a call began, on which its caller's timeout counts. Any thread.
+class CallClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+  void begin() { began_ = Clock::now().time_since_epoch().count(); }
+  // It waits, in whatever queue; begin() follows.
+  void wait() { began_ = 0; }
+  // nullopt: it waits.
+  std::optional<Clock::duration> running() const {
+    const Clock::rep began = began_;
+    if (began == 0) return std::nullopt;
+    return Clock::now().time_since_epoch() - Clock::duration(began);
+  }
+
+ private:
+  std::atomic<Clock::rep> began_{0};
+};
+
 // What a handler knows about the call it serves.
 struct CallContext {
   std::string peer;  // the caller, e.g. "student/0"
   uint64_t call_id = 0;
-  Deadline deadline;
   // Becomes true when the caller cancels the call or is lost.
   std::shared_ptr<const std::atomic<bool>> cancelled;
+  // Begins with the handler. One that answers later says with wait() that the work has not begun,
+  // and with begin() that it has.
+  std::shared_ptr<CallClock> clock = std::make_shared<CallClock>();
 };
 
 // Work handed from the loop thread to the thread that runs handlers.
 using HandlerQueue = BoundedQueue<std::function<void()>>;
 
 struct CallOptions {
-  std::chrono::milliseconds timeout{0};  // 0: RpcOptions::timeout
-  // When max_inflight_bytes is reached, a call waits; if false, it fails with kResourceExhausted.
+  std::chrono::milliseconds timeout{0};        // 0: RpcOptions::timeout
+  std::chrono::milliseconds queue_timeout{0};  // 0: RpcOptions::queue_timeout
+  // When max_inflight_bytes or max_inflight_calls is reached, a call waits; if false, it fails with
+  // kResourceExhausted.
   bool wait_for_credit = true;
 };
 
@@ -77,6 +100,9 @@ class Agent {
     std::string name;    // "student/0"
     std::string secret;  // the run's secret; both ends prove on every connection that they know it
     RpcOptions rpc;
+    // How often the process of this name was started again. Peers turn away an agent that is older
+    // than one they have met: a process that was replaced while it could not be reached.
+    uint64_t restart = 0;
     // From load_device_transfer(). Null: only tensors on the CPU can be sent.
     std::shared_ptr<detail::DeviceTransfer> devices;
   };
@@ -89,18 +115,21 @@ class Agent {
   // "host:port", as rpc.advertise says: the only address that others need to know.
   std::string address() const;
 
-  // Connects to a peer, with proof of the secret both ways; tries a refused connection again until
-  // the deadline. When it returns, either side can call the other.
+  // Connects to a peer, with proof of the secret both ways; with kAgain tries a connection that was
+  // refused again until the deadline. When it returns, either side can call the other.
   //
   // An agent cannot connect to itself: its own words that come back are refused.
   //
   // Errors: kUnauthenticated (wrong secret or name, or somebody stands in between), kMismatch
   //   (another version), kTimeout, kPeerLost.
-  void connect(std::string_view peer, const std::string& address, Deadline deadline);
+  enum class Attempts { kOnce, kAgain };
+  void connect(std::string_view peer, const std::string& address, Deadline deadline,
+               Attempts attempts = Attempts::kAgain);
 
   // Sends a request. Returns at once, unless it must wait for credit.
   //
-  // Errors: the future fails with the remote Error (its own code), kTimeout, kPeerLost, kCancelled
+  // Errors: the future fails with the remote Error (its own code), kTimeout (the handler ran for
+  //   `timeout`, or did not begin within `queue_timeout`), kPeerLost, kCancelled
   //   (Future::cancel), kClosed, kResourceExhausted, kUnavailable (no such method, or a tensor on a
   //   device without a map). A request that cannot be encoded throws here.
   template <class Request, class Reply>
@@ -150,8 +179,8 @@ class Agent {
         });
   }
 
-  // `callback` is called once for every peer that is lost, also for peers that connected to us. It
-  // runs on the loop thread and must not block.
+  // `callback` is called each time a peer is lost or says goodbye, also for peers that connected to
+  // us, until this agent is closed. It runs on the loop thread and must not block.
   void on_peer_lost(
       std::function<void(const std::string& peer, const std::string& reason)> callback);
   std::vector<std::string> peers() const;

@@ -84,7 +84,9 @@ void RpcOptions::validate() const {
                 "rpc.channels must include 'basic': it is what works where the others cannot");
 
   check_positive("timeout", timeout.count());
+  if (queue_timeout) check_positive("queue_timeout", queue_timeout->count());
   check_positive("heartbeat_interval", heartbeat_interval.count());
+  check_positive("max_inflight_calls", max_inflight_calls);
   check_positive("max_inflight_bytes", max_inflight_bytes);
   check_positive("receive_budget", receive_budget);
   check_positive("max_message_bytes", max_message_bytes);

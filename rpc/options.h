@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,10 @@ struct RpcOptions {
   Encryption encryption = Encryption::kAuto;
   // TensorPipe channels, best first: cma, basic.
   std::vector<std::string> channels{"cma", "basic"};
-  Duration timeout{120'000};  // default deadline of a call
+  // Of a call, from the moment when its handler begins. Whatever lies before it (the queue of
+  // handlers, credit, the wire) has queue_timeout, and without that ends when the peer is lost.
+  Duration timeout{120'000};
+  std::optional<Duration> queue_timeout;
   // The time between two heartbeats on a control socket.
   Duration heartbeat_interval{1'000};
   // A peer that is silent for longer is lost.
@@ -37,6 +41,9 @@ struct RpcOptions {
   // For each peer. What is sent to it and not done: beyond it, calls wait or fail, as
   // CallOptions::wait_for_credit says. What it may have on its way here.
   ByteSize max_inflight_bytes{uint64_t{2} << 30};
+  // Calls to a peer that are not done; beyond it calls wait or fail likewise. The lower number of
+  // both ends holds.
+  int64_t max_inflight_calls = 256;
   // Large messages of all peers together that are on their way here or not yet taken. Each peer
   // gets an equal window of it; a message that no window holds goes alone.
   ByteSize receive_budget{uint64_t{4} << 30};
@@ -53,11 +60,15 @@ struct RpcOptions {
     visit("port", port, "one a process: a number, a range like \"7000-7100\", or 0: any");
     visit("encryption", encryption, "TLS with the run's secret; auto: off loopback");
     visit("channels", channels, "TensorPipe channels, best first: cma | basic");
-    visit("timeout", timeout, "default deadline of a remote call");
+    visit("timeout", timeout, "of a remote call, from the start of its handler");
+    visit("queue_timeout", queue_timeout,
+          "of a remote call, until its handler starts; null: for as long as the peer lives");
     visit("heartbeat_interval", heartbeat_interval, "time between heartbeats on a control socket");
     visit("peer_timeout", peer_timeout, "a peer silent for longer is lost");
     visit("max_inflight_bytes", max_inflight_bytes,
           "bytes in flight to one peer before calls wait");
+    visit("max_inflight_calls", max_inflight_calls,
+          "calls in flight to one peer before calls wait");
     visit("receive_budget", receive_budget, "bytes that all peers together may have on their way");
     visit("max_message_bytes", max_message_bytes, "largest message accepted");
     visit("device_maps", device_maps,

@@ -76,6 +76,12 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
                       .resume = start.resume,
                       .threads = threads_per_process(role.world.threads, processes)};
 
+      if (!spec.driving) {
+        const int64_t replica = parallel::coordinate_of(role.world, rank).dp;
+        spec.replica = name + " replica " + std::to_string(replica);
+        spec.restarts = role.restarts;
+      }
+
       // The program starts itself; its secret goes through a pipe, not through an argument.
       spec.arguments = {"role",
                         "--run",
@@ -155,34 +161,24 @@ void print_end(const LaunchCommand& command, const SupervisorResult& result,
     std::printf("%s\n", line.c_str());
 }
 
-}  // namespace
-
-int run_launch(const LaunchCommand& command) {
-  std::vector<std::string> warnings;
-  const recipes::Recipe recipe = load_recipe(
-      command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
-  for (const std::string& warning : warnings)
-    std::cerr << "warning: " << warning << "\n";
-  if (command.overwrite) refuse_to_overwrite_inputs(recipe);
-  check_tokenizers(recipe);
-
-  // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
-  // after the work is done must not turn a good exit into a death by signal.
-  SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
-  const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode_of(command));
+// One start of the run, to its end.
+SupervisorResult run_once(const LaunchCommand& command, const recipes::Recipe& recipe,
+                          RunFolderMode mode, SignalCatcher& signals) {
+  const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode);
   folder.write_resolved_recipe(resolved_yaml(recipe));
   write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
 
   // Where the processes of this start find each other, and where training goes on.
+  const bool resumes = mode == RunFolderMode::kResume;
   const RunStart start{.run = folder.path().filename().string(),
                        .secret = random_hex(32),
                        .incarnation = next_incarnation(folder.path()),
-                       .resume = command.resume};
+                       .resume = resumes};
   const rpc::RendezvousServer store(
       {.run = start.run, .secret = start.secret, .encryption = recipe.rpc.encryption},
       recipe.rpc.bind);
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
-  if (command.resume)
+  if (resumes)
     std::printf("resuming %s at step %lld\n", folder.path().c_str(),
                 static_cast<long long>(start_step));
 
@@ -199,12 +195,44 @@ int run_launch(const LaunchCommand& command) {
                          .log_folder = folder.logs(),
                          .processes = process_specs(recipe, folder, start, store),
                          .stop_timeout = recipe.launch.stop_timeout,
+                         .held_timeout = recipe.rpc.peer_timeout,
                          .hold_fd = folder.lock_fd()},
                         &progress);
 
   const SupervisorResult result = supervisor.run(signals);
   progress.finish();
   print_end(command, result, folder);
+  return result;
+}
+
+// Whether a run that ended so may go on by itself from its last checkpoint: not after a wrong
+// recipe, and not when somebody asked it to stop.
+bool may_resume(const SupervisorResult& result, const recipes::Recipe& recipe) {
+  return result.cause && result.signal == 0 && result.exit_code != 2 &&
+         recipes::latest_checkpoint(fs::absolute(recipe.output_dir).lexically_normal());
+}
+
+}  // namespace
+
+int run_launch(const LaunchCommand& command) {
+  std::vector<std::string> warnings;
+  const recipes::Recipe recipe = load_recipe(
+      command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
+  for (const std::string& warning : warnings)
+    std::cerr << "warning: " << warning << "\n";
+  if (command.overwrite) refuse_to_overwrite_inputs(recipe);
+  check_tokenizers(recipe);
+
+  // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
+  // after the work is done must not turn a good exit into a death by signal.
+  SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
+  SupervisorResult result = run_once(command, recipe, mode_of(command), signals);
+  for (int64_t restart = 1; restart <= recipe.launch.max_restarts; ++restart) {
+    if (!may_resume(result, recipe)) break;
+    std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of "
+              << recipe.launch.max_restarts << " times (launch.max_restarts)" << std::endl;
+    result = run_once(command, recipe, RunFolderMode::kResume, signals);
+  }
   return result.exit_code;
 }
 

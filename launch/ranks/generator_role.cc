@@ -3,6 +3,7 @@
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
 #include "roles/generator/server.h"
+#include "roles/serving_loop.h"
 
 namespace retort::launch {
 
@@ -20,8 +21,11 @@ void run_generator_role(const RankContext& context) {
                              models::Tokenizer::load(role.model),
                              context.recipe.generation->engine());
 
-  auto queue = std::make_shared<rpc::HandlerQueue>(1024);
-  rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = context.recipe.rpc});
+  auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
+  rpc::Agent agent({.name = context.name(),
+                    .secret = context.secret,
+                    .rpc = context.recipe.rpc,
+                    .restart = static_cast<uint64_t>(context.restart)});
   generator.serve(agent, queue);
   publish_address(context, agent.address());
 

@@ -36,6 +36,7 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   context.role = child.role;
   context.rank = child.rank;
   context.incarnation = child.incarnation;
+  context.restart = child.restart;
   context.store_host = child.store_host;
   context.store_port = child.store_port;
   context.secret = child.secret;

@@ -7,7 +7,9 @@ std::unique_ptr<parallel::World> make_replica_world(const recipes::RankContext& 
   if (role.tp * role.pp == 1 && role.device == parallel::Device::kCpu) return nullptr;
 
   const parallel::Coordinate place = parallel::coordinate_of(role, context.rank);
-  parallel::World::Options options = context.world_options("replica-" + std::to_string(place.dp));
+  // One that is started again meets none of the keys that it left in the store.
+  parallel::World::Options options = context.world_options("replica-" + std::to_string(place.dp) +
+                                                           "-" + std::to_string(context.restart));
   options.layout = role;
   options.layout.dp = 1;
   options.rank = parallel::rank_of(options.layout, {.tp = place.tp, .dp = 0, .pp = place.pp});

@@ -36,8 +36,11 @@ void run_teacher_role(const RankContext& context) {
   roles::Teacher teacher =
       make_teacher(context, replica, world ? world->device() : at::Device(at::kCPU));
 
-  auto queue = std::make_shared<rpc::HandlerQueue>(1024);
-  rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = context.recipe.rpc});
+  auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
+  rpc::Agent agent({.name = context.name(),
+                    .secret = context.secret,
+                    .rpc = context.recipe.rpc,
+                    .restart = static_cast<uint64_t>(context.restart)});
   teacher.serve(agent, queue,
                 role.batching == recipes::Batching::kDynamic ? roles::Teacher::Batching::kDynamic
                                                              : roles::Teacher::Batching::kAsSent);

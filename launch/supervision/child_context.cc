@@ -18,6 +18,7 @@ std::string encode_context(const ChildContext& context) {
       .add("role", context.role)
       .add("rank", context.rank)
       .add("incarnation", context.incarnation)
+      .add("restart", context.restart)
       .add("store_host", context.store_host)
       .add("store_port", static_cast<int64_t>(context.store_port))
       .add("secret", context.secret)
@@ -35,6 +36,7 @@ ChildContext decode_context(std::string_view text) {
     context.role = json.at("role").get<std::string>();
     context.rank = json.at("rank").get<int64_t>();
     context.incarnation = json.at("incarnation").get<int64_t>();
+    context.restart = json.at("restart").get<int64_t>();
     context.store_host = json.at("store_host").get<std::string>();
     context.store_port = json.at("store_port").get<uint16_t>();
     context.secret = json.at("secret").get<std::string>();

@@ -14,6 +14,7 @@ struct ChildContext {
   std::string run, role;
   int64_t rank = 0;
   int64_t incarnation = 0;
+  int64_t restart = 0;  // of the process within this start of the run
   std::string store_host;
   uint16_t store_port = 0;
   std::string secret;

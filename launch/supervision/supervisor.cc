@@ -12,98 +12,17 @@
 #include <csignal>
 #include <cstring>
 
-#include "base/deadline.h"
 #include "base/error.h"
-#include "launch/backends/child_process.h"
 #include "launch/supervision/child_pipes.h"
-#include "launch/supervision/orphans.h"
+#include "launch/supervision/supervisor_impl.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
-// How long a failure that smells of another's (a lost peer) waits for that other one to show.
-constexpr std::chrono::milliseconds kSettle{1000};
 constexpr std::chrono::milliseconds kReap{10'000};
-constexpr size_t kTailLines = 15;
-
-bool is_consequence(const ProcessFailure& failure) { return failure.distance_from_cause() > 0; }
-
-enum class Phase {
-  kRunning,    // until something happens
-  kStopping,   // a signal: the driving processes were asked to save and end
-  kFinishing,  // the driving processes are done: the serving ones were asked to end
-  kFailing,    // something failed: all were asked to end
-  kKilled,     // everything was killed
-};
-
-struct Watched {
-  const ProcessSpec* spec = nullptr;
-  std::optional<ChildProcess> process;
-  OwnedFd status_fd;
-  fs::path log;
-  int64_t log_offset = 0;
-  ProcessStatus last;
-  bool asked_to_stop = false;
-  std::optional<int> exit_status;
-};
-
 }  // namespace
-
-struct Supervisor::Impl {
-  SupervisorOptions options;
-  SupervisorObserver quiet;
-  SupervisorObserver* observer;
-  std::array<OwnedFd, 2> life;
-  std::vector<Watched> children;
-  Orphans orphans{[this](pid_t pid) { return is_child(pid); }};
-  SupervisorResult result;
-  std::vector<ProcessFailure> failures;  // in time
-  Phase phase = Phase::kRunning;
-  std::optional<Deadline> deadline;  // of the phase
-  std::optional<Deadline> settle;    // after the first failure: until then a better cause may show
-
-  Impl(SupervisorOptions o, SupervisorObserver* o2)
-      : options(std::move(o)), observer(o2 ? o2 : &quiet) {}
-  ~Impl() { children.clear(); }  // before `orphans` ends what they leave behind
-
-  void start_all();
-  void start(Watched& child);
-  void poll_once(SignalCatcher& signals);
-  void read_status(Watched& child);
-  void ended(Watched& child, int status);
-  void signalled(int number);
-  void advance();
-  void on_deadline();
-  void terminate(bool driving, bool serving);
-  void kill_all();
-  void fail(Watched& child, std::optional<int> status);
-  void note_stopped();
-  void end_orphans();
-  void finish();
-  bool is_child(pid_t pid) const {
-    return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
-      return c.process && c.process->running() && c.process->pid() == pid;
-    });
-  }
-  bool driver_said(const char* state) const {
-    return std::any_of(children.begin(), children.end(),
-                       [&](const Watched& c) { return c.spec->driving && c.last.state == state; });
-  }
-
-  bool any_running(bool driving) const {
-    return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
-      return !c.exit_status && c.spec->driving == driving;
-    });
-  }
-  bool driver_succeeded() const {
-    return std::all_of(children.begin(), children.end(), [](const Watched& c) {
-      return !c.spec->driving ||
-             (c.exit_status && WIFEXITED(*c.exit_status) && WEXITSTATUS(*c.exit_status) == 0);
-    });
-  }
-};
 
 void Supervisor::Impl::start_all() {
   std::error_code failed;
@@ -122,6 +41,10 @@ void Supervisor::Impl::start_all() {
 void Supervisor::Impl::start(Watched& child) {
   ChildContext context = child.spec->context;
   context.stop_timeout = options.stop_timeout;
+  context.restart = child.restarts;
+  child.exit_status.reset();
+  child.last = {};
+  child.served = false;
   child.log = options.log_folder / (context.role + "-" + std::to_string(context.rank) + ".log");
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
@@ -192,6 +115,7 @@ void Supervisor::Impl::read_status(Watched& child) {
     const auto status = decode_status(std::string_view(buffer.data(), static_cast<size_t>(got)));
     if (!status) continue;
     child.last = *status;
+    child.served |= status->state == "serving";
     observer->on_status(*child.spec, *status);
   }
 }
@@ -215,54 +139,12 @@ void Supervisor::Impl::ended(Watched& child, int status) {
     return;
   }
   if (obeyed && phase == Phase::kFailing) return;
+  if (restart_replica(child, words)) return;
   if (obeyed && phase == Phase::kStopping) {
     result.remarks.push_back(child.spec->name() + " ended before it could save a checkpoint");
     return;
   }
   fail(child, status);
-}
-
-// Notes a failure; the first one stops everything.
-void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
-  ProcessFailure failure{.role = child.spec->context.role,
-                         .rank = child.spec->context.rank,
-                         .pid = child.process->pid(),
-                         .error = child.last.error,
-                         .message = child.last.state == "failed" ? child.last.message : "",
-                         .of_another_rank = child.last.of_another_rank,
-                         .log = child.log,
-                         .log_tail = log_tail(child.log, child.log_offset, kTailLines)};
-
-  if (status && WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
-  if (status && WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
-  if (status && failure.exit_code == 0)
-    failure.message = "a serving process ended before the recipe was done";
-  failures.push_back(std::move(failure));
-  if (phase == Phase::kFailing) {
-    // The cause has shown: no more waiting for it.
-    if (settle && !is_consequence(failures.back())) settle = Deadline::after(Duration(0));
-    return;
-  }
-
-  phase = Phase::kFailing;
-  note_stopped();
-  observer->on_phase(failures.back().name() + " " + failures.back().what() +
-                     "; stopping the others");
-  deadline = Deadline::after(options.failure_grace);
-  // The others are asked to end at once unless the cause may still be among them.
-  if (is_consequence(failures.back()) && options.failure_grace > kSettle) {
-    settle = Deadline::after(kSettle);
-  } else {
-    terminate(true, true);
-  }
-}
-
-// Processes that a stop signal holds: those that waited for one know only that it did not answer.
-void Supervisor::Impl::note_stopped() {
-  for (const Watched& child : children)
-    if (!child.exit_status && child.process->stopped())
-      result.remarks.push_back(child.spec->name() + " was held by a stop signal when " +
-                               failures.back().name() + " failed: whoever waited for it timed out");
 }
 
 void Supervisor::Impl::signalled(int number) {
@@ -274,12 +156,12 @@ void Supervisor::Impl::signalled(int number) {
     return;
   }
   result.signal = number;
-  if (phase != Phase::kRunning) return;
+  if (phase != Phase::kRunning) return;  // it is ending already
   phase = Phase::kStopping;
   observer->on_phase(std::string("stopping (") + ::strsignal(number) +
                      "): saving a checkpoint; once more to stop now");
   deadline = Deadline::after(options.stop_timeout);
-  terminate(true, false);
+  terminate(/*driving=*/true, /*serving=*/false);
 }
 
 void Supervisor::Impl::terminate(bool driving, bool serving) {
@@ -303,13 +185,13 @@ void Supervisor::Impl::kill_all() {
 void Supervisor::Impl::advance() {
   if (settle && settle->expired()) {
     settle.reset();
-    terminate(true, true);
+    terminate(/*driving=*/true, /*serving=*/true);
   }
   const bool before_the_end = phase == Phase::kRunning || phase == Phase::kStopping;
   if (before_the_end && !any_running(true)) {
     phase = Phase::kFinishing;
     deadline = Deadline::after(options.serving_timeout);
-    terminate(false, true);
+    terminate(/*driving=*/false, /*serving=*/true);
   } else if (phase == Phase::kRunning && !deadline) {
     const bool first_done = std::any_of(children.begin(), children.end(), [](const Watched& c) {
       return c.spec->driving && c.exit_status;
@@ -317,6 +199,8 @@ void Supervisor::Impl::advance() {
     if (first_done) deadline = Deadline::after(options.stop_timeout);
   }
   if (deadline && deadline->expired()) on_deadline();
+  start_replicas();
+  end_held();
 }
 
 void Supervisor::Impl::on_deadline() {
@@ -346,30 +230,6 @@ void Supervisor::Impl::end_orphans() {
   for (const pid_t pid : orphans.end_all(Deadline::after(kReap)))
     result.remarks.push_back("process " + std::to_string(pid) +
                              ", which a process of the run left behind, could not be ended");
-}
-
-void Supervisor::Impl::finish() {
-  const bool interrupted = driver_said("interrupted");
-  if (result.signal == 0 && interrupted) result.signal = SIGTERM;
-  // A run that is asked to stop during its last step is done all the same.
-  const bool asked = result.signal != 0 && !driver_said("done");
-  result.stopped_early = interrupted || driver_said("stopped") || asked;
-
-  if (!failures.empty()) {
-    // The first in time of those that are nearest to it.
-    const auto cause = std::ranges::min_element(failures, {}, &ProcessFailure::distance_from_cause);
-    std::rotate(failures.begin(), cause, cause + 1);
-    result.cause = failures.front();
-    result.consequences.assign(failures.begin() + 1, failures.end());
-    const int code = result.cause->exit_code.value_or(1);
-    result.exit_code = code == 2 || code == 3 ? code : 1;
-  } else if (result.killed || !driver_succeeded()) {
-    result.exit_code = 1;
-  } else if (result.signal == SIGINT) {
-    result.exit_code = kExitInterrupted;
-  } else {
-    result.exit_code = result.stopped_early ? kExitStoppedEarly : 0;
-  }
 }
 
 Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer)

@@ -25,6 +25,10 @@ namespace retort::launch {
 struct ProcessSpec {
   ChildContext context;  // role, rank, threads and all else the process is told
   bool driving = false;
+  // Of a serving process: the name of its replica, whose processes share a world, and how often
+  // that is started again when one of them is lost.
+  std::string replica;
+  int64_t restarts = 0;
   std::vector<std::string> arguments;      // without argv[0]
   std::map<std::string, std::string> env;  // besides the launcher's own environment
 
@@ -42,6 +46,8 @@ struct SupervisorOptions {
   Duration serving_timeout{30'000};
   // after a failure: for all others to end before they are killed
   Duration failure_grace{10'000};
+  // after a stop signal (SIGSTOP) to a serving process: until it is taken for lost
+  Duration held_timeout{15'000};
   // stays open in every child until it ends (the run folder's lock); -1: none
   int hold_fd = -1;
 };
@@ -110,10 +116,14 @@ class SupervisorObserver {
 // Interrupted: SIGINT stops as SIGTERM does, but the exit code is 130, also when it comes so late
 // that the last step is done.
 //
-// Failed: a process fails, or a serving one ends before the driving ones. All get SIGTERM, and
-// their process groups SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else 1. A
-// signal ends with 1 as well if a driving process does not exit with 0 after it, such as one that
-// is still loading its model, and if a second signal comes, which kills everything.
+// Started again: a serving process that has served and then ends, or is held by a stop signal. All
+// of its replica are killed and started, at most ProcessSpec::restarts times; the run goes on. Not
+// after exit code 2, which says that the recipe is wrong.
+//
+// Failed: another process fails, or a serving one ends before the driving ones. All get SIGTERM,
+// and their process groups SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else
+// 1. A signal ends with 1 as well if a driving process does not exit with 0 after it, such as one
+// that is still loading its model, and if a second signal comes, which kills everything.
 //
 // Left behind: what the processes started and did not end, in whatever process group, is killed
 // once they have all ended (orphans.h, which also says what is spared).

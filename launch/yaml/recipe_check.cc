@@ -127,6 +127,10 @@ class RoleCheck {
                      "generation computes on the CPU; use device: cpu", ErrorCode::kUnavailable);
     check_env(name, role);
     check_batching(name, role);
+    if (role.restarts < 0) places_.refuse({"roles", name, "restarts"}, "must not be negative");
+    if (driving && role.restarts != recipes::RoleOptions{}.restarts)
+      places_.refuse({"roles", name, "restarts"},
+                     "is for roles that serve; " + name + " resumes with --resume");
     if (driving) return;
     const auto used = recipes::serving_roles(recipe_);
     if (std::find(used.begin(), used.end(), name) == used.end())

@@ -92,14 +92,15 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
         answers.push_back(client_->receive(std::move(part), waited));
       return answers;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCancelled || options_.sync.in_flight != InFlight::kAbort)
-        throw;
+      // Given up for new weights (in_flight: abort), or lost with a generator whose successor has
+      // newer ones.
+      if (error.code() != ErrorCode::kCancelled) throw;
       for (roles::PendingSamples& part : pending.parts) {
         if (part.reply.valid()) part.reply.cancel();
       }
       RETORT_LOG(kInfo) << "step " << pending.request.step
-                        << ": samples were given up for weights of version " << pushed_
-                        << " and are drawn again";
+                        << ": samples are drawn again, with weights of version " << pushed_ << ": "
+                        << error.what();
       pending.weight_version = pushed_;
       send(pending, (uint64_t{1} << 40) + resent_++);
     }

@@ -17,7 +17,9 @@ std::unique_ptr<roles::GeneratorClient> connect(RunContext& context,
                                       .peers = connect_role(context, role),
                                       .tp = recipe.roles.at(role).world.tp,
                                       .timeout = recipe.rpc.timeout,
-                                      .generation_timeout = recipe.generation->timeout},
+                                      .generation_timeout = recipe.generation->timeout,
+                                      .links = links_to(context, role),
+                                      .patience = recipe.launch.load_timeout},
       context.tokenizer, student);
 }
 

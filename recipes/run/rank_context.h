@@ -21,6 +21,7 @@ struct RankContext {
   std::string role;
   int64_t rank = 0;
   int64_t incarnation = 0;  // counts restarts of the run; part of every store key
+  int64_t restart = 0;      // counts restarts of this serving process within it
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
   std::string secret;

@@ -18,6 +18,7 @@
 #include "recipes/run/rank_context.h"
 #include "roles/trainer/trainer.h"
 #include "rpc/agent.h"
+#include "rpc/peer_links.h"
 
 namespace retort::recipes {
 
@@ -29,6 +30,7 @@ struct RunContext {
   models::ChatTemplate chat;
   int64_t vocab_rows = 0;  // of the student's head
   rpc::Agent& agent;
+  rpc::PeerLinks& links;  // all of the agent's peers
 
   const Recipe& recipe() const { return rank.recipe; }
   std::filesystem::path cache() const { return rank.run_folder / "cache"; }

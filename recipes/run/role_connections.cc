@@ -8,32 +8,26 @@ namespace {
 
 // Waits for one rank of a role and connects to it; its name.
 std::string connect_rank(RunContext& context, const std::string& role, int64_t rank,
-                         parallel::StoreClient& store, Deadline deadline) {
+                         Deadline deadline) {
   const std::string peer = process_name(role, rank);
   context.rank.report("waiting", 0, "for " + peer);
-  context.agent.connect(peer, store.get("address/" + std::to_string(rank), deadline), deadline);
+  context.links.keep(peer, deadline);
   return peer;
-}
-
-parallel::StoreClient addresses_of(const RunContext& context, const std::string& role) {
-  return {context.rank.store_host, context.rank.store_port, context.rank.store_prefix(role),
-          context.recipe().rpc.timeout, context.rank.connect_store};
 }
 
 // Leader and last stage of each replica.
 std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const std::string& role) {
   const parallel::Layout& layout = context.recipe().roles.at(role).world;
-  const Deadline deadline = Deadline::after(context.recipe().rpc.timeout);
-  parallel::StoreClient store = addresses_of(context, role);
+  const Deadline deadline = Deadline::after(context.recipe().launch.load_timeout);
   std::vector<roles::TeacherReplica> replicas;
   for (int64_t dp = 0; dp < layout.dp; ++dp) {
     const int64_t leader = parallel::rank_of(layout, {.tp = 0, .dp = dp, .pp = 0});
-    roles::TeacherReplica replica{.leader = connect_rank(context, role, leader, store, deadline),
+    roles::TeacherReplica replica{.leader = connect_rank(context, role, leader, deadline),
                                   .holders = {}};
     for (int64_t tp = 0; tp < layout.tp; ++tp) {
       const int64_t holder = parallel::rank_of(layout, {.tp = tp, .dp = dp, .pp = layout.pp - 1});
-      replica.holders.push_back(
-          holder == leader ? replica.leader : connect_rank(context, role, holder, store, deadline));
+      replica.holders.push_back(holder == leader ? replica.leader
+                                                 : connect_rank(context, role, holder, deadline));
     }
     replicas.push_back(std::move(replica));
   }
@@ -42,12 +36,22 @@ std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const s
 
 }  // namespace
 
+std::string find_peer(const RankContext& context, const std::string& peer, Deadline deadline) {
+  const auto [role, rank] = role_and_rank(peer);
+  parallel::StoreClient store(context.store_host, context.store_port, context.store_prefix(role),
+                              context.recipe.rpc.timeout, context.connect_store);
+  return store.get("address/" + std::to_string(rank), deadline);
+}
+
+rpc::PeerLinks* links_to(RunContext& context, const std::string& role) {
+  return context.recipe().roles.at(role).restarts > 0 ? &context.links : nullptr;
+}
+
 std::vector<std::string> connect_role(RunContext& context, const std::string& role) {
-  const Deadline deadline = Deadline::after(context.recipe().rpc.timeout);
-  parallel::StoreClient store = addresses_of(context, role);
+  const Deadline deadline = Deadline::after(context.recipe().launch.load_timeout);
   std::vector<std::string> peers;
   for (int64_t rank = 0; rank < context.recipe().roles.at(role).world.world_size(); ++rank)
-    peers.push_back(connect_rank(context, role, rank, store, deadline));
+    peers.push_back(connect_rank(context, role, rank, deadline));
   return peers;
 }
 
@@ -61,6 +65,8 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
                                     .replicas = connect_replicas(context, role),
                                     .spec = spec,
                                     .timeout = context.recipe().rpc.timeout,
+                                    .links = links_to(context, role),
+                                    .patience = context.recipe().launch.load_timeout,
                                     .student_vocab_rows = context.vocab_rows,
                                     .weights_fingerprint = options.weights_fingerprint,
                                     .tp = options.tp},

@@ -5,14 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "recipes/run/recipe_run.h"
 #include "roles/payload/payload.h"
 #include "roles/teacher/client.h"
 
 namespace retort::recipes {
 
+// Where a process that serves is now, "host:port": what it published last. Waits until it has, or
+// the deadline (kTimeout).
+std::string find_peer(const RankContext& context, const std::string& peer, Deadline deadline);
+
+// What a client of a role connects again with; null where a lost replica ends the run.
+rpc::PeerLinks* links_to(RunContext& context, const std::string& role);
+
 // Waits until every rank of a role has published its address and connects to it; their names, in
-// the order of ranks. Waits at most rpc.timeout.
+// the order of ranks. Waits at most launch.load_timeout.
 std::vector<std::string> connect_role(RunContext& context, const std::string& role);
 
 // How a frozen role is asked.

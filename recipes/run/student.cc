@@ -10,6 +10,7 @@
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
+#include "recipes/run/role_connections.h"
 #include "recipes/run/student_options.h"
 #include "roles/trainer/trainer.h"
 
@@ -85,12 +86,16 @@ TrainLoopResult run_student(const RankContext& context) {
 
   // The recipe's rows, and where its loop begins.
   rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
+  rpc::PeerLinks links(agent, {.find = [&context](const std::string& peer, Deadline deadline) {
+                         return find_peer(context, peer, deadline);
+                       }});
   RunContext run{.rank = context,
                  .world = world,
                  .tokenizer = models::Tokenizer::load(role.model),
                  .chat = models::ChatTemplate::load(role.model),
                  .vocab_rows = decoder.config().vocab_size,
-                 .agent = agent};
+                 .agent = agent,
+                 .links = links};
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
   const LoopState start =
       starting_state(context, checkpoint, work->rows().fingerprint(), role.world);

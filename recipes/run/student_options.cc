@@ -9,7 +9,8 @@ namespace {
 
 // The two sections that may be the longest; the table is in the header.
 Duration waits_at_start(const Recipe& recipe) {
-  return 2 * static_cast<int64_t>(serving_roles(recipe).size()) * recipe.rpc.timeout;
+  return static_cast<int64_t>(serving_roles(recipe).size()) *
+         (recipe.launch.load_timeout + recipe.rpc.timeout);
 }
 
 Duration waits_for_draw(const Recipe& recipe) {
@@ -21,6 +22,14 @@ Duration waits_for_draw(const Recipe& recipe) {
     sum += reward.longest_wait();
   if (!frozen_roles(recipe).empty()) sum += recipe.rpc.timeout;
   return sum;
+}
+
+Duration waits_for_restart(const Recipe& recipe) {
+  const auto roles = serving_roles(recipe);
+  const bool any = std::any_of(roles.begin(), roles.end(), [&](const std::string& role) {
+    return recipe.roles.at(role).restarts > 0;
+  });
+  return any ? recipe.launch.load_timeout : Duration(0);
 }
 
 }  // namespace
@@ -65,7 +74,8 @@ Duration student_timeout(const Recipe& recipe) {
   constexpr Duration kSlack = std::chrono::seconds(10);
   const Duration asked = recipe.launch.collective_timeout;
   if (serving_roles(recipe).empty()) return asked;
-  return std::max(asked, std::max(waits_at_start(recipe), waits_for_draw(recipe)) + kSlack);
+  const Duration draw = waits_for_draw(recipe) + waits_for_restart(recipe);
+  return std::max(asked, std::max(waits_at_start(recipe), draw) + kSlack);
 }
 
 }  // namespace retort::recipes

@@ -29,7 +29,7 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //   section       waits, in their order                                    at most
 //   ------------  -------------------------------------------------------  -----------------------
 //   start         of each role that serves, one role after the other:
-//                   its processes to be ready, and connections to them     rpc.timeout
+//                   its processes to be ready, and connections to them     launch.load_timeout
 //                   its handshakes, and a teacher's head (1)               rpc.timeout
 //   draw          samples: a request to be accepted,                       rpc.timeout
 //                   then drawn and sent back                               generation.timeout
@@ -40,6 +40,8 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //                   and the last version to be in use                      generation.timeout
 //                 weights to arrive, after a collective (3)                rpc.timeout
 //   gradients     answers of frozen roles (4)                              rpc.timeout
+//   any but the   a role whose replicas are all lost to be started         launch.load_timeout
+//   start           again, with roles.<name>.restarts (5)
 //
 // The result is the longest section, which is the start or the draw, and some seconds more, so that
 // the call which is waited for is the one that says why. Not every call counts:
@@ -54,6 +56,7 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //     teachers run side by side. Those that a replica lost or dropped are sent again: once more
 //     rpc.timeout. An evaluation of dpo or kto asks for one batch after the other, on all ranks
 //     alike; one answer is counted.
+// (5) Once between two collectives, whatever is lost.
 Duration student_timeout(const Recipe& recipe);
 
 }  // namespace retort::recipes

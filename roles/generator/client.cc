@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "models/generation/request.h"
 #include "roles/generator/weight_staging.h"
 #include "rpc/archive.h"
@@ -16,6 +17,13 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The trainer's memory changes with its next step.
+void copy_values(WeightBucket& bucket) {
+  for (WeightPart& part : bucket.parts)
+    part.values = part.values.is_cpu() ? part.values.clone(at::MemoryFormat::Contiguous)
+                                       : part.values.contiguous().cpu();
 }
 
 void check_samples(const Samples& samples, const PendingSamples& pending, int64_t vocab_rows) {
@@ -68,6 +76,14 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
   RETORT_CHECK(options_.tp > 0 && options_.peers.size() % static_cast<size_t>(options_.tp) == 0)
       << "peers that make no replica";
 
+  if (options_.links)
+    pushed_ = std::make_unique<PushedWeights>(
+        agent_, *options_.links,
+        PushedWeights::Options{.peers = options_.peers,
+                               .tp = options_.tp,
+                               .timeout = options_.timeout,
+                               .generation_timeout = options_.generation_timeout});
+
   // Weights are sent to it and token ids exchanged, so both must mean the same there.
   const std::string parameters = parameters_hash(student);
   const std::string vocabulary = tokenizer.vocabulary_fingerprint();
@@ -103,6 +119,12 @@ PendingSamples GeneratorClient::send(GenerateRequest request) {
   PendingSamples pending{.request = std::move(request)};
   pending.generator = leader(
       static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas())));
+  dispatch(pending);
+  return pending;
+}
+
+void GeneratorClient::dispatch(PendingSamples& pending) {
+  pending.lost = false;
   Promise<Empty> accepted;
   pending.accepted = accepted.future();
   const CollectRequest collect{pending.request.request_id};
@@ -115,7 +137,31 @@ PendingSamples GeneratorClient::send(GenerateRequest request) {
                 accepted.set_value({});
                 return agent.call(peer, kGenerateCollect, collect, wait);
               });
-  return pending;
+}
+
+// To the generator that had it if that is back, else to the next one that is there: it draws the
+// same tokens. Waits while all are away.
+void GeneratorClient::send_again(PendingSamples& pending) {
+  const Deadline deadline = Deadline::after(options_.patience);
+  const auto own =
+      static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas()));
+  for (;;) {
+    const uint64_t seen = options_.links->changes();
+    for (int64_t i = 0; i < num_replicas(); ++i) {
+      const std::string& peer = leader((own + i) % num_replicas());
+      if (!options_.links->up(peer)) continue;
+      RETORT_LOG(kWarning) << "request " << pending.request.request_id << " was lost with "
+                           << pending.generator << " and is sent again to " << peer;
+      pending.generator = peer;
+      pending.resent = true;
+      return dispatch(pending);
+    }
+    if (deadline.expired())
+      throw Error(ErrorCode::kPeerLost, "every replica of role '" + options_.role + "' is lost");
+    pushed_->check();
+    options_.links->wait_change(
+        seen, Deadline(std::min(deadline.time(), Deadline::after(std::chrono::seconds(1)).time())));
+  }
 }
 
 void GeneratorClient::wait_accepted(PendingSamples& pending) {
@@ -123,7 +169,23 @@ void GeneratorClient::wait_accepted(PendingSamples& pending) {
   try {
     pending.accepted.get();
   } catch (const Error&) {
-    pending.reply.get();  // throws the reason
+    pending.lost = !take(pending);  // receive() sends it again
+    if (!pending.lost) throw;
+  }
+}
+
+// Nothing when the request was lost with its generator.
+std::optional<Samples> GeneratorClient::take(PendingSamples& pending) const {
+  if (pending.lost) return std::nullopt;
+  try {
+    return pending.reply.get();
+  } catch (const Error& error) {
+    if (options_.links && error.code() == ErrorCode::kPeerLost) return std::nullopt;
+    if (pending.resent && error.code() == ErrorCode::kMismatch)
+      throw Error(ErrorCode::kCancelled,
+                  "the request was lost with its generator, and the weights "
+                  "that it names are replaced: " +
+                      error.message());
     throw;
   }
 }
@@ -131,10 +193,12 @@ void GeneratorClient::wait_accepted(PendingSamples& pending) {
 Samples GeneratorClient::receive(PendingSamples pending, double* waited) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    Samples samples = pending.reply.get();
+    std::optional<Samples> samples = take(pending);
+    for (; !samples; samples = take(pending))
+      send_again(pending);
     if (waited) *waited += seconds_since(start);
-    check_samples(samples, pending, vocab_rows_);
-    return samples;
+    check_samples(*samples, pending, vocab_rows_);
+    return std::move(*samples);
   } catch (const Error& error) {
     throw error.with("generator", pending.generator).with("step", pending.request.step);
   }
@@ -158,35 +222,57 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
                              .buckets = static_cast<int64_t>(buckets.back().size())});
   }
 
-  // Waits for the oldest until so many are left.
-  std::deque<std::pair<std::string, Future<Empty>>> transfers;
-  const auto settle = [&](size_t left) {
-    for (; transfers.size() > left; transfers.pop_front()) {
-      try {
-        transfers.front().second.get();
-      } catch (const Error& error) {
-        throw error.with("generator", transfers.front().first).with("weight_version", version);
-      }
-    }
-  };
+  // Who is away now gets all of it when it is back.
+  std::unique_lock<std::mutex> pause;
+  if (pushed_) pause = pushed_->pause();
+  std::vector<bool> there;
+  for (const std::string& peer : options_.peers)
+    there.push_back(!options_.links || options_.links->up(peer));
 
   // The next bucket is sealed while this one travels.
+  std::deque<Transfer> transfers;
+  const auto settle_until = [&](size_t left) {
+    for (; transfers.size() > left; transfers.pop_front())
+      settle(transfers.front(), version);
+  };
   for (size_t i = 0; i < most; ++i)
     for (size_t rank = 0; rank < buckets.size(); ++rank) {
       if (i >= buckets[rank].size()) continue;
-      WeightBucket bucket = std::move(buckets[rank][i]);
+      WeightBucket& bucket = buckets[rank][i];
+      if (pushed_) copy_values(bucket);
       sent.receipts[rank].checksum = seal(bucket, sent.receipts[rank].checksum);
       for (const WeightPart& part : bucket.parts)
         sent.bytes += part.values.nbytes();
-      settle((kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));
+      settle_until((kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));
       for (size_t peer = rank; peer < options_.peers.size(); peer += buckets.size())
-        transfers.emplace_back(options_.peers[peer],
-                               agent_.call(options_.peers[peer], kWeightsBucket, bucket,
-                                           {.timeout = options_.timeout}));
+        if (there[peer])
+          transfers.push_back(
+              {options_.peers[peer], agent_.call(options_.peers[peer], kWeightsBucket, bucket,
+                                                 {.timeout = options_.timeout})});
+      if (!pushed_) bucket.parts.clear();
     }
-  settle(0);
+  settle_until(0);
+
+  if (pushed_) pushed_->keep(version, std::move(buckets));
   sent.seconds = seconds_since(start);
   return sent;
+}
+
+// With links, what passes by itself is left to PushedWeights.
+bool GeneratorClient::passes(const Error& error) const {
+  const ErrorCode code = error.code();
+  return pushed_ && (code == ErrorCode::kPeerLost || code == ErrorCode::kUnavailable ||
+                     code == ErrorCode::kCancelled);
+}
+
+void GeneratorClient::settle(Transfer& transfer, uint64_t version) {
+  try {
+    transfer.done.get();
+  } catch (const Error& error) {
+    if (!passes(error))
+      throw error.with("generator", transfer.peer).with("weight_version", version);
+    pushed_->restore(transfer.peer);
+  }
 }
 
 PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeights>& sent,
@@ -199,6 +285,7 @@ PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeig
     pending.bytes += one.bytes;
   }
   pending.checksum = weights_checksum(commit.receipts);
+  if (pushed_) pushed_->keep(commit);
   for (int64_t replica = 0; replica < num_replicas(); ++replica)
     pending.replies.push_back(agent_.call(leader(replica), kWeightsCommit, commit,
                                           {.timeout = options_.generation_timeout}));
@@ -220,9 +307,12 @@ void GeneratorClient::wait_pushed(PendingPush pending) {
             .with("version", reply.version)
             .with("sent_version", pending.version);
     } catch (const Error& error) {
-      throw error.with("generator", peer).with("weight_version", pending.version);
+      if (!passes(error))
+        throw error.with("generator", peer).with("weight_version", pending.version);
+      pushed_->commit_again(static_cast<int64_t>(i));
     }
   }
+  if (pushed_) pushed_->check();
 }
 
 std::vector<SentWeights> gather_sent(parallel::Group& group, const SentWeights& mine) {

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +13,9 @@
 #include "models/text/tokenizer.h"
 #include "parallel/group.h"
 #include "roles/generator/methods.h"
+#include "roles/generator/pushed_weights.h"
 #include "rpc/agent.h"
+#include "rpc/peer_links.h"
 
 namespace retort::roles {
 
@@ -19,6 +23,8 @@ namespace retort::roles {
 struct PendingSamples {
   GenerateRequest request;
   std::string generator;
+  bool lost = false;    // with its generator, as wait_accepted() has found
+  bool resent = false;  // since it was lost
   Future<Empty> accepted;
   Future<Samples> reply;
 };
@@ -51,6 +57,9 @@ class GeneratorClient {
     int64_t tp = 1;                              // that many consecutive peers are one replica
     std::chrono::milliseconds timeout{120'000};  // of every call but the one that waits for samples
     std::chrono::milliseconds generation_timeout{600'000};
+    // Connects again to what was lost; outlives the client. Null: a lost generator is an error.
+    rpc::PeerLinks* links = nullptr;
+    std::chrono::milliseconds patience{0};  // with links: for how long all replicas may be away
   };
   // Handshake with every peer: tokenizer and parameters (names, shapes, dtypes of the whole model)
   // must be the student's (kMismatch).
@@ -64,7 +73,8 @@ class GeneratorClient {
   void wait_accepted(PendingSamples& pending);
   // Waits, checks that the answer belongs to the request and has the shapes it promises (kMismatch,
   // kCorrupt). Errors name the generator and the step; kCancelled when a push with `abort` ended
-  // the request.
+  // the request, or when it was lost with its generator and the weights that it names are replaced
+  // everywhere by now.
   Samples receive(PendingSamples pending, double* waited = nullptr);
 
   // Sends what `decoder` counts of each parameter to every rank of every replica that holds some of
@@ -78,13 +88,23 @@ class GeneratorClient {
   // Both, for a trainer that has one sender.
   PendingPush push(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
                    bool abort);
-  // Waits until the weights are in use everywhere; kMismatch when a replica reports another version
+  // Waits until the weights are in use everywhere, but for replicas that are away: those get them
+  // when they are back (PushedWeights). kMismatch when a replica reports another version
   // or checksum.
   void wait_pushed(PendingPush pending);
 
   int64_t num_replicas() const { return static_cast<int64_t>(options_.peers.size()) / options_.tp; }
 
  private:
+  struct Transfer {
+    std::string peer;
+    Future<Empty> done;
+  };
+  void dispatch(PendingSamples& pending);
+  void send_again(PendingSamples& pending);
+  std::optional<Samples> take(PendingSamples& pending) const;
+  void settle(Transfer& transfer, uint64_t version);
+  bool passes(const Error& error) const;
   const std::string& leader(int64_t replica) const {
     return options_.peers.at(static_cast<size_t>(replica * options_.tp));
   }
@@ -93,6 +113,7 @@ class GeneratorClient {
   Options options_;
   int64_t vocab_rows_ = 0;
   std::vector<std::vector<WeightSlice>> held_;  // by each rank of a replica
+  std::unique_ptr<PushedWeights> pushed_;       // with links
 };
 
 // What the ranks of `group` sent, in their order: one all-gather; every rank calls with its own.

@@ -79,6 +79,7 @@ struct WeightSlice {
 struct GeneratorInfo {
   std::string name;
   uint64_t weight_version = 0;
+  uint64_t committed_version = 0;  // of weights that are committed and wait for their turn, or 0
   int64_t vocab_rows = 0, max_position_embeddings = 0;
   std::string vocabulary_fingerprint;  // of the whole tokenizer
   // parameters_hash: of the whole model, whatever part of it this rank holds
@@ -88,8 +89,8 @@ struct GeneratorInfo {
   std::vector<WeightSlice> slices;  // that this rank holds
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(name, weight_version, vocab_rows, max_position_embeddings, vocabulary_fingerprint,
-            parameters, dtype, tp, tp_rank, slices);
+    archive(name, weight_version, committed_version, vocab_rows, max_position_embeddings,
+            vocabulary_fingerprint, parameters, dtype, tp, tp_rank, slices);
   }
 };
 
@@ -152,7 +153,8 @@ struct CommitReply {
 
 inline constexpr rpc::Method<Empty, GeneratorInfo> kGeneratorInfo{"generator.info", true};
 // Takes a request into the queue; the reply says that it stands there. It is forgotten when the
-// caller's connection ends before the caller has its samples.
+// caller's connection ends before the caller has its samples; one that is there and comes again is
+// taken for the same.
 inline constexpr rpc::Method<GenerateRequest, Empty> kGenerateSubmit{"generator.submit"};
 // The samples of a request of the same caller, once: the reply comes when they are drawn.
 // kCancelled when weights were committed with `abort` meanwhile, kMismatch when its weights had
@@ -162,8 +164,9 @@ inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generato
 // PayloadKind::kTargetLogProbs.
 inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};
 inline constexpr rpc::Method<WeightBucket, Empty> kWeightsBucket{"weights.bucket"};
-// The reply comes when the weights are in use, at once when they are already. A caller that is lost
-// or cancels before has the weights thrown away.
+// The reply comes when the weights are in use, at once when they are already; kUnavailable when not
+// all of them are there yet. When a caller is lost or cancels before that, they are not committed;
+// what lost peers sent of them is thrown away.
 inline constexpr rpc::Method<CommitWeights, CommitReply> kWeightsCommit{"weights.commit"};
 
 }  // namespace retort::roles

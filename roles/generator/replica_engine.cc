@@ -110,7 +110,7 @@ void ReplicaEngine::run(Call call, uint64_t number, const std::string& bytes) {
     case Call::kScore: score_here(rpc::from_bytes<ForwardRequest>(bytes)); break;
     case Call::kCheck: check_here(rpc::from_bytes<CommitWeights>(bytes)); break;
     case Call::kApply: apply_here(); break;
-    case Call::kDiscard: discard_here(); break;
+    case Call::kUncheck: checked_ = 0; break;
   }
 }
 
@@ -190,14 +190,8 @@ void ReplicaEngine::apply_here() {
   checked_ = 0;
 }
 
-void ReplicaEngine::discard() {
-  announce(Call::kDiscard);
-  discard_here();
-}
-
-void ReplicaEngine::discard_here() {
-  RETORT_CHECK(checked_ > 0) << "weights that were not checked";
-  staging_.clear();
+void ReplicaEngine::uncheck() {
+  announce(Call::kUncheck);
   checked_ = 0;
 }
 
@@ -206,19 +200,15 @@ void ReplicaEngine::stop() { announce(Call::kStop); }
 
 void ReplicaEngine::stage(WeightBucket bucket, const std::string& from) {
   if (checked_ > 0)
-    throw Error(ErrorCode::kInvalidArgument,
+    throw Error(ErrorCode::kUnavailable,
                 "weights.bucket: weights of version " + std::to_string(checked_) +
                     " are committed and wait for samples in work; wait until they are in use");
   staging_.add(std::move(bucket), version_, from);
 }
 
 void ReplicaEngine::forget_staged(const std::set<std::string>& connected) {
-  const std::set<std::string>& senders = staging_.senders();
-  const bool all_there =
-      std::includes(connected.begin(), connected.end(), senders.begin(), senders.end());
-  if (checked_ > 0 || all_there) return;
-  RETORT_LOG(kInfo) << "weights that were not committed are thrown away: a sender is gone";
-  staging_.clear();
+  if (checked_ > 0 || !staging_.forget_lost(connected)) return;
+  RETORT_LOG(kInfo) << "weights that were not committed are thrown away: their sender is gone";
 }
 
 }  // namespace retort::roles

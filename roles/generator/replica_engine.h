@@ -42,10 +42,10 @@ class ReplicaEngine {
   std::vector<std::vector<float>> score(const ForwardRequest& request);
   // WeightStaging::check on every rank; the error of the first rank that has one. Returns the
   // replica's checksum. From then on no rank takes buckets until apply() made the weights those in
-  // use, or discard() threw them away.
+  // use, or uncheck() said that they are not committed after all; then they stay staged.
   uint64_t check(const CommitWeights& commit);
   void apply();
-  void discard();
+  void uncheck();
   // Tells the other ranks that there is nothing to do, so that they do not wait for longer than the
   // group's timeout; that it is over.
   void idle();
@@ -55,11 +55,13 @@ class ReplicaEngine {
   // answers to its caller are dropped.
   bool follow();
 
-  // On every rank, for what arrived at it: takes a bucket of the peer `from`. kInvalidArgument
-  // while a checked commit waits; WeightStaging::add.
+  // On every rank, for what arrived at it: takes a bucket of the peer `from`. kUnavailable while a
+  // checked commit waits; WeightStaging::add.
   void stage(WeightBucket bucket, const std::string& from);
-  bool has_staged() const { return !staging_.senders().empty(); }
-  // Throws away what is staged and not checked, unless all who sent of it are `connected`.
+  bool has_staged() const { return !staging_.empty(); }
+  // The version of the commit that waits, or 0.
+  uint64_t committed_version() const { return checked_; }
+  // Throws away what is staged and not checked of peers that are not `connected`.
   void forget_staged(const std::set<std::string>& connected);
 
  private:
@@ -73,7 +75,7 @@ class ReplicaEngine {
     kScore,
     kCheck,
     kApply,
-    kDiscard
+    kUncheck
   };
   void announce(Call call, uint64_t number = 0, const std::string& bytes = {});
   void run(Call call, uint64_t number, const std::string& bytes);
@@ -81,7 +83,6 @@ class ReplicaEngine {
   std::vector<std::vector<float>> score_here(const ForwardRequest& request) const;
   uint64_t check_here(const CommitWeights& commit);
   void apply_here();
-  void discard_here();
 
   models::Decoder decoder_;
   models::Engine engine_;

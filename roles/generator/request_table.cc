@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "rpc/archive.h"
 
 namespace retort::roles {
 
@@ -14,9 +15,16 @@ size_t RequestTable::count(const std::string& caller) const {
 }
 
 void RequestTable::add(const Key& key, GenerateRequest request) {
-  if (jobs_.contains(key))
-    throw Error(ErrorCode::kInvalidArgument, "generator.submit: the request id is in use")
-        .with("request", key.second);
+  if (const auto found = jobs_.find(key); found != jobs_.end()) {
+    Job& job = found->second;
+    if (rpc::to_bytes(job.request) != rpc::to_bytes(request))
+      throw Error(ErrorCode::kInvalidArgument, "generator.submit: the request id is in use")
+          .with("request", key.second);
+    job.collector.reset();
+    job.cancelled.reset();
+    job.clock.reset();
+    return;
+  }
   if (count(key.first) >= kMaxPerCaller)
     throw Error(ErrorCode::kResourceExhausted,
                 "too many requests of this caller are neither done nor collected")
@@ -42,7 +50,16 @@ Future<Samples> RequestTable::collect(uint64_t request_id, const rpc::CallContex
   }
   job.collector = promise;
   job.cancelled = caller.cancelled;
+  job.clock = caller.clock;
+  if (!job.engine_id) job.clock->wait();
   return future;
+}
+
+void RequestTable::begin_draw(const Key& key, uint64_t engine_id) {
+  Job& job = jobs_.at(key);
+  job.engine_id = engine_id;
+  job.started = std::chrono::steady_clock::now();
+  if (job.clock) job.clock->begin();
 }
 
 void RequestTable::finish(const Key& key, Outcome<Samples> outcome) {

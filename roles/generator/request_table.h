@@ -39,10 +39,12 @@ class RequestTable {
     std::optional<Outcome<Samples>> outcome;             // done, not collected yet
     std::optional<Promise<Samples>> collector;           // collected, not done yet
     std::shared_ptr<const std::atomic<bool>> cancelled;  // of the collector
+    std::shared_ptr<rpc::CallClock> clock;               // of the collector
   };
 
-  // kInvalidArgument when the caller uses the id already, kResourceExhausted when it has
-  // kMaxPerCaller requests here.
+  // A caller that was connected again may repeat a request; it collects that once more.
+  // kInvalidArgument when the caller uses the id for another one already, kResourceExhausted when
+  // it has kMaxPerCaller requests here.
   void add(const Key& key, GenerateRequest request);
   // The outcome, now or later, for `caller`, once. kInvalidArgument when there is no such request.
   Future<Samples> collect(uint64_t request_id, const rpc::CallContext& caller);
@@ -54,6 +56,8 @@ class RequestTable {
   Job& at(const Key& key) { return jobs_.at(key); }
   // Those that wait for weights of this version or of an older one.
   std::vector<Key> due(uint64_t version) const;
+  // The engine has it from now on.
+  void begin_draw(const Key& key, uint64_t engine_id);
   // Those that the engine has.
   std::vector<Key> drawn() const;
   // Those that are not done and are for weights older than this version.

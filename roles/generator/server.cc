@@ -44,6 +44,7 @@ GeneratorInfo Generator::info() const {
   const models::Decoder& decoder = replica_.decoder();
   return {.name = name_,
           .weight_version = weight_version(),
+          .committed_version = replica_.committed_version(),
           .vocab_rows = decoder.config().vocab_size,
           .max_position_embeddings = decoder.config().max_position_embeddings,
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
@@ -104,9 +105,22 @@ Future<CommitReply> Generator::commit(const CommitWeights& request,
     return future;
   }
 
+  // So does one that was connected again meanwhile.
+  if (commit_ && commit_->version == request.version &&
+      commit_->checksum == weights_checksum(request.receipts)) {
+    commit_->reply.set_error(std::make_exception_ptr(
+        Error(ErrorCode::kCancelled, "weights.commit: the same commit came again")));
+    commit_->reply = std::move(reply);
+    caller.clock->wait();
+    commit_->cancelled = caller.cancelled;
+    return future;
+  }
+
   if (commit_)
-    throw Error(ErrorCode::kInvalidArgument, "weights.commit: another commit is waiting");
+    throw Error(ErrorCode::kUnavailable, "weights.commit: another commit is waiting")
+        .with("version", commit_->version);
   const uint64_t checksum = replica_.check(request);
+  caller.clock->wait();  // for the samples in work
   commit_ = Commit{.version = request.version,
                    .checksum = checksum,
                    .reply = std::move(reply),
@@ -153,9 +167,8 @@ void Generator::begin(const Key& key) {
     return fail(key, ErrorCode::kMismatch,
                 "weights of version " + std::to_string(wanted) + " were replaced by version " +
                     std::to_string(weight_version()));
-  job.started = Clock::now();
   try {
-    job.engine_id = replica_.submit(job.request);
+    requests_.begin_draw(key, replica_.submit(job.request));
   } catch (const Error&) {
     requests_.finish(key, {std::nullopt, std::current_exception()});
   }
@@ -240,7 +253,7 @@ void Generator::forget_lost_senders() {
 void Generator::discard_commit() {
   RETORT_LOG(kInfo) << "weights of version " << commit_->version
                     << " are not taken over: who committed them no longer waits";
-  replica_.discard();
+  replica_.uncheck();
   commit_->reply.set_error(std::make_exception_ptr(
       Error(ErrorCode::kCancelled, "weights.commit: the caller no longer waits")));
   commit_.reset();

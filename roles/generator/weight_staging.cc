@@ -193,33 +193,34 @@ void WeightStaging::add(WeightBucket bucket, uint64_t in_use, const std::string&
   if (bucket.version > version_) clear();
   version_ = bucket.version;
   const std::pair<int64_t, int64_t> key{bucket.sender, bucket.index};
-  if (!buckets_.emplace(key, std::move(bucket)).second)
-    throw Error(ErrorCode::kCorrupt,
-                "bucket " + std::to_string(key.second) + " of pushed weights came twice")
-        .with("sender", key.first);
-  senders_.insert(from);
+  buckets_.insert_or_assign(key, Staged{std::move(bucket), from});
 }
 
 void WeightStaging::clear() {
   buckets_.clear();
-  senders_.clear();
   version_ = 0;
+}
+
+bool WeightStaging::forget_lost(const std::set<std::string>& connected) {
+  return std::erase_if(buckets_, [&](const auto& entry) {
+           return !connected.contains(entry.second.from);
+         }) > 0;
 }
 
 uint64_t WeightStaging::check(const CommitWeights& commit) const {
   // What arrived of each sender: buckets, running checksum.
   std::map<int64_t, std::pair<int64_t, uint64_t>> arrived;
-  for (const auto& [key, bucket] : buckets_) {
+  for (const auto& [key, staged] : buckets_) {
     auto& [count, running] = arrived[key.first];
     ++count;
-    for (const WeightPart& part : bucket.parts)
+    for (const WeightPart& part : staged.bucket.parts)
       running = combined(running, part.checksum);
   }
 
   // It must be what the receipts for this rank say, of the senders that they name.
   const int64_t rank = decoder_.placement().tp_rank();
   const auto early = [&](const WeightReceipt& receipt, int64_t there) {
-    throw Error(ErrorCode::kCorrupt, "a commit of pushed weights before all of them are there")
+    throw Error(ErrorCode::kUnavailable, "a commit of pushed weights before all of them are there")
         .with("version", commit.version)
         .with("staged_version", version_)
         .with("sender", receipt.sender)
@@ -256,8 +257,8 @@ uint64_t WeightStaging::check(const CommitWeights& commit) const {
 // Every element of every parameter once.
 void WeightStaging::check_complete() const {
   std::map<std::string, std::vector<Box>> boxes;
-  for (const auto& [key, bucket] : buckets_)
-    for (const WeightPart& part : bucket.parts)
+  for (const auto& [key, staged] : buckets_)
+    for (const WeightPart& part : staged.bucket.parts)
       boxes[part.name].push_back(box_of(part));
   for (const auto& [name, own] : parameters_) {
     std::vector<Box>& parts = boxes[name];
@@ -277,19 +278,24 @@ void WeightStaging::check_complete() const {
 
 void WeightStaging::apply() {
   const c10::NoGradGuard no_grad;
+  // The decoder's own tensors: what is set in them is set in the model.
   std::map<std::string, at::Tensor> in_use;
   for (const parallel::NamedParameter& parameter : decoder_.parameters())
     in_use[parameter.name] = parameter.value;
-  for (auto& [key, bucket] : buckets_)
-    for (WeightPart& part : bucket.parts) {
+
+  // A whole parameter takes the place of what was there, a piece is copied into it.
+  for (auto& [key, staged] : buckets_)
+    for (WeightPart& part : staged.bucket.parts) {
       at::Tensor& own = in_use.at(part.name);
       if (part.values.sizes() == own.sizes() && part.values.is_contiguous())
-        own.set_data(part.values);  // what arrived takes the place of what was there
+        own.set_data(part.values);
       else
         view_of(own, parameters_.at(part.name).slice.begin, box_of(part)).copy_(part.values);
       part.values.reset();
     }
   clear();
+
+  // Until now these kept the memory of the weights that were in use before.
   for (auto& [name, own] : in_use)
     parameters_.at(name).value = own.detach();
 }

@@ -47,21 +47,24 @@ class WeightStaging {
  public:
   explicit WeightStaging(models::Decoder& decoder);
   // Buckets may arrive in any order; `from` is the peer that sent this one. A newer version throws
-  // what is staged of an older one away. A bucket that is refused changes nothing: kCorrupt for a
-  // part whose checksum, name, place or dtype is wrong, or a bucket that came twice; kMismatch for
-  // a version that is not newer than `in_use`, or older than what is staged.
+  // what is staged of an older one away, and a bucket that is sent again takes the place of the
+  // first. A bucket that is refused changes nothing: kCorrupt for a part whose checksum, name,
+  // place or dtype is wrong; kMismatch for a version that is not newer than `in_use`, or older than
+  // what is staged.
   void add(WeightBucket bucket, uint64_t in_use, const std::string& from = {});
-  // Checks that all that this rank was sent is there and holds every element of every parameter
-  // once: kCorrupt naming what is missing or came twice, or a checksum that is not the sender's.
-  // Returns the checksum over its receipts.
+  // Checks that all that this rank was sent is there, else kUnavailable: a sender may be about to
+  // send it again. Checks that it holds every element of every parameter once: kCorrupt naming what
+  // is missing or came twice, or a checksum that is not the sender's. Returns the checksum over its
+  // receipts.
   uint64_t check(const CommitWeights& commit) const;
   // Makes what is staged the decoder's parameters and forgets it: whole parameters without a copy,
   // so that whoever keeps addresses of them must look again. check() must have passed.
   void apply();
   // Forgets what is staged, of whatever version.
   void clear();
-  // The peers that sent what is staged.
-  const std::set<std::string>& senders() const { return senders_; }
+  // Forgets what came from peers that are not `connected`; false when there is nothing of those.
+  bool forget_lost(const std::set<std::string>& connected);
+  bool empty() const { return buckets_.empty(); }
 
  private:
   struct Own {
@@ -73,9 +76,12 @@ class WeightStaging {
 
   models::Decoder& decoder_;
   std::map<std::string, Own> parameters_;
-  uint64_t version_ = 0;  // of what is staged, or 0
-  std::set<std::string> senders_;
-  std::map<std::pair<int64_t, int64_t>, WeightBucket> buckets_;  // by sender and index
+  struct Staged {
+    WeightBucket bucket;
+    std::string from;  // the peer
+  };
+  uint64_t version_ = 0;                                   // of what is staged, or 0
+  std::map<std::pair<int64_t, int64_t>, Staged> buckets_;  // by sender and index
 };
 
 }  // namespace retort::roles

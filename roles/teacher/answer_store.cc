@@ -94,6 +94,7 @@ Future<Payload> AnswerStore::pull(const std::string& key, int64_t part,
     if (kept == kept_.end()) {
       const auto dropped = std::find(dropped_.begin(), dropped_.end(), place);
       if (dropped == dropped_.end()) {
+        caller.clock->wait();  // for the request, which may stand in a queue
         waiting_[place].push_back({std::move(promise), caller});
         return future;
       }

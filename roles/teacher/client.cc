@@ -27,26 +27,38 @@ std::string short_of(const std::string& fingerprint) { return fingerprint.substr
 
 TeacherClient::TeacherClient(rpc::Agent& agent, Options options,
                              const models::Tokenizer& student_tokenizer)
-    : agent_(agent), options_(std::move(options)), lost_(options_.replicas.size(), false) {
+    : agent_(agent),
+      options_(std::move(options)),
+      student_tokenizer_(student_tokenizer),
+      replicas_({.replicas = options_.replicas,
+                 .links = options_.links,
+                 .ask = [this](const TeacherReplica& replica) { return ask(replica); },
+                 .check =
+                     [this](const TeacherReplica& replica, const TeacherInfo& info) {
+                       check_tokenizers(replica.leader, info);
+                       check_same_model(replica, info);
+                     }}) {
   if (options_.tp != nullptr && options_.tp->size() == 1) options_.tp = nullptr;
   for (const TeacherReplica& replica : options_.replicas)
-    handshake(replica, student_tokenizer);
+    handshake(replica);
   if (options_.spec.kind == PayloadKind::kHiddenStates) head_ = fetch_head();
 }
 
-void TeacherClient::handshake(const TeacherReplica& replica,
-                              const models::Tokenizer& student_tokenizer) {
-  const InfoRequest question{.tokenizer_size = student_tokenizer.vocab_size(),
+Future<TeacherInfo> TeacherClient::ask(const TeacherReplica& replica) {
+  const InfoRequest question{.tokenizer_size = student_tokenizer_.vocab_size(),
                              .weights_fingerprint = options_.weights_fingerprint};
-  const TeacherInfo info =
-      agent_.call(replica.leader, kTeacherInfo, question, {.timeout = options_.timeout}).get();
-  check_tokenizers(replica.leader, info, student_tokenizer);
+  return agent_.call(replica.leader, kTeacherInfo, question, {.timeout = options_.timeout});
+}
+
+void TeacherClient::handshake(const TeacherReplica& replica) {
+  const TeacherInfo info = ask(replica).get();
+  check_tokenizers(replica.leader, info);
   check_same_model(replica, info);
   info_ = info;
 
   // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
   // sides.
-  const int64_t known = std::min(question.tokenizer_size, info.tokenizer_size);
+  const int64_t known = std::min<int64_t>(student_tokenizer_.vocab_size(), info.tokenizer_size);
   const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
   // A target's log-probability is that of the teacher's own softmax, over every row it has, as in
   // its own evaluation.
@@ -57,10 +69,9 @@ void TeacherClient::handshake(const TeacherReplica& replica,
 
 // Distributions are compared id by id, so both must number their tokens alike. The teacher was told
 // how many ids the student knows, and its fingerprint is over the same `known` ones.
-void TeacherClient::check_tokenizers(const std::string& peer, const TeacherInfo& info,
-                                     const models::Tokenizer& student_tokenizer) {
-  const int64_t known = std::min(student_tokenizer.vocab_size(), info.tokenizer_size);
-  const std::string mine = student_tokenizer.vocabulary_fingerprint(known);
+void TeacherClient::check_tokenizers(const std::string& peer, const TeacherInfo& info) const {
+  const int64_t known = std::min(student_tokenizer_.vocab_size(), info.tokenizer_size);
+  const std::string mine = student_tokenizer_.vocabulary_fingerprint(known);
   if (mine != info.vocabulary_fingerprint)
     throw Error(
         ErrorCode::kMismatch,
@@ -70,7 +81,7 @@ void TeacherClient::check_tokenizers(const std::string& peer, const TeacherInfo&
             "; distillation compares distributions id by id, so use a teacher with the student's "
             "tokenizer")
         .with("teacher", peer);
-  if (info.processing_fingerprint != student_tokenizer.processing_fingerprint()) {
+  if (info.processing_fingerprint != student_tokenizer_.processing_fingerprint()) {
     RETORT_LOG(kWarning) << "the tokenizers of student and " << peer
                          << " have the same vocabulary but other merges, normaliser or chat "
                             "template; only the student's is used";
@@ -139,20 +150,25 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
       pending.request.columns.push_back(
           std::min(common, parallel::vocab_begin(options_.student_vocab_rows, parts(), p)));
   }
-  pending.replica = request_id % options_.replicas.size();
-  dispatch(pending);
+  // While all are away the request fails at once, and receive() waits.
+  const size_t own = request_id % options_.replicas.size();
+  dispatch(pending, replicas_.choose(own).value_or(own));
   return pending;
 }
 
-void TeacherClient::dispatch(PendingPayload& pending) {
-  const size_t count = options_.replicas.size();
-  size_t tries = 0;
-  while (lost_[pending.replica] && tries++ < count)
-    pending.replica = (pending.replica + 1) % count;
-  if (lost_[pending.replica])
+// Where a request goes whose replica is lost.
+size_t TeacherClient::next_replica(const PendingPayload& pending) {
+  const auto found = replicas_.wait(pending.replica, Deadline::after(options_.patience));
+  if (!found)
     throw Error(ErrorCode::kPeerLost, "every replica of role '" + options_.role + "' is lost")
         .with("request", pending.request.request_id)
         .with("step", pending.request.step);
+  return *found;
+}
+
+void TeacherClient::dispatch(PendingPayload& pending, size_t to) {
+  pending.replica = to;
+  pending.epoch = replicas_.epoch(to);
   const TeacherReplica& replica = options_.replicas[pending.replica];
   const rpc::CallOptions call{.timeout = options_.timeout};
   pending.reply = agent_.call(replica.leader, kTeacherForward, pending.request, call);
@@ -216,14 +232,16 @@ Payload TeacherClient::receive_part(PendingPayload pending, double* waited) {
       for (Future<Payload>& pull : pending.pulls)
         if (pull.valid()) pull.cancel();
       const std::string peer = options_.replicas[pending.replica].leader;
-      const bool lost = error.code() == ErrorCode::kPeerLost && options_.replicas.size() > 1;
+      const bool lost = error.code() == ErrorCode::kPeerLost &&
+                        (options_.replicas.size() > 1 || options_.links != nullptr);
       const bool dropped = error.code() == ErrorCode::kUnavailable && repeats++ < kMaxRepeats;
       if (!lost && !dropped) throw error.with("teacher", peer).with("step", pending.request.step);
-      RETORT_LOG(kWarning) << peer << (lost ? " is lost" : " dropped an answer") << "; request "
-                           << pending.request.request_id
-                           << (lost ? " goes to another replica" : " is sent again");
-      if (lost) lost_[pending.replica] = true;
-      dispatch(pending);
+      if (lost) replicas_.lost(pending.replica, pending.epoch);
+      const size_t next = lost ? next_replica(pending) : pending.replica;
+      RETORT_LOG(kWarning) << peer << (lost ? " was lost" : " dropped an answer") << "; request "
+                           << pending.request.request_id << " is sent again to "
+                           << options_.replicas[next].leader;
+      dispatch(pending, next);
     }
   }
 }

@@ -15,23 +15,15 @@
 #include "parallel/vocab_shard.h"
 #include "roles/payload/parts.h"
 #include "roles/teacher/frozen_answers.h"
+#include "roles/teacher/replica_set.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
 
-// The ranks of one replica that a student talks to, by their peer names.
-struct TeacherReplica {
-  std::string leader;  // "teacher/0"
-  // of the last pipeline stage, in the order of tp; empty: the leader alone
-  std::vector<std::string> holders;
-
-  size_t size() const { return holders.empty() ? 1 : holders.size(); }
-  const std::string& holder(size_t rank) const { return holders.empty() ? leader : holders[rank]; }
-};
-
 // All replicas of one teacher role. Requests go to replica (request_id mod replicas); when a
 // replica is lost, its requests are sent again to the next one that lives, which computes the same
-// bits.
+// bits. With `links` a lost replica is asked again once it is back, be it a new process or not, and
+// while all are away their requests wait.
 //
 // With a tensor-parallel group each of its ranks has a client, and all make the same calls: each
 // asks for its own part (roles/payload/parts.h) and no byte of an answer crosses from teacher to
@@ -43,6 +35,9 @@ class TeacherClient : public FrozenAnswers {
     std::vector<TeacherReplica> replicas;  // already connected, leaders and holders
     PayloadSpec spec;                      // common_vocab is filled in by the handshake
     std::chrono::milliseconds timeout{120'000};
+    // Connects again to what was lost; outlives the client. Null: a lost replica stays lost.
+    rpc::PeerLinks* links = nullptr;
+    std::chrono::milliseconds patience{0};  // with links: for how long all replicas may be away
     int64_t student_vocab_rows = 0;
     bool weights_fingerprint = false;  // ask for TeacherInfo::weights_fingerprint
     // the student's ranks that need each answer together; null: this rank alone
@@ -64,7 +59,8 @@ class TeacherClient : public FrozenAnswers {
   // Sends tokens (as int32) and the positions wanted; returns at once.
   PendingPayload send(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
                       const at::Tensor& positions) override;
-  // Waits, checks the label, fails over. kPeerLost when no replica is left. `waited` (optional)
+  // Waits, checks the label, fails over. kPeerLost when no replica is left or came back within
+  // `patience`, kMismatch when one came back as another model. `waited` (optional)
   // gets the seconds spent waiting. With `tp`: a vote, so that the error of one rank is thrown on
   // all, then gather_parts; every row arrives on every rank (full: with this rank's columns).
   Payload receive(PendingPayload pending, double* waited = nullptr) override;
@@ -73,20 +69,22 @@ class TeacherClient : public FrozenAnswers {
   int64_t parts() const { return options_.tp == nullptr ? 1 : options_.tp->size(); }
   int64_t part() const { return options_.tp == nullptr ? 0 : options_.tp->rank(); }
   PieceMap pieces() const { return {.vocab_rows = info_.vocab_rows, .ranks = info_.tp}; }
-  void handshake(const TeacherReplica& replica, const models::Tokenizer& student_tokenizer);
-  static void check_tokenizers(const std::string& peer, const TeacherInfo& info,
-                               const models::Tokenizer& student_tokenizer);
+  Future<TeacherInfo> ask(const TeacherReplica& replica);
+  void handshake(const TeacherReplica& replica);
+  void check_tokenizers(const std::string& peer, const TeacherInfo& info) const;
   void check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const;
   at::Tensor fetch_head() const;
-  void dispatch(PendingPayload& pending);
+  void dispatch(PendingPayload& pending, size_t replica);
+  size_t next_replica(const PendingPayload& pending);
   Payload receive_part(PendingPayload pending, double* waited);
   Payload take_pieces(PendingPayload& pending) const;
 
   rpc::Agent& agent_;
   Options options_;
+  models::Tokenizer student_tokenizer_;
   TeacherInfo info_;
   at::Tensor head_;
-  std::vector<bool> lost_;
+  ReplicaSet replicas_;
 };
 
 }  // namespace retort::roles

@@ -16,6 +16,7 @@ namespace retort::roles {
 struct PendingPayload {
   ForwardRequest request;
   size_t replica = 0;
+  uint64_t epoch = 0;                  // of the replica when it was sent
   Future<Payload> reply;               // of the leader
   std::vector<Future<Payload>> pulls;  // of the other ranks that have pieces of this part
 };

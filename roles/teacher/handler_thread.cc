@@ -2,10 +2,10 @@
 
 #include <chrono>
 
+#include "roles/serving_loop.h"
+
 namespace retort::roles {
 namespace {
-
-constexpr size_t kMaxJobs = 1024;  // that wait; more are refused
 
 void run_jobs(rpc::HandlerQueue& queue) {
   while (!queue.closed())

@@ -50,6 +50,7 @@ void RequestQueue::add(const std::string& key, const ForwardRequest& request,
   }
 
   entry->second.asked[part] = true;
+  caller.clock->wait();
   entry->second.callers.push_back(caller);
   if (is_new) waiting_.push_back({key, request});
 }
@@ -75,6 +76,8 @@ std::vector<ForwardRequest> RequestQueue::take(int64_t max_tokens) {
 }
 
 void RequestQueue::mark_taken(Entries::iterator entry) {
+  for (const rpc::CallContext& caller : entry->second.callers)
+    caller.clock->begin();
   if (entry->second.all_asked()) {
     entries_.erase(entry);
     return;

@@ -10,6 +10,8 @@
 namespace retort::rpc {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr uint64_t kMaxIdleReceiveBytes = uint64_t{1} << 30;
 constexpr size_t kMaxSessionsPerPeer = 4;  // connections of one living peer
 
@@ -70,24 +72,26 @@ std::string Agent::Impl::address() const {
   return detail::advertised(options_.rpc.advertise, acceptor_->addresses().front());
 }
 
-void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline) {
+void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline,
+                          Attempts attempts) {
   RETORT_CHECK(!future_detail::on_loop_thread()) << "Agent::connect() on a loop thread";
   if (peer.empty() || peer.size() > detail::kMaxNameBytes)
     throw Error(ErrorCode::kInvalidArgument, "connect() needs the peer's name, like 'teacher/0'");
   Promise<Empty> promise;
   auto done = promise.future();
-  const bool posted = loop_->post([this, promise, name = std::string(peer),
-                                   where = detail::parse_address(address), deadline]() mutable {
-    if (closing_) {
-      promise.set_error(std::make_exception_ptr(closed_error()));
-      return;
-    }
-    std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
-    auto connector = std::make_shared<detail::Connector>(*this, std::move(name), std::move(where),
-                                                         deadline, std::move(promise));
-    connectors_.push_back(connector);
-    connector->start();
-  });
+  const bool posted =
+      loop_->post([this, promise, name = std::string(peer), where = detail::parse_address(address),
+                   deadline, attempts]() mutable {
+        if (closing_) {
+          promise.set_error(std::make_exception_ptr(closed_error()));
+          return;
+        }
+        std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
+        auto connector = std::make_shared<detail::Connector>(
+            *this, std::move(name), std::move(where), deadline, attempts, std::move(promise));
+        connectors_.push_back(connector);
+        connector->start();
+      });
   if (!posted) throw closed_error();
   done.get();
 }
@@ -107,10 +111,13 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
                                         std::function<void(Outcome<Message>)> done) {
   RETORT_CHECK(!method.empty() && method.size() <= detail::kMaxMethodBytes)
       << "method name '" << method << "'";
-  const auto timeout = options.timeout.count() > 0 ? options.timeout : options_.rpc.timeout;
-  auto call = std::make_shared<detail::OutgoingCall>(Deadline::after(timeout));
+  auto call = std::make_shared<detail::OutgoingCall>();
   call->id = next_call_id_++;
   call->method = method;
+  call->timeout = options.timeout.count() > 0 ? options.timeout : options_.rpc.timeout;
+  auto queue_timeout = options_.rpc.queue_timeout;
+  if (options.queue_timeout.count() > 0) queue_timeout = options.queue_timeout;
+  if (queue_timeout) call->queue_deadline = Deadline::after(*queue_timeout);
 
   // Everything that can be refused is refused here, on the caller's thread; the last step waits for
   // credit.
@@ -120,7 +127,8 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     wire->payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                           .call_id = call->id,
                                           .method = call->method,
-                                          .timeout_ms = timeout.count(),
+                                          .timeout_ms = call->timeout.count(),
+                                          .queue_timeout_ms = queue_timeout.value_or(0ms).count(),
                                           .trace_id = call->id},
                                          message.envelope);
     wire->tensors = std::move(message.tensors);
@@ -132,7 +140,8 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     const auto without = !options.wait_for_credit          ? NoCredit::kFail
                          : future_detail::on_loop_thread() ? NoCredit::kOverdraw
                                                            : NoCredit::kWait;
-    wire->credit = detail::PeerState::acquire(state, wire->size_bytes(), call->deadline, without);
+    wire->credit =
+        detail::PeerState::acquire(state, wire->size_bytes(), call->queue_deadline, without);
     call->peer = std::move(state);
   } catch (...) {
     Outcome<Message> outcome;
@@ -212,28 +221,42 @@ std::shared_ptr<detail::PeerState> Agent::Impl::peer_state(const std::string& pe
   std::lock_guard lock(mutex_);
   auto& entry = peers_[peer];
   if (!entry.state) {
-    entry.state = std::make_shared<detail::PeerState>(peer, options_.rpc.max_inflight_bytes.bytes);
+    entry.state =
+        std::make_shared<detail::PeerState>(peer, options_.rpc.max_inflight_bytes.bytes,
+                                            static_cast<uint64_t>(options_.rpc.max_inflight_calls));
     if (closed_) entry.state->close();
   }
   return entry.state;
+}
+
+void Agent::Impl::admit(const std::string& peer, uint64_t restart) {
+  uint64_t& newest = newest_[peer];
+  if (restart < newest)
+    throw Error(ErrorCode::kMismatch, "a process that was replaced by a newer one of its name")
+        .with("peer", peer)
+        .with("restart", restart)
+        .with("newest", newest);
+  newest = restart;
 }
 
 void Agent::Impl::session_begins(const SessionPtr& session) { sessions_.insert(session); }
 
 void Agent::Impl::session_up(const SessionPtr& session) {
   auto& sessions = up_[session->peer()];
-  const auto others = sessions;
+  const auto older = sessions;  // a copy: one that fails leaves `sessions`
   sessions.push_back(session);
   {
     std::lock_guard lock(mutex_);
     peers_[session->peer()].live = true;
   }
   RETORT_LOG(kDebug) << options_.name << " is connected to " << session->peer();
-  size_t same = others.size();
-  for (const auto& other : others) {
+
+  // Those of an earlier process of the peer end; of this one the newest stay, up to the bound.
+  size_t num_older = older.size();
+  for (const auto& other : older) {
     const bool restarted = other->peer_incarnation() != session->peer_incarnation();
-    if (restarted || same >= kMaxSessionsPerPeer) {
-      --same;
+    if (restarted || num_older >= kMaxSessionsPerPeer) {
+      --num_older;
       other->fail(Error(ErrorCode::kPeerLost, restarted ? "the peer came back as a new process"
                                                         : "the peer connected too often"));
     }
@@ -253,7 +276,7 @@ void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
     if (last) {
       std::lock_guard lock(mutex_);
       peers_[session->peer()].live = false;
-      if (reason.code() != ErrorCode::kClosed) callback = lost_callback_;
+      if (!closing_) callback = lost_callback_;
     }
     if (callback) callback(session->peer(), reason.what());
   } else if (reason.code() != ErrorCode::kClosed) {

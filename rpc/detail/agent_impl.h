@@ -26,7 +26,8 @@ class Agent::Impl final : public detail::SessionHost {
 
   // Any thread.
   std::string address() const;
-  void connect(std::string_view peer, const std::string& address, Deadline deadline);
+  void connect(std::string_view peer, const std::string& address, Deadline deadline,
+               Attempts attempts);
   std::function<void()> call(std::string_view peer, std::string_view method, Message message,
                              CallOptions options, std::function<void(Outcome<Message>)> done);
   void serve(std::string_view method, detail::Handler handler);
@@ -45,6 +46,7 @@ class Agent::Impl final : public detail::SessionHost {
   std::shared_ptr<detail::ReceivePool> receive_pool() override { return receive_pool_; }
   detail::ReceiveBudget& receive_budget() override { return receive_budget_; }
   bool closing() const override { return closing_; }
+  void admit(const std::string& peer, uint64_t restart) override;
   std::shared_ptr<const detail::Handler> handler(const std::string& method) const override;
   std::shared_ptr<detail::PeerState> peer_state(const std::string& peer) override;
   void session_begins(const std::shared_ptr<detail::Session>& session) override;
@@ -79,6 +81,7 @@ class Agent::Impl final : public detail::SessionHost {
 
   std::set<SessionPtr> sessions_;
   std::map<std::string, std::vector<SessionPtr>> up_;  // newest last
+  std::map<std::string, uint64_t> newest_;             // restarts of each peer that was met
   std::vector<std::weak_ptr<detail::Connector>> connectors_;
   bool closing_ = false, drained_ = false, down_ = false, advance_posted_ = false;
   Promise<Empty> down_promise_;

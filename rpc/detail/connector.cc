@@ -14,11 +14,12 @@ constexpr std::chrono::seconds kAttempt{10};
 }  // namespace
 
 Connector::Connector(SessionHost& host, std::string peer, PeerAddress address, Deadline deadline,
-                     Promise<Empty> promise)
+                     Agent::Attempts attempts, Promise<Empty> promise)
     : host_(host),
       loop_(host.loop()),
       peer_(std::move(peer)),
       address_(std::move(address)),
+      attempts_(attempts),
       promise_(std::move(promise)),
       deadline_timer_(loop_->io()),
       retry_timer_(loop_->io()),
@@ -52,7 +53,7 @@ void Connector::on_proven(transport::HandshakeResult result) {
   }
   if (result.error) {
     if (!transport::may_pass(*result.error)) return finish(&*result.error);
-    return retry(result.error->what());
+    return retry(*result.error);
   }
 
   auto session =
@@ -60,15 +61,16 @@ void Connector::on_proven(transport::HandshakeResult result) {
   session_ = session;
   session->on_settled([self = shared_from_this()](const Error* error) {
     if (self->finished_) return;
-    if (error && transport::may_pass(*error)) return self->retry(error->what());
+    if (error && transport::may_pass(*error)) return self->retry(*error);
     self->finish(error);
   });
   host_.session_begins(session);
   session->start();
 }
 
-void Connector::retry(const std::string& reason) {
-  last_reason_ = reason;
+void Connector::retry(const Error& reason) {
+  if (attempts_ == Agent::Attempts::kOnce) return finish(&reason);
+  last_reason_ = reason.what();
   retry_timer_.expires_after(pause_);
   pause_ = std::min(pause_ * 2, kMaxPause);
   retry_timer_.async_wait([self = shared_from_this()](const error_code& code) {

@@ -15,20 +15,21 @@ namespace retort::rpc::detail {
 class Connector : public std::enable_shared_from_this<Connector> {
  public:
   Connector(SessionHost& host, std::string peer, PeerAddress address, Deadline deadline,
-            Promise<Empty> promise);
+            Agent::Attempts attempts, Promise<Empty> promise);
   void start();
   void abort(const Error& error) { finish(&error); }
 
  private:
   void attempt();
   void on_proven(transport::HandshakeResult result);
-  void retry(const std::string& reason);
+  void retry(const Error& reason);
   void finish(const Error* error);
 
   SessionHost& host_;
   const std::shared_ptr<Loop> loop_;
   const std::string peer_;
   const PeerAddress address_;
+  const Agent::Attempts attempts_;
   Promise<Empty> promise_;
   std::shared_ptr<transport::Dial> dial_;
   boost::asio::steady_timer deadline_timer_, retry_timer_;

@@ -49,7 +49,7 @@ void ControlSocket::read_body(uint32_t length) {
         if (self->closing_ || self->closed_) return;
         const auto type = static_cast<uint8_t>(self->body_[0]);
         const std::string body = self->body_.substr(1);
-        if (type > static_cast<uint8_t>(FrameType::kLowered))
+        if (type > static_cast<uint8_t>(kLastFrameType))
           return self->fail(Error(ErrorCode::kCorrupt, "a control frame has an unknown type")
                                 .with("type", int{type}));
         try {

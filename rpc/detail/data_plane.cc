@@ -27,8 +27,11 @@ DataPlane::DataPlane(std::shared_ptr<Loop> loop, const transport::Identity& iden
                      const transport::StreamFactory& streams, const RpcOptions& options,
                      DeviceTransfer* devices)
     : sessions_(std::make_shared<transport::Sessions>(loop, identity, streams)),
-      connections_(std::make_shared<transport::Context>(std::move(loop),
-                                                        transport::ContextOptions{}, sessions_)) {
+      connections_(std::make_shared<transport::Context>(
+          std::move(loop),
+          transport::ContextOptions{.probe_interval = options.heartbeat_interval,
+                                    .silence_timeout = options.peer_timeout},
+          sessions_)) {
   SigpipeBlock no_sigpipe;  // for the threads that the channels start
   tensorpipe_ =
       std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(identity.name));

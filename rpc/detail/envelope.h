@@ -12,7 +12,7 @@
 
 namespace retort::rpc::detail {
 
-inline constexpr uint16_t kEnvelopeVersion = 1;
+inline constexpr uint16_t kEnvelopeVersion = 2;
 inline constexpr size_t kMaxMethodBytes = 256;
 
 enum class MessageKind : uint8_t { kRequest, kReply, kError };
@@ -21,14 +21,15 @@ struct Envelope {
   uint16_t version = kEnvelopeVersion;
   MessageKind kind = MessageKind::kRequest;
   uint64_t call_id = 0;
-  std::string method;      // requests only
-  int64_t timeout_ms = 0;  // requests only: time left when it was sent (clocks of hosts differ)
+  std::string method;            // requests only
+  int64_t timeout_ms = 0;        // requests only: from the start of the handler
+  int64_t queue_timeout_ms = 0;  // requests only: from the arrival to that; 0: none
   uint64_t trace_id = 0;
   uint64_t body_bytes = 0;  // what follows the envelope
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(version, kind, call_id, method, timeout_ms, trace_id, body_bytes);
+    archive(version, kind, call_id, method, timeout_ms, queue_timeout_ms, trace_id, body_bytes);
   }
 };
 

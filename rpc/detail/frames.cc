@@ -7,6 +7,7 @@ Ready parse_ready(std::string_view body) {
   if (ready.incarnation.empty() || ready.incarnation.size() > kMaxNameBytes)
     throw Error(ErrorCode::kCorrupt, "a peer's incarnation has an impossible length")
         .with("bytes", ready.incarnation.size());
+  if (ready.max_inflight_calls == 0) throw Error(ErrorCode::kCorrupt, "a peer that takes no calls");
   return ready;
 }
 

@@ -22,7 +22,7 @@ namespace retort::rpc::detail {
 // What two processes must have in common; their proof compares it. Raised with every change of
 // frames, envelope or archive.
 inline constexpr const char* kWireSchema =
-    "retort frames 3, envelope 1, archive 1, tensorpipe of torch 2.11.0";
+    "retort frames 4, connections 2, envelope 2, archive 1, tensorpipe of torch 2.11.0";
 inline constexpr size_t kMaxFrameBytes = 64 << 10;
 inline constexpr size_t kMaxNameBytes = 256;
 
@@ -35,8 +35,11 @@ enum class FrameType : uint8_t {
   kGrant,
   kWant,
   kAskBack,
-  kLowered
+  kLowered,
+  kAsk,
+  kStanding
 };
+inline constexpr FrameType kLastFrameType = FrameType::kStanding;
 
 // Large messages are granted by kind: replies must not wait behind requests, or two busy peers
 // could wait for each other.
@@ -47,11 +50,15 @@ inline constexpr size_t kNumBulkKinds = 2;
 struct Ready {
   // Random per agent: tells a restarted peer from a second connection.
   std::string incarnation;
+  // Agent::Options::restart: of two agents of one name the one with more is the newer.
+  uint64_t restart = 0;
   // The largest data message that the sender accepts.
   uint64_t max_message_bytes = 0;
+  // RpcOptions::max_inflight_calls of the sender.
+  uint64_t max_inflight_calls = 0;
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(incarnation, max_message_bytes);
+    archive(incarnation, restart, max_message_bytes, max_inflight_calls);
   }
 };
 
@@ -69,6 +76,27 @@ struct Cancel {
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(call_id);
+  }
+};
+
+// Ask: where does my call stand? Its timeout may have passed.
+struct Ask {
+  uint64_t call_id = 0;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(call_id);
+  }
+};
+
+// The answer. kAbsent: it has not arrived yet, or its reply is on its way.
+enum class CallStage : uint8_t { kAbsent, kQueued, kRunning };
+struct Standing {
+  uint64_t call_id = 0;
+  CallStage stage = CallStage::kAbsent;
+  int64_t running_ms = 0;  // since the handler began
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(call_id, stage, running_ms);
   }
 };
 
@@ -114,4 +142,11 @@ struct retort::EnumNames<retort::rpc::detail::BulkKind> {
   using E = retort::rpc::detail::BulkKind;
   static constexpr std::array<std::pair<std::string_view, E>, 2> values{
       {{"requests", E::kRequests}, {"replies", E::kReplies}}};
+};
+
+template <>
+struct retort::EnumNames<retort::rpc::detail::CallStage> {
+  using E = retort::rpc::detail::CallStage;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"absent", E::kAbsent}, {"queued", E::kQueued}, {"running", E::kRunning}}};
 };

@@ -6,17 +6,19 @@
 namespace retort::rpc::detail {
 
 std::shared_ptr<void> PeerState::acquire(const std::shared_ptr<PeerState>& peer, uint64_t bytes,
-                                         Deadline deadline, NoCredit without) {
+                                         const std::optional<Deadline>& deadline,
+                                         NoCredit without) {
   std::unique_lock lock(peer->mutex_);
   const bool must_queue = bytes > kSmallBytes && !peer->line_.empty();
   if ((must_queue || !peer->has_room(bytes)) && without != NoCredit::kOverdraw) {
     if (without == NoCredit::kFail)
-      throw Error(ErrorCode::kResourceExhausted, "rpc.max_inflight_bytes is in flight to this peer")
+      throw Error(ErrorCode::kResourceExhausted,
+                  "rpc.max_inflight_bytes or rpc.max_inflight_calls is in flight to this peer")
           .with("peer", peer->name_)
           .with("inflight_bytes", peer->inflight_bytes_)
           .with("calls", peer->inflight_calls_);
     if (!peer->wait_for_room(lock, bytes, deadline))
-      throw Error(ErrorCode::kTimeout, "no credit for this call by its deadline")
+      throw Error(ErrorCode::kTimeout, "no credit for this call within rpc.queue_timeout")
           .with("peer", peer->name_);
   }
   if (peer->closed_)
@@ -31,20 +33,22 @@ std::shared_ptr<void> PeerState::acquire(const std::shared_ptr<PeerState>& peer,
 // Small calls wait for a place among the calls alone.
 bool PeerState::has_room(uint64_t bytes) const {
   if (closed_) return true;
-  if (inflight_calls_ >= kMaxInflightCalls) return false;
+  if (inflight_calls_ >= std::min(max_calls_, peers_max_calls_)) return false;
   if (bytes <= kSmallBytes || inflight_large_ == 0) return true;
   return bytes <= max_bytes_ && inflight_bytes_ <= max_bytes_ - bytes;
 }
 
 bool PeerState::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t bytes,
-                              Deadline deadline) {
-  if (bytes <= kSmallBytes)
-    return room_.wait_until(lock, deadline.time(), [&] { return has_room(bytes); });
+                              const std::optional<Deadline>& deadline) {
+  const auto wait = [&](const auto& done) {
+    if (deadline) return room_.wait_until(lock, deadline->time(), done);
+    room_.wait(lock, done);
+    return true;
+  };
+  if (bytes <= kSmallBytes) return wait([&] { return has_room(bytes); });
 
   const auto place = line_.insert(line_.end(), bytes);
-  const bool found = room_.wait_until(lock, deadline.time(), [&] {
-    return closed_ || (place == line_.begin() && has_room(bytes));
-  });
+  const bool found = wait([&] { return closed_ || (place == line_.begin() && has_room(bytes)); });
   line_.erase(place);
   room_.notify_all();  // the next one is first now
   return found;
@@ -106,9 +110,10 @@ PeerStats PeerState::stats() const {
   return stats;
 }
 
-void PeerState::set_max_message_bytes(uint64_t bytes) {
+void PeerState::set_limits(uint64_t max_message_bytes, uint64_t max_calls) {
   std::lock_guard lock(mutex_);
-  max_message_ = bytes;
+  max_message_ = max_message_bytes;
+  peers_max_calls_ = max_calls;
 }
 
 uint64_t PeerState::max_message_bytes() const {

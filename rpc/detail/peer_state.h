@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "base/deadline.h"
@@ -16,7 +17,9 @@
 
 namespace retort::rpc::detail {
 
-inline constexpr uint64_t kMaxInflightCalls = 4096;  // per peer
+// Unanswered calls that an agent takes of one peer: rpc.max_inflight_calls, and those that are made
+// where nothing may wait.
+inline constexpr uint64_t kMaxIncomingCalls = 4096;
 // Up to here a message is small: it does not wait for the room that large ones take.
 inline constexpr uint64_t kSmallBytes = 64 << 10;
 
@@ -29,16 +32,17 @@ enum class NoCredit {
 
 class PeerState {
  public:
-  PeerState(std::string name, uint64_t max_inflight_bytes)
-      : name_(std::move(name)), max_bytes_(max_inflight_bytes) {}
+  PeerState(std::string name, uint64_t max_inflight_bytes, uint64_t max_inflight_calls)
+      : name_(std::move(name)), max_bytes_(max_inflight_bytes), max_calls_(max_inflight_calls) {}
   const std::string& name() const { return name_; }
 
   // Takes credit for one call, until the result is dropped: by then the call has ended and its
   // memory is not read any more. Large calls get it in the order in which they ask; one that is
   // larger than the limit goes when no other large one is under way.
-  // kTimeout (waited until `deadline`), kResourceExhausted (did not wait), kClosed.
+  // kTimeout (waited until `deadline`), kResourceExhausted (did not wait), kClosed. Without a
+  // deadline it ends at the latest when the peer is lost, because its calls end then.
   static std::shared_ptr<void> acquire(const std::shared_ptr<PeerState>& peer, uint64_t bytes,
-                                       Deadline deadline, NoCredit without);
+                                       const std::optional<Deadline>& deadline, NoCredit without);
   void close();  // wakes the waiters with kClosed
 
   void count_sent(uint64_t bytes);
@@ -46,22 +50,24 @@ class PeerState {
   void count_call(std::chrono::steady_clock::duration latency);
   PeerStats stats() const;
 
-  // The largest message the peer accepts; known once it is connected.
-  void set_max_message_bytes(uint64_t bytes);
+  // The largest message and the number of calls that the peer accepts; known once it is connected.
+  void set_limits(uint64_t max_message_bytes, uint64_t max_calls);
   uint64_t max_message_bytes() const;
 
  private:
   bool has_room(uint64_t bytes) const;
-  bool wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t bytes, Deadline deadline);
+  bool wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t bytes,
+                     const std::optional<Deadline>& deadline);
   void release(uint64_t bytes);
 
   const std::string name_;
-  const uint64_t max_bytes_;
+  const uint64_t max_bytes_, max_calls_;
   mutable std::mutex mutex_;
   std::condition_variable room_;
   uint64_t inflight_bytes_ = 0, inflight_calls_ = 0, inflight_large_ = 0;
   std::list<uint64_t> line_;  // bytes of the large calls that wait
   uint64_t sent_ = 0, received_ = 0, calls_ = 0, max_message_ = 0;
+  uint64_t peers_max_calls_ = kMaxIncomingCalls;
   std::array<float, 1024> latencies_ms_{};
   bool closed_ = false;
 };

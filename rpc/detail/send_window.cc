@@ -27,6 +27,11 @@ bool SendWindow::remove(uint64_t id) {
   return true;
 }
 
+bool SendWindow::waits(uint64_t id) const {
+  return std::any_of(line_.begin(), line_.end(),
+                     [id](const Waiting& waiting) { return waiting.id == id; });
+}
+
 void SendWindow::raise(uint64_t limit) {
   if (limit < limit_)
     throw Error(ErrorCode::kCorrupt, "a grant is lower than the one before")

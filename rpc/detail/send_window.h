@@ -26,6 +26,9 @@ class SendWindow {
   // Takes a message out of the line. False if it was sent or never there.
   bool remove(uint64_t id);
 
+  // Whether it is in the line.
+  bool waits(uint64_t id) const;
+
   // A grant. kCorrupt if it is lower than before.
   void raise(uint64_t limit);
   // The receiver wants back what is above `limit`. `answer` is told the limit that holds now, at

@@ -48,9 +48,10 @@ void IncomingCall::run() {
   if (!start()) return;
   if (cancelled->load())
     return reply(failed(Error(ErrorCode::kCancelled, "cancelled before it ran")));
-  if (context.deadline.expired())
+  if (queue_deadline && queue_deadline->expired())
     return reply(
-        failed(Error(ErrorCode::kTimeout, "the deadline passed in the queue of handlers")));
+        failed(Error(ErrorCode::kTimeout, "rpc.queue_timeout passed in the queue of handlers")));
+  context.clock->begin();
   try {
     handler->run(
         std::move(request), context,
@@ -78,7 +79,7 @@ void IncomingCall::reply(Outcome<Message> outcome) {
 void Session::go_up() {
   phase_ = Phase::kUp;
   state_ = host_.peer_state(peer());
-  state_->set_max_message_bytes(theirs_.max_message_bytes);
+  state_->set_limits(theirs_.max_message_bytes, theirs_.max_inflight_calls);
   last_heard_ = last_tick_ = Clock::now();
   tick();
   host_.session_up(shared_from_this());
@@ -111,28 +112,14 @@ void Session::tick() {
 void Session::send(const std::shared_ptr<OutgoingCall>& call) {
   if (!takes_calls())
     return call->fail(lost_error(Error(ErrorCode::kPeerLost, "the peer is gone")));
-  if (call->deadline.expired())
-    return call->fail(Error(ErrorCode::kTimeout, "the deadline passed before the call was sent")
-                          .with("peer", peer()));
+  if (call->queue_deadline && call->queue_deadline->expired())
+    return call->fail(
+        Error(ErrorCode::kTimeout, "rpc.queue_timeout passed before the call was sent")
+            .with("peer", peer()));
   call->session = weak_from_this();
   outgoing_.emplace(call->id, call);
-  const bool earliest = deadlines_.empty() || call->deadline.time() < deadlines_.begin()->first;
-  deadlines_.emplace(call->deadline.time(), call->id);
-  if (earliest) arm_deadlines();
+  look_at(*call, Clock::now() + call->timeout);
   write(BulkKind::kRequests, call->id, call->message);
-}
-
-void Session::arm_deadlines() {
-  if (deadlines_.empty()) return;
-  deadline_timer_.expires_at(deadlines_.begin()->first);
-  deadline_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& code) {
-    if (code || self->phase_ != Phase::kUp) return;
-    while (!self->deadlines_.empty() && self->deadlines_.begin()->first <= Clock::now())
-      self->cancel(
-          self->deadlines_.begin()->second,
-          Error(ErrorCode::kTimeout, "no reply by the call's deadline").with("peer", self->peer()));
-    self->arm_deadlines();
-  });
 }
 
 std::shared_ptr<OutgoingCall> Session::take_outgoing(uint64_t call_id) {
@@ -140,7 +127,7 @@ std::shared_ptr<OutgoingCall> Session::take_outgoing(uint64_t call_id) {
   if (found == outgoing_.end()) return nullptr;  // it ended before: timeout, cancellation
   auto call = std::move(found->second);
   outgoing_.erase(found);
-  deadlines_.erase({call->deadline.time(), call_id});
+  looks_.erase({call->next_look, call_id});
   return call;
 }
 
@@ -184,11 +171,11 @@ void Session::on_request(const Envelope& envelope, Message request, std::shared_
   // Its cancellation came first, over the control connection.
   if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
 
-  auto call = std::make_shared<IncomingCall>(CallContext{
-      peer(), envelope.call_id,
-      Deadline::after(std::chrono::milliseconds(std::min(envelope.timeout_ms, kMaxTimeoutMs))),
-      nullptr});
+  auto call = std::make_shared<IncomingCall>(CallContext{peer(), envelope.call_id, nullptr});
   call->context.cancelled = call->cancelled;
+  if (envelope.queue_timeout_ms > 0)
+    call->queue_deadline = Deadline::after(
+        std::chrono::milliseconds(std::min(envelope.queue_timeout_ms, kMaxTimeoutMs)));
   call->request = std::move(request);
   call->room = std::move(room);
   call->session = weak_from_this();
@@ -204,9 +191,9 @@ void Session::on_request(const Envelope& envelope, Message request, std::shared_
   };
   if (host_.closing())
     return answer(Error(ErrorCode::kPeerLost, "the peer is closing and takes no more calls"));
-  if (incoming_.size() + writes_ > 4 * kMaxInflightCalls)
+  if (incoming_.size() + writes_ > 4 * kMaxIncomingCalls)
     throw Error(ErrorCode::kResourceExhausted, "the peer asks on and does not take the answers");
-  if (incoming_.size() > kMaxInflightCalls)
+  if (incoming_.size() > kMaxIncomingCalls)
     return answer(
         Error(ErrorCode::kResourceExhausted, "too many calls of one peer are unanswered"));
   call->handler = host_.handler(envelope.method);

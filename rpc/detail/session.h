@@ -42,10 +42,11 @@ Outcome<Message> failed(Error error);
 
 // A call of ours. Ends by finish(), once, on the loop thread.
 struct OutgoingCall {
-  explicit OutgoingCall(Deadline d) : deadline(d) {}
   uint64_t id = 0;
   std::string method;
-  const Deadline deadline;
+  std::chrono::milliseconds timeout{0};    // from the start of the handler
+  std::optional<Deadline> queue_deadline;  // for that start
+  std::chrono::steady_clock::time_point next_look{};
   std::shared_ptr<WireMessage> message;
   std::shared_ptr<PeerState> peer;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
@@ -63,6 +64,7 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
   CallContext context;
   explicit IncomingCall(CallContext c) : context(std::move(c)) {}
+  std::optional<Deadline> queue_deadline;
   Message request;
   std::shared_ptr<const Handler> handler;
   std::weak_ptr<Session> session;
@@ -92,6 +94,8 @@ class SessionHost {
   virtual std::shared_ptr<ReceivePool> receive_pool() = 0;
   virtual ReceiveBudget& receive_budget() = 0;
   virtual bool closing() const = 0;
+  // kMismatch for a process whose successor was met already.
+  virtual void admit(const std::string& peer, uint64_t restart) = 0;
   // Null if no such method is served.
   virtual std::shared_ptr<const Handler> handler(const std::string& method) const = 0;
   virtual std::shared_ptr<PeerState> peer_state(const std::string& peer) = 0;
@@ -161,7 +165,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // session.cc
   void go_up();
   void tick();
-  void arm_deadlines();
+  void look_at(OutgoingCall& call, std::chrono::steady_clock::time_point when);
+  void arm_looks();
+  void look_after(OutgoingCall& call);
+  void on_ask(uint64_t call_id);
+  void on_standing(const Standing& standing);
   void on_message(WireMessage message);
   void on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room);
   void on_control(FrameType type, std::string_view body);
@@ -178,8 +186,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::shared_ptr<ControlSocket> control_;
   Phase phase_ = Phase::kIntroduction;
   Ready theirs_;
-  boost::asio::steady_timer timer_;           // deadline of the set-up, then heartbeats
-  boost::asio::steady_timer deadline_timer_;  // earliest deadline of outgoing calls
+  boost::asio::steady_timer timer_;       // deadline of the set-up, then heartbeats
+  boost::asio::steady_timer look_timer_;  // next look at an outgoing call
   boost::asio::steady_timer goodbye_timer_;
 
   std::shared_ptr<tensorpipe::Listener> listener_;
@@ -193,7 +201,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<PeerState> state_;
   std::chrono::steady_clock::time_point last_heard_{}, last_tick_{};
   std::unordered_map<uint64_t, std::shared_ptr<OutgoingCall>> outgoing_;
-  std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>> deadlines_;
+  std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>> looks_;
   std::unordered_map<uint64_t, std::shared_ptr<IncomingCall>> incoming_;
   // cancelled before the request came over its pipe; the last 1,024
   std::deque<uint64_t> cancelled_early_;

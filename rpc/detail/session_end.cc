@@ -24,6 +24,8 @@ void Session::on_control(FrameType type, std::string_view body) {
     case FrameType::kWant:
     case FrameType::kAskBack:
     case FrameType::kLowered: return on_room(type, from_bytes<Room>(body));
+    case FrameType::kAsk: return on_ask(from_bytes<Ask>(body).call_id);
+    case FrameType::kStanding: return on_standing(from_bytes<Standing>(body));
     case FrameType::kReady: break;
   }
   throw Error(ErrorCode::kCorrupt, "a control frame came out of order")
@@ -56,11 +58,11 @@ void Session::on_cancel(uint64_t call_id) {
 void Session::on_farewell(std::string_view body) {
   const auto farewell = from_bytes<Farewell>(body);
   const ErrorCode code = checked_code(farewell.code);
-  // With an error: the peer refuses to go on.
+  // With an error: the peer refuses to go on, or to begin, which another attempt may not change.
   if (code != ErrorCode::kClosed)
-    return fail(
-        Error(ErrorCode::kPeerLost, "the other side dropped the connection: " + farewell.reason)
-            .with("code", to_string(code)));
+    return fail(Error(phase_ < Phase::kUp ? code : ErrorCode::kPeerLost,
+                      "the other side dropped the connection: " + farewell.reason)
+                    .with("code", to_string(code)));
 
   // Its replies may still be on their way over the pipes: wait for them, a little.
   peer_leaving_ = true;
@@ -121,7 +123,7 @@ void Session::fail(const Error& reason) {
   const auto self = shared_from_this();
   phase_ = Phase::kDead;
   timer_.cancel();
-  deadline_timer_.cancel();
+  look_timer_.cancel();
   goodbye_timer_.cancel();
   control_->close_after_flush();
   host_.data().end(proven_.session);
@@ -142,7 +144,7 @@ void Session::fail(const Error& reason) {
     if (call->start()) call->stage = IncomingCall::kDone;
   }
   incoming_.clear();
-  deadlines_.clear();
+  looks_.clear();
   const auto calls = std::exchange(outgoing_, {});
 
   // First the agent forgets this session, so that what a completion starts meets the new state of

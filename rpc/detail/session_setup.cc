@@ -27,7 +27,7 @@ Session::Session(SessionHost& host, std::shared_ptr<transport::Stream> stream,
       dialed_(std::move(dialed)),
       control_(std::make_shared<ControlSocket>(loop_->io(), std::move(stream))),
       timer_(loop_->io()),
-      deadline_timer_(loop_->io()),
+      look_timer_(loop_->io()),
       goodbye_timer_(loop_->io()) {}
 
 void Session::start() {
@@ -47,8 +47,10 @@ void Session::start() {
 }
 
 void Session::say_ready() {
-  control_->send(frame_bytes(
-      FrameType::kReady, Ready{host_.incarnation(), host_.options().rpc.max_message_bytes.bytes}));
+  control_->send(frame_bytes(FrameType::kReady,
+                             Ready{host_.incarnation(), host_.options().restart,
+                                   host_.options().rpc.max_message_bytes.bytes,
+                                   static_cast<uint64_t>(host_.options().rpc.max_inflight_calls)}));
 }
 
 void Session::on_frame(FrameType type, std::string_view body) {
@@ -69,6 +71,7 @@ void Session::on_frame(FrameType type, std::string_view body) {
 // as it has the answer. What a side grants comes after its Ready.
 void Session::on_ready(std::string_view body) {
   theirs_ = parse_ready(body);
+  host_.admit(peer(), theirs_.restart);
   phase_ = Phase::kPipes;
   if (!dialed_) say_ready();
   open_accounts();

@@ -65,8 +65,17 @@ TEST(StatusPipeTest, NonsenseIsNotAStatus) {
 }
 
 TEST(ChildContextTest, RoundTrip) {
-  const launch::ChildContext context{"run", "teacher",  3,    7, "127.0.0.1",
-                                     65535, "se\"cret", true, 4, Duration(90'000)};
+  const launch::ChildContext context{.run = "run",
+                                     .role = "teacher",
+                                     .rank = 3,
+                                     .incarnation = 7,
+                                     .restart = 2,
+                                     .store_host = "127.0.0.1",
+                                     .store_port = 65535,
+                                     .secret = "se\"cret",
+                                     .resume = true,
+                                     .threads = 4,
+                                     .stop_timeout = Duration(90'000)};
   EXPECT_EQ(launch::decode_context(launch::encode_context(context)), context);
   EXPECT_THROW(launch::decode_context("{\"run\": 1}"), Error);
   EXPECT_THROW(launch::decode_context(""), Error);

@@ -29,6 +29,10 @@ std::vector<KeyRow> role_rows() {
       refused(kSftBase, "roles.student.env={NCCL_DEBUG: INFO}", "with world.device: cpu"),
 
       in_run("roles.<name>.batching", "tests/roles/teacher_test.cc", "Batching::kDynamic"),
+      in_run("roles.<name>.restarts", "tests/recipes/on_policy_fault_test.cc",
+             "roles.generator.restarts=0"),
+      refused(kDistillBase, "roles.student.restarts=1", "is for roles that serve"),
+      refused(kDistillBase, "roles.teacher.restarts=-1", "must not be negative"),
       in_run("roles.<name>.batching", "tests/recipes/layouts_run_test.cc", "batching: dynamic"),
       refused(kSftBase, "roles.student.batching=dynamic", "has no effect on the driving role"),
       // once dead
@@ -71,7 +75,10 @@ std::vector<KeyRow> launch_rows() {
       in_run("launch.collective_timeout", "tests/recipes/layout_fault_test.cc",
              "launch.collective_timeout=6s"),
       refused(kSftBase, "launch.collective_timeout=60s", "there is no collective"),
-      refused(kDistillBase, "launch.collective_timeout=60s", "has no effect below 250s", {two}),
+      refused(kDistillBase, "launch.collective_timeout=60s", "has no effect below 730s", {two}),
+      in_run("launch.load_timeout", "tests/roles/generator_restart_test.cc", ".patience = 200ms"),
+      acts(kDistillBase, "launch.load_timeout=1h", timeout),
+      in_run("launch.max_restarts", "tests/recipes/restart_run_test.cc", "launch.max_restarts=1"),
       in_run("launch.stop_timeout", "tests/launch/supervisor_signal_test.cc",
              "stop_timeout = Duration(200)"),
   };
@@ -90,6 +97,8 @@ std::vector<KeyRow> rpc_rows() {
       in_run("rpc.encryption", agent, R"({"tls", Encryption::kAlways, {"basic"}})"),
       in_run("rpc.timeout", flow, "options.timeout = Duration(50)"),
       acts(kDistillBase, "rpc.timeout=5m", timeout),
+      in_run("rpc.queue_timeout", flow, "options.queue_timeout = Duration(50)"),
+      in_run("rpc.max_inflight_calls", flow, "two.max_inflight_calls = 2"),
       in_run("rpc.heartbeat_interval", faults, "heartbeat_interval = Duration(200)"),
       in_run("rpc.peer_timeout", faults, "peer_timeout = Duration(3000)"),
       in_run("rpc.max_inflight_bytes", flow, "AFullWindowFailsOrWaitsAsAsked"),

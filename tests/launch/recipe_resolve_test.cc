@@ -109,7 +109,7 @@ TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
 TEST_F(RecipeTest, UnitsAreRead) {
   const Recipe recipe =
       load(replaced(kDistill, "data:",
-                    "launch: {collective_timeout: 200s, stop_timeout: 2h}\n"
+                    "launch: {collective_timeout: 200s, stop_timeout: 2h, load_timeout: 90s}\n"
                     "rpc: {timeout: 250ms, max_inflight_bytes: 512KiB, max_message_bytes: "
                     "1000000}\ndata:"),
            {"roles.student.world.dp=2"});

@@ -27,11 +27,13 @@ const std::string kTwoRanks = "roles.student.world.dp=2";
 
 class StudentTimeout : public RecipeTest {
  protected:
-  // Of a recipe with rpc.timeout 100s and generation.timeout 1000s where it has them.
+  // Of a recipe with rpc.timeout 100s, launch.load_timeout 30s and generation.timeout 1000s where
+  // it has them.
   Duration of(const std::string& text, std::vector<std::string> overrides = {}) {
     for (std::string& one : overrides)
       one = with_folder(one);
     if (text != kSft) overrides.push_back("rpc.timeout=100s");
+    if (text != kSft) overrides.push_back("launch.load_timeout=30s");
     if (text == kGrpo) overrides.push_back("generation.timeout=1000s");
     return recipes::student_timeout(load(text, overrides));
   }
@@ -43,28 +45,32 @@ TEST_F(StudentTimeout, WithoutOtherRolesIsWhatIsAsked) {
 }
 
 TEST_F(StudentTimeout, EachRoleIsWaitedForAfterTheOneBefore) {
-  EXPECT_EQ(of(kDistill), 2 * 100s + 10s);
+  EXPECT_EQ(of(kDistill), (30s + 100s) + 10s);
   EXPECT_EQ(of(kDistill, {"roles.other={model: FOLDER/teacher}",
                           "distill.teachers=[{role: teacher, weight: 0.5}, {role: other, weight: "
                           "0.5}]"}),
-            4 * 100s + 10s);
+            2 * (30s + 100s) + 10s);
 }
 
 TEST_F(StudentTimeout, SamplesAreAcceptedThenDrawnThenScored) {
-  EXPECT_EQ(of(kGrpo), 100s + 1000s + 10s);
+  EXPECT_EQ(of(kGrpo), 100s + 1000s + 30s + 10s);
   EXPECT_EQ(of(kGrpo, {"rewards=[{type: numeric}, {type: command, argv: [judge], timeout: 300s}, "
                        "{type: http, url: 'http://localhost:1/score'}]"}),
-            100s + 1000s + 300s + 60s + 10s)
+            100s + 1000s + 300s + 60s + 30s + 10s)
       << "one batch for each reward that asks somebody, 60s unless it says otherwise";
+}
+
+TEST_F(StudentTimeout, WithoutRestartsNobodyIsWaitedFor) {
+  EXPECT_EQ(of(kGrpo, {"roles.generator.restarts=0"}), 100s + 1000s + 10s);
 }
 
 TEST_F(StudentTimeout, SamplesThatAPushEndsAreDrawnAgain) {
   EXPECT_EQ(of(kGrpo, {"grpo.max_staleness=1", "weight_sync.in_flight=abort"}),
-            2 * (100s + 1000s) + 10s);
+            2 * (100s + 1000s) + 30s + 10s);
 }
 
 TEST_F(StudentTimeout, AReferenceIsAskedAfterTheDraw) {
-  EXPECT_EQ(of(kGrpo, {kReference, "grpo.beta=0.1"}), 100s + 1000s + 100s + 10s);
+  EXPECT_EQ(of(kGrpo, {kReference, "grpo.beta=0.1"}), 100s + 1000s + 100s + 30s + 10s);
 }
 
 TEST_F(StudentTimeout, AskedForMoreIsThat) {
@@ -74,7 +80,7 @@ TEST_F(StudentTimeout, AskedForMoreIsThat) {
 TEST_F(StudentTimeout, AskedForLessIsRefusedWithTheSum) {
   const std::string message = error_of(kGrpo, {kTwoRanks, "launch.collective_timeout=600s",
                                                "rewards.0.type=command", "rewards.0.argv=[judge]"});
-  EXPECT_NE(message.find("launch.collective_timeout: has no effect below 790s"), std::string::npos)
+  EXPECT_NE(message.find("launch.collective_timeout: has no effect below 1390s"), std::string::npos)
       << message;
   EXPECT_NE(message.find("rewards[].timeout"), std::string::npos) << message;
 }

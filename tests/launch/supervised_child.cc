@@ -84,6 +84,15 @@ int serve(Child& child) {
   return 0;
 }
 
+// Says in which of its lives it serves. In every life after the first it fails to load instead, if
+// `more` says so.
+int serve_again(Child& child) {
+  const int64_t restart = child.channels.context.restart;
+  if (restart > 0 && child.more == "breaks") return 1;
+  child.leave("life-" + child.name(), std::to_string(restart));
+  return serve(child);
+}
+
 int finish(Child& child) {
   std::cout << "threads " << std::getenv("OMP_NUM_THREADS") << " secret of "
             << child.channels.context.secret.size() << std::endl;
@@ -97,6 +106,22 @@ int train(Child& child) {
   child.wait_for_stop();
   child.leave("saved-" + child.name(), "");
   return std::atoi(child.more.c_str());
+}
+
+// "file text": a driver that is done saving once another process left that text.
+int wait_for_life(Child& child) {
+  std::istringstream words(child.more);
+  std::string file, text;
+  words >> file >> text;
+  child.drive();
+  child.status.report({"training", 1, "", ""});
+  child.wait_for_stop();
+  const Deadline deadline = Deadline::after(kForever);
+  while (!deadline.expired()) {
+    if (fs::exists(child.folder / file) && read_file(child.folder / file) == text) return 0;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return 1;
 }
 
 // A driver that takes longer to save than a process has that has nothing to save, and says whether
@@ -267,8 +292,10 @@ int run_child(int argc, char** argv) {
   Child child{channels, signals, life, status, lost, folder, argc > 4 ? argv[4] : ""};
   const std::map<std::string, int (*)(Child&)> modes{
       {"serve", serve},
+      {"serve-again", serve_again},
       {"finish", finish},
       {"train", train},
+      {"wait-for-life", wait_for_life},
       {"save-slowly", save_slowly},
       {"fail", fail},
       {"crash", crash},

@@ -21,9 +21,13 @@ class Script : public launch::SupervisorObserver {
   };
   std::function<void(const std::string& role, const std::string& what)> end = [](auto&, auto&) {};
   std::function<void(const std::string& message)> phase = [](auto&) {};
+  std::function<void(const std::string& process, pid_t)> started = [](auto&, pid_t) {};
   std::vector<pid_t> pids;
 
-  void on_start(const launch::ProcessSpec&, pid_t pid) override { pids.push_back(pid); }
+  void on_start(const launch::ProcessSpec& spec, pid_t pid) override {
+    pids.push_back(pid);
+    started(spec.name(), pid);
+  }
   void on_status(const launch::ProcessSpec& spec, const launch::ProcessStatus& s) override {
     status(spec.context.role, s.state);
   }

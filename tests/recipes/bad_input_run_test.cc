@@ -174,7 +174,7 @@ TEST(TeacherKilled, EndsTheRunWithItsName) {
   GoldenRecipe recipe{
       .teacher = "teacher", .steps = 100000, .distill = {{"payload", "hidden_states"}}};
   const fs::path path = write_recipe(folder.path(), recipe);
-  Command run({retort_binary(), "launch", path.string()});
+  Command run({retort_binary(), "launch", path.string(), "roles.teacher.restarts=0"});
   const fs::path metrics = folder / "run/metrics.jsonl";
   const auto end = std::chrono::steady_clock::now() + kDeadline;
   while (std::chrono::steady_clock::now() < end &&

@@ -60,7 +60,7 @@ TEST(GeneratorKilled, EndsTheRunWithItsNameAndResumes) {
   recipe.save_steps = 2, recipe.steps = 100000;
   const std::string path = write_on_policy(folder.path(), recipe).string();
   {
-    Command run({retort_binary(), "launch", path});
+    Command run({retort_binary(), "launch", path, "roles.generator.restarts=0"});
     ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "run") >= 5; }))
         << run.wait(std::chrono::seconds(0)).output;
     const int pid = role_process(folder.path(), "generator");
@@ -90,7 +90,7 @@ TEST_P(RankKilled, EndsTheRunWithItsNameAndResumes) {
   recipe.student_world = ", tp: 2", recipe.generator_world = ", tp: 2";
   const std::string path = write_on_policy(folder.path(), recipe).string();
   {
-    Command run({retort_binary(), "launch", path});
+    Command run({retort_binary(), "launch", path, "roles.generator.restarts=0"});
     ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "run") >= 3; }))
         << run.wait(std::chrono::seconds(0)).output;
     const int pid = role_process(folder.path(), role, rank);

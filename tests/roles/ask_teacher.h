@@ -13,12 +13,9 @@ namespace retort::roles {
 using CancelFlag = std::shared_ptr<std::atomic<bool>>;
 
 // What a handler would know of a call.
-inline rpc::CallContext some_call(CancelFlag cancelled = std::make_shared<std::atomic<bool>>(false),
-                                  std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
-  return {.peer = "student/0",
-          .call_id = 1,
-          .deadline = Deadline::after(timeout),
-          .cancelled = std::move(cancelled)};
+inline rpc::CallContext some_call(
+    CancelFlag cancelled = std::make_shared<std::atomic<bool>>(false)) {
+  return {.peer = "student/0", .call_id = 1, .cancelled = std::move(cancelled)};
 }
 
 // Computes all that waits, and then `request`.

@@ -322,7 +322,7 @@ void discard_scenario() {
   stage();
   if (replica.leads()) {
     replica.check(commit);
-    replica.discard();
+    replica.uncheck();
     stage();
     replica.check(commit);
     replica.apply();

@@ -125,7 +125,7 @@ TEST_F(GeneratorTest, TakesNoBucketsWhileACommitWaits) {
   generator.work();
   PendingPush push = pushed(*student, new_weights, 1, false);
   const auto third = other_decoder(8);
-  EXPECT_EQ(code_of([&] { pushed(*student, third, 2, false); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { pushed(*student, third, 2, false); }), ErrorCode::kUnavailable);
   draw_all();
   student->wait_pushed(std::move(push));
   EXPECT_EQ(generator.weight_version(), 1u);

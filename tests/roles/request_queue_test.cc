@@ -57,13 +57,24 @@ TEST_F(RequestQueueTest, DropsThoseWhoseCallersHaveAllGone) {
   add(request(1, 4), some_call(cancelled));
   add(request(2, 4), some_call(cancelled));
   add(request(2, 4));  // somebody else waits for it too
-  add(request(3, 4), some_call(std::make_shared<std::atomic<bool>>(false), 0ms));
+  add(request(3, 4), some_call(cancelled));
   add(request(4, 4));
   cancelled->store(true);
   EXPECT_EQ(take(100), (Ids{2, 4}));
 
   add(request(1, 4));
   EXPECT_EQ(take(100), (Ids{1})) << "it can be asked for again";
+}
+
+TEST_F(RequestQueueTest, TheTimeOfACallBeginsWhenItIsTaken) {
+  const rpc::CallContext first = some_call(), second = some_call();
+  first.clock->begin();  // as the handler did
+  add(request(1, 4), first);
+  add(request(2, 4), second);
+  EXPECT_FALSE(first.clock->running());
+  EXPECT_EQ(take(0), (Ids{1}));
+  EXPECT_TRUE(first.clock->running());
+  EXPECT_FALSE(second.clock->running());
 }
 
 TEST_F(RequestQueueTest, ComputesOnceForAllParts) {

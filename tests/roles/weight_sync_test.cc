@@ -112,16 +112,38 @@ TEST(WeightStaging, ADamagedBucketOfANewerVersionChangesNothing) {
   EXPECT_TRUE(equal_weights(source, target));
 }
 
-TEST(WeightStaging, ForgetsVersionsAndSendersTogether) {
+TEST(WeightStaging, ForgetsWhatLostSendersSent) {
+  const auto source = other_decoder(3);
   auto target = other_decoder(2);
   WeightStaging staging(target);
-  staging.add(sealed(other_decoder(3), 9, 4096).buckets.at(0), 1, "student/0");
-  staging.add(sealed(other_decoder(3), 9, 4096).buckets.at(1), 1, "student/1");
-  EXPECT_EQ(staging.senders(), (std::set<std::string>{"student/0", "student/1"}));
-  staging.clear();
-  EXPECT_TRUE(staging.senders().empty());
-  staging.add(sealed(other_decoder(3), 2, 4096).buckets.at(0), 1, "student/2");
-  EXPECT_EQ(staging.senders(), std::set<std::string>{"student/2"});
+  const Sealed all = sealed(source, 9, 4096);
+  for (size_t i = 0; i < all.buckets.size(); ++i)
+    staging.add(all.buckets[i], 1, i == 0 ? "student/0" : "student/1");
+  EXPECT_FALSE(staging.forget_lost({"student/0", "student/1", "student/2"}));
+  EXPECT_TRUE(staging.forget_lost({"student/1"}));
+  EXPECT_FALSE(staging.empty());
+  test::expect_error(ErrorCode::kUnavailable, "before all of them are there",
+                     [&] { staging.check(all.commit); });
+
+  // What is sent again completes it.
+  staging.add(all.buckets.at(0), 1, "student/0");
+  staging.check(all.commit);
+  staging.apply();
+  EXPECT_TRUE(staging.empty());
+  EXPECT_TRUE(equal_weights(source, target));
+}
+
+TEST(WeightStaging, TakesABucketThatIsSentAgain) {
+  const auto source = other_decoder(3);
+  auto target = other_decoder(2);
+  WeightStaging staging(target);
+  const Sealed all = sealed(source, 9, 4096);
+  for (int twice = 0; twice < 2; ++twice)
+    for (const auto& bucket : all.buckets)
+      staging.add(bucket, 1, "student/0");
+  staging.check(all.commit);
+  staging.apply();
+  EXPECT_TRUE(equal_weights(source, target));
 }
 
 // Two billion pairs of parts take longer than a test may: each part must meet its neighbours only.
@@ -224,10 +246,16 @@ std::vector<Damage> damages() {
       {"rows_outside", [=](S& s) { part(s).begin[0] = 1000, reseal(s); }, ErrorCode::kCorrupt,
        "shape"},
       {"no_values", [=](S& s) { part(s).values = at::Tensor(); }, ErrorCode::kCorrupt, "shape"},
-      {"missing_bucket", [](S& s) { s.buckets.erase(s.buckets.begin() + 1); }, ErrorCode::kCorrupt,
-       "before all of them"},
-      {"double_bucket", [](S& s) { s.buckets.push_back(s.buckets[1]); }, ErrorCode::kCorrupt,
-       "came twice"},
+      {"missing_bucket", [](S& s) { s.buckets.erase(s.buckets.begin() + 1); },
+       ErrorCode::kUnavailable, "before all of them"},
+      {"double_rows",
+       [](S& s) {
+         s.buckets.push_back(s.buckets[1]);
+         s.buckets.back().index = static_cast<int64_t>(s.buckets.size()) - 1;
+         ++s.commit.receipts[0].buckets;
+         reseal(s);
+       },
+       ErrorCode::kCorrupt, "came twice"},
       {"missing_rows",
        [](S& s) {
          s.buckets.at(1).parts.clear();
@@ -242,7 +270,7 @@ std::vector<Damage> damages() {
        ErrorCode::kCorrupt, "incomplete"},
       {"other_sum", [](S& s) { s.commit.receipts[0].checksum ^= 1; }, ErrorCode::kCorrupt,
        "sender's"},
-      {"other_version", [](S& s) { s.commit.version += 1; }, ErrorCode::kCorrupt,
+      {"other_version", [](S& s) { s.commit.version += 1; }, ErrorCode::kUnavailable,
        "before all of them"},
       {"old_version",
        [](S& s) {
@@ -334,7 +362,7 @@ TEST_F(WeightPush, ARepeatedCommitOfTheWeightsInUseIsAnsweredAgain) {
     // Other weights of that version are not in use, and are not there.
     CommitWeights other = all.commit;
     other.receipts.at(0).checksum ^= 1;
-    test::expect_error(ErrorCode::kCorrupt, "before all of them", [&] { commit(other); });
+    test::expect_error(ErrorCode::kUnavailable, "before all of them", [&] { commit(other); });
   });
   EXPECT_EQ(generator.weight_version(), 1u);
 }

@@ -35,10 +35,10 @@ bool eventually(const std::function<bool()>& condition) {
   return test::wait_until(condition, 30s, 1ms);
 }
 
-TEST(Deadlines, AnExpiredCallFailsAndItsQueuedHandlerNeverRuns) {
+TEST(Deadlines, ACallThatWaitedTooLongFailsAndItsQueuedHandlerNeverRuns) {
   Pair pair;
   pair.handlers.paused = true;
-  auto late = pair.echo({.text = "late"}, {.timeout = 50ms});
+  auto late = pair.echo({.text = "late"}, {.queue_timeout = 50ms});
   EXPECT_EQ(code_of(late), ErrorCode::kTimeout);
   ASSERT_TRUE(eventually([&] { return pair.handlers.taken == 1; }));
   std::this_thread::sleep_for(60ms);  // so that it has expired by the server's clock too
@@ -56,12 +56,56 @@ TEST(Deadlines, TheDefaultTimeoutIsTheOptions) {
   EXPECT_EQ(code_of(late), ErrorCode::kTimeout);
 }
 
+// A healthy peer may be slow: what stands before a call does not count.
+TEST(Deadlines, TheTimeoutBeginsWithTheHandler) {
+  Pair pair;
+  pair.handlers.paused = true;
+  auto quick = pair.echo({.text = "quick"}, {.timeout = 50ms});
+  auto slow = pair.echo({.text = "slow", .sleep_ms = 20000}, {.timeout = 50ms});
+  std::this_thread::sleep_for(200ms);
+  EXPECT_FALSE(quick.ready());
+  pair.handlers.paused = false;
+  EXPECT_EQ(quick.get(soon()).text, "quick");
+  EXPECT_EQ(code_of(slow), ErrorCode::kTimeout);
+}
+
+TEST(Deadlines, TheDefaultQueueTimeoutIsTheOptions) {
+  RpcOptions options;
+  options.queue_timeout = Duration(50);
+  Pair pair({}, options);
+  pair.handlers.paused = true;
+  auto late = pair.echo({});
+  EXPECT_EQ(code_of(late), ErrorCode::kTimeout);
+}
+
+// Whoever answers later says when the work began.
+TEST(Deadlines, OfADeferredReplyBeginWhenTheWorkDoes) {
+  Pair pair;
+  constexpr Method<Empty, Empty> kLater{"test.later"};
+  Promise<Empty> promise;
+  std::shared_ptr<CallClock> clock;
+  std::atomic<bool> called{false};
+  pair.server.serve(kLater, pair.handlers.queue, [&](Empty, const CallContext& context) {
+    clock = context.clock;
+    clock->wait();
+    called = true;
+    return promise.future();
+  });
+  auto reply = pair.client.call("teacher/0", kLater, {}, {.timeout = 50ms});
+  ASSERT_TRUE(eventually([&] { return called.load(); }));
+  std::this_thread::sleep_for(200ms);
+  EXPECT_FALSE(reply.ready());
+  clock->begin();
+  EXPECT_EQ(code_of(reply), ErrorCode::kTimeout);
+}
+
 TEST(Deadlines, ManyDeadlinesFireInTheirOwnTime) {
   Pair pair;
   pair.handlers.paused = true;
   std::vector<Future<EchoReply>> futures;
   for (int i = 0; i < 20; ++i)
-    futures.push_back(pair.echo({}, {.timeout = std::chrono::milliseconds(i % 2 ? 30 : 60000)}));
+    futures.push_back(
+        pair.echo({}, {.queue_timeout = std::chrono::milliseconds(i % 2 ? 30 : 60000)}));
   for (int i = 1; i < 20; i += 2)
     EXPECT_EQ(code_of(futures[i]), ErrorCode::kTimeout);
   pair.handlers.paused = false;
@@ -126,7 +170,7 @@ TEST(Credit, AFullWindowFailsOrWaitsAsAsked) {
   auto first = pair.echo({.tensors = large});
   auto refused = pair.echo({.tensors = large}, {.wait_for_credit = false});
   EXPECT_EQ(code_of(refused), ErrorCode::kResourceExhausted);
-  auto waited = pair.echo({.tensors = large}, {.timeout = 50ms});
+  auto waited = pair.echo({.tensors = large}, {.queue_timeout = 50ms});
   EXPECT_EQ(code_of(waited), ErrorCode::kTimeout);
   EXPECT_GT(pair.client.stats("teacher/0").inflight_bytes, 600u << 10);
 
@@ -139,6 +183,30 @@ TEST(Credit, AFullWindowFailsOrWaitsAsAsked) {
   unpause.join();
   EXPECT_TRUE(eventually([&] { return pair.client.stats("teacher/0").inflight_bytes == 0; }));
 }
+
+class CallCredit : public ::testing::TestWithParam<bool> {};
+
+// The lower number of both ends holds.
+TEST_P(CallCredit, BoundsTheCallsThatAreNotDone) {
+  RpcOptions two, many;
+  two.max_inflight_calls = 2;
+  Pair pair(GetParam() ? two : many, GetParam() ? many : two);
+  pair.handlers.paused = true;
+  auto first = pair.echo({}), second = pair.echo({});
+  auto refused = pair.echo({}, {.wait_for_credit = false});
+  EXPECT_EQ(code_of(refused), ErrorCode::kResourceExhausted);
+  std::thread unpause([&] {
+    std::this_thread::sleep_for(20ms);
+    pair.handlers.paused = false;
+  });
+  auto third = pair.echo({.text = "third"});
+  EXPECT_EQ(third.get(soon()).text, "third");
+  EXPECT_NO_THROW(first.get(soon()));
+  EXPECT_NO_THROW(second.get(soon()));
+  unpause.join();
+}
+INSTANTIATE_TEST_SUITE_P(LimitOf, CallCredit, ::testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "server" : "client"; });
 
 // Neither a server that does not take what it gets nor a client that asks for more than it can hold
 // has more on its way than its budget and one message.

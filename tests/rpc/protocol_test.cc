@@ -23,13 +23,16 @@ using namespace std::chrono_literals;
 using test::code_of;
 
 TEST(Frames, ReadyIsChecked) {
-  const Ready good{"incarnation", 5};
+  const Ready good{.incarnation = "incarnation", .max_message_bytes = 5, .max_inflight_calls = 1};
   EXPECT_EQ(parse_ready(to_bytes(good)).max_message_bytes, 5u);
-  EXPECT_EQ(code_of([] { parse_ready(to_bytes(Ready{"", 5})); }), ErrorCode::kCorrupt);
-  EXPECT_EQ(code_of([] {
-              parse_ready(to_bytes(Ready{std::string(kMaxNameBytes + 1, 'x'), 5}));
-            }),
-            ErrorCode::kCorrupt);
+  for (const std::string& incarnation : {std::string(), std::string(kMaxNameBytes + 1, 'x')}) {
+    Ready bad = good;
+    bad.incarnation = incarnation;
+    EXPECT_EQ(code_of([&] { parse_ready(to_bytes(bad)); }), ErrorCode::kCorrupt);
+  }
+  Ready takes_nothing = good;
+  takes_nothing.max_inflight_calls = 0;
+  EXPECT_EQ(code_of([&] { parse_ready(to_bytes(takes_nothing)); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code_of([] { parse_ready("xyz"); }), ErrorCode::kCorrupt);
 }
 
@@ -46,7 +49,7 @@ TEST(Envelope, SplitsWhatItJoined) {
             }),
             ErrorCode::kCorrupt);
   auto bad = envelope;
-  bad.version = 2;
+  bad.version = kEnvelopeVersion + 1;
   EXPECT_EQ(code_of([&] { split_payload(join_payload(bad, ""), body); }), ErrorCode::kCorrupt);
   bad = envelope;
   bad.kind = static_cast<MessageKind>(9);
@@ -204,7 +207,7 @@ std::shared_ptr<void> take(const std::shared_ptr<PeerState>& peer, uint64_t byte
 }
 
 TEST(Credit, WaitsForRoomAndTakesLargeCallsAlone) {
-  const auto peer = std::make_shared<PeerState>("p", 100 * kMiB);
+  const auto peer = std::make_shared<PeerState>("p", 100 * kMiB, 4096);
   auto first = take(peer, 60 * kMiB);
   EXPECT_EQ(code_of([&] { take(peer, 60 * kMiB, NoCredit::kFail); }),
             ErrorCode::kResourceExhausted);
@@ -233,7 +236,7 @@ TEST(Credit, WaitsForRoomAndTakesLargeCallsAlone) {
 }
 
 TEST(Credit, LargeCallsGetItInTheOrderOfTheirAsking) {
-  const auto peer = std::make_shared<PeerState>("p", 100 * kMiB);
+  const auto peer = std::make_shared<PeerState>("p", 100 * kMiB, 4096);
   auto first = take(peer, 60 * kMiB);
   std::atomic<bool> large_has_it{false};
   std::thread large([&] {

@@ -90,7 +90,9 @@ void RawPeer::prove() {
 
 void RawPeer::send_ready() {
   send(detail::frame_bytes(detail::FrameType::kReady,
-                           detail::Ready{random_hex(16), uint64_t{1} << 30}));
+                           detail::Ready{.incarnation = random_hex(16),
+                                         .max_message_bytes = uint64_t{1} << 30,
+                                         .max_inflight_calls = 256}));
 }
 
 void RawPeer::open_pipes(std::array<uint32_t, 2> places) {

@@ -13,7 +13,8 @@ ConnectionCore::ConnectionCore(std::shared_ptr<Context> context, std::string ses
     : context_(std::move(context)),
       session_(std::move(session)),
       reader_(context_->options().limits),
-      greeting_timer_(context_->loop().io()) {}
+      greeting_timer_(context_->loop().io()),
+      probe_timer_(context_->loop().io()) {}
 
 template <class Operation>
 void ConnectionCore::submit_to(std::vector<Operation>& queue, Operation operation) {
@@ -59,6 +60,7 @@ bool ConnectionCore::take_submitted() {
 void ConnectionCore::attach(std::shared_ptr<Stream> stream) {
   if (error_) return stream->close();
   stream_ = std::move(stream);
+  begin_probes();
   advance();
 }
 
@@ -94,6 +96,8 @@ void ConnectionCore::greet() {
   }
   greeting_timer_.cancel();
   std::exchange(ready_, nullptr)();
+  greeted_ = true;
+  begin_probes();
   advance();
 }
 
@@ -134,7 +138,38 @@ void ConnectionCore::on_read(const error_code& code, size_t bytes) {
   if (error_) return finish();
   if (code) end_of_stream_ = code;
   reader_.arrived(bytes);
+  last_heard_ = std::chrono::steady_clock::now();
   advance();
+}
+
+void ConnectionCore::begin_probes() {
+  if (context_->options().probe_interval.count() == 0) return;
+  last_heard_ = last_tick_ = std::chrono::steady_clock::now();
+  probe_timer_.expires_after(context_->options().probe_interval);
+  probe_timer_.async_wait([self = shared_from_this()](const error_code& code) {
+    if (!code) self->tick();
+  });
+}
+
+void ConnectionCore::tick() {
+  if (error_) return;
+  const ContextOptions& options = context_->options();
+  const auto now = std::chrono::steady_clock::now();
+  // A tick that is very late means that this process was stopped; then the silence is ours.
+  if (reader_.stalled() || now - last_tick_ > options.silence_timeout) last_heard_ = now;
+  last_tick_ = now;
+  if (now - last_heard_ > options.silence_timeout)
+    return fail(connection_error("nothing came over a data connection for too long"));
+
+  // The first frame of whoever dialed is TensorPipe's.
+  if (greeted_ && !writing_ && writer_.idle()) {
+    writer_.push_probe();
+    pump_writes();
+  }
+  probe_timer_.expires_after(options.probe_interval);
+  probe_timer_.async_wait([self = shared_from_this()](const error_code& code) {
+    if (!code) self->tick();
+  });
 }
 
 void ConnectionCore::pump_writes() {
@@ -151,6 +186,7 @@ void ConnectionCore::on_written(const error_code& code, size_t bytes) {
   if (error_) return finish();
   if (code) return fail(connection_error("the connection broke: " + code.message()));
   writer_.written(bytes);
+  greeted_ = true;
   advance();
 }
 
@@ -159,6 +195,7 @@ void ConnectionCore::fail(tensorpipe::Error error) {
   error_ = std::move(error);
   ready_ = nullptr;
   greeting_timer_.cancel();
+  probe_timer_.cancel();
   if (stream_) stream_->close();
   // From the queue: whoever failed us may be one of our own callbacks.
   context_->run_on_loop([self = shared_from_this()] { self->finish(); });

@@ -7,10 +7,14 @@
 //   what is submitted fails inside the call.
 // Threads: submit() and close() from any; everything else on the loop thread. Operations are
 //   carried out in the order in which they were submitted.
+// Silence: with ContextOptions::probe_interval each side sends a probe when it has nothing else to
+//   send, and a connection on which nothing comes for silence_timeout has failed. While a frame is
+//   here that nobody reads, its silence is ours.
 // Ending: the context keeps a connection from its creation until it has finished.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -56,6 +60,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void pump_reads();
   void read_more(bool served_all);
   void on_read(const boost::system::error_code& code, size_t bytes);
+  void begin_probes();
+  void tick();
   void pump_writes();
   void on_written(const boost::system::error_code& code, size_t bytes);
   void finish();
@@ -76,8 +82,10 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   tensorpipe::Error error_;  // constant once finished_
   boost::system::error_code end_of_stream_;
   bool reading_ = false, writing_ = false;
+  bool greeted_ = false;         // the first frame of whoever dialed is under way
   std::function<void()> ready_;  // not null while the first frame is awaited
-  boost::asio::steady_timer greeting_timer_;
+  boost::asio::steady_timer greeting_timer_, probe_timer_;
+  std::chrono::steady_clock::time_point last_heard_{}, last_tick_{};
 };
 
 }  // namespace retort::rpc::transport

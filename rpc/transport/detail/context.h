@@ -41,6 +41,8 @@ struct ContextOptions {
   FrameLimits limits;
   // How long an accepted connection may take to its first frame.
   std::chrono::milliseconds greeting_timeout{15'000};
+  // Probes on idle connections (ConnectionCore); 0: none, and silence is no failure.
+  std::chrono::milliseconds probe_interval{0}, silence_timeout{15'000};
 };
 
 // "session:<id>", the address of a session's listener; and the id in it, or "" if it is none.

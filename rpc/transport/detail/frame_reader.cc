@@ -43,7 +43,14 @@ bool FrameReader::begin_body() {
   return true;
 }
 
+void FrameReader::skip_probes() {
+  while (!in_body_ && buffered() >= kFrameHeaderBytes &&
+         std::memcmp(buffer_.data() + begin_, &kProbeHeader, kFrameHeaderBytes) == 0)
+    begin_ += kFrameHeaderBytes;
+}
+
 FrameReader::Progress FrameReader::serve() {
+  skip_probes();
   if (waiting_.empty()) return Progress::kNeedsReads;
   if (!in_body_) {
     if (buffered() < kFrameHeaderBytes) return Progress::kNeedsBytes;

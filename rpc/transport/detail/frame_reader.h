@@ -41,6 +41,8 @@ class FrameReader {
   void push(ReadOperation read) { waiting_.push_back(std::move(read)); }
   bool idle() const { return waiting_.empty(); }
   size_t buffered() const { return end_ - begin_; }
+  // A frame is here that no read has asked for: what follows it cannot be seen.
+  bool stalled() const { return waiting_.empty() && buffered() >= kFrameHeaderBytes; }
 
   // Serves the read at the head if all its bytes are there.
   Progress serve();
@@ -61,6 +63,7 @@ class FrameReader {
   void fail(const tensorpipe::Error& error);
 
  private:
+  void skip_probes();
   bool begin_body();
   Progress finish_read(const char* body);
 

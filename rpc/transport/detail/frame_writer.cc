@@ -13,6 +13,10 @@ constexpr size_t kMaxTransferBytes = 4 << 20;  // keeps one handler of the loop 
 
 ConstBuffers FrameWriter::pieces() {
   pieces_.clear();
+  if (probe_left_ > 0)
+    pieces_.emplace_back(
+        reinterpret_cast<const char*>(&kProbeHeader) + kFrameHeaderBytes - probe_left_,
+        probe_left_);
   size_t sent = sent_;
   size_t bytes = 0;
   for (const WriteOperation& write : waiting_) {
@@ -35,7 +39,9 @@ ConstBuffers FrameWriter::pieces() {
 }
 
 void FrameWriter::written(size_t bytes) {
-  sent_ += bytes;
+  const size_t of_probe = std::min(bytes, probe_left_);
+  probe_left_ -= of_probe;
+  sent_ += bytes - of_probe;
   while (!waiting_.empty() && sent_ >= kFrameHeaderBytes + waiting_.front().length) {
     sent_ -= kFrameHeaderBytes + waiting_.front().length;
     const WriteOperation write = std::move(waiting_.front());

@@ -16,7 +16,9 @@ namespace retort::rpc::transport {
 class FrameWriter {
  public:
   void push(WriteOperation write) { waiting_.push_back(std::move(write)); }
-  bool idle() const { return waiting_.empty(); }
+  bool idle() const { return waiting_.empty() && probe_left_ == 0; }
+  // A frame without a body that the other reader passes over. Only while idle().
+  void push_probe() { probe_left_ = kFrameHeaderBytes; }
 
   // The bytes to send next: headers and bodies of as many writes as one transfer takes. Valid until
   // written() or fail().
@@ -28,7 +30,8 @@ class FrameWriter {
 
  private:
   std::deque<WriteOperation> waiting_;
-  size_t sent_ = 0;  // of the first frame, its header included
+  size_t probe_left_ = 0;  // bytes of a probe, which go before all frames
+  size_t sent_ = 0;        // of the first frame, its header included
   std::vector<boost::asio::const_buffer> pieces_;
 };
 

@@ -14,6 +14,8 @@
 namespace retort::rpc::transport {
 
 inline constexpr size_t kFrameHeaderBytes = sizeof(uint64_t);
+// In place of a length: a probe, which says that the connection lives and has no body.
+inline constexpr uint64_t kProbeHeader = ~uint64_t{0};
 
 // What a connection's error is to TensorPipe.
 class ConnectionError final : public tensorpipe::BaseError {

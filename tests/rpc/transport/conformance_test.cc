@@ -14,6 +14,7 @@ struct Variant {
   const char* name;
   std::vector<std::string> channels;
   bool tls;
+  bool probes = false;  // between all other frames
 };
 
 class Conformance : public ::testing::TestWithParam<Variant> {
@@ -22,6 +23,8 @@ class Conformance : public ::testing::TestWithParam<Variant> {
     auto made = node_options(std::move(name));
     made.channels = GetParam().channels;
     made.tls = GetParam().tls;
+    if (GetParam().probes) made.context.probe_interval = 1ms;
+    made.context.silence_timeout = 60'000ms;
     return made;
   }
   Node server{options("teacher/0")};
@@ -114,7 +117,9 @@ TEST_P(Conformance, ClosingWithMessagesUnderWayCallsBackOnce) {
 INSTANTIATE_TEST_SUITE_P(Variants, Conformance,
                          ::testing::Values(Variant{"Basic", {"basic"}, false},
                                            Variant{"Cma", {"cma", "basic"}, false},
-                                           Variant{"BasicTls", {"basic"}, true}),
+                                           Variant{"BasicTls", {"basic"}, true},
+                                           Variant{"BasicProbed", {"basic"}, false, true},
+                                           Variant{"TlsProbed", {"basic"}, true, true}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -138,7 +138,7 @@ TEST_F(Reading, ASizedReadTakesItsLengthOnly) {
 }
 
 TEST_F(Reading, AnUnsizedReadIsBoundedBeforeItAllocates) {
-  for (const uint64_t length : {uint64_t{100'001}, uint64_t{1} << 60, ~uint64_t{0}}) {
+  for (const uint64_t length : {uint64_t{100'001}, uint64_t{1} << 60, ~uint64_t{1}}) {
     FrameReader fresh{{.max_unsized_bytes = 100'000}};
     fresh.push({.on_bytes = [](const auto&, const void*, size_t) { FAIL(); }});
     put(fresh, length_only(length));

@@ -1,0 +1,150 @@
+// How a supervisor takes it that a process fails: the cause is looked for, or a replica of a
+// serving role is started again.
+#include <algorithm>
+#include <csignal>
+
+#include "launch/supervision/supervisor_impl.h"
+
+namespace retort::launch {
+namespace {
+
+// How long a failure that smells of another's (a lost peer) waits for that other one to show.
+constexpr std::chrono::milliseconds kSettle{1000};
+constexpr size_t kTailLines = 15;
+// Before a replica is started again: doubled with each time.
+constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{30'000};
+constexpr std::chrono::milliseconds kLook{500};
+
+bool is_consequence(const ProcessFailure& failure) { return failure.distance_from_cause() > 0; }
+
+}  // namespace
+
+// Notes a failure; the first one stops everything.
+void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
+  ProcessFailure failure{.role = child.spec->context.role,
+                         .rank = child.spec->context.rank,
+                         .pid = child.process->pid(),
+                         .error = child.last.error,
+                         .message = child.last.state == "failed" ? child.last.message : "",
+                         .of_another_rank = child.last.of_another_rank,
+                         .log = child.log,
+                         .log_tail = log_tail(child.log, child.log_offset, kTailLines)};
+
+  if (status && WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
+  if (status && WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
+  if (status && failure.exit_code == 0)
+    failure.message = "a serving process ended before the recipe was done";
+  failures.push_back(std::move(failure));
+  if (phase == Phase::kFailing) {
+    // The cause has shown: no more waiting for it.
+    if (settle && !is_consequence(failures.back())) settle = Deadline::after(Duration(0));
+    return;
+  }
+
+  phase = Phase::kFailing;
+  note_stopped();
+  observer->on_phase(failures.back().name() + " " + failures.back().what() +
+                     "; stopping the others");
+  deadline = Deadline::after(options.failure_grace);
+  // The others are asked to end at once unless the cause may still be among them.
+  if (is_consequence(failures.back()) && options.failure_grace > kSettle) {
+    settle = Deadline::after(kSettle);
+  } else {
+    terminate(/*driving=*/true, /*serving=*/true);
+  }
+}
+
+// Processes that a stop signal holds: those that waited for one know only that it did not answer.
+void Supervisor::Impl::note_stopped() {
+  for (const Watched& child : children)
+    if (!child.exit_status && child.process->stopped())
+      result.remarks.push_back(child.spec->name() + " was held by a stop signal when " +
+                               failures.back().name() + " failed: whoever waited for it timed out");
+}
+
+// True when the process belongs to a replica that is started again: all of it, because its ranks
+// share a world. One that never served fails for a reason of its own, which starting it again does
+// not mend.
+bool Supervisor::Impl::restart_replica(Watched& child, const ProcessFailure& how) {
+  const ProcessSpec& spec = *child.spec;
+  if (spec.driving || (phase != Phase::kRunning && phase != Phase::kStopping)) return false;
+  if (to_restart.contains(spec.replica)) return true;  // it was lost with the one that was noted
+  const bool can_be_mended = child.served || child.restarts > 0;
+  if (!can_be_mended || how.exit_code == 2 || child.restarts >= spec.restarts) return false;
+
+  const int64_t shift = std::min<int64_t>(child.restarts, 20);
+  const auto pause = std::min(kFirstPause * (int64_t{1} << shift), kLongestPause);
+  to_restart.emplace(spec.replica, Deadline::after(pause));
+  for (Watched& other : children) {
+    if (other.spec->replica != spec.replica) continue;
+    ++other.restarts;
+    if (!other.exit_status) other.process->signal_group(SIGKILL);
+  }
+
+  const std::string times =
+      std::to_string(child.restarts) + " of " + std::to_string(spec.restarts) + " times";
+  observer->on_phase(spec.name() + " " + how.what() + "; it is started again, " + times);
+  result.remarks.push_back(spec.name() + " " + how.what() + " and was started again (" + times +
+                           "); see " + child.log.string());
+  return true;
+}
+
+// Those whose processes have all ended and whose pause is over.
+void Supervisor::Impl::start_replicas() {
+  if (phase != Phase::kRunning && phase != Phase::kStopping) return;
+  std::erase_if(to_restart, [this](const auto& entry) {
+    const auto& [replica, when] = entry;
+    const bool ended = std::all_of(children.begin(), children.end(), [&](const Watched& c) {
+      return c.spec->replica != replica || c.exit_status;
+    });
+    if (!ended || !when.expired()) return false;
+    for (Watched& child : children)
+      if (child.spec->replica == replica) start(child);
+    return true;
+  });
+}
+
+// A process that a stop signal holds cannot answer. One that serves and can be started again is
+// killed once its peers have given it up.
+void Supervisor::Impl::end_held() {
+  if (!next_look.expired() || phase != Phase::kRunning) return;
+  next_look = Deadline::after(kLook);
+  for (Watched& child : children) {
+    const bool replaceable = !child.spec->driving && child.restarts < child.spec->restarts;
+    if (!replaceable || child.exit_status || !child.process->stopped()) {
+      child.held_until.reset();
+      continue;
+    }
+    if (!child.held_until) child.held_until = Deadline::after(options.held_timeout);
+    if (!child.held_until->expired()) continue;
+    observer->on_phase(child.spec->name() + " was held by a stop signal for " +
+                       format_duration(options.held_timeout) + " and is killed");
+    child.process->signal_group(SIGKILL);
+  }
+}
+
+void Supervisor::Impl::finish() {
+  const bool interrupted = driver_said("interrupted");
+  if (result.signal == 0 && interrupted) result.signal = SIGTERM;
+  // A run that is asked to stop during its last step is done all the same.
+  const bool asked = result.signal != 0 && !driver_said("done");
+  result.stopped_early = interrupted || driver_said("stopped") || asked;
+
+  if (!failures.empty()) {
+    // The first in time of those that are nearest to it.
+    const auto cause = std::ranges::min_element(failures, {}, &ProcessFailure::distance_from_cause);
+    std::rotate(failures.begin(), cause, cause + 1);
+    result.cause = failures.front();
+    result.consequences.assign(failures.begin() + 1, failures.end());
+    const int code = result.cause->exit_code.value_or(1);
+    result.exit_code = code == 2 || code == 3 ? code : 1;
+  } else if (result.killed || !driver_succeeded()) {
+    result.exit_code = 1;
+  } else if (result.signal == SIGINT) {
+    result.exit_code = kExitInterrupted;
+  } else {
+    result.exit_code = result.stopped_early ? kExitStoppedEarly : 0;
+  }
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,99 @@
+// What is behind Supervisor: the processes, the phase that the run is in, and what moves it on.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "launch/backends/child_process.h"
+#include "launch/supervision/orphans.h"
+#include "launch/supervision/supervisor.h"
+
+namespace retort::launch {
+
+enum class Phase {
+  kRunning,    // until something happens
+  kStopping,   // a signal: the driving processes were asked to save and end
+  kFinishing,  // the driving processes are done: the serving ones were asked to end
+  kFailing,    // something failed: all were asked to end
+  kKilled,     // everything was killed
+};
+
+struct Watched {
+  const ProcessSpec* spec = nullptr;
+  std::optional<ChildProcess> process;
+  OwnedFd status_fd;
+  std::filesystem::path log;
+  int64_t log_offset = 0;
+  ProcessStatus last;
+  bool asked_to_stop = false;
+  bool served = false;  // it came to serve, in its life of now
+  int64_t restarts = 0;
+  std::optional<Deadline> held_until;  // it is held by a stop signal, and killed then
+  std::optional<int> exit_status;
+};
+
+struct Supervisor::Impl {
+  SupervisorOptions options;
+  SupervisorObserver quiet;
+  SupervisorObserver* observer;
+  std::array<OwnedFd, 2> life;
+  std::vector<Watched> children;
+  Orphans orphans{[this](pid_t pid) { return is_child(pid); }};
+  SupervisorResult result;
+  std::vector<ProcessFailure> failures;  // in time
+  Phase phase = Phase::kRunning;
+  std::optional<Deadline> deadline;  // of the phase
+  std::optional<Deadline> settle;    // after the first failure: until then a better cause may show
+  // Replicas that were lost: when they are started again.
+  std::map<std::string, Deadline> to_restart;
+  Deadline next_look{Deadline::Clock::now()};  // for processes that are held
+
+  Impl(SupervisorOptions o, SupervisorObserver* o2)
+      : options(std::move(o)), observer(o2 ? o2 : &quiet) {}
+  ~Impl() { children.clear(); }  // before `orphans` ends what they leave behind
+
+  void start_all();
+  void start(Watched& child);
+  void poll_once(SignalCatcher& signals);
+  void read_status(Watched& child);
+  void ended(Watched& child, int status);
+  void signalled(int number);
+  void advance();
+  void on_deadline();
+  void terminate(bool driving, bool serving);
+  void kill_all();
+  void fail(Watched& child, std::optional<int> status);
+  void note_stopped();
+  bool restart_replica(Watched& child, const ProcessFailure& how);
+  void start_replicas();
+  void end_held();
+  void end_orphans();
+  void finish();
+  bool is_child(pid_t pid) const {
+    return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
+      return c.process && c.process->running() && c.process->pid() == pid;
+    });
+  }
+  bool driver_said(const char* state) const {
+    return std::any_of(children.begin(), children.end(),
+                       [&](const Watched& c) { return c.spec->driving && c.last.state == state; });
+  }
+
+  bool any_running(bool driving) const {
+    return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
+      return !c.exit_status && c.spec->driving == driving;
+    });
+  }
+  bool driver_succeeded() const {
+    return std::all_of(children.begin(), children.end(), [](const Watched& c) {
+      return !c.spec->driving ||
+             (c.exit_status && WIFEXITED(*c.exit_status) && WEXITSTATUS(*c.exit_status) == 0);
+    });
+  }
+};
+
+}  // namespace retort::launch

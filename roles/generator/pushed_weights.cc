@@ -1,0 +1,197 @@
+#include "roles/generator/pushed_weights.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "roles/generator/weight_staging.h"
+
+namespace retort::roles {
+namespace {
+
+// Until the next look at a commit, and until another attempt at what was refused for now.
+constexpr std::chrono::milliseconds kLook{50}, kPause{200};
+// Buckets on their way to one peer.
+constexpr size_t kOnTheirWay = 8;
+
+// What passes by itself: the peer is away and comes back, or is busy with something before it.
+bool may_pass(const Error& error) {
+  const ErrorCode code = error.code();
+  return code == ErrorCode::kPeerLost || code == ErrorCode::kUnavailable ||
+         code == ErrorCode::kTimeout || code == ErrorCode::kCancelled ||
+         code == ErrorCode::kResourceExhausted;
+}
+
+}  // namespace
+
+PushedWeights::PushedWeights(rpc::Agent& agent, rpc::PeerLinks& links, Options options)
+    : agent_(agent), options_(std::move(options)) {
+  end_listening_ = links.on_back([this](const std::string& peer) {
+    if (index_of(peer) >= 0) restore(peer);
+  });
+  thread_ = std::thread([this] { run(); });
+}
+
+PushedWeights::~PushedWeights() {
+  end_listening_();
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    work_.notify_all();
+  }
+  thread_.join();
+}
+
+int64_t PushedWeights::index_of(const std::string& peer) const {
+  const auto found = std::find(options_.peers.begin(), options_.peers.end(), peer);
+  return found == options_.peers.end() ? -1 : found - options_.peers.begin();
+}
+
+void PushedWeights::keep(uint64_t version, std::vector<std::vector<WeightBucket>> buckets) {
+  kept_ = Kept{.version = version, .buckets = std::move(buckets), .commit = {}};
+}
+
+void PushedWeights::keep(const CommitWeights& commit) {
+  std::lock_guard sending(sending_);
+  if (kept_ && kept_->version == commit.version) kept_->commit = commit;
+}
+
+void PushedWeights::restore(const std::string& peer) {
+  std::lock_guard lock(mutex_);
+  to_restore_[peer] = Clock::now();
+  work_.notify_all();
+}
+
+void PushedWeights::commit_again(int64_t replica) {
+  std::lock_guard lock(mutex_);
+  to_commit_.insert(replica);
+  work_.notify_all();
+}
+
+void PushedWeights::check() const {
+  std::lock_guard lock(mutex_);
+  if (failed_) throw *failed_;
+}
+
+void PushedWeights::fail(const Error& error) {
+  RETORT_LOG(kError) << "weights cannot be restored: " << error.what();
+  std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = error;
+}
+
+void PushedWeights::run() {
+  while (wait_for_work()) {
+    restore_next();
+    look_after_commits();
+  }
+}
+
+// False when it is over.
+bool PushedWeights::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  const auto idle = [&] { return to_restore_.empty() && to_commit_.empty() && num_commits_ == 0; };
+  work_.wait(lock, [&] { return stopping_ || !idle(); });
+  // Something waits for its time, or for an answer.
+  if (!stopping_) work_.wait_for(lock, kLook, [&] { return stopping_; });
+  return !stopping_;
+}
+
+void PushedWeights::restore_next() {
+  std::string peer;
+  {
+    std::lock_guard lock(mutex_);
+    const auto due = std::find_if(to_restore_.begin(), to_restore_.end(),
+                                  [](const auto& entry) { return entry.second <= Clock::now(); });
+    if (due == to_restore_.end()) return;
+    peer = due->first;
+    to_restore_.erase(due);
+  }
+
+  // A peer that is lost once more is restored when it is back.
+  try {
+    send_to(peer);
+  } catch (const Error& error) {
+    if (!may_pass(error)) return fail(error.with("generator", peer));
+    RETORT_LOG(kInfo) << "weights for " << peer << " are sent later: " << error.what();
+    std::lock_guard lock(mutex_);
+    if (error.code() != ErrorCode::kPeerLost) to_restore_.try_emplace(peer, Clock::now() + kPause);
+  }
+}
+
+void PushedWeights::send_to(const std::string& peer) {
+  std::lock_guard sending(sending_);
+  if (!kept_) return;
+  const int64_t index = index_of(peer);
+  const GeneratorInfo info =
+      agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get();
+  if (info.weight_version >= kept_->version) return;
+
+  // A commit that waits was checked: all of it is there.
+  if (info.committed_version < kept_->version) {
+    send_buckets(peer, kept_->buckets.at(static_cast<size_t>(index % options_.tp)));
+    RETORT_LOG(kInfo) << "weights of version " << kept_->version << " were sent again to " << peer;
+  }
+  if (kept_->commit && index % options_.tp == 0) commit_again(index / options_.tp);
+}
+
+void PushedWeights::send_buckets(const std::string& peer,
+                                 const std::vector<WeightBucket>& buckets) {
+  std::deque<Future<Empty>> on_their_way;
+  const auto settle = [&](size_t left) {
+    for (; on_their_way.size() > left; on_their_way.pop_front())
+      on_their_way.front().get();
+  };
+  for (const WeightBucket& bucket : buckets) {
+    settle(kOnTheirWay - 1);
+    on_their_way.push_back(
+        agent_.call(peer, kWeightsBucket, bucket, {.timeout = options_.timeout}));
+  }
+  settle(0);
+}
+
+void PushedWeights::look_after_commits() {
+  std::set<int64_t> asked;
+  {
+    std::lock_guard lock(mutex_);
+    asked.swap(to_commit_);
+  }
+  for (const int64_t replica : asked)
+    commits_.try_emplace(replica);
+
+  // A push that goes on has a commit of its own.
+  std::unique_lock sending(sending_, std::try_to_lock);
+  if (!sending) return;
+  for (auto entry = commits_.begin(); entry != commits_.end();)
+    entry = still_to_commit(entry->first, entry->second) ? std::next(entry) : commits_.erase(entry);
+  std::lock_guard lock(mutex_);
+  num_commits_ = commits_.size();
+}
+
+// Sends it when it is time, and looks for its answer; false when nothing is left to do.
+bool PushedWeights::still_to_commit(int64_t replica, Commit& commit) {
+  if (!kept_ || !kept_->commit) return false;
+  if (commit.version != kept_->version) commit = {.version = kept_->version, .reply = {}};
+  const std::string& leader = options_.peers.at(static_cast<size_t>(replica * options_.tp));
+  try {
+    if (!commit.reply && commit.next <= Clock::now())
+      commit.reply = agent_.call(leader, kWeightsCommit, *kept_->commit,
+                                 {.timeout = options_.generation_timeout});
+    if (!commit.reply || !commit.reply->ready()) return true;
+    const CommitReply reply = commit.reply->get();
+    if (reply.checksum != weights_checksum(kept_->commit->receipts))
+      throw Error(ErrorCode::kMismatch, "the generator took over other weights than were sent");
+    RETORT_LOG(kInfo) << leader << " uses the weights of version " << reply.version << " again";
+    return false;
+  } catch (const Error& error) {
+    if (!may_pass(error)) fail(error.with("generator", leader));
+    // send_to() commits when a lost peer is back.
+    if (!may_pass(error) || error.code() == ErrorCode::kPeerLost) return false;
+    commit.reply.reset();
+    commit.next = Clock::now() + kPause;
+    return true;
+  }
+}
+
+}  // namespace retort::roles

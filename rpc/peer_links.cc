@@ -1,0 +1,168 @@
+#include "rpc/peer_links.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace retort::rpc {
+
+using Clock = std::chrono::steady_clock;
+
+struct PeerLinks::State {
+  mutable std::mutex mutex;
+  mutable std::condition_variable changed;
+  std::map<std::string, Link> links;
+  uint64_t changes = 0;
+  bool stopping = false;
+
+  void lost(const std::string& peer, const std::string& reason) {
+    std::lock_guard lock(mutex);
+    const auto found = links.find(peer);
+    if (found == links.end() || !found->second.up || stopping) return;
+    RETORT_LOG(kWarning) << peer << " is lost (" << reason << "); connecting again";
+    found->second = {};
+    ++changes;
+    changed.notify_all();
+  }
+};
+
+PeerLinks::PeerLinks(Agent& agent, Options options)
+    : agent_(agent), options_(std::move(options)), state_(std::make_shared<State>()) {
+  RETORT_CHECK(options_.find) << "PeerLinks needs `find`";
+  agent_.on_peer_lost([state = state_](const std::string& peer, const std::string& reason) {
+    state->lost(peer, reason);
+  });
+  thread_ = std::thread([this] { run(); });
+}
+
+PeerLinks::~PeerLinks() {
+  agent_.on_peer_lost(nullptr);
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+    state_->changed.notify_all();
+  }
+  thread_.join();
+}
+
+void PeerLinks::keep(const std::string& peer, Deadline deadline) {
+  agent_.connect(peer, options_.find(peer, deadline), deadline);
+
+  // The agent knows of a loss before it calls us, and that waits for the lock.
+  std::lock_guard lock(state_->mutex);
+  const std::vector<std::string> live = agent_.peers();
+  state_->links[peer].up = std::find(live.begin(), live.end(), peer) != live.end();
+  state_->changed.notify_all();
+}
+
+bool PeerLinks::up(const std::string& peer) const {
+  std::lock_guard lock(state_->mutex);
+  const auto found = state_->links.find(peer);
+  return found != state_->links.end() && found->second.up;
+}
+
+bool PeerLinks::wait_up(const std::vector<std::string>& peers, Deadline deadline) const {
+  std::unique_lock lock(state_->mutex);
+  return state_->changed.wait_until(lock, deadline.time(), [&] {
+    return std::all_of(peers.begin(), peers.end(), [&](const std::string& peer) {
+      const auto found = state_->links.find(peer);
+      return found != state_->links.end() && found->second.up;
+    });
+  });
+}
+
+void PeerLinks::wait_change(uint64_t seen, Deadline deadline) const {
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait_until(lock, deadline.time(), [&] { return state_->changes != seen; });
+}
+
+uint64_t PeerLinks::changes() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->changes;
+}
+
+std::function<void()> PeerLinks::on_back(std::function<void(const std::string&)> listener) {
+  std::lock_guard lock(listeners_mutex_);
+  const uint64_t id = next_listener_++;
+  listeners_.emplace(id, std::move(listener));
+  return [this, id] {
+    std::lock_guard remove(listeners_mutex_);
+    listeners_.erase(id);
+  };
+}
+
+void PeerLinks::tell(const std::string& peer) {
+  std::lock_guard lock(listeners_mutex_);
+  for (const auto& [id, listener] : listeners_)
+    listener(peer);
+}
+
+// Waits for the lost peer whose turn it is; empty when it is over.
+std::string PeerLinks::next_due(std::unique_lock<std::mutex>& lock) {
+  State& state = *state_;
+  while (!state.stopping) {
+    const auto is_next = [](const auto& a, const auto& b) {
+      return std::pair(a.second.up, a.second.next) < std::pair(b.second.up, b.second.next);
+    };
+    const auto next = std::min_element(state.links.begin(), state.links.end(), is_next);
+    if (next == state.links.end() || next->second.up)
+      state.changed.wait(lock);
+    else if (next->second.next > Clock::now())
+      state.changed.wait_until(lock, next->second.next);
+    else
+      return next->first;
+  }
+  return {};
+}
+
+void PeerLinks::run() {
+  for (;;) {
+    std::unique_lock lock(state_->mutex);
+    const std::string peer = next_due(lock);
+    if (peer.empty()) return;
+    lock.unlock();
+    attempt(peer);
+  }
+}
+
+void PeerLinks::attempt(const std::string& peer) {
+  std::string failure;
+  try {
+    const Deadline deadline = Deadline::after(options_.attempt);
+    agent_.connect(peer, options_.find(peer, deadline), deadline, Agent::Attempts::kOnce);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+
+  {
+    std::lock_guard lock(state_->mutex);
+    Link& link = state_->links.at(peer);
+    const std::vector<std::string> live = agent_.peers();
+    link.up = failure.empty() && std::find(live.begin(), live.end(), peer) != live.end();
+    if (!link.up) {
+      // Not all clients of a peer that comes back at the same moment.
+      thread_local std::mt19937 random{std::random_device{}()};
+      link.pause = link.pause.count() == 0
+                       ? options_.first_pause
+                       : Duration(std::min(2 * link.pause.count(), options_.longest_pause.count()));
+      const std::uniform_int_distribution<int64_t>::param_type less(0, link.pause.count() / 4);
+      const int64_t pause =
+          link.pause.count() - std::uniform_int_distribution<int64_t>()(random, less);
+      link.next = Clock::now() + std::chrono::milliseconds(pause);
+      if (failure != link.last_error) {
+        RETORT_LOG(kDebug) << peer << ": " << failure;
+      }
+      link.last_error = failure;
+      return;
+    }
+    RETORT_LOG(kInfo) << peer << " is connected again";
+    ++state_->changes;
+    state_->changed.notify_all();
+  }
+  tell(peer);
+}
+
+}  // namespace retort::rpc

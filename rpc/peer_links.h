@@ -1,0 +1,80 @@
+// Keeps the connections to named peers: a peer that is lost is looked up and connected to again,
+// for as long as it takes.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/units.h"
+#include "rpc/agent.h"
+
+namespace retort::rpc {
+
+// What was asked of a peer when it was lost has failed with kPeerLost; whoever asked asks again
+// once the peer is up(), if that is right for the method.
+//
+// Use: keep() each peer once, before it is called. The agent must outlive this object, which is its
+//   only listener (Agent::on_peer_lost).
+// Threads: any; a thread of its own looks up, connects, and calls the listeners.
+class PeerLinks {
+ public:
+  struct Options {
+    // Where a peer is now, "host:port". On this object's thread, or keep()'s caller's; waits until
+    // the deadline at the most; throws when nobody knows.
+    std::function<std::string(const std::string& peer, Deadline)> find;
+    Duration attempt{10'000};  // for one look-up and one connection to a lost peer
+    // Between two attempts: doubled each time, up to the longest, less a random quarter.
+    Duration first_pause{50}, longest_pause{1'000};
+  };
+  PeerLinks(Agent& agent, Options options);
+  // Waits for an attempt that is under way.
+  ~PeerLinks();
+  PeerLinks(const PeerLinks&) = delete;
+  PeerLinks& operator=(const PeerLinks&) = delete;
+
+  // Waits until the peer can be found and is connected. Errors: find's, Agent::connect's.
+  void keep(const std::string& peer, Deadline deadline);
+
+  bool up(const std::string& peer) const;
+  // Waits until all of them are up; false when some are not by the deadline.
+  bool wait_up(const std::vector<std::string>& peers, Deadline deadline) const;
+  // Waits until some peer came back or was lost since `seen`, a number that changes() gave.
+  void wait_change(uint64_t seen, Deadline deadline) const;
+  uint64_t changes() const;
+
+  // `listener` is called each time a kept peer came back, on this object's thread, and must not
+  // block. Returns what ends it; that waits for a call which is under way.
+  std::function<void()> on_back(std::function<void(const std::string& peer)> listener);
+
+ private:
+  struct Link {
+    bool up = false;
+    Duration pause{0};
+    std::chrono::steady_clock::time_point next{};  // attempt
+    std::string last_error;
+  };
+  struct State;
+
+  void run();
+  std::string next_due(std::unique_lock<std::mutex>& lock);
+  void attempt(const std::string& peer);
+  void tell(const std::string& peer);
+
+  Agent& agent_;
+  const Options options_;
+  const std::shared_ptr<State> state_;  // shared with the agent's callback
+  std::mutex listeners_mutex_;
+  std::map<uint64_t, std::function<void(const std::string&)>> listeners_;
+  uint64_t next_listener_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace retort::rpc

@@ -1,0 +1,156 @@
+// A serving process is lost in the middle of a run, once or twice: the run goes on without it or waits for
+// its successor, and what it computes is that of a run without the loss, bit for bit.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <functional>
+
+#include "base/file.h"
+#include "tests/recipes/on_policy_support.h"
+
+namespace retort::test {
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(120);
+
+// The same recipe in a folder of its own, each time.
+using Write = std::function<fs::path(const TemporaryFolder& data, const fs::path& folder)>;
+
+Write distill(int64_t replicas, const std::string& world = {},
+              const std::string& payload = "topk") {
+  return [=](const TemporaryFolder&, const fs::path& folder) {
+    return write_recipe(folder, {.teacher = "teacher",
+                                 .steps = 40,
+                                 .teacher_replicas = replicas,
+                                 .distill = {{"payload", payload}},
+                                 .teacher_world = world});
+  };
+}
+
+Write on_policy(OnPolicyRecipe recipe) {
+  return [recipe](const TemporaryFolder& data, const fs::path& folder) mutable {
+    recipe.data = recipe.recipe == "dpo" ? write_pairs(data) : write_prompts(data);
+    // With a second generator the run is not slowed down by the loss of one.
+    recipe.steps = recipe.generators > 1 ? 400 : 40;
+    return write_on_policy(folder, recipe);
+  };
+}
+Write dpo() {
+  return on_policy(
+      {.recipe = "dpo", .reference = "teacher", .rows = 4, .block = {{"beta", "0.1"}}});
+}
+Write grpo(int64_t generators, const std::string& world = {}) {
+  return on_policy({.generators = generators, .student_world = world, .generator_world = world});
+}
+Write on_policy_distill() {
+  return on_policy({.recipe = "on_policy_distill",
+                    .teacher = "teacher",
+                    .block = {{"payload", "topk"}},
+                    .generation = {{"max_new_tokens", "10"}}});
+}
+
+struct Loss {
+  std::string name, role;
+  int64_t rank = 0;
+  int signal = SIGKILL;
+  Write write;
+  std::vector<size_t> at = {3, 17};  // rows of metrics that are there by then
+};
+
+std::ostream& operator<<(std::ostream& out, const Loss& loss) { return out << loss.name; }
+
+class ServingProcessLost : public testing::TestWithParam<Loss> {};
+
+TEST_P(ServingProcessLost, ChangesNothing) {
+  const Loss& loss = GetParam();
+  TemporaryFolder folder;
+  const auto launch = [&](const char* name) {
+    // So that a process that is held is soon taken for lost.
+    return Command({retort_binary(), "launch", loss.write(folder, folder / name).string(),
+                    "rpc.heartbeat_interval=200ms", "rpc.peer_timeout=2s"});
+  };
+
+  Command undisturbed = launch("whole");
+  const auto whole = undisturbed.wait(kDeadline);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+
+  Command run = launch("disturbed");
+  int before = -1;
+  for (const size_t row : loss.at) {
+    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "disturbed/run") >= row; },
+                           std::chrono::seconds(60)));
+    int pid = -1;
+    ASSERT_TRUE(wait_until([&] {
+      pid = role_process(folder / "disturbed", loss.role, loss.rank);
+      return pid != before;
+    }));
+    ASSERT_GT(pid, 0);
+    ::kill(pid, loss.signal);
+    before = pid;
+  }
+  const auto result = run.wait(kDeadline);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const std::string times = "was started again (" + std::to_string(loss.at.size()) + " of 3 times)";
+  EXPECT_NE(result.output.find(times), std::string::npos) << result.output;
+
+  EXPECT_EQ(timeless_metrics(folder / "disturbed/run"), timeless_metrics(folder / "whole/run"));
+  EXPECT_TRUE(read_file(folder / "disturbed/run/final/model.safetensors") ==
+              read_file(folder / "whole/run/final/model.safetensors"));
+  EXPECT_TRUE(all_gone((folder / "disturbed").string()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, ServingProcessLost,
+    testing::Values(
+        Loss{.name = "distill", .role = "teacher", .write = distill(1)},
+        Loss{.name = "distill_held", .role = "teacher", .signal = SIGSTOP, .write = distill(1)},
+        Loss{.name = "distill_ends", .role = "teacher", .signal = SIGTERM, .write = distill(1)},
+        Loss{.name = "distill_two", .role = "teacher", .rank = 1, .write = distill(2)},
+        Loss{.name = "distill_tp",
+             .role = "teacher",
+             .rank = 1,
+             .write = distill(1, ", tp: 2", "hidden_states")},
+        // While its answers are not cached yet.
+        Loss{.name = "dpo", .role = "reference", .write = dpo(), .at = {0}},
+        Loss{.name = "grpo", .role = "generator", .write = grpo(1)},
+        Loss{.name = "grpo_held",
+             .role = "generator",
+             .rank = 1,
+             .signal = SIGSTOP,
+             .write = grpo(2)},
+        Loss{.name = "grpo_tp", .role = "generator", .rank = 1, .write = grpo(1, ", tp: 2")},
+        Loss{.name = "on_policy_distill", .role = "generator", .write = on_policy_distill()},
+        Loss{.name = "on_policy_teacher", .role = "teacher", .write = on_policy_distill()}),
+    [](const auto& info) { return info.param.name; });
+
+// A rank of the student: the run ends, and goes on from its last checkpoint.
+TEST(StudentLost, TheRunResumesByItself) {
+  TemporaryFolder folder;
+  const auto write = [&](const char* name) {
+    return write_recipe(folder / name, {.teacher = "teacher",
+                                        .dp = 2,
+                                        .rows = 2,
+                                        .steps = 40,
+                                        .distill = {{"payload", "topk"}},
+                                        .train_extra = "  save_steps: 3\n"})
+        .string();
+  };
+  const auto whole = retort({"launch", write("whole")}, kDeadline);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+
+  Command run({retort_binary(), "launch", write("disturbed"), "launch.max_restarts=1"});
+  ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "disturbed/run") >= 8; },
+                         std::chrono::seconds(60)));
+  ::kill(role_process(folder / "disturbed", "student", 1), SIGKILL);
+  const auto result = run.wait(kDeadline);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("student/1 failed first"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("goes on from its last checkpoint, 1 of 1"), std::string::npos)
+      << result.output;
+  EXPECT_EQ(timeless_metrics(folder / "disturbed/run"), timeless_metrics(folder / "whole/run"));
+  EXPECT_TRUE(read_file(folder / "disturbed/run/final/model.safetensors") ==
+              read_file(folder / "whole/run/final/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace retort::test

@@ -1,0 +1,201 @@
+// Generators that are lost and come back as new processes, with the weights of their files: the
+// trainer's last push and the requests that were lost reach them again, and the samples are those
+// of a run without the loss, bit for bit.
+#include <atomic>
+#include <mutex>
+
+#include "roles/generator/pushed_weights.h"
+#include "rpc/peer_links.h"
+#include "tests/roles/generator_fixture.h"
+#include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
+
+namespace retort::roles {
+namespace {
+
+constexpr int64_t kBucketBytes = 4096;
+
+// A generator that works on a thread of its own.
+class Process {
+ public:
+  Process(std::string name, uint64_t restart)
+      : generator_(name, golden_decoder(), models::Tokenizer::load(golden_model()),
+                   engine_options()),
+        agent_({.name = name, .secret = "s", .restart = restart}) {
+    generator_.serve(agent_, queue_);
+    thread_ = std::thread([this] { generator_.lead(*queue_, [this] { return stop_.load(); }); });
+  }
+  // As if it was killed: what it had is gone.
+  ~Process() {
+    stop_ = true;
+    agent_.close();
+    queue_->close();
+    agent_.join();
+    thread_.join();
+  }
+  std::string address() const { return agent_.address(); }
+
+ private:
+  std::shared_ptr<rpc::HandlerQueue> queue_ = std::make_shared<rpc::HandlerQueue>(256);
+  Generator generator_;
+  rpc::Agent agent_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+class GeneratorRestart : public ::testing::Test {
+ protected:
+  GeneratorRestart()
+      : agent_({.name = "student/0", .secret = "s"}),
+        links_(agent_, {.find = [this](const std::string& peer, Deadline) {
+                 std::lock_guard lock(mutex_);
+                 if (!addresses_.contains(peer))
+                   throw Error(ErrorCode::kUnavailable, "nobody knows " + peer);
+                 return addresses_.at(peer);
+               }}) {}
+  ~GeneratorRestart() override {
+    client_.reset();
+    processes_.clear();
+  }
+
+  void start(const std::string& name) {
+    auto process = std::make_unique<Process>(name, restarts_[name]++);
+    std::lock_guard lock(mutex_);
+    addresses_[name] = process->address();
+    processes_[name] = std::move(process);
+  }
+  void lose(const std::string& name) {
+    processes_.erase(name);
+    ASSERT_TRUE(test::wait_until([&] { return !links_.up(name); }, 30s, 1ms));
+  }
+  void connect(const std::vector<std::string>& peers) {
+    for (const std::string& peer : peers) {
+      start(peer);
+      links_.keep(peer, Deadline::after(30s));
+    }
+    client_ = std::make_unique<GeneratorClient>(agent_,
+                                                GeneratorClient::Options{.role = "generator",
+                                                                         .peers = peers,
+                                                                         .timeout = 30s,
+                                                                         .generation_timeout = 60s,
+                                                                         .links = &links_,
+                                                                         .patience = 30s},
+                                                models::Tokenizer::load(golden_model()), weights_);
+  }
+  void push(uint64_t version) {
+    client_->wait_pushed(client_->push(weights_, version, kBucketBytes, false));
+  }
+  // Once its process of now uses these weights.
+  void wait_restored(const std::string& name, uint64_t version) {
+    ASSERT_TRUE(links_.wait_up({name}, Deadline::after(30s)));
+    ASSERT_TRUE(test::wait_until(
+        [&] { return agent_.call(name, kGeneratorInfo, {}).get().weight_version == version; }, 30s,
+        5ms));
+  }
+
+  const models::Decoder weights_ = other_decoder(7);
+  const Prompts prompts_{{1, 2, 3}, {4, 5}};
+  std::mutex mutex_;
+  std::map<std::string, std::string> addresses_;
+  std::map<std::string, uint64_t> restarts_;
+  std::map<std::string, std::unique_ptr<Process>> processes_;
+  rpc::Agent agent_;
+  rpc::PeerLinks links_;
+  std::unique_ptr<GeneratorClient> client_;
+};
+
+TEST_F(GeneratorRestart, GetsTheLastPushAgain) {
+  connect({"generator/0"});
+  push(1);
+  lose("generator/0");
+  start("generator/0");
+  const GenerateRequest request = generate_request(1, 1, prompts_);
+  expect_drawn_by(weights_, client_->receive(client_->send(request)), request, prompts_);
+}
+
+// Neither what was in work is lost, nor what was sent while it was away.
+TEST_F(GeneratorRestart, GetsItsRequestsAgain) {
+  connect({"generator/0"});
+  push(1);
+  const GenerateRequest before = generate_request(1, 1, prompts_, 2, 40),
+                        meanwhile = generate_request(2, 1, prompts_);
+  PendingSamples first = client_->send(before);
+  client_->wait_accepted(first);
+  lose("generator/0");
+  PendingSamples second = client_->send(meanwhile);
+  client_->wait_accepted(second);
+  start("generator/0");
+  expect_drawn_by(weights_, client_->receive(std::move(first)), before, prompts_);
+  expect_drawn_by(weights_, client_->receive(std::move(second)), meanwhile, prompts_);
+}
+
+TEST_F(GeneratorRestart, APushDoesNotWaitForAReplicaThatIsAway) {
+  connect({"generator/0", "generator/1"});
+  push(1);
+  lose("generator/1");
+  push(2);                                                           // to the one that is there
+  const GenerateRequest request = generate_request(1, 2, prompts_);  // for the other one
+  PendingSamples pending = client_->send(request);
+  const Samples samples = client_->receive(std::move(pending));
+  EXPECT_EQ(samples.generator, "generator/0") << "it takes over at once";
+  expect_drawn_by(weights_, samples, request, prompts_);
+
+  start("generator/1");
+  wait_restored("generator/1", 2);
+  const GenerateRequest next = generate_request(3, 2, prompts_);
+  const Samples again = client_->receive(client_->send(next));
+  EXPECT_EQ(again.generator, "generator/1");
+  expect_drawn_by(weights_, again, next, prompts_);
+}
+
+// A rank of a trainer sends what it counts; all of it is there when all of them have sent again.
+TEST_F(GeneratorRestart, ReplicaIsLostAmidAPush) {
+  connect({"generator/0"});
+  push(1);
+  for (uint64_t version = 2; version < 6; ++version) {
+    std::thread loses([&] {
+      processes_.erase("generator/0");
+      start("generator/0");
+    });
+    push(version);
+    loses.join();
+    wait_restored("generator/0", version);
+  }
+  const GenerateRequest request = generate_request(9, 5, prompts_);
+  expect_drawn_by(weights_, client_->receive(client_->send(request)), request, prompts_);
+}
+
+// The weights that a lost request names are nowhere any more.
+TEST_F(GeneratorRestart, ARequestForReplacedWeightsIsGivenBack) {
+  connect({"generator/0"});
+  push(1);
+  PendingSamples old = client_->send(generate_request(1, 1, prompts_, 2, 40));
+  client_->wait_accepted(old);
+  PendingPush next = client_->push(weights_, 2, kBucketBytes, false);
+  lose("generator/0");
+  start("generator/0");
+  client_->wait_pushed(std::move(next));
+  wait_restored("generator/0", 2);
+  EXPECT_EQ(test::code_of([&] { client_->receive(std::move(old)); }), ErrorCode::kCancelled);
+}
+
+TEST_F(GeneratorRestart, OneThatStaysAwayIsAnErrorInTheEnd) {
+  connect({"generator/0"});
+  GeneratorClient impatient(agent_,
+                            {.role = "generator",
+                             .peers = {"generator/0"},
+                             .timeout = 30s,
+                             .links = &links_,
+                             .patience = 200ms},
+                            models::Tokenizer::load(golden_model()), weights_);
+  lose("generator/0");
+  PendingSamples pending = impatient.send(generate_request(1, 0, prompts_));
+  const Error error = test::error_of([&] { impatient.receive(std::move(pending)); });
+  EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+  EXPECT_NE(std::string(error.what()).find("every replica of role 'generator' is lost"),
+            std::string::npos)
+      << error.what();
+}
+
+}  // namespace
+}  // namespace retort::roles

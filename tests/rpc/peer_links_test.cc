@@ -1,0 +1,142 @@
+// Peers that are lost and come back: the same process, a new one, and one that was replaced.
+#include "rpc/peer_links.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "base/error.h"
+#include "tests/rpc/echo.h"
+#include "tests/support/wait_until.h"
+
+namespace retort::rpc::testing {
+namespace {
+
+bool eventually(const std::function<bool()>& condition) {
+  return test::wait_until(condition, 30s, 1ms);
+}
+
+// A server that can be replaced by another of its name, and a client that finds whichever
+// published its address last.
+class Links : public ::testing::Test {
+ protected:
+  struct Server {
+    explicit Server(uint64_t restart) : agent(options(restart)) {
+      serve_echo(agent, handlers.queue);
+    }
+    static Agent::Options options(uint64_t restart) {
+      Agent::Options options = agent_options("teacher/0");
+      options.restart = restart;
+      return options;
+    }
+    HandlerThread handlers;
+    Agent agent;
+  };
+
+  Links() : client_(agent_options("student/0")) {
+    links_ = std::make_unique<PeerLinks>(
+        client_, PeerLinks::Options{.find = [this](const std::string& peer, Deadline) {
+          std::lock_guard lock(mutex_);
+          if (peer != "teacher/0" || address_.empty())
+            throw Error(ErrorCode::kUnavailable, "nobody knows " + peer);
+          return address_;
+        }});
+  }
+  ~Links() override { links_.reset(); }
+
+  std::unique_ptr<Server> start(uint64_t restart) {
+    auto server = std::make_unique<Server>(restart);
+    publish(server->agent.address());
+    return server;
+  }
+  void publish(const std::string& address) {
+    std::lock_guard lock(mutex_);
+    address_ = address;
+  }
+  std::string echo(const std::string& text) {
+    return client_.call("teacher/0", kEcho, {.text = text}).get(soon()).text;
+  }
+
+  std::mutex mutex_;
+  std::string address_;
+  Agent client_;
+  std::unique_ptr<PeerLinks> links_;
+};
+
+TEST_F(Links, KeepFindsAndConnects) {
+  EXPECT_EQ(code_of([&] { links_->keep("teacher/0", soon()); }), ErrorCode::kUnavailable);
+  EXPECT_FALSE(links_->up("teacher/0"));
+  const auto server = start(0);
+  links_->keep("teacher/0", soon());
+  EXPECT_TRUE(links_->up("teacher/0"));
+  EXPECT_EQ(echo("hello"), "hello");
+}
+
+TEST_F(Links, ANewProcessIsFoundWhereItIsNow) {
+  auto server = start(0);
+  links_->keep("teacher/0", soon());
+  std::atomic<int> back{0};
+  const auto end = links_->on_back([&](const std::string& peer) {
+    EXPECT_EQ(peer, "teacher/0");
+    ++back;
+  });
+
+  server.reset();
+  ASSERT_TRUE(eventually([&] { return !links_->up("teacher/0"); }));
+  auto lost = client_.call("teacher/0", kEcho, {.text = "away"});
+  EXPECT_EQ(code_of(lost), ErrorCode::kPeerLost);
+  EXPECT_FALSE(links_->wait_up({"teacher/0"}, Deadline::after(20ms)));
+
+  server = start(1);
+  ASSERT_TRUE(links_->wait_up({"teacher/0"}, soon()));
+  EXPECT_EQ(echo("again"), "again");
+  EXPECT_TRUE(eventually([&] { return back == 1; }));
+
+  // Nobody is called after it said so.
+  end();
+  server.reset();
+  ASSERT_TRUE(eventually([&] { return !links_->up("teacher/0"); }));
+  server = start(2);
+  ASSERT_TRUE(links_->wait_up({"teacher/0"}, soon()));
+  EXPECT_EQ(back, 1);
+}
+
+TEST_F(Links, AChangeWakesWhoWaitsForOne) {
+  auto server = start(0);
+  links_->keep("teacher/0", soon());
+  const uint64_t seen = links_->changes();
+  std::thread loses([&] { server.reset(); });
+  links_->wait_change(seen, soon());
+  loses.join();
+  EXPECT_NE(links_->changes(), seen);
+}
+
+// It was held by a stop signal, say, while another was started in its place.
+TEST_F(Links, AProcessThatWasReplacedIsTurnedAway) {
+  auto old = start(0);
+  const std::string old_address = old->agent.address();
+  const auto next = start(1);
+  links_->keep("teacher/0", soon());
+  EXPECT_EQ(echo("to the new one"), "to the new one");
+
+  EXPECT_EQ(code_of([&] { client_.connect("teacher/0", old_address, soon()); }),
+            ErrorCode::kMismatch);
+  EXPECT_EQ(code_of([&] { old->agent.connect("student/0", client_.address(), soon()); }),
+            ErrorCode::kMismatch);
+  EXPECT_TRUE(links_->up("teacher/0"));
+  EXPECT_EQ(echo("still there"), "still there");
+}
+
+TEST_F(Links, EndWhileAPeerIsAway) {
+  auto server = start(0);
+  links_->keep("teacher/0", soon());
+  server.reset();
+  ASSERT_TRUE(eventually([&] { return !links_->up("teacher/0"); }));
+  const auto begin = std::chrono::steady_clock::now();
+  links_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+}
+
+}  // namespace
+}  // namespace retort::rpc::testing
