@@ -36,7 +36,7 @@ void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const 
   for (size_t i = 0; i < requests.size(); ++i) {
     Payload whole = answer(requests[i], models::rows_at(hidden, merged.rows[i]));
     ++served_;
-    deliver(requests[i], std::move(whole));
+    deliver(i, std::move(whole));
   }
 }
 

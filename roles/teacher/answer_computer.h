@@ -35,9 +35,9 @@ class AnswerComputer {
   // Whether this rank forms answers: the pipeline ends here.
   bool forms_answers() const;
 
-  // Gets the answer to one request: every row, and of kFull the columns that this rank has of the
-  // head. Of its label only the number of rows and the spec are set.
-  using Deliver = std::function<void(const ForwardRequest& request, Payload whole)>;
+  // Gets the answer to requests[index]: every row, and of kFull the columns that this rank has of
+  // the head. Of its label only the number of rows and the spec are set.
+  using Deliver = std::function<void(size_t index, Payload whole)>;
   // One forward pass over all requests (check_request), laid end to end. Where the pipeline ends,
   // each answer is delivered as soon as it is formed, in the order of the requests.
   void compute(const std::vector<ForwardRequest>& requests, const Deliver& deliver);

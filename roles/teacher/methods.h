@@ -78,6 +78,16 @@ struct ForwardRequest {
 // What names a request among all that a teacher is asked; the same for all its parts.
 std::string result_key(const ForwardRequest& request);
 
+// Requests that one forward pass computes.
+struct RequestBatch {
+  std::vector<ForwardRequest> requests;
+  std::vector<std::string> keys;  // result_key of each
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(requests, keys);
+  }
+};
+
 // The asked rank's piece of a part, as soon as it is there. Asked of the ranks that PieceMap names,
 // except the leader, whose piece is the answer to the request itself (without tensors where it has
 // none).

@@ -13,8 +13,8 @@ constexpr int kMessagesPerTimeout = 8;
 ReplicaLink::ReplicaLink(parallel::World* world)
     : world_(world), last_message_(std::chrono::steady_clock::now()) {}
 
-void ReplicaLink::announce(const std::vector<ForwardRequest>& requests) {
-  if (!alone()) send({.kind = Message::Kind::kCompute, .requests = requests});
+void ReplicaLink::announce(const RequestBatch& batch) {
+  if (!alone()) send({.kind = Message::Kind::kCompute, .batch = batch});
 }
 
 void ReplicaLink::keep_alive() {
@@ -24,7 +24,7 @@ void ReplicaLink::keep_alive() {
 }
 
 void ReplicaLink::stop() {
-  if (!alone()) send({.kind = Message::Kind::kStop, .requests = {}});
+  if (!alone()) send({.kind = Message::Kind::kStop, .batch = {}});
 }
 
 void ReplicaLink::send(const Message& message) {

@@ -23,10 +23,10 @@ class ReplicaLink {
   struct Message {
     enum class Kind : uint8_t { kNothing, kCompute, kStop };
     Kind kind = Kind::kNothing;
-    std::vector<ForwardRequest> requests;  // kCompute: of one forward pass
+    RequestBatch batch;  // kCompute
     template <class A>
     void serialize(A& archive, uint32_t) {
-      archive(kind, requests);
+      archive(kind, batch);
     }
   };
 
@@ -37,7 +37,7 @@ class ReplicaLink {
   bool leads() const { return alone() || world_->mp().rank() == 0; }
 
   // On the leader. All ranks compute these next.
-  void announce(const std::vector<ForwardRequest>& requests);
+  void announce(const RequestBatch& batch);
   // On the leader, often, while there is nothing to announce: now and then it says so, because the
   // other ranks wait no longer than the world's timeout.
   void keep_alive();

@@ -55,8 +55,8 @@ void RequestQueue::add(const std::string& key, const ForwardRequest& request,
   if (is_new) waiting_.push_back({key, request});
 }
 
-std::vector<ForwardRequest> RequestQueue::take(int64_t max_tokens) {
-  std::vector<ForwardRequest> batch;
+RequestBatch RequestQueue::take(int64_t max_tokens) {
+  RequestBatch batch;
   int64_t tokens = 0;
   for (; !waiting_.empty(); waiting_.pop_front()) {
     Waiting& next = waiting_.front();
@@ -67,9 +67,10 @@ std::vector<ForwardRequest> RequestQueue::take(int64_t max_tokens) {
     }
 
     const int64_t more = next.request.input_ids.numel();
-    if (!batch.empty() && tokens + more > max_tokens) break;
+    if (!batch.requests.empty() && tokens + more > max_tokens) break;
     tokens += more;
-    batch.push_back(std::move(next.request));
+    batch.requests.push_back(std::move(next.request));
+    batch.keys.push_back(std::move(next.key));
     mark_taken(entry);
   }
   return batch;

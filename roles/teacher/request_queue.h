@@ -27,7 +27,7 @@ class RequestQueue {
   size_t size() const { return waiting_.size(); }
   // The oldest that waits, and those behind it as long as all together have at most `max_tokens`.
   // Those whose callers have all gone are dropped.
-  std::vector<ForwardRequest> take(int64_t max_tokens);
+  RequestBatch take(int64_t max_tokens);
   // It could not be computed, or a piece of it is no longer there: whoever asks for a part of it
   // from now on asks anew.
   void forget(const std::string& key);

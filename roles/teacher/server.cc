@@ -141,20 +141,20 @@ bool Teacher::jobs_come_first() {
 
 bool Teacher::work() {
   if (jobs_come_first()) return true;
-  const std::vector<ForwardRequest> requests = requests_.take(max_tokens_per_forward_);
+  const RequestBatch batch = requests_.take(max_tokens_per_forward_);
   try {
-    if (requests.empty()) {
+    if (batch.requests.empty()) {
       link_.keep_alive();
     } else {
-      link_.announce(requests);
-      compute(requests);
+      link_.announce(batch);
+      compute(batch);
     }
   } catch (const std::exception& error) {
     if (!link_.alone()) {
       fail_all(std::string("the teacher's replica ends: ") + error.what());
       throw;
     }
-    fail(requests, std::current_exception());
+    fail(batch.keys, std::current_exception());
   }
   return !requests_.empty();
 }
@@ -165,7 +165,7 @@ void Teacher::run_replica_rank(const std::function<void()>& tick) {
     for (;;) {
       const ReplicaLink::Message message = link_.receive();
       if (message.kind == Kind::kStop) break;
-      if (message.kind == Kind::kCompute) compute(message.requests);
+      if (message.kind == Kind::kCompute) compute(message.batch);
       if (tick) tick();
     }
   } catch (const std::exception& error) {
@@ -180,15 +180,14 @@ void Teacher::stop() {
   fail_all("the teacher stops");
 }
 
-void Teacher::compute(const std::vector<ForwardRequest>& requests) {
-  computer_.compute(requests, [this](const ForwardRequest& request, Payload whole) {
-    deliver(request, std::move(whole));
+void Teacher::compute(const RequestBatch& batch) {
+  computer_.compute(batch.requests, [&](size_t index, Payload whole) {
+    deliver(batch.keys.at(index), batch.requests[index], std::move(whole));
   });
 }
 
-void Teacher::deliver(const ForwardRequest& request, Payload whole) {
+void Teacher::deliver(const std::string& key, const ForwardRequest& request, Payload whole) {
   whole.label = label_of(request);
-  const std::string key = result_key(request);
   const int64_t rank = computer_.decoder().placement().tp_rank();
   // The only part of an answer is asked of the leader before it is computed, and never later.
   const bool asked_later = !leads() || request.parts > 1;
@@ -204,9 +203,8 @@ void Teacher::deliver(const ForwardRequest& request, Payload whole) {
 }
 
 // Answers that went out before the error stay as they are.
-void Teacher::fail(const std::vector<ForwardRequest>& requests, const std::exception_ptr& error) {
-  for (const ForwardRequest& request : requests) {
-    const std::string key = result_key(request);
+void Teacher::fail(const std::vector<std::string>& keys, const std::exception_ptr& error) {
+  for (const std::string& key : keys) {
     store_.fail(key, error);
     requests_.forget(key);
   }

@@ -107,9 +107,9 @@ class Teacher {
   void serve_leader(rpc::Agent& agent);
   void serve_other_rank(rpc::Agent& agent);
   bool jobs_come_first();
-  void compute(const std::vector<ForwardRequest>& requests);
-  void deliver(const ForwardRequest& request, Payload whole);
-  void fail(const std::vector<ForwardRequest>& requests, const std::exception_ptr& error);
+  void compute(const RequestBatch& batch);
+  void deliver(const std::string& key, const ForwardRequest& request, Payload whole);
+  void fail(const std::vector<std::string>& keys, const std::exception_ptr& error);
   void fail_all(const std::string& why);
   bool has_piece(const ForwardRequest& request, int64_t part) const;
   PieceMap pieces() const;

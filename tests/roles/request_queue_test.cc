@@ -32,8 +32,12 @@ class RequestQueueTest : public ::testing::Test {
   }
   std::vector<uint64_t> take(int64_t max_tokens) {
     std::vector<uint64_t> ids;
-    for (const ForwardRequest& taken : queue.take(max_tokens))
-      ids.push_back(taken.request_id);
+    const RequestBatch batch = queue.take(max_tokens);
+    EXPECT_EQ(batch.keys.size(), batch.requests.size());
+    for (size_t i = 0; i < batch.requests.size(); ++i) {
+      EXPECT_EQ(batch.keys[i], result_key(batch.requests[i]));
+      ids.push_back(batch.requests[i].request_id);
+    }
     return ids;
   }
   using Ids = std::vector<uint64_t>;
@@ -102,7 +106,7 @@ TEST_F(RequestQueueTest, ForgetsWhatFailedAndWhatIsOld) {
   RequestQueue brief(1ms);
   const ForwardRequest one = request(2, 4, 0, 2);
   brief.add(result_key(one), one, some_call());
-  EXPECT_EQ(brief.take(100).size(), 1u);
+  EXPECT_EQ(brief.take(100).requests.size(), 1u);
   std::this_thread::sleep_for(5ms);
   brief.add(result_key(one), request(2, 4, 1, 2), some_call());
   EXPECT_FALSE(brief.empty()) << "the other part is no longer kept";

@@ -7,7 +7,9 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -237,6 +239,42 @@ TEST_F(TeacherTest, DropsWhatIsCancelledWhileItWaits) {
     EXPECT_EQ(fresh.store().num_kept(), 0u);
     EXPECT_EQ(fresh.store().num_waiting(), 0u);
   }
+}
+
+// Each request of the pass that failed hears it, and may be asked for again, also for another part
+// than the first time. A weight of another shape stands for whatever a forward pass fails at.
+TEST_F(TeacherTest, AForwardPassThatFailsFailsItsRequestsAndIsForgotten) {
+  models::Decoder decoder = models::load_decoder(golden_model(), at::kFloat);
+  at::Tensor weight = decoder.parameters().front().value;
+  const at::Tensor good = weight.detach().clone();
+  Teacher teacher("teacher/0", std::move(decoder), models::Tokenizer::load(golden_model()));
+  teacher.serve(server, queue, Teacher::Batching::kDynamic);
+  ForwardRequest first_part = request(1, packs[0], PayloadKind::kHiddenStates);
+  first_part.parts = 2;
+  ForwardRequest second_part = first_part;
+  second_part.part = 1;
+  const ForwardRequest other = request(2, packs[1], PayloadKind::kFull);
+
+  {
+    const c10::NoGradGuard no_grad;
+    weight.resize_({0});
+  }
+  std::vector<Future<Payload>> replies;
+  for (const ForwardRequest& one : {first_part, other})
+    replies.push_back(teacher.enqueue(one, some_call()));
+  EXPECT_FALSE(teacher.work());
+  for (Future<Payload>& reply : replies)
+    EXPECT_THROW(reply.get(Deadline::after(1s)), c10::Error);
+  EXPECT_EQ(teacher.store().num_waiting(), 0u);
+
+  {
+    const c10::NoGradGuard no_grad;
+    weight.resize_(good.sizes());
+    weight.copy_(good);
+  }
+  EXPECT_EQ(ask_teacher(teacher, second_part).label.part, 1);
+  EXPECT_EQ(ask_teacher(teacher, other).label.request_id, 2u);
+  EXPECT_EQ(teacher.forwards(), 2);
 }
 
 // Nobody waits for a teacher that has stopped.
