@@ -151,6 +151,14 @@ YamlNode& child_of(YamlNode& node, const std::string& key, const std::string& pa
   return node.entries.back().value;
 }
 
+// Takes the key, or the item of a list, out of what holds it; it must be there.
+void remove_child(YamlNode& parent, const std::string& key) {
+  if (parent.kind == YamlNode::Kind::kList)
+    parent.items.erase(parent.items.begin() + std::stol(key));
+  else
+    std::erase_if(parent.entries, [&](const YamlNode::Entry& entry) { return entry.key == key; });
+}
+
 }  // namespace
 
 std::string YamlPlace::prefix() const {
@@ -187,14 +195,22 @@ void apply_override(YamlNode& root, std::string_view assignment) {
   if (equals == std::string_view::npos || equals == 0)
     refuse(place, "'" + std::string(assignment) + "' is not key.path=value");
   YamlNode* node = &root;
+  YamlNode* parent = nullptr;
   std::string path;
-  for (const std::string& key : split_path(assignment.substr(0, equals))) {
+  const std::vector<std::string> keys = split_path(assignment.substr(0, equals));
+  for (const std::string& key : keys) {
     if (key.empty())
       refuse(place, "'" + std::string(assignment) + "' has an empty key; write key.path=value");
+    parent = node;
     node = &child_of(*node, key, path.empty() ? "the recipe" : path, place);
     path += (path.empty() ? "" : ".") + key;
   }
-  YamlNode value = parse(assignment.substr(equals + 1), place.source, false);
+
+  // A written null removes; no text at all (an empty variable of a shell) does not.
+  const std::string_view text = assignment.substr(equals + 1);
+  YamlNode value = parse(text, place.source, false);
+  const bool removes = value.kind == YamlNode::Kind::kNull && !text.empty();
+  if (removes && node->kind != YamlNode::Kind::kNull) return remove_child(*parent, keys.back());
   *node = std::move(value);
   node->place = place;
 }

@@ -48,7 +48,8 @@ std::string_view yaml_kind_name(YamlNode::Kind kind);
 YamlNode parse_yaml(std::string_view text, const std::string& source);
 
 // Applies "key.path=value" (value: YAML; a list's items are counted from 0) to a tree that must be
-// a map. Missing blocks are made. kInvalidArgument prefixed "command line: ".
+// a map. Missing blocks are made; `null` removes the key or item that stands there.
+// kInvalidArgument prefixed "command line: ".
 void apply_override(YamlNode& root, std::string_view assignment);
 
 }  // namespace retort::launch

@@ -17,6 +17,18 @@ TEST_F(RecipeTest, OneRoleNamedTeacherNeedsNoBlock) {
   }
 }
 
+TEST_F(RecipeTest, NullOnTheCommandLineRemovesABlockAKeyOrAnItem) {
+  const recipes::Recipe recipe =
+      load(replaced(kDistill, "jsonl}]", "jsonl}, {path: FOLDER/missing.jsonl}]"),
+           {"recipe=sft", "distill=null", "roles.teacher=null", "data.train.1=null",
+            "output_dir=null", "output_dir=elsewhere"});
+  EXPECT_EQ(recipe.roles.size(), 1u);
+  EXPECT_EQ(recipe.data.train.size(), 1u);
+  EXPECT_EQ(recipe.output_dir, "elsewhere");
+  EXPECT_EQ(load(kSft, {"train.learning_rate=5", "train.learning_rate=null"}).train.learning_rate,
+            recipes::TrainOptions().learning_rate);
+}
+
 TEST_F(RecipeTest, RolesKeepTheOrderInWhichTheyAreWritten) {
   std::vector<std::string> names;
   for (const auto& [name, role] :
