@@ -130,8 +130,8 @@ int run_role(const RoleCommand& command) {
     RETORT_LOG(kError) << text;
     status.report({.state = "failed",
                    .step = 0,
-                   .message = text.substr(0, text.find('\n')),
-                   .error = "remote"});
+                   .message = Error(ErrorCode::kRemote, text.substr(0, text.find('\n'))).what(),
+                   .error = std::string(to_string(ErrorCode::kRemote))});
     return 1;
   }
 }

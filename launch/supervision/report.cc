@@ -26,8 +26,7 @@ std::string ProcessFailure::what() const {
 std::string SupervisorResult::report() const {
   if (!cause) return "";
   std::string text = cause->name() + " failed first: it " + cause->what() + "\n";
-  if (!cause->message.empty())
-    text += "  " + cause->message + (cause->error.empty() ? "" : " [" + cause->error + "]") + "\n";
+  if (!cause->message.empty()) text += "  " + cause->message + "\n";
   text += "  log: " + cause->log.string() + "\n";
   for (const auto& line : cause->log_tail)
     text += "  | " + line + "\n";

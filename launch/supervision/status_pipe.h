@@ -12,8 +12,9 @@ struct ProcessStatus {
   // loading | waiting | training | serving | done | stopped | interrupted | failed
   std::string state;
   int64_t step = 0;
-  std::string message;  // one line for people; cut at 1000 bytes
-  std::string error;    // state failed: the name of the ErrorCode
+  // One line for people; cut at 1000 bytes. State failed: with the error's code, as Error::what().
+  std::string message;
+  std::string error;  // state failed: the name of the ErrorCode
   // State failed: another rank of the role met the error, and a vote brought it to this one.
   bool of_another_rank = false;
 

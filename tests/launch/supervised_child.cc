@@ -152,6 +152,9 @@ int time_is_up(Child& child) {
   return 0;
 }
 
+// As a rank says it: Error::what().
+constexpr const char* kRecipeIsWrong = "the recipe is wrong [invalid_argument]";
+
 // "kind", or "kind file": once that file is there.
 int fail(Child& child) {
   std::istringstream words(child.more);
@@ -164,16 +167,16 @@ int fail(Child& child) {
   }
 
   if (kind == "peer_lost") {
-    child.status.report({"failed", 0, "lost teacher/0", "peer_lost"});
+    child.status.report({"failed", 0, "lost teacher/0 [peer_lost]", "peer_lost"});
     return 1;
   }
   if (kind == "told") {
     child.status.report(
-        {"failed", 0, "the recipe is wrong", "invalid_argument", /*of_another_rank=*/true});
+        {"failed", 0, kRecipeIsWrong, "invalid_argument", /*of_another_rank=*/true});
     return 2;
   }
   std::cerr << "line 1\nline 2\nthe recipe is wrong" << std::endl;
-  child.status.report({"failed", 0, "the recipe is wrong", "invalid_argument"});
+  child.status.report({"failed", 0, kRecipeIsWrong, "invalid_argument"});
   return 2;
 }
 
