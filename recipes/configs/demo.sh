@@ -65,5 +65,8 @@ cat <<TEXT
 Everything lies under $out/:
   teacher-sft/final  student-distill/final  student-sft/final   checkpoints that transformers opens
   */metrics.jsonl  */tensorboard/  */logs/                      what happened
-Try:  $retort chat --model $out/student-distill/final
+Try:  echo '{"prompt": "Tom has 12 apples and buys 7 more. How many apples does Tom have?"}' \\
+        >$out/ask.jsonl
+      $retort generate --model $out/student-distill/final --temperature 0 \\
+        --prompts $out/ask.jsonl --output $out/said.jsonl && cat $out/said.jsonl
 TEXT
