@@ -39,7 +39,8 @@ JsonlFile::JsonlFile(const std::filesystem::path& path, const std::filesystem::p
   if (!std::filesystem::is_regular_file(status))
     throw Error(ErrorCode::kInvalidArgument,
                 path.string() + ": is not a regular file; expected a JSONL file");
-  impl_ = std::make_shared<const Impl>(path, detail::decompressed(path, cache), cache);
+  const detail::PlainText plain(path, cache);
+  impl_ = std::make_shared<const Impl>(path, plain.path(), cache);
 }
 
 int64_t JsonlFile::size() const { return impl_->index.size(); }

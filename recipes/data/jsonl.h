@@ -16,8 +16,8 @@ namespace retort::data {
 class JsonlFile {
  public:
   // `cache`: where a decompressed .gz/.zst (named by content) and the index (`NAME-HASH.lines`) go;
-  // empty: the former beside the file, the latter nowhere. kInvalidArgument naming the path; errors
-  // of writing as base/file.h.
+  // empty: the former into a temporary file that is removed as soon as it is mapped, the latter
+  // nowhere. kInvalidArgument naming the path; errors of writing as base/file.h.
   explicit JsonlFile(const std::filesystem::path& path, const std::filesystem::path& cache = {});
   int64_t size() const;
   std::string_view line(int64_t i) const;  // kCorrupt if the file was changed while it is open

@@ -1,9 +1,11 @@
 #include "recipes/data/jsonl.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <zlib.h>
 #include <zstd.h>
 
+#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -119,6 +121,27 @@ TEST(JsonlFile, DecompressesOnceIntoTheCache) {
     folder.write(file.name, gzip("{}\n"));
     EXPECT_EQ(JsonlFile(path, cache).size(), 1) << file.name;
   }
+}
+
+// Commands that look at data have no cache.
+TEST(JsonlFile, DecompressesWithoutACacheAndLeavesNothing) {
+  const TemporaryFolder folder, temporary;
+  const char* const usual = std::getenv("TMPDIR");
+  const std::string before = usual == nullptr ? "" : usual;
+  ::setenv("TMPDIR", temporary.path().c_str(), 1);
+  {
+    const JsonlFile read(folder.write("a.jsonl.gz", gzip("{}\n{\"text\": \"b\"}\n")));
+    const std::string cut = gzip("{}\n").substr(0, 12);
+    EXPECT_NE(test::message_of([&] { JsonlFile(folder.write("cut.gz", cut)); }).find("cut.gz"),
+              std::string::npos);
+    EXPECT_TRUE(fs::is_empty(temporary.path()));
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2) << "beside the data";
+    EXPECT_EQ(read.line(1), "{\"text\": \"b\"}") << "the map stays";
+  }
+  if (usual == nullptr)
+    ::unsetenv("TMPDIR");
+  else
+    ::setenv("TMPDIR", before.c_str(), 1);
 }
 
 TEST(JsonlFile, DamagedArchivesAreErrorsAndLeaveNothing) {

@@ -1,9 +1,12 @@
 #include "recipes/data/detail/decompress.h"
 
+#include <stdlib.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -89,16 +92,33 @@ void unzstd_all(const fs::path& path, std::string_view input, AtomicFile& out) {
 }
 
 void make_folder(const fs::path& folder) {
-  if (folder.empty()) return;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)
     throw Error(ErrorCode::kUnavailable, folder.string() + ": cannot be made: " + error.message());
 }
 
+fs::path make_temporary_folder() {
+  std::string name = (fs::temp_directory_path() / "retort-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr)
+    throw Error(ErrorCode::kUnavailable, name + ": cannot be made: " + std::strerror(errno) +
+                                             "; TMPDIR names another place");
+  return name;
+}
+
+void decompress(const fs::path& path, std::string_view bytes, bool gzip, const fs::path& plain) {
+  RETORT_LOG(kInfo) << "decompressing " << path.string() << " into " << plain.string();
+  AtomicFile out(plain);
+  if (gzip)
+    inflate_all(path, bytes, out);
+  else
+    unzstd_all(path, bytes, out);
+  out.commit();
+}
+
 }  // namespace
 
-fs::path decompressed(const fs::path& path, const fs::path& cache) {
+PlainText::PlainText(const fs::path& path, const fs::path& cache) : path_(path) {
   const MappedFile file(path);
   const std::string_view bytes = file.text();
   const bool gzip = bytes.starts_with("\x1f\x8b");
@@ -107,22 +127,32 @@ fs::path decompressed(const fs::path& path, const fs::path& cache) {
     const std::string extension = path.extension().string();
     if (extension == ".gz" || extension == ".zst")
       damaged(path, "it does not begin like a " + extension + " file");
-    return path;
+    return;
+  }
+
+  if (cache.empty()) {
+    temporary_ = make_temporary_folder();
+    path_ = temporary_ / path.stem();
+    try {
+      decompress(path, bytes, gzip, path_);
+    } catch (...) {  // no destructor will run
+      std::error_code ignored;
+      fs::remove_all(temporary_, ignored);
+      throw;
+    }
+    return;
   }
 
   // Named after the content, so that a file that is there is the right one.
-  const fs::path folder = cache.empty() ? path.parent_path() : cache;
-  const fs::path plain = folder / (path.stem().string() + "-" + sha256_hex(bytes).substr(0, 16));
-  if (fs::exists(plain)) return plain;
-  make_folder(folder);
-  RETORT_LOG(kInfo) << "decompressing " << path.string() << " into " << plain.string();
-  AtomicFile out(plain);
-  if (gzip)
-    inflate_all(path, bytes, out);
-  else
-    unzstd_all(path, bytes, out);
-  out.commit();
-  return plain;
+  path_ = cache / (path.stem().string() + "-" + sha256_hex(bytes).substr(0, 16));
+  if (fs::exists(path_)) return;
+  make_folder(cache);
+  decompress(path, bytes, gzip, path_);
+}
+
+PlainText::~PlainText() {
+  std::error_code ignored;
+  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
 }
 
 }  // namespace retort::data::detail
