@@ -13,11 +13,11 @@
 #include "base/hash.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/model_check.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/supervisor.h"
 #include "launch/yaml/recipe_file.h"
-#include "models/text/tokenizer.h"
 #include "parallel/device_module.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
@@ -26,29 +26,6 @@
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
-
-// The cheapest mistake to find early: a model that numbers its tokens differently.
-void check_tokenizers(const recipes::Recipe& recipe) {
-  const auto others = recipes::serving_roles(recipe);
-  if (others.empty()) return;
-  const models::Tokenizer student =
-      models::Tokenizer::load(recipe.roles.at(recipes::Recipe::kDrivingRole).model);
-  for (const std::string& role : others) {
-    const std::string& folder = recipe.roles.at(role).model;
-    const models::Tokenizer other = models::Tokenizer::load(folder);
-    const int64_t known = std::min(student.vocab_size(), other.vocab_size());
-    const std::string mine = student.vocabulary_fingerprint(known),
-                      theirs = other.vocabulary_fingerprint(known);
-    if (mine != theirs)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          "role '" + role + "': the tokenizer of " + folder +
-              " differs from the student's in the " + std::to_string(known) +
-              " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
-              mine.substr(0, 16) +
-              "); distributions are compared id by id: use a model with the student's tokenizer");
-  }
-}
 
 // What the processes of one start have in common.
 struct RunStart {
@@ -221,7 +198,7 @@ int run_launch(const LaunchCommand& command) {
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
-  check_tokenizers(recipe);
+  check_models(recipe);
 
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.

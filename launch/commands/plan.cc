@@ -4,6 +4,7 @@
 
 #include "base/json_text.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/model_check.h"
 #include "launch/yaml/recipe_file.h"
 #include "models/config.h"
 #include "models/memory_estimate.h"
@@ -150,6 +151,7 @@ std::string plan_json(const Recipe& recipe) {
 
 int run_plan(const RecipeCommand& command) {
   const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
+  check_models(recipe);
   if (command.json)
     std::printf("%s\n", plan_json(recipe).c_str());
   else

@@ -64,8 +64,9 @@ TEST(CheckRun, FailsOnAReferenceOfAnotherVocabulary) {
   text.replace(text.find("\"w7\""), 4, "\"x7\"");
   std::ofstream(folder / "other/tokenizer.json") << text;
   const CommandResult result = check(folder, {.reference = (folder / "other").string()});
-  EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_NE(result.output.find("check 'vocabularies' failed"), std::string::npos) << result.output;
+  EXPECT_EQ(result.exit_code, 2) << "the input is wrong" << result.output;
+  EXPECT_NE(result.output.find("role 'reference': the tokenizer of"), std::string::npos)
+      << result.output;
 }
 
 }  // namespace

@@ -220,11 +220,14 @@ TEST(Reference, WithAnotherVocabularyIsRefused) {
   text.replace(text.find("\"w7\""), 4, "\"x7\"");
   std::ofstream(folder / "other/tokenizer.json") << text;
   recipe.reference = (folder / "other").string();
-  const auto result = launch(folder, recipe);
-  // the launcher sees it, before any process starts
-  EXPECT_EQ(result.exit_code, 2) << result.output;
-  EXPECT_TRUE(holds(result.output, "tokenizer") && holds(result.output, "role 'reference'"))
-      << result.output;
+  for (const char* command : {"launch", "plan"}) {
+    const auto result =
+        retort({command, write_on_policy(folder.path(), recipe).string()}, kDeadline);
+    // the launcher sees it, before any process starts
+    EXPECT_EQ(result.exit_code, 2) << command << result.output;
+    EXPECT_TRUE(holds(result.output, "tokenizer") && holds(result.output, "role 'reference'"))
+        << command << result.output;
+  }
 }
 
 TEST(Reference, MayNotChangeWhenARunIsResumed) {
@@ -244,11 +247,16 @@ TEST(GeneratorModel, OfAnotherShapeIsRefusedByName) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe = grpo(folder);
   recipe.generator_model = "teacher";
-  const auto result = launch(folder, recipe);
-  EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_TRUE(holds(result.output, "generator/0") && holds(result.output, "shapes"))
-      << result.output;
-  EXPECT_TRUE(holds(result.output, "mismatch")) << result.output;
+  // before any process starts, and by all that look at the recipe before
+  for (const char* command : {"launch", "plan", "check"}) {
+    const auto result =
+        retort({command, write_on_policy(folder.path(), recipe).string()}, kDeadline);
+    EXPECT_EQ(result.exit_code, 2) << command << result.output;
+    EXPECT_TRUE(holds(result.output, "role 'generator': the model of") &&
+                holds(result.output, "shapes"))
+        << command << result.output;
+    EXPECT_FALSE(fs::exists(folder / "run")) << command;
+  }
 }
 
 TEST(DiskFull, WhileKeptRowsAreWrittenLeavesNothingHalfWritten) {
