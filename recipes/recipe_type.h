@@ -55,7 +55,8 @@ class RecipeType {
 
   // `retort plan`.
   virtual RecipePlan plan(const Recipe&) const { return {}; }
-  // `retort audit`: prints the first `num_samples` samples as the trainer sees them, and counts.
+  // `retort audit`: prints the first `num_samples` samples as the trainer sees them (prompts, where
+  // it draws what it trains on), and counts.
   virtual void audit(const Recipe& recipe, int64_t num_samples) const;
   // `retort check`: the first row through the recipe's own numbers, against independent ones.
   virtual void self_check(const Recipe& recipe, SelfCheck& check) const = 0;

@@ -2,6 +2,7 @@
 
 #include "recipes/grpo/checks.h"
 #include "recipes/grpo/objective.h"
+#include "recipes/rollout/audit.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/reference_setup.h"
@@ -80,6 +81,10 @@ class GrpoType : public RecipeType {
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(plan_reference_link(recipe, role, tokens_per_step(recipe, 1), 0));
     return plan;
+  }
+
+  void audit(const Recipe& recipe, int64_t num_samples) const override {
+    audit_prompts(recipe, num_samples);
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {

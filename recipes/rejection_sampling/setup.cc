@@ -2,6 +2,7 @@
 
 #include "recipes/data/dataset.h"
 #include "recipes/rejection_sampling/sampler.h"
+#include "recipes/rollout/audit.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/sft/objective.h"
@@ -101,6 +102,10 @@ class RejectionSamplingType : public RecipeType {
     check_samples_differ(recipe, places);
     check_draws_with_student_of_now(recipe, places);
     check_no_target_choice(recipe, places, "the completions that it keeps");
+  }
+
+  void audit(const Recipe& recipe, int64_t num_samples) const override {
+    audit_prompts(recipe, num_samples);
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "parallel/vote.h"
+#include "recipes/rollout/prompts.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 #include "recipes/rollout/score_rollout.h"
 
@@ -37,12 +38,8 @@ RolloutRun::RolloutRun(RunContext& context) : context_(context) {
 
 std::shared_ptr<data::PromptDataset> RolloutRun::open(
     const std::vector<data::Source>& sources) const {
-  const Recipe& recipe = context_.recipe();
-  data::DataOptions options = recipe.data;
-  // Room for the completion.
-  options.max_length = options.max_length - recipe.generation->max_new_tokens + 1;
-  return std::make_shared<data::PromptDataset>(sources, options, context_.tokenizer, context_.chat,
-                                               context_.cache());
+  return open_prompts(context_.recipe(), sources, context_.tokenizer, context_.chat,
+                      context_.cache());
 }
 
 int64_t RolloutRun::steps_per_epoch() {

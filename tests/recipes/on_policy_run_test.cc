@@ -2,6 +2,8 @@
 // every run repeats bit for bit.
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "base/file.h"
 #include "tests/recipes/on_policy_support.h"
 
@@ -175,6 +177,29 @@ TEST(RejectionSampling, KeepsTheSameRowsInEveryLayout) {
     expect_same_column(b, a, key, kTolerance);
   EXPECT_EQ(timeless_metrics(again), timeless_metrics(a));
   EXPECT_GT(column(a, "reward_kept").at(0), column(a, "reward").at(0));
+}
+
+// There are no targets, and no step, before samples are drawn; a row needs no answer.
+TEST(Audit, ShowsPromptsWhereCompletionsAreDrawn) {
+  TemporaryFolder folder;
+  OnPolicyRecipe grpo{.data = write_prompts(folder)};
+  std::ofstream(grpo.data, std::ios::app) << R"({"prompt": "w1 w2 w3"})"
+                                          << "\n";
+  OnPolicyRecipe rejection = grpo;
+  rejection.recipe = "rejection_sampling";
+  rejection.block = {{"rounds", "2"}};
+  for (const OnPolicyRecipe& recipe : {grpo, rejection}) {
+    const fs::path path = write_on_policy(folder / recipe.recipe, recipe);
+    const CommandResult result = retort({"audit", path.string(), "--samples", "1"});
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    for (const char* part :
+         {"prompts.jsonl:1: prompt 1 tokens\nw7\nreference: w14 w19 w24\n",
+          "--- all: 11 prompts, 10 with a reference; mean tokens 3.1, longest 6; skipped 0",
+          "--- 4 completions of each are drawn, of at most 10 tokens"})
+      EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+    EXPECT_EQ(result.output.find("prompts.jsonl:2"), std::string::npos) << result.output;
+    EXPECT_EQ(result.output.find("first step"), std::string::npos) << result.output;
+  }
 }
 
 TEST(OnPolicyDistill, RepeatsBitForBitAndTakesSampledTokens) {
