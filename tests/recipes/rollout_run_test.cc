@@ -1,0 +1,135 @@
+// The evaluation of a run over prompts on three data-parallel ranks: its sums, and what all ranks
+// end with when one of them fails.
+#include "recipes/rollout/rollout_run.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "parallel/vote.h"
+#include "rpc/agent.h"
+#include "tests/recipes/fake_sample_source.h"
+#include "tests/recipes/prompt_files.h"
+#include "tests/recipes/rank_threads.h"
+#include "tests/roles/nano_model.h"
+
+namespace retort::recipes {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int64_t kRanks = 3;
+constexpr int64_t kPrompts = 5;
+
+// A run that only evaluates, with samples that no generator draws.
+class EvaluatingRun : public RolloutRun {
+ public:
+  EvaluatingRun(RunContext& context, roles::Trainer& trainer, std::shared_ptr<SampleSource> samples)
+      : RolloutRun(context) {
+    trainer_ = &trainer;
+    samples_ = std::move(samples);
+    rewards_ = std::make_shared<rewards::RewardSet>(context.recipe().rewards);
+  }
+  Objective& objective() override { throw Error(ErrorCode::kUnavailable, "it does not train"); }
+
+ protected:
+  void begin(const LoopState&) override {}
+};
+
+class RolloutRunTest : public ::testing::Test {
+ protected:
+  using Answer = test::FakeSampleSource::Answer;
+
+  // As a rank of the student would.
+  MetricsRow evaluate(parallel::World& world, const Answer& answer) const {
+    RankContext rank;
+    rank.recipe.data.max_length = 32;
+    rank.recipe.data.train = {{.path = (files_.path() / "prompts.jsonl").string()}};
+    rank.recipe.data.eval = rank.recipe.data.train;
+    rank.recipe.generation.emplace().max_new_tokens = 8;
+    rank.recipe.rewards = test::length_rewards();
+    rank.run_folder = files_.path();
+    rpc::Agent agent({.name = "student/" + std::to_string(world.dp().rank()), .secret = "s"});
+    rpc::PeerLinks links(agent, {.find = [](const std::string& peer, Deadline) -> std::string {
+                           throw Error(ErrorCode::kUnavailable, "nobody serves " + peer);
+                         }});
+    RunContext context{.rank = rank,
+                       .world = world,
+                       .tokenizer = files_.tokenizer(),
+                       .chat = test::chat_template(),
+                       .agent = agent,
+                       .links = links};
+
+    roles::Trainer trainer(
+        models::Decoder::random(roles::nano_model(models::Family::kQwen3, true, 1), 7, at::kFloat),
+        world, {});
+    EvaluatingRun run(context, trainer,
+                      std::make_shared<test::FakeSampleSource>(files_.tokenizer(), answer));
+    return run.evaluator()(3);
+  }
+
+  // One of them for each prompt: the prompts begin with different words.
+  static models::Completion answer_to(const data::PromptSample& prompt) {
+    return test::numbered_answer(static_cast<uint64_t>(prompt.prompt_ids.back()));
+  }
+
+  test::PromptFiles files_{kPrompts};
+};
+
+TEST_F(RolloutRunTest, EvaluationCountsThePromptsOfAllRanks) {
+  double reward = 0;
+  double tokens = 0;
+  for (int64_t row = 0; row < kPrompts; ++row) {
+    const models::Completion completion = answer_to(*files_.prompts()->get(row));
+    reward += test::length_reward(completion);
+    tokens += static_cast<double>(completion.token_ids.size());
+  }
+
+  std::vector<MetricsRow> rows(kRanks);
+  const auto errors = test::run_rank_threads(kRanks, [&](parallel::World& world) {
+    rows.at(static_cast<size_t>(world.dp().rank())) = evaluate(
+        world,
+        [](const data::PromptSample& prompt, uint64_t, uint64_t) { return answer_to(prompt); });
+  });
+  for (const std::optional<Error>& error : errors)
+    ASSERT_FALSE(error) << error->what();
+  for (const MetricsRow& row : rows) {
+    ASSERT_EQ(row.values.size(), 4u);
+    EXPECT_DOUBLE_EQ(std::get<double>(row.values[0].second), reward / kPrompts) << "eval_reward";
+    EXPECT_EQ(std::get<int64_t>(row.values[1].second), kPrompts) << "eval_num_prompts";
+    EXPECT_EQ(std::get<int64_t>(row.values[2].second), 0) << "eval_num_unscorable";
+    EXPECT_DOUBLE_EQ(std::get<double>(row.values[3].second), tokens / kPrompts) << "mean length";
+  }
+}
+
+// The others would wait for it in the sums, until their timeout.
+TEST_F(RolloutRunTest, ARankThatFailsInAnEvaluationEndsAllWithItsError) {
+  constexpr int64_t kFailing = 1;
+  const auto errors = test::run_rank_threads(
+      kRanks,
+      [&](parallel::World& world) {
+        const bool fails = world.dp().rank() == kFailing;
+        evaluate(world, [fails](const data::PromptSample& prompt, uint64_t, uint64_t) {
+          if (fails) throw Error(ErrorCode::kResourceExhausted, "the generator's memory is full");
+          return answer_to(prompt);
+        });
+      },
+      5s);
+
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const std::optional<Error>& error = errors.at(static_cast<size_t>(rank));
+    ASSERT_TRUE(error) << "rank " << rank << " went on";
+    EXPECT_EQ(error->code(), ErrorCode::kResourceExhausted) << rank << ": " << error->what();
+    EXPECT_EQ(error->message(), "the generator's memory is full") << rank;
+    EXPECT_EQ(parallel::failed_rank(*error, "student"),
+              rank == kFailing ? std::nullopt : std::optional<int>(kFailing));
+  }
+}
+
+}  // namespace
+}  // namespace retort::recipes
