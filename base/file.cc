@@ -80,6 +80,12 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
   file.commit();
 }
 
+void replace_file(const fs::path& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write(content);
+  file.commit_unsynced();
+}
+
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)), temporary_(path_.string() + ".tmp-" + std::to_string(::getpid())) {
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -109,13 +115,19 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   if (::fsync(fd_) != 0) fail("cannot sync", path_, errno);
+  take_place();
+  sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
+}
+
+void AtomicFile::commit_unsynced() { take_place(); }
+
+void AtomicFile::take_place() {
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     ::unlink(temporary_.c_str());
     fail("cannot finish", path_, error);
   }
-  sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
 }
 
 AtomicFolder::AtomicFolder(fs::path path)

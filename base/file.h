@@ -21,6 +21,10 @@ std::string read_file(const std::filesystem::path& path);
 // is removed.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
+// The same for readers, without waiting for the disk: a reader sees the old or the new content, but
+// after a crash of the machine it may find neither. For what is written again soon.
+void replace_file(const std::filesystem::path& path, std::string_view content);
+
 // A new file written in pieces under a temporary name in the same folder; commit() syncs and
 // renames it to `path`, destruction without commit() removes it. Errors as write_file_atomically.
 class AtomicFile {
@@ -33,8 +37,11 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   uint64_t size_bytes() const { return size_; }
   void commit();
+  void commit_unsynced();  // see replace_file
 
  private:
+  void take_place();
+
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
   uint64_t size_ = 0;

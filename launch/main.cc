@@ -39,6 +39,7 @@ class Program {
     app_.set_version_flag("--version", version_text());
     app_.require_subcommand(1);
     add_launch();
+    add_status();
     add_eval();
     add_generate();
     add_chat();
@@ -75,6 +76,13 @@ class Program {
     c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")
         ->excludes(resume);
     on(c, [this] { return run_launch(launch_); });
+  }
+
+  void add_status() {
+    auto* c = app_.add_subcommand("status", "what a run is doing: its state and its processes");
+    c->add_option("run", status_.run, "the run's folder (output_dir)")->required();
+    c->add_flag("--watch", status_.watch, "again each second, until the run has ended");
+    on(c, [this] { return run_status(status_); });
   }
 
   void add_eval() {
@@ -231,6 +239,7 @@ class Program {
   std::function<int()> action_;
   Columns columns_;
   LaunchCommand launch_;
+  StatusCommand status_;
   EvalCommand eval_;
   GenerateCommand generate_;
   ChatCommand chat_;

@@ -14,8 +14,10 @@
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
+#include "launch/supervision/observers.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/run_folder.h"
+#include "launch/supervision/status_file.h"
 #include "launch/supervision/supervisor.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
@@ -168,16 +170,24 @@ SupervisorResult run_once(const LaunchCommand& command, const recipes::Recipe& r
                      .start_step = start_step,
                      .max_steps = recipe.train.max_steps,
                      .num_epochs = recipe.train.num_train_epochs});
+  StatusFile status({.path = folder.path() / kStatusFile,
+                     .run = start.run,
+                     .recipe = recipe.recipe.text,
+                     .start_step = start_step,
+                     .max_steps = recipe.train.max_steps,
+                     .progress = &progress.state()});
+  Observers observers({&progress, &status});
   Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
                          .log_folder = folder.logs(),
                          .processes = process_specs(recipe, folder, start, store),
                          .stop_timeout = recipe.launch.stop_timeout,
                          .held_timeout = recipe.rpc.peer_timeout,
                          .hold_fd = folder.lock_fd()},
-                        &progress);
+                        &observers);
 
   const SupervisorResult result = supervisor.run(signals);
   progress.finish();
+  status.finish(result);
   print_end(command, result, folder);
   return result;
 }

@@ -1,11 +1,10 @@
 #include "launch/supervision/progress.h"
 
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
+
+#include "launch/supervision/terminal_text.h"
 
 namespace retort::launch {
 namespace {
@@ -16,27 +15,6 @@ std::string format(const char* pattern, double value) {
   std::array<char, 48> buffer;
   std::snprintf(buffer.data(), buffer.size(), pattern, value);
   return buffer.data();
-}
-
-// The part of UTF-8 text that fits, counted in characters; control characters, which would move the
-// cursor, become '?'.
-std::string cut(std::string text, int columns) {
-  int characters = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if ((byte & 0xc0) == 0x80) continue;
-    if (++characters > columns) return text.substr(0, i);
-    if (byte < 0x20 || byte == 0x7f) text[i] = '?';
-  }
-  return text;
-}
-
-std::string bar(double fraction, int width) {
-  const int full = std::clamp(static_cast<int>(std::lround(fraction * width)), 0, width);
-  std::string text = "[";
-  for (int i = 0; i < width; ++i)
-    text += i < full ? "=" : i == full ? ">" : " ";
-  return text + "]";
 }
 
 bool is_eval(const LoggedStep& row) {
@@ -80,20 +58,6 @@ std::string process_line(const ProgressState::Process& process) {
 
 }  // namespace
 
-std::string short_time(std::chrono::seconds time) {
-  const auto s = std::max<int64_t>(0, time.count());
-  std::array<char, 48> buffer;
-  if (s >= 3600)
-    std::snprintf(buffer.data(), buffer.size(), "%dh%02dm", static_cast<int>(s / 3600),
-                  static_cast<int>(s / 60 % 60));
-  else if (s >= 60)
-    std::snprintf(buffer.data(), buffer.size(), "%dm%02ds", static_cast<int>(s / 60),
-                  static_cast<int>(s % 60));
-  else
-    std::snprintf(buffer.data(), buffer.size(), "%ds", static_cast<int>(s));
-  return buffer.data();
-}
-
 std::string plain_step(const LoggedStep& row, const std::string& position,
                        const std::optional<std::chrono::seconds>& eta) {
   if (is_eval(row)) return eval_line(row);
@@ -105,7 +69,8 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
   std::vector<std::string> lines{state.title};
 
   // What a narrow terminal must not cut off stands next to the bar.
-  std::string head = bar(state.fraction, std::clamp(columns / 3, 8, 40)) + " " + state.position;
+  std::string head =
+      progress_bar(state.fraction, std::clamp(columns / 3, 8, 40)) + " " + state.position;
   if (state.eta) head += "  eta " + short_time(*state.eta);
   if (state.last) head += rate(*state.last);
   lines.push_back(head);
@@ -119,7 +84,7 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
     lines.push_back(process_line(process));
   if (!state.notice.empty()) lines.push_back(state.notice);
   for (auto& line : lines)
-    line = cut(line, columns);
+    line = cut_to_columns(line, columns);
   return lines;
 }
 
@@ -153,7 +118,10 @@ void Progress::on_start(const ProcessSpec& spec, pid_t pid) {
 
 void Progress::on_status(const ProcessSpec& spec, const ProcessStatus& status) {
   auto& shown = process(spec);
-  const bool news = shown.state != status.state;
+  // Saving comes and goes with every checkpoint: no news for a list of lines.
+  const bool saves =
+      status.state == "saving" || (shown.state == "saving" && status.state == "training");
+  const bool news = shown.state != status.state && !saves;
   shown.state = status.state;
   shown.message = status.step > 0 && status.state == "training"
                       ? "step " + std::to_string(status.step) + " " + status.message
@@ -253,11 +221,7 @@ void Progress::update_eta() {
 
 void Progress::draw() {
   last_draw_ = options_.now();
-  int columns = options_.columns;
-  if (columns <= 0) {
-    winsize size{};
-    columns = ::ioctl(options_.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-  }
+  const int columns = options_.columns > 0 ? options_.columns : terminal_columns(options_.fd);
   // Up to the first line of the last drawing, then line by line: clear to the end of each, and what
   // is below at the end.
   std::string text;

@@ -42,8 +42,6 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
 // step 50  eval_loss ...".
 std::string plain_step(const LoggedStep& row, const std::string& position,
                        const std::optional<std::chrono::seconds>& eta);
-// "1h02m", "1m05s", "12s".
-std::string short_time(std::chrono::seconds time);
 
 // Shows what a supervisor reports and what the run writes into metrics.jsonl.
 //
@@ -85,6 +83,8 @@ class Progress : public SupervisorObserver {
   // Shows the last state, which is not dropped, and leaves the cursor below it. What is not written
   // after last_wait is lost. Idempotent.
   void finish();
+  // What is known so far; for others who tell of the run.
+  const ProgressState& state() const { return state_; }
 
  private:
   ProgressState::Process& process(const ProcessSpec& spec);

@@ -24,13 +24,26 @@ namespace {
 constexpr const char* kLock = ".lock";
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 18> kNames{
-    kResolvedRecipe,  kDrivingLock,  ".incarnation",
-    "plan.json",      "status.json", "metrics.jsonl",
-    "metrics.jsonl.", "tensorboard", "logs",
-    "trace",          "checkpoint-", "final",
-    "final.tmp-",     "cache",       "kept",
-    "samples",        kLock,         "recipe.resolved.yaml.",
+constexpr std::array<std::string_view, 19> kNames{
+    kResolvedRecipe,
+    kDrivingLock,
+    ".incarnation",
+    "plan.json",
+    "status.json",
+    "status.json.",
+    "metrics.jsonl",
+    "metrics.jsonl.",
+    "tensorboard",
+    "logs",
+    "trace",
+    "checkpoint-",
+    "final",
+    "final.tmp-",
+    "cache",
+    "kept",
+    "samples",
+    kLock,
+    "recipe.resolved.yaml.",
 };
 
 bool written_by_a_run(const std::string& name) {

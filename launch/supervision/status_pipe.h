@@ -9,7 +9,7 @@
 namespace retort::launch {
 
 struct ProcessStatus {
-  // loading | waiting | training | serving | done | stopped | interrupted | failed
+  // loading | waiting | training | saving | serving | done | stopped | interrupted | failed
   std::string state;
   int64_t step = 0;
   // One line for people; cut at 1000 bytes. State failed: with the error's code, as Error::what().

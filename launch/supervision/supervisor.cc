@@ -102,6 +102,7 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   orphans.reap();
   while (const auto number = signals.next())
     signalled(*number);
+  if (phase != Phase::kRunning) observer->on_stopping();
   observer->on_tick();
 }
 
@@ -130,6 +131,7 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   ProcessFailure words{
       .exit_code = WIFEXITED(status) ? std::optional(WEXITSTATUS(status)) : std::nullopt,
       .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+  observer->on_end(*child.spec, {.status = status, .as_asked = (good && !early) || obeyed});
   observer->on_exit(*child.spec, good && !early ? "done" : words.what());
   if (phase == Phase::kKilled || (good && !early)) return;
   if (phase == Phase::kFinishing) {

@@ -92,15 +92,24 @@ struct SupervisorResult {
   std::string report() const;
 };
 
+// That a process is gone.
+struct ProcessEnd {
+  int status = 0;         // as waitpid gives it
+  bool as_asked = false;  // with code 0 at its time, or by the signal that asked it to end
+};
+
 // Hears what happens; called by run() on its thread. Default: nothing.
 class SupervisorObserver {
  public:
   virtual ~SupervisorObserver() = default;
   virtual void on_start(const ProcessSpec&, pid_t) {}
   virtual void on_status(const ProcessSpec&, const ProcessStatus&) {}
-  virtual void on_exit(const ProcessSpec&, const std::string& /*what*/) {}
+  virtual void on_end(const ProcessSpec&, const ProcessEnd&) {}
+  virtual void on_exit(const ProcessSpec&, const std::string& /*what*/) {
+  }                                                         // after on_end, in words
   virtual void on_phase(const std::string& /*message*/) {}  // "stopping: SIGINT ...", one line
-  virtual void on_tick() {}                                 // at least five times a second
+  virtual void on_stopping() {}  // again and again, before on_tick, while all are being ended
+  virtual void on_tick() {}      // at least five times a second
 };
 
 // One run of a set of processes.

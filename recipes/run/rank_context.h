@@ -31,7 +31,7 @@ struct RankContext {
   // of a role with world.device: cuda
   std::shared_ptr<parallel::DeviceModule> device_module;
   std::function<bool()> stop_requested;
-  // state: loading | waiting | training | serving | done | stopped | interrupted
+  // state: loading | waiting | training | saving | serving | done | stopped | interrupted
   std::function<void(const std::string& state, int64_t step, const std::string& message)> report;
 
   const RoleOptions& role_options() const { return recipe.roles.at(role); }

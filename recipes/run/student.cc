@@ -119,7 +119,9 @@ TrainLoopResult run_student(const RankContext& context) {
                      loop_options(recipe.train, max_steps),
                      {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
                       .on_metrics = [&](const MetricsRow& row) { metrics->write(row); },
-                      .on_step = [&](int64_t step) { context.report("training", step, ""); }});
+                      .on_step = [&](int64_t step) { context.report("training", step, ""); },
+                      .on_save = [&](int64_t step) { context.report("saving", step, ""); },
+                      .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
 
   if (work->rows().num_skipped() > 0) {
     RETORT_LOG(kWarning) << work->rows().num_skipped()

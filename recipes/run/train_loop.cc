@@ -146,8 +146,12 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
         ask_all(world.all(), {.stop_asked = hooks.stop_requested && hooks.stop_requested(),
                               .still_writing = checkpoints.busy()});
     if (!any.stop_asked && !any.still_writing) checkpoints.finish(world);
-    if (any.stop_asked || done || (options.save_steps > 0 && state.step % options.save_steps == 0))
+    if (any.stop_asked || done ||
+        (options.save_steps > 0 && state.step % options.save_steps == 0)) {
+      if (hooks.on_save) hooks.on_save(state.step);
       result.last_checkpoint = checkpoints.save(trainer, world, state);
+      if (hooks.on_saved) hooks.on_saved(state.step);
+    }
     if (any.stop_asked && !done) {
       result.stopped_early = true;
       break;

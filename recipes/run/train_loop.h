@@ -28,6 +28,8 @@ struct TrainLoopHooks {
   // rank 0: logged steps; evaluation rows have "eval_" names
   std::function<void(const MetricsRow& row)> on_metrics;
   std::function<void(int64_t step)> on_step;  // every step done, every rank
+  // Every rank: before a checkpoint of this step is saved, and when training goes on after it.
+  std::function<void(int64_t step)> on_save, on_saved;
 };
 
 struct TrainLoopResult {

@@ -60,6 +60,15 @@ TEST_F(Files, WritesAndReadsBackAnyBytes) {
   EXPECT_EQ(names(), std::set<std::string>{"a"}) << "no temporary file stays";
 }
 
+TEST_F(Files, ReplacingLeavesOneFile) {
+  replace_file(folder_ / "a", "old and long");
+  replace_file(folder_ / "a", "new");
+  EXPECT_EQ(read_file(folder_ / "a"), "new");
+  EXPECT_EQ(names(), std::set<std::string>{"a"}) << "no temporary file stays";
+  EXPECT_EQ(code_of([&] { replace_file(folder_ / "missing" / "a", ""); }, "missing"),
+            ErrorCode::kUnavailable);
+}
+
 TEST_F(Files, ReadNamesTheMissingFile) {
   EXPECT_EQ(code_of([&] { read_file(folder_ / "missing"); }, "missing"),
             ErrorCode::kInvalidArgument);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "launch/supervision/terminal_text.h"
 #include "tests/support/folder_fixture.h"
 
 namespace retort::test {
@@ -28,6 +29,7 @@ TEST(ProgressTextTest, Times) {
   EXPECT_EQ(launch::short_time(seconds(7)), "7s");
   EXPECT_EQ(launch::short_time(seconds(65)), "1m05s");
   EXPECT_EQ(launch::short_time(seconds(3725)), "1h02m");
+  EXPECT_EQ(launch::short_time(seconds(-1)), "0s");
 }
 
 TEST(ProgressTextTest, PlainLines) {
@@ -115,6 +117,8 @@ TEST_F(ProgressTest, WithoutATerminalStatesAndStepsAreLines) {
     progress.on_start(spec("student", 0), 17);
     progress.on_status(spec("student", 0), {"training", 0, "", ""});
     progress.on_status(spec("student", 0), {"training", 2, "", ""});  // same state: no line
+    progress.on_status(spec("student", 0), {"saving", 2, "", ""});    // of every checkpoint: none
+    progress.on_status(spec("student", 0), {"training", 2, "", ""});
     std::ofstream(folder_ / "metrics.jsonl", std::ios::app)
         << "{\"step\": 2, \"loss\": 2.5}\n{\"step\": 2, \"eval_loss\": 3}\n";
     progress.on_tick();

@@ -4,12 +4,28 @@
 
 #include <cmath>
 
+#include "base/file.h"
 #include "tests/recipes/golden_support.h"
 
 namespace retort::test {
 namespace {
 
 nlohmann::json expected(const std::string& name) { return golden_cases("expected").at(name); }
+
+// status.json of a run that is done: every process ended as it should.
+void expect_done(const fs::path& run, size_t processes) {
+  const auto status = nlohmann::json::parse(read_file(run / "status.json"));
+  EXPECT_EQ(status.at("state"), "done");
+  EXPECT_EQ(status.at("exit_code"), 0);
+  EXPECT_EQ(status.at("step"), status.at("max_steps"));
+  EXPECT_TRUE(status.at("loss").is_number());
+  EXPECT_EQ(status.at("processes").size(), processes);
+  for (const auto& process : status.at("processes")) {
+    EXPECT_EQ(process.at("state"), "stopped") << process;
+    EXPECT_EQ(process.at("exit_code"), 0) << process;
+    EXPECT_GT(process.at("step"), 0) << process;
+  }
+}
 
 class GoldenRun : public testing::TestWithParam<std::string> {};
 
@@ -36,6 +52,7 @@ TEST_P(GoldenRun, MatchesPyTorch) {
     expect_close(column(folder / "run", "ce_loss"), want.at("ce"), "ce_loss");
   }
   expect_same_parameters(folder / "run", recipe.student, "changes", name);
+  expect_done(folder / "run", distills ? 2 : 1);
 }
 
 std::vector<std::string> names() {

@@ -96,6 +96,11 @@ TEST_P(Interrupted, ResumesBitForBit) {
       const bool begun = result.output.find("started, pid") != std::string::npos;
       const int stopped = begun && GetParam() == SIGTERM ? 4 : 128 + GetParam();
       ASSERT_EQ(result.exit_code, too_early ? 1 : stopped) << result.output;
+
+      // Whoever asks later is told the same.
+      if (!begun || GetParam() != SIGTERM) continue;
+      const auto told = retort({"status", (run / "run").string()});
+      EXPECT_EQ(told.exit_code, result.exit_code) << told.output;
     }
     EXPECT_EQ(timeless_metrics(run / "run"), expected)
         << "trial " << trial << ", signal after " << delay << " s";

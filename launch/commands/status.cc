@@ -1,0 +1,96 @@
+// retort status: what a run is doing, from the file that its launcher keeps.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "launch/commands/commands.h"
+#include "launch/supervision/status_file.h"
+#include "launch/supervision/status_table.h"
+#include "launch/supervision/terminal_text.h"
+
+namespace retort::launch {
+namespace {
+
+constexpr std::chrono::seconds kRedraw{1};
+
+// A run as it was just now.
+struct Look {
+  RunStatus status;
+  bool lost = false;
+  bool over() const { return lost || status.ended(); }
+  int exit_code() const { return lost ? 1 : status.exit_code.value_or(0); }
+};
+
+RunStatus read_status(const std::filesystem::path& run) {
+  if (!std::filesystem::is_directory(run))
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + run.string() + "' is no folder; expected the output_dir of a run");
+  const auto file = run / kStatusFile;
+  if (!std::filesystem::exists(file))
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + run.string() + "' holds no " + kStatusFile +
+                    "; `retort launch` writes it into its output_dir when it starts a run");
+  try {
+    return decode_run_status(read_file(file));
+  } catch (const Error& e) {
+    throw Error(e.code(), file.string() + ": " + e.message());
+  }
+}
+
+// Of another host's processes nothing is known.
+bool may_run(pid_t pid, const std::string& host) {
+  if (host != host_name()) return true;
+  return ::kill(pid, 0) == 0 || errno != ESRCH;
+}
+
+Look look_at(const std::filesystem::path& run) {
+  Look look{.status = read_status(run)};
+  look.lost = launcher_is_lost(look.status, StatusFile::Clock::now(),
+                               may_run(look.status.launcher_pid, look.status.launcher_host));
+  return look;
+}
+
+// Prints looks at a run; on a terminal each in place of the one before.
+class Screen {
+ public:
+  explicit Screen(bool in_place) : in_place_(in_place) {}
+
+  // False when nobody reads any more.
+  bool show(const Look& look) {
+    std::string text;
+    if (in_place_ && drawn_ > 0) text += "\x1b[" + std::to_string(drawn_) + "A\r";
+    const auto lines = render_status(look.status, StatusFile::Clock::now(), look.lost,
+                                     in_place_ ? terminal_columns(STDOUT_FILENO) : 0);
+    for (const auto& line : lines)
+      text += line + (in_place_ ? "\x1b[K\n" : "\n");
+    text += in_place_ ? "\x1b[J" : "";
+
+    drawn_ = lines.size();
+    return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  }
+
+ private:
+  const bool in_place_;
+  size_t drawn_ = 0;
+};
+
+}  // namespace
+
+int run_status(const StatusCommand& command) {
+  Screen screen(command.watch && ::isatty(STDOUT_FILENO) != 0);
+  Look look = look_at(command.run);
+  while (screen.show(look) && command.watch && !look.over()) {
+    std::this_thread::sleep_for(kRedraw);
+    look = look_at(command.run);
+  }
+  return look.exit_code();
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,178 @@
+#include "launch/supervision/status_file.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+
+namespace retort::launch {
+namespace {
+
+constexpr std::chrono::seconds kInterval{1};
+
+// What a process says of itself, in the words of status.json.
+ProcessState state_of(const ProcessStatus& status) {
+  if (status.state == "serving")
+    return status.step == 0 ? ProcessState::kReady : ProcessState::kRunning;
+  for (const auto& [word, state] : {std::pair{"training", ProcessState::kRunning},
+                                    {"saving", ProcessState::kSaving},
+                                    {"done", ProcessState::kStopped},
+                                    {"stopped", ProcessState::kStopped},
+                                    {"interrupted", ProcessState::kStopped},
+                                    {"failed", ProcessState::kFailed}})
+    if (status.state == word) return state;
+  return ProcessState::kLoading;
+}
+
+}  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+StatusFile::StatusFile(Options options) : options_(std::move(options)) {
+  status_.run = options_.run;
+  status_.recipe = options_.recipe;
+  status_.launcher_pid = ::getpid();
+  status_.launcher_host = host_name();
+  status_.started = options_.now();
+  status_.step = options_.start_step;
+  status_.max_steps = options_.max_steps;
+  write();
+}
+
+StatusFile::~StatusFile() {
+  if (status_.ended()) return;
+  status_.exit_code = 1;
+  status_.notice = "the launcher gave up; its last words are on its stderr";
+  enter(RunState::kFailed);
+  write();
+}
+
+RunStatus::Process& StatusFile::process(const std::string& role, int64_t rank) {
+  for (auto& known : status_.processes)
+    if (known.role == role && known.rank == rank) return known;
+  return status_.processes.emplace_back(RunStatus::Process{.role = role, .rank = rank});
+}
+
+void StatusFile::enter(RunStatus::Process& process, ProcessState state) {
+  if (process.state == state) return;
+  process.state = state;
+  process.since = options_.now();
+  changed_ = true;
+}
+
+void StatusFile::enter(RunState state) {
+  changed_ = changed_ || status_.state != state;
+  status_.state = state;
+}
+
+void StatusFile::on_start(const ProcessSpec& spec, pid_t pid) {
+  auto& started = process(spec.context.role, spec.context.rank);
+  if (started.pid != 0) started.restarts += 1;
+  started.pid = pid;
+  started.host = status_.launcher_host;
+  started.state = ProcessState::kStarting;
+  started.since = started.last_heard = options_.now();
+  started.step = 0;
+  started.message = started.error = "";
+  changed_ = true;
+}
+
+void StatusFile::on_status(const ProcessSpec& spec, const ProcessStatus& status) {
+  auto& heard = process(spec.context.role, spec.context.rank);
+  heard.last_heard = options_.now();
+  heard.step = status.step;
+  heard.message = status.state == "waiting" ? "waiting " + status.message : status.message;
+  heard.error = status.error;
+  enter(heard, state_of(status));
+
+  const bool trains = spec.driving && heard.state == ProcessState::kRunning;
+  if (trains && status_.state == RunState::kStarting) enter(RunState::kRunning);
+  if (spec.driving) status_.step = std::max(status_.step, status.step);
+}
+
+void StatusFile::on_end(const ProcessSpec& spec, const ProcessEnd& end) {
+  auto& ended = process(spec.context.role, spec.context.rank);
+  ended.exit_code.reset();
+  ended.signal.reset();
+  if (WIFEXITED(end.status)) ended.exit_code = WEXITSTATUS(end.status);
+  if (WIFSIGNALED(end.status)) ended.signal = WTERMSIG(end.status);
+  enter(ended, end.as_asked ? ProcessState::kStopped : ProcessState::kFailed);
+}
+
+void StatusFile::on_phase(const std::string& message) { status_.notice = message; }
+
+void StatusFile::on_stopping() { enter(RunState::kStopping); }
+
+void StatusFile::on_tick() {
+  const auto since_last = options_.now() - status_.updated;
+  // A clock that was set back must not keep the file old.
+  const bool due = since_last >= kInterval || since_last < Clock::duration::zero();
+  if (changed_ || due) write();
+}
+
+void StatusFile::note_failure(const ProcessFailure& failure, const std::string& cause) {
+  auto& failed = process(failure.role, failure.rank);
+  enter(failed, ProcessState::kFailed);
+  if (!failure.message.empty()) failed.message = failure.message;
+  failed.error = failure.error;
+  failed.cause = cause;
+}
+
+void StatusFile::finish(const SupervisorResult& result) {
+  if (result.cause) {
+    const std::string first = result.cause->name();
+    status_.cause = {.process = first,
+                     .what = result.cause->what(),
+                     .message = result.cause->message,
+                     .error = result.cause->error,
+                     .log = result.cause->log.string()};
+    note_failure(*result.cause, first);
+    for (const ProcessFailure& failure : result.consequences)
+      note_failure(failure, first);
+  }
+
+  status_.exit_code = result.exit_code;
+  const int code = result.exit_code;
+  if (code != 0 && code != kExitStoppedEarly && code != kExitInterrupted)
+    enter(RunState::kFailed);
+  else
+    enter(result.stopped_early ? RunState::kStopped : RunState::kDone);
+  write();
+}
+
+void StatusFile::take_progress() {
+  const ProgressState* progress = options_.progress;
+  if (progress == nullptr) return;
+  status_.fraction = progress->fraction;
+  status_.eta = status_.ended() ? std::nullopt : progress->eta;
+  if (!progress->last) return;
+
+  status_.step = std::max(status_.step, progress->last->step);
+  const auto loss = progress->last->values.find("loss");
+  const bool known = loss != progress->last->values.end() && std::isfinite(loss->second);
+  status_.loss = known ? std::optional(loss->second) : std::nullopt;
+}
+
+void StatusFile::write() {
+  take_progress();
+  status_.updated = options_.now();
+  changed_ = false;
+  try {
+    replace_file(options_.path, encode_run_status(status_));
+  } catch (const Error& e) {
+    if (std::exchange(warned_, true)) return;
+    RETORT_LOG(kWarning) << e.what() << "; the run goes on, `retort status` will not know it";
+  }
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,71 @@
+// Keeps status.json in a run's folder: what a run is doing, for people and programs that did not
+// start it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "launch/supervision/progress.h"
+#include "launch/supervision/run_status.h"
+#include "launch/supervision/supervisor.h"
+
+namespace retort::launch {
+
+inline constexpr const char* kStatusFile = "status.json";
+
+// This machine, as status.json names it.
+std::string host_name();
+
+// Writes what a supervisor reports (run_status.h has the meaning of each number):
+//
+//   at once       when the state of the run or of a process has changed
+//   every second  besides, so that a reader sees that the launcher lives
+//
+// A reader always finds a whole file. The disk is not waited for: the supervisor must not hang
+// with it. A file that cannot be written is a warning, said once; the run goes on.
+//
+// Threads: one, the supervisor's.
+class StatusFile : public SupervisorObserver {
+ public:
+  using Clock = std::chrono::system_clock;
+  struct Options {
+    std::filesystem::path path;
+    std::string run, recipe;
+    int64_t start_step = 0;            // where a resumed run continues
+    std::optional<int64_t> max_steps;  // none: measured in epochs
+    // Position, loss and remaining time are taken from there; null: they stay unknown. Told of
+    // everything before this one.
+    const ProgressState* progress = nullptr;
+    std::function<Clock::time_point()> now = &Clock::now;
+  };
+  explicit StatusFile(Options options);  // writes the first
+  ~StatusFile() override;                // without finish(): says that the launcher gave up
+
+  void on_start(const ProcessSpec& spec, pid_t pid) override;
+  void on_status(const ProcessSpec& spec, const ProcessStatus& status) override;
+  void on_end(const ProcessSpec& spec, const ProcessEnd& end) override;
+  void on_phase(const std::string& message) override;
+  void on_stopping() override;
+  void on_tick() override;
+  // How the run ended; the last to be written.
+  void finish(const SupervisorResult& result);
+
+ private:
+  RunStatus::Process& process(const std::string& role, int64_t rank);
+  void enter(RunStatus::Process& process, ProcessState state);
+  void enter(RunState state);
+  void note_failure(const ProcessFailure& failure, const std::string& cause);
+  void take_progress();
+  void write();
+
+  const Options options_;
+  RunStatus status_;
+  bool changed_ = true;  // a state, since the last writing
+  bool warned_ = false;
+};
+
+}  // namespace retort::launch
