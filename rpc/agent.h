@@ -39,6 +39,7 @@
 #include "rpc/archive.h"
 #include "rpc/device_transfer.h"
 #include "rpc/method.h"
+#include "rpc/method_stats.h"
 #include "rpc/options.h"
 
 namespace retort::rpc {
@@ -185,6 +186,8 @@ class Agent {
       std::function<void(const std::string& peer, const std::string& reason)> callback);
   std::vector<std::string> peers() const;
   PeerStats stats(std::string_view peer) const;
+  // Of every method that was called here or served, for each peer there ever was.
+  std::vector<MethodTraffic> method_stats() const;
 
   void close();
   void join();

@@ -122,8 +122,9 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
   // Everything that can be refused is refused here, on the caller's thread; the last step waits for
   // credit.
   auto wire = std::make_shared<detail::WireMessage>();
+  std::shared_ptr<detail::PeerState> state;
   try {
-    auto state = live_peer(std::string(peer));
+    state = live_peer(std::string(peer));
     wire->payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                           .call_id = call->id,
                                           .method = call->method,
@@ -140,10 +141,11 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     const auto without = !options.wait_for_credit          ? NoCredit::kFail
                          : future_detail::on_loop_thread() ? NoCredit::kOverdraw
                                                            : NoCredit::kWait;
-    wire->credit =
-        detail::PeerState::acquire(state, wire->size_bytes(), call->queue_deadline, without);
+    wire->credit = detail::PeerState::acquire(state, wire->size_bytes(), call->queue_deadline,
+                                              without, &call->waited);
     call->peer = std::move(state);
   } catch (...) {
+    if (state) state->methods().count_called(call->method, {.waited = call->waited});
     Outcome<Message> outcome;
     outcome.error = std::current_exception();
     done(std::move(outcome));
@@ -215,6 +217,20 @@ PeerStats Agent::Impl::stats(std::string_view peer) const {
     state = found->second.state;
   }
   return state->stats();
+}
+
+std::vector<MethodTraffic> Agent::Impl::method_stats() const {
+  std::map<std::string, std::shared_ptr<detail::PeerState>> states;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [name, peer] : peers_)
+      if (peer.state) states.emplace(name, peer.state);
+  }
+
+  std::vector<MethodTraffic> traffic;
+  for (const auto& [name, state] : states)
+    state->methods().append_to(traffic, name);
+  return traffic;
 }
 
 std::shared_ptr<detail::PeerState> Agent::Impl::peer_state(const std::string& peer) {

@@ -6,9 +6,11 @@
 #include <tensorpipe/core/message.h>
 #include <tensorpipe/core/pipe.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,9 @@ struct WireMessage {
   // Sent: held until the message has left and nothing reads its memory any more. Received: held for
   // as long as it takes memory here. May be null.
   std::shared_ptr<void> credit;
+  // Sent: since when it waits for room at the receiver, and how long it has; empty: it need not.
+  std::optional<std::chrono::steady_clock::time_point> in_line_since;
+  std::chrono::nanoseconds in_line{0};
   uint64_t size_bytes() const;
   bool on_device() const;  // any of the tensors
 };

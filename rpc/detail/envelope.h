@@ -25,11 +25,14 @@ struct Envelope {
   int64_t timeout_ms = 0;        // requests only: from the start of the handler
   int64_t queue_timeout_ms = 0;  // requests only: from the arrival to that; 0: none
   uint64_t trace_id = 0;
+  // Replies and errors only: how long the request waited for its handler, and that took.
+  uint64_t queue_us = 0, handler_us = 0;
   uint64_t body_bytes = 0;  // what follows the envelope
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(version, kind, call_id, method, timeout_ms, queue_timeout_ms, trace_id, body_bytes);
+    archive(version, kind, call_id, method, timeout_ms, queue_timeout_ms, trace_id, queue_us,
+            handler_us, body_bytes);
   }
 };
 

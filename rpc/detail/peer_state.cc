@@ -6,8 +6,8 @@
 namespace retort::rpc::detail {
 
 std::shared_ptr<void> PeerState::acquire(const std::shared_ptr<PeerState>& peer, uint64_t bytes,
-                                         const std::optional<Deadline>& deadline,
-                                         NoCredit without) {
+                                         const std::optional<Deadline>& deadline, NoCredit without,
+                                         std::chrono::nanoseconds* waited) {
   std::unique_lock lock(peer->mutex_);
   const bool must_queue = bytes > kSmallBytes && !peer->line_.empty();
   if ((must_queue || !peer->has_room(bytes)) && without != NoCredit::kOverdraw) {
@@ -17,7 +17,10 @@ std::shared_ptr<void> PeerState::acquire(const std::shared_ptr<PeerState>& peer,
           .with("peer", peer->name_)
           .with("inflight_bytes", peer->inflight_bytes_)
           .with("calls", peer->inflight_calls_);
-    if (!peer->wait_for_room(lock, bytes, deadline))
+    const auto begin = std::chrono::steady_clock::now();
+    const bool found = peer->wait_for_room(lock, bytes, deadline);
+    if (waited != nullptr) *waited = std::chrono::steady_clock::now() - begin;
+    if (!found)
       throw Error(ErrorCode::kTimeout, "no credit for this call within rpc.queue_timeout")
           .with("peer", peer->name_);
   }

@@ -14,6 +14,7 @@
 
 #include "base/deadline.h"
 #include "rpc/agent.h"
+#include "rpc/detail/method_counters.h"
 
 namespace retort::rpc::detail {
 
@@ -39,16 +40,19 @@ class PeerState {
   // Takes credit for one call, until the result is dropped: by then the call has ended and its
   // memory is not read any more. Large calls get it in the order in which they ask; one that is
   // larger than the limit goes when no other large one is under way.
+  // `waited`, also of a call that gets none: how long, unchanged if there was no need to.
   // kTimeout (waited until `deadline`), kResourceExhausted (did not wait), kClosed. Without a
   // deadline it ends at the latest when the peer is lost, because its calls end then.
   static std::shared_ptr<void> acquire(const std::shared_ptr<PeerState>& peer, uint64_t bytes,
-                                       const std::optional<Deadline>& deadline, NoCredit without);
+                                       const std::optional<Deadline>& deadline, NoCredit without,
+                                       std::chrono::nanoseconds* waited = nullptr);
   void close();  // wakes the waiters with kClosed
 
   void count_sent(uint64_t bytes);
   void count_received(uint64_t bytes);
   void count_call(std::chrono::steady_clock::duration latency);
   PeerStats stats() const;
+  MethodCounters& methods() { return methods_; }
 
   // The largest message and the number of calls that the peer accepts; known once it is connected.
   void set_limits(uint64_t max_message_bytes, uint64_t max_calls);
@@ -70,6 +74,7 @@ class PeerState {
   uint64_t peers_max_calls_ = kMaxIncomingCalls;
   std::array<float, 1024> latencies_ms_{};
   bool closed_ = false;
+  MethodCounters methods_;
 };
 
 }  // namespace retort::rpc::detail

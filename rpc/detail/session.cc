@@ -26,6 +26,15 @@ struct Job {
   }
 };
 
+// A peer may say what it likes; beyond this it means nothing.
+ServedTimes times_of(const Envelope& envelope) {
+  const auto bounded = [](uint64_t us) {
+    constexpr uint64_t kMost = uint64_t{kMaxTimeoutMs} * 1000;
+    return std::chrono::microseconds(std::min(us, kMost));
+  };
+  return {.queue = bounded(envelope.queue_us), .handler = bounded(envelope.handler_us)};
+}
+
 }  // namespace
 
 Outcome<Message> failed(Error error) {
@@ -37,12 +46,31 @@ Outcome<Message> failed(Error error) {
 void OutgoingCall::finish(Outcome<Message> outcome) {
   const auto callback = std::exchange(done, nullptr);
   if (!callback) return;
+  const auto latency = Clock::now() - started;
+  if (outcome.value) peer->count_call(latency);
+  peer->methods().count_called(method, ended(*message, latency));
   message.reset();
-  if (outcome.value) peer->count_call(Clock::now() - started);
   callback(std::move(outcome));
 }
 
-void OutgoingCall::fail(const Error& error) { finish(failed(error.with("method", method))); }
+void OutgoingCall::fail(const Error& error) {
+  if (error.code() == ErrorCode::kCancelled) how = EndedCall::How::kCancelled;
+  finish(failed(error.with("method", method)));
+}
+
+EndedCall OutgoingCall::ended(const WireMessage& request, std::chrono::nanoseconds latency) const {
+  // A call can end while its request still waits for room.
+  std::chrono::nanoseconds in_line = request.in_line;
+  const bool in_line_still = request.in_line_since && in_line.count() == 0;
+  if (in_line_still) in_line = Clock::now() - *request.in_line_since;
+
+  return {.how = how,
+          .bytes_sent = in_line_still ? 0 : request.size_bytes(),
+          .bytes_received = bytes_received,
+          .served = served,
+          .round_trip = latency - waited - in_line,
+          .waited = waited + in_line};
+}
 
 void IncomingCall::run() {
   if (!start()) return;
@@ -71,9 +99,17 @@ void IncomingCall::reply(Outcome<Message> outcome) {
   }
   if (auto target = session.lock())
     loop->post(
-        [target = std::move(target), id = context.call_id, outcome = std::move(outcome)]() mutable {
-          target->finish_incoming(id, std::move(outcome));
-        });
+        [target = std::move(target), id = context.call_id, outcome = std::move(outcome),
+         times = times()]() mutable { target->finish_incoming(id, std::move(outcome), times); });
+}
+
+ServedTimes IncomingCall::times() const {
+  using std::chrono::duration_cast;
+  using std::chrono::microseconds;
+  const auto since = duration_cast<microseconds>(Clock::now() - arrived);
+  const auto handler =
+      duration_cast<microseconds>(context.clock->running().value_or(Clock::duration(0)));
+  return {.queue = std::max(since - handler, microseconds(0)), .handler = handler};
 }
 
 void Session::go_up() {
@@ -146,19 +182,31 @@ void Session::cancel(uint64_t call_id, const Error& error) {
 
 void Session::on_message(WireMessage message) {
   last_heard_ = Clock::now();
-  state_->count_received(message.size_bytes());
+  const uint64_t bytes = message.size_bytes();
+  state_->count_received(bytes);
   const auto room = std::exchange(message.credit, nullptr);
   try {
     std::string_view body;
     const Envelope envelope = split_payload(message.payload, body);
     if (envelope.kind == MessageKind::kRequest)
-      return on_request(envelope, Message{std::string(body), std::move(message.tensors)}, room);
+      return on_request(envelope, Message{std::string(body), std::move(message.tensors)}, room,
+                        bytes);
+    auto how = EndedCall::How::kFailed;
     Outcome<Message> outcome;
-    if (envelope.kind == MessageKind::kReply)
+    if (envelope.kind == MessageKind::kReply) {
+      how = EndedCall::How::kAnswered;
       outcome.value = Message{std::string(body), std::move(message.tensors)};
-    else
-      outcome.error = std::make_exception_ptr(error_from_body(body).with("peer", peer()));
-    if (const auto call = take_outgoing(envelope.call_id)) call->finish(std::move(outcome));
+    } else {
+      const Error error = error_from_body(body).with("peer", peer());
+      if (error.code() == ErrorCode::kCancelled) how = EndedCall::How::kCancelled;
+      outcome.error = std::make_exception_ptr(error);
+    }
+    if (const auto call = take_outgoing(envelope.call_id)) {
+      call->how = how;
+      call->bytes_received = bytes;
+      call->served = times_of(envelope);
+      call->finish(std::move(outcome));
+    }
   } catch (const Error& error) {
     return refuse(error);
   }
@@ -167,7 +215,8 @@ void Session::on_message(WireMessage message) {
   if (phase_ == Phase::kUp) host_.session_idle();
 }
 
-void Session::on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room) {
+void Session::on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room,
+                         uint64_t bytes) {
   // Its cancellation came first, over the control connection.
   if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
 
@@ -180,6 +229,8 @@ void Session::on_request(const Envelope& envelope, Message request, std::shared_
   call->room = std::move(room);
   call->session = weak_from_this();
   call->loop = loop_;
+  call->method = envelope.method;
+  call->bytes_received = bytes;
   call->devices = host_.options().devices;
   if (!incoming_.emplace(envelope.call_id, call).second)
     throw Error(ErrorCode::kCorrupt, "two running calls have the same id")
@@ -210,19 +261,25 @@ void Session::on_request(const Envelope& envelope, Message request, std::shared_
                         "the peer's queue of handlers is full; try again later"));
 }
 
-void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
+void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome, ServedTimes times) {
   const auto found = incoming_.find(call_id);
   if (phase_ != Phase::kUp || found == incoming_.end()) return;
-  const bool wanted = !found->second->cancelled->load();
-  found->second->stage = IncomingCall::kDone;
+  const auto call = found->second;
+  const bool wanted = !call->cancelled->load();
+  call->stage = IncomingCall::kDone;
   incoming_.erase(found);
 
+  EndedCall ended{
+      .how = EndedCall::How::kCancelled, .bytes_received = call->bytes_received, .served = times};
   if (wanted) {
+    Envelope envelope{.kind = MessageKind::kReply,
+                      .call_id = call_id,
+                      .queue_us = static_cast<uint64_t>(times.queue.count()),
+                      .handler_us = static_cast<uint64_t>(times.handler.count())};
     // A reply that cannot be sent (too large, a device without a map) becomes an error.
     auto message = std::make_shared<WireMessage>();
     if (!outcome.error) {
-      message->payload =
-          join_payload({.kind = MessageKind::kReply, .call_id = call_id}, outcome.value->envelope);
+      message->payload = join_payload(envelope, outcome.value->envelope);
       message->tensors = std::move(outcome.value->tensors);
       try {
         const auto& rpc = host_.options().rpc;
@@ -237,11 +294,14 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome) {
     if (outcome.error) {
       message->tensors.clear();
       message->target_devices.clear();
-      message->payload = join_payload({.kind = MessageKind::kError, .call_id = call_id},
-                                      error_to_body(outcome.error));
+      envelope.kind = MessageKind::kError;
+      message->payload = join_payload(envelope, error_to_body(outcome.error));
     }
+    ended.how = outcome.error ? EndedCall::How::kFailed : EndedCall::How::kAnswered;
+    ended.bytes_sent = message->size_bytes();
     write(BulkKind::kReplies, call_id, std::move(message));
   }
+  if (call->handler) state_->methods().count_served(call->method, ended);
 
   host_.session_idle();
 }

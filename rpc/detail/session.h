@@ -23,6 +23,7 @@
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"
 #include "rpc/detail/loop.h"
+#include "rpc/detail/method_counters.h"
 #include "rpc/detail/peer_state.h"
 #include "rpc/detail/receive_budget.h"
 #include "rpc/detail/send_window.h"
@@ -52,9 +53,15 @@ struct OutgoingCall {
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::function<void(Outcome<Message>)> done;
   std::weak_ptr<Session> session;
+  // For the peer's counters.
+  std::chrono::nanoseconds waited{0};  // for credit
+  EndedCall::How how = EndedCall::How::kFailed;
+  ServedTimes served;           // as the reply says
+  uint64_t bytes_received = 0;  // of the reply
 
   void finish(Outcome<Message> outcome);
   void fail(const Error& error);
+  EndedCall ended(const WireMessage& request, std::chrono::nanoseconds latency) const;
 };
 
 // A call of the peer. Whoever moves `stage` from kQueued owns what happens next.
@@ -72,6 +79,10 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   std::shared_ptr<DeviceTransfer> devices;  // may be null
   // The room of a large request; whoever drops the last of it lets the peer send more.
   std::shared_ptr<void> room;
+  // For the peer's counters.
+  std::string method;
+  uint64_t bytes_received = 0;  // of the request
+  std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
 
   bool start() {
     int queued = kQueued;
@@ -79,6 +90,7 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   }
   void run();                          // on the handler's thread
   void reply(Outcome<Message> reply);  // from any thread
+  ServedTimes times() const;           // once it has run, or where it never will
 };
 
 // What a session needs of its agent. Called on the loop thread.
@@ -126,7 +138,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void send(const std::shared_ptr<OutgoingCall>& call);
   void cancel(uint64_t call_id, const Error& error);
-  void finish_incoming(uint64_t call_id, Outcome<Message> reply);
+  void finish_incoming(uint64_t call_id, Outcome<Message> reply, ServedTimes times = {});
 
   // Graceful end: refuse what has not begun; say_goodbye() once idle.
   void refuse_queued();
@@ -171,7 +183,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_ask(uint64_t call_id);
   void on_standing(const Standing& standing);
   void on_message(WireMessage message);
-  void on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room);
+  void on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room,
+                  uint64_t bytes);
   void on_control(FrameType type, std::string_view body);
   void on_cancel(uint64_t call_id);
   void on_farewell(std::string_view body);

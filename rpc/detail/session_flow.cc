@@ -7,6 +7,8 @@
 namespace retort::rpc::detail {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::array<BulkKind, kNumBulkKinds> kBulkKinds{BulkKind::kRequests, BulkKind::kReplies};
 
 std::string metadata_of(BulkKind kind) { return std::string(1, static_cast<char>(kind)); }
@@ -93,7 +95,12 @@ void Session::write(BulkKind kind, uint64_t call_id, std::shared_ptr<WireMessage
   ++writes_;
   if (bytes <= kSmallBytes) return write_to(0, std::move(message));
   message->metadata = metadata_of(kind);
-  window(kind).push(call_id, bytes, [this, message] { write_to(1, message); });
+  window(kind).push(call_id, bytes, [this, message] {
+    if (message->in_line_since) message->in_line = Clock::now() - *message->in_line_since;
+    write_to(1, message);
+  });
+  // If anyone waits now it is this one, behind all others.
+  if (window(kind).num_waiting() > 0) message->in_line_since = Clock::now();
 }
 
 void Session::write_to(uint32_t index, std::shared_ptr<const WireMessage> message) {

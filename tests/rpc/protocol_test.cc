@@ -42,6 +42,10 @@ TEST(Envelope, SplitsWhatItJoined) {
   const std::string payload = join_payload(envelope, "body");
   std::string_view body;
   EXPECT_EQ(split_payload(payload, body).call_id, 7u);
+  const Envelope reply{.kind = MessageKind::kReply, .queue_us = 8, .handler_us = 9};
+  EXPECT_EQ(split_payload(join_payload(reply, ""), body).queue_us, 8u);
+  EXPECT_EQ(split_payload(join_payload(reply, ""), body).handler_us, 9u);
+  split_payload(payload, body);
   EXPECT_EQ(body, "body");
   EXPECT_EQ(code_of([&] { split_payload(payload + "x", body); }), ErrorCode::kCorrupt);
   EXPECT_EQ(code_of([&] {
