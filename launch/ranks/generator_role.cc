@@ -1,5 +1,6 @@
 #include "base/log.h"
 #include "launch/ranks/replica_world.h"
+#include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
 #include "roles/generator/server.h"
@@ -44,6 +45,7 @@ void run_generator_role(const RankContext& context) {
   queue->close();
   agent.close();
   agent.join();
+  log_served_calls(agent);
   context.report("done", generator.tokens_drawn(), "tokens drawn");
 }
 

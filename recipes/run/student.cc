@@ -11,6 +11,7 @@
 #include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/role_connections.h"
+#include "recipes/run/rpc_metrics.h"
 #include "recipes/run/student_options.h"
 #include "roles/trainer/trainer.h"
 
@@ -114,10 +115,16 @@ TrainLoopResult run_student(const RankContext& context) {
     return recipe.train.max_time &&
            std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
   };
+  RpcMetrics calls(agent);
+  const bool makes_calls = !serving_roles(recipe).empty();
   const TrainLoopResult result =
       run_train_loop(trainer, world, work->objective(), work->evaluator(), checkpoints, start,
                      loop_options(recipe.train, max_steps),
                      {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
+                      .add_metrics =
+                          [&](MetricsRow& row) {
+                            if (makes_calls) calls.add_to(row, world.all());
+                          },
                       .on_metrics = [&](const MetricsRow& row) { metrics->write(row); },
                       .on_step = [&](int64_t step) { context.report("training", step, ""); },
                       .on_save = [&](int64_t step) { context.report("saving", step, ""); },

@@ -136,7 +136,10 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
 
     // What is told of the step, and evaluated after it.
     const bool done = state.step == options.max_steps;
-    if (state.step % options.logging_steps == 0 || done) emit(row);
+    if (state.step % options.logging_steps == 0 || done) {
+      if (hooks.add_metrics) hooks.add_metrics(row);
+      emit(row);
+    }
     if (evaluator && (done || (options.eval_steps > 0 && state.step % options.eval_steps == 0)))
       emit(evaluator(state.step));
     if (hooks.on_step) hooks.on_step(state.step);

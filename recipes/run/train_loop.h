@@ -25,6 +25,9 @@ struct TrainLoopOptions {
 // What the loop tells the program around it. Called on the compute thread.
 struct TrainLoopHooks {
   std::function<bool()> stop_requested;  // every rank
+  // Every rank, before a logged step's row is told: adds what neither the loop nor the objective
+  // knows. May be a collective over the world.
+  std::function<void(MetricsRow& row)> add_metrics;
   // rank 0: logged steps; evaluation rows have "eval_" names
   std::function<void(const MetricsRow& row)> on_metrics;
   std::function<void(int64_t step)> on_step;  // every step done, every rank

@@ -2,6 +2,8 @@
 // the same run.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/recipes/run_support.h"
 
 namespace retort::test {
@@ -45,6 +47,23 @@ TEST_P(Layouts, GiveTheSameRun) {
         << name;
   }
 }
+
+// Of a step and of both ranks of the student.
+void expect_counted_calls(const fs::path& run, int64_t steps) {
+  const std::string forward = "rpc/teacher/teacher.forward/";
+  const std::vector<double> calls = column(run, forward + "calls");
+  EXPECT_EQ(std::accumulate(calls.begin(), calls.end(), 0.0), static_cast<double>(2 * steps));
+  for (const double errors : column(run, forward + "errors"))
+    EXPECT_EQ(errors, 0);
+  for (const double bytes : column(run, forward + "bytes_received"))
+    EXPECT_GT(bytes, 0);
+  for (const double seconds : column(run, forward + "handler_p50"))
+    EXPECT_GT(seconds, 0);
+  const std::vector<nlohmann::json> rows = read_metrics(run);
+  EXPECT_EQ(rows.at(0).at("rpc/teacher/teacher.info/calls"), 2);
+  EXPECT_FALSE(rows.back().contains("rpc/teacher/teacher.info/calls")) << "it was called once";
+}
+
 // Two ranks with two requests in flight each: what waits together is computed together.
 TEST(DynamicBatching, GivesTheNumbersOfAsSent) {
   for (const std::string payload : {"hidden_states", "topk", "full"}) {
@@ -56,6 +75,7 @@ TEST(DynamicBatching, GivesTheNumbersOfAsSent) {
     ASSERT_EQ(retort({"launch", write_recipe(folder / "as_sent", as_sent).string()}).exit_code, 0);
     const auto result = retort({"launch", write_recipe(folder / "dynamic", dynamic).string()});
     ASSERT_EQ(result.exit_code, 0) << result.output;
+    expect_counted_calls(folder / "dynamic/run", dynamic.steps);
     for (const std::string name : {"loss", "grad_norm"}) {
       const auto expected = column(folder / "as_sent/run", name),
                  got = column(folder / "dynamic/run", name);

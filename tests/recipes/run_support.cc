@@ -61,9 +61,10 @@ std::string timeless_metrics(const fs::path& run) {
   for (auto row : read_metrics(run)) {
     for (const char* key :
          {"step_time", "tokens_per_second", "teacher_wait_time", "reference_wait_time",
-          "generation_time", "generator_wait_time", "weight_sync_time", "rpc/latency_p50",
-          "rpc/latency_p99", "rpc/bytes_per_token", "rpc/inflight_bytes"})
+          "generation_time", "generator_wait_time", "weight_sync_time"})
       row.erase(key);
+    for (auto one = row.begin(); one != row.end();)
+      one = one.key().starts_with("rpc/") ? row.erase(one) : std::next(one);
     text += row.dump() + "\n";
   }
   return text;

@@ -68,6 +68,7 @@ class TrainLoopTest : public test::FolderTest {
     TrainLoopResult result;
     at::Tensor parameters;
     std::vector<MetricsRow> rows;
+    std::vector<std::string> told;  // "step 1", "save 2", "saved 2" as they came
   };
   Run run(const std::string& name, const TrainLoopOptions& options, NumberedObjective& objective,
           const std::function<bool(int64_t)>& stop_after = {}) {
@@ -88,15 +89,22 @@ class TrainLoopTest : public test::FolderTest {
     CheckpointStore checkpoints(folder, tokenizer(), {});
     Run run;
     int64_t done = start.step;
-    run.result =
-        run_train_loop(trainer, world_, objective,
-                       [&](int64_t step) {
-                         return MetricsRow{.step = step, .values = {{"eval_loss", 0.5}}};
-                       },
-                       checkpoints, start, options,
-                       {.stop_requested = [&] { return stop_after && stop_after(done); },
-                        .on_metrics = [&](const MetricsRow& row) { run.rows.push_back(row); },
-                        .on_step = [&](int64_t step) { done = step; }});
+    run.result = run_train_loop(
+        trainer, world_, objective,
+        [&](int64_t step) {
+          return MetricsRow{.step = step, .values = {{"eval_loss", 0.5}}};
+        },
+        checkpoints, start, options,
+        {.stop_requested = [&] { return stop_after && stop_after(done); },
+         .add_metrics = [](MetricsRow& row) { row.add("added", 1.0); },
+         .on_metrics = [&](const MetricsRow& row) { run.rows.push_back(row); },
+         .on_step =
+             [&](int64_t step) {
+               done = step;
+               run.told.push_back("step " + std::to_string(step));
+             },
+         .on_save = [&](int64_t step) { run.told.push_back("save " + std::to_string(step)); },
+         .on_saved = [&](int64_t step) { run.told.push_back("saved " + std::to_string(step)); }});
 
     std::vector<at::Tensor> flat;
     for (const auto& parameter : trainer.decoder().parameters())
@@ -124,9 +132,15 @@ TEST_F(TrainLoopTest, SavesEvaluatesAndLogsWhenAsked) {
   EXPECT_EQ(saved, (std::vector<int64_t>{2, 4, 5}));
   EXPECT_TRUE(fs::exists(folder_ / "whole" / "final" / "config.json"));
 
+  EXPECT_EQ(whole.told,
+            (std::vector<std::string>{"step 1", "step 2", "save 2", "saved 2", "step 3", "step 4",
+                                      "save 4", "saved 4", "step 5", "save 5", "saved 5"}));
+
   std::vector<std::pair<int64_t, bool>> rows;  // step, whether of an evaluation
-  for (const MetricsRow& row : whole.rows)
+  for (const MetricsRow& row : whole.rows) {
     rows.emplace_back(row.step, row.values.front().first == "eval_loss");
+    EXPECT_EQ(row.values.back().first, rows.back().second ? "eval_loss" : "added");
+  }
   const std::vector<std::pair<int64_t, bool>> expected{
       {2, false}, {3, true}, {4, false}, {5, false}, {5, true}};
   EXPECT_EQ(rows, expected);

@@ -1,0 +1,88 @@
+#include "recipes/run/rpc_metrics.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rpc/archive.h"
+
+namespace retort::recipes {
+namespace {
+
+// Of every rank, in their order.
+std::vector<std::string> gather_texts(parallel::Group& all, const std::string& mine) {
+  if (all.size() == 1) return {mine};
+
+  // All send as much as the longest, each with its own length before it.
+  int64_t bytes = static_cast<int64_t>(mine.size());
+  const int64_t longest = all.all_reduce(bytes, parallel::ReduceOp::kMax);
+  const auto head = static_cast<int64_t>(sizeof bytes);
+  const at::Tensor row = at::zeros({head + longest}, at::kByte);
+  auto* data = row.mutable_data_ptr<uint8_t>();
+  std::memcpy(data, &bytes, sizeof bytes);
+  std::memcpy(data + head, mine.data(), mine.size());
+
+  const at::Tensor rows = all.all_gather(row).contiguous();
+  std::vector<std::string> texts;
+  for (int64_t rank = 0; rank < all.size(); ++rank) {
+    const uint8_t* from = rows.const_data_ptr<uint8_t>() + rank * (head + longest);
+    std::memcpy(&bytes, from, sizeof bytes);
+    texts.emplace_back(reinterpret_cast<const char*>(from + head), static_cast<size_t>(bytes));
+  }
+  return texts;
+}
+
+void add(MetricsRow& row, const std::string& name, const rpc::MethodStats& stats) {
+  const std::string prefix = "rpc/" + name + "/";
+  const auto number = [&](const char* key, uint64_t value) {
+    row.add(prefix + key, static_cast<int64_t>(value));
+  };
+  number("calls", stats.calls);
+  number("errors", stats.errors);
+
+  for (const auto& [part, histogram] :
+       {std::pair{"queue", &stats.queue}, {"handler", &stats.handler}, {"wire", &stats.wire}}) {
+    row.add(prefix + part + "_p50", histogram->quantile(0.50));
+    row.add(prefix + part + "_p99", histogram->quantile(0.99));
+  }
+
+  number("bytes_sent", stats.bytes_sent);
+  number("bytes_received", stats.bytes_received);
+  number("credit_waits", stats.credit_waits);
+  row.add(prefix + "credit_wait_time", stats.credit_wait_seconds);
+}
+
+}  // namespace
+
+RpcMetrics::ByName RpcMetrics::since_last_row() {
+  ByName now;
+  for (const rpc::MethodTraffic& traffic : agent_.method_stats()) {
+    if (traffic.served) continue;
+    const std::string role = traffic.peer.substr(0, traffic.peer.find('/'));
+    now[role + "/" + traffic.method] += traffic.stats;
+  }
+
+  ByName since;
+  for (const auto& [name, stats] : now) {
+    const rpc::MethodStats later = stats.since(before_[name]);
+    if (later.calls > 0) since.emplace(name, later);
+  }
+  before_ = std::move(now);
+  return since;
+}
+
+void RpcMetrics::add_to(MetricsRow& row, parallel::Group& all) {
+  ByName sums;
+  for (const std::string& text : gather_texts(all, rpc::to_bytes(since_last_row())))
+    for (const auto& [name, stats] : rpc::from_bytes<ByName>(text))
+      sums[name] += stats;
+  for (const auto& [name, stats] : sums)
+    add(row, name, stats);
+}
+
+}  // namespace retort::recipes
