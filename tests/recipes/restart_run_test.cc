@@ -1,5 +1,5 @@
-// A serving process is lost in the middle of a run, once or twice: the run goes on without it or waits for
-// its successor, and what it computes is that of a run without the loss, bit for bit.
+// A serving process is lost in the middle of a run, once or twice: the run goes on without it or
+// waits for its successor, and what it computes is that of a run without the loss, bit for bit.
 #include <gtest/gtest.h>
 #include <signal.h>
 
