@@ -16,7 +16,8 @@
 //   them then. PeerStats::inflight_bytes falls when they are free.
 // Devices: a tensor on a device goes to the device that rpc.device_maps names for the peer's role,
 //   after all that the calling thread's current stream has queued by then; what arrives is
-//   complete.
+//   complete. Nothing is copied to host memory unasked: a device without an entry is an error.
+//   Before work of another stream than the device's default one: use_on_current_stream.
 // Threads: every public member may be called from any thread except the agent's own loop thread.
 //   call() may be called from there too (in a function given to then()), and then it never waits
 //   for credit: it is sent beyond it. Handlers run on the thread that drains the HandlerQueue they
@@ -131,8 +132,9 @@ class Agent {
   //
   // Errors: the future fails with the remote Error (its own code), kTimeout (the handler ran for
   //   `timeout`, or did not begin within `queue_timeout`), kPeerLost, kCancelled
-  //   (Future::cancel), kClosed, kResourceExhausted, kUnavailable (no such method, or a tensor on a
-  //   device without a map). A request that cannot be encoded throws here.
+  //   (Future::cancel), kClosed, kResourceExhausted, kInvalidArgument (a tensor on a device without
+  //   an entry in the map), kUnavailable (no such method). A request that cannot be encoded throws
+  //   here.
   template <class Request, class Reply>
   Future<Reply> call(std::string_view peer, const Method<Request, Reply>& method,
                      const std::type_identity_t<Request>& request, CallOptions options = {}) {

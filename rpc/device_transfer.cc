@@ -1,5 +1,8 @@
 #include "rpc/device_transfer.h"
 
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "base/shared_module.h"
 #include "rpc/detail/device_transfer.h"
 
@@ -10,6 +13,22 @@ std::shared_ptr<detail::DeviceTransfer> load_device_transfer(const std::string& 
       path.empty() ? module_beside_program("libretort_cuda.so", "RETORT_CUDA_MODULE") : path);
   return std::shared_ptr<detail::DeviceTransfer>(
       module.function<detail::MakeDeviceTransfer>(detail::kDeviceTransferFunction)());
+}
+
+void use_on_current_stream(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_cpu() || tensor.numel() == 0) return;
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(), guard.getStream(tensor.device()));
+}
+
+at::TensorOptions staging_options(at::Device device) {
+  return at::TensorOptions().device(at::kCPU).pinned_memory(!device.is_cpu());
+}
+
+at::Tensor host_copy(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor.contiguous();
+  return at::empty(tensor.sizes(), staging_options(tensor.device()).dtype(tensor.scalar_type()))
+      .copy_(tensor);
 }
 
 }  // namespace retort::rpc

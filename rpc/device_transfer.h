@@ -1,7 +1,9 @@
 // The part of the CUDA module that the RPC layer uses: tensors travel from device to device where
 // the machine has a way (CUDA IPC inside a host), through host memory elsewhere. The program itself
-// links no CUDA.
+// links no CUDA. And what whoever sends and receives such tensors needs.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <string>
@@ -16,5 +18,16 @@ class DeviceTransfer;  // rpc/detail/device_transfer.h
 // the file in the program's folder. Call it before the first use of LibTorch in the process.
 // kUnavailable: no such file, or a library that it needs is missing.
 std::shared_ptr<detail::DeviceTransfer> load_device_transfer(const std::string& path = "");
+
+// Whoever gives a received tensor to the current stream of this thread says so first: its memory is
+// then used for nothing else before what that stream has queued by the time of its release. Nothing
+// for tensors on the CPU, or undefined.
+void use_on_current_stream(const at::Tensor& tensor);
+
+// What memory on the host must be, to receive copies of tensors of `device`: pinned, unless that is
+// the CPU.
+at::TensorOptions staging_options(at::Device device);
+// The tensor itself if it lies in host memory, else a copy there; dense, complete on return.
+at::Tensor host_copy(const at::Tensor& tensor);
 
 }  // namespace retort::rpc

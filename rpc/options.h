@@ -49,7 +49,8 @@ struct RpcOptions {
   ByteSize receive_budget{uint64_t{4} << 30};
   // For each message; checked before memory is allocated.
   ByteSize max_message_bytes{uint64_t{4} << 30};
-  // Peer role -> index of a CUDA device here -> index of a CUDA device there.
+  // Peer role -> index of a CUDA device here -> index of a CUDA device there. "Here" is the agent's
+  // process; in a recipe it is the student's (recipes/run/agent_options.h).
   std::map<std::string, std::map<std::string, int64_t>> device_maps;
 
   template <class V>
@@ -72,7 +73,7 @@ struct RpcOptions {
     visit("receive_budget", receive_budget, "bytes that all peers together may have on their way");
     visit("max_message_bytes", max_message_bytes, "largest message accepted");
     visit("device_maps", device_maps,
-          "peer role -> local cuda index -> remote cuda index; default: the same index");
+          "teacher role -> the student's cuda index -> the teacher's; none: through host memory");
   }
   // Throws kInvalidArgument naming the field: unknown transport or channel, zero timeouts, ...
   void validate() const;

@@ -40,6 +40,8 @@ void CUDART_CB run_arrived(void* data) {
 
 class CudaTransfer final : public detail::DeviceTransfer {
  public:
+  at::DeviceType device_type() const override { return at::kCUDA; }
+  std::string wire_type() const override { return tensorpipe::kCudaDeviceType; }
   int64_t num_devices() const override { return c10::cuda::device_count(); }
 
   std::vector<NamedChannel> channels() override {
@@ -127,6 +129,6 @@ class CudaTransfer final : public detail::DeviceTransfer {
 
 // detail::kDeviceTransferFunction
 extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer*
-retort_cuda_transfer_1() {
+retort_cuda_transfer_2() {
   return std::make_unique<retort::rpc::cuda::CudaTransfer>().release();
 }

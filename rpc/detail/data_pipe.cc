@@ -25,17 +25,25 @@ int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOp
                   const DeviceTransfer* devices) {
   const std::string role = role_of(peer);
   const auto index = std::to_string(tensor.device().has_index() ? tensor.device().index() : 0);
+  const std::string key = "rpc.device_maps." + role + "." + index;
   const auto map = options.device_maps.find(role);
-  const bool mapped = map != options.device_maps.end() && map->second.count(index) > 0;
-  if (mapped && devices != nullptr && tensor.is_cuda()) return map->second.at(index);
-  throw Error(ErrorCode::kUnavailable,
-              std::string(mapped ? "rpc.device_maps." : "no entry rpc.device_maps.") + role + "." +
-                  index +
-                  (mapped ? " needs the retort_cuda module, which is not loaded"
-                          : " for a tensor on this device") +
-                  "; send a CPU copy of it")
-      .with("device", tensor.device().str())
-      .with("peer", peer);
+  if (map == options.device_maps.end() || map->second.count(index) == 0)
+    throw Error(ErrorCode::kInvalidArgument, "no entry " + key +
+                                                 " for a tensor on this device: add the key " +
+                                                 index + " to the map of '" + role +
+                                                 "', with the peer's device as its value; or send "
+                                                 "a copy in host memory")
+        .with("device", tensor.device().str())
+        .with("peer", peer);
+
+  if (devices == nullptr || tensor.device().type() != devices->device_type())
+    throw Error(ErrorCode::kUnavailable,
+                key +
+                    " needs the module that moves tensors of such devices (retort_cuda), which "
+                    "is not loaded; send a copy in host memory")
+        .with("device", tensor.device().str())
+        .with("peer", peer);
+  return map->second.at(index);
 }
 
 // The device of ours that a tensor is to be received on, or -1 for the CPU.
@@ -43,12 +51,16 @@ int64_t device_of(const tensorpipe::Descriptor::Tensor& tensor, const DeviceTran
   const bool from_cpu = tensor.sourceDevice.type == tensorpipe::kCpuDeviceType;
   if (from_cpu && (!tensor.targetDevice || tensor.targetDevice->type == tensorpipe::kCpuDeviceType))
     return -1;
-  const bool possible = devices != nullptr && tensor.sourceDevice.type == kCudaDevice &&
-                        tensor.targetDevice && tensor.targetDevice->type == kCudaDevice &&
-                        tensor.targetDevice->index >= 0 &&
+  const auto ours = [&](const tensorpipe::Device& device) {
+    return device.type == devices->wire_type();
+  };
+  const bool possible = devices != nullptr && ours(tensor.sourceDevice) && tensor.targetDevice &&
+                        ours(*tensor.targetDevice) && tensor.targetDevice->index >= 0 &&
                         tensor.targetDevice->index < devices->num_devices();
   if (possible) return tensor.targetDevice->index;
-  throw Error(ErrorCode::kCorrupt, "a tensor announces devices that this process does not have")
+  throw Error(ErrorCode::kCorrupt,
+              "a tensor announces devices that this process does not have; the peer's "
+              "rpc.device_maps names them")
       .with("target", tensor.targetDevice ? tensor.targetDevice->toString() : "none")
       .with("devices", devices != nullptr ? devices->num_devices() : 0);
 }
@@ -88,7 +100,7 @@ void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
 void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices) {
   if (devices == nullptr) return;
   for (const auto& tensor : tensors)
-    if (tensor.is_cuda()) devices->begin_send(tensor);
+    if (tensor.device().type() == devices->device_type()) devices->begin_send(tensor);
 }
 
 // The peer's numbers are not trusted: they are checked before any memory is allocated.
@@ -169,7 +181,7 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* de
     if (const int64_t target = message.target_devices.empty() ? -1 : message.target_devices[i];
         target >= 0) {
       entry.buffer = devices->send_buffer(tensor);
-      entry.targetDevice = tensorpipe::Device(kCudaDevice, static_cast<int>(target));
+      entry.targetDevice = tensorpipe::Device(devices->wire_type(), static_cast<int>(target));
     } else {
       entry.buffer = tensorpipe::CpuBuffer{const_cast<void*>(tensor.const_data_ptr())};
     }

@@ -47,8 +47,8 @@ struct WireMessage {
 };
 
 // Checks a message and says for each tensor on a device where it goes. kResourceExhausted above
-// `max_bytes` or 4,096 tensors; kUnavailable, naming the device map, for a tensor that is not on
-// the CPU and has no entry there, or if `devices` is null.
+// `max_bytes` or 4,096 tensors; kInvalidArgument, naming map and key, for a tensor that is not on
+// the CPU and has no entry there; kUnavailable if `devices` is null or moves no such tensors.
 void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
              const RpcOptions& options, const DeviceTransfer* devices = nullptr);
 // On the thread that gives the tensors away: orders the sending behind its work on the devices.

@@ -1,8 +1,10 @@
-// What libretort_cuda.so implements for the RPC layer (rpc/cuda). Nothing of CUDA is named here.
+// How tensors of one type of device travel: what libretort_cuda.so implements for CUDA (rpc/cuda),
+// and the tests for a device that needs no hardware. Nothing of CUDA is named here.
 //
 // Order on the device. Sending: what the sender's current stream has queued before begin_send()
 // happens before the bytes leave. Receiving: a tensor is handed out when its bytes are there, so
-// any stream may read it at once. Neither blocks a thread.
+// any stream may read it at once; one that is not the device's default stream says so
+// (use_on_current_stream). Neither blocks a thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,12 +20,14 @@
 
 namespace retort::rpc::detail {
 
-inline constexpr const char* kCudaDevice = "cuda";  // as TensorPipe calls it
-
 // Any thread.
 class DeviceTransfer {
  public:
   virtual ~DeviceTransfer() = default;
+  // Of the tensors that it moves; tensors on other devices are refused.
+  virtual at::DeviceType device_type() const = 0;
+  // What TensorPipe's channels call that type: "cuda".
+  virtual std::string wire_type() const = 0;
   virtual int64_t num_devices() const = 0;
 
   using NamedChannel = std::pair<std::string, std::shared_ptr<tensorpipe::channel::Context>>;
@@ -47,7 +51,7 @@ class DeviceTransfer {
 };
 
 // The module's C function that makes one; the number changes with this header.
-inline constexpr const char* kDeviceTransferFunction = "retort_cuda_transfer_1";
+inline constexpr const char* kDeviceTransferFunction = "retort_cuda_transfer_2";
 using MakeDeviceTransfer = DeviceTransfer*();
 
 }  // namespace retort::rpc::detail

@@ -93,7 +93,7 @@ TEST(GpuRpc, ADeviceWithoutAnEntryIsRefused) {
   serve_echo(server, handlers.queue);
   client.connect("teacher/0", server.address(), soon());
   auto reply = client.call("teacher/0", kEcho, {.tensors = {on(0, 10, 0)}});
-  EXPECT_EQ(code_of(reply), ErrorCode::kUnavailable) << "the way back has no map";
+  EXPECT_EQ(code_of(reply), ErrorCode::kInvalidArgument) << "the way back has no map";
 }
 
 int serve() {

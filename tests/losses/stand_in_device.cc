@@ -8,51 +8,90 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/ScopeExit.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace retort::test {
 namespace {
 
 constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
 const at::Device kDevice(kType, 0);
-std::atomic<int64_t> operators{0};
+std::atomic<int64_t> operators{0}, copies_to_host{0}, pinned_blocks{0}, recorded_uses{0};
 
 size_t pages(size_t bytes) { return std::max<size_t>((bytes + 4095) / 4096 * 4096, 4096); }
 
-void protect(void* memory, size_t bytes, int protection) {
-  if (memory && ::mprotect(memory, pages(bytes), protection) != 0)
-    throw std::runtime_error("mprotect");
+// The blocks of the device, and who has which of them open: several threads may, and a block can
+// be read by the host until the last of them is done.
+class Blocks {
+ public:
+  void* add(size_t bytes) {
+    void* memory = ::mmap(nullptr, pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    const std::lock_guard lock(mutex_);
+    blocks_[static_cast<const char*>(memory)] = {.bytes = pages(bytes)};
+    return memory;
+  }
+  void remove(void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto block = blocks_.find(static_cast<const char*>(memory));
+    ::munmap(memory, block->second.bytes);
+    blocks_.erase(block);
+  }
+  void open(const void* inside) { change(inside, +1); }
+  void close(const void* inside) { change(inside, -1); }
+
+ private:
+  struct Block {
+    size_t bytes = 0;
+    int openers = 0;
+  };
+  void change(const void* inside, int by) {
+    const std::lock_guard lock(mutex_);
+    const auto block = std::prev(blocks_.upper_bound(static_cast<const char*>(inside)));
+    const int before = block->second.openers;
+    block->second.openers += by;
+    if (before != 0 && block->second.openers != 0) return;
+    const int protection = by > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+    if (::mprotect(const_cast<char*>(block->first), block->second.bytes, protection) != 0)
+      std::abort();
+  }
+
+  std::mutex mutex_;
+  std::map<const char*, Block> blocks_;
+};
+
+Blocks& blocks() {
+  static Blocks& all = *new Blocks;  // tensors that are never destroyed may outlive it otherwise
+  return all;
 }
 
-// Memory that nobody can read. The length stands beside the address: munmap wants it.
+// Memory that nobody can read.
 class Memory : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
-    void* memory = ::mmap(nullptr, pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    return {memory, new Block{memory, pages(bytes)}, &release, kDevice};
+    void* memory = blocks().add(bytes);
+    return {memory, memory, &release, kDevice};
   }
   void copy_data(void*, const void*, size_t) const override {
     throw std::runtime_error("the allocator does not copy");
   }
 
  private:
-  struct Block {
-    void* memory;
-    size_t bytes;
-  };
-  static void release(void* context) {
-    const auto* block = static_cast<Block*>(context);
-    ::munmap(block->memory, block->bytes);
-    delete block;
-  }
+  static void release(void* memory) { blocks().remove(memory); }
 };
 
 Memory* memory() {
@@ -60,7 +99,22 @@ Memory* memory() {
   return &the_memory;
 }
 
+// Of the host, as a driver would pin it.
+class PinnedMemory : public at::Allocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    ++pinned_blocks;
+    return c10::GetCPUAllocator()->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+};
+
 struct Guard : c10::impl::NoOpDeviceGuardImpl<kType> {
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {
+    ++recorded_uses;
+  }
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }
   c10::Stream getStream(c10::Device) const noexcept override {
@@ -74,18 +128,20 @@ struct Hooks : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
+  at::Allocator* getPinnedMemoryAllocator() const override {
+    static PinnedMemory the_memory;
+    return &the_memory;
+  }
 };
 
 // The tensor's elements as a CPU tensor; readable and writable while this lives.
 class Opened {
  public:
   explicit Opened(const at::Tensor& tensor) : tensor_(tensor) {
-    if (tensor.is_cpu() || tensor.numel() == 0) return;
-    protect(base(), tensor.storage().nbytes(), PROT_READ | PROT_WRITE);
+    if (protects()) blocks().open(base());
   }
   ~Opened() {
-    if (!tensor_.is_cpu() && tensor_.numel() > 0)
-      ::mprotect(base(), pages(tensor_.storage().nbytes()), PROT_NONE);
+    if (protects()) blocks().close(base());
   }
   Opened(const Opened&) = delete;
   Opened& operator=(const Opened&) = delete;
@@ -97,13 +153,18 @@ class Opened {
   }
 
  private:
+  bool protects() const { return !tensor_.is_cpu() && tensor_.numel() > 0; }
   void* base() const { return tensor_.storage().mutable_data(); }
 
   at::Tensor tensor_;
 };
 
+// Copies that this thread makes for an operator do not count.
+thread_local bool in_operator = false;
+
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool) {
   if (target.numel() == 0) return target;
+  if (target.is_cpu() && !source.is_cpu() && !in_operator) ++copies_to_host;
   const Opened from(source), to(target);
   to.host().copy_(from.host());
   return target;
@@ -159,6 +220,8 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (is_elsewhere(value))
       throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
   ++operators;
+  const bool outer = std::exchange(in_operator, true);
+  const auto leave = c10::make_scope_exit([outer] { in_operator = outer; });
   at::native::cpu_fallback(op, stack);
 }
 
@@ -194,5 +257,20 @@ at::Device stand_in_device() {
 }
 
 int64_t stand_in_operators() { return operators; }
+int64_t stand_in_copies_to_host() { return copies_to_host; }
+int64_t stand_in_pinned_blocks() { return pinned_blocks; }
+int64_t stand_in_recorded_uses() { return recorded_uses; }
+
+void read_stand_in(void* host, const void* there, size_t bytes) {
+  blocks().open(there);
+  std::memcpy(host, there, bytes);
+  blocks().close(there);
+}
+
+void write_stand_in(void* there, const void* host, size_t bytes) {
+  blocks().open(there);
+  std::memcpy(there, host, bytes);
+  blocks().close(there);
+}
 
 }  // namespace retort::test

@@ -17,6 +17,8 @@ namespace {
 // "Device" memory is on the CPU; what was asked for is noted.
 class FakeTransfer final : public DeviceTransfer {
  public:
+  at::DeviceType device_type() const override { return at::kCUDA; }
+  std::string wire_type() const override { return "cuda"; }
   int64_t num_devices() const override { return 2; }
   std::vector<NamedChannel> channels() override { return {}; }
   void begin_send(const at::Tensor&) override { ++sends; }

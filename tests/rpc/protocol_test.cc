@@ -192,14 +192,15 @@ TEST(Sendable, DevicesWithoutAMapNameIt) {
   WireMessage message;
   // stands for any device that is not the CPU
   message.tensors.push_back(at::empty({2}, at::kMeta));
-  const auto refusal = [&] {
-    return test::message_of([&] { address(message, "teacher/3", 1 << 20, options); },
-                            ErrorCode::kUnavailable);
+  const auto refusal = [&](ErrorCode code) {
+    return test::message_of([&] { address(message, "teacher/3", 1 << 20, options); }, code);
   };
-  EXPECT_NE(refusal().find("rpc.device_maps.teacher.0"), std::string::npos) << refusal();
+  const std::string unmapped = refusal(ErrorCode::kInvalidArgument);
+  EXPECT_NE(unmapped.find("no entry rpc.device_maps.teacher.0"), std::string::npos) << unmapped;
+  EXPECT_NE(unmapped.find("add the key 0 to the map of 'teacher'"), std::string::npos) << unmapped;
   options.device_maps["teacher"]["0"] = 1;
-  EXPECT_NE(refusal().find("retort_cuda"), std::string::npos)
-      << "this build has no CUDA module: " << refusal();
+  const std::string unloaded = refusal(ErrorCode::kUnavailable);
+  EXPECT_NE(unloaded.find("retort_cuda"), std::string::npos) << unloaded;
 }
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
