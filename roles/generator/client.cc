@@ -20,10 +20,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 // The trainer's memory changes with its next step.
-void copy_values(WeightBucket& bucket) {
+void copy_values(WeightBucket& bucket, bool on_device) {
   for (WeightPart& part : bucket.parts)
-    part.values = part.values.is_cpu() ? part.values.clone(at::MemoryFormat::Contiguous)
-                                       : part.values.contiguous().cpu();
+    part.values = part.values.is_cpu() || on_device
+                      ? part.values.clone(at::MemoryFormat::Contiguous)
+                      : part.values.contiguous().cpu();
 }
 
 void check_samples(const Samples& samples, const PendingSamples& pending, int64_t vocab_rows) {
@@ -239,8 +240,9 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
     for (size_t rank = 0; rank < buckets.size(); ++rank) {
       if (i >= buckets[rank].size()) continue;
       WeightBucket& bucket = buckets[rank][i];
-      if (pushed_) copy_values(bucket);
-      sent.receipts[rank].checksum = seal(bucket, sent.receipts[rank].checksum);
+      if (pushed_) copy_values(bucket, options_.weights_on_device);
+      sent.receipts[rank].checksum =
+          seal(bucket, sent.receipts[rank].checksum, options_.weights_on_device);
       for (const WeightPart& part : bucket.parts)
         sent.bytes += part.values.nbytes();
       settle_until((kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));

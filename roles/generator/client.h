@@ -60,6 +60,9 @@ class GeneratorClient {
     // Connects again to what was lost; outlives the client. Null: a lost generator is an error.
     rpc::PeerLinks* links = nullptr;
     std::chrono::milliseconds patience{0};  // with links: for how long all replicas may be away
+    // Weights leave from the student's device, which needs an entry in the agent's rpc.device_maps.
+    // Else from host memory.
+    bool weights_on_device = false;
   };
   // Handshake with every peer: tokenizer and parameters (names, shapes, dtypes of the whole model)
   // must be the student's (kMismatch).

@@ -100,7 +100,7 @@ struct WeightPart {
   std::string name;
   std::vector<int64_t> begin;
   at::Tensor values;
-  uint64_t checksum = 0;  // checksum64 over the values' bytes, begin and name
+  uint64_t checksum = 0;  // seal(): over values, begin and name
 
   template <class A>
   void serialize(A& archive, uint32_t) {

@@ -25,7 +25,7 @@ namespace retort::roles {
 // what this rank pushed last, and, on the rank that commits, commits it again until the replica has
 // all of it from all senders.
 //
-// Memory: one more copy of what this rank sends to one replica, in host memory.
+// Memory: one more copy of what this rank sends to one replica, in the memory it is sent from.
 // Threads: the trainer's, and one of its own.
 class PushedWeights {
  public:

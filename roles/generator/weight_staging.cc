@@ -1,5 +1,8 @@
 #include "roles/generator/weight_staging.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 #include "base/hash.h"
 #include "models/checkpoint.h"
 #include "roles/generator/weight_box.h"
+#include "rpc/device_transfer.h"
 
 namespace retort::roles {
 namespace {
@@ -36,14 +40,48 @@ WeightSlice slice_of(const parallel::NamedParameter& parameter) {
 
 Box box_of(const WeightPart& part) { return {part.begin, part.values.sizes().vec()}; }
 
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
+
+at::ScalarType integer_of(int64_t bytes) {
+  switch (bytes) {
+    case 1: return at::kChar;
+    case 2: return at::kShort;
+    case 4: return at::kInt;
+    default: return at::kLong;
+  }
+}
+
+// The sum of each element's bits times an odd number of its place, modulo 2^64: one element that is
+// wrong changes it, and the order of adding does not.
+uint64_t device_checksum(const at::Tensor& flat) {
+  constexpr int64_t kAtOnce = int64_t{4} << 20;  // 32 MiB for each of three tensors
+  const at::Tensor bits = flat.view({-1}).view(integer_of(flat.element_size()));
+  at::Tensor sum = at::zeros({}, flat.options().dtype(at::kLong));
+  for (int64_t begin = 0; begin < bits.numel(); begin += kAtOnce) {
+    const int64_t end = std::min(begin + kAtOnce, bits.numel());
+    const at::Tensor factors = at::arange(begin + 1, end + 1, sum.options())
+                                   .mul_(static_cast<int64_t>(kOdd))
+                                   .bitwise_or_(1);
+    sum += factors.mul_(bits.narrow(0, begin, end - begin)).sum();
+  }
+  return static_cast<uint64_t>(sum.item<int64_t>());
+}
+
 uint64_t checksum_of(const at::Tensor& values, const WeightPart& part) {
   const at::Tensor flat = values.contiguous();
   uint64_t place = 0;  // 0 for what starts at 0, whatever its dimensions
   for (const int64_t begin : part.begin)
-    place = place * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(begin);
-  const uint64_t checksum = checksum64(
-      {static_cast<const std::byte*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())},
-      place);
+    place = place * kOdd + static_cast<uint64_t>(begin);
+
+  uint64_t checksum = 0;
+  if (flat.is_cpu()) {
+    checksum = checksum64(
+        {static_cast<const std::byte*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())},
+        place);
+  } else {
+    const uint64_t sum = device_checksum(flat);
+    checksum = checksum64(std::as_bytes(std::span(&sum, 1)), place);
+  }
   return checksum64(std::as_bytes(std::span(part.name)), checksum);
 }
 
@@ -110,9 +148,9 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
   return buckets;
 }
 
-uint64_t seal(WeightBucket& bucket, uint64_t running) {
+uint64_t seal(WeightBucket& bucket, uint64_t running, bool on_device) {
   for (WeightPart& part : bucket.parts) {
-    part.values = part.values.contiguous().cpu();
+    part.values = on_device ? part.values.contiguous() : rpc::host_copy(part.values);
     part.checksum = checksum_of(part.values, part);
     running = combined(running, part.checksum);
   }
@@ -186,8 +224,10 @@ void WeightStaging::add(WeightBucket bucket, uint64_t in_use, const std::string&
   };
   if (bucket.version <= in_use) refuse_late(in_use, "in use");
   if (bucket.version < version_) refuse_late(version_, "staged");
-  for (const WeightPart& part : bucket.parts)
+  for (const WeightPart& part : bucket.parts) {
+    rpc::use_on_current_stream(part.values);
     check_part(part, bucket.version);
+  }
 
   // Only a sound bucket of a newer version makes what is staged worthless.
   if (bucket.version > version_) clear();
@@ -287,7 +327,8 @@ void WeightStaging::apply() {
   for (auto& [key, staged] : buckets_)
     for (WeightPart& part : staged.bucket.parts) {
       at::Tensor& own = in_use.at(part.name);
-      if (part.values.sizes() == own.sizes() && part.values.is_contiguous())
+      if (part.values.sizes() == own.sizes() && part.values.is_contiguous() &&
+          part.values.device() == own.device())
         own.set_data(part.values);
       else
         view_of(own, parameters_.at(part.name).slice.begin, box_of(part)).copy_(part.values);

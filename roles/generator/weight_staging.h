@@ -30,8 +30,10 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
                                               uint64_t version, int64_t bucket_bytes,
                                               int64_t sender = 0);
 // Fills in the checksums of one bucket's parts and returns the running checksum of all parts so
-// far. Columns of a matrix are copied here, so that they are contiguous.
-uint64_t seal(WeightBucket& bucket, uint64_t running);
+// far. Columns of a matrix are copied here, so that they are contiguous. Weights on a device are
+// copied to pinned host memory, or stay there with `on_device`. A checksum is computed where the
+// values lie, by another rule on devices than on the host: nothing but numbers comes to the host.
+uint64_t seal(WeightBucket& bucket, uint64_t running, bool on_device = false);
 // What a replica's checksum must be: over its ranks' in order, each over its receipts' in the order
 // of senders.
 uint64_t weights_checksum(const std::vector<WeightReceipt>& receipts);
@@ -42,7 +44,7 @@ uint64_t weights_checksum(const std::vector<uint64_t>& of_ranks);
 std::string parameters_hash(const models::Decoder& decoder);
 
 // The receiving end, of one rank. Memory: one more copy of the weights, from the first bucket to
-// apply(). Threads: one.
+// apply(), where they arrive: on the host, or on the decoder's device. Threads: one.
 class WeightStaging {
  public:
   explicit WeightStaging(models::Decoder& decoder);
@@ -57,8 +59,9 @@ class WeightStaging {
   // is missing or came twice, or a checksum that is not the sender's. Returns the checksum over its
   // receipts.
   uint64_t check(const CommitWeights& commit) const;
-  // Makes what is staged the decoder's parameters and forgets it: whole parameters without a copy,
-  // so that whoever keeps addresses of them must look again. check() must have passed.
+  // Makes what is staged the decoder's parameters and forgets it: whole parameters without a copy
+  // if they arrived on its device, so that whoever keeps addresses of them must look again. check()
+  // must have passed.
   void apply();
   // Forgets what is staged, of whatever version.
   void clear();

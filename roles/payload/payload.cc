@@ -18,6 +18,7 @@
 #include "roles/payload/parts.h"
 #include "roles/payload/sharded.h"
 #include "roles/payload/top_k.h"
+#include "rpc/device_transfer.h"
 
 namespace retort::roles {
 namespace {
@@ -56,6 +57,12 @@ void require(const at::Tensor& tensor, std::vector<int64_t> shape,
 
 }  // namespace
 
+at::TensorOptions payload_options(at::Device computed_on, at::Device destination) {
+  return (destination.is_cpu() ? rpc::staging_options(computed_on)
+                               : at::TensorOptions().device(destination))
+      .dtype(at::kFloat);
+}
+
 void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab) {
   RETORT_CHECK(targets.defined() && targets.numel() == rows) << "a target for each row";
   if (rows > 0 && (targets.min().item<int64_t>() < 0 || targets.max().item<int64_t>() >= vocab))
@@ -65,25 +72,28 @@ void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab) {
 
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets,
-                     const parallel::VocabShard& shard) {
+                     const parallel::VocabShard& shard, at::Device destination) {
   c10::NoGradGuard no_grad;
+  if (!may_be_on_device(spec.kind)) destination = at::kCPU;
   Payload payload;
   payload.label.spec = spec;
   payload.label.num_rows = hidden_rows.size(0);
   if (spec.kind == PayloadKind::kHiddenStates) {
-    payload.hidden = hidden_rows.to(at::kCPU).contiguous();
+    payload.hidden = destination.is_cpu() ? rpc::host_copy(hidden_rows)
+                                          : hidden_rows.to(destination).contiguous();
     return payload;
   }
-  if (!shard.whole()) return make_sharded_payload(hidden_rows, weight, spec, targets, shard);
+  const auto floats = payload_options(hidden_rows.device(), destination);
+  if (!shard.whole())
+    return make_sharded_payload(hidden_rows, weight, spec, targets, shard, floats);
 
   const int64_t rows = hidden_rows.size(0);
   const int64_t vocab_rows = weight.size(0);
   const int64_t vocab = payload_vocab(spec, vocab_rows);
 
-  // Where the answer goes: host memory, in the types of the wire.
+  // Where the answer goes, in the types of the wire.
   const int64_t k = std::min(spec.top_k, vocab);
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
-  const auto floats = at::TensorOptions().dtype(at::kFloat);  // on the host
   if (spec.kind == PayloadKind::kTopK) {
     payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
     payload.logps = at::empty({rows, k}, floats.dtype(wire));
@@ -127,12 +137,12 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
 
     const auto [values, ids] = top_k(logits, k);
     payload.ids.narrow(0, begin, count).copy_(ids);
-    payload.logps.narrow(0, begin, count).copy_(values - log_total.to(at::kCPU).unsqueeze(1));
+    payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
     // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is
     // small.
-    const at::Tensor complement = logits.scatter(1, ids.to(logits.device()), kNegInf);
+    const at::Tensor complement = logits.scatter(1, ids, kNegInf);
     payload.log_tail.narrow(0, begin, count)
-        .copy_(k == vocab ? at::full({count}, kNegInf, floats)
+        .copy_(k == vocab ? at::full({count}, kNegInf, logits.options())
                           : at::logsumexp(complement, 1) - log_total);
   }
   return payload;

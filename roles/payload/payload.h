@@ -70,11 +70,16 @@ struct Payload {
 // No autograd. Of a split vocabulary `weight` is this rank's rows and kFull gives this rank's
 // columns, all else is the same on every rank. Collectives: none for a whole vocabulary or
 // kHiddenStates; else two all-gathers a chunk on vocab.group. Devices: it is computed where
-// hidden_rows and weight are; targets there or on the host. The payload's tensors are on the host,
-// each chunk copied as it is done.
+// hidden_rows and weight are; targets there or on the host. The payload's tensors are at
+// `destination`, that device or the host: to the host each chunk is copied as it is done, into
+// pinned memory. Of a split vocabulary what the ranks gather goes through host memory all the same.
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets = {},
-                     const parallel::VocabShard& vocab = {});
+                     const parallel::VocabShard& vocab = {}, at::Device destination = at::kCPU);
+
+// Whether a payload of this kind may stay on a device. Log-probabilities of targets are always on
+// the host: 4 bytes a row, which are read there.
+inline bool may_be_on_device(PayloadKind kind) { return kind != PayloadKind::kTargetLogProbs; }
 
 // Of tensors on any device.
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens,

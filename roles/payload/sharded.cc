@@ -143,7 +143,7 @@ class Chunk {
 
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                              const PayloadSpec& spec, const at::Tensor& targets,
-                             const parallel::VocabShard& vocab) {
+                             const parallel::VocabShard& vocab, const at::TensorOptions& floats) {
   c10::NoGradGuard no_grad;
   Payload payload;
   payload.label.spec = spec;
@@ -155,7 +155,6 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
   const bool masks = common < vocab.total;
   const int64_t k = spec.kind == PayloadKind::kTopK ? std::min(spec.top_k, common) : 0;
   const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
-  const auto floats = at::TensorOptions().dtype(at::kFloat);  // on the host
   if (spec.kind == PayloadKind::kTopK) {
     payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
     payload.logps = at::empty({rows, k}, floats.dtype(wire));

@@ -15,11 +15,14 @@ namespace retort::roles {
 // the head [rows, Ht]: the same numbers on every rank (full: this rank's columns), within rounding
 // those of one rank. Collectives: for each chunk of rows one all-gather of [chunk, 3] floats, topk
 // [chunk, 3 + 2 k] and one of [chunk]; every rank calls with the same hidden_rows, spec and
-// targets. The gathers move host memory; devices as make_payload.
+// targets. The gathers move host memory; the payload's tensors are made with `floats`
+// (payload_options).
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                              const PayloadSpec& spec, const at::Tensor& targets,
-                             const parallel::VocabShard& vocab);
+                             const parallel::VocabShard& vocab, const at::TensorOptions& floats);
 
+// Of float32 tensors of a payload that is computed on one device and goes to another, or the host.
+at::TensorOptions payload_options(at::Device computed_on, at::Device destination);
 // Rows of logits formed at once: about 16 MiB of fp32, a function of the vocabulary alone.
 inline int64_t rows_per_chunk(int64_t vocab_rows) {
   return std::max<int64_t>(16, (int64_t{4} << 20) / vocab_rows);

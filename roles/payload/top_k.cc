@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 
 #include <algorithm>
@@ -36,33 +37,9 @@ class HostRows {
   at::Tensor values_;
 };
 
-// The same of a matrix on a device: what is counted is each row's k-th value.
-class DeviceRows {
- public:
-  DeviceRows(const at::Tensor& values, const at::Tensor& top) : values_(values) {
-    counts_ = (values == top.select(1, top.size(1) - 1).unsqueeze(1)).sum(1).to(at::kCPU);
-    data_ = counts_.const_data_ptr<int64_t>();
-  }
-
-  int64_t count(int64_t row, float) const { return data_[row]; }
-  void first_ids(int64_t row, float value, int64_t* ids, int64_t count) const {
-    const at::Tensor places = at::nonzero(values_.select(0, row) == value)
-                                  .select(1, 0)
-                                  .narrow(0, 0, count)
-                                  .to(at::kCPU)
-                                  .contiguous();
-    std::copy_n(places.const_data_ptr<int64_t>(), count, ids);
-  }
-
- private:
-  at::Tensor values_, counts_;
-  const int64_t* data_;
-};
-
 // at::topk chooses and orders equal values as it likes. `top` and `ids` are a row of its result in
 // host memory.
-template <class Rows>
-void order_ties(const Rows& rows, int64_t row, const float* top, int64_t* ids, int64_t k) {
+void order_ties(const HostRows& rows, int64_t row, const float* top, int64_t* ids, int64_t k) {
   for (int64_t begin = 0; begin < k;) {
     int64_t end = begin + 1;
     while (end < k && top[end] == top[begin])
@@ -75,12 +52,31 @@ void order_ties(const Rows& rows, int64_t row, const float* top, int64_t* ids, i
   }
 }
 
-template <class Rows>
-void order_ties(const Rows& rows, const at::Tensor& top, const at::Tensor& ids) {
-  const int64_t k = top.size(1);
+std::pair<at::Tensor, at::Tensor> host_top_k(const at::Tensor& values, int64_t k) {
+  const auto [top, ids] = at::topk(values, k, 1, /*largest=*/true, /*sorted=*/true);
+  const at::Tensor host_top = top.contiguous(), host_ids = ids.contiguous();
+  const HostRows rows(values);
   for (int64_t r = 0; r < top.size(0); ++r)
-    order_ties(rows, r, top.const_data_ptr<float>() + r * k,
-               ids.mutable_data_ptr<int64_t>() + r * k, k);
+    order_ties(rows, r, host_top.const_data_ptr<float>() + r * k,
+               host_ids.mutable_data_ptr<int64_t>() + r * k, k);
+  return {host_top, host_ids};
+}
+
+// By whole matrices, so that nothing comes to the host.
+std::pair<at::Tensor, at::Tensor> device_top_k(const at::Tensor& values, int64_t k) {
+  // What is above a row's k-th value is taken, and of what equals it the first that still fit.
+  const at::Tensor kth = std::get<0>(at::topk(values, k, 1)).narrow(1, k - 1, 1);
+  const at::Tensor is_nan = values.isnan(), kth_is_nan = kth.isnan();
+  const at::Tensor above = values.gt(kth).logical_or(is_nan.logical_and(kth_is_nan.logical_not()));
+  const at::Tensor equal = values.eq(kth).logical_or(is_nan.logical_and(kth_is_nan));
+  const at::Tensor room = above.sum(1, /*keepdim=*/true).neg().add(k);
+  const at::Tensor taken = above.logical_or(equal.logical_and(equal.cumsum(1).le(room)));
+
+  // Their ids rise along each row, and the sort keeps that order among equal values.
+  const at::Tensor ids = at::nonzero(taken).select(1, 1).view({values.size(0), k});
+  const auto [top, order] =
+      at::sort(values.gather(1, ids), /*stable=*/true, /*dim=*/1, /*descending=*/true);
+  return {top, ids.gather(1, order)};
 }
 
 }  // namespace
@@ -88,15 +84,10 @@ void order_ties(const Rows& rows, const at::Tensor& top, const at::Tensor& ids) 
 std::pair<at::Tensor, at::Tensor> top_k(const at::Tensor& values, int64_t k) {
   const int64_t rows = values.size(0), count = values.size(1);
   RETORT_CHECK(k >= 0 && k <= count && values.stride(1) == 1) << "top " << k << " of " << count;
-  if (k == 0) return {at::empty({rows, 0}, at::kFloat), at::empty({rows, 0}, at::kLong)};
-  auto [top, ids] = at::topk(values, k, 1, /*largest=*/true, /*sorted=*/true);
-  const at::Tensor host_top = top.to(at::kCPU).contiguous(),
-                   host_ids = ids.to(at::kCPU).contiguous();
-  if (values.is_cpu())
-    order_ties(HostRows(values), host_top, host_ids);
-  else
-    order_ties(DeviceRows(values, top), host_top, host_ids);
-  return {host_top, host_ids};
+  if (k == 0)
+    return {at::empty({rows, 0}, values.options()),
+            at::empty({rows, 0}, values.options().dtype(at::kLong))};
+  return values.is_cpu() ? host_top_k(values, k) : device_top_k(values, k);
 }
 
 }  // namespace retort::roles

@@ -7,8 +7,8 @@
 
 namespace retort::roles {
 
-AnswerComputer::AnswerComputer(models::Decoder decoder, parallel::World* world)
-    : decoder_(std::move(decoder)) {
+AnswerComputer::AnswerComputer(models::Decoder decoder, parallel::World* world, bool on_device)
+    : decoder_(std::move(decoder)), on_device_(on_device) {
   decoder_.set_requires_grad(false);
   if (world != nullptr) pipeline_ = std::make_unique<Pipeline>(decoder_, world->pp());
 }
@@ -45,7 +45,8 @@ Payload AnswerComputer::answer(const ForwardRequest& request, const at::Tensor& 
   at::Tensor targets;
   if (request.spec.kind == PayloadKind::kTargetLogProbs) targets = targets_of(request);
   const models::Head head = decoder_.head();
-  return make_payload(hidden_rows, head.weight, request.spec, targets, head.vocab);
+  return make_payload(hidden_rows, head.weight, request.spec, targets, head.vocab,
+                      on_device_ ? hidden_rows.device() : at::Device(at::kCPU));
 }
 
 }  // namespace retort::roles

@@ -26,8 +26,8 @@ namespace retort::roles {
 class AnswerComputer {
  public:
   // `world`: of the ranks that hold the model together; null: this rank has all of it. Must outlive
-  // the computer.
-  AnswerComputer(models::Decoder decoder, parallel::World* world);
+  // the computer. `on_device`: answers stay on the decoder's device, as far as their kind may.
+  AnswerComputer(models::Decoder decoder, parallel::World* world, bool on_device = false);
   AnswerComputer(const AnswerComputer&) = delete;
   AnswerComputer& operator=(const AnswerComputer&) = delete;
 
@@ -49,6 +49,7 @@ class AnswerComputer {
   Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
 
   models::Decoder decoder_;
+  const bool on_device_;
   std::unique_ptr<Pipeline> pipeline_;  // null: this rank has all of the model
   int64_t forwards_ = 0;
   int64_t served_ = 0;

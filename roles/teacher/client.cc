@@ -125,6 +125,7 @@ at::Tensor TeacherClient::fetch_head() const {
           reply.weight.size(0) != end - begin || reply.weight.size(1) != info_.hidden_size)
         throw Error(ErrorCode::kCorrupt, "teacher.head answered other rows than asked")
             .with("teacher", peer);
+      place(reply.weight);
       rows.push_back(reply.weight);
     }
   }
@@ -183,6 +184,19 @@ void TeacherClient::dispatch(PendingPayload& pending, size_t to) {
   }
 }
 
+// Several ranks of a student may share the device that the map names: from there on to their own.
+void TeacherClient::place(at::Tensor& received) const {
+  rpc::use_on_current_stream(received);
+  if (options_.device && received.defined()) received = received.to(*options_.device);
+}
+
+Payload TeacherClient::placed(Payload received) const {
+  if (!may_be_on_device(options_.spec.kind)) return received;
+  for (at::Tensor* tensor : {&received.hidden, &received.ids, &received.logps, &received.log_tail})
+    place(*tensor);
+  return received;
+}
+
 // What a replica has of this rank's part, from all its ranks that have something.
 Payload TeacherClient::take_pieces(PendingPayload& pending) const {
   const ForwardRequest& request = pending.request;
@@ -198,7 +212,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
       .parts = parts()};
 
   const bool full = options_.spec.kind == PayloadKind::kFull;
-  Payload answer = pending.reply.get();
+  Payload answer = placed(pending.reply.get());
   check_label(answer, expected);
 
   // Pieces in the order of the replica's ranks; the leader's is the answer itself.
@@ -208,7 +222,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
     const auto r = static_cast<int64_t>(rank);
     if (!pieces().has(request, part(), r)) continue;
     taken.push_back(replica.holder(rank) == replica.leader ? std::move(answer)
-                                                           : pending.pulls[pull++].get());
+                                                           : placed(pending.pulls[pull++].get()));
     const int64_t width = full ? pieces().columns_of(request, part(), r).size()
                                : payload_vocab(options_.spec, info_.vocab_rows);
     check_payload(taken.back(), expected, width, info_.hidden_size);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ class TeacherClient : public FrozenAnswers {
     bool weights_fingerprint = false;  // ask for TeacherInfo::weights_fingerprint
     // the student's ranks that need each answer together; null: this rank alone
     parallel::Group* tp = nullptr;
+    // Answers and head come onto devices, as rpc.device_maps says, and are used on this one. Null:
+    // they come in host memory.
+    std::optional<at::Device> device;
   };
   // Handshake with every replica: fingerprints over the ids both tokenizers know must agree
   // (kMismatch showing both), replicas must agree with each other; fetches the head when the
@@ -78,6 +82,8 @@ class TeacherClient : public FrozenAnswers {
   size_t next_replica(const PendingPayload& pending);
   Payload receive_part(PendingPayload pending, double* waited);
   Payload take_pieces(PendingPayload& pending) const;
+  void place(at::Tensor& received) const;
+  Payload placed(Payload received) const;
 
   rpc::Agent& agent_;
   Options options_;

@@ -25,7 +25,8 @@ Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer to
       tokenizer_(std::move(tokenizer)),
       folder_(std::move(replica.folder)),
       link_(replica.world),
-      computer_(std::move(decoder), replica.world),
+      answers_on_device_(replica.answers_on_device),
+      computer_(std::move(decoder), replica.world, replica.answers_on_device),
       requests_(replica.store.lease),
       store_(replica.store) {}
 
@@ -98,9 +99,10 @@ HeadReply Teacher::head(const HeadRequest& request) const {
         .with("own_begin", own.begin)
         .with("own_end", own.end);
 
-  const at::Tensor weight = decoder.head_weight().detach();
+  const at::Tensor rows = decoder.head_weight().detach().narrow(0, request.begin - own.begin,
+                                                                request.end - request.begin);
   return {.weight_version = kWeightVersion,
-          .weight = weight.narrow(0, request.begin - own.begin, request.end - request.begin).cpu()};
+          .weight = answers_on_device_ ? rows : rpc::host_copy(rows)};
 }
 
 Future<Payload> Teacher::enqueue(const ForwardRequest& request, const rpc::CallContext& caller) {

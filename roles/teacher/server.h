@@ -58,6 +58,10 @@ class Teacher {
     // where the model was loaded from; for its fingerprint, if there is a world
     std::filesystem::path folder;
     AnswerStore::Options store{};
+    // Answers and rows of the head leave from the model's device, which needs an entry in the
+    // agent's rpc.device_maps for whoever asks; what waits to be fetched takes memory there. Else
+    // from host memory.
+    bool answers_on_device = false;
   };
   // `name`: "teacher/0", that of the replica's leader.
   Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, Replica replica);
@@ -119,6 +123,7 @@ class Teacher {
   models::Tokenizer tokenizer_;
   std::filesystem::path folder_;
   ReplicaLink link_;
+  bool answers_on_device_;
   AnswerComputer computer_;
   RequestQueue requests_;
   AnswerStore store_;

@@ -87,9 +87,11 @@ void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
         .with("tensors", message.tensors.size())
         .with("max", kMaxTensors);
   if (message.on_device())
-    for (const auto& tensor : message.tensors)
-      message.target_devices.push_back(tensor.is_cpu() ? -1
-                                                       : target_of(tensor, peer, options, devices));
+    for (const auto& tensor : message.tensors) {
+      const int64_t target = tensor.is_cpu() ? -1 : target_of(tensor, peer, options, devices);
+      // Channels of devices need an address, which a tensor without elements has not.
+      message.target_devices.push_back(tensor.numel() == 0 ? -1 : target);
+    }
   if (const uint64_t bytes = message.size_bytes(); bytes > max_bytes)
     throw Error(ErrorCode::kResourceExhausted,
                 "a message is larger than rpc.max_message_bytes of one of the two sides")

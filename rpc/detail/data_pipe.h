@@ -33,9 +33,9 @@ struct WireMessage {
   std::string payload;
   std::string metadata;  // travels with the descriptor; at most one byte
   std::vector<at::Tensor> tensors;
-  std::vector<int64_t>
-      // of an outgoing message: for each tensor the peer's device, or -1; empty: all are on the CPU
-      target_devices;
+  // Of an outgoing message: for each tensor the peer's device, or -1 for its CPU; empty: all are on
+  // the CPU.
+  std::vector<int64_t> target_devices;
   // Sent: held until the message has left and nothing reads its memory any more. Received: held for
   // as long as it takes memory here. May be null.
   std::shared_ptr<void> credit;

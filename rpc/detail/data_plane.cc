@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "rpc/detail/sigpipe_block.h"
 
@@ -15,6 +16,16 @@ constexpr int64_t kFirstPriority = 100;
 
 std::string url_of(const std::string& session) {
   return std::string(kScheme) + "://" + transport::session_address(session);
+}
+
+void check_devices(const RpcOptions& options, const DeviceTransfer& devices) {
+  for (const auto& [role, map] : options.device_maps)
+    for (const auto& [here, there] : map)
+      if (std::stoll(here) >= devices.num_devices())
+        throw Error(ErrorCode::kInvalidArgument,
+                    "the device map between this process and role '" + role + "' names device " +
+                        here + " here, but only " + std::to_string(devices.num_devices()) +
+                        " can be seen (indices count from 0, after CUDA_VISIBLE_DEVICES)");
 }
 
 std::shared_ptr<tensorpipe::channel::Context> make_channel(const std::string& name) {
@@ -32,6 +43,7 @@ DataPlane::DataPlane(std::shared_ptr<Loop> loop, const transport::Identity& iden
           transport::ContextOptions{.probe_interval = options.heartbeat_interval,
                                     .silence_timeout = options.peer_timeout},
           sessions_)) {
+  if (devices) check_devices(options, *devices);
   SigpipeBlock no_sigpipe;  // for the threads that the channels start
   tensorpipe_ =
       std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(identity.name));

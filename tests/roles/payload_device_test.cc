@@ -50,15 +50,15 @@ std::vector<PayloadSpec> every_spec() {
   return specs;
 }
 
-// The same bits, in host memory.
-void require_same(const Payload& got, const Payload& expected) {
+// The same bits, at `place`.
+void require_same(const Payload& got, const Payload& expected, at::Device place = at::kCPU) {
   const auto same = [&](const at::Tensor& a, const at::Tensor& b, const char* name) {
     const std::string what =
         std::string(name) + " of " + std::string(enum_name(expected.label.spec.kind));
     require(a.defined() == b.defined(), what + " is there");
     if (!a.defined()) return;
-    require(a.is_cpu(), what + " is on the host");
-    require(a.scalar_type() == b.scalar_type() && at::equal(a, b), what + " is the same");
+    require(a.device() == place, what + " is where it should be");
+    require(a.scalar_type() == b.scalar_type() && at::equal(a.cpu(), b), what + " is the same");
   };
   same(got.hidden, expected.hidden, "hidden");
   same(got.ids, expected.ids, "ids");
@@ -76,6 +76,15 @@ void compare(const parallel::VocabShard& vocab, const at::Tensor& hidden,
     const Payload expected = make_payload(hidden, weight, spec, targets, vocab);
     require_same(make_payload(there(hidden), there(weight), spec, targets, vocab), expected);
     require_same(make_payload(there(hidden), there(weight), spec, there(targets), vocab), expected);
+
+    // Left on the device: whoever holds the whole vocabulary copies nothing to the host.
+    const at::Tensor rows = there(hidden), head = there(weight);
+    const int64_t copies = test::stand_in_copies_to_host();
+    const Payload stays = make_payload(rows, head, spec, targets, vocab, rows.device());
+    const bool may_stay = may_be_on_device(spec.kind);
+    if (vocab.whole() && may_stay)
+      require(test::stand_in_copies_to_host() == copies, "nothing came to the host");
+    require_same(stays, expected, may_stay ? rows.device() : at::Device(at::kCPU));
   }
 }
 
@@ -97,9 +106,11 @@ void split_scenario() {
   compare_all({.group = &tp, .begin = begin, .total = kVocab}, begin, end - begin);
 }
 
-TEST(PayloadDevice, TheSameBitsInHostMemory) {
+TEST(PayloadDevice, TheSameBitsInHostMemoryAndOnTheDevice) {
   const int64_t before = test::stand_in_operators();
+  const int64_t pinned = test::stand_in_pinned_blocks();
   ASSERT_NO_THROW(compare_all({}, 0, kVocab));
+  EXPECT_GT(test::stand_in_pinned_blocks(), pinned) << "where chunks are copied to";
   EXPECT_GT(test::stand_in_operators(), before + 500);
 }
 
@@ -124,9 +135,9 @@ TEST(TopK, TakesTheLowestOfEqualIndices) {
   for (const int64_t k : {0, 1, 7, 16, 17, 40, 79, 80})
     for (const at::Tensor& given : {values, there(wide).narrow(1, 5, 80)}) {
       const auto [top, ids] = top_k(given, k);
-      EXPECT_TRUE(top.is_cpu() && ids.is_cpu());
-      EXPECT_TRUE(at::equal(top, sorted.narrow(1, 0, k))) << k;
-      EXPECT_TRUE(at::equal(ids, order.narrow(1, 0, k))) << k;
+      EXPECT_TRUE(top.device() == given.device() && ids.device() == given.device());
+      EXPECT_TRUE(at::equal(top.cpu(), sorted.narrow(1, 0, k))) << k;
+      EXPECT_TRUE(at::equal(ids.cpu(), order.narrow(1, 0, k))) << k;
     }
 }
 

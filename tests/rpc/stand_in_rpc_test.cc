@@ -116,6 +116,27 @@ TEST(StandInRpcRefusals, OnlyItsOwnTypeOfDeviceTravels) {
                      [&] { reply.get(soon()); });
 }
 
+TEST(StandInRpcRefusals, AMapNamesDevicesThatAreHere) {
+  test::expect_error(ErrorCode::kInvalidArgument, "names device 1 here, but only 1 can be seen",
+                     [] {
+                       Agent(device_agent("student/0", "teacher", {{"1", 0}}));
+                     });
+}
+
+TEST(StandInRpcRefusals, ATensorWithoutElementsArrivesOnTheCpuIfThereIsAnEntry) {
+  Pair pair(Encryption::kNever, {});
+  const auto call = [&](Agent& agent, const char* peer) {
+    return agent.call(peer, kEcho, {.text = {}, .tensors = {on_device(0, 0), at::full({3}, 1)}});
+  };
+  auto reply = call(pair.client, "teacher/0");
+  const EchoReply echo = reply.get(soon());
+  EXPECT_TRUE(echo.tensors[0].is_cpu());
+  EXPECT_EQ(echo.tensors[0].numel(), 0);
+
+  auto refused = call(pair.server, "student/0");
+  EXPECT_EQ(code_of(refused), ErrorCode::kInvalidArgument);
+}
+
 TEST(HostCopy, IsPinnedAndOfTheDevicesTensorsOnly) {
   const at::Tensor host = at::arange(6).view({2, 3});
   const int64_t pinned = test::stand_in_pinned_blocks(), copies = test::stand_in_copies_to_host();
