@@ -3,6 +3,7 @@
 #include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
+#include "recipes/run/agent_options.h"
 #include "roles/generator/server.h"
 #include "roles/serving_loop.h"
 
@@ -23,10 +24,7 @@ void run_generator_role(const RankContext& context) {
                              context.recipe.generation->engine());
 
   auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
-  rpc::Agent agent({.name = context.name(),
-                    .secret = context.secret,
-                    .rpc = context.recipe.rpc,
-                    .restart = static_cast<uint64_t>(context.restart)});
+  rpc::Agent agent(recipes::agent_options(context, at::kCPU));
   generator.serve(agent, queue);
   publish_address(context, agent.address());
 

@@ -3,6 +3,7 @@
 #include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
+#include "recipes/run/agent_options.h"
 #include "roles/serving_loop.h"
 #include "roles/teacher/server.h"
 
@@ -25,7 +26,8 @@ roles::Teacher make_teacher(const RankContext& context, parallel::World* replica
           models::Tokenizer::load(role.model),
           {.world = replica,
            .folder = role.model,
-           .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}}};
+           .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)},
+           .answers_on_device = recipes::has_device_map(context.recipe, context.role)}};
 }
 
 }  // namespace
@@ -34,14 +36,11 @@ void run_teacher_role(const RankContext& context) {
   const RoleOptions& role = context.role_options();
   const auto world = make_replica_world(context);
   parallel::World* replica = role.world.tp * role.world.pp == 1 ? nullptr : world.get();
-  roles::Teacher teacher =
-      make_teacher(context, replica, world ? world->device() : at::Device(at::kCPU));
+  const at::Device device = world ? world->device() : at::Device(at::kCPU);
+  roles::Teacher teacher = make_teacher(context, replica, device);
 
   auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
-  rpc::Agent agent({.name = context.name(),
-                    .secret = context.secret,
-                    .rpc = context.recipe.rpc,
-                    .restart = static_cast<uint64_t>(context.restart)});
+  rpc::Agent agent(recipes::agent_options(context, device));
   teacher.serve(agent, queue,
                 role.batching == recipes::Batching::kDynamic ? roles::Teacher::Batching::kDynamic
                                                              : roles::Teacher::Batching::kAsSent);

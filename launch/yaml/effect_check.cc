@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "launch/yaml/writer.h"
+#include "recipes/distill/checks.h"
 #include "recipes/run/student_options.h"
+#include "recipes/shared_checks.h"
 
 namespace retort::launch {
 namespace {
@@ -32,10 +34,39 @@ std::string first_change(Options options) {
   return changed;
 }
 
+// Why `role` has nothing that could come from or go to a device; "" if it has.
+std::string keeps_to_host(const Recipe& recipe, const std::string& role) {
+  if (recipe.is_generator(role))
+    return "generation computes on the CPU, so weights and samples travel through host memory";
+  const auto teachers =
+      recipe.distill ? recipes::teacher_roles(*recipe.distill) : std::vector<std::string>();
+  const bool teaches = std::find(teachers.begin(), teachers.end(), role) != teachers.end();
+  if (!teaches || recipe.distill->use_policy_gradient)
+    return "this role answers log-probabilities of tokens, which are read in host memory";
+
+  for (const std::string& end : {std::string(Recipe::kDrivingRole), role})
+    if (recipe.roles.at(end).world.device != parallel::Device::kCuda)
+      return "roles." + end + ".world.device is cpu";
+  return "";
+}
+
+void check_device_maps(const Recipe& recipe, const RecipePlaces& places) {
+  for (const auto& [role, map] : recipe.rpc.device_maps) {
+    const recipes::KeyPath path{"rpc", "device_maps", role};
+    if (role == Recipe::kDrivingRole)
+      places.refuse(path,
+                    "a map is written from the student's side, under the role that it leads to: "
+                    "teacher: {<the student's device>: <the teacher's>}");
+    recipes::check_declared(recipe, places, path, role);
+    if (const std::string why = keeps_to_host(recipe, role); !why.empty())
+      places.refuse(path, "has no effect: " + why + "; remove the map");
+    if (map.empty())
+      places.refuse(path, "joins no devices; write {<the student's device>: <the role's>}");
+  }
+}
+
 void check_rpc(const Recipe& recipe, const RecipePlaces& places) {
-  if (!recipe.rpc.device_maps.empty())
-    places.refuse({"rpc", "device_maps"},
-                  "has no effect: what roles exchange travels through host memory; remove it");
+  check_device_maps(recipe, places);
   const std::string changed = first_change(recipe.rpc);
   if (recipe.roles.size() == 1 && !changed.empty())
     places.refuse({"rpc", changed},

@@ -2,6 +2,7 @@
 
 #include "base/deadline.h"
 #include "base/process_name.h"
+#include "recipes/run/agent_options.h"
 
 namespace retort::recipes {
 namespace {
@@ -59,6 +60,8 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
                                                           const std::string& role,
                                                           const roles::PayloadSpec& spec,
                                                           const FrozenRoleOptions& options) {
+  std::optional<at::Device> device;
+  if (has_device_map(context.recipe(), role)) device = context.world.device();
   return std::make_unique<roles::TeacherClient>(
       context.agent,
       roles::TeacherClient::Options{.role = role,
@@ -69,7 +72,8 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
                                     .patience = context.recipe().launch.load_timeout,
                                     .student_vocab_rows = context.vocab_rows,
                                     .weights_fingerprint = options.weights_fingerprint,
-                                    .tp = options.tp},
+                                    .tp = options.tp,
+                                    .device = device},
       context.tokenizer);
 }
 

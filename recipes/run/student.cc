@@ -6,6 +6,7 @@
 #include "models/checkpoint.h"
 #include "parallel/vote.h"
 #include "recipes/registry.h"
+#include "recipes/run/agent_options.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/metrics_writer.h"
@@ -86,7 +87,7 @@ TrainLoopResult run_student(const RankContext& context) {
   models::Decoder decoder = load_student(context, world, checkpoint);
 
   // The recipe's rows, and where its loop begins.
-  rpc::Agent agent({.name = context.name(), .secret = context.secret, .rpc = recipe.rpc});
+  rpc::Agent agent(agent_options(context, world.device()));
   rpc::PeerLinks links(agent, {.find = [&context](const std::string& peer, Deadline deadline) {
                          return find_peer(context, peer, deadline);
                        }});

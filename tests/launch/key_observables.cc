@@ -25,6 +25,7 @@
 #include "recipes/rejection_sampling/select.h"
 #include "recipes/rewards/reward.h"
 #include "recipes/rollout/draw_options.h"
+#include "recipes/run/agent_options.h"
 #include "recipes/run/batch_options.h"
 #include "recipes/run/student_options.h"
 #include "tests/data/word_tokenizer.h"
@@ -97,6 +98,15 @@ std::string timeout(const Seen& seen) {
 }
 
 std::string roles(const Seen& seen) { return list(recipes::serving_roles(seen.recipe)); }
+
+std::string device_maps(const Seen& seen) {
+  std::string all;
+  for (const auto& [name, role] : seen.recipe.roles)
+    for (const auto& [peer, map] : recipes::device_maps_of(seen.recipe, name))
+      for (const auto& [here, there] : map)
+        all += text(name, here, "to", peer, there);
+  return all;
+}
 
 std::string inputs(const Seen& seen) {
   std::string all;

@@ -48,7 +48,6 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "generation.role",
       "launch.backend",     // has one choice so far
       "rpc.transports",     // has one choice; the others are refused with the reason
-      "rpc.device_maps",    // for transports between devices, which no role uses yet
       "data.eval[].weight"  // sources have it for training
   };
 
