@@ -16,8 +16,9 @@
 //   them then. PeerStats::inflight_bytes falls when they are free.
 // Devices: a tensor on a device goes to the device that rpc.device_maps names for the peer's role,
 //   after all that the calling thread's current stream has queued by then; what arrives is
-//   complete. A tensor without elements arrives on the CPU. Nothing is copied to host memory unasked: a device without an entry is an error.
-//   Before work of another stream than the device's default one: use_on_current_stream.
+//   complete. A tensor without elements arrives on the CPU. Nothing is copied to host memory
+//   unasked: a device without an entry is an error. A stream other than the device's default one
+//   needs use_on_current_stream first.
 // Threads: every public member may be called from any thread except the agent's own loop thread.
 //   call() may be called from there too (in a function given to then()), and then it never waits
 //   for credit: it is sent beyond it. Handlers run on the thread that drains the HandlerQueue they

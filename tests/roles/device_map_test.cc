@@ -1,6 +1,6 @@
 // What roles exchange when a device map joins their devices: a teacher's answers and head, and
-// pushed weights, from the stand-in device to the stand-in device over RPC, against the same through
-// host memory. Its memory cannot be touched by the host, and copies to the host are counted.
+// pushed weights, from the stand-in device to the stand-in device over RPC, against the same
+// through host memory. The host cannot touch that memory, and copies to the host are counted.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -106,7 +106,10 @@ class Answers : public testing::TestWithParam<PayloadKind> {};
 
 TEST_P(Answers, GoFromDeviceToDeviceWhereAMapSaysSo) {
   Exchange here(false, false), there(true, true);
-  TeacherClient host = here.client(GetParam()), device = there.client(GetParam());
+  TeacherClient host = here.client(GetParam());
+  const int64_t copies_before = test::stand_in_copies_to_host();
+  TeacherClient device = there.client(GetParam());
+  EXPECT_EQ(test::stand_in_copies_to_host(), copies_before) << "of the head";
   if (GetParam() == PayloadKind::kHiddenStates) {
     EXPECT_EQ(device.head_weight().device(), stand_in_device());
     EXPECT_TRUE(at::equal(device.head_weight().cpu(), host.head_weight()));

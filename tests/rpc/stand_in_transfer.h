@@ -1,8 +1,8 @@
 // How tensors of the stand-in device (tests/losses/stand_in_device.h) travel over RPC: a channel of
 // TensorPipe of its own, which copies what it sends out of the device and what it receives into it.
 // All else is the way of CUDA's tensors: maps, descriptors, memory that the receiver allocates,
-// when a message is handed out. A host pointer to the device's memory kills the process, so whatever
-// is on that way leaves it alone.
+// when a message is handed out. A host pointer to the device's memory kills the process, so
+// whatever is on that way leaves it alone.
 #pragma once
 
 #include <cstdint>
