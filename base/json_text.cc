@@ -1,5 +1,6 @@
 #include "base/json_text.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -34,6 +35,24 @@ std::string json_number(double value) {
   char buffer[40];
   const auto result = std::to_chars(buffer, buffer + sizeof buffer, value);
   return {buffer, result.ptr};
+}
+
+int json_nesting(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\')
+      ++i;  // whatever is escaped, a quote too
+    else if (c == '"')
+      in_string = !in_string;
+    else if (!in_string && (c == '[' || c == '{'))
+      deepest = std::max(deepest, ++depth);
+    else if (!in_string && (c == ']' || c == '}'))
+      --depth;
+  }
+  return deepest;
 }
 
 JsonLine& JsonLine::raw(std::string_view key, std::string_view json) {

@@ -12,6 +12,12 @@ std::string json_quote(std::string_view text);
 // The shortest text that reads back as the same double; "null" for NaN and infinities.
 std::string json_number(double value);
 
+// How deep arrays and objects stand in each other in JSON text, of malformed text at least as deep
+// as a parser gets. Whoever copies or prints what a stranger wrote asks this first: a JSON library
+// goes down one call for each level.
+int json_nesting(std::string_view text);
+inline constexpr int kMaxJsonNesting = 100;
+
 // Builds one JSON object on one line, in the order of the calls.
 class JsonLine {
  public:

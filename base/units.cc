@@ -27,6 +27,11 @@ constexpr std::array<Unit, 9> kSizeUnits{{{"TiB", 1099511627776.0},
                                           {"KB", 1e3},
                                           {"B", 1}}};
 
+// So that a point in time that far from now can still be counted in nanoseconds.
+constexpr double kMaxMilliseconds = 1e6 * 3600e3;
+// Every whole number up to here is exact in a double.
+constexpr double kMaxSize = 9007199254740992.0;
+
 // The number at the start of `text` and the unit behind it; a number of -1 if there is none.
 std::pair<double, std::string_view> split(std::string_view text) {
   double value = 0;
@@ -44,22 +49,26 @@ Duration parse_duration(std::string_view text) {
   const auto [value, unit] = split(text);
   if (value >= 0)
     for (const auto& [name, factor] : kTimeUnits)
-      if (unit == name) return Duration(static_cast<int64_t>(std::llround(value * factor)));
+      if (unit == name && value * factor <= kMaxMilliseconds)
+        return Duration(static_cast<int64_t>(std::llround(value * factor)));
   throw Error(ErrorCode::kInvalidArgument,
               "'" + std::string(text) +
-                  "' is not a duration; write a number and a unit: 250ms, 120s, 5m, 2h");
+                  "' is not a duration; write a number and a unit: 250ms, 120s, 5m, 2h, at most "
+                  "1000000h");
 }
 
 ByteSize parse_byte_size(std::string_view text) {
   const auto [value, unit] = split(text);
   if (value >= 0) {
-    if (unit.empty()) return {static_cast<uint64_t>(value)};
+    if (unit.empty() && value <= kMaxSize) return {static_cast<uint64_t>(value)};
     for (const auto& [name, factor] : kSizeUnits)
-      if (unit == name) return {static_cast<uint64_t>(value * factor)};
+      if (unit == name && value * factor <= kMaxSize)
+        return {static_cast<uint64_t>(value * factor)};
   }
   throw Error(
       ErrorCode::kInvalidArgument,
-      "'" + std::string(text) + "' is not a size; write a number and a unit: 512KiB, 64MiB, 2GiB");
+      "'" + std::string(text) +
+          "' is not a size; write a number and a unit: 512KiB, 64MiB, 2GiB, at most 8192TiB");
 }
 
 std::string format_duration(Duration duration) {

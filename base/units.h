@@ -18,7 +18,7 @@ struct ByteSize {
 
 using Duration = std::chrono::milliseconds;
 
-// kInvalidArgument with the accepted units if the text is not one.
+// kInvalidArgument with the accepted units if the text is not one, or above 1000000h or 8192TiB.
 Duration parse_duration(std::string_view text);
 ByteSize parse_byte_size(std::string_view text);
 // The shortest exact text, e.g. "120s", "2GiB".

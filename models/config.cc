@@ -1,6 +1,8 @@
 #include "models/config.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <sstream>
 
 #include "base/error.h"
@@ -94,6 +96,17 @@ int64_t default_kv_heads(const ConfigFields& fields, const ModelConfig& config) 
   return config.family == Family::kMistral ? 8 : 32;
 }
 
+// Larger than any model's; three of them still multiply to an int64.
+constexpr int64_t kMaxSize = 1 << 20;
+
+// A size that memory is taken by.
+int64_t parse_size(const ConfigFields& fields, const char* key, std::optional<int64_t> fallback,
+                   int64_t maximum = kMaxSize) {
+  const int64_t size = fields.integer(key, fallback, 1);
+  if (size > maximum) fields.fail(key, size, "expected at most " + std::to_string(maximum));
+  return size;
+}
+
 // The heads of Qwen3 have a size of their own; in the other families they divide the hidden size.
 int64_t parse_head_dim(const ConfigFields& fields, const ModelConfig& config) {
   const int64_t derived =
@@ -105,7 +118,7 @@ int64_t parse_head_dim(const ConfigFields& fields, const ModelConfig& config) {
     fields.fail("hidden_size", config.hidden_size,
                 "it must be a multiple of num_attention_heads unless head_dim is set");
   }
-  const int64_t head_dim = fields.integer("head_dim", derived, 1);
+  const int64_t head_dim = parse_size(fields, "head_dim", derived);
   if (head_dim % 2 != 0)
     fields.fail("head_dim", head_dim, "rotary embeddings need an even head_dim");
   return head_dim;
@@ -117,13 +130,14 @@ int64_t default_positions(Family family) {
 }
 
 void parse_shapes(const ConfigFields& fields, ModelConfig& config) {
-  config.vocab_size = fields.integer("vocab_size", std::nullopt, 1);
-  config.hidden_size = fields.integer("hidden_size", std::nullopt, 1);
-  config.intermediate_size = fields.integer("intermediate_size", std::nullopt, 1);
-  config.num_hidden_layers = fields.integer("num_hidden_layers", std::nullopt, 1);
-  config.num_attention_heads = fields.integer("num_attention_heads", std::nullopt, 1);
+  constexpr int64_t kMaxIds = std::numeric_limits<int32_t>::max();  // token ids are int32
+  config.vocab_size = parse_size(fields, "vocab_size", std::nullopt, kMaxIds);
+  config.hidden_size = parse_size(fields, "hidden_size", std::nullopt);
+  config.intermediate_size = parse_size(fields, "intermediate_size", std::nullopt);
+  config.num_hidden_layers = parse_size(fields, "num_hidden_layers", std::nullopt, 10'000);
+  config.num_attention_heads = parse_size(fields, "num_attention_heads", std::nullopt);
   config.num_key_value_heads =
-      fields.integer("num_key_value_heads", default_kv_heads(fields, config), 1);
+      parse_size(fields, "num_key_value_heads", default_kv_heads(fields, config));
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
     fields.fail(
         "num_key_value_heads", config.num_key_value_heads,

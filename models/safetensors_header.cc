@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace retort::models {
 namespace {
@@ -123,6 +124,7 @@ json parse_json(std::string_view text, const std::filesystem::path& path) {
     }
     return true;
   };
+  if (json_nesting(text) > kMaxJsonNesting) corrupt(path, "", "the header is nested too deeply");
   json header;
   try {
     header = json::parse(text, watch);

@@ -26,13 +26,18 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// Messages quote paths and rows, which may have any encoding; a launcher reads UTF-8 alone.
+std::string utf8_json(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 std::string encode_status(const ProcessStatus& status) {
   return JsonLine()
       .add("state", status.state)
       .add("step", status.step)
-      .add("message", one_line(status.message))
+      .raw("message", utf8_json(one_line(status.message)))
       .add("error", status.error)
       .add("of_another_rank", status.of_another_rank)
       .str();

@@ -1,11 +1,15 @@
 #include "models/generation/request_checks.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 
 namespace retort::models {
 namespace {
+
+// More than any cache holds; a sum with it does not overflow.
+constexpr int64_t kMaxNewTokens = int64_t{1} << 60;
 
 template <class Value>
 [[noreturn]] void refuse(const char* field, const Value& value, const std::string& expected) {
@@ -42,7 +46,8 @@ void check_prompt(const GenerationRequest& request, size_t index, const ModelCon
   expect(new_tokens >= 1, "max_new_tokens", new_tokens, "at least 1");
 
   // The whole sequence must fit the model's positions, and the cache even when it is alone.
-  const auto tokens = static_cast<int64_t>(prompt.size()) + new_tokens;
+  const auto length = static_cast<int64_t>(prompt.size());
+  const int64_t tokens = length + std::min(new_tokens, kMaxNewTokens);
   const auto too_long = [&](const char* limit, int64_t value, const char* advice) {
     throw Error(ErrorCode::kInvalidArgument,
                 "generation: prompt " + std::to_string(index) + " of " +

@@ -10,39 +10,15 @@
 #include "base/log.h"
 #include "models/generation/score.h"
 #include "parallel/vote.h"
+#include "roles/generator/requests.h"
 #include "rpc/archive.h"
 
 namespace retort::roles {
 namespace {
 
-std::vector<int32_t> to_vector(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kInt).contiguous();
-  return {flat.const_data_ptr<int32_t>(), flat.const_data_ptr<int32_t>() + flat.numel()};
-}
-
 at::Tensor bytes_tensor(int64_t size) { return at::empty({size}, at::kByte); }
 
 }  // namespace
-
-std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Tensor& cu_seqlens,
-                                             const char* method) {
-  const auto vector_of_int = [](const at::Tensor& t) {
-    return t.defined() && t.dim() == 1 && t.scalar_type() == at::kInt;
-  };
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(method) + ": " + what);
-  };
-  if (!vector_of_int(ids) || !vector_of_int(cu_seqlens) || cu_seqlens.numel() < 1)
-    refuse("ids and cu_seqlens must be vectors of int32");
-  const std::vector<int32_t> flat = to_vector(ids), ends = to_vector(cu_seqlens);
-  if (ends.front() != 0 || ends.back() != static_cast<int32_t>(flat.size()) ||
-      !std::is_sorted(ends.begin(), ends.end()))
-    refuse("cu_seqlens must rise from 0 to the number of ids");
-  std::vector<std::vector<int32_t>> rows;
-  for (size_t i = 0; i + 1 < ends.size(); ++i)
-    rows.emplace_back(flat.begin() + ends[i], flat.begin() + ends[i + 1]);
-  return rows;
-}
 
 ReplicaEngine::ReplicaEngine(models::Decoder decoder, const models::Tokenizer& tokenizer,
                              models::EngineOptions options)
@@ -119,15 +95,8 @@ uint64_t ReplicaEngine::submit(const GenerateRequest& request) {
   return submit_here(request);
 }
 
-uint64_t ReplicaEngine::submit_here(const GenerateRequest& asked) {
-  models::GenerationRequest request;
-  request.prompts = split_rows(asked.prompt_ids, asked.cu_seqlens, "generator.submit");
-  request.num_generations = asked.num_generations;
-  const at::Tensor ids = asked.sample_ids.contiguous();
-  for (int64_t i = 0; i < ids.numel(); ++i)
-    request.sample_ids.push_back(static_cast<uint64_t>(ids.const_data_ptr<int64_t>()[i]));
-  request.draw = asked.draw;
-  return engine_.submit(std::move(request));
+uint64_t ReplicaEngine::submit_here(const GenerateRequest& request) {
+  return engine_.submit(unpack_request(request));
 }
 
 void ReplicaEngine::step() {

@@ -90,9 +90,4 @@ class ReplicaEngine {
   uint64_t version_ = 0, checked_ = 0;  // in use; of the commit that waits, or 0
 };
 
-// The sequences in a request's ids, cut at cu_seqlens; kInvalidArgument naming the method when they
-// do not fit together.
-std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Tensor& cu_seqlens,
-                                             const char* method);
-
 }  // namespace retort::roles

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "models/checkpoint.h"
+#include "roles/generator/requests.h"
 #include "roles/generator/samples.h"
 #include "roles/generator/weight_staging.h"
 #include "roles/serving_loop.h"
@@ -56,22 +57,13 @@ GeneratorInfo Generator::info() const {
 }
 
 void Generator::submit(GenerateRequest request, const std::string& caller) {
-  const auto prompts = static_cast<int64_t>(
-      split_rows(request.prompt_ids, request.cu_seqlens, "generator.submit").size());
-  const int64_t samples = prompts * request.num_generations;
-  if (request.num_generations < 1 || !request.sample_ids.defined() ||
-      request.sample_ids.scalar_type() != at::kLong || request.sample_ids.numel() != samples)
-    throw Error(ErrorCode::kInvalidArgument,
-                "generator.submit: expected an int64 sample id for each of the completions")
-        .with("completions", samples);
+  check_request(request);
   const Key key{caller, request.request_id};
   requests_.add(key, std::move(request));
 }
 
 Payload Generator::score(const ForwardRequest& request) {
-  if (request.spec.kind != PayloadKind::kTargetLogProbs)
-    throw Error(ErrorCode::kInvalidArgument,
-                "generator.score answers target_logps only; a teacher role answers the rest");
+  check_score_request(request);
   std::vector<float> flat;  // of the token after each position; none after the last of a sequence
   for (const auto& row : replica_.score(request)) {
     flat.insert(flat.end(), row.begin(), row.end());

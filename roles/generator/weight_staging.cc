@@ -205,9 +205,9 @@ void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
 
   // All of it lies within what this rank holds.
   for (size_t d = 0; d < part.begin.size(); ++d) {
-    const int64_t first = part.begin[d] - own.slice.begin[d];
-    if (first < 0 || first > own.slice.size[d] ||
-        part.values.size(static_cast<int64_t>(d)) > own.slice.size[d] - first)
+    const int64_t before = own.slice.begin[d];
+    if (part.begin[d] < before || part.begin[d] - before > own.slice.size[d] ||
+        part.values.size(static_cast<int64_t>(d)) > own.slice.size[d] - (part.begin[d] - before))
       refuse(
           "shape or dtype differ from the generator's, or elements lie outside what this rank "
           "holds");

@@ -71,6 +71,7 @@ StoreReply StoreClient::call(StoreRequest request, std::chrono::milliseconds tim
 
   timeout = std::min<std::chrono::milliseconds>(timeout, kMaxStoreTimeout);
   request.timeout_ms = timeout.count();
+  const size_t num_values = num_reply_values(request);
   const bool waits = request.op == StoreOp::kGet || request.op == StoreOp::kWait;
   const Deadline deadline =
       Deadline::after(waits ? timeout + std::chrono::milliseconds(kAnswerGrace) : timeout);
@@ -85,6 +86,10 @@ StoreReply StoreClient::call(StoreRequest request, std::chrono::milliseconds tim
                            .with("ms", timeout.count()));
   }
   require_done(what, reply);
+  if (reply.values.size() != num_values)
+    C10_THROW_ERROR(DistStoreError, what + " failed: the run's store answered with " +
+                                        std::to_string(reply.values.size()) +
+                                        " values instead of " + std::to_string(num_values));
   return reply;
 }
 

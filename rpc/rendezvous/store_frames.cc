@@ -54,6 +54,11 @@ std::optional<std::string> problem_of(const StoreRequest& request, const StoreLi
   return std::nullopt;
 }
 
+size_t num_reply_values(const StoreRequest& request) {
+  if (request.op == StoreOp::kGet) return request.keys.size();
+  return request.op == StoreOp::kCompareSet ? 1 : 0;
+}
+
 std::string key_list(const std::vector<std::string>& keys) {
   std::string list;
   const size_t named = std::min(keys.size(), kMaxNamedKeys);

@@ -97,6 +97,9 @@ struct StoreReply {
 // What is wrong with the number or the size of a request's keys and values; nullopt: nothing.
 std::optional<std::string> problem_of(const StoreRequest& request, const StoreLimits& limits);
 
+// How many values stand in the reply to a request that is done.
+size_t num_reply_values(const StoreRequest& request);
+
 // "a, b and 5 more": the keys as a message names them.
 std::string key_list(const std::vector<std::string>& keys);
 

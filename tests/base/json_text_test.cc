@@ -36,6 +36,13 @@ TEST(JsonNumber, IsNullWhereJsonHasNoNumber) {
   EXPECT_EQ(json_number(-std::numeric_limits<double>::infinity()), "null");
 }
 
+TEST(JsonNesting, CountsBracketsOutsideOfStrings) {
+  EXPECT_EQ(json_nesting("1"), 0);
+  EXPECT_EQ(json_nesting(R"({"a": [1, {"b": []}], "c": {}})"), 4);
+  EXPECT_EQ(json_nesting(R"(["[[[", "\"[[", "\\", []])"), 2);
+  EXPECT_EQ(json_nesting(std::string(100'000, '[')), 100'000);
+}
+
 TEST(JsonLine, KeepsOrderAndTypes) {
   JsonLine line;
   line.add("step", int64_t{7})

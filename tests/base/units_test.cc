@@ -19,8 +19,8 @@ TEST(Duration, Parses) {
 }
 
 TEST(Duration, RefusesWhatIsNone) {
-  for (const char* text :
-       {"", "s", "12", "12 parsecs", "-3s", "nan s", "inf s", "1s2", "3S", "1e400s"}) {
+  for (const char* text : {"", "s", "12", "12 parsecs", "-3s", "nan s", "inf s", "1s2", "3S",
+                           "1e400s", "1e30s", "1000001h"}) {
     const std::string message = test::message_of([&] { parse_duration(text); });
     EXPECT_NE(message.find(std::string("'") + text + "'"), std::string::npos)
         << text << ": " << message;
@@ -50,7 +50,8 @@ TEST(ByteSize, Parses) {
 }
 
 TEST(ByteSize, RefusesWhatIsNone) {
-  for (const char* text : {"", "GiB", "-1GiB", "1 gib", "2Gi", "12parsecs", "nan", "1e400"})
+  for (const char* text : {"", "GiB", "-1GiB", "1 gib", "2Gi", "12parsecs", "nan", "1e400", "1e20",
+                           "1e30TiB", "8193TiB"})
     EXPECT_EQ(test::code_of([&] { parse_byte_size(text); }), ErrorCode::kInvalidArgument) << text;
 }
 
@@ -63,6 +64,12 @@ TEST(ByteSize, FormatsExactlyAndReadsBack) {
   for (uint64_t bytes :
        {uint64_t{1}, uint64_t{1000}, uint64_t{1} << 10, uint64_t{3} << 21, (uint64_t{1} << 50) + 1})
     EXPECT_EQ(parse_byte_size(format_byte_size({bytes})).bytes, bytes);
+}
+
+TEST(Duration, TheLongestOneIsCountedInNanoseconds) {
+  const Duration longest = parse_duration("1000000h");
+  EXPECT_GT(std::chrono::steady_clock::now() + longest, std::chrono::steady_clock::now());
+  EXPECT_EQ(parse_byte_size("8192TiB").bytes, uint64_t{1} << 53);
 }
 
 TEST(Duration, ReadsBack) {

@@ -101,6 +101,8 @@ TEST_F(SampleErrorTest, InputIds) {
   refuses(R"({"input_ids":[11,1.5]})", "input_ids[1] is 1.5");
   refuses(R"({"input_ids":[11,12],"labels":[-100]})", "as long as input_ids (2); it has 1");
   refuses(R"({"input_ids":[11,12],"labels":[12,-100]})", "labels are not shifted");
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  refuses(R"({"input_ids":[11,)" + deep + "]}", "nested deeper than 100 levels");
   refuses(R"({"input_ids":[11,12],"attention_mask":[0,1]})", "padding");
   refuses(R"({"input_ids":[11,12],"completion_mask":[0,1]})",
           "say which ids are targets with `labels`");

@@ -39,6 +39,14 @@ TEST(StatusPipeTest, MessagesKeepTheirBounds) {
   ::close(fds[0]);
 }
 
+// A message quotes paths and rows, which may have any encoding: the failure must not get lost.
+TEST(StatusPipeTest, BytesThatAreNotUtf8AreReplaced) {
+  const ProcessStatus status{"failed", 1, "no file '/data/caf\xe9.jsonl'", "kInvalidArgument"};
+  const auto arrived = launch::decode_status(launch::encode_status(status));
+  ASSERT_TRUE(arrived);
+  EXPECT_EQ(arrived->message, "no file '/data/caf\xef\xbf\xbd.jsonl'");
+}
+
 TEST(StatusPipeTest, NobodyListeningIsNoError) {
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds), 0);

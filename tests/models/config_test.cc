@@ -95,11 +95,20 @@ INSTANTIATE_TEST_SUITE_P(
                 R"(["full_attention", "full_attention", "sliding_attention"])",
                 {"use_sliding_window"}},
         Refusal{"mistral", "sliding_window", "0", {"at least 1"}},
+        Refusal{"qwen3", "num_hidden_layers", "1000000000000", {"at most 10000"}},
+        Refusal{"llama", "vocab_size", "3000000000", {"at most"}},
         Refusal{"llama", "eos_token_id", "\"</s>\"", {"token id"}}));
 
 TEST(Config, RefusesWhatIsNotAJsonObject) {
   EXPECT_THROW(parse_model_config("{\"model_type\": ", "f"), Error);
   EXPECT_THROW(parse_model_config("[1]", "f"), Error);
+}
+
+// What the library prints, it prints with one call a level.
+TEST(Config, RefusesWhatIsNestedTooDeeply) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  test::expect_error(ErrorCode::kInvalidArgument, "nested too deeply",
+                     [&] { parse_model_config(R"({"model_type": )" + deep + "}", "config.json"); });
 }
 
 TEST(Config, DefaultsOfTheFamilies) {

@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <limits>
 #include <map>
 
 #include "tests/models/engine_support.h"
@@ -281,6 +282,8 @@ TEST_F(EngineTest, RefusalsNameTheirReason) {
       "prompt 0 of 2 tokens with 128 new ones exceeds the KV cache's tokens 128");
   has(refused([](auto& r) { r.draw.max_new_tokens = 511; }), "max_position_embeddings 512");
   has(refused([](auto& r) { r.draw.max_new_tokens = 0; }), "max_new_tokens");
+  has(refused([](auto& r) { r.draw.max_new_tokens = std::numeric_limits<int64_t>::max(); }),
+      "max_position_embeddings 512");
   has(refused([](auto& r) { r.num_generations = 0; }), "num_generations");
   has(refused([](auto& r) { r.sample_ids = {1}; }), "sample_ids");
   has(refused([](auto& r) { r.max_new_tokens_of_prompt = {1}; }), "max_new_tokens_of_prompt");

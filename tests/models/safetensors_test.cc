@@ -94,6 +94,17 @@ INSTANTIATE_TEST_SUITE_P(
                "twice"},
         Broken{"metadata", file_of(R"({"__metadata__":{"format":1}})", 0), "__metadata__"}));
 
+// What the JSON library prints, it prints with one call a level.
+TEST(Safetensors, AHeaderThatIsNestedTooDeeplyIsCorrupt) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  test::TemporaryFolder folder;
+  const auto path = folder.path() / "x.safetensors";
+  std::ofstream(path, std::ios::binary)
+      << file_of(R"({"a":{"dtype":)" + deep + R"(,"shape":[2],"data_offsets":[0,8]}})", 8);
+  test::expect_error(ErrorCode::kCorrupt, "nested too deeply",
+                     [&] { SafetensorsReader reader(path); });
+}
+
 std::vector<std::pair<std::string, at::Tensor>> sample_tensors() {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kLong,

@@ -3,6 +3,7 @@
 #include "roles/generator/server.h"
 
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
 
 #include "models/packed.h"
 #include "tests/roles/ask_teacher.h"
@@ -148,6 +149,14 @@ TEST_F(GeneratorTest, RefusesRequestsThatDoNotFitTogether) {
   using R = GenerateRequest;
   EXPECT_EQ(refused([](R& r) { r.num_generations = 3; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.num_generations = 0; }), ErrorCode::kInvalidArgument);
+  // Four prompts: the number of completions would overflow to 0.
+  EXPECT_EQ(refused([](R& r) {
+              r.prompt_ids = at::tensor({1, 2, 3, 4}, at::kInt);
+              r.cu_seqlens = at::tensor({0, 1, 2, 3, 4}, at::kInt);
+              r.num_generations = int64_t{1} << 62;
+              r.sample_ids = at::empty({0}, at::kLong);
+            }),
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.sample_ids = r.sample_ids.to(at::kInt); }),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.sample_ids = at::Tensor(); }), ErrorCode::kInvalidArgument);
@@ -210,6 +219,10 @@ TEST_F(GeneratorTest, ScoresAsATeacherDoes) {
   EXPECT_EQ(got.label.weight_version, 0u);
   ForwardRequest last = request, other = request;
   last.positions = at::tensor({4}, at::kInt);  // no token follows it
+  EXPECT_EQ(code_of([&] { score(last); }), ErrorCode::kInvalidArgument);
+  last.positions = at::tensor({10}, at::kInt);  // outside
+  EXPECT_EQ(code_of([&] { score(last); }), ErrorCode::kInvalidArgument);
+  last.positions = at::Tensor();
   EXPECT_EQ(code_of([&] { score(last); }), ErrorCode::kInvalidArgument);
   other.spec.kind = PayloadKind::kFull;
   EXPECT_EQ(code_of([&] { score(other); }), ErrorCode::kInvalidArgument);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace retort::data::detail {
 namespace {
@@ -31,6 +32,9 @@ std::string a_type(const Json& value) {
 }
 
 Row::Row(std::string_view line, const Source& source) : source_(source) {
+  if (json_nesting(line) > kMaxJsonNesting)
+    bad_row("the row is nested deeper than " + std::to_string(kMaxJsonNesting) + " levels");
+
   // A cut file is the usual cause, so it has a message of its own.
   try {
     object_ = Json::parse(line.begin(), line.end());

@@ -9,6 +9,7 @@
 #include <functional>
 #include <thread>
 
+#include "rpc/rendezvous/frame_connection.h"
 #include "rpc/transport/acceptor.h"
 #include "tests/rpc/rendezvous/store_fixture.h"
 #include "tests/support/process.h"
@@ -186,32 +187,71 @@ TEST(StoreErrors, AServerChecksForItself) {
   EXPECT_EQ(text(store->get("key")), "1");
 }
 
-// A server that takes connections, reads what comes and never answers.
-TEST(StoreErrors, ASilentServerCostsTheTimeoutAndNoMore) {
-  auto loop = std::make_shared<rpc::detail::Loop>();
-  std::vector<std::shared_ptr<transport::Stream>> taken;
-  transport::AcceptorHandlers handlers;
-  handlers.on_control = [&](std::shared_ptr<transport::Stream> stream, const auto&) {
-    taken.push_back(std::move(stream));
-  };
-  auto acceptor = std::make_shared<transport::Acceptor>(
-      loop, server_options().acceptor, identity_of(kStoreName), streams(kPlain), handlers);
-  acceptor->start();
-  loop->start();
+// A server that answers as a test says; nullopt: not at all.
+class OddServer {
+ public:
+  using Answer = std::function<std::optional<StoreReply>(const StoreRequest&)>;
 
-  const std::string address = acceptor->addresses().front();
-  const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
-  const StorePtr store = connect(port, kPlain, 30ms);
+  explicit OddServer(Answer answer) : answer_(std::move(answer)) {
+    transport::AcceptorHandlers handlers;
+    handlers.on_control = [this](std::shared_ptr<transport::Stream> stream, const auto&) {
+      serve(std::make_shared<FrameConnection>(loop_->io(), std::move(stream), StoreLimits{}));
+    };
+    acceptor_ = std::make_shared<transport::Acceptor>(
+        loop_, server_options().acceptor, identity_of(kStoreName), streams(kPlain), handlers);
+    acceptor_->start();
+    loop_->start();
+  }
+  ~OddServer() {
+    loop_->post([this] {
+      acceptor_->close();
+      for (const auto& connection : connections_)
+        connection->close();
+    });
+    loop_->stop();
+  }
+
+  uint16_t port() const {
+    const std::string address = acceptor_->addresses().front();
+    return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+  }
+
+ private:
+  void serve(std::shared_ptr<FrameConnection> connection) {
+    connections_.push_back(connection);
+    const auto on_frame = [this, to = connection.get()](std::string_view content) {
+      const auto request = from_bytes<StoreRequest>(content);
+      if (const auto reply = answer_(request)) to->send(frame_of(*reply));
+    };
+    connection->start(on_frame, [](const Error&) {});
+  }
+
+  const Answer answer_;
+  const std::shared_ptr<rpc::detail::Loop> loop_ = std::make_shared<rpc::detail::Loop>();
+  std::shared_ptr<transport::Acceptor> acceptor_;
+  std::vector<std::shared_ptr<FrameConnection>> connections_;
+};
+
+TEST(StoreErrors, ASilentServerCostsTheTimeoutAndNoMore) {
+  const OddServer server([](const StoreRequest&) { return std::nullopt; });
+  const StorePtr store = connect(server.port(), kPlain, 30ms);
   const std::string message =
       message_of<c10::DistStoreError>([&] { store->set("key", bytes("1")); });
   EXPECT_NE(message.find("timed out"), std::string::npos) << message;
+}
 
-  loop->post([&] {
-    acceptor->close();
-    for (const auto& stream : taken)
-      stream->close();
-  });
-  loop->stop();
+TEST(StoreErrors, AnAnswerWithTheWrongNumberOfValuesIsAnError) {
+  const OddServer server(
+      [](const StoreRequest& request) { return StoreReply{.id = request.id, .values = {"1"}}; });
+  const StorePtr store = connect(server.port());
+  EXPECT_EQ(text(store->get("key")), "1");
+  for (const auto& call : std::vector<std::function<void()>>{[&] { store->set("key", bytes("1")); },
+                                                             [&] {
+                                                               store->multiGet({"a", "b"});
+                                                             }}) {
+    const std::string message = message_of<c10::DistStoreError>(call);
+    EXPECT_NE(message.find("answered with 1 values instead of"), std::string::npos) << message;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+// Decodes: a model's config.json as it is downloaded (models/config.h).
+// Holds: a config that is taken has sizes that the decoder can divide by, and the JSON that is
+//   written of it is taken again.
+#include "models/config.h"
+
+#include "tests/fuzz/target_list.h"
+
+namespace retort::fuzz::model_config {
+namespace {
+
+using namespace models;
+
+bool decode(std::string_view bytes) {
+  const ModelConfig config = parse_model_config(std::string(bytes), "config.json");
+  expect(config.vocab_size > 0 && config.hidden_size > 0 && config.num_attention_heads > 0 &&
+             config.num_key_value_heads > 0 && config.head_dim > 0,
+         "a size is not positive");
+  expect(config.num_attention_heads % config.num_key_value_heads == 0, "heads do not divide");
+  const ModelConfig again = parse_model_config(write_model_config(config), "config.json");
+  expect(describe_function(again) == describe_function(config), "written again it is another");
+  return true;
+}
+
+std::vector<Seed> seeds() {
+  return {
+      {"llama",
+       R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 16, "intermediate_size": 32,
+"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+"max_position_embeddings": 64, "rope_theta": 10000.0, "hidden_act": "silu",
+"tie_word_embeddings": true, "torch_dtype": "float32", "eos_token_id": [1, 2]})"},
+      {"qwen3",
+       R"({"model_type": "qwen3", "vocab_size": 99, "hidden_size": 16, "intermediate_size": 32,
+"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8,
+"rms_norm_eps": 1e-6, "max_position_embeddings": 64, "rope_theta": 1e6, "hidden_act": "silu",
+"use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1, "eos_token_id": 3})"},
+  };
+}
+
+}  // namespace
+
+Target target() { return {"model_config", decode, seeds}; }
+
+}  // namespace retort::fuzz::model_config

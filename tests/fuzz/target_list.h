@@ -1,0 +1,60 @@
+// Every target: a namespace and a file, <name>_target.cc, each.
+#pragma once
+
+#include "tests/fuzz/target.h"
+
+namespace retort::fuzz {
+
+namespace archive {
+Target target();
+}
+namespace control_frames {
+Target target();
+}
+namespace envelope {
+Target target();
+}
+namespace frame_reader {
+Target target();
+}
+namespace generate_request {
+Target target();
+}
+namespace handshake {
+Target target();
+}
+namespace message {
+Target target();
+}
+namespace model_config {
+Target target();
+}
+namespace payload {
+Target target();
+}
+namespace proof_frames {
+Target target();
+}
+namespace safetensors {
+Target target();
+}
+namespace samples {
+Target target();
+}
+namespace status {
+Target target();
+}
+namespace store_reply {
+Target target();
+}
+namespace store {
+Target target();
+}
+namespace teacher_request {
+Target target();
+}
+namespace text {
+Target target();
+}
+
+}  // namespace retort::fuzz

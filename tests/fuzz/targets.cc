@@ -1,0 +1,54 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "tests/fuzz/target.h"
+#include "tests/fuzz/target_list.h"
+
+namespace retort::fuzz {
+
+std::span<const Target> targets() {
+  static const std::vector<Target> all{
+      archive::target(),
+      control_frames::target(),
+      envelope::target(),
+      frame_reader::target(),
+      generate_request::target(),
+      handshake::target(),
+      message::target(),
+      model_config::target(),
+      payload::target(),
+      proof_frames::target(),
+      safetensors::target(),
+      samples::target(),
+      status::target(),
+      store_reply::target(),
+      store::target(),
+      teacher_request::target(),
+      text::target(),
+  };
+  return all;
+}
+
+const Target& find_target(std::string_view name) {
+  std::string names;
+  for (const Target& target : targets()) {
+    if (target.name == name) return target;
+    names += " " + std::string(target.name);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "no fuzz target '" + std::string(name) + "'; there are:" + names);
+}
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) throw Broken(what);
+}
+
+bool run(const Target& target, std::string_view bytes) {
+  try {
+    return target.decode(bytes);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace retort::fuzz
