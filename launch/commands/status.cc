@@ -18,7 +18,7 @@
 namespace retort::launch {
 namespace {
 
-constexpr std::chrono::seconds kRedraw{1};
+constexpr std::chrono::seconds kLookAgain{1};
 
 // A run as it was just now.
 struct Look {
@@ -87,7 +87,7 @@ int run_status(const StatusCommand& command) {
   Screen screen(command.watch && ::isatty(STDOUT_FILENO) != 0);
   Look look = look_at(command.run);
   while (screen.show(look) && command.watch && !look.over()) {
-    std::this_thread::sleep_for(kRedraw);
+    std::this_thread::sleep_for(kLookAgain);
     look = look_at(command.run);
   }
   return look.exit_code();

@@ -125,9 +125,9 @@ class SupervisorObserver {
 // Interrupted: SIGINT stops as SIGTERM does, but the exit code is 130, also when it comes so late
 // that the last step is done.
 //
-// Started again: a serving process that has served and then ends, or is held by a stop signal. All
-// of its replica are killed and started, at most ProcessSpec::restarts times; the run goes on. Not
-// after exit code 2, which says that the recipe is wrong.
+// Started again: a serving process that ends after it has served, or by a signal, or is held by a
+// stop signal. All of its replica are killed and started, at most ProcessSpec::restarts times; the
+// run goes on. Not after exit code 2, which says that the recipe is wrong.
 //
 // Failed: another process fails, or a serving one ends before the driving ones. All get SIGTERM,
 // and their process groups SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else

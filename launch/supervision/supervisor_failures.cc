@@ -63,13 +63,13 @@ void Supervisor::Impl::note_stopped() {
 }
 
 // True when the process belongs to a replica that is started again: all of it, because its ranks
-// share a world. One that never served fails for a reason of its own, which starting it again does
-// not mend.
+// share a world. One that ends by itself before it ever served has a reason of its own, which
+// starting it again does not mend.
 bool Supervisor::Impl::restart_replica(Watched& child, const ProcessFailure& how) {
   const ProcessSpec& spec = *child.spec;
   if (spec.driving || (phase != Phase::kRunning && phase != Phase::kStopping)) return false;
   if (to_restart.contains(spec.replica)) return true;  // it was lost with the one that was noted
-  const bool can_be_mended = child.served || child.restarts > 0;
+  const bool can_be_mended = child.served || child.restarts > 0 || how.signal != 0;
   if (!can_be_mended || how.exit_code == 2 || child.restarts >= spec.restarts) return false;
 
   const int64_t shift = std::min<int64_t>(child.restarts, 20);

@@ -3,9 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,13 @@ std::vector<std::string> gather_texts(parallel::Group& all, const std::string& m
   return texts;
 }
 
+// More would be noise, and make the rows long.
+double three_digits(double value) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.3g", value);
+  return std::strtod(text.data(), nullptr);
+}
+
 void add(MetricsRow& row, const std::string& name, const rpc::MethodStats& stats) {
   const std::string prefix = "rpc/" + name + "/";
   const auto number = [&](const char* key, uint64_t value) {
@@ -47,8 +55,8 @@ void add(MetricsRow& row, const std::string& name, const rpc::MethodStats& stats
 
   for (const auto& [part, histogram] :
        {std::pair{"queue", &stats.queue}, {"handler", &stats.handler}, {"wire", &stats.wire}}) {
-    row.add(prefix + part + "_p50", histogram->quantile(0.50));
-    row.add(prefix + part + "_p99", histogram->quantile(0.99));
+    row.add(prefix + part + "_p50", three_digits(histogram->quantile(0.50)));
+    row.add(prefix + part + "_p99", three_digits(histogram->quantile(0.99)));
   }
 
   number("bytes_sent", stats.bytes_sent);

@@ -84,11 +84,15 @@ int serve(Child& child) {
   return 0;
 }
 
-// Says in which of its lives it serves. In every life after the first it fails to load instead, if
-// `more` says so.
+// Says in which of its lives it serves. In every life after the first it fails to load instead, or
+// in the first it loads for ever, if `more` says so.
 int serve_again(Child& child) {
   const int64_t restart = child.channels.context.restart;
   if (restart > 0 && child.more == "breaks") return 1;
+  if (restart == 0 && child.more == "loads") {
+    child.status.report({"loading", 0, "", ""});
+    sleep_forever();
+  }
   child.leave("life-" + child.name(), std::to_string(restart));
   return serve(child);
 }

@@ -106,6 +106,18 @@ TEST_F(Restart, NotOfWhatNeverServed) {
   EXPECT_EQ(lives("teacher/0"), 1u);
 }
 
+TEST_F(Restart, OfOneThatIsKilledWhileItLoads) {
+  add_server(0, "a", 1, "loads");
+  script_.status = [&](const std::string& role, const std::string& state) {
+    if (role != "teacher") return;
+    if (state == "loading") ::kill(lives_.at("teacher/0").front(), SIGKILL);
+    if (state == "serving") finish_run();
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_EQ(lives("teacher/0"), 2u);
+}
+
 TEST_F(Restart, OfAReplicaThatFailsToComeBackIsTriedAgain) {
   add_server(0, "a", 2, "breaks");
   script_.status = [&](const std::string& role, const std::string& state) {
