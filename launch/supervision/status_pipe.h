@@ -12,8 +12,8 @@ struct ProcessStatus {
   // loading | waiting | training | saving | serving | done | stopped | interrupted | failed
   std::string state;
   int64_t step = 0;
-  // One line for people; cut at 1000 bytes, and bytes that are not UTF-8 are replaced. State failed:
-  // with the error's code, as Error::what().
+  // One line for people; cut at 1000 bytes, and bytes that are not UTF-8 are replaced. State
+  // failed: with the error's code, as Error::what().
   std::string message;
   std::string error;  // state failed: the name of the ErrorCode
   // State failed: another rank of the role met the error, and a vote brought it to this one.
