@@ -59,7 +59,7 @@ def distill(dp=1, tp=1, payload="topk"):
     more = f"distill: {{teachers: [{{role: teacher}}], payload: {payload}}}\n"
     return lambda data: recipe(
         "distill", {"teacher": {"model": "teacher", "dp": dp, "tp": tp}}, GOLDENS / "rows.jsonl",
-        60, more)
+        300, more)
 
 
 def dpo(dp=1):
@@ -74,7 +74,7 @@ GENERATION = "generation: {max_new_tokens: 10, kv_cache: 4MiB%s}\n"
 def on_policy_distill(dp=1):
     roles = {"generator": {"model": "qwen3", "dp": dp}, "teacher": {"model": "teacher", "dp": dp}}
     return lambda data: recipe(
-        "on_policy_distill", dict(roles), data / "prompts.jsonl", 60,
+        "on_policy_distill", dict(roles), data / "prompts.jsonl", 200,
         GENERATION % "" + "distill: {payload: topk}\n")
 
 
@@ -84,7 +84,7 @@ def grpo(dp=1, tp=1):
         "{type: regex, pattern: 'w[1-3]', weight: 0.5}]\n")
     return lambda data: recipe(
         "grpo", {"generator": {"model": "qwen3", "dp": dp, "tp": tp}, "tp": tp},
-        data / "prompts.jsonl", 60, more)
+        data / "prompts.jsonl", 200, more)
 
 
 # Name: the recipe, and how many processes each role that can be lost has.

@@ -144,7 +144,7 @@ std::vector<Seed> seeds() {
   add_seeds(all, "many_samples", 16, std::vector<roles::Samples>{samples, samples});
   add_seeds(all, "replica_message", 17,
             roles::ReplicaLink::Message{.kind = roles::ReplicaLink::Message::Kind::kCompute,
-                                        .requests = {forward}});
+                                        .batch = {.requests = {forward}, .keys = {"key"}}});
   return all;
 }
 

@@ -22,7 +22,7 @@ constexpr uint64_t kMaxBytes = 1 << 20;
 
 tensorpipe::Device device(uint8_t choice) {
   return choice == 0 ? tensorpipe::Device(tensorpipe::kCpuDeviceType, 0)
-                     : tensorpipe::Device(kCudaDevice, choice - 1);
+                     : tensorpipe::Device(tensorpipe::kCudaDeviceType, choice - 1);
 }
 
 tensorpipe::Descriptor descriptor_of(std::string_view bytes) {
