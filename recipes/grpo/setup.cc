@@ -5,8 +5,8 @@
 #include "recipes/rollout/audit.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
+#include "recipes/rollout/self_check.h"
 #include "recipes/run/reference_setup.h"
-#include "recipes/sft/self_check.h"
 
 namespace retort::recipes {
 namespace {
@@ -88,7 +88,7 @@ class GrpoType : public RecipeType {
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {
-    check_first_cross_entropy(recipe, check);
+    check_prompts(check, recipe);
   }
 
   std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {

@@ -5,8 +5,8 @@
 #include "recipes/rollout/audit.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
+#include "recipes/rollout/self_check.h"
 #include "recipes/sft/objective.h"
-#include "recipes/sft/self_check.h"
 #include "recipes/shared_checks.h"
 
 namespace retort::recipes {
@@ -109,7 +109,7 @@ class RejectionSamplingType : public RecipeType {
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {
-    check_first_cross_entropy(recipe, check);
+    check_prompts(check, recipe);
   }
 
   std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {

@@ -1,11 +1,12 @@
 // `retort check` on dpo recipes: every loss passes, a pair that teaches nothing and a reference of
-// another vocabulary fail.
+// another vocabulary fail. On recipes that draw completions: prompts with an answer pass; no prompt
+// that can be used, and one without the reference of a reward, fail.
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "base/file.h"
-#include "tests/recipes/run_support.h"
+#include "tests/recipes/on_policy_support.h"
 
 namespace retort::test {
 namespace {
@@ -67,6 +68,81 @@ TEST(CheckRun, FailsOnAReferenceOfAnotherVocabulary) {
   EXPECT_EQ(result.exit_code, 2) << "the input is wrong" << result.output;
   EXPECT_NE(result.output.find("role 'reference': the tokenizer of"), std::string::npos)
       << result.output;
+}
+
+// Prompts of so many tokens, with an answer. One of 60 leaves no room for a completion of 10 in
+// data.max_length 64.
+fs::path write_answers(const TemporaryFolder& folder, const std::vector<int64_t>& lengths) {
+  const fs::path path = folder / "answers.jsonl";
+  std::ofstream file(path);
+  for (const int64_t length : lengths) {
+    file << R"({"prompt": "w1)";
+    for (int64_t i = 1; i < length; ++i)
+      file << " w" << i;
+    file << R"(", "answer": "12", "level": "easy"})"
+         << "\n";
+  }
+  return path;
+}
+
+// The recipes that draw completions of prompts and score them.
+std::vector<OnPolicyRecipe> scoring_recipes(const fs::path& data, const std::string& rewards) {
+  OnPolicyRecipe grpo{.data = data, .rewards = rewards, .data_extra = "  on_bad_sample: skip\n"};
+  OnPolicyRecipe rejection = grpo;
+  rejection.recipe = "rejection_sampling";
+  rejection.block = {{"rounds", "2"}};
+  return {grpo, rejection};
+}
+
+TEST(CheckRun, TakesPromptsWithAnAnswerWhereCompletionsAreDrawn) {
+  TemporaryFolder folder;
+  // A program that is not there: a check starts none.
+  const std::string rewards =
+      "[{type: numeric}, {type: exact_match, weight: 0, name: exact}, "
+      "{type: command, argv: [/nowhere/judge]}]";
+  for (OnPolicyRecipe recipe : scoring_recipes(write_answers(folder, {1, 2, 3, 60}), rewards)) {
+    recipe.data_extra += "  eval: [{path: " + write_prompts(folder, 3).string() + "}]\n";
+    const fs::path path = write_on_policy(folder / recipe.recipe, recipe);
+    const CommandResult result = retort({"check", path.string()});
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    for (const char* part :
+         {"3 of 4 rows of data.train can be used; the longest has 3 tokens, 13 with a",
+          " completion of 10, of data.max_length 64\n", "answers.jsonl:4: the prompt has 60 tokens",
+          "3 of 3 rows of data.eval can be used; the longest has 3 tokens",
+          "every prompt has one for numeric, exact\n", "ok   drawn and trained",
+          "answers.jsonl:1: log p of 8 tokens", "ok   cross-entropy against fp64"})
+      EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+    EXPECT_FALSE(fs::exists(folder / recipe.recipe / "run"));
+  }
+}
+
+TEST(CheckRun, FailsWhereNoPromptLeavesRoomForACompletion) {
+  TemporaryFolder folder;
+  for (const OnPolicyRecipe& recipe :
+       scoring_recipes(write_answers(folder, {60, 58}), "[{type: numeric}]")) {
+    const fs::path path = write_on_policy(folder / recipe.recipe, recipe);
+    const CommandResult result = retort({"check", path.string()});
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    EXPECT_NE(result.output.find("check 'prompts' failed: 0 of 2 rows of data.train can be used"),
+              std::string::npos)
+        << result.output;
+  }
+}
+
+// A run would meet the row at some step, or never.
+TEST(CheckRun, FailsOnAPromptWithoutTheReferenceOfAReward) {
+  TemporaryFolder folder;
+  const fs::path data = write_answers(folder, {1, 2});
+  std::ofstream(data, std::ios::app) << R"({"prompt": "w1"})"
+                                     << "\n";
+  for (const OnPolicyRecipe& recipe :
+       scoring_recipes(data, "[{type: length, min: 1}, {type: numeric}]")) {
+    const fs::path path = write_on_policy(folder / recipe.recipe, recipe);
+    const CommandResult result = retort({"check", path.string()});
+    EXPECT_EQ(result.exit_code, 2) << "the input is wrong" << result.output;
+    for (const char* part : {"numeric", "answers.jsonl:3", "has no reference to compare with"})
+      EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+  }
 }
 
 }  // namespace
