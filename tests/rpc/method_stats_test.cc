@@ -103,7 +103,7 @@ TEST_F(MethodStatsTest, ErrorsAreCountedAndCancellationsAreNone) {
   EXPECT_EQ(served("test.nobody").calls, 0u) << "names that peers make up are not kept";
 
   handlers.paused = true;
-  auto late = echo({}, {.timeout = 50ms});
+  auto late = echo({}, {.queue_timeout = 50ms});
   EXPECT_EQ(code_of(late), ErrorCode::kTimeout);
   auto cancelled = echo({});
   cancelled.cancel();
@@ -130,7 +130,7 @@ TEST_F(SmallWindowTest, WaitsForCreditAreCounted) {
   EXPECT_EQ(called("test.echo").credit_waits, 0u);
   auto refused = echo({.tensors = large}, {.wait_for_credit = false});
   EXPECT_EQ(code_of(refused), ErrorCode::kResourceExhausted);
-  auto waited = echo({.tensors = large}, {.timeout = 50ms});
+  auto waited = echo({.tensors = large}, {.queue_timeout = 50ms});
   EXPECT_EQ(code_of(waited), ErrorCode::kTimeout);
   EXPECT_EQ(called("test.echo").errors, 2u);
   EXPECT_EQ(called("test.echo").credit_waits, 1u);
