@@ -49,7 +49,17 @@ PeerLinks::~PeerLinks() {
 }
 
 void PeerLinks::keep(const std::string& peer, Deadline deadline) {
-  agent_.connect(peer, options_.find(peer, deadline), deadline);
+  // Looked up again now and then: it may be lost, and started again elsewhere, before it answers.
+  for (bool connected = false; !connected;) {
+    const std::string address = options_.find(peer, deadline);
+    const Deadline attempt = Deadline::after(options_.attempt);
+    try {
+      agent_.connect(peer, address, Deadline(std::min(attempt.time(), deadline.time())));
+      connected = true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout || deadline.expired()) throw;
+    }
+  }
 
   // The agent knows of a loss before it calls us, and that waits for the lock.
   std::lock_guard lock(state_->mutex);

@@ -2,6 +2,7 @@
 // for as long as it takes.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "base/units.h"
 #include "rpc/agent.h"
 
@@ -76,5 +78,22 @@ class PeerLinks {
   uint64_t next_listener_ = 0;
   std::thread thread_;
 };
+
+// What `ask` returns, which is called again while it fails with kPeerLost: when all of `peers` are
+// up, until the deadline. Without links it is called once.
+template <class Ask>
+auto ask_until_up(const PeerLinks* links, const std::vector<std::string>& peers, Deadline deadline,
+                  const Ask& ask) {
+  for (;;) {
+    try {
+      return ask();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kPeerLost || !links || deadline.expired()) throw;
+      // One that says goodbye is up until it is gone.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (!links->wait_up(peers, deadline)) throw;
+    }
+  }
+}
 
 }  // namespace retort::rpc

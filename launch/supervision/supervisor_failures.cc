@@ -107,7 +107,9 @@ void Supervisor::Impl::start_replicas() {
 // A process that a stop signal holds cannot answer. One that serves and can be started again is
 // killed once its peers have given it up.
 void Supervisor::Impl::end_held() {
-  if (!next_look.expired() || phase != Phase::kRunning) return;
+  // A run that is asked to stop needs it too, for the step before its checkpoint.
+  const bool before_the_end = phase == Phase::kRunning || phase == Phase::kStopping;
+  if (!next_look.expired() || !before_the_end) return;
   next_look = Deadline::after(kLook);
   for (Watched& child : children) {
     const bool replaceable = !child.spec->driving && child.restarts < child.spec->restarts;

@@ -190,6 +190,15 @@ class RoleCheck {
   const LoadOptions& options_;
 };
 
+void check_rpc(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {
+  constexpr int64_t kFewest = 16;
+  if (recipe.rpc.max_inflight_calls < kFewest)
+    places.refuse({"rpc", "max_inflight_calls"},
+                  "too few: requests that wait for weights must leave room for those that bring "
+                  "them; at least " +
+                      std::to_string(kFewest));
+}
+
 void check_data(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {
   const auto& data = recipe.data;
   const auto& train = recipe.train;
@@ -248,6 +257,7 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   TopLevelCheck(recipe, places).run();
   RoleCheck(recipe, places, options).run();
   check_data(recipe, places);
+  check_rpc(recipe, places);
   check_effects(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);
   recipes::recipe_type(recipe).check(recipe, places);

@@ -13,23 +13,24 @@ Duration waits_at_start(const Recipe& recipe) {
          (recipe.launch.load_timeout + recipe.rpc.timeout);
 }
 
-Duration waits_for_draw(const Recipe& recipe) {
-  if (!recipe.generation) return Duration(0);
-  const Duration samples = recipe.rpc.timeout + recipe.generation->timeout;
-  const bool drawn_again = recipe.weight_sync && recipe.weight_sync->in_flight == InFlight::kAbort;
-  Duration sum = drawn_again ? 2 * samples : samples;
-  for (const rewards::RewardOptions& reward : recipe.rewards)
-    sum += reward.longest_wait();
-  if (!frozen_roles(recipe).empty()) sum += recipe.rpc.timeout;
-  return sum;
-}
-
 Duration waits_for_restart(const Recipe& recipe) {
   const auto roles = serving_roles(recipe);
   const bool any = std::any_of(roles.begin(), roles.end(), [&](const std::string& role) {
     return recipe.roles.at(role).restarts > 0;
   });
   return any ? recipe.launch.load_timeout : Duration(0);
+}
+
+Duration waits_for_draw(const Recipe& recipe) {
+  if (!recipe.generation) return Duration(0);
+  const Duration samples = recipe.rpc.timeout + recipe.generation->timeout;
+  const bool given_up = recipe.weight_sync && recipe.weight_sync->in_flight == InFlight::kAbort;
+  const bool drawn_again = given_up || recipe.roles.at(recipe.generation->role).restarts > 0;
+  Duration sum = drawn_again ? 2 * samples : samples;
+  for (const rewards::RewardOptions& reward : recipe.rewards)
+    sum += reward.longest_wait();
+  if (!frozen_roles(recipe).empty()) sum += recipe.rpc.timeout;
+  return sum;
 }
 
 }  // namespace

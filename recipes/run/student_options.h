@@ -33,7 +33,8 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //                   its handshakes, and a teacher's head (1)               rpc.timeout
 //   draw          samples: a request to be accepted,                       rpc.timeout
 //                   then drawn and sent back                               generation.timeout
-//                   both again, with weight_sync.in_flight: abort
+//                   both again, with weight_sync.in_flight: abort, or
+//                   when the generator may be started again (5)
 //                 scores: of each reward, one batch of all samples (2)     rewards[].timeout
 //                 room for a request to the roles that are frozen          rpc.timeout
 //   push          requests to be accepted,                                 rpc.timeout
@@ -56,7 +57,9 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //     teachers run side by side. Those that a replica lost or dropped are sent again: once more
 //     rpc.timeout. An evaluation of dpo or kto asks for one batch after the other, on all ranks
 //     alike; one answer is counted.
-// (5) Once between two collectives, whatever is lost.
+// (5) Once between two collectives, whatever is lost. What stands in a role's queue before a
+//     request has no limit of its own (rpc.queue_timeout): where queues are longer than this sum,
+//     launch.collective_timeout must be longer too.
 Duration student_timeout(const Recipe& recipe);
 
 }  // namespace retort::recipes

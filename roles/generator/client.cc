@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -49,7 +51,9 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
   const std::string vocabulary = tokenizer.vocabulary_fingerprint();
   for (size_t i = 0; i < options_.peers.size(); ++i) {
     const std::string& peer = options_.peers[i];
-    GeneratorInfo info = agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get();
+    GeneratorInfo info = rpc::ask_until_up(
+        options_.links, {peer}, Deadline::after(options_.patience),
+        [&] { return agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get(); });
     if (info.vocabulary_fingerprint != vocabulary)
       throw Error(ErrorCode::kMismatch,
                   "student and generator tokenizers differ; the generator must have the student's")
@@ -103,6 +107,8 @@ void GeneratorClient::dispatch(PendingSamples& pending) {
 // same tokens. Waits while all are away.
 void GeneratorClient::send_again(PendingSamples& pending) {
   const Deadline deadline = Deadline::after(options_.patience);
+  // One that says goodbye is up until it is gone.
+  if (pending.resent) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const auto own =
       static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas()));
   for (;;) {
@@ -134,14 +140,28 @@ void GeneratorClient::wait_accepted(PendingSamples& pending) {
   }
 }
 
+// A generator that waits for weights which cannot be restored never answers.
+Samples GeneratorClient::wait(Future<Samples>& reply) const {
+  while (pushed_ && !reply.ready()) {
+    pushed_->check();
+    try {
+      return reply.get(Deadline::after(std::chrono::seconds(1)));
+    } catch (const Error&) {
+      if (!reply.valid()) throw;
+    }
+  }
+  return reply.get();
+}
+
 // Nothing when the request was lost with its generator.
 std::optional<Samples> GeneratorClient::take(PendingSamples& pending) const {
   if (pending.lost) return std::nullopt;
   try {
-    return pending.reply.get();
+    return wait(pending.reply);
   } catch (const Error& error) {
     if (options_.links && error.code() == ErrorCode::kPeerLost) return std::nullopt;
-    if (pending.resent && error.code() == ErrorCode::kMismatch)
+    // Also one that came to a generator which had lost its weights and got newer ones.
+    if (options_.links && error.code() == ErrorCode::kMismatch)
       throw Error(ErrorCode::kCancelled,
                   "the request was lost with its generator, and the weights "
                   "that it names are replaced: " +
@@ -171,6 +191,7 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   const auto start = std::chrono::steady_clock::now();
 
   // Replicas get the same, so a bucket is cut and sealed once for each rank of a replica.
+  if (pushed_) pushed_->check();
   SentWeights sent;
   std::vector<std::vector<WeightBucket>> buckets;  // of each rank of a replica
   size_t most = 0;
@@ -248,9 +269,22 @@ PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeig
   pending.checksum = weights_checksum(commit.receipts);
   if (pushed_) pushed_->keep(commit);
   for (int64_t replica = 0; replica < num_replicas(); ++replica)
-    pending.replies.push_back(agent_.call(leader(replica), kWeightsCommit, commit,
-                                          {.timeout = options_.generation_timeout}));
+    pending.replies.push_back(
+        watched(replica, agent_.call(leader(replica), kWeightsCommit, commit,
+                                     {.timeout = options_.generation_timeout})));
   return pending;
+}
+
+// Samples may be waited for before wait_pushed() is called, so what fails is committed again now.
+Future<CommitReply> GeneratorClient::watched(int64_t replica, Future<CommitReply> reply) const {
+  if (!pushed_) return reply;
+  Promise<CommitReply> promise;
+  auto future = promise.future();
+  reply.on_outcome([promise, replica, again = pushed_->committer()](auto outcome) mutable {
+    if (outcome.error) again(replica);
+    promise.complete(std::move(outcome));
+  });
+  return future;
 }
 
 PendingPush GeneratorClient::push(const models::Decoder& decoder, uint64_t version,

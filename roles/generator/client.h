@@ -106,6 +106,8 @@ class GeneratorClient {
   void dispatch(PendingSamples& pending);
   void send_again(PendingSamples& pending);
   std::optional<Samples> take(PendingSamples& pending) const;
+  Samples wait(Future<Samples>& reply) const;
+  Future<CommitReply> watched(int64_t replica, Future<CommitReply> reply) const;
   void settle(Transfer& transfer, uint64_t version);
   bool passes(const Error& error) const;
   const std::string& leader(int64_t replica) const {

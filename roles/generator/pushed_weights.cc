@@ -28,6 +28,7 @@ bool may_pass(const Error& error) {
 
 PushedWeights::PushedWeights(rpc::Agent& agent, rpc::PeerLinks& links, Options options)
     : agent_(agent), options_(std::move(options)) {
+  self_->alive = this;
   end_listening_ = links.on_back([this](const std::string& peer) {
     if (index_of(peer) >= 0) restore(peer);
   });
@@ -36,6 +37,10 @@ PushedWeights::PushedWeights(rpc::Agent& agent, rpc::PeerLinks& links, Options o
 
 PushedWeights::~PushedWeights() {
   end_listening_();
+  {
+    std::lock_guard lock(self_->mutex);
+    self_->alive = nullptr;
+  }
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -68,6 +73,13 @@ void PushedWeights::commit_again(int64_t replica) {
   std::lock_guard lock(mutex_);
   to_commit_.insert(replica);
   work_.notify_all();
+}
+
+std::function<void(int64_t)> PushedWeights::committer() const {
+  return [self = self_](int64_t replica) {
+    std::lock_guard lock(self->mutex);
+    if (self->alive) self->alive->commit_again(replica);
+  };
 }
 
 void PushedWeights::check() const {
@@ -113,10 +125,26 @@ void PushedWeights::restore_next() {
   try {
     send_to(peer);
   } catch (const Error& error) {
-    if (!may_pass(error)) return fail(error.with("generator", peer));
+    // Late (kMismatch): it has all of them by now, or newer ones, as the next look will show.
+    if (!may_pass(error) && error.code() != ErrorCode::kMismatch)
+      return fail(error.with("generator", peer));
     RETORT_LOG(kInfo) << "weights for " << peer << " are sent later: " << error.what();
     std::lock_guard lock(mutex_);
     if (error.code() != ErrorCode::kPeerLost) to_restore_.try_emplace(peer, Clock::now() + kPause);
+  }
+}
+
+// Waits, but not when it is over: whoever is asked may be busy for long.
+template <class T>
+T PushedWeights::answer(Future<T> future) {
+  for (;;) {
+    try {
+      return future.get(Deadline::after(kPause));
+    } catch (const Error&) {
+      if (!future.valid()) throw;
+    }
+    std::lock_guard lock(mutex_);
+    if (stopping_) throw Error(ErrorCode::kCancelled, "the client of the generators ends");
   }
 }
 
@@ -125,7 +153,7 @@ void PushedWeights::send_to(const std::string& peer) {
   if (!kept_) return;
   const int64_t index = index_of(peer);
   const GeneratorInfo info =
-      agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get();
+      answer(agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}));
   if (info.weight_version >= kept_->version) return;
 
   // A commit that waits was checked: all of it is there.
@@ -141,7 +169,7 @@ void PushedWeights::send_buckets(const std::string& peer,
   std::deque<Future<Empty>> on_their_way;
   const auto settle = [&](size_t left) {
     for (; on_their_way.size() > left; on_their_way.pop_front())
-      on_their_way.front().get();
+      answer(std::move(on_their_way.front()));
   };
   for (const WeightBucket& bucket : buckets) {
     settle(kOnTheirWay - 1);
@@ -171,7 +199,9 @@ void PushedWeights::look_after_commits() {
 
 // Sends it when it is time, and looks for its answer; false when nothing is left to do.
 bool PushedWeights::still_to_commit(int64_t replica, Commit& commit) {
-  if (!kept_ || !kept_->commit) return false;
+  if (!kept_) return false;
+  // A push that goes on: its commit may come before the last sender has sent all of it.
+  if (!kept_->commit) return true;
   if (commit.version != kept_->version) commit = {.version = kept_->version, .reply = {}};
   const std::string& leader = options_.peers.at(static_cast<size_t>(replica * options_.tp));
   try {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -51,11 +52,17 @@ class PushedWeights {
   // This peer may have missed a part of the last push; this replica's commit did not come through.
   void restore(const std::string& peer);
   void commit_again(int64_t replica);
+  // commit_again(), which may also be called when this object is gone. Any thread.
+  std::function<void(int64_t replica)> committer() const;
   // Throws what makes restoring impossible: weights that a generator refuses.
   void check() const;
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct Self {
+    std::mutex mutex;  // before mutex_
+    PushedWeights* alive = nullptr;
+  };
   struct Kept {
     uint64_t version = 0;
     std::vector<std::vector<WeightBucket>> buckets;  // of each rank of a replica
@@ -72,6 +79,8 @@ class PushedWeights {
   bool wait_for_work();
   void restore_next();
   void send_to(const std::string& peer);
+  template <class T>
+  T answer(Future<T> future);
   void send_buckets(const std::string& peer, const std::vector<WeightBucket>& buckets);
   void look_after_commits();
   bool still_to_commit(int64_t replica, Commit& commit);
@@ -80,6 +89,7 @@ class PushedWeights {
 
   rpc::Agent& agent_;
   const Options options_;
+  const std::shared_ptr<Self> self_ = std::make_shared<Self>();
   std::mutex sending_;  // before mutex_
   std::optional<Kept> kept_;
 

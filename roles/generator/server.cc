@@ -32,6 +32,17 @@ std::set<std::string> connected_to(const rpc::Agent& agent) {
   return {peers.begin(), peers.end()};
 }
 
+// A caller hears of a rank that was lost as of the loss of the whole replica, which then ends.
+template <class Work>
+auto as_one(const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCollective && error.code() != ErrorCode::kTimeout) throw;
+    throw Error(ErrorCode::kPeerLost, "the generator's replica ends: " + error.message());
+  }
+}
+
 }  // namespace
 
 Generator::Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
@@ -65,7 +76,7 @@ void Generator::submit(GenerateRequest request, const std::string& caller) {
 Payload Generator::score(const ForwardRequest& request) {
   check_score_request(request);
   std::vector<float> flat;  // of the token after each position; none after the last of a sequence
-  for (const auto& row : replica_.score(request)) {
+  for (const auto& row : as_one([&] { return replica_.score(request); })) {
     flat.insert(flat.end(), row.begin(), row.end());
     flat.push_back(std::numeric_limits<float>::quiet_NaN());
   }
@@ -111,7 +122,7 @@ Future<CommitReply> Generator::commit(const CommitWeights& request,
   if (commit_)
     throw Error(ErrorCode::kUnavailable, "weights.commit: another commit is waiting")
         .with("version", commit_->version);
-  const uint64_t checksum = replica_.check(request);
+  const uint64_t checksum = as_one([&] { return replica_.check(request); });
   caller.clock->wait();  // for the samples in work
   commit_ = Commit{.version = request.version,
                    .checksum = checksum,
@@ -160,7 +171,7 @@ void Generator::begin(const Key& key) {
                 "weights of version " + std::to_string(wanted) + " were replaced by version " +
                     std::to_string(weight_version()));
   try {
-    requests_.begin_draw(key, replica_.submit(job.request));
+    requests_.begin_draw(key, as_one([&] { return replica_.submit(job.request); }));
   } catch (const Error&) {
     requests_.finish(key, {std::nullopt, std::current_exception()});
   }
@@ -176,10 +187,13 @@ bool Generator::draw() {
       const Job& job = requests_.at(key);
       if (replica_.finished(*job.engine_id)) requests_.finish(key, {samples_of(job), nullptr});
     }
-  } catch (...) {
+  } catch (const std::exception& error) {
+    // An engine that fails in the middle is of no use any more: to its callers it is lost.
+    const auto lost = std::make_exception_ptr(
+        Error(ErrorCode::kPeerLost, std::string("the generator ends: ") + error.what()));
     for (const Key& key : requests_.drawn())
-      requests_.finish(key, {std::nullopt, std::current_exception()});
-    throw;  // an engine that fails in the middle is of no use any more
+      requests_.finish(key, {std::nullopt, lost});
+    throw;
   }
   return true;
 }

@@ -51,10 +51,13 @@ Future<TeacherInfo> TeacherClient::ask(const TeacherReplica& replica) {
 }
 
 void TeacherClient::handshake(const TeacherReplica& replica) {
-  const TeacherInfo info = ask(replica).get();
+  const TeacherInfo info =
+      rpc::ask_until_up(options_.links, replica.peers(), Deadline::after(options_.patience),
+                        [&] { return ask(replica).get(); });
   check_tokenizers(replica.leader, info);
   check_same_model(replica, info);
   info_ = info;
+  files_[replica.leader] = info.files;
 
   // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
   // sides.
@@ -102,6 +105,14 @@ void TeacherClient::check_same_model(const TeacherReplica& replica, const Teache
        info.tp != info_.tp || info.weights_fingerprint != info_.weights_fingerprint))
     throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models")
         .with("teacher", replica.leader);
+
+  // One that was started again has read its files anew.
+  const auto before = files_.find(replica.leader);
+  if (before != files_.end() && before->second != info.files)
+    throw Error(ErrorCode::kMismatch,
+                "the teacher was started again and its model's files have changed since the run "
+                "began; put them back and use --resume, or begin a new run")
+        .with("teacher", replica.leader);
 }
 
 // Each row from the rank that has it.
@@ -120,7 +131,10 @@ at::Tensor TeacherClient::fetch_head() const {
     for (int64_t begin = there.begin; begin < there.end; begin += step) {
       const int64_t end = std::min(begin + step, there.end);
       HeadReply reply =
-          agent_.call(peer, kTeacherHead, {begin, end}, {.timeout = options_.timeout}).get();
+          rpc::ask_until_up(options_.links, {peer}, Deadline::after(options_.patience), [&] {
+            return agent_.call(peer, kTeacherHead, {begin, end}, {.timeout = options_.timeout})
+                .get();
+          });
       if (reply.weight_version != info_.weight_version || reply.weight.dim() != 2 ||
           reply.weight.size(0) != end - begin || reply.weight.size(1) != info_.hidden_size)
         throw Error(ErrorCode::kCorrupt, "teacher.head answered other rows than asked")
@@ -151,9 +165,19 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
       pending.request.columns.push_back(
           std::min(common, parallel::vocab_begin(options_.student_vocab_rows, parts(), p)));
   }
-  // While all are away the request fails at once, and receive() waits.
   const size_t own = request_id % options_.replicas.size();
-  dispatch(pending, replicas_.choose(own).value_or(own));
+  if (const auto found = replicas_.choose(own)) {
+    dispatch(pending, *found);
+    return pending;
+  }
+
+  // While none can be asked receive() waits: one that is back may not be the same model.
+  pending.replica = own;
+  pending.epoch = replicas_.epoch(own);
+  Promise<Payload> lost;
+  pending.reply = lost.future();
+  lost.set_error(std::make_exception_ptr(
+      Error(ErrorCode::kPeerLost, "no replica of role '" + options_.role + "' can be asked now")));
   return pending;
 }
 

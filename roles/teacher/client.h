@@ -89,6 +89,7 @@ class TeacherClient : public FrozenAnswers {
   Options options_;
   models::Tokenizer student_tokenizer_;
   TeacherInfo info_;
+  std::map<std::string, std::string> files_;  // TeacherInfo::files of each leader
   at::Tensor head_;
   ReplicaSet replicas_;
 };

@@ -23,13 +23,14 @@ struct TeacherInfo {
   std::string vocabulary_fingerprint;  // over min(own, asker's) tokenizer_size
   std::string processing_fingerprint;
   std::string weights_fingerprint;  // models::weights_fingerprint, if it was asked for
+  std::string files;  // names, sizes and times of the model's files; "" if it has none
   // ranks that hold the head, each its rows (parallel::VocabShard), and the answers
   int64_t tp = 1;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype,
-            vocabulary_fingerprint, processing_fingerprint, weights_fingerprint, tp);
+            vocabulary_fingerprint, processing_fingerprint, weights_fingerprint, files, tp);
   }
 };
 struct InfoRequest {

@@ -122,6 +122,7 @@ class Teacher {
   std::string name_;
   models::Tokenizer tokenizer_;
   std::filesystem::path folder_;
+  const std::string files_;  // TeacherInfo::files
   ReplicaLink link_;
   bool answers_on_device_;
   AnswerComputer computer_;

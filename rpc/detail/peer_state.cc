@@ -116,7 +116,8 @@ PeerStats PeerState::stats() const {
 void PeerState::set_limits(uint64_t max_message_bytes, uint64_t max_calls) {
   std::lock_guard lock(mutex_);
   max_message_ = max_message_bytes;
-  peers_max_calls_ = max_calls;
+  // The rest is for calls that are made where nothing may wait.
+  peers_max_calls_ = std::min(max_calls, kMaxIncomingCalls / 2);
 }
 
 uint64_t PeerState::max_message_bytes() const {

@@ -121,6 +121,13 @@ def write_data(folder):
             file.write(json.dumps(row) + "\n")
 
 
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 class Run:
     """A launch of a scenario in a folder of its own."""
 
@@ -142,7 +149,7 @@ class Run:
         except subprocess.TimeoutExpired:
             code = None
             for pid in self.processes():
-                os.kill(pid, signal.SIGKILL)
+                kill(pid)
             self.process.wait()
         self.seconds = time.monotonic() - self.began
         self.output.close()
@@ -233,7 +240,7 @@ def trial(program, folder, data, seed, references):
         else "left processes" if left
         else "same")
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     if row["outcome"] == "same":
         shutil.rmtree(run.folder)
     return row

@@ -99,6 +99,7 @@ std::vector<KeyRow> rpc_rows() {
       acts(kDistillBase, "rpc.timeout=5m", timeout),
       in_run("rpc.queue_timeout", flow, "options.queue_timeout = Duration(50)"),
       in_run("rpc.max_inflight_calls", flow, "two.max_inflight_calls = 2"),
+      refused(kDistillBase, "rpc.max_inflight_calls=15", "at least 16"),
       in_run("rpc.heartbeat_interval", faults, "heartbeat_interval = Duration(200)"),
       in_run("rpc.peer_timeout", faults, "peer_timeout = Duration(3000)"),
       in_run("rpc.max_inflight_bytes", flow, "AFullWindowFailsOrWaitsAsAsked"),

@@ -12,6 +12,8 @@ namespace retort::test {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(120);
+// Steps where another replica takes over, so that the loss of one does not slow the run down.
+constexpr int64_t kLongRun = 400;
 
 // The same recipe in a folder of its own, each time.
 using Write = std::function<fs::path(const TemporaryFolder& data, const fs::path& folder)>;
@@ -20,7 +22,7 @@ Write distill(int64_t replicas, const std::string& world = {},
               const std::string& payload = "topk") {
   return [=](const TemporaryFolder&, const fs::path& folder) {
     return write_recipe(folder, {.teacher = "teacher",
-                                 .steps = 40,
+                                 .steps = replicas > 1 ? kLongRun : 40,
                                  .teacher_replicas = replicas,
                                  .distill = {{"payload", payload}},
                                  .teacher_world = world});
@@ -30,8 +32,7 @@ Write distill(int64_t replicas, const std::string& world = {},
 Write on_policy(OnPolicyRecipe recipe) {
   return [recipe](const TemporaryFolder& data, const fs::path& folder) mutable {
     recipe.data = recipe.recipe == "dpo" ? write_pairs(data) : write_prompts(data);
-    // With a second generator the run is not slowed down by the loss of one.
-    recipe.steps = recipe.generators > 1 ? 400 : 40;
+    recipe.steps = recipe.generators > 1 ? kLongRun : 40;
     return write_on_policy(folder, recipe);
   };
 }
@@ -123,6 +124,23 @@ INSTANTIATE_TEST_SUITE_P(
         Loss{.name = "on_policy_teacher", .role = "teacher", .write = on_policy_distill()}),
     [](const auto& info) { return info.param.name; });
 
+// What a teacher says after its files were changed is not what it said before.
+TEST(TeacherLost, WithOtherFilesItIsRefused) {
+  TemporaryFolder folder;
+  const fs::path model = folder / "teacher";
+  fs::copy(goldens() / "teacher", model, fs::copy_options::recursive);
+  const GoldenRecipe recipe{
+      .teacher = model.string(), .steps = 100000, .distill = {{"payload", "topk"}}};
+  Command run({retort_binary(), "launch", write_recipe(folder / "run", recipe).string()});
+  ASSERT_TRUE(
+      wait_until([&] { return metrics_rows(folder / "run/run") >= 3; }, std::chrono::seconds(60)));
+  fs::copy_file(goldens() / "qwen3/config.json", model / "more.json");
+  ::kill(role_process(folder / "run", "teacher"), SIGKILL);
+  const auto result = run.wait(kDeadline);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.output.find("model's files have changed"), std::string::npos) << result.output;
+}
+
 // A rank of the student: the run ends, and goes on from its last checkpoint.
 TEST(StudentLost, TheRunResumesByItself) {
   TemporaryFolder folder;
@@ -131,14 +149,14 @@ TEST(StudentLost, TheRunResumesByItself) {
                                         .dp = 2,
                                         .rows = 2,
                                         .steps = 40,
-                                        .distill = {{"payload", "topk"}},
-                                        .train_extra = "  save_steps: 3\n"})
+                                        .distill = {{"payload", "topk"}}})
         .string();
   };
-  const auto whole = retort({"launch", write("whole")}, kDeadline);
+  const auto whole = retort({"launch", write("whole"), "train.save_steps=3"}, kDeadline);
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
 
-  Command run({retort_binary(), "launch", write("disturbed"), "launch.max_restarts=1"});
+  Command run({retort_binary(), "launch", write("disturbed"), "train.save_steps=3",
+               "launch.max_restarts=1"});
   ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "disturbed/run") >= 8; },
                          std::chrono::seconds(60)));
   ::kill(role_process(folder / "disturbed", "student", 1), SIGKILL);

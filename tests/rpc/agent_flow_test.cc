@@ -243,10 +243,10 @@ TEST(Limits, TooLargeRequestsAndRepliesFailAloneAndTheConnectionLives) {
   EXPECT_EQ(pair.echo({.text = "alive"}).get().text, "alive");
 }
 
-TEST(Limits, DevicesWithoutAMapAreUnavailable) {
+TEST(Limits, DevicesWithoutAMapAreRefused) {
   Pair pair;
   auto future = pair.echo({.tensors = {at::empty({3}, at::kMeta)}});
-  EXPECT_EQ(code_of(future), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of(future), ErrorCode::kInvalidArgument);
 }
 
 TEST(Limits, AFullHandlerQueueAnswersResourceExhausted) {
