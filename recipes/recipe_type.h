@@ -43,6 +43,8 @@ class RecipeType {
   virtual void resolve(Recipe&, const RecipePlaces&) const {}
   // Roles that hold a frozen model and answer for it.
   virtual std::vector<std::string> frozen_roles(const Recipe&) const { return {}; }
+  // Those whose answers may stay on a device from one end to the other: rpc.device_maps.
+  virtual std::vector<std::string> device_roles(const Recipe&) const { return {}; }
   // Whether it needs `generation:`, a role that draws samples with the student's weights.
   virtual bool generates(const Recipe&) const { return false; }
   // Why a `generation:` block is refused where generates() is false.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "launch/yaml/writer.h"
-#include "recipes/distill/checks.h"
+#include "recipes/registry.h"
 #include "recipes/run/student_options.h"
 #include "recipes/shared_checks.h"
 
@@ -38,10 +38,8 @@ std::string first_change(Options options) {
 std::string keeps_to_host(const Recipe& recipe, const std::string& role) {
   if (recipe.is_generator(role))
     return "generation computes on the CPU, so weights and samples travel through host memory";
-  const auto teachers =
-      recipe.distill ? recipes::teacher_roles(*recipe.distill) : std::vector<std::string>();
-  const bool teaches = std::find(teachers.begin(), teachers.end(), role) != teachers.end();
-  if (!teaches || recipe.distill->use_policy_gradient)
+  const auto roles = recipes::recipe_type(recipe).device_roles(recipe);
+  if (std::find(roles.begin(), roles.end(), role) == roles.end())
     return "this role answers log-probabilities of tokens, which are read in host memory";
 
   for (const std::string& end : {std::string(Recipe::kDrivingRole), role})

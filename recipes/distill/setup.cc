@@ -107,6 +107,12 @@ class DistillType : public RecipeType {
     return teacher_roles(*recipe.distill);
   }
 
+  // Log-probabilities of tokens are read in host memory.
+  std::vector<std::string> device_roles(const Recipe& recipe) const override {
+    if (recipe.distill->use_policy_gradient) return {};
+    return teacher_roles(*recipe.distill);
+  }
+
   bool generates(const Recipe& recipe) const override { return recipe.distill->lmbda > 0; }
   std::string no_generation(const Recipe&) const override {
     return "has no effect with distill.lmbda: 0";
