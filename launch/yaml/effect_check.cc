@@ -131,9 +131,11 @@ void check_collective_timeout(const Recipe& recipe, const RecipePlaces& places) 
   const Duration waits = recipes::student_timeout(recipe);
   if (waits > asked)
     places.refuse(
-        path, "has no effect below " + format_duration(waits) +
-                  ": a rank of the student may wait that long for other roles and for rewards "
-                  "(rpc.timeout, generation.timeout, rewards[].timeout), and the others for it");
+        path,
+        "has no effect below " + format_duration(waits) +
+            ": a rank of the student may wait that long for other roles and for rewards "
+            "(launch.load_timeout, rpc.timeout, generation.timeout, rewards[].timeout), and the "
+            "others for it");
 }
 
 }  // namespace
