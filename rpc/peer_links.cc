@@ -1,11 +1,11 @@
 #include "rpc/peer_links.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "rpc/transport/dial.h"
 
 namespace retort::rpc {
 
@@ -18,12 +18,15 @@ struct PeerLinks::State {
   uint64_t changes = 0;
   bool stopping = false;
 
+  bool is_up(const std::string& peer) const {
+    const auto found = links.find(peer);
+    return found != links.end() && found->second.up;
+  }
   void lost(const std::string& peer, const std::string& reason) {
     std::lock_guard lock(mutex);
-    const auto found = links.find(peer);
-    if (found == links.end() || !found->second.up || stopping) return;
+    if (!is_up(peer) || stopping) return;
     RETORT_LOG(kWarning) << peer << " is lost (" << reason << "); connecting again";
-    found->second = {};
+    links[peer] = {};
     ++changes;
     changed.notify_all();
   }
@@ -61,26 +64,27 @@ void PeerLinks::keep(const std::string& peer, Deadline deadline) {
     }
   }
 
-  // The agent knows of a loss before it calls us, and that waits for the lock.
   std::lock_guard lock(state_->mutex);
-  const std::vector<std::string> live = agent_.peers();
-  state_->links[peer].up = std::find(live.begin(), live.end(), peer) != live.end();
+  state_->links[peer].up = is_live(peer);
   state_->changed.notify_all();
+}
+
+// With the lock held: the agent knows of a loss before it calls us, and that call waits for it.
+bool PeerLinks::is_live(const std::string& peer) const {
+  const std::vector<std::string> live = agent_.peers();
+  return std::find(live.begin(), live.end(), peer) != live.end();
 }
 
 bool PeerLinks::up(const std::string& peer) const {
   std::lock_guard lock(state_->mutex);
-  const auto found = state_->links.find(peer);
-  return found != state_->links.end() && found->second.up;
+  return state_->is_up(peer);
 }
 
 bool PeerLinks::wait_up(const std::vector<std::string>& peers, Deadline deadline) const {
   std::unique_lock lock(state_->mutex);
   return state_->changed.wait_until(lock, deadline.time(), [&] {
-    return std::all_of(peers.begin(), peers.end(), [&](const std::string& peer) {
-      const auto found = state_->links.find(peer);
-      return found != state_->links.end() && found->second.up;
-    });
+    return std::all_of(peers.begin(), peers.end(),
+                       [&](const std::string& peer) { return state_->is_up(peer); });
   });
 }
 
@@ -150,18 +154,12 @@ void PeerLinks::attempt(const std::string& peer) {
   {
     std::lock_guard lock(state_->mutex);
     Link& link = state_->links.at(peer);
-    const std::vector<std::string> live = agent_.peers();
-    link.up = failure.empty() && std::find(live.begin(), live.end(), peer) != live.end();
+    link.up = failure.empty() && is_live(peer);
     if (!link.up) {
-      // Not all clients of a peer that comes back at the same moment.
-      thread_local std::mt19937 random{std::random_device{}()};
       link.pause = link.pause.count() == 0
                        ? options_.first_pause
                        : Duration(std::min(2 * link.pause.count(), options_.longest_pause.count()));
-      const std::uniform_int_distribution<int64_t>::param_type less(0, link.pause.count() / 4);
-      const int64_t pause =
-          link.pause.count() - std::uniform_int_distribution<int64_t>()(random, less);
-      link.next = Clock::now() + std::chrono::milliseconds(pause);
+      link.next = Clock::now() + transport::with_jitter(link.pause);
       if (failure != link.last_error) {
         RETORT_LOG(kDebug) << peer << ": " << failure;
       }

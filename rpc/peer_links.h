@@ -33,7 +33,7 @@ class PeerLinks {
     // the deadline at the most; throws when nobody knows.
     std::function<std::string(const std::string& peer, Deadline)> find;
     Duration attempt{10'000};  // for one look-up and one connection to a lost peer
-    // Between two attempts: doubled each time, up to the longest, less a random quarter.
+    // Between two attempts: doubled each time, up to the longest, less a random part.
     Duration first_pause{50}, longest_pause{1'000};
   };
   PeerLinks(Agent& agent, Options options);
@@ -68,6 +68,7 @@ class PeerLinks {
   void run();
   std::string next_due(std::unique_lock<std::mutex>& lock);
   void attempt(const std::string& peer);
+  bool is_live(const std::string& peer) const;
   void tell(const std::string& peer);
 
   Agent& agent_;

@@ -22,12 +22,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The trainer's memory changes with its next step.
+// The trainer's memory changes with its next step. What seal() copies to the host is a copy then.
 void copy_values(WeightBucket& bucket, bool on_device) {
   for (WeightPart& part : bucket.parts)
-    part.values = part.values.is_cpu() || on_device
-                      ? part.values.clone(at::MemoryFormat::Contiguous)
-                      : part.values.contiguous().cpu();
+    if (part.values.is_cpu() || on_device)
+      part.values = part.values.clone(at::MemoryFormat::Contiguous);
 }
 
 }  // namespace
@@ -186,8 +185,6 @@ Samples GeneratorClient::receive(PendingSamples pending, double* waited) {
 
 SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64_t version,
                                           int64_t bucket_bytes, int64_t sender) {
-  // buckets for each replica: copies of columns live until they have arrived
-  constexpr size_t kOnTheirWay = 8;
   const auto start = std::chrono::steady_clock::now();
 
   // Replicas get the same, so a bucket is cut and sealed once for each rank of a replica.
@@ -225,7 +222,7 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
           seal(bucket, sent.receipts[rank].checksum, options_.weights_on_device);
       for (const WeightPart& part : bucket.parts)
         sent.bytes += part.values.nbytes();
-      settle_until((kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));
+      settle_until((PushedWeights::kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));
       for (size_t peer = rank; peer < options_.peers.size(); peer += buckets.size())
         if (there[peer])
           transfers.push_back(
@@ -302,9 +299,9 @@ void GeneratorClient::wait_pushed(PendingPush pending) {
             .with("version", reply.version)
             .with("sent_version", pending.version);
     } catch (const Error& error) {
+      // What passes was committed again when it failed: watched().
       if (!passes(error))
         throw error.with("generator", peer).with("weight_version", pending.version);
-      pushed_->commit_again(static_cast<int64_t>(i));
     }
   }
   if (pushed_) pushed_->check();

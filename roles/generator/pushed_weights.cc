@@ -13,8 +13,6 @@ namespace {
 
 // Until the next look at a commit, and until another attempt at what was refused for now.
 constexpr std::chrono::milliseconds kLook{50}, kPause{200};
-// Buckets on their way to one peer.
-constexpr size_t kOnTheirWay = 8;
 
 // What passes by itself: the peer is away and comes back, or is busy with something before it.
 bool may_pass(const Error& error) {
@@ -103,7 +101,7 @@ void PushedWeights::run() {
 // False when it is over.
 bool PushedWeights::wait_for_work() {
   std::unique_lock lock(mutex_);
-  const auto idle = [&] { return to_restore_.empty() && to_commit_.empty() && num_commits_ == 0; };
+  const auto idle = [&] { return to_restore_.empty() && to_commit_.empty() && commits_.empty(); };
   work_.wait(lock, [&] { return stopping_ || !idle(); });
   // Something waits for its time, or for an answer.
   if (!stopping_) work_.wait_for(lock, kLook, [&] { return stopping_; });
@@ -193,8 +191,6 @@ void PushedWeights::look_after_commits() {
   if (!sending) return;
   for (auto entry = commits_.begin(); entry != commits_.end();)
     entry = still_to_commit(entry->first, entry->second) ? std::next(entry) : commits_.erase(entry);
-  std::lock_guard lock(mutex_);
-  num_commits_ = commits_.size();
 }
 
 // Sends it when it is time, and looks for its answer; false when nothing is left to do.

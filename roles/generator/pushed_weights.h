@@ -30,6 +30,8 @@ namespace retort::roles {
 // Threads: the trainer's, and one of its own.
 class PushedWeights {
  public:
+  // Buckets on their way to one peer, of a push or of a restore.
+  static constexpr size_t kOnTheirWay = 8;
   struct Options {
     std::vector<std::string> peers;  // ranks of all replicas, as in GeneratorClient::Options
     int64_t tp = 1;
@@ -97,7 +99,6 @@ class PushedWeights {
   std::condition_variable work_;
   std::map<std::string, Clock::time_point> to_restore_;  // when, at the earliest
   std::set<int64_t> to_commit_;                          // replicas
-  size_t num_commits_ = 0;
   std::optional<Error> failed_;
   bool stopping_ = false;
   std::map<int64_t, Commit> commits_;  // of replicas; the thread's own
