@@ -14,6 +14,9 @@ inline std::string process_name(const std::string& role, int64_t rank) {
   return role + "/" + std::to_string(rank);
 }
 
+// "teacher/0" -> "teacher"; a name without a rank as it is.
+inline std::string role_of(const std::string& name) { return name.substr(0, name.find('/')); }
+
 // "teacher/0" -> {"teacher", 0}; kInvalidArgument if it is no such name.
 inline std::pair<std::string, int64_t> role_and_rank(const std::string& name) {
   const size_t slash = name.rfind('/');

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process_name.h"
 
 namespace retort::launch {
 namespace {
@@ -23,8 +24,7 @@ std::string times(const LogHistogram& histogram) {
 void log_served_calls(const rpc::Agent& agent) {
   std::map<std::pair<std::string, std::string>, rpc::MethodStats> sums;
   for (const rpc::MethodTraffic& traffic : agent.method_stats())
-    if (traffic.served)
-      sums[{traffic.method, traffic.peer.substr(0, traffic.peer.find('/'))}] += traffic.stats;
+    if (traffic.served) sums[{traffic.method, role_of(traffic.peer)}] += traffic.stats;
 
   for (const auto& [key, stats] : sums)
     RETORT_LOG(kInfo) << "served " << key.first << " to " << key.second << ": " << stats.calls

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/process_name.h"
 #include "rpc/archive.h"
 
 namespace retort::recipes {
@@ -71,8 +72,7 @@ RpcMetrics::ByName RpcMetrics::since_last_row() {
   ByName now;
   for (const rpc::MethodTraffic& traffic : agent_.method_stats()) {
     if (traffic.served) continue;
-    const std::string role = traffic.peer.substr(0, traffic.peer.find('/'));
-    now[role + "/" + traffic.method] += traffic.stats;
+    now[role_of(traffic.peer) + "/" + traffic.method] += traffic.stats;
   }
 
   ByName since;

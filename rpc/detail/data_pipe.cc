@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/process_name.h"
 #include "base/units.h"
 #include "rpc/detail/tensor_format.h"
 
@@ -16,9 +17,6 @@ constexpr size_t kMaxTensorMetadataBytes = 2 + kMaxDims * sizeof(int64_t);
 Error lost(const tensorpipe::Error& error) {
   return Error(ErrorCode::kPeerLost, "the data connection broke: " + error.what());
 }
-
-// "teacher/0" -> "teacher"
-std::string role_of(const std::string& peer) { return peer.substr(0, peer.find('/')); }
 
 // Where rpc.device_maps sends a tensor on a device.
 int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOptions& options,
