@@ -115,33 +115,37 @@ void TeacherClient::check_same_model(const TeacherReplica& replica, const Teache
         .with("teacher", replica.leader);
 }
 
+// Rows [begin, end) of the head, from a rank that has them.
+at::Tensor TeacherClient::fetch_rows(const std::string& peer, int64_t begin, int64_t end) const {
+  HeadReply reply =
+      rpc::ask_until_up(options_.links, {peer}, Deadline::after(options_.patience), [&] {
+        return agent_.call(peer, kTeacherHead, {begin, end}, {.timeout = options_.timeout}).get();
+      });
+  if (reply.weight_version != info_.weight_version || reply.weight.dim() != 2 ||
+      reply.weight.size(0) != end - begin || reply.weight.size(1) != info_.hidden_size)
+    throw Error(ErrorCode::kCorrupt, "teacher.head answered other rows than asked")
+        .with("teacher", peer);
+  place(reply.weight);
+  return reply.weight;
+}
+
 // Each row from the rank that has it.
 at::Tensor TeacherClient::fetch_head() const {
+  // Those that this rank of the student compares with.
   Range wanted{0, info_.vocab_rows};
   if (options_.tp != nullptr) {
     const Range own = shard_of(options_.student_vocab_rows, parts(), part());
     const bool last = own.size() > 0 && own.end == options_.student_vocab_rows;
     wanted = intersect({own.begin, last ? info_.vocab_rows : own.end}, wanted);
   }
+
   std::vector<at::Tensor> rows;
   for (int64_t rank = 0; rank < info_.tp; ++rank) {
     const Range there = intersect(wanted, shard_of(info_.vocab_rows, info_.tp, rank));
     const std::string& peer = options_.replicas[0].holder(static_cast<size_t>(rank));
     const int64_t step = head_rows_per_message(info_.hidden_size);
-    for (int64_t begin = there.begin; begin < there.end; begin += step) {
-      const int64_t end = std::min(begin + step, there.end);
-      HeadReply reply =
-          rpc::ask_until_up(options_.links, {peer}, Deadline::after(options_.patience), [&] {
-            return agent_.call(peer, kTeacherHead, {begin, end}, {.timeout = options_.timeout})
-                .get();
-          });
-      if (reply.weight_version != info_.weight_version || reply.weight.dim() != 2 ||
-          reply.weight.size(0) != end - begin || reply.weight.size(1) != info_.hidden_size)
-        throw Error(ErrorCode::kCorrupt, "teacher.head answered other rows than asked")
-            .with("teacher", peer);
-      place(reply.weight);
-      rows.push_back(reply.weight);
-    }
+    for (int64_t begin = there.begin; begin < there.end; begin += step)
+      rows.push_back(fetch_rows(peer, begin, std::min(begin + step, there.end)));
   }
   return rows.empty() ? at::empty({0, info_.hidden_size}, at::kFloat) : at::cat(rows, 0);
 }

@@ -77,6 +77,7 @@ class TeacherClient : public FrozenAnswers {
   void handshake(const TeacherReplica& replica);
   void check_tokenizers(const std::string& peer, const TeacherInfo& info) const;
   void check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const;
+  at::Tensor fetch_rows(const std::string& peer, int64_t begin, int64_t end) const;
   at::Tensor fetch_head() const;
   void dispatch(PendingPayload& pending, size_t replica);
   size_t next_replica(const PendingPayload& pending);

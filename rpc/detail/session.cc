@@ -191,28 +191,34 @@ void Session::on_message(WireMessage message) {
     if (envelope.kind == MessageKind::kRequest)
       return on_request(envelope, Message{std::string(body), std::move(message.tensors)}, room,
                         bytes);
-    auto how = EndedCall::How::kFailed;
-    Outcome<Message> outcome;
-    if (envelope.kind == MessageKind::kReply) {
-      how = EndedCall::How::kAnswered;
-      outcome.value = Message{std::string(body), std::move(message.tensors)};
-    } else {
-      const Error error = error_from_body(body).with("peer", peer());
-      if (error.code() == ErrorCode::kCancelled) how = EndedCall::How::kCancelled;
-      outcome.error = std::make_exception_ptr(error);
-    }
-    if (const auto call = take_outgoing(envelope.call_id)) {
-      call->how = how;
-      call->bytes_received = bytes;
-      call->served = times_of(envelope);
-      call->finish(std::move(outcome));
-    }
+    on_reply(envelope, Message{std::string(body), std::move(message.tensors)}, bytes);
   } catch (const Error& error) {
     return refuse(error);
   }
   if (phase_ != Phase::kUp) return;
   maybe_acknowledge_goodbye();
   if (phase_ == Phase::kUp) host_.session_idle();
+}
+
+// A value or an error, for a call of ours that has not ended yet.
+void Session::on_reply(const Envelope& envelope, Message reply, uint64_t bytes) {
+  auto how = EndedCall::How::kAnswered;
+  Outcome<Message> outcome;
+  if (envelope.kind == MessageKind::kError) {
+    const Error error = error_from_body(reply.envelope).with("peer", peer());
+    how = error.code() == ErrorCode::kCancelled ? EndedCall::How::kCancelled
+                                                : EndedCall::How::kFailed;
+    outcome.error = std::make_exception_ptr(error);
+  } else {
+    outcome.value = std::move(reply);
+  }
+
+  const auto call = take_outgoing(envelope.call_id);
+  if (!call) return;
+  call->how = how;
+  call->bytes_received = bytes;
+  call->served = times_of(envelope);
+  call->finish(std::move(outcome));
 }
 
 void Session::on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room,

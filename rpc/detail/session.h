@@ -183,6 +183,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_ask(uint64_t call_id);
   void on_standing(const Standing& standing);
   void on_message(WireMessage message);
+  void on_reply(const Envelope& envelope, Message reply, uint64_t bytes);
   void on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room,
                   uint64_t bytes);
   void on_control(FrameType type, std::string_view body);
