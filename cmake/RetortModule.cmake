@@ -1,10 +1,11 @@
-# retort_module(name SOURCES ... HEADERS ... USES ... PRIVATE ...)
+# retort_module(name [TORCH_HEADERS] SOURCES ... HEADERS ... USES ... PRIVATE ...)
 #   A static library retort_<name> (alias retort::<name>). HEADERS are its public headers, which
 #   compile alone: one with a .cc of its name is that file's first include
 #   (tests/house/layering_test.cc), the others are compiled by VERIFY_INTERFACE_HEADER_SETS. USES
-#   are the retort modules it may include, PRIVATE the packages its .cc files need.
+#   are the retort modules it may include, PRIVATE the packages its .cc files need. TORCH_HEADERS:
+#   most of its files include LibTorch's headers, which are precompiled.
 function(retort_module name)
-  cmake_parse_arguments(M "" "" "SOURCES;HEADERS;USES;PRIVATE" ${ARGN})
+  cmake_parse_arguments(M "TORCH_HEADERS" "" "SOURCES;HEADERS;USES;PRIVATE" ${ARGN})
   set(target retort_${name})
   add_library(${target} STATIC ${M_SOURCES})
   add_library(retort::${name} ALIAS ${target})
@@ -34,6 +35,9 @@ function(retort_module name)
     target_link_libraries(${target} PUBLIC retort::${use})
   endforeach()
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:retort_flags> ${M_PRIVATE})
+  if(M_TORCH_HEADERS)
+    target_precompile_headers(${target} REUSE_FROM retort_torch_headers)
+  endif()
 endfunction()
 
 # retort_test(name LABEL <unit|contract|multiproc|parity|fault|gpu> SOURCES ... USES ...)
