@@ -44,7 +44,7 @@ endfunction()
 function(retort_test name)
   cmake_parse_arguments(T "" "LABEL;TIMEOUT" "SOURCES;USES" ${ARGN})
   if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 120)
+    set(T_TIMEOUT 300)
   endif()
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE retort_test_flags retort::test_support)
@@ -63,10 +63,6 @@ function(retort_test name)
   if(T_LABEL STREQUAL "gpu")
     set_property(GLOBAL APPEND PROPERTY RETORT_GPU_TESTS ${name}) # RetortPackage.cmake
   endif()
-  set(processors 1)
-  if(T_LABEL MATCHES "multiproc|fault")
-    set(processors 2) # several processes: not beside another test on a small machine
-  endif()
   set(
     environment
     OMP_NUM_THREADS=1
@@ -80,7 +76,6 @@ function(retort_test name)
     PROPERTIES
       LABELS "${T_LABEL}"
       TIMEOUT ${T_TIMEOUT}
-      PROCESSORS ${processors}
       ENVIRONMENT
         "${environment}"
   )
