@@ -5,9 +5,12 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "models/checkpoint.h"
 #include "models/generation/score.h"
 #include "parallel/vote.h"
 #include "roles/generator/requests.h"
@@ -18,17 +21,36 @@ namespace {
 
 at::Tensor bytes_tensor(int64_t size) { return at::empty({size}, at::kByte); }
 
+models::EngineOptions merging(models::EngineOptions options) {
+  options.merge_requests = true;
+  return options;
+}
+
 }  // namespace
 
-ReplicaEngine::ReplicaEngine(models::Decoder decoder, const models::Tokenizer& tokenizer,
+ReplicaEngine::ReplicaEngine(models::Decoder decoder, models::Tokenizer tokenizer,
                              models::EngineOptions options)
     : decoder_(std::move(decoder)),
-      engine_(decoder_, options,
-              [&tokenizer](std::span<const int32_t> ids) {
-                return tokenizer.decode(ids, /*skip_special_tokens=*/true);
+      tokenizer_(std::move(tokenizer)),
+      engine_(decoder_, merging(options),
+              [this](std::span<const int32_t> ids) {
+                return tokenizer_.decode(ids, /*skip_special_tokens=*/true);
               }),
       staging_(decoder_) {
   decoder_.set_requires_grad(false);
+}
+
+GeneratorInfo ReplicaEngine::info() const {
+  return {.weight_version = weight_version(),
+          .committed_version = checked_,
+          .vocab_rows = decoder_.config().vocab_size,
+          .max_position_embeddings = decoder_.config().max_position_embeddings,
+          .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
+          .parameters = parameters_hash(decoder_),
+          .dtype = models::dtype_name(decoder_.dtype()),
+          .tp = num_ranks(),
+          .tp_rank = decoder_.placement().tp_rank(),
+          .slices = weight_slices(decoder_)};
 }
 
 // {call, number, size of what follows} and, if there is any, that.
@@ -77,12 +99,8 @@ void ReplicaEngine::run(Call call, uint64_t number, const std::string& bytes) {
     case Call::kIdle:
     case Call::kStop: break;
     case Call::kSubmit: submit_here(rpc::from_bytes<GenerateRequest>(bytes)); break;
-    case Call::kStep: engine_.step(); break;
-    case Call::kTake: engine_.take(number); break;
-    case Call::kGiveUp:
-      engine_.cancel(number);
-      engine_.take(number);
-      break;
+    case Call::kStep: step_here(); break;
+    case Call::kCancel: cancel_here(number); break;
     case Call::kScore: score_here(rpc::from_bytes<ForwardRequest>(bytes)); break;
     case Call::kCheck: check_here(rpc::from_bytes<CommitWeights>(bytes)); break;
     case Call::kApply: apply_here(); break;
@@ -96,22 +114,47 @@ uint64_t ReplicaEngine::submit(const GenerateRequest& request) {
 }
 
 uint64_t ReplicaEngine::submit_here(const GenerateRequest& request) {
-  return engine_.submit(unpack_request(request));
+  // No sample is finished before a step, and by then the number is known.
+  const auto id = std::make_shared<uint64_t>(0);
+  models::GenerationCallbacks callbacks;
+  if (leads())
+    callbacks.on_completion = [this, id](size_t index, const models::Completion& completion) {
+      finished_.push_back(
+          {.request = *id, .index = static_cast<int64_t>(index), .completion = completion});
+    };
+  *id = engine_.submit(unpack_request(request), std::move(callbacks));
+  in_flight_.insert(*id);
+  return *id;
 }
 
-void ReplicaEngine::step() {
+bool ReplicaEngine::step() {
+  if (engine_.idle()) return false;
   announce(Call::kStep);
+  step_here();
+  return true;
+}
+
+// A request that is done goes on every rank; what it has is in finished_.
+void ReplicaEngine::step_here() {
   engine_.step();
+  std::erase_if(in_flight_, [&](uint64_t request) {
+    const bool done = engine_.finished(request);
+    if (done) engine_.take(request);
+    return done;
+  });
 }
 
-std::vector<models::Completion> ReplicaEngine::take(uint64_t id) {
-  announce(Call::kTake, id);
-  return engine_.take(id);
+std::vector<FinishedSample> ReplicaEngine::finished() { return std::exchange(finished_, {}); }
+
+void ReplicaEngine::cancel(uint64_t request) {
+  announce(Call::kCancel, request);
+  cancel_here(request);
 }
 
-void ReplicaEngine::give_up(uint64_t id) {
-  announce(Call::kGiveUp, id);
-  run(Call::kGiveUp, id, {});
+void ReplicaEngine::cancel_here(uint64_t request) {
+  if (engine_.cancel(request)) engine_.take(request);
+  in_flight_.erase(request);
+  std::erase_if(finished_, [&](const FinishedSample& sample) { return sample.request == request; });
 }
 
 std::vector<std::vector<float>> ReplicaEngine::score(const ForwardRequest& request) {

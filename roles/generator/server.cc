@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "models/checkpoint.h"
+#include "roles/generator/replica_engine.h"
 #include "roles/generator/requests.h"
 #include "roles/generator/samples.h"
 #include "roles/generator/weight_staging.h"
@@ -21,11 +21,6 @@ namespace retort::roles {
 namespace {
 
 using namespace std::chrono_literals;
-
-models::EngineOptions merging(models::EngineOptions options) {
-  options.merge_requests = true;
-  return options;
-}
 
 std::set<std::string> connected_to(const rpc::Agent& agent) {
   const std::vector<std::string> peers = agent.peers();
@@ -45,26 +40,18 @@ auto as_one(const Work& work) {
 
 }  // namespace
 
+Generator::Generator(std::string name, std::unique_ptr<SampleBackend> backend)
+    : name_(std::move(name)), backend_(std::move(backend)) {}
 Generator::Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
                      models::EngineOptions options)
-    : name_(std::move(name)),
-      tokenizer_(std::move(tokenizer)),
-      replica_(std::move(decoder), tokenizer_, merging(options)) {}
+    : Generator(std::move(name), std::make_unique<ReplicaEngine>(std::move(decoder),
+                                                                 std::move(tokenizer), options)) {}
 Generator::~Generator() = default;
 
 GeneratorInfo Generator::info() const {
-  const models::Decoder& decoder = replica_.decoder();
-  return {.name = name_,
-          .weight_version = weight_version(),
-          .committed_version = replica_.committed_version(),
-          .vocab_rows = decoder.config().vocab_size,
-          .max_position_embeddings = decoder.config().max_position_embeddings,
-          .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
-          .parameters = parameters_hash(decoder),
-          .dtype = models::dtype_name(decoder.dtype()),
-          .tp = replica_.num_ranks(),
-          .tp_rank = decoder.placement().tp_rank(),
-          .slices = weight_slices(decoder)};
+  GeneratorInfo info = backend_->info();
+  info.name = name_;
+  return info;
 }
 
 void Generator::submit(GenerateRequest request, const std::string& caller) {
@@ -76,7 +63,7 @@ void Generator::submit(GenerateRequest request, const std::string& caller) {
 Payload Generator::score(const ForwardRequest& request) {
   check_score_request(request);
   std::vector<float> flat;  // of the token after each position; none after the last of a sequence
-  for (const auto& row : as_one([&] { return replica_.score(request); })) {
+  for (const auto& row : as_one([&] { return backend_->score(request); })) {
     flat.insert(flat.end(), row.begin(), row.end());
     flat.push_back(std::numeric_limits<float>::quiet_NaN());
   }
@@ -122,7 +109,7 @@ Future<CommitReply> Generator::commit(const CommitWeights& request,
   if (commit_)
     throw Error(ErrorCode::kUnavailable, "weights.commit: another commit is waiting")
         .with("version", commit_->version);
-  const uint64_t checksum = as_one([&] { return replica_.check(request); });
+  const uint64_t checksum = as_one([&] { return backend_->check(request); });
   caller.clock->wait();  // for the samples in work
   commit_ = Commit{.version = request.version,
                    .checksum = checksum,
@@ -146,8 +133,8 @@ bool Generator::work() {
     return true;
   }
 
-  if (replica_.num_ranks() == 1) return false;
-  replica_.idle();
+  if (backend_->num_ranks() == 1) return false;
+  backend_->idle();
   // The other ranks look after what they are sent (weights) between two broadcasts, so they must
   // not be far apart while there is traffic.
   if (Clock::now() - last_active_ > 500ms) return false;
@@ -155,7 +142,7 @@ bool Generator::work() {
   return true;
 }
 
-// Gives the engine the requests that the weights in use are for. False when none was waiting.
+// Gives the backend the requests that the weights in use are for. False when none was waiting.
 bool Generator::begin_due() {
   const std::vector<Key> due = requests_.due(weight_version());
   for (const Key& key : due)
@@ -171,35 +158,73 @@ void Generator::begin(const Key& key) {
                 "weights of version " + std::to_string(wanted) + " were replaced by version " +
                     std::to_string(weight_version()));
   try {
-    requests_.begin_draw(key, as_one([&] { return replica_.submit(job.request); }));
+    const uint64_t id = as_one([&] { return backend_->submit(job.request); });
+    Drawing& drawing = drawing_[id];
+    drawing.key = key;
+    drawing.unfinished = job.request.sample_ids.numel();
+    drawing.completions.resize(static_cast<size_t>(drawing.unfinished));
+    requests_.begin_draw(key, id);
   } catch (const Error&) {
     requests_.finish(key, {std::nullopt, std::current_exception()});
   }
 }
 
-// One forward for the requests that the engine has, if there are any.
+// One step for the requests that the backend has, if there are any.
 bool Generator::draw() {
-  const std::vector<Key> drawn = requests_.drawn();
-  if (drawn.empty()) return false;
+  if (drawing_.empty()) return false;
   try {
-    replica_.step();
-    for (const Key& key : drawn) {
-      const Job& job = requests_.at(key);
-      if (replica_.finished(*job.engine_id)) requests_.finish(key, {samples_of(job), nullptr});
-    }
+    const bool stepped = backend_->step();
+    std::vector<FinishedSample> finished = backend_->finished();
+    if (!stepped && finished.empty())
+      throw Error(ErrorCode::kUnavailable, "the engine is idle, but has not finished its requests")
+          .with("unfinished", drawing_.size());
+    for (FinishedSample& sample : finished)
+      pass_on(std::move(sample));
   } catch (const std::exception& error) {
     // An engine that fails in the middle is of no use any more: to its callers it is lost.
     const auto lost = std::make_exception_ptr(
         Error(ErrorCode::kPeerLost, std::string("the generator ends: ") + error.what()));
-    for (const Key& key : requests_.drawn())
-      requests_.finish(key, {std::nullopt, lost});
+    while (!drawing_.empty())
+      fail_drawing(drawing_.begin()->first, lost);
     throw;
   }
   return true;
 }
 
-Samples Generator::samples_of(const Job& job) {
-  Samples samples = pack_completions(replica_.take(*job.engine_id));
+// A request is done with its last sample.
+void Generator::pass_on(FinishedSample sample) {
+  if (sample.error) return fail_drawing(sample.request, sample.error);
+  const auto found = drawing_.find(sample.request);
+  RETORT_CHECK(found != drawing_.end())
+      << "a sample of request " << sample.request << ", which the backend does not have";
+
+  Drawing& drawing = found->second;
+  auto& place = drawing.completions.at(static_cast<size_t>(sample.index));
+  RETORT_CHECK(!place) << "sample " << sample.index << " is finished twice";
+  place = std::move(sample.completion);
+  if (--drawing.unfinished > 0) return;
+
+  const Key key = drawing.key;
+  Samples samples = samples_of(requests_.at(key), std::move(drawing));
+  drawing_.erase(found);
+  requests_.finish(key, {std::move(samples), nullptr});
+}
+
+void Generator::fail_drawing(uint64_t request, const std::exception_ptr& error) {
+  const auto found = drawing_.find(request);
+  RETORT_CHECK(found != drawing_.end())
+      << "an error of request " << request << ", which the backend does not have";
+  const Key key = found->second.key;
+  drawing_.erase(found);
+  requests_.finish(key, {std::nullopt, error});
+}
+
+Samples Generator::samples_of(const Job& job, Drawing drawing) {
+  std::vector<models::Completion> completions;
+  for (std::optional<models::Completion>& completion : drawing.completions)
+    completions.push_back(std::move(*completion));
+
+  Samples samples = pack_completions(completions);
   samples.request_id = job.request.request_id;
   samples.generator = name_;
   samples.weight_version = weight_version();
@@ -215,7 +240,7 @@ Samples Generator::samples_of(const Job& job) {
 // there are none.
 bool Generator::apply_commit() {
   if (!commit_) return false;
-  replica_.apply();
+  backend_->apply();
   in_use_ = CommitReply{.version = weight_version(), .checksum = commit_->checksum};
   commit_->reply.set_value(*in_use_);
   commit_.reset();
@@ -232,11 +257,12 @@ void Generator::fail(const Key& key, ErrorCode code, const std::string& message)
            Error(code, "generator: " + message).with("request", key.second).with("step", step))});
 }
 
-// The engine no longer draws it, if it does.
+// The backend no longer draws it, if it does.
 void Generator::give_up(const Key& key) {
   Job& job = requests_.at(key);
   if (!job.engine_id) return;
-  replica_.give_up(*job.engine_id);
+  backend_->cancel(*job.engine_id);
+  drawing_.erase(*job.engine_id);
   job.engine_id.reset();
 }
 
@@ -252,14 +278,14 @@ void Generator::forget_lost_callers() {
 
 // Whoever sent a part of weights that are not committed and is gone will not commit them.
 void Generator::forget_lost_senders() {
-  if (agent_ && replica_.has_staged()) replica_.forget_staged(connected_to(*agent_));
+  if (agent_ && backend_->has_staged()) backend_->forget_staged(connected_to(*agent_));
 }
 
 // On all ranks, which take buckets again from then on.
 void Generator::discard_commit() {
   RETORT_LOG(kInfo) << "weights of version " << commit_->version
                     << " are not taken over: who committed them no longer waits";
-  replica_.uncheck();
+  backend_->uncheck();
   commit_->reply.set_error(std::make_exception_ptr(
       Error(ErrorCode::kCancelled, "weights.commit: the caller no longer waits")));
   commit_.reset();
@@ -269,11 +295,11 @@ void Generator::lead(rpc::HandlerQueue& queue, const std::function<bool()>& stop
                      const std::function<void(int64_t)>& tick, std::chrono::milliseconds slice) {
   run_serving_loop(
       queue, stop, tick, [this] { return work(); }, slice);
-  replica_.stop();
+  backend_->stop();
 }
 
 void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>& tick) {
-  while (replica_.follow()) {
+  while (backend_->follow()) {
     run_jobs(queue, 0ms, kCallSlice);
     forget_lost_senders();
     if (tick) tick();
@@ -285,7 +311,7 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
   agent.serve(kGeneratorInfo, queue, [this](Empty, const rpc::CallContext&) { return info(); });
   agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext& caller) {
     last_active_ = Clock::now();
-    replica_.stage(std::move(bucket), caller.peer);
+    backend_->stage(std::move(bucket), caller.peer);
     return Empty{};
   });
   if (leads()) serve_leader(agent, queue);

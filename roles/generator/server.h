@@ -6,16 +6,18 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/decoder.h"
 #include "models/generation/engine.h"
 #include "models/text/tokenizer.h"
 #include "roles/generator/methods.h"
-#include "roles/generator/replica_engine.h"
 #include "roles/generator/request_table.h"
+#include "roles/generator/sample_backend.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
@@ -24,8 +26,8 @@ namespace retort::roles {
 //
 //   remote calls, between two forward passes      work
 //     submit     in the RequestTable              begin_due      those for the weights in use go to
-//     collect    the caller waits there                          the engine, and are drawn together
-//     bucket     WeightStaging, on each rank      draw           one forward pass
+//     collect    the caller waits there                          the backend, and are drawn together
+//     bucket     staged, on each rank             draw           one step of the backend
 //     commit     checked, then it waits           apply_commit   when there is nothing to draw
 //
 // Use: serve(agent, queue), then on the first rank lead(queue, ...), on the others follow(queue).
@@ -33,13 +35,13 @@ namespace retort::roles {
 //   drawn; a commit waits until the requests for the weights in use are done (or, with abort, ends
 //   them), so no completion sees two versions.
 // Bits: requests that wait are drawn together; each gets the bits that it gets alone, whatever is
-//   handled between two forward passes (models::Engine).
+//   handled between two steps (SampleBackend).
 // Callers: what a caller that is gone has left here (requests, staged weights, a commit that waits)
 //   is forgotten before the next forward pass. Gone is who is no longer connected; of a call that
 //   is not answered yet, also who cancelled it.
 // Ranks: a replica of several is spoken to through its first rank, which takes requests and
-//   commits; the others do with it what it does (ReplicaEngine). Weights arrive at each rank.
-// Collectives: ReplicaEngine's.
+//   commits; the others do with it what it does (SampleBackend). Weights arrive at each rank.
+// Collectives: the backend's.
 // Errors: when a rank is lost, the others fail with kCollective or kTimeout: the replica ends.
 // Threads: compute only.
 class Generator {
@@ -47,13 +49,14 @@ class Generator {
   // For how long calls that wait are handled before the next forward pass.
   static constexpr std::chrono::milliseconds kCallSlice{20};
 
-  // Several ranks: the decoder's placement says so; `name` is that of the process, "generator/3".
-  // options.merge_requests is set in any case.
+  // `name` is that of the process, "generator/3".
+  Generator(std::string name, std::unique_ptr<SampleBackend> backend);
+  // With a ReplicaEngine. Several ranks: the decoder's placement says so.
   Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
             models::EngineOptions options);
   ~Generator();
 
-  bool leads() const { return replica_.leads(); }
+  bool leads() const { return backend_->leads(); }
   // Registers the methods that this rank answers. The generator must outlive the agent's handlers,
   // and the agent the generator's work.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
@@ -65,11 +68,11 @@ class Generator {
   // On the other ranks: does what the first does, and handles the calls that wait in between, until
   // that one stops. `tick` after each of its calls.
   void follow(rpc::HandlerQueue& queue, const std::function<void()>& tick = {});
-  // What lead() does between calls: one forward of the engine, and what is due before it; false
-  // when there is nothing to do.
+  // What lead() does between calls: one step of the backend, and what is due before it; false when
+  // there is nothing to do.
   bool work();
 
-  uint64_t weight_version() const { return replica_.weight_version(); }
+  uint64_t weight_version() const { return backend_->weight_version(); }
   int64_t requests_served() const { return served_; }
   int64_t tokens_drawn() const { return tokens_; }
 
@@ -85,6 +88,13 @@ class Generator {
     std::shared_ptr<const std::atomic<bool>> cancelled;  // of the caller
   };
 
+  // Samples of a request that the backend has.
+  struct Drawing {
+    Key key;
+    std::vector<std::optional<models::Completion>> completions;  // those that are finished
+    int64_t unfinished = 0;
+  };
+
   void serve_leader(rpc::Agent& agent, const std::shared_ptr<rpc::HandlerQueue>& queue);
   GeneratorInfo info() const;
   void submit(GenerateRequest request, const std::string& caller);
@@ -94,7 +104,9 @@ class Generator {
   bool begin_due();
   void begin(const Key& key);
   bool draw();
-  Samples samples_of(const Job& job);
+  void pass_on(FinishedSample sample);
+  void fail_drawing(uint64_t request, const std::exception_ptr& error);
+  Samples samples_of(const Job& job, Drawing drawing);
   bool apply_commit();
   void fail(const Key& key, ErrorCode code, const std::string& message);
   void give_up(const Key& key);
@@ -103,10 +115,10 @@ class Generator {
   void discard_commit();
 
   std::string name_;
-  models::Tokenizer tokenizer_;
-  ReplicaEngine replica_;
+  std::unique_ptr<SampleBackend> backend_;
   rpc::Agent* agent_ = nullptr;  // knows who is connected; null before serve()
   RequestTable requests_;
+  std::map<uint64_t, Drawing> drawing_;  // by the backend's number
   std::optional<Commit> commit_;
   std::optional<CommitReply> in_use_;  // what the commit of the weights in use was answered
   Clock::time_point last_active_;

@@ -16,6 +16,7 @@
 #include "models/checkpoint.h"
 #include "models/generation/engine.h"
 #include "roles/generator/client.h"
+#include "roles/generator/replica_engine.h"
 #include "roles/generator/server.h"
 #include "roles/generator/weight_staging.h"
 #include "tests/support/source_folder.h"
@@ -95,15 +96,15 @@ inline void expect_drawn_by(const models::Decoder& decoder, const Samples& sampl
   EXPECT_EQ(samples.request_id, request.request_id);
 }
 
-class GeneratorFixture : public ::testing::Test {
+// With whatever it draws with.
+class GeneratorServed : public ::testing::Test {
  protected:
-  explicit GeneratorFixture(models::EngineOptions options = engine_options())
-      : generator("generator/0", golden_decoder(), models::Tokenizer::load(golden_model()),
-                  options) {
+  explicit GeneratorServed(std::unique_ptr<SampleBackend> backend)
+      : generator("generator/0", std::move(backend)) {
     generator.serve(server, queue);
     client.connect("generator/0", server.address(), Deadline::after(30s));
   }
-  ~GeneratorFixture() override { queue->close(); }
+  ~GeneratorServed() override { queue->close(); }
 
   // Serves `calls` calls, which may still be on their way.
   void handle(size_t calls) {
@@ -114,6 +115,20 @@ class GeneratorFixture : public ::testing::Test {
       ++handled;
     }
   }
+
+  size_t handled = 0;  // calls
+  Generator generator;
+  std::shared_ptr<rpc::HandlerQueue> queue = std::make_shared<rpc::HandlerQueue>(1024);
+  rpc::Agent server{{.name = "generator/0", .secret = "s"}};
+  rpc::Agent client{{.name = "student/0", .secret = "s"}};
+};
+
+class GeneratorFixture : public GeneratorServed {
+ protected:
+  explicit GeneratorFixture(models::EngineOptions options = engine_options())
+      : GeneratorServed(std::make_unique<ReplicaEngine>(
+            golden_decoder(), models::Tokenizer::load(golden_model()), options)) {}
+
   // Serves calls, and draws if `draw`, until `fn`, which runs beside it and waits for this
   // generator, is done.
   template <class Fn>
@@ -162,11 +177,6 @@ class GeneratorFixture : public ::testing::Test {
     return pending;
   }
 
-  size_t handled = 0;  // calls
-  Generator generator;
-  std::shared_ptr<rpc::HandlerQueue> queue = std::make_shared<rpc::HandlerQueue>(1024);
-  rpc::Agent server{{.name = "generator/0", .secret = "s"}};
-  rpc::Agent client{{.name = "student/0", .secret = "s"}};
   const Prompts prompts{{1, 2, 3}, {9, 8, 7, 6, 5}, {40}};
 };
 

@@ -296,8 +296,8 @@ void discard_scenario() {
   World world(parallel::testing::child_world_options());
   auto decoder = nano_decoder(models::Family::kQwen3, 1, models::Placement::of(world));
   const std::vector<WeightSlice> held = weight_slices(decoder);
-  const auto tokenizer = models::Tokenizer::load(golden_model());
-  ReplicaEngine replica(std::move(decoder), tokenizer, engine_options());
+  ReplicaEngine replica(std::move(decoder), models::Tokenizer::load(golden_model()),
+                        engine_options());
 
   // What one sender has for this rank, and its receipts for all.
   const models::Decoder weights = whole_model(2);
