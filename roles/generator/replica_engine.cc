@@ -42,7 +42,7 @@ ReplicaEngine::ReplicaEngine(models::Decoder decoder, models::Tokenizer tokenize
 
 GeneratorInfo ReplicaEngine::info() const {
   return {.weight_version = weight_version(),
-          .committed_version = checked_,
+          .committed_version = staging_.checked(),
           .vocab_rows = decoder_.config().vocab_size,
           .max_position_embeddings = decoder_.config().max_position_embeddings,
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
@@ -104,7 +104,7 @@ void ReplicaEngine::run(Call call, uint64_t number, const std::string& bytes) {
     case Call::kScore: score_here(rpc::from_bytes<ForwardRequest>(bytes)); break;
     case Call::kCheck: check_here(rpc::from_bytes<CommitWeights>(bytes)); break;
     case Call::kApply: apply_here(); break;
-    case Call::kUncheck: checked_ = 0; break;
+    case Call::kUncheck: staging_.uncheck(); break;
   }
 }
 
@@ -174,19 +174,22 @@ uint64_t ReplicaEngine::check(const CommitWeights& commit) {
 }
 
 uint64_t ReplicaEngine::check_here(const CommitWeights& commit) {
-  std::vector<uint64_t> all;
-  if (num_ranks() == 1) {
-    all.push_back(staging_.check(commit));
-  } else {
-    parallel::Group& tp = *decoder_.placement().tp;
-    const uint64_t mine = parallel::run_on_all(tp, [&] { return staging_.check(commit); });
-    const at::Tensor gathered =
-        tp.all_gather(at::tensor({static_cast<int64_t>(mine)}, at::kLong)).contiguous();
-    all.assign(gathered.const_data_ptr<int64_t>(),
-               gathered.const_data_ptr<int64_t>() + gathered.numel());
+  if (num_ranks() == 1) return weights_checksum(std::vector<uint64_t>{staging_.check(commit)});
+  parallel::Group& tp = *decoder_.placement().tp;
+
+  // Where it passes though another rank refuses, buckets are taken again.
+  uint64_t mine = 0;
+  try {
+    mine = parallel::run_on_all(tp, [&] { return staging_.check(commit); });
+  } catch (...) {
+    staging_.uncheck();
+    throw;
   }
-  checked_ = commit.version;
-  return weights_checksum(all);
+
+  const at::Tensor gathered =
+      tp.all_gather(at::tensor({static_cast<int64_t>(mine)}, at::kLong)).contiguous();
+  const auto* first = gathered.const_data_ptr<int64_t>();
+  return weights_checksum(std::vector<uint64_t>(first, first + gathered.numel()));
 }
 
 void ReplicaEngine::apply() {
@@ -195,31 +198,24 @@ void ReplicaEngine::apply() {
 }
 
 void ReplicaEngine::apply_here() {
-  RETORT_CHECK(checked_ > 0) << "weights that were not checked";
   staging_.apply();
   engine_.weights_changed();
-  version_ = checked_;
-  checked_ = 0;
 }
 
 void ReplicaEngine::uncheck() {
   announce(Call::kUncheck);
-  checked_ = 0;
+  staging_.uncheck();
 }
 
 void ReplicaEngine::idle() { announce(Call::kIdle); }
 void ReplicaEngine::stop() { announce(Call::kStop); }
 
 void ReplicaEngine::stage(WeightBucket bucket, const std::string& from) {
-  if (checked_ > 0)
-    throw Error(ErrorCode::kUnavailable,
-                "weights.bucket: weights of version " + std::to_string(checked_) +
-                    " are committed and wait for samples in work; wait until they are in use");
-  staging_.add(std::move(bucket), version_, from);
+  staging_.add(std::move(bucket), from);
 }
 
-void ReplicaEngine::forget_staged(const std::set<std::string>& connected) {
-  if (checked_ > 0 || !staging_.forget_lost(connected)) return;
+void ReplicaEngine::forget_staged(const std::function<std::set<std::string>()>& connected) {
+  if (!staging_.forget_lost(connected)) return;
   RETORT_LOG(kInfo) << "weights that were not committed are thrown away: their sender is gone";
 }
 

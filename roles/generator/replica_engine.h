@@ -22,7 +22,7 @@ namespace retort::roles {
 // Collectives: on tp one broadcast for each call but finished() and stage() (two with a request or
 //   a commit in it), then those of the engine's steps and of scoring; of check() a vote and an
 //   all-gather. With one rank none.
-// Threads: compute.
+// Threads: compute; stage() on another one (WeightStaging).
 class ReplicaEngine : public SampleBackend {
  public:
   // options.merge_requests is set in any case.
@@ -30,7 +30,7 @@ class ReplicaEngine : public SampleBackend {
                 models::EngineOptions options);
 
   GeneratorInfo info() const override;
-  uint64_t weight_version() const override { return version_; }
+  uint64_t weight_version() const override { return staging_.in_use(); }
 
   uint64_t submit(const GenerateRequest& request) override;  // Engine::submit
   bool step() override;                                      // one forward pass
@@ -40,14 +40,13 @@ class ReplicaEngine : public SampleBackend {
 
   void stage(WeightBucket bucket, const std::string& from) override;
   bool has_staged() const override { return !staging_.empty(); }
-  void forget_staged(const std::set<std::string>& connected) override;
+  void forget_staged(const std::function<std::set<std::string>()>& connected) override;
   // WeightStaging::check on every rank; the error of the first rank that has one.
   uint64_t check(const CommitWeights& commit) override;
   void apply() override;
   void uncheck() override;
 
   bool leads() const override { return decoder_.placement().tp_rank() == 0; }
-  int64_t num_ranks() const override { return decoder_.placement().tp_size(); }
   void idle() override;
   void stop() override;
   // Errors that the first rank answers to its caller are dropped.
@@ -65,6 +64,7 @@ class ReplicaEngine : public SampleBackend {
     kApply,
     kUncheck
   };
+  int64_t num_ranks() const { return decoder_.placement().tp_size(); }
   void announce(Call call, uint64_t number = 0, const std::string& bytes = {});
   void run(Call call, uint64_t number, const std::string& bytes);
   uint64_t submit_here(const GenerateRequest& request);
@@ -80,7 +80,6 @@ class ReplicaEngine : public SampleBackend {
   std::set<uint64_t> in_flight_;          // requests that the engine has
   std::vector<FinishedSample> finished_;  // on the first rank, since the last finished()
   WeightStaging staging_;
-  uint64_t version_ = 0, checked_ = 0;  // in use; of the commit that waits, or 0
 };
 
 }  // namespace retort::roles

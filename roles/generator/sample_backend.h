@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,7 +41,7 @@ struct FinishedSample {
 // Deadlines: no call waits for longer than the backend's own timeouts.
 // Ranks: one, unless a backend says more; those of one replica. Its first rank decides and answers,
 //   the others do with follow() what it does. Weights arrive at each rank by itself.
-// Threads: compute.
+// Threads: compute; stage() on another one.
 class SampleBackend {
  public:
   SampleBackend() = default;
@@ -68,12 +69,14 @@ class SampleBackend {
   // Log-probabilities, under the weights in use, of the tokens after the first of each sequence.
   virtual std::vector<std::vector<float>> score(const ForwardRequest& request) = 0;
 
-  // Takes a bucket of the peer `from`, beside the weights in use. kUnavailable between check() and
+  // Takes a bucket of the peer `from`, beside the weights in use. On a thread of its own, whatever
+  // the compute thread does meanwhile; one call at a time. kUnavailable between check() and
   // apply() or uncheck(), kCorrupt and kMismatch as WeightStaging::add.
   virtual void stage(WeightBucket bucket, const std::string& from) = 0;
   virtual bool has_staged() const = 0;
-  // Throws away what is staged and not checked of peers that are not `connected`.
-  virtual void forget_staged(const std::set<std::string>& connected) = 0;
+  // Throws away what is staged and not checked of peers that are not `connected`, which is asked
+  // while no bucket can be staged: one whose sender connected later stays.
+  virtual void forget_staged(const std::function<std::set<std::string>()>& connected) = 0;
   // Whether all of these weights are there, undamaged, on every rank; their checksum
   // (weights_checksum). From then on no rank takes buckets.
   virtual uint64_t check(const CommitWeights& commit) = 0;
@@ -83,7 +86,6 @@ class SampleBackend {
   virtual void uncheck() = 0;
 
   virtual bool leads() const { return true; }
-  virtual int64_t num_ranks() const { return 1; }
   // On the first rank, when there is nothing to do: so that the others do not wait for longer than
   // their group's timeout. And when it is over.
   virtual void idle() {}

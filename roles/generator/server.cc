@@ -7,7 +7,6 @@
 
 #include <limits>
 #include <set>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -128,18 +127,9 @@ bool Generator::work() {
   forget_lost_callers();
   const bool begun = begin_due();
   const bool drawn = draw();
-  if (begun || drawn || apply_commit()) {
-    last_active_ = Clock::now();
-    return true;
-  }
-
-  if (backend_->num_ranks() == 1) return false;
+  if (begun || drawn || apply_commit()) return true;
   backend_->idle();
-  // The other ranks look after what they are sent (weights) between two broadcasts, so they must
-  // not be far apart while there is traffic.
-  if (Clock::now() - last_active_ > 500ms) return false;
-  std::this_thread::sleep_for(2ms);
-  return true;
+  return false;
 }
 
 // Gives the backend the requests that the weights in use are for. False when none was waiting.
@@ -278,7 +268,8 @@ void Generator::forget_lost_callers() {
 
 // Whoever sent a part of weights that are not committed and is gone will not commit them.
 void Generator::forget_lost_senders() {
-  if (agent_ && backend_->has_staged()) backend_->forget_staged(connected_to(*agent_));
+  if (agent_ && backend_->has_staged())
+    backend_->forget_staged([this] { return connected_to(*agent_); });
 }
 
 // On all ranks, which take buckets again from then on.
@@ -309,11 +300,11 @@ void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>& ti
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
   agent_ = &agent;
   agent.serve(kGeneratorInfo, queue, [this](Empty, const rpc::CallContext&) { return info(); });
-  agent.serve(kWeightsBucket, queue, [this](WeightBucket bucket, const rpc::CallContext& caller) {
-    last_active_ = Clock::now();
-    backend_->stage(std::move(bucket), caller.peer);
-    return Empty{};
-  });
+  agent.serve(kWeightsBucket, buckets_.queue(),
+              [this](WeightBucket bucket, const rpc::CallContext& caller) {
+                backend_->stage(std::move(bucket), caller.peer);
+                return Empty{};
+              });
   if (leads()) serve_leader(agent, queue);
 }
 

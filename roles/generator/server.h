@@ -18,6 +18,7 @@
 #include "roles/generator/methods.h"
 #include "roles/generator/request_table.h"
 #include "roles/generator/sample_backend.h"
+#include "roles/handler_thread.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
@@ -27,8 +28,10 @@ namespace retort::roles {
 //   remote calls, between two forward passes      work
 //     submit     in the RequestTable              begin_due      those for the weights in use go to
 //     collect    the caller waits there                          the backend, and are drawn together
-//     bucket     staged, on each rank             draw           one step of the backend
-//     commit     checked, then it waits           apply_commit   when there is nothing to draw
+//     commit     checked, then it waits           draw           one step of the backend
+//                                                 apply_commit   when there is nothing to draw
+//
+// Buckets of weights are staged meanwhile, on each rank by a thread of their own.
 //
 // Use: serve(agent, queue), then on the first rank lead(queue, ...), on the others follow(queue).
 // Weights: a request is drawn with exactly the weights that it names. They arrive while samples are
@@ -43,7 +46,7 @@ namespace retort::roles {
 //   commits; the others do with it what it does (SampleBackend). Weights arrive at each rank.
 // Collectives: the backend's.
 // Errors: when a rank is lost, the others fail with kCollective or kTimeout: the replica ends.
-// Threads: compute only.
+// Threads: compute; one of its own, which takes buckets and ends in the destructor.
 class Generator {
  public:
   // For how long calls that wait are handled before the next forward pass.
@@ -121,8 +124,8 @@ class Generator {
   std::map<uint64_t, Drawing> drawing_;  // by the backend's number
   std::optional<Commit> commit_;
   std::optional<CommitReply> in_use_;  // what the commit of the weights in use was answered
-  Clock::time_point last_active_;
   int64_t served_ = 0, tokens_ = 0;
+  HandlerThread buckets_;  // ends first
 };
 
 }  // namespace retort::roles

@@ -185,7 +185,7 @@ std::string parameters_hash(const models::Decoder& decoder) {
 
 WeightStaging::WeightStaging(models::Decoder& decoder) : decoder_(decoder) {
   for (const parallel::NamedParameter& parameter : decoder_.parameters())
-    parameters_[parameter.name] = {parameter.value.detach(), slice_of(parameter)};
+    parameters_[parameter.name] = {parameter.value.scalar_type(), slice_of(parameter)};
 }
 
 void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
@@ -199,8 +199,9 @@ void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
   if (found == parameters_.end())
     refuse("this model has no such parameter; trainer and generator must have one shape");
   const Own& own = found->second;
-  if (!part.values.defined() || part.values.scalar_type() != own.value.scalar_type() ||
-      part.values.dim() != own.value.dim() || part.begin.size() != own.slice.begin.size())
+  const size_t dims = own.slice.begin.size();
+  if (!part.values.defined() || part.values.scalar_type() != own.dtype ||
+      part.values.dim() != static_cast<int64_t>(dims) || part.begin.size() != dims)
     refuse("shape or dtype differ from the generator's");
 
   // All of it lies within what this rank holds.
@@ -216,38 +217,67 @@ void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
     refuse("the checksum differs: the values were damaged on their way");
 }
 
-void WeightStaging::add(WeightBucket bucket, uint64_t in_use, const std::string& from) {
+// With the lock held.
+void WeightStaging::check_due(uint64_t version) const {
+  if (checked_ > 0)
+    throw Error(ErrorCode::kUnavailable,
+                "weights.bucket: weights of version " + std::to_string(checked_) +
+                    " are committed and wait for samples in work; wait until they are in use");
   const auto refuse_late = [&](uint64_t there, const std::string& state) {
-    throw Error(ErrorCode::kMismatch, "weights of version " + std::to_string(bucket.version) +
+    throw Error(ErrorCode::kMismatch, "weights of version " + std::to_string(version) +
                                           " came, but version " + std::to_string(there) + " is " +
                                           state + " already");
   };
-  if (bucket.version <= in_use) refuse_late(in_use, "in use");
-  if (bucket.version < version_) refuse_late(version_, "staged");
+  if (version <= in_use_) refuse_late(in_use_, "in use");
+  if (version < version_) refuse_late(version_, "staged");
+}
+
+void WeightStaging::add(WeightBucket bucket, const std::string& from) {
+  {
+    std::lock_guard lock(mutex_);
+    check_due(bucket.version);
+  }
   for (const WeightPart& part : bucket.parts) {
     rpc::use_on_current_stream(part.values);
     check_part(part, bucket.version);
   }
 
-  // Only a sound bucket of a newer version makes what is staged worthless.
-  if (bucket.version > version_) clear();
+  // Meanwhile others may have been checked or put in use. Only a sound bucket of a newer version
+  // makes what is staged worthless; that is freed without the lock.
+  Buckets worthless;
+  std::lock_guard lock(mutex_);
+  check_due(bucket.version);
+  if (bucket.version > version_) worthless.swap(buckets_);
   version_ = bucket.version;
   const std::pair<int64_t, int64_t> key{bucket.sender, bucket.index};
   buckets_.insert_or_assign(key, Staged{std::move(bucket), from});
 }
 
-void WeightStaging::clear() {
-  buckets_.clear();
-  version_ = 0;
+bool WeightStaging::forget_lost(const std::function<std::set<std::string>()>& connected) {
+  std::lock_guard lock(mutex_);
+  if (checked_ > 0 || buckets_.empty()) return false;
+  const std::set<std::string> there = connected();
+  return std::erase_if(buckets_,
+                       [&](const auto& entry) { return !there.contains(entry.second.from); }) > 0;
 }
 
-bool WeightStaging::forget_lost(const std::set<std::string>& connected) {
-  return std::erase_if(buckets_, [&](const auto& entry) {
-           return !connected.contains(entry.second.from);
-         }) > 0;
+bool WeightStaging::empty() const {
+  std::lock_guard lock(mutex_);
+  return buckets_.empty();
 }
 
-uint64_t WeightStaging::check(const CommitWeights& commit) const {
+uint64_t WeightStaging::in_use() const {
+  std::lock_guard lock(mutex_);
+  return in_use_;
+}
+
+uint64_t WeightStaging::checked() const {
+  std::lock_guard lock(mutex_);
+  return checked_;
+}
+
+uint64_t WeightStaging::check(const CommitWeights& commit) {
+  std::lock_guard lock(mutex_);
   // What arrived of each sender: buckets, running checksum.
   std::map<int64_t, std::pair<int64_t, uint64_t>> arrived;
   for (const auto& [key, staged] : buckets_) {
@@ -291,10 +321,16 @@ uint64_t WeightStaging::check(const CommitWeights& commit) const {
   if (all != stated)
     throw Error(ErrorCode::kCorrupt,
                 "the checksum of the pushed weights differs from the sender's");
+  checked_ = version_;
   return all;
 }
 
-// Every element of every parameter once.
+void WeightStaging::uncheck() {
+  std::lock_guard lock(mutex_);
+  checked_ = 0;
+}
+
+// Every element of every parameter once. With the lock held.
 void WeightStaging::check_complete() const {
   std::map<std::string, std::vector<Box>> boxes;
   for (const auto& [key, staged] : buckets_)
@@ -302,43 +338,53 @@ void WeightStaging::check_complete() const {
       boxes[part.name].push_back(box_of(part));
   for (const auto& [name, own] : parameters_) {
     std::vector<Box>& parts = boxes[name];
+    const int64_t expected = Box{own.slice.begin, own.slice.size}.numel();
     int64_t count = 0;
     for (const Box& part : parts)
       count += part.numel();
     if (any_overlap(std::move(parts)))
       throw Error(ErrorCode::kCorrupt, "elements of pushed weights came twice")
           .with("parameter", name);
-    if (count != own.value.numel())
+    if (count != expected)
       throw Error(ErrorCode::kCorrupt,
-                  "pushed weights are incomplete: " + std::to_string(own.value.numel() - count) +
-                      " of " + std::to_string(own.value.numel()) + " elements are missing")
+                  "pushed weights are incomplete: " + std::to_string(expected - count) + " of " +
+                      std::to_string(expected) + " elements are missing")
           .with("parameter", name);
   }
 }
 
 void WeightStaging::apply() {
   const c10::NoGradGuard no_grad;
+  // While checked_ says so nothing is added, and the values can be moved without the lock.
+  Buckets staged;
+  {
+    std::lock_guard lock(mutex_);
+    RETORT_CHECK(checked_ > 0) << "weights that were not checked";
+    staged.swap(buckets_);
+  }
+
   // The decoder's own tensors: what is set in them is set in the model.
-  std::map<std::string, at::Tensor> in_use;
+  std::map<std::string, at::Tensor> own;
   for (const parallel::NamedParameter& parameter : decoder_.parameters())
-    in_use[parameter.name] = parameter.value;
+    own[parameter.name] = parameter.value;
 
   // A whole parameter takes the place of what was there, a piece is copied into it.
-  for (auto& [key, staged] : buckets_)
-    for (WeightPart& part : staged.bucket.parts) {
-      at::Tensor& own = in_use.at(part.name);
-      if (part.values.sizes() == own.sizes() && part.values.is_contiguous() &&
-          part.values.device() == own.device())
-        own.set_data(part.values);
+  for (auto& [key, arrived] : staged)
+    for (WeightPart& part : arrived.bucket.parts) {
+      at::Tensor& parameter = own.at(part.name);
+      rpc::use_on_current_stream(part.values);
+      if (part.values.sizes() == parameter.sizes() && part.values.is_contiguous() &&
+          part.values.device() == parameter.device())
+        parameter.set_data(part.values);
       else
-        view_of(own, parameters_.at(part.name).slice.begin, box_of(part)).copy_(part.values);
+        view_of(parameter, parameters_.at(part.name).slice.begin, box_of(part)).copy_(part.values);
       part.values.reset();
     }
-  clear();
 
-  // Until now these kept the memory of the weights that were in use before.
-  for (auto& [name, own] : in_use)
-    parameters_.at(name).value = own.detach();
+  std::lock_guard lock(mutex_);
+  in_use_ = checked_;
+  checked_ = 0;
+  version_ = 0;
 }
 
 }  // namespace retort::roles

@@ -12,9 +12,9 @@
 #include "models/checkpoint.h"
 #include "roles/generator/client.h"
 #include "roles/generator/weight_staging.h"
+#include "roles/handler_thread.h"
 #include "roles/serving_loop.h"
 #include "roles/teacher/client.h"
-#include "roles/teacher/handler_thread.h"
 #include "roles/teacher/server.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/rpc/stand_in_transfer.h"
@@ -173,7 +173,7 @@ class Receiver {
                     for (const WeightPart& part : bucket.parts)
                       on_device += part.values.device() == stand_in_device() ? 1 : 0;
                     if (damage) bucket.parts[0].values.view({-1}).narrow(0, 1, 1).add_(1e-3);
-                    staging_.add(std::move(bucket), 0, caller.peer);
+                    staging_.add(std::move(bucket), caller.peer);
                     return Empty{};
                   });
     server_.serve(kWeightsCommit, handlers_.queue(),
@@ -229,7 +229,8 @@ TEST(PushedWeights, GoFromDeviceToDeviceWhereAMapSaysSo) {
   push.run();
   EXPECT_EQ(test::stand_in_copies_to_host(), copies) << "no detour";
   EXPECT_GT(push.receiver.on_device, 0);
-  EXPECT_EQ(test::stand_in_recorded_uses() - uses, push.receiver.on_device);
+  EXPECT_EQ(test::stand_in_recorded_uses() - uses, 2 * push.receiver.on_device)
+      << "for the stream that checks them, and for the one that puts them in use";
   for (const parallel::NamedParameter& parameter : push.receiver.decoder.parameters())
     EXPECT_EQ(parameter.value.device(), stand_in_device()) << parameter.name;
   push.expect_taken_over();

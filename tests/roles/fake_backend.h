@@ -45,7 +45,7 @@ class FakeBackend : public SampleBackend {
     staged.emplace_back(bucket.version, from);
   }
   bool has_staged() const override { return false; }
-  void forget_staged(const std::set<std::string>&) override {}
+  void forget_staged(const std::function<std::set<std::string>()>&) override {}
   uint64_t check(const CommitWeights& commit) override {
     log.emplace_back("check");
     checked_ = commit.version;
@@ -69,10 +69,11 @@ class FakeBackend : public SampleBackend {
     finished_.push_back({.request = request, .error = std::make_exception_ptr(error)});
   }
 
-  std::function<bool()> on_step;                         // what step() does; none: true
-  bool refuse = false;                                   // each request
-  std::vector<std::string> log;                          // what was called
-  std::vector<std::pair<uint64_t, std::string>> staged;  // version and sender of each bucket
+  std::function<bool()> on_step;  // what step() does; none: true
+  bool refuse = false;            // each request
+  std::vector<std::string> log;   // what was called
+  // Version and sender of each bucket. Written by the thread that takes them.
+  std::vector<std::pair<uint64_t, std::string>> staged;
 
  private:
   uint64_t last_ = 0, version_ = 0, checked_ = 0;

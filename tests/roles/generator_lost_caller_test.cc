@@ -39,9 +39,7 @@ class LostCallerTest : public GeneratorFixture {
   }
   void send_bucket(rpc::Agent& from, WeightBucket bucket) {
     seal(bucket, 0);
-    auto reply = from.call("generator/0", kWeightsBucket, bucket);
-    handle(1);
-    reply.get(Deadline::after(30s));
+    from.call("generator/0", kWeightsBucket, bucket).get(Deadline::after(30s));
   }
 
   static constexpr const char* kName = "student/1";

@@ -12,6 +12,9 @@
 #include "tests/roles/nano_model.h"
 
 namespace retort::roles {
+
+void lost_rank_scenario();  // generator_lost_rank_test.cc
+
 namespace {
 
 using parallel::Layout;
@@ -357,5 +360,6 @@ int main(int argc, char** argv) {
       argc, argv,
       {{"engines", retort::roles::engines_scenario},
        {"discard", retort::roles::discard_scenario},
-       {"generator", retort::roles::generator_scenario}});
+       {"generator", retort::roles::generator_scenario},
+       {"lost_rank", retort::roles::lost_rank_scenario}});
 }

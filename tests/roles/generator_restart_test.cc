@@ -179,6 +179,92 @@ TEST_F(GeneratorRestart, ARequestForReplacedWeightsIsGivenBack) {
   EXPECT_EQ(test::code_of([&] { client_->receive(std::move(old)); }), ErrorCode::kCancelled);
 }
 
+// A rank of the trainer that sent a half of the weights. Its link to a lost generator comes back
+// when it may.
+struct Sender {
+  Sender(const std::string& name, std::function<std::string()> address_now)
+      : address(std::move(address_now)), agent({.name = name, .secret = "s"}) {}
+
+  const std::function<std::string()> address;
+  std::atomic<bool> away{false};
+  rpc::Agent agent;
+  rpc::PeerLinks links{agent,
+                       {.find =
+                            [this](const std::string&, Deadline) {
+                              if (away) throw Error(ErrorCode::kUnavailable, "it is away");
+                              return address();
+                            },
+                        .longest_pause = 100ms}};
+  PushedWeights pushed{agent, links, {.peers = {"generator/0"}, .timeout = 30s}};
+};
+
+class TwoSenders : public GeneratorRestart {
+ protected:
+  TwoSenders() {
+    connect({"generator/0"});
+    const auto all = make_weight_buckets(weights_, weight_slices(weights_), 1, kBucketBytes);
+    for (size_t i = 0; i < 2; ++i) {
+      senders_.push_back(std::make_unique<Sender>("student/" + std::to_string(i + 1), [this] {
+        std::lock_guard lock(mutex_);
+        return addresses_.at("generator/0");
+      }));
+      keep_half(i, all);
+      senders_[i]->links.keep("generator/0", Deadline::after(30s));
+    }
+    senders_[0]->pushed.keep(CommitWeights{.version = 1, .receipts = receipts_});
+  }
+  ~TwoSenders() override { senders_.clear(); }
+
+  // Every other bucket, as if they had been pushed.
+  void keep_half(size_t i, const std::vector<WeightBucket>& all) {
+    WeightReceipt receipt{.sender = static_cast<int64_t>(i)};
+    std::vector<WeightBucket> half;
+    for (size_t b = i; b < all.size(); b += 2) {
+      WeightBucket bucket = all[b];
+      bucket.sender = receipt.sender;
+      bucket.index = receipt.buckets++;
+      receipt.checksum = seal(bucket, receipt.checksum);
+      half.push_back(std::move(bucket));
+    }
+    senders_[i]->pushed.keep(1, {std::move(half)});
+    receipts_.push_back(receipt);
+  }
+
+  void come_back_first(size_t first) {
+    const size_t last = 1 - first;
+    for (const auto& sender : senders_)
+      sender->away = true;
+    lose("generator/0");
+    for (const auto& sender : senders_)
+      ASSERT_TRUE(test::wait_until([&] { return !sender->links.up("generator/0"); }, 30s, 1ms));
+    start("generator/0");
+    senders_[first]->away = false;
+    ASSERT_TRUE(senders_[first]->links.wait_up({"generator/0"}, Deadline::after(30s)));
+
+    // Its half is there, the other one is not.
+    const CommitWeights early{.version = 1, .receipts = {receipts_[first], receipts_[last]}};
+    const std::string missing = "sender=" + std::to_string(last);
+    const auto only_the_last_is_missing = [&] {
+      const auto refused = test::thrown(
+          [&] { senders_[first]->agent.call("generator/0", kWeightsCommit, early).get(); });
+      return refused && refused->code() == ErrorCode::kUnavailable &&
+             std::string(refused->what()).find(missing) != std::string::npos;
+    };
+    ASSERT_TRUE(test::wait_until(only_the_last_is_missing, 30s, 5ms));
+
+    senders_[last]->away = false;
+    wait_restored("generator/0", 1);
+    const GenerateRequest request = generate_request(1, 1, prompts_);
+    expect_drawn_by(weights_, client_->receive(client_->send(request)), request, prompts_);
+  }
+
+  std::vector<std::unique_ptr<Sender>> senders_;
+  std::vector<WeightReceipt> receipts_;
+};
+
+TEST_F(TwoSenders, TheOneThatCommitsComesBackFirst) { come_back_first(0); }
+TEST_F(TwoSenders, TheOneThatCommitsComesBackLast) { come_back_first(1); }
+
 TEST_F(GeneratorRestart, OneThatStaysAwayIsAnErrorInTheEnd) {
   connect({"generator/0"});
   GeneratorClient impatient(agent_,

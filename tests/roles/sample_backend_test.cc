@@ -176,6 +176,28 @@ TEST_F(FakeBackendTest, ACommitWithAbortCancelsWhatIsDrawn) {
   expect_samples(coming, 2, 3);
 }
 
+// The compute thread is in the middle of a step until the bucket is answered.
+TEST_F(FakeBackendTest, BucketsAreTakenWhileAStepGoesOn) {
+  auto samples = asked(1);
+  std::promise<void> entered, answered;
+  backend.on_step = [&] {
+    entered.set_value();
+    EXPECT_EQ(answered.get_future().wait_for(60s), std::future_status::ready);
+    finish_all(1);
+    return true;
+  };
+  auto compute = std::async(std::launch::async, [&] { return generator.work(); });
+  ASSERT_EQ(entered.get_future().wait_for(30s), std::future_status::ready);
+  auto bucket = client.call("generator/0", kWeightsBucket, {.version = 7, .parts = {}});
+  EXPECT_NO_THROW(bucket.get(Deadline::after(20s)));
+  EXPECT_FALSE(samples.ready()) << "the step goes on";
+  answered.set_value();
+  EXPECT_TRUE(compute.get());
+  expect_samples(samples, 1);
+  using Staged = std::vector<std::pair<uint64_t, std::string>>;
+  EXPECT_EQ(backend.staged, (Staged{{7, "student/0"}}));
+}
+
 // One sequence at a time: the samples of a request are there one after the other, long before it is
 // done.
 TEST(ReplicaEngine, GivesSamplesBeforeTheirRequestIsDone) {

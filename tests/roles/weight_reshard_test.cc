@@ -118,7 +118,7 @@ void check_refused(models::Decoder& generator, const Arrived& arrived,
   }
   WeightStaging staging(generator);
   for (const WeightBucket& bucket : spoiled.buckets)
-    staging.add(bucket, 0);
+    staging.add(bucket);
   const Error error = error_of([&] { staging.check(spoiled.commit); });
   require(error.code() == ErrorCode::kCorrupt, "kCorrupt");
   require(std::string(error.what()).find(message) != std::string::npos,
@@ -149,7 +149,7 @@ void check_receiver(const models::ModelConfig& config, models::Decoder& generato
       "came twice");
   WeightStaging staging(generator);
   for (const WeightBucket& bucket : arrived.buckets)
-    staging.add(bucket, 0);
+    staging.add(bucket);
   const uint64_t checksum = staging.check(arrived.commit);
   std::vector<WeightReceipt> mine = arrived.commit.receipts;
   std::erase_if(

@@ -1,204 +1,15 @@
 // Weights on their way to a generator: every damage is found before anything is replaced, and what
 // arrives is bit for bit what left.
-#include "roles/generator/weight_staging.h"
-
-#include <algorithm>
-#include <random>
+#include <atomic>
+#include <future>
 
 #include "models/generation/score.h"
-#include "roles/generator/weight_box.h"
 #include "tests/roles/generator_fixture.h"
+#include "tests/roles/sealed_weights.h"
 #include "tests/support/thrown.h"
 
 namespace retort::roles {
 namespace {
-
-bool equal_weights(const models::Decoder& a, const models::Decoder& b) {
-  const auto left = a.parameters(), right = b.parameters();
-  return std::equal(
-      left.begin(), left.end(), right.begin(), right.end(),
-      [](const auto& x, const auto& y) { return x.name == y.name && at::equal(x.value, y.value); });
-}
-
-struct Sealed {
-  std::vector<WeightBucket> buckets;
-  CommitWeights commit;
-};
-// With values of their own, so that a test may damage them.
-Sealed sealed(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes) {
-  Sealed all{.buckets = make_weight_buckets(decoder, weight_slices(decoder), version, bucket_bytes),
-             .commit = {.version = version, .receipts = {WeightReceipt{}}}};
-  WeightReceipt& receipt = all.commit.receipts[0];
-  for (WeightBucket& bucket : all.buckets) {
-    receipt.checksum = seal(bucket, receipt.checksum);
-    for (WeightPart& part : bucket.parts)
-      part.values = part.values.clone();
-  }
-  receipt.buckets = static_cast<int64_t>(all.buckets.size());
-  return all;
-}
-
-TEST(WeightBuckets, HoldEveryRowOnceWithinTheirSize) {
-  const auto decoder = other_decoder(1);
-  for (const int64_t bytes : {1, 64, 200, 4096, 1 << 20}) {
-    const auto buckets = make_weight_buckets(decoder, weight_slices(decoder), 5, bytes);
-    auto own = decoder.parameters();
-    size_t parameter = 0;
-    int64_t row = 0;
-    for (size_t i = 0; i < buckets.size(); ++i) {
-      EXPECT_EQ(buckets[i].index, static_cast<int64_t>(i));
-      EXPECT_EQ(buckets[i].version, 5u);
-      int64_t size = 0;
-      for (const WeightPart& part : buckets[i].parts) {
-        ASSERT_EQ(part.name, own.at(parameter).name);
-        ASSERT_EQ(part.begin[0], row);
-        EXPECT_TRUE(
-            at::equal(part.values, own[parameter].value.narrow(0, row, part.values.size(0))));
-        size += static_cast<int64_t>(part.values.nbytes());
-        row += part.values.size(0);
-        if (row == own[parameter].value.size(0)) ++parameter, row = 0;
-      }
-      EXPECT_TRUE(size <= bytes ||
-                  (buckets[i].parts.size() == 1 && buckets[i].parts[0].values.size(0) == 1))
-          << size;
-    }
-    EXPECT_EQ(parameter, own.size());
-  }
-}
-
-TEST(WeightStaging, TakesBucketsInAnyOrder) {
-  const auto source = other_decoder(1);
-  auto target = other_decoder(2);
-  WeightStaging staging(target);
-  Sealed all = sealed(source, 1, 200);
-  ASSERT_GT(all.buckets.size(), 20u);
-  std::reverse(all.buckets.begin(), all.buckets.end());
-  for (const auto& bucket : all.buckets)
-    staging.add(bucket, 0);
-  EXPECT_FALSE(equal_weights(source, target));
-  EXPECT_EQ(weights_checksum(std::vector<uint64_t>{staging.check(all.commit)}),
-            weights_checksum(all.commit.receipts));
-  staging.apply();
-  EXPECT_TRUE(equal_weights(source, target));
-}
-
-TEST(WeightStaging, ALateBucketOfAnOlderVersionChangesNothing) {
-  const auto source = other_decoder(1);
-  auto target = other_decoder(2);
-  WeightStaging staging(target);
-  const Sealed late = sealed(other_decoder(3), 2, 4096), all = sealed(source, 3, 4096);
-  staging.add(late.buckets.at(0), 1);
-  for (const auto& bucket : all.buckets)
-    staging.add(bucket, 1);
-  test::expect_error(ErrorCode::kMismatch, "version 3 is staged already",
-                     [&] { staging.add(late.buckets.at(1), 1); });
-  staging.check(all.commit);
-  staging.apply();
-  EXPECT_TRUE(equal_weights(source, target));
-}
-
-TEST(WeightStaging, ADamagedBucketOfANewerVersionChangesNothing) {
-  const auto source = other_decoder(1);
-  auto target = other_decoder(2);
-  WeightStaging staging(target);
-  const Sealed all = sealed(source, 3, 4096);
-  for (const auto& bucket : all.buckets)
-    staging.add(bucket, 1);
-  WeightBucket damaged = sealed(other_decoder(3), 4, 4096).buckets.at(0);
-  damaged.parts.at(0).checksum ^= 1;
-  test::expect_error(ErrorCode::kCorrupt, "damaged", [&] { staging.add(damaged, 1); });
-  staging.check(all.commit);
-  staging.apply();
-  EXPECT_TRUE(equal_weights(source, target));
-}
-
-TEST(WeightStaging, ForgetsWhatLostSendersSent) {
-  const auto source = other_decoder(3);
-  auto target = other_decoder(2);
-  WeightStaging staging(target);
-  const Sealed all = sealed(source, 9, 4096);
-  for (size_t i = 0; i < all.buckets.size(); ++i)
-    staging.add(all.buckets[i], 1, i == 0 ? "student/0" : "student/1");
-  EXPECT_FALSE(staging.forget_lost({"student/0", "student/1", "student/2"}));
-  EXPECT_TRUE(staging.forget_lost({"student/1"}));
-  EXPECT_FALSE(staging.empty());
-  test::expect_error(ErrorCode::kUnavailable, "before all of them are there",
-                     [&] { staging.check(all.commit); });
-
-  // What is sent again completes it.
-  staging.add(all.buckets.at(0), 1, "student/0");
-  staging.check(all.commit);
-  staging.apply();
-  EXPECT_TRUE(staging.empty());
-  EXPECT_TRUE(equal_weights(source, target));
-}
-
-TEST(WeightStaging, TakesABucketThatIsSentAgain) {
-  const auto source = other_decoder(3);
-  auto target = other_decoder(2);
-  WeightStaging staging(target);
-  const Sealed all = sealed(source, 9, 4096);
-  for (int twice = 0; twice < 2; ++twice)
-    for (const auto& bucket : all.buckets)
-      staging.add(bucket, 1, "student/0");
-  staging.check(all.commit);
-  staging.apply();
-  EXPECT_TRUE(equal_weights(source, target));
-}
-
-// Two billion pairs of parts take longer than a test may: each part must meet its neighbours only.
-TEST(WeightStaging, ChecksAParameterThatCameInManyParts) {
-  models::ModelConfig config = golden_decoder().config();
-  config.vocab_size = 60'000;
-  config.tie_word_embeddings = true;
-  const auto source = models::Decoder::random(config, 1, at::kFloat);
-  auto target = models::Decoder::random(config, 2, at::kFloat);
-  WeightStaging staging(target);
-  const Sealed all = sealed(source, 1, 1);
-  ASSERT_GT(all.buckets.size(), 60'000u);
-  for (const auto& bucket : all.buckets)
-    staging.add(bucket, 0);
-  staging.check(all.commit);
-  staging.apply();
-  EXPECT_TRUE(equal_weights(source, target));
-}
-
-bool any_pair_overlaps(const std::vector<Box>& boxes) {
-  for (size_t i = 0; i < boxes.size(); ++i)
-    for (size_t j = 0; j < i; ++j)
-      if (intersection(boxes[i], boxes[j]).numel() > 0) return true;
-  return false;
-}
-
-TEST(WeightBox, AnOverlapIsFoundBetweenBoxesThatAreNoNeighbours) {
-  const Box left{{0, 0}, {10, 5}}, upper{{0, 5}, {3, 5}}, lower{{3, 4}, {7, 6}};
-  EXPECT_TRUE(any_overlap({left, upper, lower}));
-  EXPECT_FALSE(any_overlap({left, upper, {{3, 5}, {7, 5}}}));
-  EXPECT_FALSE(any_overlap({left, {{2, 2}, {0, 5}}})) << "an empty box has no elements";
-  EXPECT_TRUE(any_overlap({{{}, {}}, {{}, {}}})) << "one element twice";
-}
-
-TEST(WeightBox, OverlapsAreThoseOfAllPairs) {
-  std::mt19937 random(3);
-  const auto below = [&](int64_t limit) {
-    return static_cast<int64_t>(random() % static_cast<uint32_t>(limit));
-  };
-  int found = 0;
-  for (int round = 0; round < 2000; ++round) {
-    const size_t dims = 1 + static_cast<size_t>(below(3));
-    std::vector<Box> boxes(static_cast<size_t>(2 + below(5)));
-    for (Box& box : boxes)
-      for (size_t d = 0; d < dims; ++d) {
-        box.begin.push_back(below(12));
-        box.size.push_back(below(5));
-      }
-    const bool expected = any_pair_overlaps(boxes);
-    found += expected ? 1 : 0;
-    ASSERT_EQ(any_overlap(boxes), expected) << "round " << round;
-  }
-  EXPECT_GT(found, 100);
-  EXPECT_LT(found, 1900);
-}
 
 struct Damage {
   std::string name;
@@ -365,6 +176,57 @@ TEST_F(WeightPush, ARepeatedCommitOfTheWeightsInUseIsAnsweredAgain) {
     test::expect_error(ErrorCode::kUnavailable, "before all of them", [&] { commit(other); });
   });
   EXPECT_EQ(generator.weight_version(), 1u);
+}
+
+// Buckets go on arriving while samples are drawn, and change no bit of them.
+TEST_F(WeightPush, ArrivesWhileSamplesAreDrawn) {
+  const auto weights = golden_decoder(), new_weights = other_decoder(4);
+  auto student = make_client(weights, client);
+  GenerateRequest request = generate_request(1, 0, prompts, 4, 60);
+  request.draw.eos_token_ids.clear();
+  PendingSamples pending = queued(*student, request);
+  ASSERT_TRUE(generator.work());
+
+  const Sealed all = sealed(new_weights, 1, 200);
+  std::atomic<bool> drawn{false};
+  auto sends = std::async(std::launch::async, [&] {
+    do {
+      for (const auto& bucket : all.buckets)
+        client.call("generator/0", kWeightsBucket, bucket).get(Deadline::after(30s));
+    } while (!drawn);
+  });
+  draw_all();  // handles no calls
+  drawn = true;
+  sends.get();
+  expect_drawn_by(weights, student->receive(std::move(pending)), request, prompts);
+
+  auto commit = client.call("generator/0", kWeightsCommit, all.commit);
+  handle(1);
+  draw_all();
+  EXPECT_EQ(commit.get(Deadline::after(30s)).version, 1u);
+  const GenerateRequest after = generate_request(2, 1, prompts);
+  expect_drawn_by(new_weights, beside([&] { return student->receive(student->send(after)); }),
+                  after, prompts);
+}
+
+// What its handler throws reaches the sender, and the thread of the buckets goes on.
+TEST_F(WeightPush, ABucketThatIsRefusedLeavesWhatIsStaged) {
+  const auto new_weights = other_decoder(4);
+  const Sealed all = sealed(new_weights, 1, 4096);
+  const auto send = [&](const WeightBucket& bucket) {
+    client.call("generator/0", kWeightsBucket, bucket).get(Deadline::after(30s));
+  };
+  send(all.buckets.at(0));
+  WeightBucket damaged = all.buckets.at(0);
+  damaged.parts.at(0).values = damaged.parts.at(0).values.add(1);
+  test::expect_error(ErrorCode::kCorrupt, "the checksum differs", [&] { send(damaged); });
+  for (size_t i = 1; i < all.buckets.size(); ++i)
+    send(all.buckets[i]);
+  beside([&] { client.call("generator/0", kWeightsCommit, all.commit).get(Deadline::after(30s)); });
+  auto student = make_client(new_weights, client);
+  const GenerateRequest request = generate_request(1, 1, prompts);
+  expect_drawn_by(new_weights, beside([&] { return student->receive(student->send(request)); }),
+                  request, prompts);
 }
 
 // The second replica claims to have taken over something else.

@@ -8,8 +8,9 @@
 
 namespace retort::roles {
 
-// For a rank whose compute thread waits in collectives. Runs the jobs of its queue until it is
-// destroyed; then the queue is closed, and a job that runs is finished.
+// For calls that must not wait for the compute thread, which draws, or waits in collectives. Runs
+// the jobs of its queue until it is destroyed; then the queue is closed, and a job that runs is
+// finished.
 class HandlerThread {
  public:
   HandlerThread();

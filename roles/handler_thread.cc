@@ -1,4 +1,4 @@
-#include "roles/teacher/handler_thread.h"
+#include "roles/handler_thread.h"
 
 #include <chrono>
 
