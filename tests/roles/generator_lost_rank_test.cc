@@ -17,7 +17,7 @@ using parallel::testing::require;
 constexpr int64_t kTokens = 2000;  // drawn for much longer than the message travels
 constexpr rpc::Method<Empty, Empty> kLeave{"test.leave"};
 
-models::Decoder nano_decoder(const World& world) {
+models::Decoder nano_decoder(World& world) {
   models::ModelConfig config = nano_model(models::Family::kQwen3, false, 1);
   config.max_position_embeddings = 2 * kTokens;
   return models::Decoder::random(config, 1, at::kFloat, models::Placement::of(world));
