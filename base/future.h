@@ -244,6 +244,11 @@ class Future {
   // Asks the producer to stop, with then() whichever of the two producers works; the future then
   // completes with kCancelled unless the result was faster.
   void cancel() { state().cancel(); }
+  // What cancel() does, for as long as the producer works, also after then() or on_outcome().
+  std::function<void()> canceller() const {
+    RETORT_CHECK(state_) << "a future whose result was taken";
+    return [state = state_] { state->cancel(); };
+  }
 
  private:
   friend class Promise<T>;

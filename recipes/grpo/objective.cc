@@ -15,7 +15,6 @@
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/deal.h"
 #include "recipes/rollout/sample_files.h"
-#include "recipes/rollout/score_rollout.h"
 #include "recipes/run/batch_objective.h"
 #include "recipes/run/request_id.h"
 
@@ -40,14 +39,14 @@ GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& train
                              std::shared_ptr<const data::PromptDataset> prompts,
                              std::unique_ptr<data::IndexStream> stream,
                              std::shared_ptr<SampleSource> samples,
-                             std::shared_ptr<rewards::RewardSet> rewards,
+                             std::shared_ptr<RolloutScorer> scorer,
                              std::unique_ptr<Reference> reference, Options options)
     : world_(world),
       trainer_(trainer),
       prompts_(std::move(prompts)),
       stream_(std::move(stream)),
       samples_(std::move(samples)),
-      rewards_(std::move(rewards)),
+      scorer_(std::move(scorer)),
       reference_(std::move(reference)),
       options_(std::move(options)),
       drawn_to_(options_.start_cursor),
@@ -105,11 +104,11 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
                 .pending = {}};
     DealtPrompts dealt;
     deal(*prompts_, fresh.rows, /*first_place=*/0, options_.num_generations, world_.dp(), dealt);
-    fresh.pending = samples_->begin({.step = step,
-                                     .number = static_cast<uint64_t>(next_round_),
-                                     .prompts = std::move(dealt.prompts),
-                                     .num_generations = options_.num_generations,
-                                     .sample_ids = std::move(dealt.sample_ids)});
+    fresh.pending = scorer_->begin(*samples_, {.step = step,
+                                               .number = static_cast<uint64_t>(next_round_),
+                                               .prompts = std::move(dealt.prompts),
+                                               .num_generations = options_.num_generations,
+                                               .sample_ids = std::move(dealt.sample_ids)});
     drawn_to_ = fresh.rows.after;
     requested_.push_back(std::move(fresh));
   }
@@ -161,9 +160,8 @@ at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_gro
 void GrpoObjective::prepare(Round round, int64_t step) {
   const auto num_groups = static_cast<int64_t>(round.rows.rows.size());
   const Rollout rollout = parallel::run_on_all(world_.all(), [&] {
-    Rollout drawn = samples_->finish(std::move(round.pending));
-    score_rollout(drawn, *rewards_, world_.mp());
-    save_samples(options_.samples_folder, world_, drawn, step, rewards_->names());
+    Rollout drawn = scorer_->finish(*samples_, std::move(round.pending), world_.mp());
+    save_samples(options_.samples_folder, world_, drawn, step, scorer_->names());
     return drawn;
   });
   const int64_t generations = options_.num_generations;
@@ -252,7 +250,7 @@ std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rol
 
 void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& advantages,
                             int64_t step) {
-  const size_t rewards = rewards_->names().size();
+  const size_t rewards = scorer_->names().size();
   // completions, tokens, clipped; then sum and count of each reward
   std::vector<double> sums(3 + 2 * rewards, 0.0);
   for (const RolloutGroup& group : rollout.groups)
@@ -281,13 +279,15 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
       .add("completions/mean_length", sum[1] / sum[0])
       .add("completions/clipped_ratio", sum[2] / sum[0]);
   for (size_t r = 0; r < rewards; ++r)
-    round_metrics_.add("rewards/" + rewards_->names()[r],
+    round_metrics_.add("rewards/" + scorer_->names()[r],
                        sum[3 + 2 * r] / std::max(1.0, sum[4 + 2 * r]));
 
   round_metrics_.add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("staleness", step - static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds)
       .add("generator_wait_time", rollout.wait_seconds)
+      .add("reward_time", rollout.reward_seconds)
+      .add("reward_wait_time", rollout.reward_wait_seconds)
       .add("weight_sync_time", samples_->last_push_seconds());
 }
 

@@ -15,7 +15,7 @@
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/grpo/options.h"
-#include "recipes/rewards/reward.h"
+#include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/objective.h"
 #include "recipes/run/reference.h"
@@ -27,7 +27,7 @@ namespace retort::recipes {
 // on in num_iterations optimizer steps. With max_staleness s the rollouts of the next s /
 // num_iterations rounds are drawn while this one is trained on; none is drawn across a step that
 // saves a checkpoint, so that a resumed run draws with the same weights as one that went on.
-// Threads: compute. Collectives: votes on the world, those of SampleSource and score_rollout(), one
+// Threads: compute. Collectives: votes on the world, those of SampleSource and RolloutScorer, one
 // all-gather of rewards and one all-reduce over dp for a round; with a reference a vote and a
 // broadcast over tp for each micro-batch of a round, where the pipeline ends.
 class GrpoObjective : public Objective {
@@ -48,7 +48,7 @@ class GrpoObjective : public Objective {
   GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
                 std::shared_ptr<const data::PromptDataset> prompts,
                 std::unique_ptr<data::IndexStream> stream, std::shared_ptr<SampleSource> samples,
-                std::shared_ptr<rewards::RewardSet> rewards, std::unique_ptr<Reference> reference,
+                std::shared_ptr<RolloutScorer> scorer, std::unique_ptr<Reference> reference,
                 Options options);
   ~GrpoObjective() override;
 
@@ -109,7 +109,7 @@ class GrpoObjective : public Objective {
   std::shared_ptr<const data::PromptDataset> prompts_;
   std::unique_ptr<data::IndexStream> stream_;
   std::shared_ptr<SampleSource> samples_;
-  std::shared_ptr<rewards::RewardSet> rewards_;
+  std::shared_ptr<RolloutScorer> scorer_;
   std::unique_ptr<Reference> reference_;
   Options options_;
   data::Cursor drawn_to_;

@@ -25,7 +25,7 @@ class GrpoRun : public RolloutRun {
           make_reference(context_, recipe.grpo->reference, recipe.generation->sampling.temperature);
 
     objective_ = std::make_unique<GrpoObjective>(context_.world, *trainer_, prompts_,
-                                                 order_from(state.cursor), samples_, rewards_,
+                                                 order_from(state.cursor), samples_, scorer_,
                                                  std::move(reference), options_from(state));
   }
 

@@ -11,7 +11,6 @@
 #include "parallel/vote.h"
 #include "recipes/rejection_sampling/round_files.h"
 #include "recipes/rollout/sample_files.h"
-#include "recipes/rollout/score_rollout.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -45,14 +44,14 @@ RejectionSampler::RejectionSampler(parallel::World& world, const roles::Trainer&
                                    std::shared_ptr<const data::PromptDataset> prompts,
                                    std::unique_ptr<data::IndexStream> order,
                                    std::shared_ptr<SampleSource> samples,
-                                   std::shared_ptr<rewards::RewardSet> rewards, OpenKept open,
+                                   std::shared_ptr<RolloutScorer> scorer, OpenKept open,
                                    Options options)
     : world_(world),
       trainer_(trainer),
       prompts_(std::move(prompts)),
       order_(std::move(order)),
       samples_(std::move(samples)),
-      rewards_(std::move(rewards)),
+      scorer_(std::move(scorer)),
       open_(std::move(open)),
       options_(std::move(options)) {}
 
@@ -78,14 +77,14 @@ DealtPrompts RejectionSampler::deal_round(int64_t round) {
 Rollout RejectionSampler::draw(int64_t round, int64_t step) {
   DealtPrompts dealt = deal_round(round);
   samples_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
-  PendingRollout pending = samples_->begin({.step = step,
-                                            .number = static_cast<uint64_t>(round),
-                                            .prompts = std::move(dealt.prompts),
-                                            .num_generations = options_.num_generations,
-                                            .sample_ids = std::move(dealt.sample_ids)});
-  Rollout rollout = samples_->finish(std::move(pending));
-  score_rollout(rollout, *rewards_, world_.mp());
-  save_samples(options_.samples_folder, world_, rollout, step, rewards_->names());
+  PendingRollout pending =
+      scorer_->begin(*samples_, {.step = step,
+                                 .number = static_cast<uint64_t>(round),
+                                 .prompts = std::move(dealt.prompts),
+                                 .num_generations = options_.num_generations,
+                                 .sample_ids = std::move(dealt.sample_ids)});
+  Rollout rollout = scorer_->finish(*samples_, std::move(pending), world_.mp());
+  save_samples(options_.samples_folder, world_, rollout, step, scorer_->names());
   return rollout;
 }
 

@@ -13,8 +13,8 @@
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/rejection_sampling/options.h"
 #include "recipes/rejection_sampling/select.h"
-#include "recipes/rewards/reward.h"
 #include "recipes/rollout/deal.h"
+#include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/batch_objective.h"
 #include "roles/trainer/trainer.h"
@@ -43,7 +43,7 @@ class RejectionSampler {
   RejectionSampler(parallel::World& world, const roles::Trainer& trainer,
                    std::shared_ptr<const data::PromptDataset> prompts,
                    std::unique_ptr<data::IndexStream> order, std::shared_ptr<SampleSource> samples,
-                   std::shared_ptr<rewards::RewardSet> rewards, OpenKept open, Options options);
+                   std::shared_ptr<RolloutScorer> scorer, OpenKept open, Options options);
 
   // `resumed`: the cursor of the loop's state, for the first step of this process.
   data::BatchStream::Step step(int64_t step, const data::Cursor& resumed);
@@ -68,7 +68,7 @@ class RejectionSampler {
   std::shared_ptr<const data::PromptDataset> prompts_;
   std::unique_ptr<data::IndexStream> order_;
   std::shared_ptr<SampleSource> samples_;
-  std::shared_ptr<rewards::RewardSet> rewards_;
+  std::shared_ptr<RolloutScorer> scorer_;
   OpenKept open_;
   Options options_;
   int64_t round_ = -1, rounds_drawn_ = 0;

@@ -38,7 +38,7 @@ class RejectionSamplingRun : public RolloutRun {
     const Recipe& recipe = context_.recipe();
     const RejectionSamplingOptions& options = *recipe.rejection_sampling;
     sampler_ = std::make_unique<RejectionSampler>(
-        context_.world, *trainer_, prompts_, order_from({}), samples_, rewards_,
+        context_.world, *trainer_, prompts_, order_from({}), samples_, scorer_,
         [this](const std::filesystem::path& file, data::Cursor cursor) {
           return open_kept(file, cursor);
         },

@@ -4,7 +4,6 @@
 #include "parallel/vote.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/rollout_worker_setup.h"
-#include "recipes/rollout/score_rollout.h"
 
 namespace retort::recipes {
 namespace {
@@ -48,8 +47,10 @@ int64_t RolloutRun::steps_per_epoch() {
 
 void RolloutRun::start(roles::Trainer& trainer, const LoopState& state) {
   trainer_ = &trainer;
-  rewards_ = std::make_shared<rewards::RewardSet>(context_.recipe().rewards,
-                                                  context_.world.leads_replica());
+  scorer_ = std::make_shared<RolloutScorer>(
+      std::make_shared<rewards::RewardSet>(context_.recipe().rewards,
+                                           context_.world.leads_replica()),
+      context_.tokenizer);
   samples_ = make_rollout_worker(context_, trainer);
   begin(state);
 }
@@ -80,9 +81,8 @@ Rollout RolloutRun::draw_greedily(int64_t step) {
   request.sample_ids.resize(request.prompts.size(), 0);
 
   samples_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
-  Rollout rollout = samples_->finish(samples_->begin(std::move(request)));
-  score_rollout(rollout, *rewards_, context_.world.mp());
-  return rollout;
+  return scorer_->finish(*samples_, scorer_->begin(*samples_, std::move(request)),
+                         context_.world.mp());
 }
 
 // The mean reward over all held-out prompts. Where a dp rank fails to draw or to score its own, the

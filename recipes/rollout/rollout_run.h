@@ -7,7 +7,7 @@
 
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
-#include "recipes/rewards/reward.h"
+#include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/recipe_run.h"
 
@@ -31,7 +31,7 @@ class RolloutRun : public RecipeRun {
   RunContext& context_;
   std::shared_ptr<data::PromptDataset> prompts_, eval_;
   roles::Trainer* trainer_ = nullptr;
-  std::shared_ptr<rewards::RewardSet> rewards_;
+  std::shared_ptr<RolloutScorer> scorer_;
   std::shared_ptr<SampleSource> samples_;
 
  private:

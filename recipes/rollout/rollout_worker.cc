@@ -13,18 +13,12 @@
 namespace retort::recipes {
 namespace {
 
-models::Completion completion_at(const roles::Samples& samples, int64_t index) {
-  const int32_t* ends = samples.cu_seqlens.const_data_ptr<int32_t>();
-  const int32_t begin = ends[index];
-  const int32_t end = ends[index + 1];
-  models::Completion completion;
-  const auto copy = [&](const auto* from, auto& to) { to.assign(from + begin, from + end); };
-  copy(samples.token_ids.const_data_ptr<int32_t>(), completion.token_ids);
-  copy(samples.logps.const_data_ptr<float>(), completion.logps);
-  copy(samples.sampling_logps.const_data_ptr<float>(), completion.sampling_logps);
-  completion.finish_reason =
-      static_cast<models::FinishReason>(samples.finish_reasons.const_data_ptr<uint8_t>()[index]);
-  return completion;
+// `sink` hears of the samples of a part of its request, which begin at `first`.
+roles::SampleListener listener_of(const SampleSink& sink, size_t first) {
+  if (!sink) return {};
+  return [sink, first](const roles::IndexedCompletion& one) {
+    sink(first + static_cast<size_t>(one.index), one.completion);
+  };
 }
 
 }  // namespace
@@ -56,6 +50,7 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
       std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
   const size_t per_part = (request.prompts.size() + parts - 1) / parts;
   const auto generations = static_cast<size_t>(request.num_generations);
+  const SampleSink sink = request.open_sink ? request.open_sink() : SampleSink();
 
   pending.parts.clear();
   for (size_t begin = 0, part = 0; begin < request.prompts.size(); begin += per_part, ++part) {
@@ -80,7 +75,8 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
                        .cu_seqlens = at::tensor(ends, at::kInt),
                        .num_generations = request.num_generations,
                        .sample_ids = at::tensor(sample_ids, at::kLong),
-                       .draw = draw_options(options_, tokenizer_.vocab_size(), request.greedy)}));
+                       .draw = draw_options(options_, tokenizer_.vocab_size(), request.greedy)},
+                      listener_of(sink, begin * generations)));
   }
 }
 
@@ -126,13 +122,13 @@ Rollout RolloutWorker::finish(PendingRollout pending) {
   size_t prompt = 0;
   for (const roles::Samples& answer : answers) {
     rollout.generation_seconds = std::max(rollout.generation_seconds, answer.seconds);
-    for (int64_t i = 0; i < answer.finish_reasons.numel(); i += request.num_generations, ++prompt) {
+    std::vector<roles::IndexedCompletion> drawn = roles::unpack_completions(answer);
+    for (size_t i = 0; i < drawn.size(); i += generations, ++prompt) {
       RolloutGroup group{.prompt = std::move(request.prompts[prompt]), .samples = {}};
-      for (int64_t g = 0; g < request.num_generations; ++g) {
-        RolloutSample sample{
-            .completion = completion_at(answer, i + g),
-            .sample_id = request.sample_ids[prompt * generations + static_cast<size_t>(g)],
-            .weight_version = answer.weight_version};
+      for (size_t g = 0; g < generations; ++g) {
+        RolloutSample sample{.completion = std::move(drawn[i + g].completion),
+                             .sample_id = request.sample_ids[prompt * generations + g],
+                             .weight_version = answer.weight_version};
         sample.text = tokenizer_.decode(sample.completion.token_ids, /*skip_special_tokens=*/true);
         group.samples.push_back(std::move(sample));
       }

@@ -1,7 +1,9 @@
 // Where samples come from: the seam between a recipe and its generators.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "models/decoder.h"
@@ -11,6 +13,10 @@
 
 namespace retort::recipes {
 
+// Gets each sample of a request once, as soon as it is there, in whatever order: its place in the
+// request's sample_ids, and what was drawn. Any thread; must not block, nor throw.
+using SampleSink = std::function<void(size_t place, const models::Completion& completion)>;
+
 // Completions that a dp rank asks for, of its own prompts.
 struct RolloutRequest {
   int64_t step = 0;
@@ -19,6 +25,9 @@ struct RolloutRequest {
   int64_t num_generations = 1;       // completions of each prompt
   std::vector<uint64_t> sample_ids;  // one for each completion, prompt by prompt
   bool greedy = false;               // at temperature 0, for evaluation
+  // May be empty. Called by the rank that asks, on its compute thread, whenever the samples are
+  // asked for: again when they are drawn anew with other weights. Then only the last sink counts.
+  std::function<SampleSink()> open_sink;
 };
 
 // A request on its way; give it back to the SampleSource that began it.
@@ -37,7 +46,7 @@ class SampleSource {
 
   // Sends a request for samples of the weights pushed last; returns at once.
   virtual PendingRollout begin(RolloutRequest request) = 0;
-  // Waits for the samples.
+  // Waits for the samples; all of them went to the request's sink before it returns.
   virtual Rollout finish(PendingRollout pending) = 0;
   // Pushes the student's weights as `version` unless that version was pushed. Every rank calls it,
   // with its requests that are still on their way: they keep their weights.

@@ -28,7 +28,7 @@ Duration waits_for_draw(const Recipe& recipe) {
   const bool drawn_again = given_up || recipe.roles.at(recipe.generation->role).restarts > 0;
   Duration sum = drawn_again ? 2 * samples : samples;
   for (const rewards::RewardOptions& reward : recipe.rewards)
-    sum += reward.longest_wait();
+    sum += 2 * reward.longest_wait();
   if (!frozen_roles(recipe).empty()) sum += recipe.rpc.timeout;
   return sum;
 }

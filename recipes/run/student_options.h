@@ -35,7 +35,7 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //                   then drawn and sent back                               generation.timeout
 //                   both again, with weight_sync.in_flight: abort, or
 //                   when the generator may be started again (5)
-//                 scores: of each reward, one batch of all samples (2)     rewards[].timeout
+//                 scores: of each reward, two batches (2)                  rewards[].timeout
 //                 room for a request to the roles that are frozen          rpc.timeout
 //   push          requests to be accepted,                                 rpc.timeout
 //                   and the last version to be in use                      generation.timeout
@@ -49,8 +49,9 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //
 // (1) The calls to one role count once, however many processes and messages there are: a process
 //     that has published its address answers at once, or after one pass over a reference's weights.
-// (2) A rank scores all its samples in one batch for each reward, whatever their number, so there
-//     are as many timeouts as rewards of type command and http.
+// (2) Samples are scored as they arrive. When the last one has, two batches are left at most: the
+//     one in work, maybe of a later rollout, and all the rest of this one. Each reward of type
+//     command and http scores one after the other.
 // (3) Each bucket of weights has a deadline of its own, and 8 are on their way to a replica. How
 //     many follow one another depends on the model; one deadline is counted.
 // (4) All requests of a step are on their way before it is computed, so the deadlines of several

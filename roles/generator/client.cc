@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "models/generation/request.h"
-#include "roles/generator/samples.h"
 #include "roles/generator/weight_staging.h"
 #include "rpc/archive.h"
 
@@ -78,8 +77,10 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
   }
 }
 
-PendingSamples GeneratorClient::send(GenerateRequest request) {
+PendingSamples GeneratorClient::send(GenerateRequest request, SampleListener listener) {
   PendingSamples pending{.request = std::move(request)};
+  pending.stream = std::make_shared<SampleStream>(expected_samples(pending.request, vocab_rows_),
+                                                  std::move(listener));
   pending.generator = leader(
       static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas())));
   dispatch(pending);
@@ -90,16 +91,14 @@ void GeneratorClient::dispatch(PendingSamples& pending) {
   pending.lost = false;
   Promise<Empty> accepted;
   pending.accepted = accepted.future();
-  const CollectRequest collect{pending.request.request_id};
-  const rpc::CallOptions wait{.timeout = options_.generation_timeout};
   pending.reply =
       agent_
           .call(pending.generator, kGenerateSubmit, pending.request, {.timeout = options_.timeout})
-          .then(
-              [&agent = agent_, accepted, collect, wait, peer = pending.generator](Empty) mutable {
-                accepted.set_value({});
-                return agent.call(peer, kGenerateCollect, collect, wait);
-              });
+          .then([&agent = agent_, accepted, peer = pending.generator, stream = pending.stream,
+                 timeout = options_.generation_timeout](Empty) mutable {
+            accepted.set_value({});
+            return collect_samples(agent, peer, stream, timeout);
+          });
 }
 
 // To the generator that had it if that is back, else to the next one that is there: it draws the
@@ -140,25 +139,27 @@ void GeneratorClient::wait_accepted(PendingSamples& pending) {
 }
 
 // A generator that waits for weights which cannot be restored never answers.
-Samples GeneratorClient::wait(Future<Samples>& reply) const {
+void GeneratorClient::wait(Future<Empty>& reply) const {
   while (pushed_ && !reply.ready()) {
     pushed_->check();
     try {
-      return reply.get(Deadline::after(std::chrono::seconds(1)));
+      reply.get(Deadline::after(std::chrono::seconds(1)));
+      return;
     } catch (const Error&) {
       if (!reply.valid()) throw;
     }
   }
-  return reply.get();
+  reply.get();
 }
 
-// Nothing when the request was lost with its generator.
-std::optional<Samples> GeneratorClient::take(PendingSamples& pending) const {
-  if (pending.lost) return std::nullopt;
+// False when the request was lost with its generator.
+bool GeneratorClient::take(PendingSamples& pending) const {
+  if (pending.lost) return false;
   try {
-    return wait(pending.reply);
+    wait(pending.reply);
+    return true;
   } catch (const Error& error) {
-    if (options_.links && error.code() == ErrorCode::kPeerLost) return std::nullopt;
+    if (options_.links && error.code() == ErrorCode::kPeerLost) return false;
     // Also one that came to a generator which had lost its weights and got newer ones.
     if (options_.links && error.code() == ErrorCode::kMismatch)
       throw Error(ErrorCode::kCancelled,
@@ -172,12 +173,10 @@ std::optional<Samples> GeneratorClient::take(PendingSamples& pending) const {
 Samples GeneratorClient::receive(PendingSamples pending, double* waited) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    std::optional<Samples> samples = take(pending);
-    for (; !samples; samples = take(pending))
+    while (!take(pending))
       send_again(pending);
     if (waited) *waited += seconds_since(start);
-    check_samples(*samples, pending.request, pending.generator, vocab_rows_);
-    return std::move(*samples);
+    return pending.stream->whole();
   } catch (const Error& error) {
     throw error.with("generator", pending.generator).with("step", pending.request.step);
   }

@@ -14,6 +14,7 @@
 #include "parallel/group.h"
 #include "roles/generator/methods.h"
 #include "roles/generator/pushed_weights.h"
+#include "roles/generator/sample_stream.h"
 #include "rpc/agent.h"
 #include "rpc/peer_links.h"
 
@@ -25,8 +26,9 @@ struct PendingSamples {
   std::string generator;
   bool lost = false;    // with its generator, as wait_accepted() has found
   bool resent = false;  // since it was lost
+  std::shared_ptr<SampleStream> stream;
   Future<Empty> accepted;
-  Future<Samples> reply;
+  Future<Empty> reply;  // when the stream has all samples
 };
 
 // What one rank of the trainer has sent; it has arrived.
@@ -69,15 +71,16 @@ class GeneratorClient {
   GeneratorClient(rpc::Agent& agent, Options options, const models::Tokenizer& tokenizer,
                   const models::Decoder& student);
 
-  // Sends a request to replica (request_id mod replicas); returns at once.
-  PendingSamples send(GenerateRequest request);
+  // Sends a request to replica (request_id mod replicas); returns at once. Its samples are fetched
+  // as they end, whatever this thread does; `listener` hears of each.
+  PendingSamples send(GenerateRequest request, SampleListener listener = {});
   // Waits until the request stands in the generator's queue: from then on a push cannot overtake
   // it.
   void wait_accepted(PendingSamples& pending);
-  // Waits, checks that the answer belongs to the request and has the shapes it promises (kMismatch,
-  // kCorrupt). Errors name the generator and the step; kCancelled when a push with `abort` ended
-  // the request, or when it was lost with its generator and the weights that it names are replaced
-  // everywhere by now.
+  // Waits for all samples: those of every prompt in a row, in the order of the request. They belong
+  // to the request and have the shapes they promise (kMismatch, kCorrupt). Errors name the generator
+  // and the step; kCancelled when a push with `abort` ended the request, or when it was lost with
+  // its generator and the weights that it names are replaced everywhere by now.
   Samples receive(PendingSamples pending, double* waited = nullptr);
 
   // Sends what `decoder` counts of each parameter to every rank of every replica that holds some of
@@ -105,8 +108,8 @@ class GeneratorClient {
   };
   void dispatch(PendingSamples& pending);
   void send_again(PendingSamples& pending);
-  std::optional<Samples> take(PendingSamples& pending) const;
-  Samples wait(Future<Samples>& reply) const;
+  bool take(PendingSamples& pending) const;
+  void wait(Future<Empty>& reply) const;
   Future<CommitReply> watched(int64_t replica, Future<CommitReply> reply) const;
   void settle(Transfer& transfer, uint64_t version);
   bool passes(const Error& error) const;

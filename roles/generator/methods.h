@@ -32,33 +32,40 @@ struct GenerateRequest {
   }
 };
 
-// Completions prompt by prompt, G of each. T tokens in all. Bytes: 12 a token, 9 a completion, 4
-// more for the last offset.
+// n of a request's S completions, T tokens in all. A collect is answered with some of them, in the
+// order in which they ended; receivers put them together. Bytes: 12 a token, 9 a completion, 4 more
+// for the last offset.
 struct Samples {
   uint64_t request_id = 0;
   std::string generator;        // "generator/0"
   uint64_t weight_version = 0;  // every token of every completion was drawn with these weights
   std::string sequence_hash;    // of the request's prompts (sequence_hash in payload.h)
+  at::Tensor indices;           // [n] int32, of [0, S): prompt by prompt, G of each
   at::Tensor token_ids;         // [T] int32
-  at::Tensor cu_seqlens;        // [S+1] int32
+  at::Tensor cu_seqlens;        // [n+1] int32
   at::Tensor logps;             // [T] float32, under the model: temperature 1, whole vocabulary
   at::Tensor sampling_logps;    // [T] float32, under the distribution that was drawn from
-  at::Tensor finish_reasons;    // [S] uint8: models::FinishReason
-  // between the request's start and its end; others may have been drawn beside it
+  at::Tensor finish_reasons;    // [n] uint8: models::FinishReason
+  // between the request's start and the end of the latest of these; others may have been drawn
+  // beside it
   double seconds = 0;
+  bool last = false;  // there are no others after these
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(request_id, generator, weight_version, sequence_hash, token_ids, cu_seqlens, logps,
-            sampling_logps, finish_reasons, seconds);
+    archive(request_id, generator, weight_version, sequence_hash, indices, token_ids, cu_seqlens,
+            logps, sampling_logps, finish_reasons, seconds, last);
   }
 };
 
 struct CollectRequest {
   uint64_t request_id = 0;
+  // How many completions the caller has, in the order in which they were given to it since it
+  // submitted the request.
+  int64_t have = 0;
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(request_id);
+    archive(request_id, have);
   }
 };
 
@@ -153,13 +160,15 @@ struct CommitReply {
 
 inline constexpr rpc::Method<Empty, GeneratorInfo> kGeneratorInfo{"generator.info", true};
 // Takes a request into the queue; the reply says that it stands there. It is forgotten when the
-// caller's connection ends before the caller has its samples; one that is there and comes again is
-// taken for the same.
+// caller's connection ends before the caller has said that it has all samples; one that is there
+// and comes again is taken for the same.
 inline constexpr rpc::Method<GenerateRequest, Empty> kGenerateSubmit{"generator.submit"};
-// The samples of a request of the same caller, once: the reply comes when they are drawn.
+// The samples of a request of the same caller beyond those that it has: the reply comes as soon as
+// there is one, with those that there are then. Asked again with the same `have` it gives them
+// again. One that has all of them says so with a last collect, after which the request is forgotten.
 // kCancelled when weights were committed with `abort` meanwhile, kMismatch when its weights had
 // been replaced already.
-inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generator.collect"};
+inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generator.collect", true};
 // Target log-probabilities of given tokens under the weights in use: ForwardRequest with
 // PayloadKind::kTargetLogProbs.
 inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};

@@ -2,11 +2,35 @@
 
 #include <iterator>
 #include <limits>
+#include <span>
 
 #include "base/error.h"
 #include "rpc/archive.h"
 
 namespace retort::roles {
+namespace {
+
+// The completions after the first `have`, as many as one answer may hold.
+Samples answer_of(const RequestTable::Job& job, int64_t have) {
+  const auto first = static_cast<size_t>(have);
+  size_t end = first;
+  for (int64_t tokens = 0; end < job.ended.size(); ++end) {
+    tokens += static_cast<int64_t>(job.ended[end].completion.token_ids.size());
+    if (end > first && tokens > RequestTable::kMaxTokensPerAnswer) break;
+  }
+
+  Samples samples = pack_completions(std::span(job.ended).subspan(first, end - first));
+  samples.request_id = job.request.request_id;
+  samples.generator = job.label.generator;
+  samples.weight_version = job.label.weight_version;
+  samples.sequence_hash = job.label.sequence_hash;
+  if (end > 0)
+    samples.seconds = std::chrono::duration<double>(job.end_times[end - 1] - job.started).count();
+  samples.last = job.complete() && end == job.ended.size();
+  return samples;
+}
+
+}  // namespace
 
 size_t RequestTable::count(const std::string& caller) const {
   const auto first = jobs_.lower_bound({caller, 0});
@@ -21,8 +45,6 @@ void RequestTable::add(const Key& key, GenerateRequest request) {
       throw Error(ErrorCode::kInvalidArgument, "generator.submit: the request id is in use")
           .with("request", key.second);
     job.collector.reset();
-    job.cancelled.reset();
-    job.clock.reset();
     return;
   }
   if (count(key.first) >= kMaxPerCaller)
@@ -33,45 +55,85 @@ void RequestTable::add(const Key& key, GenerateRequest request) {
   unfinished_.push_back(key);
 }
 
-Future<Samples> RequestTable::collect(uint64_t request_id, const rpc::CallContext& caller) {
-  const auto found = jobs_.find({caller.peer, request_id});
+Future<Samples> RequestTable::collect(const CollectRequest& collect,
+                                      const rpc::CallContext& caller) {
+  const auto found = jobs_.find({caller.peer, collect.request_id});
   if (found == jobs_.end())
     throw Error(ErrorCode::kInvalidArgument,
-                "generator.collect: no such request, or it was collected")
-        .with("request", request_id);
-
-  Promise<Samples> promise;
-  auto future = promise.future();
+                "generator.collect: no such request, or all of it was collected")
+        .with("request", collect.request_id);
   Job& job = found->second;
-  if (job.outcome) {
-    promise.complete(std::move(*job.outcome));
+  const auto ended = static_cast<int64_t>(job.ended.size());
+  if (collect.have < 0 || collect.have > ended)
+    throw Error(ErrorCode::kInvalidArgument,
+                "generator.collect: the caller cannot have more samples than were given to it")
+        .with("request", collect.request_id)
+        .with("have", collect.have)
+        .with("given", ended);
+
+  Collector collector{
+      .have = collect.have, .cancelled = caller.cancelled, .clock = caller.clock};
+  auto future = collector.reply.future();
+  if (job.error) {
+    collector.reply.set_error(job.error);
     jobs_.erase(found);
-    return future;
+  } else if (job.complete() && collect.have == ended) {
+    collector.reply.set_value(answer_of(job, collect.have));
+    jobs_.erase(found);
+  } else if (collect.have < ended) {
+    collector.reply.set_value(answer_of(job, collect.have));
+    job.collector.reset();
+  } else {
+    if (!job.engine_id) collector.clock->wait();
+    job.collector = std::move(collector);
   }
-  job.collector = promise;
-  job.cancelled = caller.cancelled;
-  job.clock = caller.clock;
-  if (!job.engine_id) job.clock->wait();
   return future;
 }
 
-void RequestTable::begin_draw(const Key& key, uint64_t engine_id) {
+void RequestTable::begin_draw(const Key& key, uint64_t engine_id, Samples label) {
   Job& job = jobs_.at(key);
   job.engine_id = engine_id;
-  job.started = std::chrono::steady_clock::now();
-  if (job.clock) job.clock->begin();
+  job.label = std::move(label);
+  job.started = Clock::now();
+  job.has_ended.resize(static_cast<size_t>(job.request.sample_ids.numel()));
+  if (job.collector) job.collector->clock->begin();
 }
 
-void RequestTable::finish(const Key& key, Outcome<Samples> outcome) {
-  std::erase(unfinished_, key);
+bool RequestTable::add_completion(const Key& key, IndexedCompletion completion) {
   Job& job = jobs_.at(key);
-  job.engine_id.reset();
+  const auto place = static_cast<size_t>(completion.index);
+  RETORT_CHECK(!job.has_ended.at(place)) << "completion " << place << " ended twice";
+  job.has_ended[place] = true;
+  job.ended.push_back(std::move(completion));
+  job.end_times.push_back(Clock::now());
+  if (!job.complete()) return false;
+  end(key);
+  return true;
+}
+
+void RequestTable::answer() {
+  for (auto& [key, job] : jobs_) {
+    if (!job.collector || job.collector->have >= static_cast<int64_t>(job.ended.size())) continue;
+    job.collector->reply.set_value(answer_of(job, job.collector->have));
+    job.collector.reset();
+  }
+}
+
+void RequestTable::fail(const Key& key, std::exception_ptr error) {
+  end(key);
+  Job& job = jobs_.at(key);
   if (!job.collector) {
-    job.outcome = std::move(outcome);
+    job.error = std::move(error);
     return;
   }
-  job.collector->complete(std::move(outcome));
+  job.collector->reply.set_error(std::move(error));
   jobs_.erase(key);
+}
+
+// Neither waits nor is drawn any more.
+void RequestTable::end(const Key& key) {
+  std::erase(unfinished_, key);
+  jobs_.at(key).engine_id.reset();
 }
 
 void RequestTable::forget(const Key& key) {
@@ -106,7 +168,8 @@ std::vector<RequestTable::Key> RequestTable::unwanted(
     const std::set<std::string>& connected) const {
   std::vector<Key> keys;
   for (const auto& [key, job] : jobs_) {
-    const bool taken = job.collector ? !job.cancelled->load() : connected.contains(key.first);
+    const bool taken =
+        job.collector ? !job.collector->cancelled->load() : connected.contains(key.first);
     if (!taken) keys.push_back(key);
   }
   return keys;

@@ -2,83 +2,152 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
 namespace retort::roles {
 namespace {
 
+at::Tensor vector_of(int64_t size, at::ScalarType type) { return at::empty({size}, type); }
+
+bool is_vector(const at::Tensor& tensor, at::ScalarType type, int64_t size) {
+  return tensor.defined() && tensor.is_cpu() && tensor.dim() == 1 &&
+         tensor.scalar_type() == type && tensor.numel() == size && tensor.is_contiguous();
+}
+
 template <class T>
-void append(std::vector<T>& all, const std::vector<T>& more) {
-  all.insert(all.end(), more.begin(), more.end());
+std::span<const T> values_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<T>(), static_cast<size_t>(tensor.numel())};
+}
+
+void check_label(const Samples& samples, const ExpectedSamples& expected,
+                 const std::string& generator) {
+  if (samples.request_id == expected.request_id && samples.generator == generator &&
+      samples.weight_version == expected.weight_version &&
+      samples.sequence_hash == expected.sequence_hash)
+    return;
+  throw Error(ErrorCode::kMismatch, "samples belong to something else; they were not used")
+      .with("request", samples.request_id)
+      .with("expected_request", expected.request_id)
+      .with("weight_version", samples.weight_version)
+      .with("expected_version", expected.weight_version);
+}
+
+[[noreturn]] void corrupt(const std::string& what) {
+  throw Error(ErrorCode::kCorrupt, "samples: " + what);
+}
+
+// Each completion of the request at most once.
+void check_indices(std::span<const int32_t> indices, int64_t completions) {
+  std::vector<bool> seen(static_cast<size_t>(completions));
+  for (const int32_t index : indices) {
+    if (index < 0 || index >= completions || seen[static_cast<size_t>(index)])
+      corrupt("expected different completions of " + std::to_string(completions) +
+              ", among them is " + std::to_string(index));
+    seen[static_cast<size_t>(index)] = true;
+  }
 }
 
 }  // namespace
 
-Samples pack_completions(const std::vector<models::Completion>& completions) {
-  std::vector<int32_t> ids;
-  std::vector<int32_t> ends{0};
-  std::vector<float> logps;
-  std::vector<float> sampling_logps;
-  at::Tensor reasons = at::empty({static_cast<int64_t>(completions.size())}, at::kByte);
-  for (size_t i = 0; i < completions.size(); ++i) {
-    append(ids, completions[i].token_ids);
-    append(logps, completions[i].logps);
-    append(sampling_logps, completions[i].sampling_logps);
-    ends.push_back(static_cast<int32_t>(ids.size()));
-    reasons.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(completions[i].finish_reason);
-  }
+Samples pack_completions(std::span<const IndexedCompletion> completions) {
+  const auto count = static_cast<int64_t>(completions.size());
+  int64_t tokens = 0;
+  for (const IndexedCompletion& one : completions)
+    tokens += static_cast<int64_t>(one.completion.token_ids.size());
 
   Samples samples;
-  samples.token_ids = at::tensor(ids, at::kInt);
-  samples.cu_seqlens = at::tensor(ends, at::kInt);
-  samples.logps = at::tensor(logps, at::kFloat);
-  samples.sampling_logps = at::tensor(sampling_logps, at::kFloat);
-  samples.finish_reasons = reasons;
+  samples.indices = vector_of(count, at::kInt);
+  samples.token_ids = vector_of(tokens, at::kInt);
+  samples.cu_seqlens = vector_of(count + 1, at::kInt);
+  samples.logps = vector_of(tokens, at::kFloat);
+  samples.sampling_logps = vector_of(tokens, at::kFloat);
+  samples.finish_reasons = vector_of(count, at::kByte);
+
+  auto* index = samples.indices.mutable_data_ptr<int32_t>();
+  auto* id = samples.token_ids.mutable_data_ptr<int32_t>();
+  auto* end = samples.cu_seqlens.mutable_data_ptr<int32_t>();
+  auto* logp = samples.logps.mutable_data_ptr<float>();
+  auto* sampling_logp = samples.sampling_logps.mutable_data_ptr<float>();
+  auto* reason = samples.finish_reasons.mutable_data_ptr<uint8_t>();
+  int32_t drawn = 0;
+  *end++ = 0;
+  for (const auto& [place, completion] : completions) {
+    *index++ = static_cast<int32_t>(place);
+    id = std::copy(completion.token_ids.begin(), completion.token_ids.end(), id);
+    logp = std::copy(completion.logps.begin(), completion.logps.end(), logp);
+    sampling_logp = std::copy(completion.sampling_logps.begin(), completion.sampling_logps.end(),
+                              sampling_logp);
+    *reason++ = static_cast<uint8_t>(completion.finish_reason);
+    drawn += static_cast<int32_t>(completion.token_ids.size());
+    *end++ = drawn;
+  }
   return samples;
 }
 
-void check_samples(const Samples& samples, const GenerateRequest& request,
-                   const std::string& generator, int64_t vocab_rows) {
-  // The answer is to this request.
-  const std::string hash =
-      sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt));
-  if (samples.request_id != request.request_id || samples.generator != generator ||
-      samples.weight_version != request.weight_version || samples.sequence_hash != hash)
-    throw Error(ErrorCode::kMismatch, "samples belong to something else; they were not used")
-        .with("request", samples.request_id)
-        .with("expected_request", request.request_id)
-        .with("weight_version", samples.weight_version)
-        .with("expected_version", request.weight_version);
+std::vector<IndexedCompletion> unpack_completions(const Samples& samples) {
+  const auto indices = values_of<int32_t>(samples.indices);
+  const auto ends = values_of<int32_t>(samples.cu_seqlens);
+  const auto reasons = values_of<uint8_t>(samples.finish_reasons);
 
-  // Every tensor has the shape that the request and the offsets promise.
-  const auto corrupt = [](const std::string& what) {
-    throw Error(ErrorCode::kCorrupt, "samples: " + what);
-  };
-  const int64_t completions = request.sample_ids.numel();
-  const auto is = [](const at::Tensor& t, at::ScalarType type, int64_t size) {
-    return t.defined() && t.dim() == 1 && t.scalar_type() == type && t.numel() == size;
-  };
-  if (!is(samples.cu_seqlens, at::kInt, completions + 1) ||
-      !is(samples.finish_reasons, at::kByte, completions))
-    corrupt("expected " + std::to_string(completions) + " completions");
-  const at::Tensor lengths = samples.cu_seqlens.diff();
-  const int64_t tokens = samples.cu_seqlens.select(0, completions).item<int64_t>();
-  if (samples.cu_seqlens.select(0, 0).item<int64_t>() != 0 ||
-      (completions > 0 && lengths.min().item<int64_t>() < 0) ||
-      !is(samples.token_ids, at::kInt, tokens) || !is(samples.logps, at::kFloat, tokens) ||
-      !is(samples.sampling_logps, at::kFloat, tokens))
+  std::vector<IndexedCompletion> completions(indices.size());
+  for (size_t i = 0; i < completions.size(); ++i) {
+    const auto copy = [&](const auto* from, auto& to) {
+      to.assign(from + ends[i], from + ends[i + 1]);
+    };
+    completions[i].index = indices[i];
+    models::Completion& completion = completions[i].completion;
+    copy(samples.token_ids.const_data_ptr<int32_t>(), completion.token_ids);
+    copy(samples.logps.const_data_ptr<float>(), completion.logps);
+    copy(samples.sampling_logps.const_data_ptr<float>(), completion.sampling_logps);
+    completion.finish_reason = static_cast<models::FinishReason>(reasons[i]);
+  }
+  return completions;
+}
+
+ExpectedSamples expected_samples(const GenerateRequest& request, int64_t vocab_rows) {
+  return {.request_id = request.request_id,
+          .weight_version = request.weight_version,
+          .sequence_hash =
+              sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt)),
+          .completions = request.sample_ids.numel(),
+          .max_new_tokens = request.draw.max_new_tokens,
+          .vocab_rows = vocab_rows};
+}
+
+void check_samples(const Samples& samples, const ExpectedSamples& expected,
+                   const std::string& generator) {
+  check_label(samples, expected, generator);
+
+  // Every tensor has the shape that the others promise.
+  const int64_t count = samples.indices.defined() ? samples.indices.numel() : 0;
+  if (!is_vector(samples.indices, at::kInt, count) ||
+      !is_vector(samples.cu_seqlens, at::kInt, count + 1) ||
+      !is_vector(samples.finish_reasons, at::kByte, count))
+    corrupt("indices, offsets and finish reasons do not fit together");
+  check_indices(values_of<int32_t>(samples.indices), expected.completions);
+  const auto ends = values_of<int32_t>(samples.cu_seqlens);
+  const int64_t tokens = ends.back();
+  if (ends.front() != 0 || !std::is_sorted(ends.begin(), ends.end()) ||
+      !is_vector(samples.token_ids, at::kInt, tokens) ||
+      !is_vector(samples.logps, at::kFloat, tokens) ||
+      !is_vector(samples.sampling_logps, at::kFloat, tokens))
     corrupt("offsets, ids and log-probabilities do not fit together");
 
   // What the values may be.
-  if (completions > 0 && lengths.max().item<int64_t>() > request.draw.max_new_tokens)
-    corrupt("a completion is longer than max_new_tokens");
-  if (tokens > 0 && (samples.token_ids.min().item<int64_t>() < 0 ||
-                     samples.token_ids.max().item<int64_t>() >= vocab_rows))
-    corrupt("an id lies outside the vocabulary");
-  if (tokens > 0 && !samples.logps.isfinite().all().item<bool>())
-    corrupt("a log-probability is not finite");
+  for (size_t i = 0; i + 1 < ends.size(); ++i)
+    if (ends[i + 1] - ends[i] > expected.max_new_tokens)
+      corrupt("a completion is longer than max_new_tokens");
+  for (const int32_t id : values_of<int32_t>(samples.token_ids))
+    if (id < 0 || id >= expected.vocab_rows) corrupt("an id lies outside the vocabulary");
+  for (const float logp : values_of<float>(samples.logps))
+    if (!std::isfinite(logp)) corrupt("a log-probability is not finite");
+  for (const uint8_t reason : values_of<uint8_t>(samples.finish_reasons))
+    if (reason > static_cast<uint8_t>(models::FinishReason::kCancelled))
+      corrupt("a finish reason is unknown");
 }
 
 }  // namespace retort::roles

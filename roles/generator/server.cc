@@ -149,13 +149,10 @@ void Generator::begin(const Key& key) {
                     std::to_string(weight_version()));
   try {
     const uint64_t id = as_one([&] { return backend_->submit(job.request); });
-    Drawing& drawing = drawing_[id];
-    drawing.key = key;
-    drawing.unfinished = job.request.sample_ids.numel();
-    drawing.completions.resize(static_cast<size_t>(drawing.unfinished));
-    requests_.begin_draw(key, id);
+    drawing_[id] = key;
+    requests_.begin_draw(key, id, label_of(job.request));
   } catch (const Error&) {
-    requests_.finish(key, {std::nullopt, std::current_exception()});
+    requests_.fail(key, std::current_exception());
   }
 }
 
@@ -170,6 +167,7 @@ bool Generator::draw() {
           .with("unfinished", drawing_.size());
     for (FinishedSample& sample : finished)
       pass_on(std::move(sample));
+    requests_.answer();
   } catch (const std::exception& error) {
     // An engine that fails in the middle is of no use any more: to its callers it is lost.
     const auto lost = std::make_exception_ptr(
@@ -181,49 +179,38 @@ bool Generator::draw() {
   return true;
 }
 
-// A request is done with its last sample.
+// Whoever collects it gets it when answer() is called. A request is done with its last sample.
 void Generator::pass_on(FinishedSample sample) {
   if (sample.error) return fail_drawing(sample.request, sample.error);
   const auto found = drawing_.find(sample.request);
   RETORT_CHECK(found != drawing_.end())
       << "a sample of request " << sample.request << ", which the backend does not have";
 
-  Drawing& drawing = found->second;
-  auto& place = drawing.completions.at(static_cast<size_t>(sample.index));
-  RETORT_CHECK(!place) << "sample " << sample.index << " is finished twice";
-  place = std::move(sample.completion);
-  if (--drawing.unfinished > 0) return;
-
-  const Key key = drawing.key;
-  Samples samples = samples_of(requests_.at(key), std::move(drawing));
+  tokens_ += static_cast<int64_t>(sample.completion.token_ids.size());
+  const bool done =
+      requests_.add_completion(found->second, {sample.index, std::move(sample.completion)});
+  if (!done) return;
   drawing_.erase(found);
-  requests_.finish(key, {std::move(samples), nullptr});
+  ++served_;
 }
 
 void Generator::fail_drawing(uint64_t request, const std::exception_ptr& error) {
   const auto found = drawing_.find(request);
   RETORT_CHECK(found != drawing_.end())
       << "an error of request " << request << ", which the backend does not have";
-  const Key key = found->second.key;
+  const Key key = found->second;
   drawing_.erase(found);
-  requests_.finish(key, {std::nullopt, error});
+  requests_.fail(key, error);
 }
 
-Samples Generator::samples_of(const Job& job, Drawing drawing) {
-  std::vector<models::Completion> completions;
-  for (std::optional<models::Completion>& completion : drawing.completions)
-    completions.push_back(std::move(*completion));
-
-  Samples samples = pack_completions(completions);
-  samples.request_id = job.request.request_id;
-  samples.generator = name_;
-  samples.weight_version = weight_version();
-  samples.sequence_hash =
-      sequence_hash(job.request.prompt_ids, job.request.cu_seqlens, at::empty({0}, at::kInt));
-  samples.seconds = std::chrono::duration<double>(Clock::now() - job.started).count();
-  tokens_ += samples.token_ids.numel();
-  ++served_;
-  return samples;
+// What all answers to a request have in common.
+Samples Generator::label_of(const GenerateRequest& request) const {
+  Samples label;
+  label.generator = name_;
+  label.weight_version = weight_version();
+  label.sequence_hash =
+      sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt));
+  return label;
 }
 
 // Called when no request for the weights in use is left: new ones take their place. False when
@@ -240,11 +227,9 @@ bool Generator::apply_commit() {
 void Generator::fail(const Key& key, ErrorCode code, const std::string& message) {
   give_up(key);
   const int64_t step = requests_.at(key).request.step;
-  requests_.finish(
-      key,
-      {std::nullopt,
-       std::make_exception_ptr(
-           Error(code, "generator: " + message).with("request", key.second).with("step", step))});
+  requests_.fail(key, std::make_exception_ptr(Error(code, "generator: " + message)
+                                                  .with("request", key.second)
+                                                  .with("step", step)));
 }
 
 // The backend no longer draws it, if it does.
@@ -314,7 +299,7 @@ void Generator::serve_leader(rpc::Agent& agent, const std::shared_ptr<rpc::Handl
     return Empty{};
   });
   agent.serve(kGenerateCollect, queue, [this](CollectRequest r, const rpc::CallContext& caller) {
-    return requests_.collect(r.request_id, caller);
+    return requests_.collect(r, caller);
   });
   agent.serve(kGeneratorScore, queue,
               [this](ForwardRequest r, const rpc::CallContext&) { return score(r); });

@@ -91,13 +91,6 @@ class Generator {
     std::shared_ptr<const std::atomic<bool>> cancelled;  // of the caller
   };
 
-  // Samples of a request that the backend has.
-  struct Drawing {
-    Key key;
-    std::vector<std::optional<models::Completion>> completions;  // those that are finished
-    int64_t unfinished = 0;
-  };
-
   void serve_leader(rpc::Agent& agent, const std::shared_ptr<rpc::HandlerQueue>& queue);
   GeneratorInfo info() const;
   void submit(GenerateRequest request, const std::string& caller);
@@ -109,7 +102,7 @@ class Generator {
   bool draw();
   void pass_on(FinishedSample sample);
   void fail_drawing(uint64_t request, const std::exception_ptr& error);
-  Samples samples_of(const Job& job, Drawing drawing);
+  Samples label_of(const GenerateRequest& request) const;
   bool apply_commit();
   void fail(const Key& key, ErrorCode code, const std::string& message);
   void give_up(const Key& key);
@@ -121,7 +114,7 @@ class Generator {
   std::unique_ptr<SampleBackend> backend_;
   rpc::Agent* agent_ = nullptr;  // knows who is connected; null before serve()
   RequestTable requests_;
-  std::map<uint64_t, Drawing> drawing_;  // by the backend's number
+  std::map<uint64_t, Key> drawing_;  // that the backend has, by its number
   std::optional<Commit> commit_;
   std::optional<CommitReply> in_use_;  // what the commit of the weights in use was answered
   int64_t served_ = 0, tokens_ = 0;

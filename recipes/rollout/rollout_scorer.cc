@@ -1,0 +1,156 @@
+#include "recipes/rollout/rollout_scorer.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "parallel/vote.h"
+
+namespace retort::recipes {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The first rank's scores on every rank of the group: of each sample whether there is one, and
+// which; total, then components.
+void share_scores(const std::vector<RolloutSample*>& samples, size_t components,
+                  parallel::Group& group) {
+  const auto rows = static_cast<int64_t>(samples.size());
+  const auto columns = static_cast<int64_t>(1 + components);
+  at::Tensor table = at::zeros({rows, columns, 2}, at::kDouble);
+  const bool first = group.rank() == 0;
+  const auto each = [&](const auto& visit) {
+    double* entry = table.mutable_data_ptr<double>();
+    for (RolloutSample* sample : samples) {
+      sample->components.resize(components);
+      for (size_t c = 0; c <= components; ++c, entry += 2)
+        visit(c == 0 ? sample->reward : sample->components[c - 1], entry);
+    }
+  };
+
+  if (first)
+    each([](const std::optional<double>& score, double* entry) {
+      entry[0] = score.has_value() ? 1 : 0;
+      entry[1] = score.value_or(0);
+    });
+  group.broadcast(table, 0);
+  if (!first)
+    each([](std::optional<double>& score, const double* entry) {
+      if (entry[0] != 0) score = entry[1];
+    });
+}
+
+// What a reward may know of a prompt; the completion is left out.
+rewards::RewardInput input_of(const data::PromptSample& prompt) {
+  return {.prompt = prompt.prompt_text,
+          .completion = {},
+          .reference = prompt.reference,
+          .fields = prompt.fields,
+          .origin = prompt.origin};
+}
+
+// Ends the scoring of a request, however its finish() ends.
+class Forgetting {
+ public:
+  Forgetting(ScoringQueue& queue, uint64_t number) : queue_(queue), number_(number) {}
+  ~Forgetting() { queue_.forget(number_); }
+  Forgetting(const Forgetting&) = delete;
+  Forgetting& operator=(const Forgetting&) = delete;
+
+ private:
+  ScoringQueue& queue_;
+  const uint64_t number_;
+};
+
+}  // namespace
+
+RolloutScorer::RolloutScorer(std::shared_ptr<rewards::RewardSet> rewards,
+                             models::Tokenizer tokenizer)
+    : rewards_(std::move(rewards)),
+      tokenizer_(std::move(tokenizer)),
+      queue_(std::make_shared<ScoringQueue>()) {}
+
+RolloutScorer::~RolloutScorer() {
+  queue_->close();
+  if (thread_.joinable()) thread_.join();
+}
+
+PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request) {
+  std::vector<rewards::RewardInput> prompts;
+  for (const data::PromptSample& prompt : request.prompts)
+    prompts.push_back(input_of(prompt));
+  const uint64_t number = request.number;
+  queue_->add(number, std::move(prompts), static_cast<size_t>(request.num_generations));
+
+  // The source opens a sink on the rank that asks, for each time that it sends the request.
+  request.open_sink = [this, number]() -> SampleSink {
+    if (!thread_.joinable()) thread_ = std::thread([this] { score_all(); });
+    return [queue = queue_, attempt = queue_->open(number)](
+               size_t place, const models::Completion& completion) {
+      queue->put(attempt,
+                 {.place = place,
+                  .token_ids = completion.token_ids,
+                  .truncated = completion.finish_reason == models::FinishReason::kLength});
+    };
+  };
+  return source.begin(std::move(request));
+}
+
+// On its thread: one batch after the other.
+void RolloutScorer::score_all() {
+  try {
+    while (std::optional<ScoringQueue::Batch> batch = queue_->next()) {
+      const auto start = Clock::now();
+      for (size_t i = 0; i < batch->samples.size(); ++i) {
+        const ScoringQueue::Arrived& sample = batch->samples[i];
+        rewards::RewardInput& input = batch->inputs[i];
+        input.completion = tokenizer_.decode(sample.token_ids, /*skip_special_tokens=*/true);
+        input.num_tokens = static_cast<int64_t>(sample.token_ids.size());
+        input.truncated = sample.truncated;
+      }
+      std::vector<rewards::Scored> scores = rewards_->score(batch->inputs);
+      queue_->finish(*batch, std::move(scores), seconds_since(start));
+    }
+  } catch (...) {
+    queue_->fail(std::current_exception());
+  }
+}
+
+Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, parallel::Group& mp) {
+  const uint64_t number = pending.request.number;
+  const Forgetting forgetting(*queue_, number);
+  queue_->prefer(number);
+  Rollout rollout = source.finish(std::move(pending));
+  std::vector<RolloutSample*> samples;
+  for (RolloutGroup& group : rollout.groups)
+    for (RolloutSample& sample : group.samples)
+      samples.push_back(&sample);
+  if (samples.empty()) return rollout;
+
+  // One rank scores, all of them know it.
+  parallel::run_on_all(mp, [&] {
+    if (mp.rank() != 0) return;
+    const auto start = Clock::now();
+    ScoringQueue::Scores scores = queue_->wait(number);
+    rollout.reward_wait_seconds = seconds_since(start);
+    rollout.reward_seconds = scores.seconds;
+    RETORT_CHECK(scores.samples.size() == samples.size());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      samples[i]->reward = scores.samples[i].total;
+      samples[i]->components = std::move(scores.samples[i].components);
+    }
+  });
+  if (mp.size() > 1) share_scores(samples, names().size(), mp);
+  return rollout;
+}
+
+}  // namespace retort::recipes

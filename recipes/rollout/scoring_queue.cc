@@ -1,0 +1,134 @@
+#include "recipes/rollout/scoring_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace retort::recipes {
+
+struct ScoringQueue::Attempt {
+  std::vector<Arrived> waiting;
+  Scores scores;
+  size_t num_put = 0, num_scored = 0;
+};
+
+ScoringQueue::ScoringQueue() = default;
+ScoringQueue::~ScoringQueue() = default;
+
+ScoringQueue::Request& ScoringQueue::at(uint64_t number) {
+  const auto found = std::find_if(requests_.begin(), requests_.end(),
+                                  [&](const Request& one) { return one.number == number; });
+  RETORT_CHECK(found != requests_.end()) << "request " << number << " is not to be scored";
+  return *found;
+}
+
+void ScoringQueue::add(uint64_t number, std::vector<rewards::RewardInput> prompts,
+                       size_t generations) {
+  std::lock_guard lock(mutex_);
+  requests_.push_back({.number = number,
+                       .prompts = std::move(prompts),
+                       .generations = generations,
+                       .attempt = nullptr});
+}
+
+void ScoringQueue::forget(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  requests_.remove_if([&](const Request& one) { return one.number == number; });
+  if (preferred_ == number) preferred_.reset();
+}
+
+std::shared_ptr<ScoringQueue::Attempt> ScoringQueue::open(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  Request& request = at(number);
+  request.attempt = std::make_shared<Attempt>();
+  request.attempt->scores.samples.resize(request.prompts.size() * request.generations);
+  return request.attempt;
+}
+
+void ScoringQueue::put(const std::shared_ptr<Attempt>& attempt, Arrived sample) {
+  {
+    std::lock_guard lock(mutex_);
+    attempt->waiting.push_back(std::move(sample));
+    ++attempt->num_put;
+  }
+  arrived_.notify_one();
+}
+
+void ScoringQueue::prefer(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  preferred_ = number;
+}
+
+std::optional<ScoringQueue::Batch> ScoringQueue::next() {
+  const auto has_samples = [](const Request& request) {
+    return request.attempt && !request.attempt->waiting.empty();
+  };
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (closed_ || error_) return std::nullopt;
+
+    auto chosen = std::find_if(requests_.begin(), requests_.end(), [&](const Request& request) {
+      return preferred_ == request.number && has_samples(request);
+    });
+    if (chosen == requests_.end())
+      chosen = std::find_if(requests_.begin(), requests_.end(), has_samples);
+    if (chosen == requests_.end()) {
+      arrived_.wait(lock);
+      continue;
+    }
+
+    Batch batch{.attempt = chosen->attempt,
+                .samples = std::exchange(chosen->attempt->waiting, {}),
+                .inputs = {}};
+    for (const Arrived& sample : batch.samples)
+      batch.inputs.push_back(chosen->prompts.at(sample.place / chosen->generations));
+    return batch;
+  }
+}
+
+void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> scores,
+                          double seconds) {
+  RETORT_CHECK(scores.size() == batch.samples.size());
+  {
+    std::lock_guard lock(mutex_);
+    Attempt& attempt = *batch.attempt;
+    for (size_t i = 0; i < scores.size(); ++i)
+      attempt.scores.samples.at(batch.samples[i].place) = std::move(scores[i]);
+    attempt.num_scored += scores.size();
+    attempt.scores.seconds += seconds;
+  }
+  scored_.notify_all();
+}
+
+void ScoringQueue::fail(std::exception_ptr error) {
+  {
+    std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+  }
+  scored_.notify_all();
+  arrived_.notify_all();
+}
+
+void ScoringQueue::close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  scored_.notify_all();
+  arrived_.notify_all();
+}
+
+ScoringQueue::Scores ScoringQueue::wait(uint64_t number) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Attempt> attempt = at(number).attempt;
+  RETORT_CHECK(attempt) << "samples of a request that was never sent";
+  const size_t expected = attempt->scores.samples.size();
+  RETORT_CHECK(attempt->num_put == expected) << "samples that did not come, or came twice";
+  scored_.wait(lock, [&] { return attempt->num_scored == expected || error_ || closed_; });
+  if (attempt->num_scored == expected) return std::move(attempt->scores);
+  if (error_) std::rethrow_exception(error_);
+  throw Error(ErrorCode::kClosed, "rewards are not scored any more");
+}
+
+}  // namespace retort::recipes
