@@ -77,12 +77,11 @@ DealtPrompts RejectionSampler::deal_round(int64_t round) {
 Rollout RejectionSampler::draw(int64_t round, int64_t step) {
   DealtPrompts dealt = deal_round(round);
   samples_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
-  PendingRollout pending =
-      scorer_->begin(*samples_, {.step = step,
-                                 .number = static_cast<uint64_t>(round),
-                                 .prompts = std::move(dealt.prompts),
-                                 .num_generations = options_.num_generations,
-                                 .sample_ids = std::move(dealt.sample_ids)});
+  PendingRollout pending = scorer_->begin(*samples_, {.step = step,
+                                                      .number = static_cast<uint64_t>(round),
+                                                      .prompts = std::move(dealt.prompts),
+                                                      .num_generations = options_.num_generations,
+                                                      .sample_ids = std::move(dealt.sample_ids)});
   Rollout rollout = scorer_->finish(*samples_, std::move(pending), world_.mp());
   save_samples(options_.samples_folder, world_, rollout, step, scorer_->names());
   return rollout;

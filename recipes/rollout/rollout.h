@@ -61,9 +61,9 @@ struct RolloutGroup {
 struct Rollout {
   std::vector<RolloutGroup> groups;  // of this rank, in order
   uint64_t weight_version = 0;
-  double generation_seconds = 0;  // of the slowest generator
-  double wait_seconds = 0;        // that this rank waited for samples
-  double reward_seconds = 0;      // that scoring took, where this rank scores
+  double generation_seconds = 0;   // of the slowest generator
+  double wait_seconds = 0;         // that this rank waited for samples
+  double reward_seconds = 0;       // that scoring took, where this rank scores
   double reward_wait_seconds = 0;  // that it waited for scores after the last sample was there
 };
 

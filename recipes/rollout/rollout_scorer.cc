@@ -94,12 +94,11 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
   // The source opens a sink on the rank that asks, for each time that it sends the request.
   request.open_sink = [this, number]() -> SampleSink {
     if (!thread_.joinable()) thread_ = std::thread([this] { score_all(); });
-    return [queue = queue_, attempt = queue_->open(number)](
-               size_t place, const models::Completion& completion) {
-      queue->put(attempt,
-                 {.place = place,
-                  .token_ids = completion.token_ids,
-                  .truncated = completion.finish_reason == models::FinishReason::kLength});
+    return [queue = queue_, attempt = queue_->open(number)](size_t place,
+                                                            const models::Completion& completion) {
+      queue->put(attempt, {.place = place,
+                           .token_ids = completion.token_ids,
+                           .truncated = completion.finish_reason == models::FinishReason::kLength});
     };
   };
   return source.begin(std::move(request));

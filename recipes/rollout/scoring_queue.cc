@@ -87,8 +87,7 @@ std::optional<ScoringQueue::Batch> ScoringQueue::next() {
   }
 }
 
-void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> scores,
-                          double seconds) {
+void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> scores, double seconds) {
   RETORT_CHECK(scores.size() == batch.samples.size());
   {
     std::lock_guard lock(mutex_);

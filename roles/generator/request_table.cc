@@ -71,8 +71,7 @@ Future<Samples> RequestTable::collect(const CollectRequest& collect,
         .with("have", collect.have)
         .with("given", ended);
 
-  Collector collector{
-      .have = collect.have, .cancelled = caller.cancelled, .clock = caller.clock};
+  Collector collector{.have = collect.have, .cancelled = caller.cancelled, .clock = caller.clock};
   auto future = collector.reply.future();
   if (job.error) {
     collector.reply.set_error(job.error);

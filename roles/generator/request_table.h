@@ -48,9 +48,9 @@ class RequestTable {
   };
   struct Job {
     GenerateRequest request;
-    std::optional<uint64_t> engine_id;  // while it is drawn
-    Samples label;                      // of its answers: who drew them, with which weights
-    Clock::time_point started;          // drawing
+    std::optional<uint64_t> engine_id;         // while it is drawn
+    Samples label;                             // of its answers: who drew them, with which weights
+    Clock::time_point started;                 // drawing
     std::vector<IndexedCompletion> ended;      // in that order
     std::vector<bool> has_ended;               // by index
     std::vector<Clock::time_point> end_times;  // of each of them

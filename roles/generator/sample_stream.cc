@@ -51,9 +51,8 @@ class Collecting : public std::enable_shared_from_this<Collecting> {
       call(timeout_).on_outcome([](const Outcome<Samples>&) {});
       return end(nullptr);
     }
-    const auto drawn_for =
-        std::chrono::duration_cast<std::chrono::milliseconds>(
-            std::chrono::duration<double>(std::clamp(part.value->seconds, 0.0, 1e9)));
+    const auto drawn_for = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::duration<double>(std::clamp(part.value->seconds, 0.0, 1e9)));
     ask(std::max(timeout_ - drawn_for, std::chrono::milliseconds(1)));
   }
 

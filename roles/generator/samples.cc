@@ -14,8 +14,8 @@ namespace {
 at::Tensor vector_of(int64_t size, at::ScalarType type) { return at::empty({size}, type); }
 
 bool is_vector(const at::Tensor& tensor, at::ScalarType type, int64_t size) {
-  return tensor.defined() && tensor.is_cpu() && tensor.dim() == 1 &&
-         tensor.scalar_type() == type && tensor.numel() == size && tensor.is_contiguous();
+  return tensor.defined() && tensor.is_cpu() && tensor.dim() == 1 && tensor.scalar_type() == type &&
+         tensor.numel() == size && tensor.is_contiguous();
 }
 
 template <class T>

@@ -227,9 +227,10 @@ bool Generator::apply_commit() {
 void Generator::fail(const Key& key, ErrorCode code, const std::string& message) {
   give_up(key);
   const int64_t step = requests_.at(key).request.step;
-  requests_.fail(key, std::make_exception_ptr(Error(code, "generator: " + message)
-                                                  .with("request", key.second)
-                                                  .with("step", step)));
+  requests_.fail(
+      key,
+      std::make_exception_ptr(
+          Error(code, "generator: " + message).with("request", key.second).with("step", step)));
 }
 
 // The backend no longer draws it, if it does.
