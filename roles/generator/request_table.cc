@@ -84,6 +84,9 @@ Future<Samples> RequestTable::collect(const CollectRequest& collect,
     job.collector.reset();
   } else {
     if (!job.engine_id) collector.clock->wait();
+    if (job.collector)
+      job.collector->reply.set_error(std::make_exception_ptr(
+          Error(ErrorCode::kCancelled, "generator.collect: the caller asked again")));
     job.collector = std::move(collector);
   }
   return future;

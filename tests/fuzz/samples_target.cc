@@ -29,26 +29,27 @@ GenerateRequest request() {
 
 bool decode(std::string_view bytes) {
   const auto samples = rpc::from_bytes<Samples>(bytes);
-  check_samples(samples, request(), "generator/0", kVocabRows);
+  check_samples(samples, expected_samples(request(), kVocabRows), "generator/0");
 
-  const at::Tensor ends = samples.cu_seqlens.to(at::kLong);
-  expect(ends.numel() == 3 && ends.max().item<int64_t>() == samples.token_ids.numel(),
-         "offsets do not end at the number of tokens");
-  for (const uint8_t reason :
-       std::vector<uint8_t>(samples.finish_reasons.const_data_ptr<uint8_t>(),
-                            samples.finish_reasons.const_data_ptr<uint8_t>() + 2))
-    expect(!enum_name(static_cast<models::FinishReason>(reason)).empty(), "an unknown reason");
+  int64_t tokens = 0;
+  for (const IndexedCompletion& one : unpack_completions(samples)) {
+    expect(one.index >= 0 && one.index < 2, "a completion that was not asked for");
+    expect(!enum_name(one.completion.finish_reason).empty(), "an unknown reason");
+    tokens += static_cast<int64_t>(one.completion.token_ids.size());
+  }
+  expect(tokens == samples.token_ids.numel(), "offsets do not end at the number of tokens");
   expect(rpc::to_bytes(samples) == bytes, "encoded again it has other bytes");
   return true;
 }
 
 std::vector<Seed> seeds() {
-  const std::vector<models::Completion> completions{
-      {.token_ids = {4, 99}, .logps = {-1, -2}, .sampling_logps = {-1, -2}},
-      {.token_ids = {7},
-       .logps = {-0.5},
-       .sampling_logps = {0},
-       .finish_reason = models::FinishReason::kEos}};
+  const std::vector<IndexedCompletion> completions{
+      {1, {.token_ids = {4, 99}, .logps = {-1, -2}, .sampling_logps = {-1, -2}}},
+      {0,
+       {.token_ids = {7},
+        .logps = {-0.5},
+        .sampling_logps = {0},
+        .finish_reason = models::FinishReason::kEos}}};
   Samples samples = pack_completions(completions);
   samples.request_id = 5;
   samples.generator = "generator/0";

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -57,6 +58,8 @@ class FakeSampleSource : public recipes::SampleSource {
                      .greedy = request.greedy});
     for (const data::PromptSample& prompt : request.prompts)
       asked.back().prompts.push_back(prompt.prompt_ids);
+    if (request.open_sink) sinks_[request.number] = request.open_sink();
+    if (draw_ahead) drawn_[request.number] = draw_all(request, pushed_version());
     return {.request = std::move(request), .weight_version = pushed_version(), .parts = {}};
   }
 
@@ -67,12 +70,16 @@ class FakeSampleSource : public recipes::SampleSource {
                              .weight_version = pending.weight_version,
                              .generation_seconds = kGenerationSeconds,
                              .wait_seconds = kWaitSeconds};
-    size_t next = 0;
+    const auto ahead = drawn_.extract(pending.request.number);
+    std::vector<recipes::RolloutSample> samples =
+        ahead ? std::move(ahead.mapped()) : draw_all(pending.request, pending.weight_version);
+    sinks_.erase(pending.request.number);
+
+    auto next = samples.begin();
     for (data::PromptSample& prompt : pending.request.prompts) {
       recipes::RolloutGroup group{.prompt = std::move(prompt), .samples = {}};
       for (int64_t g = 0; g < pending.request.num_generations; ++g)
-        group.samples.push_back(
-            draw(group.prompt, pending.request.sample_ids[next++], pending.weight_version));
+        group.samples.push_back(std::move(*next++));
       rollout.groups.push_back(std::move(group));
     }
     return rollout;
@@ -89,10 +96,27 @@ class FakeSampleSource : public recipes::SampleSource {
   uint64_t pushed_version() const override { return pushed.empty() ? 0 : pushed.back().version; }
   double last_push_seconds() const override { return kPushSeconds; }
 
+  // Called before each sample of a request is drawn, with its place there; may be empty.
+  std::function<void(size_t place)> before_drawing;
+  bool draw_ahead = false;     // in begin(), not in finish()
   std::vector<Asked> asked;    // in the order of begin()
   std::vector<Pushed> pushed;  // in the order of sync()
 
  private:
+  // Each of them goes to the request's sink as soon as it is drawn.
+  std::vector<recipes::RolloutSample> draw_all(const recipes::RolloutRequest& request,
+                                               uint64_t version) {
+    std::vector<recipes::RolloutSample> samples;
+    for (const data::PromptSample& prompt : request.prompts)
+      for (int64_t g = 0; g < request.num_generations; ++g) {
+        const size_t place = samples.size();
+        if (before_drawing) before_drawing(place);
+        samples.push_back(draw(prompt, request.sample_ids[place], version));
+        if (const auto sink = sinks_.find(request.number); sink != sinks_.end())
+          sink->second(place, samples.back().completion);
+      }
+    return samples;
+  }
   recipes::RolloutSample draw(const data::PromptSample& prompt, uint64_t sample_id,
                               uint64_t version) const {
     recipes::RolloutSample sample{.completion = answer_(prompt, sample_id, version),
@@ -105,6 +129,9 @@ class FakeSampleSource : public recipes::SampleSource {
   models::Tokenizer tokenizer_;
   Answer answer_;
   std::set<uint64_t> waiting_;
+  // By the request's number.
+  std::map<uint64_t, recipes::SampleSink> sinks_;
+  std::map<uint64_t, std::vector<recipes::RolloutSample>> drawn_;
 };
 
 }  // namespace retort::test

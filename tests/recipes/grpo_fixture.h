@@ -37,6 +37,7 @@ class GrpoTest : public ::testing::Test {
     int64_t start_step = 0;
     data::Cursor start_cursor;
     std::vector<rewards::RewardOptions> rewards = test::length_rewards();
+    bool draw_ahead = false;
     test::FakeSampleSource::Answer answer = [](const data::PromptSample&, uint64_t sample_id,
                                                uint64_t) {
       return test::numbered_answer(sample_id);
@@ -50,9 +51,12 @@ class GrpoTest : public ::testing::Test {
   Run start(const Setting& setting) {
     Run run;
     run.samples = std::make_shared<test::FakeSampleSource>(files_.tokenizer(), setting.answer);
+    run.samples->draw_ahead = setting.draw_ahead;
     run.objective = std::make_unique<GrpoObjective>(
         world_, trainer_, files_.prompts(), files_.order(setting.start_cursor), run.samples,
-        std::make_shared<rewards::RewardSet>(setting.rewards), /*reference=*/nullptr,
+        std::make_shared<RolloutScorer>(std::make_shared<rewards::RewardSet>(setting.rewards),
+                                        files_.tokenizer()),
+        /*reference=*/nullptr,
         GrpoObjective::Options{.grpo = setting.grpo,
                                .num_generations = kGenerations,
                                .max_new_tokens = test::kLongestAnswer,

@@ -31,6 +31,15 @@ class GrpoRoundsTest : public GrpoTest {
     return steps;
   }
 
+  // Without what the clock says.
+  static auto timeless(const MetricsRow& row) {
+    auto values = row.values;
+    std::erase_if(values, [](const auto& value) {
+      return value.first == "reward_time" || value.first == "reward_wait_time";
+    });
+    return values;
+  }
+
   static std::vector<Order> order_of(const std::vector<Asked>& asked) {
     std::vector<Order> order;
     for (const Asked& one : asked)
@@ -118,7 +127,7 @@ TEST_F(GrpoRoundsTest, AResumedRunAsksForTheSame) {
   EXPECT_EQ(resumed.samples->asked, expected);
   for (size_t i = 0; i < again.size(); ++i) {
     EXPECT_EQ(again[i].info.after.total, steps[i + 4].info.after.total);
-    EXPECT_EQ(again[i].row.values, steps[i + 4].row.values);
+    EXPECT_EQ(timeless(again[i].row), timeless(steps[i + 4].row));
   }
 }
 

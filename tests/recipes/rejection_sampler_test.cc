@@ -49,7 +49,8 @@ class RejectionSamplerTest : public ::testing::Test {
     rejection.prompts_per_round = 2;
     process.sampler = std::make_unique<RejectionSampler>(
         world_, trainer_, files_.prompts(), files_.order(), process.samples,
-        std::make_shared<rewards::RewardSet>(test::length_rewards()),
+        std::make_shared<RolloutScorer>(
+            std::make_shared<rewards::RewardSet>(test::length_rewards()), files_.tokenizer()),
         [this](const fs::path& file, data::Cursor cursor) { return open(file, cursor); },
         RejectionSampler::Options{.rejection = rejection,
                                   .num_generations = kGenerations,

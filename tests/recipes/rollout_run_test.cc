@@ -33,7 +33,8 @@ class EvaluatingRun : public RolloutRun {
       : RolloutRun(context) {
     trainer_ = &trainer;
     samples_ = std::move(samples);
-    rewards_ = std::make_shared<rewards::RewardSet>(context.recipe().rewards);
+    scorer_ = std::make_shared<RolloutScorer>(
+        std::make_shared<rewards::RewardSet>(context.recipe().rewards), context.tokenizer);
   }
   Objective& objective() override { throw Error(ErrorCode::kUnavailable, "it does not train"); }
 

@@ -1,8 +1,11 @@
 // A busy generator: calls between two forward passes, requests that are drawn together, and that
 // neither changes what is drawn.
+#include <algorithm>
+#include <mutex>
 #include <vector>
 
 #include "tests/roles/generator_fixture.h"
+#include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
 
 namespace retort::roles {
@@ -41,7 +44,7 @@ TEST_F(BusyGeneratorTest, HandlesAllCallsThatWaitBetweenTwoForwards) {
     reply.get(Deadline::after(30s));
   EXPECT_EQ(generator.requests_served(), 0) << "it was to be in work all the time";
   draw_all();
-  expect_drawn_by(weights, student->receive(std::move(pending)), request, prompts);
+  expect_drawn_by(weights, received(*student, std::move(pending)), request, prompts);
 }
 
 TEST_F(BusyGeneratorTest, DrawsRequestsThatWaitTogether) {
@@ -52,10 +55,10 @@ TEST_F(BusyGeneratorTest, DrawsRequestsThatWaitTogether) {
     ASSERT_LT(steps, 20) << "the short request waits for the long one";
     ASSERT_TRUE(generator.work());
   }
-  expect_drawn_by(weights, student->receive(std::move(for_brief)), brief, prompts);
+  expect_drawn_by(weights, received(*student, std::move(for_brief)), brief, prompts);
   EXPECT_EQ(generator.requests_served(), 1);
   draw_all();
-  expect_drawn_by(weights, student->receive(std::move(for_lengthy)), lengthy, prompts);
+  expect_drawn_by(weights, received(*student, std::move(for_lengthy)), lengthy, prompts);
 }
 
 TEST_F(BusyGeneratorTest, TheBitsDoNotDependOnWhenCallsAreHandled) {
@@ -75,13 +78,16 @@ TEST_F(BusyGeneratorTest, TheBitsDoNotDependOnWhenCallsAreHandled) {
     seal(bucket, 0);
     auto staged = client.call("generator/0", kWeightsBucket, bucket);
     auto info = client.call("generator/0", kGeneratorInfo, {});
-    handle(1);
-    staged.get(Deadline::after(30s));
-    info.get(Deadline::after(30s));
+    beside(
+        [&] {
+          staged.get(Deadline::after(30s));
+          info.get(Deadline::after(30s));
+        },
+        /*draw=*/false);
     PendingSamples for_second = queued(*student, second);
     draw_all();
-    expect_drawn_by(weights, student->receive(std::move(for_first)), first, prompts);
-    expect_drawn_by(weights, student->receive(std::move(for_second)), second, others);
+    expect_drawn_by(weights, received(*student, std::move(for_first)), first, prompts);
+    expect_drawn_by(weights, received(*student, std::move(for_second)), second, others);
     id += 2;
   }
 }
@@ -101,9 +107,62 @@ TEST_F(BusyGeneratorTest, NewWeightsWaitForAllRequestsInWork) {
   EXPECT_EQ(generator.requests_served(), 2);
   draw_all();
   student->wait_pushed(std::move(push));
-  expect_drawn_by(weights, student->receive(std::move(for_lengthy)), lengthy, prompts);
-  expect_drawn_by(weights, student->receive(std::move(for_brief)), brief, prompts);
-  expect_drawn_by(new_weights, student->receive(std::move(for_coming)), coming, prompts);
+  expect_drawn_by(weights, received(*student, std::move(for_lengthy)), lengthy, prompts);
+  expect_drawn_by(weights, received(*student, std::move(for_brief)), brief, prompts);
+  expect_drawn_by(new_weights, received(*student, std::move(for_coming)), coming, prompts);
+}
+
+// One sequence at a time, so that samples end one after the other.
+class StreamingTest : public GeneratorFixture {
+ protected:
+  StreamingTest() : GeneratorFixture({.num_blocks = 64, .max_sequences = 1}) {}
+
+  // The indices in the order in which they were heard of.
+  std::vector<int64_t> heard() {
+    std::lock_guard lock(mutex_);
+    return heard_;
+  }
+  SampleListener listener() {
+    return [this](const IndexedCompletion& one) {
+      std::lock_guard lock(mutex_);
+      heard_.push_back(one.index);
+    };
+  }
+
+  const models::Decoder weights = golden_decoder();
+
+ private:
+  std::mutex mutex_;
+  std::vector<int64_t> heard_;
+};
+
+TEST_F(StreamingTest, TheFirstSampleArrivesBeforeTheLastIsDrawn) {
+  auto student = make_client(weights, client);
+  const GenerateRequest request = generate_request(1, 0, prompts);
+  PendingSamples pending = queued(*student, request, listener());
+  while (generator.tokens_drawn() == 0)
+    ASSERT_TRUE(generator.work());
+  ASSERT_TRUE(test::wait_until([&] { return heard().size() == 1; }));
+  EXPECT_EQ(generator.requests_served(), 0);
+  EXPECT_FALSE(pending.reply.ready());
+
+  draw_all();
+  expect_drawn_by(weights, received(*student, std::move(pending)), request, prompts);
+  std::vector<int64_t> all = heard();
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, (std::vector<int64_t>{0, 1, 2, 3, 4, 5})) << "each of them once";
+}
+
+TEST_F(StreamingTest, CancellingBetweenTwoSamplesGivesTheRequestUp) {
+  auto student = make_client(weights, client);
+  PendingSamples pending = queued(*student, generate_request(1, 0, prompts), listener());
+  while (generator.tokens_drawn() == 0)
+    ASSERT_TRUE(generator.work());
+  handle(1);  // the second collect
+  pending.reply.cancel();
+  EXPECT_EQ(test::code_of([&] { received(*student, std::move(pending)); }), ErrorCode::kCancelled);
+  ASSERT_TRUE(test::wait_until([&] { return !generator.work(); }));
+  EXPECT_EQ(generator.requests_served(), 0);
 }
 
 }  // namespace

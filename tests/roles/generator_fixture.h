@@ -78,19 +78,14 @@ inline std::vector<models::Completion> drawn_alone(const models::Decoder& decode
 inline void expect_drawn_by(const models::Decoder& decoder, const Samples& samples,
                             const GenerateRequest& request, const Prompts& prompts) {
   const auto expected = drawn_alone(decoder, request, prompts);
-  ASSERT_EQ(samples.finish_reasons.numel(), static_cast<int64_t>(expected.size()));
-  const int32_t* ends = samples.cu_seqlens.const_data_ptr<int32_t>();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const auto part = [&](const auto* data) {
-      return std::vector(data + ends[i], data + ends[i + 1]);
-    };
-    EXPECT_EQ(part(samples.token_ids.const_data_ptr<int32_t>()), expected[i].token_ids) << i;
-    EXPECT_EQ(part(samples.logps.const_data_ptr<float>()), expected[i].logps) << i;
-    EXPECT_EQ(part(samples.sampling_logps.const_data_ptr<float>()), expected[i].sampling_logps)
-        << i;
-    EXPECT_EQ(samples.finish_reasons.const_data_ptr<uint8_t>()[i],
-              static_cast<uint8_t>(expected[i].finish_reason))
-        << i;
+  const std::vector<IndexedCompletion> drawn = unpack_completions(samples);
+  ASSERT_EQ(drawn.size(), expected.size());
+  for (const auto& [index, completion] : drawn) {
+    const models::Completion& same = expected.at(static_cast<size_t>(index));
+    EXPECT_EQ(completion.token_ids, same.token_ids) << index;
+    EXPECT_EQ(completion.logps, same.logps) << index;
+    EXPECT_EQ(completion.sampling_logps, same.sampling_logps) << index;
+    EXPECT_EQ(completion.finish_reason, same.finish_reason) << index;
   }
   EXPECT_EQ(samples.weight_version, request.weight_version);
   EXPECT_EQ(samples.request_id, request.request_id);
@@ -112,11 +107,25 @@ class GeneratorServed : public ::testing::Test {
       auto job = queue->pop(Deadline::after(30s));
       ASSERT_TRUE(job) << "a call did not arrive";
       (*job)();
-      ++handled;
     }
   }
 
-  size_t handled = 0;  // calls
+  // Serves calls, and draws if `draw`, until `fn`, which runs beside it and waits for this
+  // generator, is done.
+  template <class Fn>
+  auto beside(Fn fn, bool draw = true) {
+    auto result = std::async(std::launch::async, std::move(fn));
+    while (result.wait_for(0s) != std::future_status::ready) {
+      if (auto job = queue->pop(Deadline::after(1ms))) (*job)();
+      if (draw) generator.work();
+    }
+    return result.get();
+  }
+  void draw_all() {
+    while (generator.work()) {
+    }
+  }
+
   Generator generator;
   std::shared_ptr<rpc::HandlerQueue> queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent server{{.name = "generator/0", .secret = "s"}};
@@ -126,27 +135,9 @@ class GeneratorServed : public ::testing::Test {
 class GeneratorFixture : public GeneratorServed {
  protected:
   explicit GeneratorFixture(models::EngineOptions options = engine_options())
-      : GeneratorServed(std::make_unique<ReplicaEngine>(
+      : GeneratorFixture(std::make_unique<ReplicaEngine>(
             golden_decoder(), models::Tokenizer::load(golden_model()), options)) {}
 
-  // Serves calls, and draws if `draw`, until `fn`, which runs beside it and waits for this
-  // generator, is done.
-  template <class Fn>
-  auto beside(Fn fn, bool draw = true) {
-    auto result = std::async(std::launch::async, std::move(fn));
-    while (result.wait_for(0s) != std::future_status::ready) {
-      if (auto job = queue->pop(Deadline::after(1ms))) {
-        (*job)();
-        ++handled;
-      }
-      if (draw) generator.work();
-    }
-    return result.get();
-  }
-  void draw_all() {
-    while (generator.work()) {
-    }
-  }
   std::unique_ptr<GeneratorClient> make_client(const models::Decoder& student, rpc::Agent& agent,
                                                const std::vector<std::string>& replicas = {
                                                    "generator/0"}) {
@@ -161,20 +152,34 @@ class GeneratorFixture : public GeneratorServed {
   PendingPush pushed(GeneratorClient& from, const models::Decoder& weights, uint64_t version,
                      bool abort) {
     constexpr int64_t kBucketBytes = 4096;
-    const size_t before = handled;
     PendingPush push =
         beside([&] { return from.push(weights, version, kBucketBytes, abort); }, false);
-    handle(1 - (handled - before));  // the commit
+    while (engine.info().committed_version != version && generator.weight_version() != version)
+      handle(1);
     return push;
   }
   // Sent, and standing in the queue with somebody waiting for it.
-  PendingSamples queued(GeneratorClient& from, const GenerateRequest& request) {
-    PendingSamples pending = from.send(request);
-    handle(2);  // submit, collect
+  PendingSamples queued(GeneratorClient& from, const GenerateRequest& request,
+                        SampleListener listener = {}) {
+    PendingSamples pending = from.send(request, std::move(listener));
+    while (!pending.accepted.ready())
+      if (auto job = queue->pop(Deadline::after(1ms))) (*job)();
+    handle(1);  // collect
     return pending;
   }
+  // What was drawn already; the calls that fetch it are served meanwhile.
+  Samples received(GeneratorClient& from, PendingSamples pending) {
+    return beside([&] { return from.receive(std::move(pending)); }, /*draw=*/false);
+  }
 
+  ReplicaEngine& engine;
   const Prompts prompts{{1, 2, 3}, {9, 8, 7, 6, 5}, {40}};
+
+ private:
+  explicit GeneratorFixture(std::unique_ptr<ReplicaEngine> backend)
+      : GeneratorFixture(*backend, std::move(backend)) {}
+  GeneratorFixture(ReplicaEngine& same, std::unique_ptr<ReplicaEngine> backend)
+      : GeneratorServed(std::move(backend)), engine(same) {}
 };
 
 }  // namespace retort::roles

@@ -104,7 +104,7 @@ TEST_F(LostCallerTest, ItsCommitThatWaitsIsGivenUp) {
   EXPECT_EQ(generator.weight_version(), 0u);
   draw_all();
   student->wait_pushed(std::move(push));
-  expect_drawn_by(old_weights, student->receive(std::move(for_old)), old_request, prompts);
+  expect_drawn_by(old_weights, received(*student, std::move(for_old)), old_request, prompts);
   const Samples samples = beside([&] { return student->receive(student->send(new_request)); });
   expect_drawn_by(new_weights, samples, new_request, prompts);
 }

@@ -129,6 +129,31 @@ TEST_F(GeneratorRestart, GetsItsRequestsAgain) {
   expect_drawn_by(weights_, client_->receive(std::move(second)), meanwhile, prompts_);
 }
 
+// Lost when the first sample of a request is here: that one stays, and is not told of again.
+TEST_F(GeneratorRestart, KeepsTheSamplesThatAreHere) {
+  connect({"generator/0"});
+  push(1);
+  const GenerateRequest request = generate_request(1, 1, prompts_, 8, 40);
+  std::mutex mutex;
+  std::map<int64_t, int> heard;
+  PendingSamples pending = client_->send(request, [&](const IndexedCompletion& one) {
+    std::lock_guard lock(mutex);
+    ++heard[one.index];
+  });
+  ASSERT_TRUE(test::wait_until(
+      [&] {
+        std::lock_guard lock(mutex);
+        return !heard.empty();
+      },
+      30s, 1ms));
+  lose("generator/0");
+  start("generator/0");
+  expect_drawn_by(weights_, client_->receive(std::move(pending)), request, prompts_);
+  EXPECT_EQ(heard.size(), 16u);
+  for (const auto& [index, times] : heard)
+    EXPECT_EQ(times, 1) << index;
+}
+
 TEST_F(GeneratorRestart, APushDoesNotWaitForAReplicaThatIsAway) {
   connect({"generator/0", "generator/1"});
   push(1);

@@ -3,6 +3,7 @@
 #include "roles/generator/server.h"
 
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
 #include "models/packed.h"
@@ -26,6 +27,7 @@ TEST_F(GeneratorTest, DrawsWhatTheEngineDraws) {
   const GenerateRequest request = generate_request(1, 0, prompts);
   const Samples samples = beside([&] { return student->receive(student->send(request)); });
   expect_drawn_by(old_weights, samples, request, prompts);
+  EXPECT_TRUE(at::equal(samples.indices, at::arange(6, at::kInt))) << "in the order of the request";
   EXPECT_EQ(samples.generator, "generator/0");
   EXPECT_EQ(generator.requests_served(), 1);
   EXPECT_EQ(generator.tokens_drawn(), samples.token_ids.numel());
@@ -41,8 +43,8 @@ TEST_F(GeneratorTest, ServesTwoClientsWithEqualRequestIds) {
   generator.work();  // a is begun when b arrives
   PendingSamples for_b = queued(*second, b);
   draw_all();
-  expect_drawn_by(old_weights, second->receive(std::move(for_b)), b, others);
-  expect_drawn_by(old_weights, first->receive(std::move(for_a)), a, prompts);
+  expect_drawn_by(old_weights, received(*second, std::move(for_b)), b, others);
+  expect_drawn_by(old_weights, received(*first, std::move(for_a)), a, prompts);
 }
 
 TEST_F(GeneratorTest, ARequestForComingWeightsWaitsForThem) {
@@ -54,10 +56,10 @@ TEST_F(GeneratorTest, ARequestForComingWeightsWaitsForThem) {
   PendingSamples served = queued(*student, now);  // it does not block what comes behind it
   draw_all();
   EXPECT_FALSE(waiting.reply.ready());
-  expect_drawn_by(old_weights, student->receive(std::move(served)), now, prompts);
+  expect_drawn_by(old_weights, received(*student, std::move(served)), now, prompts);
   beside([&] { student->wait_pushed(student->push(new_weights, 4, 1 << 20, false)); });
   draw_all();
-  expect_drawn_by(new_weights, student->receive(std::move(waiting)), coming, prompts);
+  expect_drawn_by(new_weights, received(*student, std::move(waiting)), coming, prompts);
 }
 
 TEST_F(GeneratorTest, ARequestForReplacedWeightsIsRefused) {
@@ -65,7 +67,7 @@ TEST_F(GeneratorTest, ARequestForReplacedWeightsIsRefused) {
   beside([&] { student->wait_pushed(student->push(new_weights, 3, 1 << 20, false)); });
   PendingSamples late = queued(*student, generate_request(1, 2, prompts));
   draw_all();
-  const Error error = test::error_of([&] { student->receive(std::move(late)); });
+  const Error error = test::error_of([&] { received(*student, std::move(late)); });
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   const std::string message = error.what();
   EXPECT_NE(message.find("version 2 were replaced by version 3"), std::string::npos) << message;
@@ -95,9 +97,9 @@ TEST_F(GeneratorTest, NewWeightsWaitForSamplesInWork) {
   EXPECT_EQ(generator.requests_served(), 2);
   draw_all();
   student->wait_pushed(std::move(push));
-  expect_drawn_by(old_weights, student->receive(std::move(for_active)), active, prompts);
-  expect_drawn_by(old_weights, student->receive(std::move(for_next)), next, {{20, 21}});
-  expect_drawn_by(new_weights, student->receive(std::move(for_coming)), coming, prompts);
+  expect_drawn_by(old_weights, received(*student, std::move(for_active)), active, prompts);
+  expect_drawn_by(old_weights, received(*student, std::move(for_next)), next, {{20, 21}});
+  expect_drawn_by(new_weights, received(*student, std::move(for_coming)), coming, prompts);
 }
 
 TEST_F(GeneratorTest, NewWeightsWithAbortEndSamplesInWork) {
@@ -109,11 +111,11 @@ TEST_F(GeneratorTest, NewWeightsWithAbortEndSamplesInWork) {
   for (int i = 0; i < 4; ++i)
     ASSERT_TRUE(generator.work());
   PendingPush push = pushed(*student, new_weights, 1, true);
-  EXPECT_EQ(code_of([&] { student->receive(std::move(active)); }), ErrorCode::kCancelled);
-  EXPECT_EQ(code_of([&] { student->receive(std::move(waiting)); }), ErrorCode::kCancelled);
+  EXPECT_EQ(code_of([&] { received(*student, std::move(active)); }), ErrorCode::kCancelled);
+  EXPECT_EQ(code_of([&] { received(*student, std::move(waiting)); }), ErrorCode::kCancelled);
   draw_all();
   student->wait_pushed(std::move(push));
-  expect_drawn_by(new_weights, student->receive(std::move(kept)), coming, prompts);
+  expect_drawn_by(new_weights, received(*student, std::move(kept)), coming, prompts);
   EXPECT_EQ(generator.requests_served(), 1);
 }
 
@@ -130,7 +132,7 @@ TEST_F(GeneratorTest, TakesNoBucketsWhileACommitWaits) {
   draw_all();
   student->wait_pushed(std::move(push));
   EXPECT_EQ(generator.weight_version(), 1u);
-  student->receive(std::move(for_old));
+  received(*student, std::move(for_old));
   const Samples samples = beside([&] { return student->receive(student->send(new_request)); });
   expect_drawn_by(new_weights, samples, new_request, prompts);
 }
@@ -191,12 +193,14 @@ TEST_F(GeneratorTest, ARequestThatTheEngineRefusesFailsAlone) {
   PendingSamples for_good = queued(*student, good);
   draw_all();
   for (auto& pending : bad)
-    EXPECT_EQ(code_of([&] { student->receive(std::move(pending)); }), ErrorCode::kInvalidArgument);
-  expect_drawn_by(old_weights, student->receive(std::move(for_good)), good, prompts);
-  auto again = client.call("generator/0", kGenerateCollect, CollectRequest{9});
-  handle(1);
-  // samples are given out once
-  EXPECT_EQ(code_of([&] { again.get(Deadline::after(30s)); }), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code_of([&] { received(*student, std::move(pending)); }),
+              ErrorCode::kInvalidArgument);
+  expect_drawn_by(old_weights, received(*student, std::move(for_good)), good, prompts);
+  // Who has all of them has said so.
+  const auto again = [&] {
+    client.call("generator/0", kGenerateCollect, CollectRequest{9}).get(Deadline::after(30s));
+  };
+  EXPECT_EQ(code_of([&] { beside(again); }), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(GeneratorTest, ScoresAsATeacherDoes) {

@@ -20,10 +20,21 @@ class FakeBackendTest : public GeneratorServed {
   Future<Samples> asked(uint64_t id, uint64_t version = 0) {
     auto accepted =
         client.call("generator/0", kGenerateSubmit, generate_request(id, version, {{1, 2}, {3}}));
-    auto samples = client.call("generator/0", kGenerateCollect, CollectRequest{id});
-    handle(2);
+    handle(1);
     accepted.get(Deadline::after(30s));
+    return collected(id, 0);
+  }
+  Future<Samples> collected(uint64_t id, int64_t have) {
+    auto samples = client.call("generator/0", kGenerateCollect, CollectRequest{id, have});
+    handle(1);
     return samples;
+  }
+  // Of the completions in an answer, in its order.
+  static std::vector<int64_t> indices(Future<Samples>& reply) {
+    std::vector<int64_t> indices;
+    for (const IndexedCompletion& one : unpack_completions(reply.get(Deadline::after(30s))))
+      indices.push_back(one.index);
+    return indices;
   }
   // Checked; applied when nothing is drawn.
   Future<CommitReply> committed(uint64_t version, bool abort = false) {
@@ -56,7 +67,8 @@ class FakeBackendTest : public GeneratorServed {
       : GeneratorServed(std::unique_ptr<SampleBackend>(fake)), backend(*fake) {}
 };
 
-TEST_F(FakeBackendTest, SamplesThatFinishInAnotherOrderStandInTheirPlaces) {
+TEST_F(FakeBackendTest, SamplesAreGivenOutAsTheyFinish) {
+  using Indices = std::vector<int64_t>;
   auto first = asked(1), second = asked(2);
   int step = 0;
   backend.on_step = [&] {
@@ -68,12 +80,25 @@ TEST_F(FakeBackendTest, SamplesThatFinishInAnotherOrderStandInTheirPlaces) {
     }
     return true;
   };
-  for (int i = 0; i < 3; ++i)
-    ASSERT_TRUE(generator.work());
-  expect_samples(second, 2);
-  EXPECT_FALSE(first.ready());
   ASSERT_TRUE(generator.work());
-  expect_samples(first, 1);
+  EXPECT_EQ(indices(second), Indices{3}) << "long before the last of them is drawn";
+  EXPECT_FALSE(first.ready());
+  second = collected(2, 1);
+  ASSERT_TRUE(generator.work());
+  EXPECT_EQ(indices(second), Indices{0});
+  EXPECT_EQ(indices(first), Indices{2});
+
+  // Who asks again for what it did not get gets it, with what came since.
+  second = collected(2, 1);
+  EXPECT_EQ(indices(second), Indices{0});
+  ASSERT_TRUE(generator.work());
+  second = collected(2, 1);
+  EXPECT_EQ(indices(second), (Indices{0, 1, 2}));
+  ASSERT_TRUE(generator.work());
+  first = collected(1, 1);
+  const Samples rest = first.get(Deadline::after(30s));
+  EXPECT_TRUE(rest.last);
+  EXPECT_TRUE(at::equal(rest.token_ids, at::tensor({100, 103, 101}, at::kInt))) << rest.token_ids;
   EXPECT_EQ(generator.requests_served(), 2);
   EXPECT_EQ(generator.tokens_drawn(), 8);
   EXPECT_FALSE(generator.work()) << "there is nothing more to draw";
@@ -163,6 +188,8 @@ TEST_F(FakeBackendTest, ACommitWithAbortCancelsWhatIsDrawn) {
     return true;
   };
   ASSERT_TRUE(generator.work());
+  EXPECT_EQ(indices(drawn), std::vector<int64_t>{1});
+  drawn = collected(1, 1);
   auto commit = committed(3, true);
   EXPECT_EQ(test::code_of([&] { drawn.get(Deadline::after(30s)); }), ErrorCode::kCancelled);
   EXPECT_EQ(times("cancel 1"), 1);
