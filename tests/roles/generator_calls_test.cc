@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "tests/roles/generator_fixture.h"
-#include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
 
 namespace retort::roles {
@@ -151,18 +150,6 @@ TEST_F(StreamingTest, TheFirstSampleArrivesBeforeTheLastIsDrawn) {
   std::vector<int64_t> all = heard();
   std::sort(all.begin(), all.end());
   EXPECT_EQ(all, (std::vector<int64_t>{0, 1, 2, 3, 4, 5})) << "each of them once";
-}
-
-TEST_F(StreamingTest, CancellingBetweenTwoSamplesGivesTheRequestUp) {
-  auto student = make_client(weights, client);
-  PendingSamples pending = queued(*student, generate_request(1, 0, prompts), listener());
-  while (generator.tokens_drawn() == 0)
-    ASSERT_TRUE(generator.work());
-  handle(1);  // the second collect
-  pending.reply.cancel();
-  EXPECT_EQ(test::code_of([&] { received(*student, std::move(pending)); }), ErrorCode::kCancelled);
-  ASSERT_TRUE(test::wait_until([&] { return !generator.work(); }));
-  EXPECT_EQ(generator.requests_served(), 0);
 }
 
 }  // namespace

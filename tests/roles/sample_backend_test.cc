@@ -3,11 +3,13 @@
 #include "roles/generator/sample_backend.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "roles/generator/replica_engine.h"
 #include "tests/roles/fake_backend.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::roles {
 namespace {
@@ -102,6 +104,50 @@ TEST_F(FakeBackendTest, SamplesAreGivenOutAsTheyFinish) {
   EXPECT_EQ(generator.requests_served(), 2);
   EXPECT_EQ(generator.tokens_drawn(), 8);
   EXPECT_FALSE(generator.work()) << "there is nothing more to draw";
+}
+
+// The trainer's end, of a request whose first sample is there.
+class StreamTest : public FakeBackendTest {
+ protected:
+  // Ids below `vocab_rows` are taken; those of the samples are 100 to 103.
+  void begin(int64_t vocab_rows) {
+    const GenerateRequest request = generate_request(1, 0, {{1, 2}, {3}});
+    auto accepted = client.call("generator/0", kGenerateSubmit, request);
+    handle(1);
+    accepted.get(Deadline::after(30s));
+    stream = std::make_shared<SampleStream>(expected_samples(request, vocab_rows),
+                                            [this](const IndexedCompletion&) { ++heard; });
+    done = collect_samples(client, "generator/0", stream, 30s);
+    handle(1);
+    backend.on_step = [this] {
+      if (times("step") == 1) backend.finish(1, 2);
+      return true;
+    };
+    ASSERT_TRUE(generator.work());
+  }
+
+  std::atomic<int> heard{0};
+  std::shared_ptr<SampleStream> stream;
+  Future<Empty> done;
+};
+
+TEST_F(StreamTest, CancellingBetweenTwoSamplesGivesTheRequestUp) {
+  begin(200);
+  handle(1);  // the next collect
+  EXPECT_EQ(heard, 1);
+  done.cancel();
+  EXPECT_EQ(test::code_of([&] { done.get(Deadline::after(30s)); }), ErrorCode::kCancelled);
+  EXPECT_TRUE(test::wait_until([&] {
+    generator.work();
+    return times("cancel 1") == 1;
+  }));
+}
+
+TEST_F(StreamTest, WhatCannotBeASampleEndsIt) {
+  begin(50);
+  done.get(Deadline::after(30s));
+  EXPECT_EQ(heard, 0);
+  EXPECT_EQ(test::code_of([&] { stream->whole(); }), ErrorCode::kCorrupt);
 }
 
 TEST_F(FakeBackendTest, CallsAreHandledWhileASlowOneDrawsAndNewWeightsWait) {
