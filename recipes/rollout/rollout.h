@@ -1,12 +1,15 @@
 // Samples for a training step: prompts go to a generator, what comes back is scored; and the
 // generator follows the student. begin(), finish() and sync() are SampleSource's (sample_source.h),
-// here as RolloutWorker makes them (rollout_worker.h).
+// here as RolloutWorker makes them (rollout_worker.h); RolloutScorer stands before the first two.
 //
 // On each dp rank of the student, in the order of a step:
 //
 //   prompts --> begin() --- generator.submit ----> queue --> engine, with weights of version v
-//               finish() <-- generator.collect --- tokens, log-probabilities, finish reasons
-//               score_rollout() --> rewards: rules here, a program, a service
+//                      <-- generator.collect --- tokens, log-probabilities, finish reasons, of each
+//                  |                             sample as soon as it ends
+//                  +-----> scoring thread -----> rewards: rules here, a program, a service
+//                  |
+//               finish()   all samples of the request, with their scores
 //                  |
 //                  v
 //               objective: advantages or kept samples, and the loss --> trainer: version v + 1
@@ -20,8 +23,11 @@
 //   who waits            for what                           at most
 //   -------------------  ---------------------------------  --------------------------------------
 //   begin()              room in rpc.max_inflight_bytes     rpc.timeout
-//   finish()             its samples                        generation.timeout from acceptance
-//   score_rollout()      a program or a service             rewards.timeout for each batch
+//   finish()             its samples                        generation.timeout from when they are
+//                                                           begun to be drawn
+//   finish()             their scores                       two batches, of which each reward takes
+//                                                           at most its timeout
+//   the scoring thread   samples to score                   the next one, or the end of the run
 //   sync(), first of mp  its requests to be queued          rpc.timeout
 //   sync(), rank 0       the last version to be in use      generation.timeout from its commit
 //   sync(), senders      buckets to arrive                  rpc.timeout; 8 a replica on their way

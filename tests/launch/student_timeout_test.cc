@@ -56,8 +56,8 @@ TEST_F(StudentTimeout, SamplesAreAcceptedThenDrawnThenScored) {
   EXPECT_EQ(of(kGrpo), 2 * (100s + 1000s) + 30s + 10s) << "lost with a generator, drawn again";
   EXPECT_EQ(of(kGrpo, {"rewards=[{type: numeric}, {type: command, argv: [judge], timeout: 300s}, "
                        "{type: http, url: 'http://localhost:1/score'}]"}),
-            2 * (100s + 1000s) + 300s + 60s + 30s + 10s)
-      << "one batch for each reward that asks somebody, 60s unless it says otherwise";
+            2 * (100s + 1000s) + 2 * (300s + 60s) + 30s + 10s)
+      << "two batches for each reward that asks somebody, 60s unless it says otherwise";
 }
 
 TEST_F(StudentTimeout, WithoutRestartsNobodyIsWaitedFor) {
@@ -81,7 +81,7 @@ TEST_F(StudentTimeout, AskedForMoreIsThat) {
 TEST_F(StudentTimeout, AskedForLessIsRefusedWithTheSum) {
   const std::string message = error_of(kGrpo, {kTwoRanks, "launch.collective_timeout=600s",
                                                "rewards.0.type=command", "rewards.0.argv=[judge]"});
-  EXPECT_NE(message.find("launch.collective_timeout: has no effect below 2110s"), std::string::npos)
+  EXPECT_NE(message.find("launch.collective_timeout: has no effect below 2170s"), std::string::npos)
       << message;
   EXPECT_NE(message.find("rewards[].timeout"), std::string::npos) << message;
 }
