@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "parallel/vote.h"
@@ -20,6 +22,9 @@
 
 namespace retort::recipes {
 namespace {
+
+// Marks the id of a request to the reference that is asked a second time.
+constexpr uint64_t kAskedAgain = uint64_t{1} << 62;
 
 losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generations,
                                  const GrpoOptions& options) {
@@ -159,6 +164,13 @@ at::Tensor GrpoObjective::gather_rewards(const Rollout& rollout, int64_t num_gro
 
 void GrpoObjective::prepare(Round round, int64_t step) {
   const auto num_groups = static_cast<int64_t>(round.rows.rows.size());
+
+  // Where the rank that scores asks the reference, it asks while it waits.
+  early_.clear();
+  if (reference_ && world_.leads_replica() && world_.pp().size() == 1)
+    round.pending.meanwhile = [this, request = round.pending.request, step] {
+      ask_early(request, step);
+    };
   const Rollout rollout = parallel::run_on_all(world_.all(), [&] {
     Rollout drawn = scorer_->finish(*samples_, std::move(round.pending), world_.mp());
     save_samples(options_.samples_folder, world_, drawn, step, scorer_->names());
@@ -177,6 +189,7 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   parallel::run_on_all(world_.all(), [&] {
     batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step);
   });
+  early_.clear();
   measure(rollout, advantages, step);
 }
 
@@ -208,11 +221,49 @@ struct GrpoObjective::OpenBatch {
   }
 };
 
+uint64_t GrpoObjective::reference_request(size_t index, int64_t step) const {
+  const auto count = static_cast<uint64_t>(options_.micro_batches);
+  return request_id(step, index, count, world_.dp().rank(), world_.dp().size());
+}
+
 void GrpoObjective::ask_reference(Batch& batch, size_t index, int64_t step) {
   if (!reference_ || batch.batch.num_targets() == 0) return;
-  const auto count = static_cast<uint64_t>(options_.micro_batches);
-  const uint64_t id = request_id(step, index, count, world_.dp().rank(), world_.dp().size());
+  uint64_t id = reference_request(index, step);
+  if (index < early_.size()) {
+    EarlyQuestion& early = early_[index];
+    if (early.input_ids.defined() && at::equal(early.input_ids, batch.batch.tokens.input_ids)) {
+      batch.reference = std::move(early.answer);
+      return;
+    }
+    // The samples were drawn again with other weights.
+    id |= kAskedAgain;
+  }
   batch.reference = reference_->ask(id, step, batch.batch.tokens, batch.batch.predict_positions);
+}
+
+// Asks for the micro-batches whose samples are scored, in their order, as make_batches() will fill
+// them.
+void GrpoObjective::ask_early(const RolloutRequest& request, int64_t step) {
+  const auto rows = static_cast<size_t>(options_.rows_per_micro_batch);
+  const auto generations = static_cast<size_t>(options_.num_generations);
+  for (size_t index = early_.size(); index * rows < request.sample_ids.size(); ++index) {
+    const size_t first = index * rows;
+    const size_t count = std::min(rows, request.sample_ids.size() - first);
+    const auto scored = scorer_->peek(request.number, first, count);
+    if (!scored) return;
+
+    std::vector<data::Sample> samples;
+    for (size_t i = 0; i < count; ++i)
+      if ((*scored)[i].scorable)
+        samples.push_back(data::completion_sample(request.prompts[(first + i) / generations],
+                                                  (*scored)[i].token_ids));
+    const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
+    early_.emplace_back();
+    if (batch.num_targets() == 0) continue;
+    early_.back() = {.input_ids = batch.tokens.input_ids,
+                     .answer = reference_->ask(reference_request(index, step), step, batch.tokens,
+                                               batch.predict_positions)};
+  }
 }
 
 std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rollout,

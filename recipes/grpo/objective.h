@@ -88,6 +88,11 @@ class GrpoObjective : public Objective {
     Reference::Pending reference;
   };
   struct OpenBatch;
+  // What the reference was asked before all samples of the round were there.
+  struct EarlyQuestion {
+    at::Tensor input_ids;
+    Reference::Pending answer;
+  };
   struct Round {
     int64_t number = 0;
     data::IndexStream::Step rows;
@@ -97,7 +102,9 @@ class GrpoObjective : public Objective {
   int64_t last_round_ahead(int64_t round, int64_t done) const;
   void push_if_due(int64_t done);
   void request_rounds(int64_t round, int64_t step);
+  uint64_t reference_request(size_t index, int64_t step) const;
   void ask_reference(Batch& batch, size_t index, int64_t step);
+  void ask_early(const RolloutRequest& request, int64_t step);
   void prepare(Round round, int64_t step);
   std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages,
                                   int64_t step);
@@ -116,8 +123,10 @@ class GrpoObjective : public Objective {
   std::deque<Round> requested_;
   int64_t next_round_ = 0;
   std::vector<Batch> batches_;  // of the round that is trained on
-  StepInfo info_;               // of its last step
-  data::Cursor before_;         // where the round began
+  // Of the round that is waited for: its first micro-batches.
+  std::vector<EarlyQuestion> early_;
+  StepInfo info_;        // of its last step
+  data::Cursor before_;  // where the round began
   MetricsRow round_metrics_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -127,6 +128,7 @@ void RolloutScorer::score_all() {
 Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, parallel::Group& mp) {
   const uint64_t number = pending.request.number;
   const Forgetting forgetting(*queue_, number);
+  const std::function<void()> meanwhile = pending.meanwhile;
   queue_->prefer(number);
   Rollout rollout = source.finish(std::move(pending));
   std::vector<RolloutSample*> samples;
@@ -139,7 +141,7 @@ Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, para
   parallel::run_on_all(mp, [&] {
     if (mp.rank() != 0) return;
     const auto start = Clock::now();
-    ScoringQueue::Scores scores = queue_->wait(number);
+    ScoringQueue::Scores scores = queue_->wait(number, meanwhile);
     rollout.reward_wait_seconds = seconds_since(start);
     rollout.reward_seconds = scores.seconds;
     RETORT_CHECK(scores.samples.size() == samples.size());

@@ -1,7 +1,10 @@
 // The rewards of rollouts, scored while samples are still drawn and while the student trains.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +45,10 @@ class RolloutScorer {
 
   // SampleSource::begin.
   PendingRollout begin(SampleSource& source, RolloutRequest request);
+  // As ScoringQueue::peek, on the rank that scores.
+  std::optional<std::vector<ScoringQueue::Peek>> peek(uint64_t number, size_t first, size_t count) {
+    return queue_->peek(number, first, count);
+  }
   // SampleSource::finish of what was begun here; every sample has its scores. The first rank of
   // `mp`, the ranks that have this rollout, scores; the others get what it got. Collectives: the
   // source's, then a vote and one broadcast on mp; none of these if there are no samples.

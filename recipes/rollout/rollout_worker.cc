@@ -85,7 +85,7 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
     try {
       std::vector<roles::Samples> answers;
       for (roles::PendingSamples& part : pending.parts)
-        answers.push_back(client_->receive(std::move(part), waited));
+        answers.push_back(client_->receive(std::move(part), waited, pending.meanwhile));
       return answers;
     } catch (const Error& error) {
       // Given up for new weights (in_flight: abort), or lost with a generator whose successor has

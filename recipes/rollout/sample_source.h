@@ -35,6 +35,9 @@ struct PendingRollout {
   RolloutRequest request;
   uint64_t weight_version = 0;               // that its samples are drawn with
   std::vector<roles::PendingSamples> parts;  // RolloutWorker's, on the rank that asks
+  // May be empty. Called by the rank that asks, on its compute thread, now and then while finish()
+  // waits; what it throws, finish() throws.
+  std::function<void()> meanwhile;
 };
 
 // RolloutWorker asks generators; a test may answer by itself. Weight versions count optimizer

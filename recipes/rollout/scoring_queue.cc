@@ -1,6 +1,7 @@
 #include "recipes/rollout/scoring_queue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@ namespace retort::recipes {
 struct ScoringQueue::Attempt {
   std::vector<Arrived> waiting;
   Scores scores;
+  std::vector<std::optional<Peek>> scored;  // by place
   size_t num_put = 0, num_scored = 0;
 };
 
@@ -42,7 +44,9 @@ std::shared_ptr<ScoringQueue::Attempt> ScoringQueue::open(uint64_t number) {
   std::lock_guard lock(mutex_);
   Request& request = at(number);
   request.attempt = std::make_shared<Attempt>();
-  request.attempt->scores.samples.resize(request.prompts.size() * request.generations);
+  const size_t samples = request.prompts.size() * request.generations;
+  request.attempt->scores.samples.resize(samples);
+  request.attempt->scored.resize(samples);
   return request.attempt;
 }
 
@@ -92,8 +96,12 @@ void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> score
   {
     std::lock_guard lock(mutex_);
     Attempt& attempt = *batch.attempt;
-    for (size_t i = 0; i < scores.size(); ++i)
-      attempt.scores.samples.at(batch.samples[i].place) = std::move(scores[i]);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const size_t place = batch.samples[i].place;
+      attempt.scored.at(place) = {.token_ids = batch.samples[i].token_ids,
+                                  .scorable = scores[i].total.has_value()};
+      attempt.scores.samples[place] = std::move(scores[i]);
+    }
     attempt.num_scored += scores.size();
     attempt.scores.seconds += seconds;
   }
@@ -118,13 +126,33 @@ void ScoringQueue::close() {
   arrived_.notify_all();
 }
 
-ScoringQueue::Scores ScoringQueue::wait(uint64_t number) {
+std::optional<std::vector<ScoringQueue::Peek>> ScoringQueue::peek(uint64_t number, size_t first,
+                                                                  size_t count) {
+  std::lock_guard lock(mutex_);
+  const std::shared_ptr<Attempt>& attempt = at(number).attempt;
+  if (!attempt) return std::nullopt;
+  std::vector<Peek> samples;
+  for (size_t place = first; place < first + count; ++place) {
+    const std::optional<Peek>& sample = attempt->scored.at(place);
+    if (!sample) return std::nullopt;
+    samples.push_back(*sample);
+  }
+  return samples;
+}
+
+ScoringQueue::Scores ScoringQueue::wait(uint64_t number, const std::function<void()>& meanwhile) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Attempt> attempt = at(number).attempt;
   RETORT_CHECK(attempt) << "samples of a request that was never sent";
   const size_t expected = attempt->scores.samples.size();
   RETORT_CHECK(attempt->num_put == expected) << "samples that did not come, or came twice";
-  scored_.wait(lock, [&] { return attempt->num_scored == expected || error_ || closed_; });
+  const auto over = [&] { return attempt->num_scored == expected || error_ || closed_; };
+  while (meanwhile && !scored_.wait_for(lock, std::chrono::milliseconds(20), over)) {
+    lock.unlock();
+    meanwhile();
+    lock.lock();
+  }
+  scored_.wait(lock, over);
   if (attempt->num_scored == expected) return std::move(attempt->scores);
   if (error_) std::rethrow_exception(error_);
   throw Error(ErrorCode::kClosed, "rewards are not scored any more");

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,11 @@ class ScoringQueue {
     size_t place = 0;  // in its request
     std::vector<int32_t> token_ids;
     bool truncated = false;
+  };
+  // One that has been scored, so far as that is.
+  struct Peek {
+    std::vector<int32_t> token_ids;
+    bool scorable = false;
   };
   struct Scores {
     std::vector<rewards::Scored> samples;  // by place
@@ -57,9 +63,11 @@ class ScoringQueue {
   void fail(std::exception_ptr error);
   void close();
 
+  // Of the request's samples at places [first, first + count), if all of them are scored.
+  std::optional<std::vector<Peek>> peek(uint64_t number, size_t first, size_t count);
   // The scores of a request all of whose samples were put: waits for as long as the rewards take,
-  // which have timeouts of their own. kClosed once closed.
-  Scores wait(uint64_t number);
+  // which have timeouts of their own, and calls `meanwhile` now and then. kClosed once closed.
+  Scores wait(uint64_t number, const std::function<void()>& meanwhile = {});
 
  private:
   struct Request {

@@ -139,11 +139,13 @@ void GeneratorClient::wait_accepted(PendingSamples& pending) {
 }
 
 // A generator that waits for weights which cannot be restored never answers.
-void GeneratorClient::wait(Future<Empty>& reply) const {
-  while (pushed_ && !reply.ready()) {
-    pushed_->check();
+void GeneratorClient::wait(Future<Empty>& reply, const std::function<void()>& meanwhile) const {
+  const std::chrono::milliseconds slice(meanwhile ? 20 : 1000);
+  while ((pushed_ || meanwhile) && !reply.ready()) {
+    if (pushed_) pushed_->check();
+    if (meanwhile) meanwhile();
     try {
-      reply.get(Deadline::after(std::chrono::seconds(1)));
+      reply.get(Deadline::after(slice));
       return;
     } catch (const Error&) {
       if (!reply.valid()) throw;
@@ -153,10 +155,10 @@ void GeneratorClient::wait(Future<Empty>& reply) const {
 }
 
 // False when the request was lost with its generator.
-bool GeneratorClient::take(PendingSamples& pending) const {
+bool GeneratorClient::take(PendingSamples& pending, const std::function<void()>& meanwhile) const {
   if (pending.lost) return false;
   try {
-    wait(pending.reply);
+    wait(pending.reply, meanwhile);
     return true;
   } catch (const Error& error) {
     if (options_.links && error.code() == ErrorCode::kPeerLost) return false;
@@ -170,10 +172,11 @@ bool GeneratorClient::take(PendingSamples& pending) const {
   }
 }
 
-Samples GeneratorClient::receive(PendingSamples pending, double* waited) {
+Samples GeneratorClient::receive(PendingSamples pending, double* waited,
+                                 const std::function<void()>& meanwhile) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    while (!take(pending))
+    while (!take(pending, meanwhile))
       send_again(pending);
     if (waited) *waited += seconds_since(start);
     return pending.stream->whole();

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,7 +82,9 @@ class GeneratorClient {
   // to the request and have the shapes they promise (kMismatch, kCorrupt). Errors name the generator
   // and the step; kCancelled when a push with `abort` ended the request, or when it was lost with
   // its generator and the weights that it names are replaced everywhere by now.
-  Samples receive(PendingSamples pending, double* waited = nullptr);
+  // `meanwhile`: called now and then while it waits; what it throws ends the wait.
+  Samples receive(PendingSamples pending, double* waited = nullptr,
+                  const std::function<void()>& meanwhile = {});
 
   // Sends what `decoder` counts of each parameter to every rank of every replica that holds some of
   // it, and nothing else, and returns when it has arrived; the caller may change it then. `sender`:
@@ -108,8 +111,8 @@ class GeneratorClient {
   };
   void dispatch(PendingSamples& pending);
   void send_again(PendingSamples& pending);
-  bool take(PendingSamples& pending) const;
-  void wait(Future<Empty>& reply) const;
+  bool take(PendingSamples& pending, const std::function<void()>& meanwhile = {}) const;
+  void wait(Future<Empty>& reply, const std::function<void()>& meanwhile) const;
   Future<CommitReply> watched(int64_t replica, Future<CommitReply> reply) const;
   void settle(Transfer& transfer, uint64_t version);
   bool passes(const Error& error) const;

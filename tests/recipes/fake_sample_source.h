@@ -70,6 +70,7 @@ class FakeSampleSource : public recipes::SampleSource {
                              .weight_version = pending.weight_version,
                              .generation_seconds = kGenerationSeconds,
                              .wait_seconds = kWaitSeconds};
+    meanwhile = pending.meanwhile;
     const auto ahead = drawn_.extract(pending.request.number);
     std::vector<recipes::RolloutSample> samples =
         ahead ? std::move(ahead.mapped()) : draw_all(pending.request, pending.weight_version);
@@ -98,9 +99,10 @@ class FakeSampleSource : public recipes::SampleSource {
 
   // Called before each sample of a request is drawn, with its place there; may be empty.
   std::function<void(size_t place)> before_drawing;
-  bool draw_ahead = false;     // in begin(), not in finish()
-  std::vector<Asked> asked;    // in the order of begin()
-  std::vector<Pushed> pushed;  // in the order of sync()
+  std::function<void()> meanwhile;  // of the request that is waited for
+  bool draw_ahead = false;          // in begin(), not in finish()
+  std::vector<Asked> asked;         // in the order of begin()
+  std::vector<Pushed> pushed;       // in the order of sync()
 
  private:
   // Each of them goes to the request's sink as soon as it is drawn.

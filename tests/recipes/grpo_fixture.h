@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,6 +39,7 @@ class GrpoTest : public ::testing::Test {
     data::Cursor start_cursor;
     std::vector<rewards::RewardOptions> rewards = test::length_rewards();
     bool draw_ahead = false;
+    std::function<std::unique_ptr<roles::FrozenAnswers>()> reference;  // with grpo.beta
     test::FakeSampleSource::Answer answer = [](const data::PromptSample&, uint64_t sample_id,
                                                uint64_t) {
       return test::numbered_answer(sample_id);
@@ -56,7 +58,8 @@ class GrpoTest : public ::testing::Test {
         world_, trainer_, files_.prompts(), files_.order(setting.start_cursor), run.samples,
         std::make_shared<RolloutScorer>(std::make_shared<rewards::RewardSet>(setting.rewards),
                                         files_.tokenizer()),
-        /*reference=*/nullptr,
+        setting.reference ? std::make_unique<Reference>(setting.reference(), &world_.tp())
+                          : nullptr,
         GrpoObjective::Options{.grpo = setting.grpo,
                                .num_generations = kGenerations,
                                .max_new_tokens = test::kLongestAnswer,

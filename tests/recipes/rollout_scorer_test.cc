@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "recipes/rollout/scoring_queue.h"
+#include "tests/recipes/fake_frozen_role.h"
 #include "tests/recipes/grpo_fixture.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"
@@ -62,6 +63,31 @@ TEST_F(RolloutScorerTest, TheNextRoundIsScoredWhileThisOneIsTrainedOn) {
   run.objective->next_step(1);
   EXPECT_TRUE(test::wait_until([&] { return asked() == 2 * kSamplesPerRound; }))
       << asked() << " completions were scored before the next step began";
+}
+
+// Each micro-batch once, as the loss will want it.
+TEST_F(RolloutScorerTest, TheReferenceIsAskedBeforeTheLastSampleIsDrawn) {
+  Setting setting = scored_by_a_program();
+  setting.grpo.beta = 0.1;
+  test::FakeFrozenRole* role = nullptr;
+  setting.reference = [&] {
+    auto made = std::make_unique<test::FakeFrozenRole>(
+        model(9), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+    role = made.get();
+    return made;
+  };
+  const Run run = start(setting);
+  bool seen = false;
+  run.samples->before_drawing = [&](size_t place) {
+    if (place + 1 < kSamplesPerRound) return;
+    seen = test::wait_until([&] {
+      run.samples->meanwhile();
+      return !role->ids.empty();
+    });
+  };
+  run.objective->next_step(1);
+  EXPECT_TRUE(seen);
+  EXPECT_EQ(role->ids.size(), 3u);
 }
 
 TEST_F(RolloutScorerTest, AFailureIsToldByEveryRoundFromThenOn) {
