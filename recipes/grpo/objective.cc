@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
@@ -18,13 +17,9 @@
 #include "recipes/rollout/deal.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/batch_objective.h"
-#include "recipes/run/request_id.h"
 
 namespace retort::recipes {
 namespace {
-
-// Marks the id of a request to the reference that is asked a second time.
-constexpr uint64_t kAskedAgain = uint64_t{1} << 62;
 
 losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generations,
                                  const GrpoOptions& options) {
@@ -52,12 +47,19 @@ GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& train
       stream_(std::move(stream)),
       samples_(std::move(samples)),
       scorer_(std::move(scorer)),
-      reference_(std::move(reference)),
       options_(std::move(options)),
       drawn_to_(options_.start_cursor),
       next_round_(options_.start_step / options_.grpo.num_iterations) {
-  RETORT_CHECK((options_.grpo.beta > 0) == (reference_ != nullptr))
+  RETORT_CHECK((options_.grpo.beta > 0) == (reference != nullptr))
       << "a reference that is missing or not used";
+  if (reference)
+    reference_ = std::make_unique<ReferenceQuestions>(
+        std::move(reference),
+        ReferenceQuestions::Options{.num_generations = options_.num_generations,
+                                    .micro_batches = options_.micro_batches,
+                                    .rows_per_micro_batch = options_.rows_per_micro_batch,
+                                    .dp_rank = world_.dp().rank(),
+                                    .dp_size = world_.dp().size()});
 }
 GrpoObjective::~GrpoObjective() = default;
 
@@ -166,10 +168,10 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   const auto num_groups = static_cast<int64_t>(round.rows.rows.size());
 
   // Where the rank that scores asks the reference, it asks while it waits.
-  early_.clear();
+  if (reference_) reference_->begin_round(step);
   if (reference_ && world_.leads_replica() && world_.pp().size() == 1)
-    round.pending.meanwhile = [this, request = round.pending.request, step] {
-      ask_early(request, step);
+    round.pending.meanwhile = [this, request = round.pending.request] {
+      reference_->ask_early(request, *scorer_);
     };
   const Rollout rollout = parallel::run_on_all(world_.all(), [&] {
     Rollout drawn = scorer_->finish(*samples_, std::move(round.pending), world_.mp());
@@ -187,9 +189,8 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks)
     mine.push_back(by_group.select(0, i));
   parallel::run_on_all(world_.all(), [&] {
-    batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine), step);
+    batches_ = make_batches(rollout, mine.empty() ? at::empty({0}) : at::cat(mine));
   });
-  early_.clear();
   measure(rollout, advantages, step);
 }
 
@@ -221,59 +222,14 @@ struct GrpoObjective::OpenBatch {
   }
 };
 
-uint64_t GrpoObjective::reference_request(size_t index, int64_t step) const {
-  const auto count = static_cast<uint64_t>(options_.micro_batches);
-  return request_id(step, index, count, world_.dp().rank(), world_.dp().size());
-}
-
-void GrpoObjective::ask_reference(Batch& batch, size_t index, int64_t step) {
-  if (!reference_ || batch.batch.num_targets() == 0) return;
-  uint64_t id = reference_request(index, step);
-  if (index < early_.size()) {
-    EarlyQuestion& early = early_[index];
-    if (early.input_ids.defined() && at::equal(early.input_ids, batch.batch.tokens.input_ids)) {
-      batch.reference = std::move(early.answer);
-      return;
-    }
-    // The samples were drawn again with other weights.
-    id |= kAskedAgain;
-  }
-  batch.reference = reference_->ask(id, step, batch.batch.tokens, batch.batch.predict_positions);
-}
-
-// Asks for the micro-batches whose samples are scored, in their order, as make_batches() will fill
-// them.
-void GrpoObjective::ask_early(const RolloutRequest& request, int64_t step) {
-  const auto rows = static_cast<size_t>(options_.rows_per_micro_batch);
-  const auto generations = static_cast<size_t>(options_.num_generations);
-  for (size_t index = early_.size(); index * rows < request.sample_ids.size(); ++index) {
-    const size_t first = index * rows;
-    const size_t count = std::min(rows, request.sample_ids.size() - first);
-    const auto scored = scorer_->peek(request.number, first, count);
-    if (!scored) return;
-
-    std::vector<data::Sample> samples;
-    for (size_t i = 0; i < count; ++i)
-      if ((*scored)[i].scorable)
-        samples.push_back(data::completion_sample(request.prompts[(first + i) / generations],
-                                                  (*scored)[i].token_ids));
-    const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
-    early_.emplace_back();
-    if (batch.num_targets() == 0) continue;
-    early_.back() = {.input_ids = batch.tokens.input_ids,
-                     .answer = reference_->ask(reference_request(index, step), step, batch.tokens,
-                                               batch.predict_positions)};
-  }
-}
-
 std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rollout,
-                                                              const at::Tensor& advantages,
-                                                              int64_t step) {
+                                                              const at::Tensor& advantages) {
   std::vector<Batch> batches;
   OpenBatch open;
   const auto close = [&] {
     batches.push_back(std::exchange(open, {}).close());
-    ask_reference(batches.back(), batches.size() - 1, step);
+    if (reference_)
+      batches.back().reference = reference_->ask(batches.size() - 1, batches.back().batch);
   };
 
   // An unscorable sample keeps its place, so that no other moves to another micro-batch, but takes

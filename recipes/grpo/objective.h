@@ -15,6 +15,7 @@
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/grpo/options.h"
+#include "recipes/grpo/reference_questions.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/objective.h"
@@ -88,11 +89,6 @@ class GrpoObjective : public Objective {
     Reference::Pending reference;
   };
   struct OpenBatch;
-  // What the reference was asked before all samples of the round were there.
-  struct EarlyQuestion {
-    at::Tensor input_ids;
-    Reference::Pending answer;
-  };
   struct Round {
     int64_t number = 0;
     data::IndexStream::Step rows;
@@ -102,12 +98,8 @@ class GrpoObjective : public Objective {
   int64_t last_round_ahead(int64_t round, int64_t done) const;
   void push_if_due(int64_t done);
   void request_rounds(int64_t round, int64_t step);
-  uint64_t reference_request(size_t index, int64_t step) const;
-  void ask_reference(Batch& batch, size_t index, int64_t step);
-  void ask_early(const RolloutRequest& request, int64_t step);
   void prepare(Round round, int64_t step);
-  std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages,
-                                  int64_t step);
+  std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages);
   void measure(const Rollout& rollout, const losses::Advantages& advantages, int64_t step);
   at::Tensor gather_rewards(const Rollout& rollout, int64_t num_groups) const;
 
@@ -117,16 +109,14 @@ class GrpoObjective : public Objective {
   std::unique_ptr<data::IndexStream> stream_;
   std::shared_ptr<SampleSource> samples_;
   std::shared_ptr<RolloutScorer> scorer_;
-  std::unique_ptr<Reference> reference_;
   Options options_;
+  std::unique_ptr<ReferenceQuestions> reference_;  // with beta
   data::Cursor drawn_to_;
   std::deque<Round> requested_;
   int64_t next_round_ = 0;
   std::vector<Batch> batches_;  // of the round that is trained on
-  // Of the round that is waited for: its first micro-batches.
-  std::vector<EarlyQuestion> early_;
-  StepInfo info_;        // of its last step
-  data::Cursor before_;  // where the round began
+  StepInfo info_;               // of its last step
+  data::Cursor before_;         // where the round began
   MetricsRow round_metrics_;
 };
 
