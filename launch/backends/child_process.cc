@@ -117,9 +117,7 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
   // What the child inherits: its output, and descriptors at numbers that it knows.
   SpawnSetup setup;
   setup.redirect_output(options.log.string());
-  setup.pass(options.life_fd, kLifeFd);
-  setup.pass(options.status_fd, kStatusFd);
-  setup.pass(options.context_fd, kContextFd);
+  if (options.input_fd >= 0) setup.pass(options.input_fd, STDIN_FILENO);
   if (options.hold_fd >= 0) setup.pass(options.hold_fd, kHoldFd);
   setup.close_from(options.hold_fd >= 0 ? kHoldFd + 1 : kHoldFd);
   setup.isolate();
@@ -225,7 +223,7 @@ std::vector<std::string> child_environment(int64_t threads,
   result.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
   result.push_back("MKL_NUM_THREADS=" + std::to_string(threads));
   result.push_back("OMP_WAIT_POLICY=passive");
-  result.push_back(std::string(kChannelsVariable) + "=1");
+  result.push_back(std::string(kContextVariable) + "=stdin");
   return result;
 }
 

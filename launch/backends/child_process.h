@@ -34,15 +34,13 @@ struct SpawnOptions {
   std::vector<std::string> arguments;    // without argv[0]
   std::vector<std::string> environment;  // the whole environment, "NAME=value"
   std::filesystem::path log;             // stdout and stderr are appended to it
-  // Inherited as kLifeFd, kStatusFd, kContextFd, kHoldFd; every other descriptor is closed. hold_fd
-  // -1: none.
-  int life_fd = -1, status_fd = -1, context_fd = -1, hold_fd = -1;
+  // Inherited as stdin (-1: /dev/null) and as kHoldFd (-1: none); every other descriptor is closed.
+  int input_fd = -1, hold_fd = -1;
 };
 
 class ChildProcess {
  public:
-  // posix_spawn into a new process group, with stdin from /dev/null, no signal blocked and default
-  // handlers. kInvalidArgument when the program or the log cannot be opened, kResourceExhausted
+  // posix_spawn into a new process group, with no signal blocked and default handlers. kInvalidArgument when the program or the log cannot be opened, kResourceExhausted
   // when the system has no room for another process.
   explicit ChildProcess(const SpawnOptions& options);
   // Kills the group and waits for the process if it still runs.

@@ -52,6 +52,9 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
                       .store_host = store.host(),
                       .store_port = store.port(),
                       .secret = start.secret,
+                      .encryption = recipe.rpc.encryption,
+                      .heartbeat_interval = recipe.rpc.heartbeat_interval,
+                      .peer_timeout = recipe.rpc.peer_timeout,
                       .resume = start.resume,
                       .threads = threads_per_process(role.world.threads, processes)};
 
@@ -61,7 +64,7 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
         spec.restarts = role.restarts;
       }
 
-      // The program starts itself; its secret goes through a pipe, not through an argument.
+      // The program starts itself; its secret comes on its stdin, not as an argument.
       spec.arguments = {"role",
                         "--run",
                         start.run,
@@ -153,9 +156,10 @@ SupervisorResult run_once(const LaunchCommand& command, const recipes::Recipe& r
                        .secret = random_hex(32),
                        .incarnation = next_incarnation(folder.path()),
                        .resume = resumes};
-  const rpc::RendezvousServer store(
+  rpc::RendezvousServer store(
       {.run = start.run, .secret = start.secret, .encryption = recipe.rpc.encryption},
-      recipe.rpc.bind);
+      recipe.rpc.bind, "0",
+      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
   if (resumes)
     std::printf("resuming %s at step %lld\n", folder.path().c_str(),
@@ -180,6 +184,7 @@ SupervisorResult run_once(const LaunchCommand& command, const recipes::Recipe& r
   Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
                          .log_folder = folder.logs(),
                          .processes = process_specs(recipe, folder, start, store),
+                         .supervision = &store.supervision(),
                          .stop_timeout = recipe.launch.stop_timeout,
                          .held_timeout = recipe.rpc.peer_timeout,
                          .hold_fd = folder.lock_fd()},

@@ -13,10 +13,9 @@
 #include "launch/ranks/serving_roles.h"
 #include "launch/supervision/child_context.h"
 #include "launch/supervision/driving_lock.h"
-#include "launch/supervision/life_pipe.h"
+#include "launch/supervision/launcher_link.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/signal_catcher.h"
-#include "launch/supervision/status_pipe.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/vote.h"
 #include "recipes/run/student.h"
@@ -28,7 +27,7 @@ namespace {
 recipes::RankContext make_context(const RoleCommand& command, const ChildContext& child) {
   if (child.run != command.run || child.role != command.role || child.rank != command.rank)
     throw Error(ErrorCode::kInvalidArgument,
-                "the command line and the launcher's pipe name different roles");
+                "the command line and what the launcher passed name different roles");
   recipes::RankContext context;
   context.run_folder = command.run_folder;
   context.recipe = load_recipe(context.run_folder / kResolvedRecipe, {}, {.cuda = true});
@@ -69,7 +68,7 @@ void use_deterministic_algorithms() {
 }  // namespace
 
 int run_role(const RoleCommand& command) {
-  const ChildChannels channels = open_child_channels();
+  const ChildContext child = read_child_context();
   set_log_identity(process_name(command.role, command.rank));
   // Never destroyed: a signal that comes after the work is done must not turn a good exit into a
   // death by signal.
@@ -78,19 +77,19 @@ int run_role(const RoleCommand& command) {
   // What ties this process to its launcher. If that is lost a serving process goes on while a
   // driving one saves.
   const bool driving = command.role == recipes::Recipe::kDrivingRole;
-  const Duration stop_timeout = channels.context.stop_timeout;
-  std::atomic<bool> launcher_gone{false};
+  const Duration stop_timeout = child.stop_timeout;
+  std::atomic<bool> stop_asked{false};
   std::function<bool()> is_needed;
   if (!driving) is_needed = [&command] { return anyone_drives(command.run_folder); };
-  LifePipe life({.fd = channels.life_fd,
-                 .on_lost = [&launcher_gone] { launcher_gone = true; },
-                 .is_needed = is_needed,
-                 .need_limit = stop_timeout});
   std::optional<DrivingLock> lock;
-  StatusPipe status(channels.status_fd);
+  LauncherLink launcher({.context = child,
+                         .on_lost = [&stop_asked] { stop_asked = true; },
+                         .on_stop = [&stop_asked] { stop_asked = true; },
+                         .is_needed = is_needed,
+                         .need_limit = stop_timeout});
 
   try {
-    recipes::RankContext context = make_context(command, channels.context);
+    recipes::RankContext context = make_context(command, child);
     const recipes::RoleOptions& role = context.recipe.roles.at(context.role);
     log_environment(role);
     // Before LibTorch is used, which looks once whether there is CUDA.
@@ -100,14 +99,14 @@ int run_role(const RoleCommand& command) {
     at::set_num_threads(static_cast<int>(context.threads));
     if (context.recipe.deterministic) use_deterministic_algorithms();
 
-    context.stop_requested = [&] { return launcher_gone.load() || signals.any(); };
+    context.stop_requested = [&] { return stop_asked.load() || signals.any(); };
     context.report = [&](const std::string& state, int64_t step, const std::string& message) {
       // From its first step on the student has something to save.
       if (driving && state == "training" && !lock) {
         lock.emplace(command.run_folder);
-        life.set_grace(stop_timeout);
+        launcher.set_grace(stop_timeout);
       }
-      status.report({.state = state, .step = step, .message = message, .error = ""});
+      launcher.report({.state = state, .step = step, .message = message, .error = ""});
     };
 
     if (driving)
@@ -119,19 +118,19 @@ int run_role(const RoleCommand& command) {
     return 0;
   } catch (const Error& e) {
     RETORT_LOG(kError) << e.what() << " at " << e.origin();
-    status.report({.state = "failed",
-                   .step = 0,
-                   .message = e.what(),
-                   .error = std::string(to_string(e.code())),
-                   .of_another_rank = parallel::failed_rank(e, command.role).has_value()});
+    launcher.report({.state = "failed",
+                     .step = 0,
+                     .message = e.what(),
+                     .error = std::string(to_string(e.code())),
+                     .of_another_rank = parallel::failed_rank(e, command.role).has_value()});
     return exit_code_for(e.code());
   } catch (const std::exception& e) {
     const std::string text = e.what();
     RETORT_LOG(kError) << text;
-    status.report({.state = "failed",
-                   .step = 0,
-                   .message = Error(ErrorCode::kRemote, text.substr(0, text.find('\n'))).what(),
-                   .error = std::string(to_string(ErrorCode::kRemote))});
+    launcher.report({.state = "failed",
+                     .step = 0,
+                     .message = Error(ErrorCode::kRemote, text.substr(0, text.find('\n'))).what(),
+                     .error = std::string(to_string(ErrorCode::kRemote))});
     return 1;
   }
 }

@@ -5,12 +5,18 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json_text.h"
 
 namespace retort::launch {
+namespace {
+
+constexpr size_t kMaxContextBytes = 60'000;  // less than a pipe holds
+
+}  // namespace
 
 std::string encode_context(const ChildContext& context) {
   return JsonLine()
@@ -22,6 +28,9 @@ std::string encode_context(const ChildContext& context) {
       .add("store_host", context.store_host)
       .add("store_port", static_cast<int64_t>(context.store_port))
       .add("secret", context.secret)
+      .add("encryption", enum_name(context.encryption))
+      .add("heartbeat_interval_ms", static_cast<int64_t>(context.heartbeat_interval.count()))
+      .add("peer_timeout_ms", static_cast<int64_t>(context.peer_timeout.count()))
       .add("resume", context.resume)
       .add("threads", context.threads)
       .add("stop_timeout_ms", static_cast<int64_t>(context.stop_timeout.count()))
@@ -40,6 +49,9 @@ ChildContext decode_context(std::string_view text) {
     context.store_host = json.at("store_host").get<std::string>();
     context.store_port = json.at("store_port").get<uint16_t>();
     context.secret = json.at("secret").get<std::string>();
+    context.encryption = parse_enum<rpc::Encryption>(json.at("encryption").get<std::string>());
+    context.heartbeat_interval = Duration(json.at("heartbeat_interval_ms").get<int64_t>());
+    context.peer_timeout = Duration(json.at("peer_timeout_ms").get<int64_t>());
     context.resume = json.at("resume").get<bool>();
     context.threads = json.at("threads").get<int64_t>();
     context.stop_timeout = Duration(json.at("stop_timeout_ms").get<int64_t>());
@@ -51,23 +63,42 @@ ChildContext decode_context(std::string_view text) {
   }
 }
 
-ChildChannels open_child_channels() {
-  if (!std::getenv(kChannelsVariable))
+OwnedFd context_input(const ChildContext& context) {
+  const std::string line = encode_context(context) + "\n";
+  RETORT_CHECK(line.size() < kMaxContextBytes) << "more than a pipe holds";
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot make a pipe: ") + std::strerror(errno));
+  OwnedFd input(ends[0]);
+  const OwnedFd output(ends[1]);
+  if (::write(output.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot write into a pipe: ") + std::strerror(errno));
+  return input;
+}
+
+ChildContext read_child_context() {
+  if (!std::getenv(kContextVariable))
     throw Error(ErrorCode::kInvalidArgument,
                 "role processes are started by `retort launch`, not by hand");
-  ::unsetenv(kChannelsVariable);
+  ::unsetenv(kContextVariable);
+
+  // Up to the end of the line: whoever started this process may keep its stdin open.
   std::string text;
-  char buffer[4096];
-  for (;;) {
-    const ssize_t got = ::read(kContextFd, buffer, sizeof buffer);
+  char byte = 0;
+  while (text.size() < kMaxContextBytes) {
+    const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    text.append(buffer, static_cast<size_t>(got));
+    if (got <= 0 || byte == '\n') break;
+    text += byte;
   }
-  ::close(kContextFd);
+  const OwnedFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ::dup2(nothing.get(), STDIN_FILENO);
+
   // Held open until this process ends, but not by what it starts.
   ::fcntl(kHoldFd, F_SETFD, FD_CLOEXEC);
-  return {decode_context(text), kLifeFd, kStatusFd};
+  return decode_context(text);
 }
 
 }  // namespace retort::launch

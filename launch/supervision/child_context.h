@@ -1,5 +1,5 @@
-// What a launcher hands to each role process besides its command line: through an inherited pipe,
-// so that the run's secret is neither in an argument, in the environment nor in a file.
+// What a launcher hands to each role process besides its command line: one line on the process's
+// stdin, so that the run's secret is neither in an argument, in the environment nor in a file.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "base/units.h"
+#include "launch/backends/child_process.h"
+#include "rpc/options.h"
 
 namespace retort::launch {
 
@@ -15,9 +17,14 @@ struct ChildContext {
   int64_t rank = 0;
   int64_t incarnation = 0;
   int64_t restart = 0;  // of the process within this start of the run
+  // The launcher's port: the run's store, and the process's supervision connection.
   std::string store_host;
   uint16_t store_port = 0;
   std::string secret;
+  rpc::Encryption encryption = rpc::Encryption::kAuto;
+  // Of the supervision connection; the recipe's, which the process has not read yet.
+  Duration heartbeat_interval{1'000};
+  Duration peer_timeout{15'000};
   bool resume = false;
   int64_t threads = 1;
   // for driving processes to save when the run is stopped; the supervisor's own setting
@@ -26,23 +33,21 @@ struct ChildContext {
   bool operator==(const ChildContext&) const = default;
 };
 
+// One line, without its end.
 std::string encode_context(const ChildContext& context);
 // kCorrupt if the text is not a context.
 ChildContext decode_context(std::string_view text);
 
-// The inherited file descriptors of a role process.
-struct ChildChannels {
-  ChildContext context;
-  int life_fd = -1;    // for LifePipe
-  int status_fd = -1;  // for StatusPipe
-};
+// What a process with this context gets as its stdin. kResourceExhausted when the system has no
+// descriptor left.
+OwnedFd context_input(const ChildContext& context);
+// Reads what the supervisor passed to this process, once, at its start; stdin is empty afterwards.
+// kInvalidArgument when it was not started by a supervisor.
+ChildContext read_child_context();
 
-// Reads what the supervisor passed to this process, once, at its start. kInvalidArgument when it
-// was not started by a supervisor.
-ChildChannels open_child_channels();
-
-// Numbers of the descriptors in the child and the environment variable that announces them.
-inline constexpr int kLifeFd = 3, kStatusFd = 4, kContextFd = 5, kHoldFd = 6;
-inline constexpr const char* kChannelsVariable = "RETORT_CHANNELS";
+// The descriptor in the child that SpawnOptions::hold_fd becomes, and the environment variable that
+// announces a context.
+inline constexpr int kHoldFd = 3;
+inline constexpr const char* kContextVariable = "RETORT_CONTEXT";
 
 }  // namespace retort::launch

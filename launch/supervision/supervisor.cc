@@ -1,19 +1,14 @@
 #include "launch/supervision/supervisor.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 
 #include "base/error.h"
-#include "launch/supervision/child_pipes.h"
 #include "launch/supervision/supervisor_impl.h"
 
 namespace retort::launch {
@@ -22,6 +17,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kReap{10'000};
+// For what a process said before it ended to arrive; the end of its connection comes after that.
+constexpr std::chrono::milliseconds kHearOut{1'000};
+
 }  // namespace
 
 void Supervisor::Impl::start_all() {
@@ -30,7 +28,6 @@ void Supervisor::Impl::start_all() {
   if (failed)
     throw Error(ErrorCode::kUnavailable,
                 "cannot create folder " + options.log_folder.string() + ": " + failed.message());
-  life = make_pipe();
   children.resize(options.processes.size());
   for (size_t i = 0; i < children.size(); ++i) {
     children[i].spec = &options.processes[i];
@@ -43,39 +40,32 @@ void Supervisor::Impl::start(Watched& child) {
   context.stop_timeout = options.stop_timeout;
   context.restart = child.restarts;
   child.exit_status.reset();
+  child.reaped.reset();
+  child.answer_by.reset();
   child.last = {};
-  child.served = false;
+  child.served = child.connected = child.silent = false;
+  child.life = child.restarts;
   child.log = options.log_folder / (context.role + "-" + std::to_string(context.rank) + ".log");
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
   child.log_offset = missing ? 0 : static_cast<int64_t>(size);
-  auto [ours, theirs] = make_status_channel();
-  const OwnedFd told = pipe_with(encode_context(context));
+  options.supervision->expect(child.spec->name(), child.life);
+  const OwnedFd told = context_input(context);
   child.process.emplace(
       SpawnOptions{.program = options.program,
                    .arguments = child.spec->arguments,
                    .environment = child_environment(context.threads, child.spec->env),
                    .log = child.log,
-                   .life_fd = life[0].get(),
-                   .status_fd = theirs.get(),
-                   .context_fd = told.get(),
+                   .input_fd = told.get(),
                    .hold_fd = options.hold_fd});
-  child.status_fd = std::move(ours);
   observer->on_start(*child.spec, child.process->pid());
 }
 
 // Waits for the next event, at most a tick.
 void Supervisor::Impl::poll_once(SignalCatcher& signals) {
-  std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}};
-  std::vector<std::pair<size_t, bool>> owners{{0, false}};  // child, whether the entry is its pidfd
-  for (size_t i = 0; i < children.size(); ++i) {
-    if (children[i].exit_status) continue;
-    entries.push_back({children[i].process->pidfd(), POLLIN, 0});
-    owners.emplace_back(i, true);
-    if (children[i].status_fd.get() < 0) continue;
-    entries.push_back({children[i].status_fd.get(), POLLIN, 0});
-    owners.emplace_back(i, false);
-  }
+  std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}, {options.supervision->fd(), POLLIN, 0}};
+  for (const Watched& child : children)
+    if (!child.exit_status && !child.reaped) entries.push_back({child.process->pidfd(), POLLIN, 0});
 
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
@@ -84,19 +74,7 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
       errno != EINTR)
     throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
 
-  // Status before ends: what a process said last belongs to how it ended.
-  for (size_t i = 1; i < entries.size(); ++i)
-    if (!owners[i].second && entries[i].revents != 0) read_status(children[owners[i].first]);
-  std::vector<std::pair<Watched*, int>> ends;
-  for (size_t i = 1; i < entries.size(); ++i) {
-    if (!owners[i].second || entries[i].revents == 0) continue;
-    Watched& child = children[owners[i].first];
-    if (const auto status = child.process->try_reap()) ends.emplace_back(&child, *status);
-  }
-  // Of those that ended within one poll, a crash is rather the cause than an exit code.
-  std::stable_partition(ends.begin(), ends.end(),
-                        [](const auto& end) { return WIFSIGNALED(end.second); });
-  for (const auto& [child, status] : ends)
+  for (const auto& [child, status] : take_ends())
     ended(*child, status);
 
   orphans.reap();
@@ -106,23 +84,29 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   observer->on_tick();
 }
 
-void Supervisor::Impl::read_status(Watched& child) {
-  std::array<char, 8192> buffer;
-  for (;;) {
-    const ssize_t got = ::recv(child.status_fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got == 0 || (got < 0 && errno != EAGAIN)) child.status_fd.reset();
-    if (got <= 0) return;
-    const auto status = decode_status(std::string_view(buffer.data(), static_cast<size_t>(got)));
-    if (!status) continue;
-    child.last = *status;
-    child.served |= status->state == "serving";
-    observer->on_status(*child.spec, *status);
+// Status before ends: what a process said last belongs to how it ended. What it knew to have
+// arrived is here when it has ended; what else it sent is here when its connection has.
+std::vector<std::pair<Watched*, int>> Supervisor::Impl::take_ends() {
+  for (Watched& child : children) {
+    if (child.exit_status || child.reaped) continue;
+    child.reaped = child.process->try_reap();
+    if (child.reaped) child.heard_out_by = Deadline::after(kHearOut);
   }
+  take_events();
+
+  std::vector<std::pair<Watched*, int>> ends;
+  for (Watched& child : children) {
+    if (child.exit_status || !child.reaped) continue;
+    if (child.connected && !child.heard_out_by->expired()) continue;
+    ends.emplace_back(&child, *child.reaped);
+  }
+  // Of those that ended within one poll, a crash is rather the cause than an exit code.
+  std::stable_partition(ends.begin(), ends.end(),
+                        [](const auto& end) { return WIFSIGNALED(end.second); });
+  return ends;
 }
 
 void Supervisor::Impl::ended(Watched& child, int status) {
-  if (child.status_fd.get() >= 0) read_status(child);
   child.exit_status = status;
   const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   const bool obeyed = child.asked_to_stop && WIFSIGNALED(status) &&
@@ -170,8 +154,23 @@ void Supervisor::Impl::terminate(bool driving, bool serving) {
   for (auto& child : children) {
     if (child.exit_status || !(child.spec->driving ? driving : serving)) continue;
     child.asked_to_stop = true;
-    child.process->signal(SIGTERM);
+    options.supervision->stop(child.spec->name(),
+                              deadline ? deadline->remaining() : options.stop_timeout);
+    if (child.connected)
+      child.answer_by = Deadline::after(options.answer_timeout);
+    else
+      child.process->signal(SIGTERM);
     child.process->signal(SIGCONT);  // a stopped process could not obey
+  }
+}
+
+// A process whose connection does not answer is on this host all the same.
+void Supervisor::Impl::signal_unanswered() {
+  for (Watched& child : children) {
+    if (child.exit_status || !child.answer_by || !child.answer_by->expired()) continue;
+    child.answer_by.reset();
+    child.process->signal(SIGTERM);
+    child.process->signal(SIGCONT);
   }
 }
 
@@ -200,6 +199,7 @@ void Supervisor::Impl::advance() {
     });
     if (first_done) deadline = Deadline::after(options.stop_timeout);
   }
+  signal_unanswered();
   if (deadline && deadline->expired()) on_deadline();
   start_replicas();
   end_held();
@@ -240,6 +240,7 @@ Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer)
   RETORT_CHECK(std::any_of(processes.begin(), processes.end(), [](const auto& p) {
     return p.driving;
   })) << "nobody drives";
+  RETORT_CHECK(impl_->options.supervision != nullptr) << "the processes have nobody to tell";
 }
 
 Supervisor::~Supervisor() = default;

@@ -15,8 +15,9 @@
 #include "base/process_name.h"
 #include "base/units.h"
 #include "launch/supervision/child_context.h"
+#include "launch/supervision/process_status.h"
 #include "launch/supervision/signal_catcher.h"
-#include "launch/supervision/status_pipe.h"
+#include "rpc/supervision/supervision.h"
 
 namespace retort::launch {
 
@@ -39,6 +40,12 @@ struct SupervisorOptions {
   std::filesystem::path program;
   std::filesystem::path log_folder;  // <role>-<rank>.log, appended to; created
   std::vector<ProcessSpec> processes;
+  // The launcher's end of the connections that the processes dial (ProcessSpec::context says
+  // where). Outlives the supervisor.
+  rpc::SupervisionPort* supervision = nullptr;
+  // After a request to stop over its connection: for a process to say that it knows. One that does
+  // not, or has no connection, gets SIGTERM.
+  Duration answer_timeout{2'000};
   // after a signal, and after the first driving process is done: for the driving ones to end; all
   // are told it, and keep to it when the launcher is lost
   Duration stop_timeout{120'000};
@@ -114,12 +121,14 @@ class SupervisorObserver {
 
 // One run of a set of processes.
 //
-// Done: every driving process exited with 0 after the last step. The serving ones get SIGTERM; exit
-// code 0.
+// Asked to end: over the process's connection, and by SIGTERM where that is not answered.
+//
+// Done: every driving process exited with 0 after the last step. The serving ones are asked to end;
+// exit code 0.
 //
 // Stopped early: the driving processes saved a checkpoint and exited with 0 before the last step.
-// The serving ones get SIGTERM. Exit code 4 after SIGTERM or SIGHUP, which the driving processes
-// get as SIGTERM, and when train.max_time is reached. A signal to one driving process, after which
+// The serving ones are asked to end. Exit code 4 after SIGTERM or SIGHUP, upon which the driving
+// processes are asked to end, and when train.max_time is reached. A signal to one driving process, after which
 // all of them save and exit with 0, counts as SIGTERM to this one.
 //
 // Interrupted: SIGINT stops as SIGTERM does, but the exit code is 130, also when it comes so late
@@ -129,15 +138,18 @@ class SupervisorObserver {
 // stop signal. All of its replica are killed and started, at most ProcessSpec::restarts times; the
 // run goes on. Not after exit code 2, which says that the recipe is wrong.
 //
-// Failed: another process fails, or a serving one ends before the driving ones. All get SIGTERM,
-// and their process groups SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else
+// Failed: another process fails, or a serving one ends before the driving ones. All are asked to
+// end, and their process groups get SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else
 // 1. A signal ends with 1 as well if a driving process does not exit with 0 after it, such as one
 // that is still loading its model, and if a second signal comes, which kills everything.
 //
 // Left behind: what the processes started and did not end, in whatever process group, is killed
 // once they have all ended (orphans.h, which also says what is spared).
 //
-// When this process itself disappears the children see the end of their life pipe (life_pipe.h).
+// Silent: a process from which nothing comes over its connection (it is frozen, or cut off) is
+// named, at once and beside a failure; nobody ends it for that alone.
+//
+// When this process itself disappears or stands still the children notice (launcher_link.h).
 //
 // Threads: the one that made it. Nothing else in the process may wait for children of its own
 // meanwhile.

@@ -54,12 +54,16 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
   }
 }
 
-// Processes that a stop signal holds: those that waited for one know only that it did not answer.
+// Processes that stand still: those that waited for one know only that it did not answer.
 void Supervisor::Impl::note_stopped() {
-  for (const Watched& child : children)
-    if (!child.exit_status && child.process->stopped())
-      result.remarks.push_back(child.spec->name() + " was held by a stop signal when " +
-                               failures.back().name() + " failed: whoever waited for it timed out");
+  for (const Watched& child : children) {
+    if (child.exit_status) continue;
+    const bool held = child.process->stopped();
+    if (!held && !child.silent) continue;
+    result.remarks.push_back(child.spec->name() +
+                             (held ? " was held by a stop signal" : " was silent") + " when " +
+                             failures.back().name() + " failed: whoever waited for it timed out");
+  }
 }
 
 // True when the process belongs to a replica that is started again: all of it, because its ranks

@@ -1,7 +1,6 @@
 // What is behind Supervisor: the processes, the phase that the run is in, and what moves it on.
 #pragma once
 
-#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,14 +24,19 @@ enum class Phase {
 struct Watched {
   const ProcessSpec* spec = nullptr;
   std::optional<ChildProcess> process;
-  OwnedFd status_fd;
   std::filesystem::path log;
   int64_t log_offset = 0;
   ProcessStatus last;
   bool asked_to_stop = false;
-  bool served = false;  // it came to serve, in its life of now
+  std::optional<Deadline> answer_by;  // it was asked over its connection, and gets SIGTERM then
+  bool served = false;                // it came to serve, in its life of now
   int64_t restarts = 0;
-  std::optional<Deadline> held_until;  // it is held by a stop signal, and killed then
+  int64_t life = 0;        // `restarts` when it was started
+  bool connected = false;  // there is a supervision connection
+  bool silent = false;
+  std::optional<Deadline> held_until;    // it is held by a stop signal, and killed then
+  std::optional<int> reaped;             // it has ended; what it said last may be on its way
+  std::optional<Deadline> heard_out_by;  // until then that is waited for
   std::optional<int> exit_status;
 };
 
@@ -40,7 +44,6 @@ struct Supervisor::Impl {
   SupervisorOptions options;
   SupervisorObserver quiet;
   SupervisorObserver* observer;
-  std::array<OwnedFd, 2> life;
   std::vector<Watched> children;
   Orphans orphans{[this](pid_t pid) { return is_child(pid); }};
   SupervisorResult result;
@@ -59,12 +62,15 @@ struct Supervisor::Impl {
   void start_all();
   void start(Watched& child);
   void poll_once(SignalCatcher& signals);
-  void read_status(Watched& child);
+  void take_events();
+  void on_report(Watched& child, const std::string& report);
+  std::vector<std::pair<Watched*, int>> take_ends();
   void ended(Watched& child, int status);
   void signalled(int number);
   void advance();
   void on_deadline();
   void terminate(bool driving, bool serving);
+  void signal_unanswered();
   void kill_all();
   void fail(Watched& child, std::optional<int> status);
   void note_stopped();

@@ -21,9 +21,16 @@ Error broken_connection(const error_code& code) {
 
 }  // namespace
 
+std::string with_length(std::string_view content) {
+  const auto length = static_cast<uint32_t>(content.size());
+  RETORT_CHECK(length == content.size()) << "a frame of " << content.size() << " bytes";
+  std::string frame(reinterpret_cast<const char*>(&length), sizeof length);
+  return frame.append(content);
+}
+
 FrameConnection::FrameConnection(boost::asio::io_context& io,
                                  std::shared_ptr<transport::Stream> stream,
-                                 const StoreLimits& limits)
+                                 const FrameLimits& limits)
     : io_(io), stream_(std::move(stream)), limits_(limits) {}
 
 void FrameConnection::start(OnFrame on_frame, OnEnd on_end) {
@@ -43,7 +50,7 @@ void FrameConnection::read_length() {
 
 void FrameConnection::read_content() {
   if (length_ == 0 || length_ > limits_.max_frame_bytes)
-    return end(Error(ErrorCode::kCorrupt, "a frame of the store has an impossible length")
+    return end(Error(ErrorCode::kCorrupt, "a frame has an impossible length")
                    .with("bytes", length_)
                    .with("max", limits_.max_frame_bytes));
 

@@ -1,4 +1,6 @@
-// A proved connection that carries the frames of store_frames.h, either way. Both ends use it.
+// A proved connection that carries frames, either way: their length (4 bytes, little-endian, without
+// itself), then their content. Both ends of the store (store_frames.h) and of the supervision
+// (rpc/supervision) use it.
 //
 // Errors: on_end says once how it ended: kPeerLost, or kCorrupt for a frame that cannot be. A
 //   length is compared with the limit before memory is allocated for it.
@@ -15,10 +17,17 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "rpc/rendezvous/store_frames.h"
 #include "rpc/transport/stream.h"
 
 namespace retort::rpc::rendezvous {
+
+struct FrameLimits {
+  size_t max_frame_bytes = 0;   // compared before memory is allocated
+  size_t max_unsent_bytes = 0;  // of frames that the other side does not read
+};
+
+// The content with its length in front. The caller has compared it with max_frame_bytes.
+std::string with_length(std::string_view content);
 
 class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
  public:
@@ -27,11 +36,11 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   using OnEnd = std::function<void(const Error&)>;
 
   FrameConnection(boost::asio::io_context& io, std::shared_ptr<transport::Stream> stream,
-                  const StoreLimits& limits);
+                  const FrameLimits& limits);
 
   // The handlers hold no reference to this object; neither is called after close().
   void start(OnFrame on_frame, OnEnd on_end);
-  // Queues a frame (frame_of()). Ends the connection if too many bytes pile up.
+  // Queues a frame, its length included (with_length()). Ends the connection if too many bytes pile up.
   void send(std::string frame);
   void close();
 
@@ -44,7 +53,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
 
   boost::asio::io_context& io_;
   const std::shared_ptr<transport::Stream> stream_;
-  const StoreLimits limits_;
+  const FrameLimits limits_;
   OnFrame on_frame_;
   OnEnd on_end_;
   uint32_t length_ = 0;

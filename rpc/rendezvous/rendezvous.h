@@ -22,7 +22,8 @@
 #include <memory>
 #include <string>
 
-#include "rpc/options.h"
+#include "rpc/rendezvous/rendezvous_access.h"
+#include "rpc/supervision/supervision.h"
 
 namespace c10d {
 class Store;
@@ -34,27 +35,27 @@ namespace rendezvous {
 class StoreServer;
 }  // namespace rendezvous
 
-struct RendezvousAccess {
-  std::string name;    // of this process, "student/0"; the server has a name of its own
-  std::string run;     // the same in all processes of the run
-  std::string secret;  // the run's
-  Encryption encryption = Encryption::kAuto;
-};
+namespace supervision {
+class SupervisionServer;
+}  // namespace supervision
 
 class RendezvousServer {
  public:
   // `bind` and `ports` as RpcOptions has them. kInvalidArgument for what they cannot be,
   // kUnavailable if it cannot listen there.
   explicit RendezvousServer(const RendezvousAccess& access, const std::string& bind = "auto",
-                            const std::string& ports = "0");
+                            const std::string& ports = "0", SupervisionTimes times = {});
   ~RendezvousServer();
 
   // The numeric address and the port that it listens at.
   const std::string& host() const { return host_; }
   uint16_t port() const;
+  // The connections of the run's processes that tell how they are; at the same port.
+  SupervisionPort& supervision();
 
  private:
   std::string host_;
+  std::shared_ptr<supervision::SupervisionServer> supervision_;
   std::unique_ptr<rendezvous::StoreServer> server_;
 };
 

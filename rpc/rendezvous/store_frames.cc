@@ -68,11 +68,4 @@ std::string key_list(const std::vector<std::string>& keys) {
   return list;
 }
 
-std::string with_length(std::string_view content) {
-  const auto length = static_cast<uint32_t>(content.size());
-  RETORT_CHECK(length == content.size()) << "a frame of " << content.size() << " bytes";
-  std::string frame(reinterpret_cast<const char*>(&length), sizeof length);
-  return frame.append(content);
-}
-
 }  // namespace retort::rpc::rendezvous

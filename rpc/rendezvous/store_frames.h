@@ -1,8 +1,7 @@
 // What a client of the run's store and its server say to each other, as values and as bytes.
 //
 // The connection has been proved both ways before the first frame (rpc/transport/proof.h). On the
-// wire: length (4 bytes, little-endian, without itself), then one StoreRequest or StoreReply
-// (rpc/archive.h). Every request gets one reply with its id; replies come in any order, so that a
+// wire: length (frame_connection.h), then one StoreRequest or StoreReply (rpc/archive.h). Every request gets one reply with its id; replies come in any order, so that a
 // request that waits holds up no other.
 //
 //   client                                      server
@@ -25,12 +24,13 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "rpc/archive.h"
+#include "rpc/rendezvous/frame_connection.h"
 
 namespace retort::rpc::rendezvous {
 
 // What two processes must have in common; their proof compares it. Raised with every change of
-// these frames.
-inline constexpr const char* kStoreSchema = "retort store 1, archive 1";
+// these frames, or of those of rpc/supervision, which come to the same port.
+inline constexpr const char* kStoreSchema = "retort store 1, supervision 1, archive 1";
 // The server's name in its proof.
 inline constexpr const char* kStoreName = "launcher/store";
 
@@ -45,6 +45,8 @@ struct StoreLimits {
   size_t max_stored_bytes = 512 << 20;  // all keys and values
   size_t max_waiters = 1 << 16;
   size_t max_waiting_bytes = 256 << 20;  // the keys that all waiters have named
+
+  FrameLimits frames() const { return {max_frame_bytes, max_unsent_bytes}; }
 };
 
 // No request waits longer.
@@ -102,9 +104,6 @@ size_t num_reply_values(const StoreRequest& request);
 
 // "a, b and 5 more": the keys as a message names them.
 std::string key_list(const std::vector<std::string>& keys);
-
-// The content with its length in front. The caller has compared it with max_frame_bytes.
-std::string with_length(std::string_view content);
 
 template <class Content>
 std::string frame_of(const Content& content) {

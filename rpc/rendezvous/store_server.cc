@@ -14,10 +14,18 @@ StoreServer::StoreServer(transport::Identity identity, transport::StreamFactory 
       loop_(std::make_shared<rpc::detail::Loop>()),
       state_(limits_,
              [this](uint64_t connection, const StoreReply& reply) { answer(connection, reply); }),
-      timer_(loop_->io()) {
+      timer_(loop_->io()),
+      supervision_(std::move(options.supervision)) {
   transport::AcceptorHandlers handlers;
   handlers.on_control = [this](std::shared_ptr<transport::Stream> stream,
                                const transport::Proven& who) { welcome(std::move(stream), who); };
+  if (supervision_) {
+    supervision_->attach(loop_);
+    handlers.on_supervision = [this](std::shared_ptr<transport::Stream> stream,
+                                     const transport::Proven& who) {
+      supervision_->welcome(std::move(stream), who);
+    };
+  }
   acceptor_ =
       std::make_shared<transport::Acceptor>(loop_, std::move(options.acceptor), std::move(identity),
                                             std::move(streams), std::move(handlers));
@@ -32,6 +40,7 @@ StoreServer::~StoreServer() {
     timer_.cancel();
     for (const auto& [id, connection] : connections_)
       connection->close();
+    if (supervision_) supervision_->close();
   });
   loop_->stop();
 }
@@ -57,7 +66,7 @@ StoreStats StoreServer::stats() {
 void StoreServer::welcome(std::shared_ptr<transport::Stream> stream, const transport::Proven& who) {
   const uint64_t id = next_connection_++;
   const auto connection =
-      std::make_shared<FrameConnection>(loop_->io(), std::move(stream), limits_);
+      std::make_shared<FrameConnection>(loop_->io(), std::move(stream), limits_.frames());
   connections_.emplace(id, connection);
   connection->start([this, id](std::string_view content) { on_request(id, content); },
                     [this, id, peer = who.peer](const Error& error) { on_end(id, peer, error); });

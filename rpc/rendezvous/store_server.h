@@ -26,6 +26,7 @@
 #include "rpc/rendezvous/frame_connection.h"
 #include "rpc/rendezvous/store_frames.h"
 #include "rpc/rendezvous/store_state.h"
+#include "rpc/supervision/supervision_server.h"
 #include "rpc/transport/acceptor.h"
 
 namespace retort::rpc::rendezvous {
@@ -34,6 +35,8 @@ struct StoreServerOptions {
   // All processes of a run connect at once when it starts.
   transport::AcceptorOptions acceptor{.max_unproven = 1024};
   StoreLimits limits;
+  // Takes the connections for supervision that come to the same port; null: they are refused.
+  std::shared_ptr<supervision::SupervisionServer> supervision;
 };
 
 struct StoreStats {
@@ -78,6 +81,7 @@ class StoreServer {
   std::optional<StoreState::TimePoint> armed_for_;
   bool closing_ = false;
 
+  const std::shared_ptr<supervision::SupervisionServer> supervision_;
   std::shared_ptr<transport::Acceptor> acceptor_;
 };
 

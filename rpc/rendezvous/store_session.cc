@@ -64,7 +64,8 @@ void StoreSession::on_dialed(transport::HandshakeResult result) {
     connected_.set_error(std::make_exception_ptr(*result.error));
     return;
   }
-  connection_ = std::make_shared<FrameConnection>(loop_.io(), std::move(result.stream), limits_);
+  connection_ =
+      std::make_shared<FrameConnection>(loop_.io(), std::move(result.stream), limits_.frames());
   connection_->start([this](std::string_view content) { on_reply(content); },
                      [this](const Error& error) { on_end(error); });
   connected_.set_value(Empty{});

@@ -32,6 +32,7 @@ Acceptor::Acceptor(std::shared_ptr<rpc::detail::Loop> loop, AcceptorOptions opti
       handlers_(std::move(handlers)) {
   identity_.validate();
   policy_.find_session = handlers_.find_session;
+  policy_.supervision = handlers_.on_supervision != nullptr;
   policy_.nonces = &nonces_;
   for (auto& acceptor : open_ports(loop_->io(), options_.hosts, options_.ports)) {
     addresses_.push_back(to_string(acceptor.local_endpoint()));
@@ -97,10 +98,17 @@ void Acceptor::on_result(HandshakeResult result) {
     return;
   }
   if (closed_) return result.stream->close();
-  const bool control = result.proven.purpose == Purpose::kControl;
-  ++(control ? counters_.proven_control : counters_.proven_data);
-  const auto& handler = control ? handlers_.on_control : handlers_.on_data;
-  handler(std::move(result.stream), result.proven);
+  switch (result.proven.purpose) {
+    case Purpose::kControl:
+      ++counters_.proven_control;
+      return handlers_.on_control(std::move(result.stream), result.proven);
+    case Purpose::kData:
+      ++counters_.proven_data;
+      return handlers_.on_data(std::move(result.stream), result.proven);
+    case Purpose::kSupervision:
+      ++counters_.proven_supervision;
+      return handlers_.on_supervision(std::move(result.stream), result.proven);
+  }
 }
 
 bool Acceptor::evict_oldest() {

@@ -3,6 +3,7 @@
 //
 //   stranger -> proof -> control: on_control(stream, who)    the agent makes a session of it
 //                     -> data:    on_data(stream, who)       the listener of its session takes it
+//                     -> supervision: on_supervision(stream, who)    the launcher hears a process
 //                     -> refused: closed and counted
 //
 // Limits: so many connections may be unproven at a time, each for so long. Beyond that, and when
@@ -45,6 +46,7 @@ struct AcceptorHandlers {
   using OnProven = std::function<void(std::shared_ptr<Stream>, const Proven&)>;
   OnProven on_control;
   OnProven on_data;
+  OnProven on_supervision;  // null: no connections for supervision
   // Null: no data connections.
   std::function<std::optional<SessionKey>(const std::string& session)> find_session;
 };

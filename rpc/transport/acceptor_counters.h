@@ -13,6 +13,7 @@ struct AcceptorCounters {
   std::atomic<uint64_t> accepted{0};  // TCP connections
   std::atomic<uint64_t> proven_control{0};
   std::atomic<uint64_t> proven_data{0};
+  std::atomic<uint64_t> proven_supervision{0};
   std::array<std::atomic<uint64_t>, kNumRefusals> refused{};  // by Refusal
   std::atomic<uint64_t> accept_errors{0};                     // no descriptors left, mostly
 

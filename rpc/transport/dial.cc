@@ -73,7 +73,8 @@ void Dial::connect_to(const tcp::resolver::results_type& endpoints) {
       [self = shared_from_this()](const error_code& code, const tcp::endpoint&) {
         if (!self->done_) return;
         if (!code) return self->prove();
-        self->fail(Refusal::kClosed, Error(ErrorCode::kPeerLost, code.message()));
+        self->fail(Refusal::kClosed, Error(ErrorCode::kPeerLost, code.message()),
+                   code == boost::asio::error::connection_refused);
       });
 }
 
@@ -89,8 +90,9 @@ void Dial::prove() {
 
 void Dial::abort(const Error& error) { fail(Refusal::kClosed, error); }
 
-void Dial::fail(Refusal refusal, const Error& error) {
+void Dial::fail(Refusal refusal, const Error& error, bool nobody_listens) {
   HandshakeResult result;
+  result.nobody_listens = nobody_listens;
   result.refusal = refusal;
   result.error = error.with("address", peer_.host + ":" + peer_.port);
   finish(std::move(result));

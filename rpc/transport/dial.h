@@ -49,7 +49,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
   void connect_to(const boost::asio::ip::tcp::resolver::results_type& endpoints);
   void prove();
   void finish(HandshakeResult result);
-  void fail(Refusal refusal, const Error& error);
+  void fail(Refusal refusal, const Error& error, bool nobody_listens = false);
 
   const Identity& identity_;
   const StreamFactory streams_;

@@ -22,7 +22,9 @@ namespace retort::rpc::transport {
 
 struct HandshakeResult {
   Refusal refusal = Refusal::kNone;
-  std::optional<Error> error;      // set if refusal is
+  std::optional<Error> error;  // set if refusal is
+  // Of a dial: the system at that address says that nobody listens at the port.
+  bool nobody_listens = false;
   std::shared_ptr<Stream> stream;  // null after an error
   Proven proven;
 };

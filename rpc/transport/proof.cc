@@ -41,7 +41,7 @@ Proven outcome(const std::string& secret, const std::string& said, const ClientP
   proven.credential = client.credential;
   proven.key = derive_key(secret, all, "retort session key");
   proven.session = client.session;
-  if (proven.purpose == Purpose::kControl)
+  if (proven.purpose != Purpose::kData)
     proven.session = to_hex(derive_key(secret, all, "retort session id").substr(0, 16));
   return proven;
 }
@@ -97,12 +97,15 @@ Refusal ServerRules::check_hello() {
     return Refusal::kAddress;
   if (policy_.nonces != nullptr && policy_.nonces->knows(client_.nonce)) return Refusal::kReplay;
 
-  if (client_.purpose == static_cast<uint8_t>(Purpose::kControl) && policy_.control) {
+  const auto purpose = static_cast<Purpose>(client_.purpose);
+  const bool is_for_run = (purpose == Purpose::kControl && policy_.control) ||
+                          (purpose == Purpose::kSupervision && policy_.supervision);
+  if (is_for_run) {
     for (const auto& credential : identity_.credentials)
       if (credential.id == client_.credential) secret_ = credential.secret;
     return secret_.empty() ? Refusal::kCredential : Refusal::kNone;
   }
-  if (client_.purpose == static_cast<uint8_t>(Purpose::kData) && policy_.find_session) {
+  if (purpose == Purpose::kData && policy_.find_session) {
     const auto session = policy_.find_session(client_.session);
     if (!session) return Refusal::kSession;
     if (session->peer != client_.name) return Refusal::kPeer;
@@ -145,14 +148,14 @@ ClientRules::ClientRules(const Identity& identity, ProofTarget target, Connectio
       target_(std::move(target)),
       facts_(std::move(facts)),
       error_(refusal_error(Refusal::kNone)) {
-  const bool control = target_.purpose == Purpose::kControl;
-  secret_ = control ? identity_.credentials.at(0).secret : target_.session_key;
+  const bool is_for_run = target_.purpose != Purpose::kData;
+  secret_ = is_for_run ? identity_.credentials.at(0).secret : target_.session_key;
   client_ = {.purpose = static_cast<uint8_t>(target_.purpose),
              .nonce = random_nonce(),
              .name = identity_.name,
              .target = target_.name,
              .run = sha256_raw(identity_.run),
-             .credential = control ? identity_.credentials.at(0).id : "",
+             .credential = is_for_run ? identity_.credentials.at(0).id : "",
              .session = target_.session,
              .local = address_bytes(facts_.local),
              .remote = address_bytes(facts_.remote)};

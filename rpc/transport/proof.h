@@ -1,5 +1,5 @@
-// The proof that opens every connection: both ends show that they know the run's secret (control)
-// or the session's key (data), on this very connection, for this purpose. Here are the rules alone,
+// The proof that opens every connection: both ends show that they know the run's secret (control,
+// supervision) or the session's key (data), on this very connection, for this purpose. Here are the rules alone,
 // without a socket: bytes in, bytes out. handshake.h runs them over a stream.
 //
 // What the MACs cover: protocol version, purpose, both nonces, both names, the run, the name of the
@@ -62,9 +62,9 @@ struct SessionKey {
 struct Proven {
   Purpose purpose = Purpose::kControl;
   std::string peer;
-  std::string session;     // control: the id of the new session; data: the one it belongs to
-  std::string key;         // control: the key of the new session; data: of this connection
-  std::string credential;  // control: the secret that was proved
+  std::string session;     // data: the one it belongs to; else: the id of the new session
+  std::string key;         // data: of this connection; else: the key of the new session
+  std::string credential;  // the secret of the run that was proved; data: empty
 };
 
 // The nonces of recent proofs: a proof that comes twice is refused as such. An older one is refused
@@ -88,6 +88,7 @@ struct ProofStep {
 // What a server needs beside its identity. `find_session` may be null: no data connections.
 struct ServerPolicy {
   bool control = true;
+  bool supervision = false;
   std::function<std::optional<SessionKey>(const std::string& session)> find_session;
   NonceMemory* nonces = nullptr;
 };

@@ -29,7 +29,9 @@ inline constexpr size_t kProofHeaderBytes = 16;
 inline constexpr size_t kMaxPeerNameBytes = 256;
 inline constexpr size_t kMaxIdBytes = 64;
 
-enum class Purpose : uint8_t { kControl = 1, kData = 2 };
+// What a connection is for. A control connection and one for supervision prove the run's secret,
+// a data connection the key of its session.
+enum class Purpose : uint8_t { kControl = 1, kData = 2, kSupervision = 3 };
 
 enum class ProofFrame : uint16_t { kClientHello = 1, kServerHello, kClientProof, kVerdict };
 

@@ -18,7 +18,7 @@ enum class Refusal : uint8_t {
   kPeer,        // it is not the peer that was wanted, or not the one that the session belongs to
   kRun,         // another run
   kCredential,  // no secret of this name is known here
-  kPurpose,     // neither control nor data, or not wanted here
+  kPurpose,     // none that is known, or not wanted here
   kSession,     // no such session
   kAddress,     // the two ends see different addresses: somebody stands in between
   kReplay,      // this nonce was used before

@@ -1,5 +1,6 @@
 #include "rpc/transport/socket_options.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -17,6 +18,7 @@ void set(int socket, int level, int option, long value) {
 
 void apply(const SocketOptions& options, boost::asio::ip::tcp::socket& socket) {
   const int fd = socket.native_handle();
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, options.keepalive_idle.count());

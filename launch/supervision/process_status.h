@@ -1,4 +1,4 @@
-// What a role process tells its launcher while it runs: small messages on an inherited socket.
+// What a role process tells its launcher while it runs (LauncherLink carries it).
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,5 @@ struct ProcessStatus {
 std::string encode_status(const ProcessStatus& status);
 // nullopt if the text is not a status.
 std::optional<ProcessStatus> decode_status(std::string_view text);
-
-// The child's end; owns `fd` (SOCK_SEQPACKET; -1: nobody listens and nothing is sent). report()
-// never waits: a launcher that does not read loses messages, the newest state comes with the next
-// one. Used by one thread at a time.
-class StatusPipe {
- public:
-  explicit StatusPipe(int fd);
-  ~StatusPipe();
-  StatusPipe(const StatusPipe&) = delete;
-  StatusPipe& operator=(const StatusPipe&) = delete;
-  void report(const ProcessStatus& status);
-
- private:
-  int fd_;
-};
 
 }  // namespace retort::launch

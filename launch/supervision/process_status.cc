@@ -1,8 +1,4 @@
-#include "launch/supervision/status_pipe.h"
-
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "launch/supervision/process_status.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -61,21 +57,6 @@ std::optional<ProcessStatus> decode_status(std::string_view text) {
   if (of_another_rank == json.end() || !of_another_rank->is_boolean()) return std::nullopt;
   status.of_another_rank = of_another_rank->get<bool>();
   return status;
-}
-
-StatusPipe::StatusPipe(int fd) : fd_(fd) {
-  if (fd_ >= 0) ::fcntl(fd_, F_SETFD, FD_CLOEXEC);
-}
-
-StatusPipe::~StatusPipe() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-void StatusPipe::report(const ProcessStatus& status) {
-  if (fd_ < 0) return;
-  const std::string text = encode_status(status);
-  [[maybe_unused]] const auto sent =
-      ::send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 }  // namespace retort::launch

@@ -1,0 +1,122 @@
+#include "launch/supervision/launcher_link.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "base/log.h"
+#include "base/process_name.h"
+
+namespace retort::launch {
+namespace {
+
+constexpr std::chrono::milliseconds kAskAgain{100};
+// Beyond the time that a request to stop gave: what a launcher on this host does at that time comes
+// first.
+constexpr std::chrono::milliseconds kBeyondStop{10'000};
+
+// Ends this process and what it started: nobody else is left to do so. The launcher gives each of
+// its processes a group of its own; any other group is not ours to kill.
+[[noreturn]] void kill_own_group() {
+  RETORT_LOG(kError) << "not stopped in time: killed, with all that this process started";
+  if (::getpgrp() == ::getpid()) ::kill(0, SIGKILL);
+  ::_exit(1);
+}
+
+}  // namespace
+
+LauncherLink::LauncherLink(Options options) : options_(std::move(options)), grace_(options_.grace) {
+  const ChildContext& context = options_.context;
+  std::function<void(Duration)> on_stop;
+  if (options_.on_stop) {
+    on_stop = [this](Duration within) {
+      RETORT_LOG(kInfo) << "the launcher asks to stop within " << format_duration(within);
+      options_.on_stop();
+      std::lock_guard lock(mutex_);
+      stop_by_ = Deadline::after(within + kBeyondStop);
+      changed_.notify_all();
+    };
+  }
+
+  client_.emplace(rpc::SupervisionClient::Options{
+      .access = {.name = process_name(context.role, context.rank),
+                 .run = context.run,
+                 .secret = context.secret,
+                 .encryption = context.encryption},
+      .host = context.store_host,
+      .port = context.store_port,
+      .restart = context.restart,
+      .times = {.interval = context.heartbeat_interval, .limit = context.peer_timeout},
+      .on_lost =
+          [this](const std::string& why) {
+            std::lock_guard lock(mutex_);
+            lost_ = why;
+            changed_.notify_all();
+          },
+      .on_stop = on_stop});
+  thread_ = std::thread([this] { watch(); });
+}
+
+LauncherLink::~LauncherLink() {
+  if (!client_->flush(Deadline::after(options_.context.peer_timeout))) {
+    RETORT_LOG(kWarning) << "what this process said last has not reached the launcher";
+  }
+  client_.reset();
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void LauncherLink::report(const ProcessStatus& status) { client_->report(encode_status(status)); }
+
+void LauncherLink::set_grace(Duration grace) {
+  std::lock_guard lock(mutex_);
+  grace_ = grace;
+}
+
+void LauncherLink::watch() {
+  std::unique_lock lock(mutex_);
+  if (!wait_for_loss(lock)) return;
+  RETORT_LOG(kError) << "the launcher is gone: " << lost_;
+  if (options_.is_needed && !wait_until_unneeded(lock)) return;
+
+  const Deadline end = Deadline::after(grace_);
+  RETORT_LOG(kError) << "stopping, because the launcher is gone; at the latest in "
+                     << format_duration(grace_);
+  lock.unlock();
+  options_.on_lost();
+  lock.lock();
+  if (!changed_.wait_until(lock, end.time(), [this] { return ended_; })) kill_own_group();
+}
+
+bool LauncherLink::wait_for_loss(std::unique_lock<std::mutex>& lock) {
+  while (!ended_ && lost_.empty()) {
+    if (!stop_by_) {
+      changed_.wait(lock);
+      continue;
+    }
+    changed_.wait_until(lock, stop_by_->time());
+    if (!ended_ && lost_.empty() && stop_by_->expired()) kill_own_group();
+  }
+  return !ended_;
+}
+
+bool LauncherLink::wait_until_unneeded(std::unique_lock<std::mutex>& lock) {
+  if (!options_.is_needed()) return true;
+  RETORT_LOG(kError) << "serving until the driving processes have saved, at most "
+                     << format_duration(options_.need_limit);
+  const Deadline limit = Deadline::after(options_.need_limit);
+  while (!limit.expired() && options_.is_needed()) {
+    const Deadline again = Deadline::after(std::min(limit.remaining(), kAskAgain));
+    if (changed_.wait_until(lock, again.time(), [this] { return ended_; })) return false;
+  }
+  return true;
+}
+
+}  // namespace retort::launch

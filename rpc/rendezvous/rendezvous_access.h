@@ -1,0 +1,17 @@
+// What a process needs to know to be taken at the launcher's port.
+#pragma once
+
+#include <string>
+
+#include "rpc/options.h"
+
+namespace retort::rpc {
+
+struct RendezvousAccess {
+  std::string name;    // of this process, "student/0"; the server has a name of its own
+  std::string run;     // the same in all processes of the run
+  std::string secret;  // the run's
+  Encryption encryption = Encryption::kAuto;
+};
+
+}  // namespace retort::rpc

@@ -1,0 +1,16 @@
+#include "rpc/rendezvous/store_identity.h"
+
+#include "rpc/rendezvous/store_frames.h"
+
+namespace retort::rpc::rendezvous {
+
+transport::Identity identity_of(const RendezvousAccess& access, const std::string& name) {
+  transport::Identity identity{.name = name,
+                               .run = access.run,
+                               .schema = kStoreSchema,
+                               .credentials = {{"run", access.secret}}};
+  identity.validate();
+  return identity;
+}
+
+}  // namespace retort::rpc::rendezvous
