@@ -1,7 +1,7 @@
-// Decodes: what a process tells its launcher (launch/supervision/status_pipe.h). The first byte
+// Decodes: what a process tells its launcher (launch/supervision/process_status.h). The first byte
 //   says whether the input is such a message, or the text that a process wants to send.
 // Holds: what is sent can be read, whatever text a process sends, and says the same.
-#include "launch/supervision/status_pipe.h"
+#include "launch/supervision/process_status.h"
 
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/target_list.h"

@@ -50,6 +50,9 @@ Target target();
 namespace store {
 Target target();
 }
+namespace supervision {
+Target target();
+}
 namespace teacher_request {
 Target target();
 }

@@ -23,6 +23,7 @@ std::span<const Target> targets() {
       status::target(),
       store_reply::target(),
       store::target(),
+      supervision::target(),
       teacher_request::target(),
       text::target(),
   };

@@ -1,12 +1,13 @@
 // What travels between a launcher and its processes.
-#include <sys/socket.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
 #include "launch/backends/child_process.h"
 #include "launch/supervision/child_context.h"
-#include "launch/supervision/status_pipe.h"
+#include "launch/supervision/process_status.h"
+#include "rpc/supervision/supervision.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 
@@ -15,56 +16,36 @@ namespace {
 
 using launch::ProcessStatus;
 
-TEST(StatusPipeTest, MessagesKeepTheirBounds) {
-  int fds[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds), 0);
-  {
-    launch::StatusPipe pipe(fds[1]);
-    pipe.report({"training", 5, "two\nlines \"quoted\"", ""});
-    pipe.report({"failed", 6, std::string(5000, 'x'), "peer_lost", /*of_another_rank=*/true});
-  }
-  char buffer[8192];
-  const auto receive = [&] {
-    const ssize_t got = ::recv(fds[0], buffer, sizeof buffer, 0);
-    return launch::decode_status(
-        std::string_view(buffer, static_cast<size_t>(std::max<ssize_t>(got, 0))));
+TEST(ProcessStatusTest, MessagesKeepTheirBounds) {
+  const auto sent = [](const ProcessStatus& status) {
+    return launch::decode_status(launch::encode_status(status));
   };
-  EXPECT_EQ(receive(), (ProcessStatus{"training", 5, "two lines \"quoted\"", ""}));
-  const auto failed = receive();
+  EXPECT_EQ(sent({"training", 5, "two\nlines \"quoted\"", ""}),
+            (ProcessStatus{"training", 5, "two lines \"quoted\"", ""}));
+  const auto failed =
+      sent({"failed", 6, std::string(5000, 'x'), "peer_lost", /*of_another_rank=*/true});
   ASSERT_TRUE(failed);
   EXPECT_EQ(failed->error, "peer_lost");
   EXPECT_TRUE(failed->of_another_rank);
   EXPECT_EQ(failed->message, std::string(1000, 'x') + "...");
-  EXPECT_FALSE(receive()) << "the end";
-  ::close(fds[0]);
+}
+
+// The longest that a status can get fits into a report.
+TEST(ProcessStatusTest, FitsIntoAReport) {
+  const ProcessStatus status{"interrupted", -1'000'000'000'000, std::string(5000, '\xff'),
+                             "resource_exhausted"};
+  EXPECT_LE(launch::encode_status(status).size(), rpc::kMaxReportBytes);
 }
 
 // A message quotes paths and rows, which may have any encoding: the failure must not get lost.
-TEST(StatusPipeTest, BytesThatAreNotUtf8AreReplaced) {
+TEST(ProcessStatusTest, BytesThatAreNotUtf8AreReplaced) {
   const ProcessStatus status{"failed", 1, "no file '/data/caf\xe9.jsonl'", "kInvalidArgument"};
   const auto arrived = launch::decode_status(launch::encode_status(status));
   ASSERT_TRUE(arrived);
   EXPECT_EQ(arrived->message, "no file '/data/caf\xef\xbf\xbd.jsonl'");
 }
 
-TEST(StatusPipeTest, NobodyListeningIsNoError) {
-  int fds[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds), 0);
-  ::close(fds[0]);
-  launch::StatusPipe(fds[1]).report({"serving", 0, "", ""});  // neither SIGPIPE nor an exception
-  launch::StatusPipe(-1).report({"serving", 0, "", ""});
-}
-
-TEST(StatusPipeTest, AFullPipeNeverBlocks) {
-  int fds[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds), 0);
-  launch::StatusPipe pipe(fds[1]);
-  for (int i = 0; i < 20'000; ++i)
-    pipe.report({"training", i, std::string(900, 'x'), ""});
-  ::close(fds[0]);
-}
-
-TEST(StatusPipeTest, NonsenseIsNotAStatus) {
+TEST(ProcessStatusTest, NonsenseIsNotAStatus) {
   for (const char* text :
        {"", "{", "[]", "{\"state\": 1, \"message\": \"\", \"error\": \"\", \"step\": 0}",
         "{\"state\": \"x\"}",
@@ -81,6 +62,9 @@ TEST(ChildContextTest, RoundTrip) {
                                      .store_host = "127.0.0.1",
                                      .store_port = 65535,
                                      .secret = "se\"cret",
+                                     .encryption = rpc::Encryption::kAlways,
+                                     .heartbeat_interval = Duration(200),
+                                     .peer_timeout = Duration(2'000),
                                      .resume = true,
                                      .threads = 4,
                                      .stop_timeout = Duration(90'000)};
@@ -90,8 +74,27 @@ TEST(ChildContextTest, RoundTrip) {
 }
 
 TEST(ChildContextTest, StartedByHandIsTheUsersMistake) {
-  ::unsetenv(launch::kChannelsVariable);
-  EXPECT_EQ(code_of([] { launch::open_child_channels(); }), ErrorCode::kInvalidArgument);
+  ::unsetenv(launch::kContextVariable);
+  EXPECT_EQ(code_of([] { launch::read_child_context(); }), ErrorCode::kInvalidArgument);
+}
+
+// Whoever starts a process on another host may keep its stdin open.
+TEST(ChildContextTest, IsOneLineOfStdin) {
+  const launch::ChildContext context{.run = "run", .role = "teacher", .secret = "secret"};
+  const std::string line = launch::encode_context(context) + "\nnot of the context";
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ASSERT_EQ(::write(ends[1], line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  const int before = ::dup(STDIN_FILENO);
+  ::dup2(ends[0], STDIN_FILENO);
+  ::setenv(launch::kContextVariable, "stdin", 1);
+  EXPECT_EQ(launch::read_child_context(), context);
+  EXPECT_EQ(std::getenv(launch::kContextVariable), nullptr);
+  char byte;
+  EXPECT_EQ(::read(STDIN_FILENO, &byte, 1), 0) << "what this process starts could read on";
+  ::dup2(before, STDIN_FILENO);
+  for (const int fd : {ends[0], ends[1], before})
+    ::close(fd);
 }
 
 TEST(ChildEnvironmentTest, OursIsTakenOutAndThreadsAreSet) {

@@ -63,7 +63,7 @@ TEST_F(LauncherLostTest, ChildrenStopAndTheStubbornOneEndsToo) {
   EXPECT_EQ(get(folder_ / "stopped-teacher-0"), "lost");
   EXPECT_TRUE(exists("saved-student-0"));
 
-  // The one that hangs was ended by its life pipe's thread, with what it had started.
+  // The one that hangs was ended by its link's thread, with what it had started.
   const auto status = end_of(pids_[2]);
   ASSERT_TRUE(status) << "an orphan stayed";
   ASSERT_TRUE(WIFSIGNALED(*status));
@@ -105,18 +105,44 @@ TEST_F(LauncherLostTest, AServerDoesNotWaitForADriverForEver) {
   EXPECT_EQ(get(folder_ / "stopped-teacher-0"), "lost");
 }
 
+// A launcher that stands still is as good as gone once the limit is over.
+TEST_F(LauncherLostTest, ALauncherThatStandsStillIsLost) {
+  start_launcher("frozen");
+  ASSERT_EQ(pids_.size(), 2u);
+  ::kill(launcher_, SIGSTOP);
+  EXPECT_TRUE(wait_until([&] { return exists("saved-student-0") && exists("stopped-teacher-0"); }));
+  kill_launcher();
+  for (const pid_t pid : pids_)
+    EXPECT_TRUE(end_of(pid)) << "an orphan stayed";
+  EXPECT_EQ(get(folder_ / "stopped-teacher-0"), "lost");
+}
+
 }  // namespace
 
 // argv: <binary> launcher <folder> <scene>: a launcher with a few children; writes their pids into
 // <folder>/up when all have reported.
 int run_launcher(const std::filesystem::path& folder, const std::string& scene) {
+  // Before any thread.
+  launch::SignalCatcher signals({SIGINT, SIGTERM});
+  const rpc::SupervisionTimes times = scene == "frozen"
+                                          ? rpc::SupervisionTimes{Duration(100), Duration(1'000)}
+                                          : rpc::SupervisionTimes{};
+  rpc::RendezvousServer port({.name = {}, .run = "run", .secret = "secret"}, "auto", "0", times);
   launch::SupervisorOptions options;
+  options.supervision = &port.supervision();
   options.program = std::filesystem::read_symlink("/proc/self/exe");
   options.log_folder = folder / "logs";
   if (scene == "impatient") options.stop_timeout = Duration(300);
   const auto add = [&](const std::string& role, int64_t rank, const std::string& mode) {
     launch::ProcessSpec spec;
-    spec.context = {.run = "run", .role = role, .rank = rank};
+    spec.context = {.run = "run",
+                    .role = role,
+                    .rank = rank,
+                    .store_host = port.host(),
+                    .store_port = port.port(),
+                    .secret = "secret",
+                    .heartbeat_interval = times.interval,
+                    .peer_timeout = times.limit};
     spec.driving = role == "student";
     spec.arguments = {"child", mode, folder.string(), mode == "train" ? "0" : ""};
     options.processes.push_back(spec);
@@ -135,7 +161,6 @@ int run_launcher(const std::filesystem::path& folder, const std::string& scene) 
       pids += std::to_string(pid) + " ";
     write_file_atomically(folder / "up", pids);
   };
-  launch::SignalCatcher signals({SIGINT, SIGTERM});
   return launch::Supervisor(options, &script).run(signals).exit_code;
 }
 

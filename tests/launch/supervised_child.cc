@@ -22,9 +22,8 @@
 #include "base/file.h"
 #include "launch/supervision/child_context.h"
 #include "launch/supervision/driving_lock.h"
-#include "launch/supervision/life_pipe.h"
+#include "launch/supervision/launcher_link.h"
 #include "launch/supervision/signal_catcher.h"
-#include "launch/supervision/status_pipe.h"
 
 namespace retort::test {
 namespace {
@@ -38,11 +37,11 @@ constexpr milliseconds kForever{100'000};
 constexpr milliseconds kShortGrace{300};
 
 struct Child {
-  launch::ChildChannels channels;
+  launch::ChildContext context;
   launch::SignalCatcher& signals;
-  launch::LifePipe& life;
-  launch::StatusPipe& status;
+  launch::LauncherLink& launcher;
   std::atomic<bool>& lost;
+  std::atomic<bool>& asked;  // over the connection
   fs::path folder;
   std::string more;
   std::optional<launch::DrivingLock> lock = std::nullopt;
@@ -50,9 +49,9 @@ struct Child {
   // From now on there is something to save, as in a student that trains.
   void drive() {
     lock.emplace(folder);
-    life.set_grace(channels.context.stop_timeout);
+    launcher.set_grace(context.stop_timeout);
   }
-  bool stop_requested() const { return signals.any() || lost; }
+  bool stop_requested() const { return signals.any() || lost || asked; }
   void wait_for_stop() const {
     const Deadline deadline = Deadline::after(kForever);
     while (!stop_requested() && !deadline.expired())
@@ -67,9 +66,7 @@ struct Child {
   void leave(const std::string& name, const std::string& text) const {
     write_file_atomically(folder / name, text);
   }
-  std::string name() const {
-    return channels.context.role + "-" + std::to_string(channels.context.rank);
-  }
+  std::string name() const { return context.role + "-" + std::to_string(context.rank); }
 };
 
 [[noreturn]] void sleep_forever() {
@@ -78,19 +75,27 @@ struct Child {
 }
 
 int serve(Child& child) {
-  child.status.report({"serving", 0, "", ""});
+  child.launcher.report({"serving", 0, "", ""});
   child.wait_for_stop();
   child.leave("stopped-" + child.name(), child.lost ? "lost" : "asked");
   return 0;
 }
 
+// Serves, and would not hear a signal.
+int deaf(Child& child) {
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGTERM, &ignore, nullptr);
+  return serve(child);
+}
+
 // Says in which of its lives it serves. In every life after the first it fails to load instead, or
 // in the first it loads for ever, if `more` says so.
 int serve_again(Child& child) {
-  const int64_t restart = child.channels.context.restart;
+  const int64_t restart = child.context.restart;
   if (restart > 0 && child.more == "breaks") return 1;
   if (restart == 0 && child.more == "loads") {
-    child.status.report({"loading", 0, "", ""});
+    child.launcher.report({"loading", 0, "", ""});
     sleep_forever();
   }
   child.leave("life-" + child.name(), std::to_string(restart));
@@ -99,14 +104,14 @@ int serve_again(Child& child) {
 
 int finish(Child& child) {
   std::cout << "threads " << std::getenv("OMP_NUM_THREADS") << " secret of "
-            << child.channels.context.secret.size() << std::endl;
+            << child.context.secret.size() << std::endl;
   return 0;
 }
 
 // A driver that works until it is asked to stop, then saves.
 int train(Child& child) {
   child.drive();
-  child.status.report({"training", 1, "", ""});
+  child.launcher.report({"training", 1, "", ""});
   child.wait_for_stop();
   child.leave("saved-" + child.name(), "");
   return std::atoi(child.more.c_str());
@@ -118,7 +123,7 @@ int wait_for_life(Child& child) {
   std::string file, text;
   words >> file >> text;
   child.drive();
-  child.status.report({"training", 1, "", ""});
+  child.launcher.report({"training", 1, "", ""});
   child.wait_for_stop();
   const Deadline deadline = Deadline::after(kForever);
   while (!deadline.expired()) {
@@ -132,7 +137,7 @@ int wait_for_life(Child& child) {
 // it was served to the end.
 int save_slowly(Child& child) {
   child.drive();
-  child.status.report({"training", 1, "", ""});
+  child.launcher.report({"training", 1, "", ""});
   child.wait_for_stop();
   const fs::path alone = child.folder / "stopped-teacher-0";
   const Deadline saved = Deadline::after(2 * kShortGrace);
@@ -144,15 +149,15 @@ int save_slowly(Child& child) {
 
 // A driver that says how it ends once it was asked to stop.
 int ends_as(Child& child) {
-  child.status.report({"training", 1, "", ""});
+  child.launcher.report({"training", 1, "", ""});
   child.wait_for_stop();
-  child.status.report({child.more, 2, "", ""});
+  child.launcher.report({child.more, 2, "", ""});
   return 0;
 }
 
 // A driver whose train.max_time is over.
 int time_is_up(Child& child) {
-  child.status.report({"stopped", 2, "checkpoint saved at step 2", ""});
+  child.launcher.report({"stopped", 2, "checkpoint saved at step 2", ""});
   return 0;
 }
 
@@ -166,26 +171,26 @@ int fail(Child& child) {
   std::string file;
   words >> kind >> file;
   if (!file.empty()) {
-    child.status.report({"training", 1, "", ""});
+    child.launcher.report({"training", 1, "", ""});
     child.wait_for(file);
   }
 
   if (kind == "peer_lost") {
-    child.status.report({"failed", 0, "lost teacher/0 [peer_lost]", "peer_lost"});
+    child.launcher.report({"failed", 0, "lost teacher/0 [peer_lost]", "peer_lost"});
     return 1;
   }
   if (kind == "told") {
-    child.status.report(
+    child.launcher.report(
         {"failed", 0, kRecipeIsWrong, "invalid_argument", /*of_another_rank=*/true});
     return 2;
   }
   std::cerr << "line 1\nline 2\nthe recipe is wrong" << std::endl;
-  child.status.report({"failed", 0, kRecipeIsWrong, "invalid_argument"});
+  child.launcher.report({"failed", 0, kRecipeIsWrong, "invalid_argument"});
   return 2;
 }
 
 int crash(Child& child) {
-  child.status.report({"serving", 0, "", ""});
+  child.launcher.report({"serving", 0, "", ""});
   child.wait_for("crash");
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
@@ -204,7 +209,7 @@ int hang(Child& child) {
   if (::posix_spawnp(&pid, "sleep", nullptr, nullptr, const_cast<char**>(argv), environ) != 0)
     return 9;
   child.leave("pids-" + child.name(), std::to_string(::getpid()) + " " + std::to_string(pid));
-  child.status.report({child.more.empty() ? "serving" : child.more, 0, "", ""});
+  child.launcher.report({child.more.empty() ? "serving" : child.more, 0, "", ""});
   sleep_forever();
 }
 
@@ -226,7 +231,7 @@ int leave_behind(Child& child) {
   const pid_t pid = start_in_own_group("sleep 1000 & echo $$ $! > " + file + ".new && mv " + file +
                                        ".new " + file + "; wait");
   if (pid < 0) return 9;
-  child.status.report({"training", 1, "", ""});
+  child.launcher.report({"training", 1, "", ""});
   child.wait_for("left");
   return 0;
 }
@@ -251,7 +256,7 @@ int look(Child& child) {
     std::ifstream file(path, std::ios::binary);
     visible.append(std::istreambuf_iterator<char>(file), {});
   }
-  const bool found = visible.find(child.channels.context.secret) != std::string::npos;
+  const bool found = visible.find(child.context.secret) != std::string::npos;
   int open = 0;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     (void)entry;
@@ -259,13 +264,13 @@ int look(Child& child) {
   }
   child.leave("look-" + child.name(), std::string(found ? "visible" : "hidden") + " " +
                                           std::to_string(::getpgid(0) == ::getpid()));
-  // 0, 1, 2, life, status, the life pipe's own event, the signal pipe, the folder being listed, and
-  // little else.
-  return open <= 12 ? 0 : 7;
+  // 0, 1, 2, the signal pipes, the connection, its loop's three, the folder being listed, and little
+  // else.
+  return open <= 14 ? 0 : 7;
 }
 
 int stopped(Child& child) {
-  child.status.report({"serving", 0, "", ""});
+  child.launcher.report({"serving", 0, "", ""});
   ::raise(SIGSTOP);
   child.wait_for_stop();
   child.leave("stopped-" + child.name(), "asked");
@@ -277,28 +282,28 @@ int stopped(Child& child) {
 int run_child(int argc, char** argv) {
   const std::string mode = argc > 2 ? argv[2] : "";
   if (mode == "default-signals") {  // as a program that is still loading: no handler yet
-    launch::ChildChannels channels = launch::open_child_channels();
-    launch::StatusPipe(channels.status_fd).report({"training", 0, "", ""});
+    launch::LauncherLink launcher({.context = launch::read_child_context(), .on_lost = [] {}});
+    launcher.report({"training", 0, "", ""});
     sleep_forever();
   }
   launch::SignalCatcher signals({SIGTERM});
-  launch::ChildChannels channels = launch::open_child_channels();
+  const launch::ChildContext context = launch::read_child_context();
   std::atomic<bool> lost{false};
+  std::atomic<bool> asked{false};
   const fs::path folder = argc > 3 ? argv[3] : "";
   std::function<bool()> is_needed;
-  if (channels.context.role != "student")
-    is_needed = [folder] { return launch::anyone_drives(folder); };
-  launch::LifePipe life(
-      {.fd = channels.life_fd,
+  if (context.role != "student") is_needed = [folder] { return launch::anyone_drives(folder); };
+  launch::LauncherLink launcher(
+      {.context = context,
        .on_lost = [&lost] { lost = true; },
+       .on_stop = [&asked] { asked = true; },
        .is_needed = is_needed,
-       .need_limit = channels.context.stop_timeout,
+       .need_limit = context.stop_timeout,
        .grace = mode == "hang" || mode == "save-slowly" ? kShortGrace : milliseconds(10'000)});
-  launch::StatusPipe status(channels.status_fd);
-
-  Child child{channels, signals, life, status, lost, folder, argc > 4 ? argv[4] : ""};
+  Child child{context, signals, launcher, lost, asked, folder, argc > 4 ? argv[4] : ""};
   const std::map<std::string, int (*)(Child&)> modes{
       {"serve", serve},
+      {"deaf", deaf},
       {"serve-again", serve_again},
       {"finish", finish},
       {"train", train},

@@ -6,9 +6,11 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 
 #include "base/file.h"
 #include "launch/supervision/supervisor.h"
+#include "rpc/rendezvous/rendezvous.h"
 #include "tests/support/folder_fixture.h"
 
 namespace retort::test {
@@ -39,12 +41,30 @@ class Script : public launch::SupervisorObserver {
 
 class SupervisorTest : public FolderTest {
  protected:
+  static constexpr const char* kSecret = "do-not-show-this";
+
   SupervisorTest() {
+    listen({});
     options_.program = std::filesystem::read_symlink("/proc/self/exe");
     options_.log_folder = folder_ / "logs";
     // Generous where a test waits for something to happen, so that only what it is about can end
     // it.
     options_.stop_timeout = options_.serving_timeout = options_.failure_grace = Duration(60'000);
+  }
+
+  // The launcher's port, with these times for the processes that are added from now on.
+  void listen(rpc::SupervisionTimes times) {
+    // Signals are for the catcher's thread, which run() starts.
+    sigset_t caught, before;
+    ::sigemptyset(&caught);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP})
+      ::sigaddset(&caught, number);
+    ::pthread_sigmask(SIG_BLOCK, &caught, &before);
+    times_ = times;
+    port_ = std::make_unique<rpc::RendezvousServer>(
+        rpc::RendezvousAccess{.name = {}, .run = "run", .secret = kSecret}, "auto", "0", times);
+    options_.supervision = &port_->supervision();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void add(const std::string& role, int64_t rank, const std::string& mode,
@@ -53,9 +73,11 @@ class SupervisorTest : public FolderTest {
     spec.context = {.run = "run",
                     .role = role,
                     .rank = rank,
-                    .store_host = "127.0.0.1",
-                    .store_port = 1,
-                    .secret = "do-not-show-this",
+                    .store_host = port_->host(),
+                    .store_port = port_->port(),
+                    .secret = kSecret,
+                    .heartbeat_interval = times_.interval,
+                    .peer_timeout = times_.limit,
                     .threads = 2};
     spec.driving = role == "student";
     spec.arguments = {"child", mode, folder_.string(), more};
@@ -73,6 +95,8 @@ class SupervisorTest : public FolderTest {
 
   bool exists(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
 
+  rpc::SupervisionTimes times_;
+  std::unique_ptr<rpc::RendezvousServer> port_;
   launch::SupervisorOptions options_;
   Script script_;
 };

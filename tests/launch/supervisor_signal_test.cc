@@ -47,7 +47,9 @@ TEST_P(SignalTest, ADriverThatCannotSaveFailsTheRun) {
   EXPECT_EQ(result.cause->exit_code, 1);
 }
 
+// Nor does it answer over its connection.
 TEST_P(SignalTest, ADriverThatIsStillLoadingHasSavedNothing) {
+  options_.answer_timeout = Duration(50);
   add("teacher", 0, "serve");
   add("student", 0, "default-signals");
   signal_when_ready(2, GetParam());

@@ -210,6 +210,38 @@ TEST_F(SupervisorTest, AStoppedProcessCanObey) {
   EXPECT_TRUE(exists("stopped-teacher-0"));
 }
 
+TEST_F(SupervisorTest, TheRequestToStopNeedsNoSignal) {
+  add("teacher", 0, "deaf");
+  add("student", 0, "train", "0");
+  int ready = 0;
+  script_.status = [&](const std::string&, const std::string&) {
+    if (++ready == 2) ::kill(script_.pids[1], SIGTERM);
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_TRUE(result.remarks.empty()) << result.remarks[0];
+  EXPECT_EQ(get(folder_ / "stopped-teacher-0"), "asked");
+}
+
+TEST_F(SupervisorTest, AProcessThatStandsStillIsNamedAndNotEnded) {
+  listen({.interval = Duration(100), .limit = Duration(1'000)});
+  add("teacher", 0, "stopped");
+  add("student", 0, "train", "0");
+  std::vector<std::string> said;
+  script_.phase = [&](const std::string& message) {
+    if (!message.starts_with("teacher/0")) return;
+    said.push_back(message);
+    const bool is_silent = message.find("is silent") != std::string::npos;
+    ::kill(script_.pids[is_silent ? 0 : 1], is_silent ? SIGCONT : SIGTERM);
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_EQ(said[0], "teacher/0 is silent: it stands still, or is cut off");
+  EXPECT_EQ(said[1], "teacher/0 is heard again");
+  EXPECT_TRUE(exists("stopped-teacher-0"));
+}
+
 TEST_F(SupervisorTest, TheSecretIsNotInSight) {
   add("student", 0, "look");
   const auto result = run();

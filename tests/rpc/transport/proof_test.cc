@@ -277,6 +277,21 @@ TEST_F(Proofs, TheWrongPurposeIsRefused) {
   EXPECT_EQ(run().server, Refusal::kPurpose);
 }
 
+TEST_F(Proofs, SupervisionProvesTheSecretOfTheRunForItself) {
+  target.purpose = Purpose::kSupervision;
+  EXPECT_EQ(run().server, Refusal::kPurpose) << "nobody is supervised here";
+  policy.supervision = true;
+  EXPECT_EQ(run().at_server.purpose, Purpose::kSupervision);
+
+  // Somebody in between makes a control connection of it.
+  const auto swap = [](int step, std::string& frame) {
+    if (step == 0) frame[0] = static_cast<char>(Purpose::kControl);
+  };
+  EXPECT_EQ(run(swap).server, Refusal::kProof);
+  student.credentials[0].secret = "a guess";
+  EXPECT_EQ(run().server, Refusal::kProof);
+}
+
 TEST_F(Proofs, ControlAndDataProofsAreNotEachOther) {
   // A stranger in between turns a control connection into a data connection, or back.
   policy.find_session = [](const std::string&) {
