@@ -6,8 +6,8 @@
 //       visit("loss_type", loss_type, "divergence between teacher and student");
 //     }
 // One visitor reads YAML into it, another writes the resolved recipe, a third the recipe reference
-// in docs/. Field types: bool, int64_t, double, std::string, Duration, ByteSize, any enum with
-// EnumNames, std::optional, std::vector, std::map<std::string, T>, and other option structs.
+// in docs/. Field types: bool, int64_t, double, std::string, Duration, ShortDuration, ByteSize,
+// any enum with EnumNames, std::optional, std::vector, std::map<std::string, T>, and other option structs.
 //
 // Beside it stands `void validate() const`, which throws kInvalidArgument naming the field.
 #pragma once

@@ -17,6 +17,7 @@ struct Unit {
 };
 
 constexpr std::array<Unit, 4> kTimeUnits{{{"h", 3600e3}, {"m", 60e3}, {"s", 1e3}, {"ms", 1}}};
+constexpr std::array<Unit, 3> kShortTimeUnits{{{"s", 1e6}, {"ms", 1e3}, {"us", 1}}};
 constexpr std::array<Unit, 9> kSizeUnits{{{"TiB", 1099511627776.0},
                                           {"GiB", 1073741824.0},
                                           {"MiB", 1048576.0},
@@ -29,6 +30,7 @@ constexpr std::array<Unit, 9> kSizeUnits{{{"TiB", 1099511627776.0},
 
 // So that a point in time that far from now can still be counted in nanoseconds.
 constexpr double kMaxMilliseconds = 1e6 * 3600e3;
+constexpr double kMaxMicroseconds = 1e6;
 // Every whole number up to here is exact in a double.
 constexpr double kMaxSize = 9007199254740992.0;
 
@@ -57,6 +59,18 @@ Duration parse_duration(std::string_view text) {
                   "1000000h");
 }
 
+ShortDuration parse_short_duration(std::string_view text) {
+  const auto [value, unit] = split(text);
+  if (value >= 0)
+    for (const auto& [name, factor] : kShortTimeUnits)
+      if (unit == name && value * factor <= kMaxMicroseconds)
+        return ShortDuration(static_cast<int64_t>(std::llround(value * factor)));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "'" + std::string(text) +
+          "' is not a short duration; write a number and a unit: 0us, 20us, 1ms, at most 1s");
+}
+
 ByteSize parse_byte_size(std::string_view text) {
   const auto [value, unit] = split(text);
   if (value >= 0) {
@@ -77,6 +91,14 @@ std::string format_duration(Duration duration) {
     if (ms % static_cast<int64_t>(factor) == 0 && ms != 0)
       return std::to_string(ms / static_cast<int64_t>(factor)) + std::string(name);
   return std::to_string(ms) + "ms";
+}
+
+std::string format_short_duration(ShortDuration duration) {
+  const int64_t us = duration.count();
+  for (const auto& [name, factor] : kShortTimeUnits)
+    if (us % static_cast<int64_t>(factor) == 0 && us != 0)
+      return std::to_string(us / static_cast<int64_t>(factor)) + std::string(name);
+  return std::to_string(us) + "us";
 }
 
 std::string format_byte_size(ByteSize size) {

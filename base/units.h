@@ -1,5 +1,5 @@
-// Durations and sizes as people write them in recipes: "120s", "5m", "250ms", "2GiB", "64MiB",
-// "1000000".
+// Durations and sizes as people write them in recipes: "120s", "5m", "250ms", "20us", "2GiB",
+// "64MiB", "1000000".
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,17 @@ struct ByteSize {
 };
 
 using Duration = std::chrono::milliseconds;
+// Of waits too short for the above: "20us", "1ms".
+using ShortDuration = std::chrono::microseconds;
 
 // kInvalidArgument with the accepted units if the text is not one, or above 1000000h or 8192TiB.
 Duration parse_duration(std::string_view text);
+// kInvalidArgument if the text is not one, or above 1s.
+ShortDuration parse_short_duration(std::string_view text);
 ByteSize parse_byte_size(std::string_view text);
 // The shortest exact text, e.g. "120s", "2GiB".
 std::string format_duration(Duration duration);
+std::string format_short_duration(ShortDuration duration);
 std::string format_byte_size(ByteSize size);
 
 }  // namespace retort

@@ -35,6 +35,7 @@ void Agent::on_peer_lost(
 
 std::vector<std::string> Agent::peers() const { return impl_->peers(); }
 PeerStats Agent::stats(std::string_view peer) const { return impl_->stats(peer); }
+uint64_t Agent::vain_looks() const { return impl_->vain_looks(); }
 std::vector<MethodTraffic> Agent::method_stats() const { return impl_->method_stats(); }
 void Agent::close() { impl_->close(); }
 void Agent::join() { impl_->join(); }

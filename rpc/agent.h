@@ -189,6 +189,9 @@ class Agent {
       std::function<void(const std::string& peer, const std::string& reason)> callback);
   std::vector<std::string> peers() const;
   PeerStats stats(std::string_view peer) const;
+  // How often the loop thread looked for events in vain where it would have slept without
+  // RpcOptions::spin.
+  uint64_t vain_looks() const;
   // Of every method that was called here or served, for each peer there ever was.
   std::vector<MethodTraffic> method_stats() const;
 

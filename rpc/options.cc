@@ -96,6 +96,16 @@ void RpcOptions::validate() const {
         .with("peer_timeout", format_duration(peer_timeout))
         .with("heartbeat_interval", format_duration(heartbeat_interval));
 
+  if (spin.count() < 0)
+    throw Error(ErrorCode::kInvalidArgument, "rpc.spin must not be negative")
+        .with("spin", format_short_duration(spin));
+  if (spin >= heartbeat_interval)
+    throw Error(ErrorCode::kInvalidArgument,
+                "rpc.spin must be below rpc.heartbeat_interval: with a heartbeat in every spin the "
+                "thread would never sleep")
+        .with("spin", format_short_duration(spin))
+        .with("heartbeat_interval", format_duration(heartbeat_interval));
+
   for (const auto& [role, map] : device_maps)
     check_device_map(role, map);
 }

@@ -68,6 +68,10 @@ void read_scalar(const YamlNode& node, Duration& value) {
   value = parse_duration(scalar_text(node, "a duration: 250ms, 120s, 5m, 2h"));
 }
 
+void read_scalar(const YamlNode& node, ShortDuration& value) {
+  value = parse_short_duration(scalar_text(node, "a short duration: 0us, 20us, 1ms"));
+}
+
 void read_scalar(const YamlNode& node, ByteSize& value) {
   value = parse_byte_size(scalar_text(node, "a size: 512KiB, 64MiB, 2GiB"));
 }

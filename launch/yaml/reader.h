@@ -26,6 +26,7 @@ void read_scalar(const YamlNode& node, int64_t& value);
 void read_scalar(const YamlNode& node, double& value);
 void read_scalar(const YamlNode& node, std::string& value);
 void read_scalar(const YamlNode& node, Duration& value);
+void read_scalar(const YamlNode& node, ShortDuration& value);
 void read_scalar(const YamlNode& node, ByteSize& value);
 
 // A place in the tree and its path from the root ("train.max_steps", "data.train[0].path").

@@ -39,6 +39,8 @@ std::string type_text() {
     return "number";
   } else if constexpr (std::is_same_v<T, Duration>) {
     return "duration";
+  } else if constexpr (std::is_same_v<T, ShortDuration>) {
+    return "short duration";
   } else if constexpr (std::is_same_v<T, ByteSize>) {
     return "size";
   } else {
@@ -116,8 +118,8 @@ the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
 
 - A recipe is one YAML document, in block or flow style. Unknown keys, keys that stand twice,
   wrong types and contradictions are errors that name file and line, before any process starts.
-- Durations carry a unit (`250ms`, `120s`, `5m`, `2h`), sizes too (`512KiB`, `64MiB`, `2GiB`; a
-  bare number is bytes).
+- Durations carry a unit (`250ms`, `120s`, `5m`, `2h`; short ones `20us`, `1ms`), sizes too
+  (`512KiB`, `64MiB`, `2GiB`; a bare number is bytes).
 - `${NAME}` in a value is the environment variable NAME, which must be set; `$${` is a literal
   `${`. In flow style it must stand in quotes.
 - `key.path=value` after the recipe on the command line overrides; the value is YAML, items of

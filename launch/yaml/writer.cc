@@ -47,6 +47,7 @@ std::string yaml_text(const std::string& value) {
 }
 
 std::string yaml_text(Duration value) { return format_duration(value); }
+std::string yaml_text(ShortDuration value) { return format_short_duration(value); }
 std::string yaml_text(ByteSize value) { return format_byte_size(value); }
 std::string yaml_key(const std::string& key) { return is_plain(key) ? key : json_quote(key); }
 

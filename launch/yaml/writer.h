@@ -20,6 +20,7 @@ std::string yaml_text(int64_t value);
 std::string yaml_text(double value);
 std::string yaml_text(const std::string& value);
 std::string yaml_text(Duration value);
+std::string yaml_text(ShortDuration value);
 std::string yaml_text(ByteSize value);
 std::string yaml_key(const std::string& key);
 

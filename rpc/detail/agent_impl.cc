@@ -22,7 +22,7 @@ Error closed_error() { return Error(ErrorCode::kClosed, "the agent is closed"); 
 Agent::Impl::Impl(Options options)
     : options_(std::move(options)),
       incarnation_(random_hex(16)),
-      loop_(std::make_shared<detail::Loop>()),
+      loop_(std::make_shared<detail::Loop>(options_.rpc.spin)),
       receive_pool_(std::make_shared<detail::ReceivePool>(kMaxIdleReceiveBytes)),
       receive_budget_(options_.rpc.receive_budget.bytes, options_.rpc.max_inflight_bytes.bytes,
                       options_.rpc.max_message_bytes.bytes),

@@ -34,6 +34,7 @@ class Agent::Impl final : public detail::SessionHost {
   void on_peer_lost(std::function<void(const std::string&, const std::string&)> callback);
   std::vector<std::string> peers() const;
   PeerStats stats(std::string_view peer) const;
+  uint64_t vain_looks() const { return loop_->vain_looks(); }
   std::vector<MethodTraffic> method_stats() const;
   void close();
   void join();

@@ -1,10 +1,13 @@
 // The agent's one thread: an asio io_context that everything except handlers and TensorPipe's own
-// threads runs on.
+// threads runs on. It sleeps when nothing is left to do, or looks on for a while first.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -18,16 +21,21 @@ namespace retort::rpc::detail {
 
 class Loop {
  public:
-  Loop() : work_(boost::asio::make_work_guard(io_)) {}
+  // `spin`: RpcOptions::spin.
+  explicit Loop(std::chrono::microseconds spin = {})
+      : spin_(spin), work_(boost::asio::make_work_guard(io_)) {}
 
   boost::asio::io_context& io() { return io_; }
   void start() {
     thread_ = std::thread([this] {
       future_detail::LoopThreadScope scope;
       SigpipeBlock no_sigpipe;
-      io_.run();  // a handler that throws is a bug and ends the process
+      run();  // a handler that throws is a bug and ends the process
     });
   }
+
+  // How often the thread looked for an event in vain instead of sleeping. Any thread.
+  uint64_t vain_looks() const { return vain_looks_.load(std::memory_order_relaxed); }
 
   // Runs `task` on the loop thread. False, and `task` never runs, once stop() was called. Any
   // thread; never runs inline.
@@ -50,6 +58,27 @@ class Loop {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  void run() {
+    if (spin_.count() == 0) {
+      io_.run();
+      return;
+    }
+    while (!io_.stopped()) {
+      auto last_event = Clock::now();
+      while (Clock::now() - last_event < spin_ && !io_.stopped()) {
+        if (io_.poll() > 0)
+          last_event = Clock::now();
+        else
+          vain_looks_.fetch_add(1, std::memory_order_relaxed);
+      }
+      io_.run_one();  // sleeps until there is one; nothing once stopped
+    }
+  }
+
+  const std::chrono::microseconds spin_;
+  std::atomic<uint64_t> vain_looks_{0};
   boost::asio::io_context io_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   std::mutex mutex_;

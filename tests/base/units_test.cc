@@ -37,6 +37,22 @@ TEST(Duration, FormatsTheShortestExactText) {
   EXPECT_EQ(format_duration(7200s), "2h");
 }
 
+TEST(ShortDuration, ParsesAndFormats) {
+  EXPECT_EQ(parse_short_duration("0us"), 0us);
+  EXPECT_EQ(parse_short_duration("20us"), 20us);
+  EXPECT_EQ(parse_short_duration("1.5ms"), 1500us);
+  EXPECT_EQ(parse_short_duration("1s"), 1s);
+  for (const auto duration : {0us, 1us, 999us, 1000us, 1500us, 1000000us})
+    EXPECT_EQ(parse_short_duration(format_short_duration(duration)), duration);
+  EXPECT_EQ(format_short_duration(20us), "20us");
+  EXPECT_EQ(format_short_duration(2000us), "2ms");
+
+  for (const char* text : {"", "20", "20 u", "-1us", "nan us", "1m", "2s", "1000001us"}) {
+    const std::string message = test::message_of([&] { parse_short_duration(text); });
+    EXPECT_NE(message.find("20us"), std::string::npos) << text << ": " << message;
+  }
+}
+
 TEST(ByteSize, Parses) {
   EXPECT_EQ(parse_byte_size("1000000").bytes, 1000000u);
   EXPECT_EQ(parse_byte_size("17B").bytes, 17u);

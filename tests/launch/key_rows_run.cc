@@ -95,6 +95,8 @@ std::vector<KeyRow> rpc_rows() {
       in_run("rpc.port", agent, R"(rpc.port = "20000-60000")"),
       in_run("rpc.advertise", agent, R"(rpc.advertise = "localhost")"),
       in_run("rpc.encryption", agent, R"({"tls", Encryption::kAlways, {"basic"}})"),
+      in_run("rpc.spin", agent, "rpc.spin = std::chrono::hours(1)"),
+      refused(kDistillBase, "rpc.spin=1s", "would never sleep"),
       in_run("rpc.timeout", flow, "options.timeout = Duration(50)"),
       acts(kDistillBase, "rpc.timeout=5m", timeout),
       in_run("rpc.queue_timeout", flow, "options.queue_timeout = Duration(50)"),

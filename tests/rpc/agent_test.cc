@@ -217,6 +217,22 @@ TEST(Agent, TheNamedPortAndAddressAreUsedAndPublished) {
   EXPECT_EQ(client.call("teacher/0", kEcho, {.text = "x"}).get().text, "x");
 }
 
+// In an hour without a pause the thread that never sleeps has always looked in vain by now.
+TEST(Agent, SpinLooksForEventsInsteadOfSleeping) {
+  RpcOptions rpc;
+  rpc.spin = std::chrono::hours(1);
+  rpc.heartbeat_interval = std::chrono::hours(2);
+  rpc.peer_timeout = std::chrono::hours(4);
+  HandlerThread handlers;
+  Agent server(agent_options("teacher/0", rpc));
+  serve_echo(server, handlers.queue);
+  Agent client(agent_options("student/0"));
+  client.connect("teacher/0", server.address(), soon());
+  EXPECT_EQ(client.call("teacher/0", kEcho, {.text = "x"}).get(soon()).text, "x");
+  EXPECT_TRUE(test::wait_until([&] { return server.vain_looks() > 1000; }, 30s));
+  EXPECT_EQ(client.vain_looks(), 0u) << "the default sleeps";
+}
+
 TEST(Agent, BadOptionsAreRefused) {
   const auto code = [](const std::function<void(Agent::Options&)>& change) {
     auto options = agent_options("student/0");

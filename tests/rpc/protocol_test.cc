@@ -5,16 +5,20 @@
 #include <gtest/gtest.h>
 #include <tensorpipe/tensorpipe.h>
 
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/data_pipe.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"
+#include "rpc/detail/loop.h"
 #include "rpc/detail/peer_address.h"
 #include "rpc/detail/peer_state.h"
 #include "rpc/detail/tensor_format.h"
 #include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -257,6 +261,22 @@ TEST(Credit, LargeCallsGetItInTheOrderOfTheirAsking) {
   large.join();
 }
 
+TEST(Loop, SleepsWhenTheSpinIsOverAndWakesForAnEvent) {
+  Loop loop(1ms);
+  loop.start();
+  uint64_t before = 0;
+  const auto looks_no_more = [&] {
+    const uint64_t looks = loop.vain_looks();
+    return looks > 0 && std::exchange(before, looks) == looks;
+  };
+  EXPECT_TRUE(test::wait_until(looks_no_more, 30s, 50ms)) << "looks for ever";
+  std::promise<void> ran;
+  ASSERT_TRUE(loop.post([&] { ran.set_value(); }));
+  EXPECT_EQ(ran.get_future().wait_for(30s), std::future_status::ready);
+  loop.stop();
+  EXPECT_FALSE(loop.post([] {}));
+}
+
 TEST(Options, ValidateNamesTheField) {
   EXPECT_NO_THROW(RpcOptions().validate());
   const auto message = [](const std::function<void(RpcOptions&)>& change) {
@@ -282,6 +302,10 @@ TEST(Options, ValidateNamesTheField) {
   EXPECT_NE(message([](auto& o) { o.max_message_bytes = {}; }).find("rpc.max_message_bytes"),
             std::string::npos);
   EXPECT_NE(message([](auto& o) { o.peer_timeout = Duration(1000); }).find("rpc.peer_timeout"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.spin = ShortDuration(-1); }).find("rpc.spin"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.spin = o.heartbeat_interval; }).find("would never sleep"),
             std::string::npos);
   EXPECT_NE(message([](auto& o) { o.device_maps["t"]["x"] = 0; }).find("rpc.device_maps.t"),
             std::string::npos);
