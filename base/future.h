@@ -93,17 +93,14 @@ class FutureState {
   // own guarantee).
   std::optional<Outcome<T>> wait(const std::optional<Deadline>& deadline) {
     std::unique_lock lock(mutex_);
-    if (!complete_) {
-      RETORT_CHECK(!on_loop_thread())
-          << "Future::get() on a loop thread waits for itself; use then()";
-      const auto done = [&] { return complete_; };
-      if (deadline) {
-        if (!changed_.wait_until(lock, deadline->time(), done)) return std::nullopt;
-      } else {
-        changed_.wait(lock, done);
-      }
-    }
+    if (!wait_complete(lock, deadline)) return std::nullopt;
     return std::move(outcome_);
+  }
+
+  // Leaves the outcome where it is.
+  bool wait_ready(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return wait_complete(lock, deadline);
   }
 
   void on_outcome(std::function<void(Outcome<T>)> continuation) {
@@ -142,6 +139,16 @@ class FutureState {
   }
 
  private:
+  bool wait_complete(std::unique_lock<std::mutex>& lock, const std::optional<Deadline>& deadline) {
+    if (complete_) return true;
+    RETORT_CHECK(!on_loop_thread()) << "waiting for a Future on a loop thread waits for itself; "
+                                       "use then()";
+    const auto done = [&] { return complete_; };
+    if (deadline) return changed_.wait_until(lock, deadline->time(), done);
+    changed_.wait(lock, done);
+    return true;
+  }
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool complete_ = false;
@@ -180,6 +187,10 @@ class Future {
   // False for a default-constructed future and once get() or then() took the result.
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return state().ready(); }
+
+  // Waits until the result is there, value or error, and leaves it there; false if it is not by
+  // `deadline`. A bug on a loop thread.
+  bool wait(Deadline deadline) const { return state().wait_ready(deadline); }
 
   // Waits and takes the value; rethrows the error. Completion is guaranteed by the call's own
   // deadline (and by Promise, which never goes away without completing). A bug on a loop thread,

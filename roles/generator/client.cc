@@ -144,12 +144,7 @@ void GeneratorClient::wait(Future<Empty>& reply, const std::function<void()>& me
   while ((pushed_ || meanwhile) && !reply.ready()) {
     if (pushed_) pushed_->check();
     if (meanwhile) meanwhile();
-    try {
-      reply.get(Deadline::after(slice));
-      return;
-    } catch (const Error&) {
-      if (!reply.valid()) throw;
-    }
+    reply.wait(Deadline::after(slice));
   }
   reply.get();
 }

@@ -135,15 +135,11 @@ void PushedWeights::restore_next() {
 // Waits, but not when it is over: whoever is asked may be busy for long.
 template <class T>
 T PushedWeights::answer(Future<T> future) {
-  for (;;) {
-    try {
-      return future.get(Deadline::after(kPause));
-    } catch (const Error&) {
-      if (!future.valid()) throw;
-    }
+  while (!future.wait(Deadline::after(kPause))) {
     std::lock_guard lock(mutex_);
     if (stopping_) throw Error(ErrorCode::kCancelled, "the client of the generators ends");
   }
+  return future.get();
 }
 
 void PushedWeights::send_to(const std::string& peer) {

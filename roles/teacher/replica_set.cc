@@ -1,7 +1,6 @@
 #include "roles/teacher/replica_set.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -10,8 +9,8 @@
 namespace retort::roles {
 namespace {
 
-// Between two looks at replicas that are away.
-constexpr std::chrono::milliseconds kLook{20};
+// Until another look at all replicas, whatever is waited for.
+constexpr std::chrono::milliseconds kLook{100};
 
 }  // namespace
 
@@ -63,10 +62,23 @@ bool ReplicaSet::can_be_asked(size_t replica) {
 
 std::optional<size_t> ReplicaSet::wait(size_t preferred, Deadline deadline) {
   for (;;) {
+    const uint64_t seen = options_.links ? options_.links->changes() : 0;
     if (const auto found = choose(preferred)) return found;
     if (!options_.links || deadline.expired()) return std::nullopt;
-    std::this_thread::sleep_for(kLook);
+    wait_for_news(seen, deadline);
   }
+}
+
+// For the answer of a replica that came back, or for one that comes back.
+void ReplicaSet::wait_for_news(uint64_t seen, Deadline deadline) const {
+  const Deadline look(std::min(deadline.time(), Deadline::after(kLook).time()));
+  const auto asked =
+      std::find_if(standings_.begin(), standings_.end(),
+                   [](const Standing& standing) { return standing.asked.has_value(); });
+  if (asked != standings_.end())
+    asked->asked->wait(look);
+  else
+    options_.links->wait_change(seen, look);
 }
 
 void ReplicaSet::lost(size_t replica, uint64_t epoch) {

@@ -59,6 +59,7 @@ class ReplicaSet {
     std::optional<Future<TeacherInfo>> asked;  // what it is, since it came back
   };
   bool can_be_asked(size_t replica);
+  void wait_for_news(uint64_t seen, Deadline deadline) const;
 
   Options options_;
   std::vector<Standing> standings_;

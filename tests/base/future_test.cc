@@ -50,6 +50,25 @@ TEST(Future, CompletesExactlyOnce) {
   EXPECT_FALSE(promise.set_value(1));
 }
 
+TEST(Future, WaitLeavesTheResultWhereItIs) {
+  Promise<std::unique_ptr<int>> promise;
+  auto future = promise.future();
+  EXPECT_FALSE(future.wait(Deadline::after(1ms)));
+  std::thread producer([promise]() mutable { promise.set_value(std::make_unique<int>(7)); });
+  EXPECT_TRUE(future.wait(Deadline::after(20s)));
+  EXPECT_TRUE(future.wait(Deadline::after(0ms))) << "what is there is there at any deadline";
+  producer.join();
+  EXPECT_TRUE(future.valid());
+  EXPECT_EQ(*future.get(), 7);
+
+  Promise<int> failing;
+  auto failed = failing.future();
+  failing.set_error(error(ErrorCode::kTimeout));
+  EXPECT_TRUE(failed.wait(Deadline::after(20s))) << "an error is a result";
+  EXPECT_EQ(code_of(failed), ErrorCode::kTimeout);
+  EXPECT_DEATH(failed.wait(Deadline::after(1ms)), "taken");
+}
+
 TEST(Future, GetWaitsForAnotherThread) {
   Promise<std::string> promise;
   auto future = promise.future();
