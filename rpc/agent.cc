@@ -17,15 +17,15 @@ void Agent::connect(std::string_view peer, const std::string& address, Deadline 
   impl_->connect(peer, address, deadline, attempts);
 }
 
-std::function<void()> Agent::call_bytes(std::string_view peer, std::string_view method,
-                                        Message message, CallOptions options,
+std::function<void()> Agent::call_bytes(std::string_view peer, MethodId method, Message message,
+                                        CallOptions options,
                                         std::function<void(Outcome<Message>)> done) {
   return impl_->call(peer, method, std::move(message), options, std::move(done));
 }
 
-void Agent::serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,
+void Agent::serve_bytes(MethodId method, std::shared_ptr<HandlerQueue> queue,
                         std::function<void(Message, const CallContext&, Responder)> handler) {
-  impl_->serve(method, {std::move(queue), std::move(handler)});
+  impl_->serve(method.name, {method.schema, std::move(queue), std::move(handler)});
 }
 
 void Agent::on_peer_lost(

@@ -43,6 +43,7 @@
 #include "rpc/method.h"
 #include "rpc/method_stats.h"
 #include "rpc/options.h"
+#include "rpc/schema.h"
 
 namespace retort::rpc {
 
@@ -134,14 +135,14 @@ class Agent {
   // Errors: the future fails with the remote Error (its own code), kTimeout (the handler ran for
   //   `timeout`, or did not begin within `queue_timeout`), kPeerLost, kCancelled
   //   (Future::cancel), kClosed, kResourceExhausted, kInvalidArgument (a tensor on a device without
-  //   an entry in the map), kUnavailable (no such method). A request that cannot be encoded throws
-  //   here.
+  //   an entry in the map), kUnavailable (no such method), kMismatch (the peer's program has other
+  //   types for this method). A request that cannot be encoded throws here.
   template <class Request, class Reply>
   Future<Reply> call(std::string_view peer, const Method<Request, Reply>& method,
                      const std::type_identity_t<Request>& request, CallOptions options = {}) {
     Promise<Reply> promise;
     auto future = promise.future();
-    auto cancel = call_bytes(peer, method.name, encode(request), options,
+    auto cancel = call_bytes(peer, {method.name, method_schema(method)}, encode(request), options,
                              [promise](Outcome<Message> outcome) mutable {
                                if (outcome.error) {
                                  promise.set_error(outcome.error);
@@ -169,7 +170,7 @@ class Agent {
              Handler handler) {
     using Result = std::invoke_result_t<Handler&, Request, const CallContext&>;
     serve_bytes(
-        method.name, std::move(queue),
+        {method.name, method_schema(method)}, std::move(queue),
         [handler](Message request, const CallContext& context, Responder respond) mutable {
           if constexpr (future_detail::kIsFuture<Result>) {
             handler(decode<Request>(std::move(request)), context)
@@ -199,12 +200,17 @@ class Agent {
   void join();
 
  private:
+  // A method without its types.
+  struct MethodId {
+    std::string_view name;
+    uint64_t schema = 0;  // method_schema()
+  };
   // `done` runs exactly once. Returns what cancels the call.
-  std::function<void()> call_bytes(std::string_view peer, std::string_view method, Message message,
+  std::function<void()> call_bytes(std::string_view peer, MethodId method, Message message,
                                    CallOptions options, std::function<void(Outcome<Message>)> done);
   // Takes the answer of one call, exactly once, on any thread.
   using Responder = std::function<void(Outcome<Message>)>;
-  void serve_bytes(std::string_view method, std::shared_ptr<HandlerQueue> queue,
+  void serve_bytes(MethodId method, std::shared_ptr<HandlerQueue> queue,
                    std::function<void(Message, const CallContext&, Responder)> handler);
   template <class Reply>
   static Outcome<Message> encoded(Outcome<Reply> outcome) {

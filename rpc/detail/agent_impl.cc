@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "rpc/detail/bind_address.h"
+#include "rpc/detail/wire_schema.h"
 
 namespace retort::rpc {
 namespace {
@@ -27,7 +28,7 @@ Agent::Impl::Impl(Options options)
       receive_budget_(options_.rpc.receive_budget.bytes, options_.rpc.max_inflight_bytes.bytes,
                       options_.rpc.max_message_bytes.bytes),
       identity_{.name = options_.name,
-                .schema = detail::kWireSchema,
+                .schema = detail::wire_schema(),
                 .credentials = {{"run", options_.secret}}},
       drain_timer_(loop_->io()),
       down_future_(down_promise_.future()) {
@@ -106,14 +107,14 @@ std::shared_ptr<detail::PeerState> Agent::Impl::live_peer(const std::string& pee
   return found->second.state;
 }
 
-std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view method,
-                                        Message message, CallOptions options,
+std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, Message message,
+                                        CallOptions options,
                                         std::function<void(Outcome<Message>)> done) {
-  RETORT_CHECK(!method.empty() && method.size() <= detail::kMaxMethodBytes)
-      << "method name '" << method << "'";
+  RETORT_CHECK(!method.name.empty() && method.name.size() <= detail::kMaxMethodBytes)
+      << "method name '" << method.name << "'";
   auto call = std::make_shared<detail::OutgoingCall>();
   call->id = next_call_id_++;
-  call->method = method;
+  call->method = method.name;
   call->timeout = options.timeout.count() > 0 ? options.timeout : options_.rpc.timeout;
   auto queue_timeout = options_.rpc.queue_timeout;
   if (options.queue_timeout.count() > 0) queue_timeout = options.queue_timeout;
@@ -128,6 +129,7 @@ std::function<void()> Agent::Impl::call(std::string_view peer, std::string_view 
     wire->payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                           .call_id = call->id,
                                           .method = call->method,
+                                          .schema = method.schema,
                                           .timeout_ms = call->timeout.count(),
                                           .queue_timeout_ms = queue_timeout.value_or(0ms).count(),
                                           .trace_id = call->id},

@@ -28,7 +28,7 @@ class Agent::Impl final : public detail::SessionHost {
   std::string address() const;
   void connect(std::string_view peer, const std::string& address, Deadline deadline,
                Attempts attempts);
-  std::function<void()> call(std::string_view peer, std::string_view method, Message message,
+  std::function<void()> call(std::string_view peer, MethodId method, Message message,
                              CallOptions options, std::function<void(Outcome<Message>)> done);
   void serve(std::string_view method, detail::Handler handler);
   void on_peer_lost(std::function<void(const std::string&, const std::string&)> callback);

@@ -12,16 +12,6 @@ constexpr size_t kMaxErrorText = 16 << 10;
 constexpr size_t kMaxErrorContext = 32;
 constexpr size_t kMaxContextText = 256;
 
-struct WireError {
-  uint8_t code = 0;
-  std::string message, origin;
-  std::vector<std::pair<std::string, std::string>> context;
-  template <class A>
-  void serialize(A& archive, uint32_t) {
-    archive(code, message, origin, context);
-  }
-};
-
 std::string shortened(const std::string& text, size_t size) {
   return text.size() <= size ? text : text.substr(0, size) + " ...";
 }

@@ -6,13 +6,15 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "rpc/archive.h"
 
 namespace retort::rpc::detail {
 
-inline constexpr uint16_t kEnvelopeVersion = 2;
+inline constexpr uint16_t kEnvelopeVersion = 3;
 inline constexpr size_t kMaxMethodBytes = 256;
 
 enum class MessageKind : uint8_t { kRequest, kReply, kError };
@@ -22,6 +24,7 @@ struct Envelope {
   MessageKind kind = MessageKind::kRequest;
   uint64_t call_id = 0;
   std::string method;            // requests only
+  uint64_t schema = 0;           // requests only: method_schema() where it was called
   int64_t timeout_ms = 0;        // requests only: from the start of the handler
   int64_t queue_timeout_ms = 0;  // requests only: from the arrival to that; 0: none
   uint64_t trace_id = 0;
@@ -31,8 +34,19 @@ struct Envelope {
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(version, kind, call_id, method, timeout_ms, queue_timeout_ms, trace_id, queue_us,
-            handler_us, body_bytes);
+    archive(version, kind, call_id, method, schema, timeout_ms, queue_timeout_ms, trace_id,
+            queue_us, handler_us, body_bytes);
+  }
+};
+
+// The body of a kError message.
+struct WireError {
+  uint8_t code = 0;
+  std::string message, origin;
+  std::vector<std::pair<std::string, std::string>> context;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(code, message, origin, context);
   }
 };
 

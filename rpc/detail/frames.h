@@ -19,10 +19,6 @@
 
 namespace retort::rpc::detail {
 
-// What two processes must have in common; their proof compares it. Raised with every change of
-// frames, envelope or archive.
-inline constexpr const char* kWireSchema =
-    "retort frames 4, connections 2, envelope 2, archive 1, tensorpipe of torch 2.11.0";
 inline constexpr size_t kMaxFrameBytes = 64 << 10;
 inline constexpr size_t kMaxNameBytes = 256;
 
@@ -136,6 +132,24 @@ Ready parse_ready(std::string_view body);
 ErrorCode checked_code(uint8_t code);
 
 }  // namespace retort::rpc::detail
+
+template <>
+struct retort::EnumNames<retort::rpc::detail::FrameType> {
+  using E = retort::rpc::detail::FrameType;
+  static constexpr std::array<std::pair<std::string_view, E>, 11> values{
+      {{"ready", E::kReady},
+       {"heartbeat", E::kHeartbeat},
+       {"cancel", E::kCancel},
+       {"bye", E::kBye},
+       {"bye_ack", E::kByeAck},
+       {"grant", E::kGrant},
+       {"want", E::kWant},
+       {"ask_back", E::kAskBack},
+       {"lowered", E::kLowered},
+       {"ask", E::kAsk},
+       {"standing", E::kStanding}}};
+  static_assert(values.back().second == retort::rpc::detail::kLastFrameType);
+};
 
 template <>
 struct retort::EnumNames<retort::rpc::detail::BulkKind> {

@@ -256,6 +256,12 @@ void Session::on_request(const Envelope& envelope, Message request, std::shared_
   call->handler = host_.handler(envelope.method);
   if (!call->handler)
     return answer(Error(ErrorCode::kUnavailable, "the peer serves no such method"));
+  if (call->handler->schema != envelope.schema)
+    return answer(Error(ErrorCode::kMismatch,
+                        "the two processes have different types for this method; both must be the "
+                        "same retort version")
+                      .with("called_as", schema_name(envelope.schema))
+                      .with("served_as", schema_name(call->handler->schema)));
 
   // A queue that takes no job, because it is full or closed, leaves the answer to us.
   auto job = std::make_shared<Job>(call);

@@ -34,6 +34,7 @@ namespace retort::rpc::detail {
 class Session;
 
 struct Handler {
+  uint64_t schema = 0;  // method_schema() where it is served
   std::shared_ptr<HandlerQueue> queue;
   // Answers through the function it is given, now or later, or throws.
   std::function<void(Message, const CallContext&, std::function<void(Outcome<Message>)>)> run;

@@ -29,8 +29,9 @@ std::vector<Seed> seeds() {
   const auto error = std::make_exception_ptr(
       Error(ErrorCode::kTimeout, "too late").with("peer", "teacher/0").with("step", 3));
   return {
-      {"request", rpc::detail::join_payload(
-                      {.call_id = 1, .method = "teacher.info", .timeout_ms = 1000}, "body")},
+      {"request",
+       rpc::detail::join_payload(
+           {.call_id = 1, .method = "teacher.info", .schema = 7, .timeout_ms = 1000}, "body")},
       {"reply", rpc::detail::join_payload({.kind = MessageKind::kReply, .call_id = 1}, "body")},
       {"error", rpc::detail::join_payload({.kind = MessageKind::kError, .call_id = 1},
                                           rpc::detail::error_to_body(error))},

@@ -160,8 +160,41 @@ TEST_P(AgentContract, UnknownMethodsPeersAndTypesAreErrors) {
   auto stranger = client.call("teacher/9", kEcho, {});
   EXPECT_EQ(code_of(stranger), ErrorCode::kPeerLost);
   auto mistyped = client.call("teacher/0", kWrongReply, {.text = "x"});
-  EXPECT_EQ(code_of(mistyped), ErrorCode::kCorrupt);
+  EXPECT_EQ(code_of(mistyped), ErrorCode::kMismatch);
   EXPECT_EQ(client.call("teacher/0", kEcho, {.text = "still here"}).get().text, "still here");
+}
+
+struct OlderRequest {
+  std::string text;
+  int64_t sleep_ms = 0;
+  std::vector<at::Tensor> tensors;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(text, sleep_ms, tensors);
+  }
+};
+
+// As a process of another build would call it: the handler must not read what is not its type.
+TEST_P(AgentContract, AMethodOfOtherTypesIsAMismatch) {
+  static constexpr Method<OlderRequest, EchoReply> kOlder{"test.echo"};
+  const auto ran = std::make_shared<std::atomic<int>>(0);
+  Agent other(agent_options("teacher/1", rpc()));
+  serve_echo(other, handlers.queue, ran);
+  client.connect("teacher/1", other.address(), soon());
+  auto future = client.call("teacher/1", kOlder, {.text = "x"});
+  try {
+    future.get(soon());
+    FAIL() << "it was answered";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    const std::string message = error.what();
+    for (const std::string& part : {std::string("same retort version"), std::string("test.echo"),
+                                    "called_as=" + schema_name(method_schema(kOlder)),
+                                    "served_as=" + schema_name(method_schema(kEcho))})
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(*ran, 0);
+  EXPECT_EQ(client.call("teacher/1", kEcho, {.text = "same"}).get(soon()).text, "same");
 }
 
 TEST_P(AgentContract, ThenChainsCallsFromTheLoopThread) {

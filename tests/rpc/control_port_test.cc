@@ -147,6 +147,7 @@ TEST_F(ControlPort, AGoodRawPeerIsServed) {
   std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                               .call_id = 1,
                                               .method = "test.echo",
+                                              .schema = method_schema(kEcho),
                                               .timeout_ms = 1000},
                                              to_bytes(EchoRequest{}));
   peer->write(0, RawPeer::message(payload));
@@ -170,6 +171,7 @@ TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
     std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                                 .call_id = id,
                                                 .method = "test.echo",
+                                                .schema = method_schema(kEcho),
                                                 .timeout_ms = 60000},
                                                to_bytes(EchoRequest{}));
     peer->write(0, RawPeer::message(payload));
@@ -190,6 +192,7 @@ TEST_F(ControlPort, ABadEnvelopeCostsTheConnection) {
   const std::string good = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                                  .call_id = 1,
                                                  .method = "test.echo",
+                                                 .schema = method_schema(kEcho),
                                                  .timeout_ms = 1000},
                                                 "");
   for (std::string payload :
@@ -224,6 +227,7 @@ TEST_F(ControlPort, ImpossibleTensorsCostTheConnection) {
   std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                               .call_id = 1,
                                               .method = "test.echo",
+                                              .schema = method_schema(kEcho),
                                               .timeout_ms = 1000},
                                              "");
 

@@ -12,6 +12,7 @@
 
 #include "base/hash.h"
 #include "rpc/detail/peer_address.h"
+#include "rpc/detail/wire_schema.h"
 #include "tests/rpc/echo.h"
 
 namespace retort::rpc::testing {
@@ -66,7 +67,7 @@ namespace {
 transport::testing::NodeOptions raw_options(std::string name) {
   auto options = transport::testing::node_options(std::move(name));
   options.identity.run = "";
-  options.identity.schema = detail::kWireSchema;
+  options.identity.schema = detail::wire_schema();
   options.identity.credentials = {{"run", kSecret}};
   return options;
 }
