@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/rpc/transport/echo_pipe.h"
+#include "tests/rpc/transport/log_capture.h"
 #include "tests/rpc/transport/node.h"
 #include "tests/rpc/transport/raw_stream.h"
 
@@ -65,12 +66,14 @@ TEST_F(Strangers, AHugeLengthIsNoLength) {
 TEST_F(Strangers, SilenceAndHalfAFrameAreCutAtTheDeadline) {
   auto options = node_options("teacher/1");
   options.acceptor.proof_timeout = 100ms;
+  const LogCapture log;
   Node impatient(options);
   RawStream silent(impatient.address()), half(impatient.address());
   half.send(to_bytes(ClientHello{.name = "a", .target = "b"}).substr(0, 100));
   EXPECT_EQ(silent.drain(), "");
   EXPECT_EQ(half.drain(), "");
   EXPECT_EQ(impatient.refused(Refusal::kTimeout, 2), 2u);
+  EXPECT_TRUE(log.says("refusal=timeout"));
 }
 
 TEST_F(Strangers, HalfAFrameThenTheEnd) {
