@@ -47,6 +47,10 @@
 
 namespace retort::rpc {
 
+namespace detail {
+class Network;
+}  // namespace detail
+
 // When the work on a call began, on which its caller's timeout counts. Any thread.
 class CallClock {
  public:
@@ -109,6 +113,8 @@ class Agent {
     uint64_t restart = 0;
     // From load_device_transfer(). Null: only tensors on the CPU can be sent.
     std::shared_ptr<detail::DeviceTransfer> devices;
+    // What carries the connections. Null: TCP, as `rpc` says; a simulation brings its own.
+    std::shared_ptr<detail::Network> network;
   };
 
   explicit Agent(Options options);

@@ -27,7 +27,7 @@ void Agent::Impl::close() {
 
 void Agent::Impl::begin_close() {
   closing_ = true;
-  acceptor_->close();
+  network_->close_port();
   for (const auto& weak : connectors_)
     if (const auto connector = weak.lock()) connector->abort(closed_error());
   for (const auto& session : std::set<SessionPtr>(sessions_)) {
@@ -71,7 +71,7 @@ void Agent::Impl::advance_close() {
   if (!sessions_.empty()) return;
   down_ = true;
   drain_timer_.cancel();
-  data_->close();
+  network_->data().close();
   down_promise_.set_value(Empty{});
 }
 
@@ -82,7 +82,7 @@ void Agent::Impl::join() {
   std::lock_guard lock(join_mutex_);
   if (joined_) return;
   down_future_.get();  // bounded by the drain and goodbye timeouts
-  data_->join();
+  network_->data().join();
   loop_->stop();
   joined_ = true;
 }

@@ -5,15 +5,13 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "rpc/detail/bind_address.h"
-#include "rpc/detail/wire_schema.h"
+#include "rpc/detail/tcp_network.h"
 
 namespace retort::rpc {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr uint64_t kMaxIdleReceiveBytes = uint64_t{1} << 30;
 constexpr size_t kMaxSessionsPerPeer = 4;  // connections of one living peer
 
 Error closed_error() { return Error(ErrorCode::kClosed, "the agent is closed"); }
@@ -23,55 +21,29 @@ Error closed_error() { return Error(ErrorCode::kClosed, "the agent is closed"); 
 Agent::Impl::Impl(Options options)
     : options_(std::move(options)),
       incarnation_(random_hex(16)),
-      loop_(std::make_shared<detail::Loop>(options_.rpc.spin)),
-      receive_pool_(std::make_shared<detail::ReceivePool>(kMaxIdleReceiveBytes)),
+      network_(options_.network ? options_.network
+                                : std::make_shared<detail::TcpNetwork>(options_)),
+      loop_(network_->loop()),
       receive_budget_(options_.rpc.receive_budget.bytes, options_.rpc.max_inflight_bytes.bytes,
                       options_.rpc.max_message_bytes.bytes),
-      identity_{.name = options_.name,
-                .schema = detail::wire_schema(),
-                .credentials = {{"run", options_.secret}}},
       drain_timer_(loop_->io()),
       down_future_(down_promise_.future()) {
-  identity_.validate();
-  options_.rpc.validate();
-  const std::string host = detail::resolve_bind(options_.rpc.bind);
-  streams_ = detail::streams_for(identity_, options_.rpc.encryption, host);
-  data_ = std::make_unique<detail::DataPlane>(loop_, identity_, streams_, options_.rpc,
-                                              options_.devices.get());
-  open_port(host);
+  network_->open_port([this](std::shared_ptr<transport::Stream> stream,
+                             const transport::Proven& who) {
+    auto session = std::make_shared<detail::Session>(*this, std::move(stream), who, std::nullopt);
+    session_begins(session);
+    session->start();
+  });
   loop_->start();
 }
 
 Agent::Impl::~Impl() = default;
 
-void Agent::Impl::open_port(const std::string& host) {
-  transport::AcceptorHandlers handlers;
-  handlers.find_session = [this](const std::string& session) { return data_->find(session); };
-  handlers.on_data = [this](std::shared_ptr<transport::Stream> stream,
-                            const transport::Proven& who) {
-    data_->deliver(who.session, std::move(stream));
-  };
-  handlers.on_control = [this](std::shared_ptr<transport::Stream> stream,
-                               const transport::Proven& who) {
-    auto session = std::make_shared<detail::Session>(*this, std::move(stream), who, std::nullopt);
-    session_begins(session);
-    session->start();
-  };
-  const transport::AcceptorOptions options{.hosts = {host},
-                                           .ports = detail::parse_ports(options_.rpc.port)};
-  acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
-                                                    std::move(handlers));
-  acceptor_->start();
+std::shared_ptr<transport::PeerDial> Agent::Impl::dial(transport::PeerPort peer) {
+  return network_->dial(std::move(peer));
 }
 
-std::shared_ptr<transport::Dial> Agent::Impl::dial(transport::PeerPort peer) {
-  return std::make_shared<transport::Dial>(loop_->io(), identity_, streams_,
-                                           transport::SocketOptions{}, std::move(peer));
-}
-
-std::string Agent::Impl::address() const {
-  return detail::advertised(options_.rpc.advertise, acceptor_->addresses().front());
-}
+std::string Agent::Impl::address() const { return network_->address(); }
 
 void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline,
                           Attempts attempts) {

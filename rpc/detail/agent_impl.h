@@ -1,5 +1,4 @@
-// What is behind rpc::Agent: the loop, the port, the data plane, the sessions, and the order in
-// which they end. Members are used on the loop thread unless they stand under the mutex or are
+// What is behind rpc::Agent: the network, the sessions, and the order in which they end. Members are used on the loop thread unless they stand under the mutex or are
 // constant.
 #pragma once
 
@@ -13,9 +12,8 @@
 
 #include "rpc/agent.h"
 #include "rpc/detail/connector.h"
-#include "rpc/detail/data_plane.h"
+#include "rpc/detail/network.h"
 #include "rpc/detail/session.h"
-#include "rpc/transport/acceptor.h"
 
 namespace retort::rpc {
 
@@ -43,9 +41,8 @@ class Agent::Impl final : public detail::SessionHost {
   const Options& options() const override { return options_; }
   const std::string& incarnation() const override { return incarnation_; }
   std::shared_ptr<detail::Loop> loop() override { return loop_; }
-  detail::DataPlane& data() override { return *data_; }
-  std::shared_ptr<transport::Dial> dial(transport::PeerPort peer) override;
-  std::shared_ptr<detail::ReceivePool> receive_pool() override { return receive_pool_; }
+  detail::DataPlane& data() override { return network_->data(); }
+  std::shared_ptr<transport::PeerDial> dial(transport::PeerPort peer) override;
   detail::ReceiveBudget& receive_budget() override { return receive_budget_; }
   bool closing() const override { return closing_; }
   void admit(const std::string& peer, uint64_t restart) override;
@@ -63,7 +60,6 @@ class Agent::Impl final : public detail::SessionHost {
     bool live = false;
   };
 
-  void open_port(const std::string& host);
   void dispatch(const std::shared_ptr<detail::OutgoingCall>& call);
   std::shared_ptr<detail::PeerState> live_peer(const std::string& peer) const;
   void begin_close();
@@ -71,13 +67,9 @@ class Agent::Impl final : public detail::SessionHost {
 
   const Options options_;
   const std::string incarnation_;
+  const std::shared_ptr<detail::Network> network_;
   const std::shared_ptr<detail::Loop> loop_;
-  const std::shared_ptr<detail::ReceivePool> receive_pool_;
   detail::ReceiveBudget receive_budget_;
-  transport::Identity identity_;
-  transport::StreamFactory streams_;
-  std::unique_ptr<detail::DataPlane> data_;
-  std::shared_ptr<transport::Acceptor> acceptor_;
   boost::asio::steady_timer drain_timer_;
   std::atomic<uint64_t> next_call_id_{1};
 

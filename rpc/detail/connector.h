@@ -31,7 +31,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
   const PeerAddress address_;
   const Agent::Attempts attempts_;
   Promise<Empty> promise_;
-  std::shared_ptr<transport::Dial> dial_;
+  std::shared_ptr<transport::PeerDial> dial_;
   boost::asio::steady_timer deadline_timer_, retry_timer_;
   const Deadline deadline_;
   std::chrono::milliseconds pause_{20};

@@ -193,13 +193,8 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* de
 }
 
 DataPipe::DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool,
-                   std::shared_ptr<DeviceTransfer> devices, std::shared_ptr<tensorpipe::Pipe> pipe,
-                   OnError on_error)
-    : loop_(loop),
-      pool_(std::move(pool)),
-      devices_(std::move(devices)),
-      pipe_(std::move(pipe)),
-      on_error_(std::move(on_error)) {}
+                   std::shared_ptr<DeviceTransfer> devices, std::shared_ptr<tensorpipe::Pipe> pipe)
+    : loop_(loop), pool_(std::move(pool)), devices_(std::move(devices)), pipe_(std::move(pipe)) {}
 
 void DataPipe::read(uint64_t max_bytes, OnMessage on_message, Admit admit) {
   if (closed_) return;

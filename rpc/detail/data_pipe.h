@@ -1,16 +1,14 @@
-// One TensorPipe pipe, seen from the loop thread: whole messages in, whole messages out, every
-// limit checked on the descriptor before a byte is allocated. Used on the loop thread only;
-// TensorPipe's callbacks post to it, but for steps that touch nothing of the loop's and say so.
+// A TensorPipe pipe as a MessagePipe: every limit is checked on the descriptor before a byte is
+// allocated. Used on the loop thread only; TensorPipe's callbacks post to it, but for steps that
+// touch nothing of the loop's and say so.
 #pragma once
 
 #include <tensorpipe/core/message.h>
 #include <tensorpipe/core/pipe.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "rpc/archive.h"
 #include "rpc/detail/device_transfer.h"
 #include "rpc/detail/loop.h"
+#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/receive_pool.h"
 #include "rpc/options.h"
 
@@ -27,24 +26,6 @@ inline constexpr size_t kMaxTensors = 4096;
 // always accepted, so that errors get through
 inline constexpr uint64_t kMinMessageBytes = 64 << 10;
 inline constexpr uint64_t kPipeHelloBytes = 4 << 10;  // the first message of a pipe
-
-// A message with everything that must live while it travels.
-struct WireMessage {
-  std::string payload;
-  std::string metadata;  // travels with the descriptor; at most one byte
-  std::vector<at::Tensor> tensors;
-  // Of an outgoing message: for each tensor the peer's device, or -1 for its CPU; empty: all are on
-  // the CPU.
-  std::vector<int64_t> target_devices;
-  // Sent: held until the message has left and nothing reads its memory any more. Received: held for
-  // as long as it takes memory here. May be null.
-  std::shared_ptr<void> credit;
-  // Sent: since when it waits for room at the receiver, and how long it has; empty: it need not.
-  std::optional<std::chrono::steady_clock::time_point> in_line_since;
-  std::chrono::nanoseconds in_line{0};
-  uint64_t size_bytes() const;
-  bool on_device() const;  // any of the tensors
-};
 
 // Checks a message and says for each tensor on a device where it goes. kResourceExhausted above
 // `max_bytes` or 4,096 tensors; kInvalidArgument, naming map and key, for a tensor that is not on
@@ -64,24 +45,15 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
 // `message` must live until the write is done.
 tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* devices);
 
-class DataPipe : public std::enable_shared_from_this<DataPipe> {
+class DataPipe final : public MessagePipe, public std::enable_shared_from_this<DataPipe> {
  public:
-  using OnMessage = std::function<void(WireMessage)>;
-  using OnError = std::function<void(const Error&)>;
-  // Sees what a message announces before memory is taken for it. The result is held for as long as
-  // that memory (WireMessage::credit); an Error that it throws ends the pipe.
-  using Admit = std::function<std::shared_ptr<void>(const std::string& metadata, uint64_t bytes)>;
-
-  // on_error (may be null) runs once, unless close() came first.
   DataPipe(Loop& loop, std::shared_ptr<ReceivePool> pool, std::shared_ptr<DeviceTransfer> devices,
-           std::shared_ptr<tensorpipe::Pipe> pipe, OnError on_error);
-  void set_on_error(OnError on_error) { on_error_ = std::move(on_error); }
+           std::shared_ptr<tensorpipe::Pipe> pipe);
 
-  // Reads one message. One read at a time. Without `admit`, a message has no metadata.
-  void read(uint64_t max_bytes, OnMessage on_message, Admit admit = nullptr);
-  // on_written runs when the message's memory is free again, also after an error.
-  void write(std::shared_ptr<const WireMessage> message, std::function<void()> on_written);
-  void close();
+  void set_on_error(OnError on_error) override { on_error_ = std::move(on_error); }
+  void read(uint64_t max_bytes, OnMessage on_message, Admit admit) override;
+  void write(std::shared_ptr<const WireMessage> message, std::function<void()> on_written) override;
+  void close() override;
 
  private:
   void receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,

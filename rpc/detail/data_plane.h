@@ -1,55 +1,49 @@
-// What carries an agent's data messages: TensorPipe over the project's own transport
-// (rpc/transport), and the table of sessions that its connections belong to.
+// What carries an agent's data messages: where a session gets its two pipes from.
 //
 // Use: open() for a proved control connection; then one side calls listen(), the other connect(),
-//   twice each; end() when the session ends, however it ends.
+//   twice; end() when the session ends, however it ends.
 // Ending: close() first, then, when no session is left, join() while the loop still runs.
-// Threads: the loop thread, but for the constructor and join().
+// Threads: the loop thread, but for join().
 #pragma once
 
-#include <tensorpipe/core/context.h>
-
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "rpc/detail/device_transfer.h"
-#include "rpc/detail/loop.h"
+#include "base/error.h"
+#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/peer_address.h"
-#include "rpc/options.h"
-#include "rpc/transport/detail/context.h"
-#include "rpc/transport/sessions.h"
+#include "rpc/transport/proof.h"
 
 namespace retort::rpc::detail {
 
+class PipeListener {
+ public:
+  virtual ~PipeListener() = default;
+  virtual void close() = 0;
+};
+
 class DataPlane {
  public:
-  // `devices` may be null.
-  DataPlane(std::shared_ptr<Loop> loop, const transport::Identity& identity,
-            const transport::StreamFactory& streams, const RpcOptions& options,
-            DeviceTransfer* devices);
+  // A pipe that the other side connected, or why there is none.
+  using OnPipe = std::function<void(const std::optional<Error>&, std::shared_ptr<MessagePipe>)>;
 
+  virtual ~DataPlane() = default;
   // `dialed`: where the other side's port is; nothing if it is the one that dials.
-  void open(const transport::Proven& control, const std::optional<PeerAddress>& dialed);
-  void end(const std::string& session);
-  std::shared_ptr<tensorpipe::Listener> listen(const std::string& session);
-  std::shared_ptr<tensorpipe::Pipe> connect(const std::string& session, const std::string& peer);
-
-  // For the acceptor.
-  std::optional<transport::SessionKey> find(const std::string& session) const;
-  void deliver(const std::string& session, std::shared_ptr<transport::Stream> stream);
+  virtual void open(const transport::Proven& control, const std::optional<PeerAddress>& dialed) = 0;
+  virtual void end(const std::string& session) = 0;
+  // Calls `on_pipe` so many times, also when it is closed before: then with an error.
+  virtual std::shared_ptr<PipeListener> listen(const std::string& session, size_t num_pipes,
+                                               OnPipe on_pipe) = 0;
+  virtual std::shared_ptr<MessagePipe> connect(const std::string& session,
+                                               const std::string& peer) = 0;
 
   // Nothing is dialed any more.
-  void close();
-  // Returns when no callback of TensorPipe can run any more. Not on the loop thread.
-  void join();
-
- private:
-  void add_channels(int64_t priority, const RpcOptions& options, DeviceTransfer* devices);
-
-  const std::shared_ptr<transport::Sessions> sessions_;
-  const std::shared_ptr<transport::Context> connections_;
-  std::unique_ptr<tensorpipe::Context> tensorpipe_;
+  virtual void close() = 0;
+  // Returns when nothing of it can run any more. Not on the loop thread.
+  virtual void join() = 0;
 };
 
 }  // namespace retort::rpc::detail

@@ -24,9 +24,10 @@ class Loop {
   // `spin`: RpcOptions::spin.
   explicit Loop(std::chrono::microseconds spin = {})
       : spin_(spin), work_(boost::asio::make_work_guard(io_)) {}
+  virtual ~Loop() = default;
 
   boost::asio::io_context& io() { return io_; }
-  void start() {
+  virtual void start() {
     thread_ = std::thread([this] {
       future_detail::LoopThreadScope scope;
       SigpipeBlock no_sigpipe;
@@ -48,13 +49,19 @@ class Loop {
   }
 
   // Lets what was posted finish, then ends the thread. Not on the loop thread.
-  void stop() {
+  virtual void stop() {
+    end_work();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ protected:
+  // post() takes nothing any more, and io() runs out of work.
+  void end_work() {
     {
       std::lock_guard lock(mutex_);
       stopped_ = true;
     }
     work_.reset();
-    if (thread_.joinable()) thread_.join();
   }
 
  private:

@@ -3,8 +3,6 @@
 // with the threads that run handlers.
 #pragma once
 
-#include <tensorpipe/core/listener.h>
-
 #include <array>
 #include <atomic>
 #include <boost/asio/steady_timer.hpp>
@@ -103,8 +101,7 @@ class SessionHost {
   virtual std::shared_ptr<Loop> loop() = 0;
   virtual DataPlane& data() = 0;
   // A new attempt to reach a port, not yet started.
-  virtual std::shared_ptr<transport::Dial> dial(transport::PeerPort peer) = 0;
-  virtual std::shared_ptr<ReceivePool> receive_pool() = 0;
+  virtual std::shared_ptr<transport::PeerDial> dial(transport::PeerPort peer) = 0;
   virtual ReceiveBudget& receive_budget() = 0;
   virtual bool closing() const = 0;
   // kMismatch for a process whose successor was met already.
@@ -156,10 +153,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void say_ready();
   void on_ready(std::string_view body);
   void listen_for_pipes();  // server
-  void on_accepted(std::shared_ptr<tensorpipe::Pipe> pipe);
+  void on_accepted(const std::shared_ptr<MessagePipe>& pipe);
   void connect_pipes();  // client
-  std::shared_ptr<DataPipe> new_pipe(std::shared_ptr<tensorpipe::Pipe> pipe);
-  void add_pipe(uint32_t index, std::shared_ptr<DataPipe> pipe);
+  void add_candidate(const std::shared_ptr<MessagePipe>& pipe);
+  void add_pipe(uint32_t index, std::shared_ptr<MessagePipe> pipe);
   void refuse(const Error& error);
 
   // session_flow.cc
@@ -205,9 +202,9 @@ class Session : public std::enable_shared_from_this<Session> {
   boost::asio::steady_timer look_timer_;  // next look at an outgoing call
   boost::asio::steady_timer goodbye_timer_;
 
-  std::shared_ptr<tensorpipe::Listener> listener_;
-  std::vector<std::shared_ptr<DataPipe>> candidates_;  // have not said which pipe they are
-  std::array<std::shared_ptr<DataPipe>, 2> pipes_;     // small, bulk
+  std::shared_ptr<PipeListener> listener_;
+  std::vector<std::shared_ptr<MessagePipe>> candidates_;  // have not said which pipe they are
+  std::array<std::shared_ptr<MessagePipe>, 2> pipes_;     // small, bulk
 
   // Large messages, by kind: what we may send, what the peer may send.
   std::array<std::unique_ptr<SendWindow>, kNumBulkKinds> windows_;

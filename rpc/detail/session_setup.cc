@@ -1,9 +1,6 @@
 // The part of Session that runs before the first call: both sides say Ready, the client connects
 // two pipes. The control connection was proved before; the data connections are, each by itself,
 // before a pipe sees them.
-#include <tensorpipe/core/listener.h>
-#include <tensorpipe/core/pipe.h>
-
 #include "rpc/detail/session.h"
 
 namespace retort::rpc::detail {
@@ -87,29 +84,25 @@ void Session::refuse(const Error& error) {
 }
 
 void Session::listen_for_pipes() {
-  listener_ = host_.data().listen(proven_.session);
-  for (uint32_t pipe = 0; pipe < pipes_.size(); ++pipe)
-    listener_->accept([self = shared_from_this()](const tensorpipe::Error& error,
-                                                  std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
-      self->loop_->post([self, error, pipe = std::move(pipe)] {
-        if (self->phase_ != Phase::kPipes) {
-          if (pipe) pipe->close();
-          return;
-        }
-        if (error)
-          return self->fail(
-              Error(ErrorCode::kPeerLost, "accepting a data connection failed: " + error.what()));
-        self->on_accepted(pipe);
-      });
-    });
+  listener_ =
+      host_.data().listen(proven_.session, pipes_.size(),
+                          [self = shared_from_this()](const std::optional<Error>& error,
+                                                      const std::shared_ptr<MessagePipe>& pipe) {
+                            if (self->phase_ != Phase::kPipes) {
+                              if (pipe) pipe->close();
+                              return;
+                            }
+                            if (error) return self->fail(*error);
+                            self->on_accepted(pipe);
+                          });
 }
 
-void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
-  const auto pipe = new_pipe(std::move(tensorpipe_pipe));
+void Session::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
+  add_candidate(pipe);
 
   // Weak: a pipe whose read never ends must not keep the session.
   pipe->read(kPipeHelloBytes, [self = shared_from_this(),
-                               weak = std::weak_ptr<DataPipe>(pipe)](WireMessage message) {
+                               weak = std::weak_ptr<MessagePipe>(pipe)](WireMessage message) {
     const auto candidate = weak.lock();
     if (!candidate || self->phase_ != Phase::kPipes) return;
     try {
@@ -129,10 +122,11 @@ void Session::on_accepted(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
 // Pipe 0 carries small messages, pipe 1 large ones.
 void Session::connect_pipes() {
   for (uint32_t index = 0; index < pipes_.size(); ++index) {
-    const auto pipe = new_pipe(host_.data().connect(proven_.session, peer()));
+    const auto pipe = host_.data().connect(proven_.session, peer());
+    add_candidate(pipe);
     pipe->write(pipe_hello(index), [] {});
     pipe->read(kPipeHelloBytes, [self = shared_from_this(), index,
-                                 weak = std::weak_ptr<DataPipe>(pipe)](WireMessage message) {
+                                 weak = std::weak_ptr<MessagePipe>(pipe)](WireMessage message) {
       const auto candidate = weak.lock();
       if (!candidate || self->phase_ != Phase::kPipes) return;
       try {
@@ -146,15 +140,12 @@ void Session::connect_pipes() {
   }
 }
 
-std::shared_ptr<DataPipe> Session::new_pipe(std::shared_ptr<tensorpipe::Pipe> tensorpipe_pipe) {
-  auto pipe = std::make_shared<DataPipe>(
-      *loop_, host_.receive_pool(), host_.options().devices, std::move(tensorpipe_pipe),
-      [self = shared_from_this()](const Error& error) { self->refuse(error); });
+void Session::add_candidate(const std::shared_ptr<MessagePipe>& pipe) {
+  pipe->set_on_error([self = shared_from_this()](const Error& error) { self->refuse(error); });
   candidates_.push_back(pipe);
-  return pipe;
 }
 
-void Session::add_pipe(uint32_t index, std::shared_ptr<DataPipe> pipe) {
+void Session::add_pipe(uint32_t index, std::shared_ptr<MessagePipe> pipe) {
   pipes_[index] = std::move(pipe);
   if (!pipes_[0] || !pipes_[1]) return;
   // Every connection that the pipes need stands now: each has carried its first message.

@@ -35,15 +35,23 @@ struct PeerPort {
   ProofTarget target;
 };
 
-class Dial : public std::enable_shared_from_this<Dial> {
+class PeerDial {
+ public:
+  virtual ~PeerDial() = default;
+  virtual void start(Deadline deadline, Handshake::Done done) = 0;
+  // Ends it now; `done` runs inside the call.
+  virtual void abort(const Error& error) = 0;
+};
+
+// Over TCP.
+class Dial final : public PeerDial, public std::enable_shared_from_this<Dial> {
  public:
   // The identity outlives the dial.
   Dial(boost::asio::io_context& io, const Identity& identity, StreamFactory streams,
        const SocketOptions& sockets, PeerPort peer);
 
-  void start(Deadline deadline, Handshake::Done done);
-  // Ends it now; `done` runs inside the call.
-  void abort(const Error& error);
+  void start(Deadline deadline, Handshake::Done done) override;
+  void abort(const Error& error) override;
 
  private:
   void connect_to(const boost::asio::ip::tcp::resolver::results_type& endpoints);

@@ -1,0 +1,53 @@
+#include "rpc/detail/tcp_network.h"
+
+#include <utility>
+
+#include "rpc/detail/bind_address.h"
+#include "rpc/detail/wire_schema.h"
+
+namespace retort::rpc::detail {
+namespace {
+
+constexpr uint64_t kMaxIdleReceiveBytes = uint64_t{1} << 30;
+
+}  // namespace
+
+TcpNetwork::TcpNetwork(const Agent::Options& options)
+    : options_(options),
+      loop_(std::make_shared<Loop>(options.rpc.spin)),
+      identity_{
+          .name = options.name, .schema = wire_schema(), .credentials = {{"run", options.secret}}} {
+  identity_.validate();
+  options.rpc.validate();
+  host_ = resolve_bind(options.rpc.bind);
+  streams_ = streams_for(identity_, options.rpc.encryption, host_);
+  data_ = std::make_unique<TensorPipePlane>(loop_, identity_, streams_, options.rpc,
+                                            std::make_shared<ReceivePool>(kMaxIdleReceiveBytes),
+                                            options.devices);
+}
+
+void TcpNetwork::open_port(OnControl on_control) {
+  transport::AcceptorHandlers handlers;
+  handlers.find_session = [this](const std::string& session) { return data_->find(session); };
+  handlers.on_data = [this](std::shared_ptr<transport::Stream> stream,
+                            const transport::Proven& who) {
+    data_->deliver(who.session, std::move(stream));
+  };
+  handlers.on_control = std::move(on_control);
+  const transport::AcceptorOptions options{.hosts = {host_},
+                                           .ports = parse_ports(options_.rpc.port)};
+  acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
+                                                    std::move(handlers));
+  acceptor_->start();
+}
+
+std::string TcpNetwork::address() const {
+  return advertised(options_.rpc.advertise, acceptor_->addresses().front());
+}
+
+std::shared_ptr<transport::PeerDial> TcpNetwork::dial(transport::PeerPort peer) {
+  return std::make_shared<transport::Dial>(loop_->io(), identity_, streams_,
+                                           transport::SocketOptions{}, std::move(peer));
+}
+
+}  // namespace retort::rpc::detail
