@@ -1,0 +1,124 @@
+// A process of a simulation: an agent on a simulated host, the thread that runs its handlers, and
+// the links that it keeps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "rpc/agent.h"
+#include "rpc/peer_links.h"
+#include "tests/rpc/simulation/network.h"
+
+namespace retort::rpc::simulation {
+
+struct WorkRequest {
+  uint64_t id = 0;  // of all calls of a simulation
+  int64_t takes_ms = 0;
+  int64_t reply_bytes = 0;
+  at::Tensor data;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(id, takes_ms, reply_bytes, data);
+  }
+};
+struct WorkReply {
+  uint64_t id = 0;
+  at::Tensor data;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(id, data);
+  }
+};
+inline constexpr Method<WorkRequest, WorkReply> kWork{"simulation.work"};
+// Is not answered until the caller cancels it or is lost.
+inline constexpr Method<WorkRequest, WorkReply> kHold{"simulation.hold"};
+
+// What a simulation knows of all its processes.
+class World {
+ public:
+  World(uint64_t seed, Network::Options options) : scheduler(seed), network(scheduler, options) {}
+
+  // The first failure ends the run.
+  void fail(const std::string& what);
+  const std::string& failure() const { return failure_; }
+  // A handler begins; a failure if this call had one before. `ordered`: large requests of a caller
+  // must begin in the order of their ids.
+  void handler_begins(const std::string& caller, const WorkRequest& request);
+
+  // Bytes, at most 1 MiB of them. From count() on, which may come when they are gone, they are in
+  // use by `key` for as long as the tensor lives.
+  struct Use {
+    uint64_t bytes = 0, tensors = 0;
+  };
+  struct Memory {
+    at::Tensor tensor;
+    std::function<void()> count;
+  };
+  Memory memory(const std::string& key, int64_t bytes);
+  Use use(const std::string& key) { return *uses_[key]; }
+
+  Scheduler scheduler;
+  Network network;
+  std::map<std::string, std::string> directory;  // name -> address
+  bool ordered = false;
+
+ private:
+  struct Uses : std::shared_ptr<Use> {
+    Uses() : std::shared_ptr<Use>(std::make_shared<Use>()) {}
+  };
+  std::string failure_;
+  std::map<uint64_t, int> runs_;                // of handlers, by call
+  std::map<std::string, uint64_t> last_large_;  // by caller
+  std::map<std::string, Uses> uses_;
+};
+
+class Process {
+ public:
+  struct Options {
+    std::string name;
+    uint64_t restart = 0;
+    RpcOptions rpc;
+    size_t queue = size_t{1} << 20;  // of handlers
+  };
+  // On a simulated thread.
+  Process(World& world, Options options);
+  // stop() has returned.
+  ~Process() = default;
+
+  const std::string& name() const { return options_.name; }
+  const Options& options() const { return options_; }
+  Agent& agent() { return *agent_; }
+  PeerLinks& links() { return *links_; }
+  Host& host() { return *host_; }
+  bool gone() const { return host_->killed(); }
+
+  // As a run ends it, on a simulated thread; again does nothing.
+  void stop();
+
+ private:
+  struct Held {
+    Promise<WorkReply> reply;
+    std::shared_ptr<const std::atomic<bool>> cancelled;
+  };
+  void serve();
+  void run_handlers();
+  std::string find(const std::string& peer, Deadline deadline);
+
+  World& world_;
+  const Options options_;
+  const std::shared_ptr<Host> host_;
+  const std::shared_ptr<HandlerQueue> queue_;
+  std::list<Held> held_;
+  std::unique_ptr<Agent> agent_;
+  std::unique_ptr<PeerLinks> links_;
+  bool stopping_ = false, handlers_done_ = false, stopped_ = false;
+};
+
+}  // namespace retort::rpc::simulation

@@ -1,0 +1,258 @@
+#include "tests/rpc/simulation/scheduler.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <boost/asio/detail/epoll_reactor.hpp>
+#include <boost/asio/detail/scheduler.hpp>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/future.h"
+
+namespace retort::rpc::simulation {
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;
+// Where the simulated clock begins: far from zero, which means "never" to some.
+constexpr Clock::time_point kBegin{std::chrono::hours(1000)};
+
+Scheduler* the_scheduler = nullptr;
+
+// What a thread of the system keeps of the exceptions that it handles; each of ours has its own.
+struct Exceptions {
+  void* caught = nullptr;
+  unsigned uncaught = 0;
+};
+void exchange_exceptions(Exceptions& with) {
+  Exceptions mine;
+  void* globals = __cxxabiv1::__cxa_get_globals();
+  std::memcpy(&mine, globals, sizeof mine);
+  std::memcpy(globals, &with, sizeof with);
+  with = mine;
+}
+
+// Stacks are used again: fresh ones cost a page fault for every page.
+std::vector<std::unique_ptr<char[]>>& idle_stacks() {
+  static std::vector<std::unique_ptr<char[]>> stacks;
+  return stacks;
+}
+std::unique_ptr<char[]> take_stack() {
+  auto& idle = idle_stacks();
+  if (idle.empty()) return std::unique_ptr<char[]>(new char[kStackBytes]);
+  auto stack = std::move(idle.back());
+  idle.pop_back();
+  return stack;
+}
+
+}  // namespace
+
+struct Scheduler::Thread {
+  uint64_t id = 0;
+  std::function<void()> body;
+  Freezable* owner = nullptr;
+  std::unique_ptr<char[]> stack = take_stack();
+  ucontext_t context{};
+  Exceptions exceptions;
+  // Waits for this, until then; ready if for nothing.
+  const void* waits_for = nullptr;
+  std::optional<Clock::time_point> until;
+  bool timed_out = false;
+  bool done = false;
+
+  ~Thread() { idle_stacks().push_back(std::move(stack)); }
+  bool frozen() const { return owner != nullptr && owner->frozen; }
+};
+
+Scheduler::Scheduler(uint64_t seed) : random_(seed), now_(kBegin) {
+  RETORT_CHECK(the_scheduler == nullptr) << "one simulation at a time";
+  the_scheduler = this;
+}
+
+Scheduler::~Scheduler() { the_scheduler = nullptr; }
+
+Scheduler* Scheduler::current() { return the_scheduler; }
+
+milliseconds Scheduler::elapsed() const {
+  return std::chrono::duration_cast<milliseconds>(now_ - kBegin);
+}
+
+void Scheduler::mix(uint64_t what) {
+  fingerprint_ = (fingerprint_ ^ what) * 0x9E3779B97F4A7C15ULL;
+  fingerprint_ ^= fingerprint_ >> 29;
+}
+
+void Scheduler::after(milliseconds delay, std::function<void()> event) {
+  events_.emplace(std::pair(now_ + delay, random_() ^ next_event_++), std::move(event));
+}
+
+void Scheduler::spawn(std::function<void()> body, Freezable* owner) {
+  auto thread = std::make_unique<Thread>();
+  thread->id = ++next_thread_;
+  thread->body = std::move(body);
+  thread->owner = owner;
+  getcontext(&thread->context);
+  thread->context.uc_stack.ss_sp = thread->stack.get();
+  thread->context.uc_stack.ss_size = kStackBytes;
+  thread->context.uc_link = nullptr;
+  makecontext(&thread->context, &Scheduler::enter, 0);
+  threads_.push_back(std::move(thread));
+}
+
+void* Scheduler::create(std::function<void()> body) {
+  spawn(std::move(body), running_ ? running_->owner : nullptr);
+  return threads_.back().get();
+}
+
+void Scheduler::enter() {
+  Scheduler& scheduler = *the_scheduler;
+  Thread& thread = *scheduler.running_;
+  thread.body();
+  thread.body = nullptr;
+  thread.done = true;
+  scheduler.wake(&thread, true);
+  swapcontext(&thread.context, &scheduler.main_);
+}
+
+bool Scheduler::join(const void* thread) {
+  const auto alive = [&] {
+    return std::any_of(threads_.begin(), threads_.end(),
+                       [&](const auto& other) { return other.get() == thread && !other->done; });
+  };
+  while (alive())
+    wait(thread, std::nullopt);
+  return true;
+}
+
+void Scheduler::add_loop(boost::asio::io_context& io, Freezable* owner) {
+  loops_.push_back({&io, owner});
+}
+void Scheduler::remove_loop(boost::asio::io_context& io) {
+  std::erase_if(loops_, [&](const Loop& loop) { return loop.io == &io; });
+}
+
+void Scheduler::sleep(milliseconds time) {
+  int nobody = 0;
+  wait(&nobody, now_ + time);
+}
+
+bool Scheduler::wait(const void* what, std::optional<Clock::time_point> until) {
+  RETORT_CHECK(running_) << "something waits where nothing may wait: on a loop, or in an event";
+  Thread& thread = *running_;
+  thread.waits_for = what;
+  thread.until = until;
+  thread.timed_out = false;
+  swapcontext(&thread.context, &main_);
+  return !thread.timed_out;
+}
+
+void Scheduler::wake(const void* what, bool all) {
+  for (const auto& thread : threads_) {
+    if (thread->waits_for != what || thread->done) continue;
+    thread->waits_for = nullptr;
+    thread->until.reset();
+    if (!all) return;
+  }
+}
+
+void Scheduler::resume(Thread& thread) {
+  mix(thread.id);
+  running_ = &thread;
+  exchange_exceptions(thread.exceptions);
+  swapcontext(&main_, &thread.context);
+  exchange_exceptions(thread.exceptions);
+  running_ = nullptr;
+  if (thread.done)
+    std::erase_if(threads_, [&](const auto& other) { return other.get() == &thread; });
+  for (Loop& loop : loops_)
+    loop.maybe_ready = true;
+}
+
+// One handler, or all that are there.
+void Scheduler::poll(Loop& loop) {
+  boost::asio::io_context* const io = loop.io;
+  future_detail::LoopThreadScope scope;
+  const size_t ran = pick(2) == 0 ? io->poll_one() : io->poll();
+  mix(ran);
+  // Handlers may have begun or ended loops; one that had nothing to do has changed nothing.
+  for (Loop& other : loops_) {
+    if (ran > 0)
+      other.maybe_ready = true;
+    else if (other.io == io)
+      other.maybe_ready = false;
+  }
+}
+
+// What can run now: one of them, as the seed says. False if there is nothing.
+bool Scheduler::step() {
+  size_t num_threads = 0, num_loops = 0;
+  for (const auto& thread : threads_) {
+    if (thread->until && *thread->until <= now_) {
+      thread->waits_for = nullptr;
+      thread->until.reset();
+      thread->timed_out = true;
+    }
+    num_threads += thread->waits_for == nullptr && !thread->frozen();
+  }
+  for (const Loop& loop : loops_)
+    num_loops += loop.maybe_ready && !(loop.owner && loop.owner->frozen);
+  const bool event = !events_.empty() && events_.begin()->first.first <= now_;
+  const size_t num = num_threads + num_loops + (event ? 1 : 0);
+  if (num == 0) return false;
+
+  size_t choice = pick(num);
+  for (const auto& thread : threads_)
+    if (thread->waits_for == nullptr && !thread->frozen() && choice-- == 0)
+      return resume(*thread), true;
+  for (Loop& loop : loops_)
+    if (loop.maybe_ready && !(loop.owner && loop.owner->frozen) && choice-- == 0)
+      return poll(loop), true;
+  auto first = events_.extract(events_.begin());
+  mix(static_cast<uint64_t>(elapsed().count()));
+  first.mapped()();
+  for (Loop& loop : loops_)
+    loop.maybe_ready = true;
+  return true;
+}
+
+// Asio tells nobody when its next timer is due, but it asks epoll_wait to wait no longer.
+std::optional<Clock::time_point> Scheduler::next_timer(const Loop& loop) {
+  using Reactor = boost::asio::detail::epoll_reactor;
+  constexpr int kAsioWaitsAtMost = 5 * 60 * 1000;
+  boost::asio::detail::op_queue<boost::asio::detail::scheduler_operation> ready;
+  polled_timeout_ms_ = kAsioWaitsAtMost;
+  boost::asio::use_service<Reactor>(*loop.io).run(-1, ready);
+  if (!ready.empty()) {
+    boost::asio::use_service<boost::asio::detail::scheduler>(*loop.io).post_deferred_completions(
+        ready);
+    return now_;
+  }
+  if (polled_timeout_ms_ >= kAsioWaitsAtMost) return std::nullopt;
+  return now_ + milliseconds(std::max(polled_timeout_ms_, 1));
+}
+
+bool Scheduler::advance(Clock::time_point limit) {
+  std::optional<Clock::time_point> next;
+  const auto consider = [&](const std::optional<Clock::time_point>& time) {
+    if (time && (!next || *time < *next)) next = time;
+  };
+  if (!events_.empty()) consider(events_.begin()->first.first);
+  for (const auto& thread : threads_)
+    if (!thread->frozen()) consider(thread->until);
+  for (const Loop& loop : loops_)
+    if (!(loop.owner && loop.owner->frozen)) consider(next_timer(loop));
+  if (!next || *next > limit) return false;
+  now_ = std::max<Clock::time_point>(now_, std::chrono::ceil<milliseconds>(*next));
+  for (Loop& loop : loops_)
+    loop.maybe_ready = true;
+  return true;
+}
+
+bool Scheduler::run(const std::function<bool()>& done, milliseconds limit) {
+  const auto end = now_ + limit;
+  while (!done())
+    if (!step() && !advance(end)) return done();
+  return true;
+}
+
+}  // namespace retort::rpc::simulation
