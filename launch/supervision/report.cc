@@ -17,6 +17,7 @@ int ProcessFailure::distance_from_cause() const {
 }
 
 std::string ProcessFailure::what() const {
+  if (!started) return "could not be started again";
   if (exit_code) return "exited with code " + std::to_string(*exit_code);
   if (signal != 0)
     return "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";

@@ -39,8 +39,6 @@ void Supervisor::Impl::start(Watched& child) {
   ChildContext context = child.spec->context;
   context.stop_timeout = options.stop_timeout;
   context.restart = child.restarts;
-  child.exit_status.reset();
-  child.reaped.reset();
   child.answer_by.reset();
   child.last = {};
   child.served = child.connected = child.silent = false;
@@ -58,6 +56,8 @@ void Supervisor::Impl::start(Watched& child) {
                    .log = child.log,
                    .input_fd = told.get(),
                    .hold_fd = options.hold_fd});
+  child.exit_status.reset();
+  child.reaped.reset();
   observer->on_start(*child.spec, child.process->pid());
 }
 

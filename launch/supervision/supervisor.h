@@ -66,14 +66,15 @@ struct ProcessFailure {
   pid_t pid = 0;
   std::optional<int> exit_code;  // it ended by itself
   int signal = 0;                // or was ended by this signal
+  bool started = true;           // false: it could not be started again; `message` says why
   std::string error, message;    // what it reported before it ended; may be empty
   bool of_another_rank = false;  // another rank of its role met that error and reports it too
   std::filesystem::path log;
   std::vector<std::string> log_tail;  // last lines of its log
 
   std::string name() const { return process_name(role, rank); }
-  // "exited with code 1", "was killed by signal 11 (Segmentation fault)", "did not end in time and
-  // was killed".
+  // "exited with code 1", "was killed by signal 11 (Segmentation fault)", "could not be started
+  // again", "did not end in time and was killed".
   std::string what() const;
   // How far it is from being the cause, which is 0. A code that another process's failure brings
   // about weighs more than to be told an error by the rank that met it, because that error still
@@ -136,7 +137,8 @@ class SupervisorObserver {
 //
 // Started again: a serving process that ends after it has served, or by a signal, or is held by a
 // stop signal. All of its replica are killed and started, at most ProcessSpec::restarts times; the
-// run goes on. Not after exit code 2, which says that the recipe is wrong.
+// run goes on. Not after exit code 2, which says that the recipe is wrong. A replica of which a
+// process cannot be started (no room for one, say) is lost once more, and tried again as often.
 //
 // Failed: another process fails, or a serving one ends before the driving ones. All are asked to
 // end, and their process groups get SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else
@@ -160,7 +162,7 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Starts all and returns when none is left. Errors of starting: kInvalidArgument,
+  // Starts all and returns when none is left. Errors of the first start: kInvalidArgument,
   // kResourceExhausted, kUnavailable.
   SupervisorResult run(SignalCatcher& signals);
 

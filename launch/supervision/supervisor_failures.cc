@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "base/error.h"
 #include "launch/supervision/supervisor_impl.h"
 
 namespace retort::launch {
@@ -19,21 +20,29 @@ bool is_consequence(const ProcessFailure& failure) { return failure.distance_fro
 
 }  // namespace
 
-// Notes a failure; the first one stops everything.
-void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
-  ProcessFailure failure{.role = child.spec->context.role,
-                         .rank = child.spec->context.rank,
-                         .pid = child.process->pid(),
-                         .error = child.last.error,
-                         .message = child.last.state == "failed" ? child.last.message : "",
-                         .of_another_rank = child.last.of_another_rank,
-                         .log = child.log,
-                         .log_tail = log_tail(child.log, child.log_offset, kTailLines)};
+// What is known of it, but for how it ended.
+ProcessFailure Supervisor::Impl::failure_of(const Watched& child) const {
+  return {.role = child.spec->context.role,
+          .rank = child.spec->context.rank,
+          .pid = child.process ? child.process->pid() : 0,
+          .error = child.last.error,
+          .message = child.last.state == "failed" ? child.last.message : "",
+          .of_another_rank = child.last.of_another_rank,
+          .log = child.log,
+          .log_tail = log_tail(child.log, child.log_offset, kTailLines)};
+}
 
+void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
+  ProcessFailure failure = failure_of(child);
   if (status && WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
   if (status && WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
   if (status && failure.exit_code == 0)
     failure.message = "a serving process ended before the recipe was done";
+  fail(std::move(failure));
+}
+
+// Notes a failure; the first one stops everything.
+void Supervisor::Impl::fail(ProcessFailure failure) {
   failures.push_back(std::move(failure));
   if (phase == Phase::kFailing) {
     // The cause has shown: no more waiting for it.
@@ -87,25 +96,46 @@ bool Supervisor::Impl::restart_replica(Watched& child, const ProcessFailure& how
 
   const std::string times =
       std::to_string(child.restarts) + " of " + std::to_string(spec.restarts) + " times";
-  observer->on_phase(spec.name() + " " + how.what() + "; it is started again, " + times);
-  result.remarks.push_back(spec.name() + " " + how.what() + " and was started again (" + times +
-                           "); see " + child.log.string());
+  const std::string why = how.started ? "" : ": " + how.message;
+  observer->on_phase(spec.name() + " " + how.what() + why + "; it is started again, " + times);
+  result.remarks.push_back(spec.name() + " " + how.what() + why + " and was started again (" +
+                           times + "); see " + child.log.string());
   return true;
 }
 
 // Those whose processes have all ended and whose pause is over.
 void Supervisor::Impl::start_replicas() {
   if (phase != Phase::kRunning && phase != Phase::kStopping) return;
-  std::erase_if(to_restart, [this](const auto& entry) {
-    const auto& [replica, when] = entry;
+  std::vector<std::string> due;
+  for (const auto& [replica, when] : to_restart) {
     const bool ended = std::all_of(children.begin(), children.end(), [&](const Watched& c) {
       return c.spec->replica != replica || c.exit_status;
     });
-    if (!ended || !when.expired()) return false;
-    for (Watched& child : children)
-      if (child.spec->replica == replica) start(child);
-    return true;
-  });
+    if (ended && when.expired()) due.push_back(replica);
+  }
+
+  for (const std::string& replica : due) {
+    to_restart.erase(replica);
+    start_replica(replica);
+  }
+}
+
+// What keeps a process from starting (no room for one, a log that cannot be opened) may pass: the
+// replica is lost once more, with those of its processes that have started.
+void Supervisor::Impl::start_replica(const std::string& replica) {
+  for (Watched& child : children) {
+    if (child.spec->replica != replica) continue;
+    try {
+      start(child);
+    } catch (const Error& error) {
+      ProcessFailure failure = failure_of(child);
+      failure.started = false;
+      failure.error = to_string(error.code());
+      failure.message = error.message();
+      if (!restart_replica(child, failure)) fail(std::move(failure));
+      return;
+    }
+  }
 }
 
 // A process that a stop signal holds cannot answer. One that serves and can be started again is

@@ -60,6 +60,7 @@ struct Supervisor::Impl {
   ~Impl() { children.clear(); }  // before `orphans` ends what they leave behind
 
   void start_all();
+  // An error leaves the child as one that has ended.
   void start(Watched& child);
   void poll_once(SignalCatcher& signals);
   void take_events();
@@ -73,9 +74,12 @@ struct Supervisor::Impl {
   void signal_unanswered();
   void kill_all();
   void fail(Watched& child, std::optional<int> status);
+  void fail(ProcessFailure failure);
   void note_stopped();
   bool restart_replica(Watched& child, const ProcessFailure& how);
   void start_replicas();
+  void start_replica(const std::string& replica);
+  ProcessFailure failure_of(const Watched& child) const;
   void end_held();
   void end_orphans();
   void finish();

@@ -130,6 +130,46 @@ TEST_F(Restart, OfAReplicaThatFailsToComeBackIsTriedAgain) {
   EXPECT_EQ(lives("teacher/0"), 3u);
 }
 
+// A log that is a folder: nothing can be started that writes there.
+class NoStart : public Restart {
+ protected:
+  void lose_its_log(int64_t restarts) {
+    add_server(0, "a", restarts);
+    script_.status = [this](const std::string& role, const std::string& state) {
+      if (role != "teacher" || state != "serving") return;
+      if (lives("teacher/0") > 1) return finish_run();
+      std::filesystem::remove(log());
+      std::filesystem::create_directory(log());
+      ::kill(lives_.at("teacher/0").front(), SIGKILL);
+    };
+  }
+  std::filesystem::path log() const { return options_.log_folder / "teacher-0.log"; }
+};
+
+TEST_F(NoStart, IsOneMoreLossAndTriedAgain) {
+  lose_its_log(2);
+  script_.phase = [this](const std::string& message) {
+    if (message.find("could not be started again: ") != std::string::npos)
+      std::filesystem::remove(log());
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_EQ(lives("teacher/0"), 2u);
+  ASSERT_EQ(result.remarks.size(), 2u);
+  EXPECT_NE(result.remarks[1].find("(2 of 2 times)"), std::string::npos) << result.remarks[1];
+}
+
+TEST_F(NoStart, OnlySoOftenAsTheRecipeSays) {
+  lose_its_log(1);
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->name(), "teacher/0");
+  EXPECT_EQ(result.cause->what(), "could not be started again");
+  EXPECT_NE(result.cause->message.find("teacher-0.log"), std::string::npos)
+      << result.cause->message;
+}
+
 // While the driver saves it may need its teacher.
 TEST_F(Restart, AlsoWhileTheRunIsStopped) {
   options_.processes.clear();
