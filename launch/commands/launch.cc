@@ -143,9 +143,22 @@ void print_end(const LaunchCommand& command, const SupervisorResult& result,
     std::printf("%s\n", line.c_str());
 }
 
-// One start of the run, to its end.
-SupervisorResult run_once(const LaunchCommand& command, const recipes::Recipe& recipe,
-                          RunFolderMode mode, SignalCatcher& signals) {
+// Whether a run that ended so may go on by itself from its last checkpoint: not after a wrong
+// recipe, and not when somebody asked it to stop.
+bool may_resume(const SupervisorResult& result, const recipes::Recipe& recipe) {
+  return result.cause && result.signal == 0 && result.exit_code != 2 &&
+         recipes::latest_checkpoint(fs::absolute(recipe.output_dir).lexically_normal());
+}
+
+// How one start of the run ended.
+struct StartEnd {
+  int exit_code = 0;
+  bool goes_on = false;
+};
+
+// One start of the run, to its end. `restarts_left`: how often the run may go on by itself after it.
+StartEnd run_once(const LaunchCommand& command, const recipes::Recipe& recipe, RunFolderMode mode,
+                  int64_t restarts_left, SignalCatcher& signals) {
   const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode);
   folder.write_resolved_recipe(resolved_yaml(recipe));
   write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
@@ -191,17 +204,11 @@ SupervisorResult run_once(const LaunchCommand& command, const recipes::Recipe& r
                         &observers);
 
   const SupervisorResult result = supervisor.run(signals);
+  const bool goes_on = restarts_left > 0 && may_resume(result, recipe);
   progress.finish();
-  status.finish(result);
+  status.finish(result, goes_on);
   print_end(command, result, folder);
-  return result;
-}
-
-// Whether a run that ended so may go on by itself from its last checkpoint: not after a wrong
-// recipe, and not when somebody asked it to stop.
-bool may_resume(const SupervisorResult& result, const recipes::Recipe& recipe) {
-  return result.cause && result.signal == 0 && result.exit_code != 2 &&
-         recipes::latest_checkpoint(fs::absolute(recipe.output_dir).lexically_normal());
+  return {result.exit_code, goes_on};
 }
 
 }  // namespace
@@ -218,14 +225,14 @@ int run_launch(const LaunchCommand& command) {
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
-  SupervisorResult result = run_once(command, recipe, mode_of(command), signals);
-  for (int64_t restart = 1; restart <= recipe.launch.max_restarts; ++restart) {
-    if (!may_resume(result, recipe)) break;
-    std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of "
-              << recipe.launch.max_restarts << " times (launch.max_restarts)" << std::endl;
-    result = run_once(command, recipe, RunFolderMode::kResume, signals);
+  const int64_t most = recipe.launch.max_restarts;
+  StartEnd end = run_once(command, recipe, mode_of(command), most, signals);
+  for (int64_t restart = 1; end.goes_on; ++restart) {
+    std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of " << most
+              << " times (launch.max_restarts)" << std::endl;
+    end = run_once(command, recipe, RunFolderMode::kResume, most - restart, signals);
   }
-  return result.exit_code;
+  return end.exit_code;
 }
 
 std::string last_line(const LaunchCommand& command, const SupervisorResult& result,

@@ -50,7 +50,7 @@ StatusFile::StatusFile(Options options) : options_(std::move(options)) {
 }
 
 StatusFile::~StatusFile() {
-  if (status_.ended()) return;
+  if (finished_) return;
   status_.exit_code = 1;
   status_.notice = "the launcher gave up; its last words are on its stderr";
   enter(RunState::kFailed);
@@ -128,7 +128,8 @@ void StatusFile::note_failure(const ProcessFailure& failure, const std::string& 
   failed.cause = cause;
 }
 
-void StatusFile::finish(const SupervisorResult& result) {
+void StatusFile::finish(const SupervisorResult& result, bool goes_on) {
+  finished_ = true;
   if (result.cause) {
     const std::string first = result.cause->name();
     status_.cause = {.process = first,
@@ -141,6 +142,11 @@ void StatusFile::finish(const SupervisorResult& result) {
       note_failure(failure, first);
   }
 
+  if (goes_on) {
+    status_.notice = "the run goes on from its last checkpoint";
+    enter(RunState::kStarting);
+    return write();
+  }
   status_.exit_code = result.exit_code;
   const int code = result.exit_code;
   if (code != 0 && code != kExitStoppedEarly && code != kExitInterrupted)

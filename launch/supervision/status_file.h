@@ -51,8 +51,9 @@ class StatusFile : public SupervisorObserver {
   void on_phase(const std::string& message) override;
   void on_stopping() override;
   void on_tick() override;
-  // How the run ended; the last to be written.
-  void finish(const SupervisorResult& result);
+  // How the run ended; the last to be written. One that goes on from its last checkpoint has not
+  // ended: whoever watches it sees why it begins again, and no exit code.
+  void finish(const SupervisorResult& result, bool goes_on = false);
 
  private:
   RunStatus::Process& process(const std::string& role, int64_t rank);
@@ -66,6 +67,7 @@ class StatusFile : public SupervisorObserver {
   RunStatus status_;
   bool changed_ = true;  // a state, since the last writing
   bool warned_ = false;
+  bool finished_ = false;
 };
 
 }  // namespace retort::launch

@@ -187,6 +187,24 @@ TEST_F(StatusTest, ALauncherThatGivesUpSaysSo) {
   EXPECT_EQ(written().exit_code, 1);
 }
 
+// Whoever watches it must not take the end of one start for the end of the run.
+TEST_F(StatusTest, ARunThatGoesOnHasNotEnded) {
+  SupervisorResult result{.exit_code = 1};
+  result.cause = ProcessFailure{.role = "student", .rank = 1, .signal = SIGKILL};
+  {
+    StatusFile file(options());
+    file.on_start(spec("student", 1), 18);
+    file.finish(result, /*goes_on=*/true);
+  }
+  const RunStatus status = written();
+  EXPECT_FALSE(status.ended());
+  EXPECT_EQ(status.state, RunState::kStarting);
+  EXPECT_EQ(status.notice, "the run goes on from its last checkpoint");
+  ASSERT_TRUE(status.cause);
+  EXPECT_EQ(status.cause->process, "student/1");
+  EXPECT_EQ(status.processes[0].state, ProcessState::kFailed);
+}
+
 TEST_F(StatusTest, AFileThatCannotBeWrittenDoesNotEndTheRun) {
   StatusFile::Options nowhere = options();
   nowhere.path = folder_ / "missing" / "status.json";

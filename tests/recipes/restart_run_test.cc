@@ -159,9 +159,14 @@ TEST(StudentLost, TheRunResumesByItself) {
                "launch.max_restarts=1"});
   ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "disturbed/run") >= 8; },
                          std::chrono::seconds(60)));
+  // Who watches it goes on too.
+  Command watch({retort_binary(), "status", (folder / "disturbed/run").string(), "--watch"});
   ::kill(role_process(folder / "disturbed", "student", 1), SIGKILL);
   const auto result = run.wait(kDeadline);
   ASSERT_EQ(result.exit_code, 0) << result.output;
+  const auto watched = watch.wait(kDeadline);
+  EXPECT_EQ(watched.exit_code, 0) << watched.output;
+  EXPECT_NE(watched.output.find("done, exit code 0"), std::string::npos) << watched.output;
   EXPECT_NE(result.output.find("student/1 failed first"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("goes on from its last checkpoint, 1 of 1"), std::string::npos)
       << result.output;
