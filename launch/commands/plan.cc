@@ -24,10 +24,19 @@ struct RolePlan {
   int64_t ranks = 1, parameters = 0;
   // of the rank that needs most; of a serving role only the parameters count
   models::TrainingMemory memory;
+  // the copy of what it pushed last, for a generator that is started again without it
+  int64_t pushed_weights = 0;
+  bool pushed_on_host = false;  // and not where it computes
   bool trains = false;
   double flops_per_token = 0;
+  int64_t peak() const { return memory.peak() + (pushed_on_host ? 0 : pushed_weights); }
   double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
 };
+
+// Whether the student keeps what it pushed last (roles/generator/pushed_weights.h).
+bool keeps_pushed_weights(const Recipe& recipe) {
+  return recipe.generation && recipe.roles.at(recipe.generation->role).restarts > 0;
+}
 
 RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
                    int64_t micro_batch_tokens, int64_t extra_forwards) {
@@ -59,6 +68,12 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
   }
 
   if (!plan.trains) plan.memory = {.parameters = plan.memory.parameters};
+
+  // A rank of the first replica sends its own parameters; a copy of a device's lies on the host.
+  if (plan.trains && keeps_pushed_weights(recipe)) {
+    plan.pushed_weights = plan.memory.parameters;
+    plan.pushed_on_host = role.world.device != parallel::Device::kCpu;
+  }
   return plan;
 }
 
@@ -90,17 +105,21 @@ Plan make_plan(const Recipe& recipe) {
 }
 
 void print_text(const Plan& plan) {
-  std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks", "parameters",
-              "weights MiB", "grads MiB", "optim MiB", "kept MiB", "peak MiB");
+  std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks",
+              "parameters", "weights MiB", "grads MiB", "optim MiB", "kept MiB", "pushed MiB",
+              "peak MiB");
   for (const RolePlan& role : plan.roles)
-    std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f %12.1f %12.1f  %s\n", role.name.c_str(),
-                static_cast<long long>(role.ranks), static_cast<long long>(role.parameters),
-                mib(role.memory.parameters), mib(role.memory.gradients), mib(role.memory.optimizer),
-                mib(role.memory.activations), mib(role.memory.peak()), role.model.c_str());
+    std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f  %s\n",
+                role.name.c_str(), static_cast<long long>(role.ranks),
+                static_cast<long long>(role.parameters), mib(role.memory.parameters),
+                mib(role.memory.gradients), mib(role.memory.optimizer),
+                mib(role.memory.activations), mib(role.pushed_weights), mib(role.peak()),
+                role.model.c_str());
   std::printf(
-      "MiB: of the rank that needs most; kept: activations between forward and backward; peak: of "
-      "tensors in a step, at least "
-      "(a serving role: its weights)\n");
+      "MiB: of the rank that needs most; kept: activations between forward and backward; pushed: "
+      "a copy of the weights that were pushed last, while the generator may be started again (with "
+      "device: cuda in the host's memory, which is not in the peak); peak: of tensors in a step, "
+      "at least (a serving role: its weights)\n");
   std::printf("tokens per step: at most %.0f\n", plan.tokens_per_step);
   for (const LinkPlan& link : plan.links)
     std::printf(
@@ -128,7 +147,8 @@ std::string plan_json(const Recipe& recipe) {
                      .add("gradient_bytes_per_rank", role.memory.gradients)
                      .add("optimizer_bytes_per_rank", role.memory.optimizer)
                      .add("activation_bytes_per_rank", role.memory.activations)
-                     .add("peak_bytes_per_rank", role.memory.peak())
+                     .add("pushed_weights_bytes_per_rank", role.pushed_weights)
+                     .add("peak_bytes_per_rank", role.peak())
                      .str();
 
   std::string link_json;

@@ -66,5 +66,26 @@ TEST_F(Plan, GrposReferenceAnswersOnceForARound) {
   expect_holds(of(kGrpoBase), R"("links": [])");
 }
 
+// The number of the student's entry that stands behind `key`.
+int64_t of_student(const std::string& plan, const std::string& key) {
+  const std::string name = '"' + key + "\": ";
+  const size_t student = plan.find(R"("role": "student")");
+  const size_t at = plan.find(name, student);
+  return at == std::string::npos ? -1 : std::stoll(plan.substr(at + name.size()));
+}
+
+// One more copy of the weights, as long as a generator may come back without them.
+TEST_F(Plan, TheKeptPushCountsWhileTheGeneratorMayBeStartedAgain) {
+  const std::string with = of(kGrpoBase, {"roles.generator.restarts=1"});
+  const std::string without = of(kGrpoBase, {"roles.generator.restarts=0"});
+  const char* pushed = "pushed_weights_bytes_per_rank";
+  const char* peak = "peak_bytes_per_rank";
+  const int64_t weights = of_student(with, "weight_bytes_per_rank");
+  ASSERT_GT(weights, 0);
+  EXPECT_EQ(of_student(with, pushed), weights);
+  EXPECT_EQ(of_student(without, pushed), 0);
+  EXPECT_EQ(of_student(with, peak) - of_student(without, peak), weights);
+}
+
 }  // namespace
 }  // namespace retort::test
