@@ -49,20 +49,25 @@ std::string PreferenceDataset::fingerprint() const {
 
 PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options,
                              models::Tokenizer tokenizer, models::ChatTemplate chat,
-                             const std::filesystem::path& cache)
+                             const std::filesystem::path& cache, int64_t completion_tokens)
     : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
-      max_length_(options.max_length) {}
+      max_length_(options.max_length),
+      completion_tokens_(completion_tokens) {
+  RETORT_CHECK(completion_tokens > 0) << "a completion of " << completion_tokens << " tokens";
+}
 
 std::optional<PromptSample> PromptDataset::get(int64_t row) const {
   return read<PromptSample>(row, [&](const Line& line) {
     PromptSample sample =
         make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat);
     const auto length = static_cast<int64_t>(sample.prompt_ids.size());
-    if (length >= max_length_)
+    if (length + completion_tokens_ > max_length_)
       throw Error(ErrorCode::kInvalidArgument,
                   line.origin + ": the prompt has " + std::to_string(length) +
-                      " tokens, which leaves no room for a completion within data.max_length " +
-                      std::to_string(max_length_) + "; raise it or leave the row out");
+                      " tokens, which leaves no room for a completion of " +
+                      std::to_string(completion_tokens_) + " within data.max_length " +
+                      std::to_string(max_length_) +
+                      "; raise it, allow shorter completions, or leave the row out");
     return sample;
   });
 }
@@ -70,7 +75,9 @@ std::optional<PromptSample> PromptDataset::get(int64_t row) const {
 bool PromptDataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
 
 std::string PromptDataset::fingerprint() const {
-  return hash_of("prompts", "max_length=" + std::to_string(max_length_));
+  // A prompt of so many tokens is too long.
+  const int64_t too_long = max_length_ - completion_tokens_ + 1;
+  return hash_of("prompts", "max_length=" + std::to_string(too_long));
 }
 
 }  // namespace retort::data

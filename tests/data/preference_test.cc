@@ -199,6 +199,16 @@ TEST_F(PreferenceTest, Datasets) {
   EXPECT_NE(test::message_of([&] { tight.get(2); }).find(":3: the prompt has 5 tokens"),
             std::string::npos);
 
+  // The message has the numbers of the recipe: what a completion needs, and the whole length.
+  const PromptDataset roomy({source}, {.max_length = 9}, tokenizer_, chat_, {}, 4);
+  EXPECT_EQ(roomy.get(2)->prompt_ids.size(), 5u);
+  const PromptDataset full({source}, {.max_length = 9}, tokenizer_, chat_, {}, 5);
+  EXPECT_NE(test::message_of([&] {
+              full.get(2);
+            }).find("no room for a completion of 5 within data.max_length 9; raise it"),
+            std::string::npos);
+  EXPECT_EQ(full.fingerprint(), tight.fingerprint()) << "the same prompts";
+
   EXPECT_NE(strict.fingerprint(), skipping.fingerprint());
   EXPECT_EQ(strict.fingerprint(),
             PreferenceDataset({source}, {.packing = false}, tokenizer_, chat_, {}).fingerprint());

@@ -108,6 +108,7 @@ TEST(CheckRun, TakesPromptsWithAnAnswerWhereCompletionsAreDrawn) {
     for (const char* part :
          {"3 of 4 rows of data.train can be used; the longest has 3 tokens, 13 with a",
           " completion of 10, of data.max_length 64\n", "answers.jsonl:4: the prompt has 60 tokens",
+          "no room for a completion of 10 within data.max_length 64; raise it",
           "3 of 3 rows of data.eval can be used; the longest has 3 tokens",
           "every prompt has one for numeric, exact\n", "ok   drawn and trained",
           "answers.jsonl:1: log p of 8 tokens", "ok   cross-entropy against fp64"})
