@@ -47,7 +47,7 @@ struct RunStatus {
     Time since;           // of the state
     int64_t step = 0;     // of a driving process; of others, what they count
     std::string message;  // its last words
-    Time last_heard;      // it began, or said something
+    Time last_report;     // it began, or said where it is; no heartbeat
     int64_t restarts = 0;
     std::optional<int> exit_code;  // of the last that ended by itself
     std::optional<int> signal;     // that ended the last one

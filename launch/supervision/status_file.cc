@@ -81,7 +81,7 @@ void StatusFile::on_start(const ProcessSpec& spec, pid_t pid) {
   started.pid = pid;
   started.host = status_.launcher_host;
   started.state = ProcessState::kStarting;
-  started.since = started.last_heard = options_.now();
+  started.since = started.last_report = options_.now();
   started.step = 0;
   started.message = started.error = "";
   changed_ = true;
@@ -89,7 +89,7 @@ void StatusFile::on_start(const ProcessSpec& spec, pid_t pid) {
 
 void StatusFile::on_status(const ProcessSpec& spec, const ProcessStatus& status) {
   auto& heard = process(spec.context.role, spec.context.rank);
-  heard.last_heard = options_.now();
+  heard.last_report = options_.now();
   heard.step = status.step;
   heard.message = status.state == "waiting" ? "waiting " + status.message : status.message;
   heard.error = status.error;

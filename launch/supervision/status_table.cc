@@ -33,7 +33,7 @@ Row row_of(const RunStatus::Process& process, RunStatus::Time now) {
           std::string(enum_name(process.state)),
           age(process.since, now),
           std::to_string(process.step),
-          gone ? "-" : age(process.last_heard, now),
+          gone ? "-" : age(process.last_report, now),
           std::to_string(process.restarts),
           ending(process),
           std::to_string(process.pid),
@@ -89,8 +89,8 @@ std::vector<std::string> render_status(const RunStatus& status, RunStatus::Time 
 
   // Once nobody looks, ages mean the time until somebody last did.
   const RunStatus::Time seen = status.ended() || !lost ? now : status.updated;
-  std::vector<Row> rows{
-      {"PROCESS", "STATE", "FOR", "STEP", "HEARD", "RESTARTS", "EXIT", "PID", "HOST", "MESSAGE"}};
+  std::vector<Row> rows{{"PROCESS", "STATE", "FOR", "STEP", "REPORTED", "RESTARTS", "EXIT", "PID",
+                         "HOST", "MESSAGE"}};
   for (const RunStatus::Process& process : status.processes)
     rows.push_back(row_of(process, seen));
   for (std::string& line : aligned(rows))
