@@ -110,4 +110,10 @@ void RpcOptions::validate() const {
     check_device_map(role, map);
 }
 
+std::optional<int64_t> RpcOptions::num_ports() const {
+  const transport::PortRange range = detail::parse_ports(port);
+  if (range.first == 0) return std::nullopt;
+  return int64_t{range.last} - range.first + 1;
+}
+
 }  // namespace retort::rpc

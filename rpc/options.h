@@ -82,6 +82,8 @@ struct RpcOptions {
   }
   // Throws kInvalidArgument naming the field: unknown transport or channel, zero timeouts, ...
   void validate() const;
+  // How many processes of a host `port` has a port for; nullopt: any number. kInvalidArgument.
+  std::optional<int64_t> num_ports() const;
 };
 
 }  // namespace retort::rpc

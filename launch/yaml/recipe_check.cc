@@ -197,6 +197,16 @@ void check_rpc(const recipes::Recipe& recipe, const recipes::RecipePlaces& place
                   "too few: requests that wait for weights must leave room for those that bring "
                   "them; at least " +
                       std::to_string(kFewest));
+
+  // Each process listens at a port of its own, and all are on this host. A role alone has no peers.
+  const std::optional<int64_t> ports = recipe.rpc.num_ports();
+  const int64_t processes = recipe.num_processes();
+  if (recipe.roles.size() > 1 && ports && *ports < processes)
+    places.refuse({"rpc", "port"}, "is enough for " + std::to_string(*ports) + " of the " +
+                                       std::to_string(processes) +
+                                       " processes of this host, each of which listens at a port "
+                                       "of its own; write a range of at least " +
+                                       std::to_string(processes) + ", or 0: any that is free");
 }
 
 void check_data(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {

@@ -46,6 +46,21 @@ TEST_F(LayoutOfAModelTest, ThatDividesItIsTaken) {
     EXPECT_NO_THROW(load(with_world(world))) << world;
 }
 
+// Three processes on one host.
+TEST_F(RecipeTest, APortForEachProcess) {
+  const auto with = [](const std::string& port) {
+    return replaced(kDistill, "data:\n", "rpc:\n  port: \"" + port + "\"\ndata:\n");
+  };
+  const std::string place = "r.yaml:10: rpc.port: is enough for ";
+  const std::string reason =
+      " of the 3 processes of this host, each of which listens at a port of its own; write a range "
+      "of at least 3, or 0: any that is free";
+  EXPECT_EQ(error_of(with("7000-7001")), place + "2" + reason);
+  EXPECT_EQ(error_of(with("7000")), place + "1" + reason);
+  for (const char* port : {"7000-7002", "0"})
+    EXPECT_NO_THROW(load(with(port))) << port;
+}
+
 TEST_F(RecipeTest, CudaWithoutTheModuleIsUnavailable) {
   const std::string text = replaced(kDistill, "{dp: 2}", "{device: cuda}");
   const std::string message = message_of([&] { load(text); }, ErrorCode::kUnavailable);
