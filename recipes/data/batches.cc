@@ -9,8 +9,6 @@
 namespace retort::data {
 namespace {
 
-constexpr int64_t kCacheBytes = int64_t{256} << 20;
-
 BatchOptions checked(const BatchOptions& options) {
   options.validate();
   return options;
@@ -48,7 +46,7 @@ int64_t BatchOptions::micro_batches_at(int64_t step) const {
 
 struct BatchStream::Impl {
   Impl(std::shared_ptr<const Dataset> dataset, const BatchOptions& options, const Cursor& start)
-      : samples(std::make_shared<detail::SampleCache>(std::move(dataset), kCacheBytes)),
+      : samples(std::make_shared<detail::SampleCache>(std::move(dataset), detail::kItemCacheBytes)),
         rows(samples, checked(options),
              options.packing ? detail::Layout::kPacked : detail::Layout::kSingle, start) {}
 
@@ -61,16 +59,7 @@ BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions op
 BatchStream::~BatchStream() = default;
 
 BatchStream::Step BatchStream::next() {
-  const detail::StepRows::Step rows = impl_->rows.next();
-  Step step{{}, rows.after, rows.epoch};
-  for (const auto& mine : rows.micro_batches) {
-    std::vector<Sample> samples;
-    samples.reserve(mine.size());
-    for (const int64_t row : mine)
-      samples.push_back(impl_->samples->item(row));
-    step.micro_batches.push_back(make_micro_batch(std::move(samples)));
-  }
-  return step;
+  return detail::next_step<Step>(impl_->rows, *impl_->samples, make_micro_batch);
 }
 
 int64_t BatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }

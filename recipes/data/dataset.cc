@@ -10,16 +10,12 @@ namespace retort::data {
 Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
                  models::Tokenizer tokenizer, models::ChatTemplate chat,
                  const std::filesystem::path& cache)
-    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
+    : ItemSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
       options_{options.max_length, options.completion_only_loss, options.assistant_only_loss} {}
 
-std::optional<Sample> Dataset::get(int64_t row) const {
-  return read<Sample>(row, [&](const Line& line) {
-    return make_sample(line.text, line.origin, line.source, line.tokenizer, line.chat, options_);
-  });
+Sample Dataset::make(const Line& line) const {
+  return make_sample(line.text, line.origin, line.source, line.tokenizer, line.chat, options_);
 }
-
-bool Dataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
 
 std::string Dataset::fingerprint() const {
   return hash_of("dataset",
@@ -28,55 +24,39 @@ std::string Dataset::fingerprint() const {
                      " assistant_only_loss=" + std::to_string(options_.assistant_only_loss));
 }
 
-PreferenceDataset::PreferenceDataset(std::vector<Source> sources, const DataOptions& options,
-                                     models::Tokenizer tokenizer, models::ChatTemplate chat,
-                                     const std::filesystem::path& cache)
-    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
-      max_length_(options.max_length) {}
-
-std::optional<PreferenceSample> PreferenceDataset::get(int64_t row) const {
-  return read<PreferenceSample>(row, [&](const Line& line) {
-    return make_preference(line.text, line.origin, line.source, line.tokenizer, line.chat,
-                           max_length_);
-  });
+PreferenceSample PreferenceDataset::make(const Line& line) const {
+  return make_preference(line.text, line.origin, line.source, line.tokenizer, line.chat,
+                         max_length());
 }
 
-bool PreferenceDataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
-
 std::string PreferenceDataset::fingerprint() const {
-  return hash_of("preferences", "max_length=" + std::to_string(max_length_));
+  return hash_of("preferences", "max_length=" + std::to_string(max_length()));
 }
 
 PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options,
                              models::Tokenizer tokenizer, models::ChatTemplate chat,
                              const std::filesystem::path& cache, int64_t completion_tokens)
-    : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
-      max_length_(options.max_length),
+    : ItemSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
       completion_tokens_(completion_tokens) {
   RETORT_CHECK(completion_tokens > 0) << "a completion of " << completion_tokens << " tokens";
 }
 
-std::optional<PromptSample> PromptDataset::get(int64_t row) const {
-  return read<PromptSample>(row, [&](const Line& line) {
-    PromptSample sample =
-        make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat);
-    const auto length = static_cast<int64_t>(sample.prompt_ids.size());
-    if (length + completion_tokens_ > max_length_)
-      throw Error(ErrorCode::kInvalidArgument,
-                  line.origin + ": the prompt has " + std::to_string(length) +
-                      " tokens, which leaves no room for a completion of " +
-                      std::to_string(completion_tokens_) + " within data.max_length " +
-                      std::to_string(max_length_) +
-                      "; raise it, allow shorter completions, or leave the row out");
-    return sample;
-  });
+PromptSample PromptDataset::make(const Line& line) const {
+  PromptSample sample = make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat);
+  const auto length = static_cast<int64_t>(sample.prompt_ids.size());
+  if (length + completion_tokens_ > max_length())
+    throw Error(ErrorCode::kInvalidArgument,
+                line.origin + ": the prompt has " + std::to_string(length) +
+                    " tokens, which leaves no room for a completion of " +
+                    std::to_string(completion_tokens_) + " within data.max_length " +
+                    std::to_string(max_length()) +
+                    "; raise it, allow shorter completions, or leave the row out");
+  return sample;
 }
-
-bool PromptDataset::usable(int64_t row) const { return !skips() || get(row).has_value(); }
 
 std::string PromptDataset::fingerprint() const {
   // A prompt of so many tokens is too long.
-  const int64_t too_long = max_length_ - completion_tokens_ + 1;
+  const int64_t too_long = max_length() - completion_tokens_ + 1;
   return hash_of("prompts", "max_length=" + std::to_string(too_long));
 }
 

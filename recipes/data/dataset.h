@@ -1,9 +1,7 @@
 // Training samples of several JSONL sources.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,18 +10,16 @@
 
 namespace retort::data {
 
-// Samples are made on demand. Threads: get() may be called from any thread.
-class Dataset : public RowSet {
+// Threads: get() may be called from any thread.
+class Dataset : public ItemSet<Sample> {
  public:
   Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
           models::ChatTemplate chat, const std::filesystem::path& cache);
-  // nullopt for a bad row when on_bad_sample is skip (counted in num_skipped()); kInvalidArgument
-  // naming file and line otherwise.
-  std::optional<Sample> get(int64_t row) const;
-  bool usable(int64_t row) const override;
   std::string fingerprint() const override;
 
  private:
+  Sample make(const Line& line) const override;
+
   SampleOptions options_;
 };
 

@@ -11,29 +11,14 @@
 namespace retort::data {
 namespace {
 
-constexpr int64_t kCacheBytes = int64_t{256} << 20;
-
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, what);
-}
-
-// What StepRows is given for pairs: rows of two sequences, each a pack of its own.
+// What StepRows is given for pairs: rows of two sequences.
 BatchOptions row_options(const BatchOptions& options, int64_t max_length) {
-  if (!options.packing)
-    refuse("packing: false has no effect: pairs are always laid end to end, without padding");
-  if (options.max_length != BatchOptions().max_length && options.max_length != max_length)
-    refuse("max_length of the batches is " + std::to_string(options.max_length) +
-           ", of the pairs " + std::to_string(max_length) + "; leave it out, the pairs' holds");
   if (options.tokens_per_micro_batch != 0 && options.tokens_per_micro_batch < 2 * max_length)
-    refuse("tokens_per_batch is " + std::to_string(options.tokens_per_micro_batch) +
-           "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
-           "), or a long pair would not fit");
-
-  BatchOptions rows = options;
-  rows.max_length = 2 * max_length;
-  rows.packing = false;
-  rows.validate();
-  return rows;
+    throw Error(ErrorCode::kInvalidArgument,
+                "tokens_per_batch is " + std::to_string(options.tokens_per_micro_batch) +
+                    "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
+                    "), or a long pair would not fit");
+  return detail::end_to_end(options, max_length, "pairs", 2);
 }
 
 // The flat arrays of pairs that are one sequence each, in which the second completion begins again
@@ -107,7 +92,7 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
 struct PairBatchStream::Impl {
   Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
        const Cursor& start)
-      : pairs(std::make_shared<detail::PairCache>(std::move(dataset), kCacheBytes)),
+      : pairs(std::make_shared<detail::PairCache>(std::move(dataset), detail::kItemCacheBytes)),
         rows(
             pairs, options,
             options.tokens_per_micro_batch > 0 ? detail::Layout::kBuckets : detail::Layout::kSingle,
@@ -125,16 +110,7 @@ PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> datase
 PairBatchStream::~PairBatchStream() = default;
 
 PairBatchStream::Step PairBatchStream::next() {
-  const detail::StepRows::Step rows = impl_->rows.next();
-  Step step{{}, rows.after, rows.epoch};
-  for (const auto& mine : rows.micro_batches) {
-    std::vector<PreferenceSample> pairs;
-    pairs.reserve(mine.size());
-    for (const int64_t row : mine)
-      pairs.push_back(impl_->pairs->item(row));
-    step.micro_batches.push_back(make_pair_micro_batch(std::move(pairs)));
-  }
-  return step;
+  return detail::next_step<Step>(impl_->rows, *impl_->pairs, make_pair_micro_batch);
 }
 
 int64_t PairBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }

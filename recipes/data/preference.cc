@@ -128,16 +128,11 @@ void tokenize(PreferenceSample& sample, const Row& row, const models::Tokenizer&
 }
 
 void truncate(PreferenceSample& sample, int64_t max_length) {
-  const auto prompt = static_cast<int64_t>(sample.prompt_ids.size());
-  if (prompt == 0) bad_row("the prompt has no tokens");
+  const size_t prompt = sample.prompt_ids.size();
   for (auto* ids : {&sample.chosen_ids, &sample.rejected_ids}) {
-    const std::string name = ids == &sample.chosen_ids ? "chosen" : "rejected";
-    if (ids->empty()) bad_row("the chat template renders nothing for '" + name + "'");
-    if (prompt >= max_length)
-      bad_row("'" + name + "' lies beyond max_length " + std::to_string(max_length) +
-              " (the prompt has " + std::to_string(prompt) +
-              " tokens, the start is kept); raise data.max_length or shorten the prompt");
-    const auto room = static_cast<size_t>(max_length - prompt);
+    detail::check_fits(prompt, ids->size(), ids == &sample.chosen_ids ? "chosen" : "rejected",
+                       max_length);
+    const size_t room = static_cast<size_t>(max_length) - prompt;
     if (ids->size() <= room) continue;
     ids->resize(room);
     ids->shrink_to_fit();
@@ -151,20 +146,17 @@ void truncate(PreferenceSample& sample, int64_t max_length) {
 PreferenceSample make_preference(std::string_view json_line, const std::string& origin,
                                  const Source& source, const models::Tokenizer& tokenizer,
                                  const models::ChatTemplate& chat, int64_t max_length) {
-  try {
+  return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     require_format(row, source);
-    detail::refuse_columns(
-        row, {"tools"}, "is not passed to the chat template; render the tools into the messages");
+    detail::refuse_tools(row);
     PreferenceSample sample;
     tokenize(sample, row, tokenizer, chat);
     truncate(sample, max_length);
     sample.fields = row.other_fields({"prompt", "chosen", "rejected"});
     sample.origin = origin;
     return sample;
-  } catch (const Error& error) {
-    throw Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
-  }
+  });
 }
 
 }  // namespace retort::data

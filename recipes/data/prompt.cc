@@ -110,7 +110,7 @@ void set_row(PromptSample& sample, const Row& row, Format format,
 PromptSample make_prompt(std::string_view json_line, const std::string& origin,
                          const Source& source, const models::Tokenizer& tokenizer,
                          const models::ChatTemplate& chat) {
-  try {
+  return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     PromptSample sample;
     sample.origin = origin;
@@ -123,9 +123,7 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin,
     used.insert(used.end(), {"system"});
     sample.fields = row.other_fields(std::move(used));
     return sample;
-  } catch (const Error& error) {
-    throw Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
-  }
+  });
 }
 
 }  // namespace retort::data

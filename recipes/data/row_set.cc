@@ -41,6 +41,7 @@ struct RowSet::Impl {
   models::Tokenizer tokenizer;
   models::ChatTemplate chat;
   OnBadSample on_bad_sample = OnBadSample::kError;
+  int64_t max_length = 0;
   std::vector<JsonlFile> files;
   std::vector<int64_t> ends;  // rows of all sources up to and with this one
 
@@ -60,6 +61,7 @@ RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::
   checked.eval.clear();
   checked.validate();
   impl_->on_bad_sample = options.on_bad_sample;
+  impl_->max_length = options.max_length;
 
   int64_t rows = 0;
   for (const Source& source : impl_->sources) {
@@ -85,6 +87,8 @@ std::string RowSet::origin(int64_t row) const {
   const auto [source, line] = impl_->locate(row);
   return impl_->sources[source].path + ":" + std::to_string(impl_->files[source].line_number(line));
 }
+
+int64_t RowSet::max_length() const { return impl_->max_length; }
 
 RowSet::Line RowSet::line(int64_t row) const {
   const auto [source, line] = impl_->locate(row);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -27,6 +28,7 @@ class RowSet {
   int64_t source_size(int64_t source) const;
   double source_weight(int64_t source) const;
   std::string origin(int64_t row) const;  // "train.jsonl:17"
+  int64_t max_length() const;             // of the options
   // False for a bad row that is skipped. Reads the row only where on_bad_sample is skip; else true
   // without a look.
   virtual bool usable(int64_t row) const = 0;
@@ -74,6 +76,26 @@ class RowSet {
   bool known_bad(int64_t row) const;
   void note_bad(int64_t row, const std::string& reason) const;
   std::shared_ptr<Impl> impl_;
+};
+
+// A RowSet each of whose rows makes one Item. Items are made on demand.
+template <class Item>
+class ItemSet : public RowSet {
+ public:
+  ItemSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
+          models::ChatTemplate chat, const std::filesystem::path& cache)
+      : RowSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache) {}
+
+  // nullopt for a bad row when on_bad_sample is skip (counted in num_skipped()); kInvalidArgument
+  // naming file and line otherwise.
+  std::optional<Item> get(int64_t row) const {
+    return read<Item>(row, [this](const Line& line) { return make(line); });
+  }
+  bool usable(int64_t row) const final { return !skips() || get(row).has_value(); }
+
+ private:
+  // kInvalidArgument for a bad row.
+  virtual Item make(const Line& line) const = 0;
 };
 
 }  // namespace retort::data

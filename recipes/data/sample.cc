@@ -104,19 +104,13 @@ Draft from_ids(const Row& row, const Context& context) {
   return draft;
 }
 
-// Rows that are rendered have no place for tools.
-void refuse_tools(const Row& row) {
-  detail::refuse_columns(row, {"tools"},
-                         "is not passed to the chat template; render the tools into the messages");
-}
-
 Draft draft_row(const Row& row, Format format, const Context& context) {
   switch (format) {
     case Format::kMessages:
-      refuse_tools(row);
+      detail::refuse_tools(row);
       return from_messages(row.require("messages"), context);
     case Format::kShareGpt:
-      refuse_tools(row);
+      detail::refuse_tools(row);
       return from_messages(detail::sharegpt_messages(row), context);
     case Format::kPromptCompletion: refuse_tools(row); return from_prompt_completion(row, context);
     case Format::kText: return from_text(row, context);
@@ -173,10 +167,6 @@ Sample finish(Draft draft, int64_t max_length) {
   bad_row("no targets: " + draft.if_none);
 }
 
-Error at_origin(const Error& error, const std::string& origin) {
-  return Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
-}
-
 }  // namespace
 
 int64_t Sample::num_targets() const {
@@ -186,24 +176,19 @@ int64_t Sample::num_targets() const {
 Sample make_sample(std::string_view json_line, const std::string& origin, const Source& source,
                    const models::Tokenizer& tokenizer, const models::ChatTemplate& chat,
                    const SampleOptions& options) {
-  try {
+  return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     const Format format = detail::row_format(row, source, false);
     Sample sample = finish(draft_row(row, format, {tokenizer, chat, options}), options.max_length);
     sample.fields = row.other_fields(used_keys(format));
     sample.origin = origin;
     return sample;
-  } catch (const Error& error) {
-    throw at_origin(error, origin);
-  }
+  });
 }
 
 Format detect_format(std::string_view json_line, const std::string& origin, const Source& source) {
-  try {
-    return detail::row_format(Row(json_line, source), source, false);
-  } catch (const Error& error) {
-    throw at_origin(error, origin);
-  }
+  return detail::at_origin(
+      origin, [&] { return detail::row_format(Row(json_line, source), source, false); });
 }
 
 }  // namespace retort::data

@@ -52,15 +52,10 @@ void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& t
 }
 
 void measure(UnpairedSample& sample, int64_t max_length) {
+  detail::check_fits(sample.prompt_ids.size(), sample.completion_ids.size(), "completion",
+                     max_length);
   const auto prompt = static_cast<int64_t>(sample.prompt_ids.size());
   const auto completion = static_cast<int64_t>(sample.completion_ids.size());
-  if (prompt == 0) bad_row("the prompt has no tokens");
-  if (completion == 0) bad_row("the chat template renders nothing for 'completion'");
-  if (prompt >= max_length)
-    bad_row("'completion' lies beyond max_length " + std::to_string(max_length) +
-            " (the prompt has " + std::to_string(prompt) +
-            " tokens, the start is kept); raise data.max_length or shorten the prompt");
-
   sample.num_tokens = std::min(prompt + completion, max_length);
   sample.truncated = prompt + completion > max_length;
   if (completion < max_length) return;
@@ -73,11 +68,10 @@ void measure(UnpairedSample& sample, int64_t max_length) {
 UnpairedSample make_unpaired(std::string_view json_line, const std::string& origin,
                              const Source& source, const models::Tokenizer& tokenizer,
                              const models::ChatTemplate& chat, int64_t max_length) {
-  try {
+  return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     require_format(row, source);
-    detail::refuse_columns(
-        row, {"tools"}, "is not passed to the chat template; render the tools into the messages");
+    detail::refuse_tools(row);
     UnpairedSample sample;
     sample.desirable = is_desirable(row);
     tokenize(sample, row, tokenizer, chat);
@@ -85,9 +79,7 @@ UnpairedSample make_unpaired(std::string_view json_line, const std::string& orig
     sample.fields = row.other_fields({"prompt", "completion", "label"});
     sample.origin = origin;
     return sample;
-  } catch (const Error& error) {
-    throw Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
-  }
+  });
 }
 
 std::vector<int32_t> fit_completion(const std::vector<int32_t>& prompt,

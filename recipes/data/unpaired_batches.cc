@@ -20,29 +20,12 @@ namespace {
 
 using SampleCache = detail::ItemCache<UnpairedDataset, UnpairedSample>;
 
-constexpr int64_t kCacheBytes = int64_t{256} << 20;
-
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, what);
-}
-
-// The options with each row a pack of its own.
 BatchOptions row_options(const BatchOptions& options, int64_t max_length) {
-  if (!options.packing)
-    refuse("packing: false has no effect: completions are always laid end to end, without padding");
-  if (options.max_length != BatchOptions().max_length && options.max_length != max_length)
-    refuse("max_length of the batches is " + std::to_string(options.max_length) + ", of the rows " +
-           std::to_string(max_length) + "; leave it out, the rows' holds");
   if (options.tokens_per_micro_batch > 0 && options.rampup_steps > 0)
-    refuse(
-        "batch_size_rampup_steps does not go with tokens_per_batch: batches by tokens are "
-        "formed before their step is known");
-
-  BatchOptions rows = options;
-  rows.max_length = max_length;
-  rows.packing = false;
-  rows.validate();
-  return rows;
+    throw Error(ErrorCode::kInvalidArgument,
+                "batch_size_rampup_steps does not go with tokens_per_batch: batches by tokens are "
+                "formed before their step is known");
+  return detail::end_to_end(options, max_length, "completions", 1);
 }
 
 bool by_tokens(const BatchOptions& options) { return options.tokens_per_micro_batch > 0; }
@@ -124,7 +107,7 @@ struct UnpairedBatchStream::Impl {
        const Cursor& start)
       : max_length(dataset->max_length()),
         options(of_rows),
-        samples(std::make_shared<SampleCache>(std::move(dataset), kCacheBytes)),
+        samples(std::make_shared<SampleCache>(std::move(dataset), detail::kItemCacheBytes)),
         rows(samples, global_options(of_rows),
              by_tokens(of_rows) ? detail::Layout::kBuckets : detail::Layout::kSingle, start) {}
 

@@ -264,8 +264,9 @@ TEST_F(UnpairedBatchStreamTest, RefusesWhatCannotWork) {
             std::string::npos);
   EXPECT_NE(message({.dp_rank = 2, .dp_size = 2}).find("dp rank 2 of 2"), std::string::npos);
   EXPECT_NE(message({.packing = false}).find("packing: false has no effect"), std::string::npos);
-  EXPECT_NE(message({.max_length = 64}).find("max_length of the batches is 64, of the rows 50"),
-            std::string::npos);
+  EXPECT_NE(
+      message({.max_length = 64}).find("max_length of the batches is 64, of the completions 50"),
+      std::string::npos);
   const auto bad = dataset(folder_, {4, 4}, 1);
   UnpairedBatchStream stream(bad, {});
   EXPECT_NE(test::message_of([&] { stream.next(); }).find("all 2 rows were skipped"),

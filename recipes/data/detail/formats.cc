@@ -97,6 +97,21 @@ void refuse_columns(const Row& row, std::initializer_list<std::string_view> name
   }
 }
 
+void refuse_tools(const Row& row) {
+  refuse_columns(row, {"tools"},
+                 "is not passed to the chat template; render the tools into the messages");
+}
+
+void check_fits(size_t prompt_tokens, size_t completion_tokens, const std::string& name,
+                int64_t max_length) {
+  if (prompt_tokens == 0) bad_row("the prompt has no tokens");
+  if (completion_tokens == 0) bad_row("the chat template renders nothing for '" + name + "'");
+  if (static_cast<int64_t>(prompt_tokens) >= max_length)
+    bad_row("'" + name + "' lies beyond max_length " + std::to_string(max_length) +
+            " (the prompt has " + std::to_string(prompt_tokens) +
+            " tokens, the start is kept); raise data.max_length or shorten the prompt");
+}
+
 RenderedPair render_pair(const Json& prompt, const Json& completion,
                          const models::ChatTemplate& chat) {
   check_messages(prompt, "prompt");

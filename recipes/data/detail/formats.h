@@ -31,6 +31,14 @@ void require_template(const models::ChatTemplate& chat, const models::Tokenizer&
 void refuse_columns(const Row& row, std::initializer_list<std::string_view> names,
                     const std::string& why);
 
+// Rows that are rendered have no place for tools.
+void refuse_tools(const Row& row);
+
+// kInvalidArgument unless there is a prompt, a completion (`name`: its column), and room for one of
+// its tokens.
+void check_fits(size_t prompt_tokens, size_t completion_tokens, const std::string& name,
+                int64_t max_length);
+
 // A row of prompt and completion messages as texts: the completion is what the full rendering adds
 // to the prompt's rendering with its generation prompt; kInvalidArgument where the latter is not a
 // prefix of the former.

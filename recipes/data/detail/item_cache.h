@@ -38,6 +38,9 @@ inline size_t bytes_of_ids(const PreferenceSample& pair) {
          sizeof(int32_t);
 }
 
+// Of the items that a stream keeps.
+inline constexpr int64_t kItemCacheBytes = int64_t{256} << 20;
+
 // Memory: 4 bytes for each row, plus at most `limit_bytes` of samples. One thread.
 template <class Set, class Item>
 class ItemCache final : public RowCosts {

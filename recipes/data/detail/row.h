@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "recipes/data/options.h"
 
 namespace retort::data::detail {
@@ -16,6 +17,15 @@ using Json = nlohmann::ordered_json;
 
 // Errors are kInvalidArgument without the row's origin; make_sample and make_prompt add it.
 [[noreturn]] void bad_row(const std::string& what);
+// make(); an Error of it names `origin`, the row's file and line.
+template <class Make>
+auto at_origin(const std::string& origin, Make&& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    throw Error(error.code(), origin + ": " + error.message(), error.origin(), error.context());
+  }
+}
 
 std::string a_type(const Json& value);  // "a string", "an array", "null", ...
 

@@ -91,4 +91,22 @@ int64_t StepRows::steps_per_epoch() {
   return steps;
 }
 
+BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const std::string& what,
+                        int64_t sequences) {
+  if (!options.packing)
+    throw Error(ErrorCode::kInvalidArgument, "packing: false has no effect: " + what +
+                                                 " are always laid end to end, without padding");
+  if (options.max_length != BatchOptions().max_length && options.max_length != max_length)
+    throw Error(ErrorCode::kInvalidArgument, "max_length of the batches is " +
+                                                 std::to_string(options.max_length) + ", of the " +
+                                                 what + " " + std::to_string(max_length) +
+                                                 "; leave it out, that of the " + what + " holds");
+
+  BatchOptions rows = options;
+  rows.max_length = sequences * max_length;
+  rows.packing = false;
+  rows.validate();
+  return rows;
+}
+
 }  // namespace retort::data::detail

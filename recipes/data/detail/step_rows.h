@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "recipes/data/batches.h"
@@ -38,6 +40,27 @@ class StepRows {
   int64_t total_steps_ = 0;
   int64_t steps_of_epoch_ = -1;  // not counted yet
 };
+
+// The next step of a stream: each micro-batch made of the items of its rows, which `items` has.
+template <class Step, class Item, class Set, class MakeBatch>
+Step next_step(StepRows& rows, ItemCache<Set, Item>& items, MakeBatch&& make_batch) {
+  const StepRows::Step next = rows.next();
+  Step step{{}, next.after, next.epoch};
+  for (const std::vector<int64_t>& mine : next.micro_batches) {
+    std::vector<Item> of_batch;
+    of_batch.reserve(mine.size());
+    for (const int64_t row : mine)
+      of_batch.push_back(items.item(row));
+    step.micro_batches.push_back(make_batch(std::move(of_batch)));
+  }
+  return step;
+}
+
+// What StepRows is given for rows that are always laid end to end, each a pack of its own: of pairs
+// and of completions. `what` names them; `sequences`: how many of the data set's max_length make a
+// row. kInvalidArgument for packing: false, and for a max_length of the batches' own.
+BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const std::string& what,
+                        int64_t sequences);
 
 // Evaluation: the usable rows of the set in file order, number i of them on rank i mod dp_size,
 //   with
