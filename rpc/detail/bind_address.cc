@@ -3,14 +3,12 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <charconv>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string_view>
 
 #include "base/error.h"
 #include "rpc/detail/peer_address.h"
+#include "rpc/transport/port_number.h"
 #include "rpc/transport/tls_context.h"
 
 namespace retort::rpc::detail {
@@ -18,14 +16,7 @@ namespace {
 
 using boost::asio::ip::tcp;
 using boost::system::error_code;
-
-// Digits alone, at most 65535.
-std::optional<uint16_t> port_number(std::string_view text) {
-  uint16_t port = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
-  return port;
-}
+using transport::port_number;
 
 }  // namespace
 

@@ -7,7 +7,6 @@ namespace retort::rpc::detail {
 namespace {
 
 using boost::system::error_code;
-constexpr std::chrono::milliseconds kMaxPause{500};
 // One attempt: a peer that takes the connection but stays silent is dialed again.
 constexpr std::chrono::seconds kAttempt{10};
 
@@ -71,8 +70,7 @@ void Connector::on_proven(transport::HandshakeResult result) {
 void Connector::retry(const Error& reason) {
   if (attempts_ == Agent::Attempts::kOnce) return finish(&reason);
   last_reason_ = reason.what();
-  retry_timer_.expires_after(pause_);
-  pause_ = std::min(pause_ * 2, kMaxPause);
+  retry_timer_.expires_after(pause_.next());
   retry_timer_.async_wait([self = shared_from_this()](const error_code& code) {
     if (!code && !self->finished_) self->attempt();
   });

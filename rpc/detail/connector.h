@@ -34,7 +34,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
   std::shared_ptr<transport::PeerDial> dial_;
   boost::asio::steady_timer deadline_timer_, retry_timer_;
   const Deadline deadline_;
-  std::chrono::milliseconds pause_{20};
+  transport::RetryPause pause_;
   std::string last_reason_ = "no answer";
   std::weak_ptr<Session> session_;
   bool finished_ = false;

@@ -1,9 +1,7 @@
 #include "rpc/detail/peer_address.h"
 
-#include <charconv>
-#include <cstdint>
-
 #include "base/error.h"
+#include "rpc/transport/port_number.h"
 
 namespace retort::rpc::detail {
 
@@ -15,11 +13,9 @@ PeerAddress parse_address(const std::string& address) {
       parsed.host.size() > 2 && parsed.host.front() == '[' && parsed.host.back() == ']';
   if (brackets) parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
 
-  uint16_t port = 0;
-  const char* end = parsed.port.data() + parsed.port.size();
-  const auto read = std::from_chars(parsed.port.data(), end, port);
+  const bool has_port = transport::port_number(parsed.port).value_or(0) != 0;
   const bool bare_v6 = !brackets && parsed.host.find(':') != std::string::npos;
-  if (parsed.host.empty() || bare_v6 || read.ec != std::errc() || read.ptr != end || port == 0)
+  if (parsed.host.empty() || bare_v6 || !has_port)
     throw Error(ErrorCode::kInvalidArgument, "an address is host:port or [ipv6]:port")
         .with("address", address);
   return parsed;

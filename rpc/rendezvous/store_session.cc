@@ -6,8 +6,6 @@
 namespace retort::rpc::rendezvous {
 namespace {
 
-constexpr std::chrono::milliseconds kFirstPause{20};
-constexpr std::chrono::milliseconds kLongestPause{500};
 // One attempt: a server that takes the connection but stays silent is dialed again.
 constexpr std::chrono::seconds kAttempt{10};
 
@@ -27,8 +25,7 @@ StoreSession::StoreSession(transport::Identity identity, transport::StreamFactor
       address_(address_text(host, server_.port)),
       limits_(limits),
       connect_deadline_(deadline),
-      retry_timer_(loop_.io()),
-      pause_(kFirstPause) {
+      retry_timer_(loop_.io()) {
   identity_.validate();
   Future<Empty> connected = connected_.future();
   loop_.start();
@@ -72,7 +69,7 @@ void StoreSession::on_dialed(transport::HandshakeResult result) {
 }
 
 void StoreSession::retry(const Error& reason) {
-  const std::chrono::milliseconds pause = transport::with_jitter(pause_);
+  const std::chrono::milliseconds pause = pause_.next();
   if (connect_deadline_.remaining() <= pause) {
     connected_.set_error(std::make_exception_ptr(
         Error(ErrorCode::kTimeout,
@@ -81,7 +78,6 @@ void StoreSession::retry(const Error& reason) {
     return;
   }
 
-  pause_ = std::min(pause_ * 2, kLongestPause);
   retry_timer_.expires_after(pause);
   retry_timer_.async_wait([this](const boost::system::error_code& code) {
     if (!code) attempt();

@@ -68,7 +68,7 @@ class StoreSession {
   // Used on the loop thread.
   const Deadline connect_deadline_;
   boost::asio::steady_timer retry_timer_;
-  std::chrono::milliseconds pause_;
+  transport::RetryPause pause_;
   Promise<Empty> connected_;
   std::shared_ptr<FrameConnection> connection_;
 

@@ -1,9 +1,11 @@
 #include "rpc/transport/dial.h"
 
+#include <algorithm>
 #include <boost/asio/connect.hpp>
-#include <charconv>
 #include <random>
 #include <utility>
+
+#include "rpc/transport/port_number.h"
 
 namespace retort::rpc::transport {
 namespace {
@@ -11,12 +13,7 @@ namespace {
 using boost::system::error_code;
 using tcp = boost::asio::ip::tcp;
 
-// 0 if it is none.
-uint16_t port_number(const std::string& text) {
-  uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  return error == std::errc() && end == text.data() + text.size() ? port : 0;
-}
+constexpr std::chrono::milliseconds kLongestPause{500};
 
 }  // namespace
 
@@ -29,6 +26,12 @@ std::chrono::milliseconds with_jitter(std::chrono::milliseconds pause) {
   thread_local std::minstd_rand generator{std::random_device{}()};
   std::uniform_int_distribution<int64_t> part(pause.count() / 2, pause.count());
   return std::chrono::milliseconds(part(generator));
+}
+
+std::chrono::milliseconds RetryPause::next() {
+  const auto pause = with_jitter(pause_);
+  pause_ = std::min(pause_ * 2, kLongestPause);
+  return pause;
 }
 
 Dial::Dial(boost::asio::io_context& io, const Identity& identity, StreamFactory streams,
@@ -54,7 +57,7 @@ void Dial::start(Deadline deadline, Handshake::Done done) {
   // A numeric address needs no resolver. The resolver also says what is wrong with a port.
   error_code not_numeric;
   const auto address = boost::asio::ip::make_address(peer_.host, not_numeric);
-  const uint16_t port = port_number(peer_.port);
+  const uint16_t port = port_number(peer_.port).value_or(0);
   if (!not_numeric && port != 0)
     return connect_to(tcp::resolver::results_type::create({address, port}, peer_.host, peer_.port));
   resolver_.async_resolve(

@@ -27,6 +27,14 @@ namespace retort::rpc::transport {
 bool may_pass(const Error& error);
 // Between half of a pause and all of it, so that a crowd does not come back at one instant.
 std::chrono::milliseconds with_jitter(std::chrono::milliseconds pause);
+// The pauses between attempts: with jitter, and doubled each time up to half a second.
+class RetryPause {
+ public:
+  std::chrono::milliseconds next();
+
+ private:
+  std::chrono::milliseconds pause_{20};
+};
 
 // Where a peer's port is, and who should answer there.
 struct PeerPort {

@@ -8,8 +8,6 @@ namespace retort::rpc::transport {
 namespace {
 
 using boost::system::error_code;
-constexpr std::chrono::milliseconds kFirstPause{10};
-constexpr std::chrono::milliseconds kMaxPause{500};
 
 }  // namespace
 
@@ -51,8 +49,7 @@ class Sessions::Attempts : public std::enable_shared_from_this<Attempts> {
     const bool again = result.refusal == Refusal::kClosed || result.refusal == Refusal::kEvicted;
     if (!again || deadline_.expired()) return finish(result.error, nullptr);
 
-    pause_timer_.expires_after(with_jitter(pause_));
-    pause_ = std::min(pause_ * 2, kMaxPause);
+    pause_timer_.expires_after(pause_.next());
     pause_timer_.async_wait([self = shared_from_this()](const error_code& code) {
       if (!code && self->done_) self->attempt();
     });
@@ -61,7 +58,7 @@ class Sessions::Attempts : public std::enable_shared_from_this<Attempts> {
   const std::shared_ptr<Sessions> sessions_;
   const PeerPort peer_;
   const Deadline deadline_;
-  std::chrono::milliseconds pause_ = kFirstPause;
+  RetryPause pause_;
   boost::asio::steady_timer pause_timer_;
   std::shared_ptr<Dial> dial_;
   Dialed done_;
