@@ -38,8 +38,8 @@ Range shard_of(int64_t total, int64_t ranks, int64_t rank) {
   return {parallel::vocab_begin(total, ranks, rank), parallel::vocab_end(total, ranks, rank)};
 }
 
-RowRange rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part) {
-  return kind == PayloadKind::kFull ? RowRange{0, rows} : row_part(rows, parts, part);
+Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part) {
+  return kind == PayloadKind::kFull ? Range{0, rows} : row_part(rows, parts, part);
 }
 
 Range PieceMap::columns_of(const ForwardRequest& request, int64_t part) const {
@@ -72,8 +72,7 @@ Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t p
                       .contiguous();
     return piece;
   }
-  const RowRange rows =
-      rows_of_part(whole.label.spec.kind, whole.label.num_rows, request.parts, part);
+  const Range rows = rows_of_part(whole.label.spec.kind, whole.label.num_rows, request.parts, part);
   const auto cut = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.narrow(0, rows.begin, rows.size()) : at::Tensor();
   };

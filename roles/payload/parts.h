@@ -19,17 +19,11 @@
 
 namespace retort::roles {
 
-// Ids of a vocabulary: rows of a head, columns of kFull.
-struct Range {
-  int64_t begin = 0, end = 0;
-  int64_t size() const { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
 Range intersect(Range a, Range b);  // empty: begin = end
 // What rank `rank` of `ranks` has of a vocabulary of `total` ids: parallel::VocabShard.
 Range shard_of(int64_t total, int64_t ranks, int64_t rank);
 // The rows of a part: all of them for kFull.
-RowRange rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part);
+Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part);
 
 // Which rank of a teacher's tensor-parallel group has what. Both ends compute it.
 struct PieceMap {

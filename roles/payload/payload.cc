@@ -70,15 +70,39 @@ void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab) {
                 "a target lies outside the vocabulary of " + std::to_string(vocab));
 }
 
+Payload unfilled_payload(const PayloadSpec& spec, int64_t rows, int64_t k, int64_t columns,
+                         const at::TensorOptions& floats) {
+  Payload payload;
+  payload.label.spec = spec;
+  payload.label.num_rows = rows;
+  if (spec.kind == PayloadKind::kTopK) {
+    const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
+    payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
+    payload.logps = at::empty({rows, k}, floats.dtype(wire));
+    payload.log_tail = at::full({rows}, kNegInf, floats);
+  } else {
+    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, columns}, floats)
+                                                    : at::empty({rows}, floats);
+  }
+  return payload;
+}
+
+at::Tensor targets_on(at::Device device, const PayloadSpec& spec, const at::Tensor& targets,
+                      int64_t rows, int64_t vocab) {
+  if (spec.kind != PayloadKind::kTargetLogProbs) return {};
+  check_targets(targets, rows, vocab);
+  return targets.to(device);
+}
+
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets,
                      const parallel::VocabShard& shard, at::Device destination) {
   c10::NoGradGuard no_grad;
   if (!may_be_on_device(spec.kind)) destination = at::kCPU;
-  Payload payload;
-  payload.label.spec = spec;
-  payload.label.num_rows = hidden_rows.size(0);
   if (spec.kind == PayloadKind::kHiddenStates) {
+    Payload payload;
+    payload.label.spec = spec;
+    payload.label.num_rows = hidden_rows.size(0);
     payload.hidden = destination.is_cpu() ? rpc::host_copy(hidden_rows)
                                           : hidden_rows.to(destination).contiguous();
     return payload;
@@ -91,22 +115,9 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   const int64_t vocab_rows = weight.size(0);
   const int64_t vocab = payload_vocab(spec, vocab_rows);
 
-  // Where the answer goes, in the types of the wire.
   const int64_t k = std::min(spec.top_k, vocab);
-  const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
-  if (spec.kind == PayloadKind::kTopK) {
-    payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
-    payload.logps = at::empty({rows, k}, floats.dtype(wire));
-    payload.log_tail = at::empty({rows}, floats);
-  } else {
-    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, vocab}, floats)
-                                                    : at::empty({rows}, floats);
-  }
-  at::Tensor target_ids;
-  if (spec.kind == PayloadKind::kTargetLogProbs) {
-    check_targets(targets, rows, vocab);
-    target_ids = targets.to(hidden_rows.device());
-  }
+  Payload payload = unfilled_payload(spec, rows, k, vocab, floats);
+  const at::Tensor target_ids = targets_on(hidden_rows.device(), spec, targets, rows, vocab);
 
   // Logits are formed for a chunk of rows at a time.
   const at::Tensor head = weight.to(at::kFloat).t();

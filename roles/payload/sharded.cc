@@ -145,29 +145,14 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
                              const PayloadSpec& spec, const at::Tensor& targets,
                              const parallel::VocabShard& vocab, const at::TensorOptions& floats) {
   c10::NoGradGuard no_grad;
-  Payload payload;
-  payload.label.spec = spec;
-  payload.label.num_rows = hidden_rows.size(0);
-  const int64_t rows = payload.label.num_rows;
+  const int64_t rows = hidden_rows.size(0);
   const int64_t common = payload_vocab(spec, vocab.total);
   const int64_t own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
 
   const bool masks = common < vocab.total;
   const int64_t k = spec.kind == PayloadKind::kTopK ? std::min(spec.top_k, common) : 0;
-  const auto wire = spec.bfloat16 ? at::kBFloat16 : at::kFloat;
-  if (spec.kind == PayloadKind::kTopK) {
-    payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
-    payload.logps = at::empty({rows, k}, floats.dtype(wire));
-    payload.log_tail = at::full({rows}, kNegInf, floats);
-  } else {
-    payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, own}, floats)
-                                                    : at::empty({rows}, floats);
-  }
-  at::Tensor target_ids;
-  if (spec.kind == PayloadKind::kTargetLogProbs) {
-    check_targets(targets, rows, common);
-    target_ids = targets.to(hidden_rows.device());
-  }
+  Payload payload = unfilled_payload(spec, rows, k, own, floats);
+  const at::Tensor target_ids = targets_on(hidden_rows.device(), spec, targets, rows, common);
 
   // Logits of this rank's rows of the head, for a chunk of positions at a time.
   const at::Tensor head = weight.to(at::kFloat).t();

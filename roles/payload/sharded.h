@@ -27,8 +27,15 @@ at::TensorOptions payload_options(at::Device computed_on, at::Device destination
 inline int64_t rows_per_chunk(int64_t vocab_rows) {
   return std::max<int64_t>(16, (int64_t{4} << 20) / vocab_rows);
 }
+// Any kind but hidden_states: tensors of its shapes in the types of the wire, to be filled; log_tail
+// is of no tail. `k`: ids of topk; `columns`: of full. `floats`: payload_options.
+Payload unfilled_payload(const PayloadSpec& spec, int64_t rows, int64_t k, int64_t columns,
+                         const at::TensorOptions& floats);
 // kInvalidArgument for a target outside [0, vocab).
 void check_targets(const at::Tensor& targets, int64_t rows, int64_t vocab);
+// The checked targets, there; undefined for a kind that needs none.
+at::Tensor targets_on(at::Device device, const PayloadSpec& spec, const at::Tensor& targets,
+                      int64_t rows, int64_t vocab);
 // Columns of `full` and ids of topk: those that both tokenizers know.
 inline int64_t payload_vocab(const PayloadSpec& spec, int64_t vocab_rows) {
   return spec.common_vocab > 0 ? std::min(spec.common_vocab, vocab_rows) : vocab_rows;
