@@ -103,19 +103,15 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& incoming) {
-    if (at::GradMode::is_enabled())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "linear_log_probs is differentiable once: call backward without create_graph");
+    detail::check_differentiated_once("linear_log_probs is");
     const auto saved = ctx->get_saved_variables();
     const detail::LinearHead head{saved[0], saved[1], saved[2]};
-    const detail::HeadNeeds needs{saved[0].requires_grad(), saved[1].requires_grad(),
-                                  saved[2].defined() && saved[2].requires_grad()};
     BackwardChunks chunks(saved[3], head.vocab(), ctx->saved_data["temperature"].toDouble(),
                           incoming[0]);
-    detail::HeadGradients grads = detail::run_linear_head_gradients(
-        head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
-    if (grads.weight.defined()) grads.weight = grads.weight.to(head.weight.scalar_type());
-    if (grads.bias.defined()) grads.bias = grads.bias.to(head.bias.scalar_type());
+    const int64_t rows_at_once = ctx->saved_data["rows_at_once"].toInt();
+    const detail::HeadGradients grads = detail::in_dtypes_of(
+        head,
+        detail::run_linear_head_gradients(head, rows_at_once, chunks, detail::HeadNeeds::of(head)));
     return {grads.hidden, grads.weight, grads.bias,  at::Tensor(),
             at::Tensor(), at::Tensor(), at::Tensor()};
   }

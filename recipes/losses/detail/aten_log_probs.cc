@@ -109,20 +109,15 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& incoming) {
-    if (at::GradMode::is_enabled())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "linear_log_probs is differentiable once: call backward without create_graph");
+    check_differentiated_once("linear_log_probs is");
     const auto saved = ctx->get_saved_variables();
     const LinearHead head{saved[0], saved[1], saved[2]};
-    const HeadNeeds needs{saved[0].requires_grad(), saved[1].requires_grad(),
-                          saved[2].defined() && saved[2].requires_grad()};
     BackwardChunks chunks({saved[3], saved[4], saved[5], ctx->saved_data["begin"].toInt(),
                            ctx->saved_data["temperature"].toDouble()},
                           incoming[0]);
-    HeadGradients grads =
-        run_linear_head_gradients(head, ctx->saved_data["rows_at_once"].toInt(), chunks, needs);
-    if (grads.weight.defined()) grads.weight = grads.weight.to(head.weight.scalar_type());
-    if (grads.bias.defined()) grads.bias = grads.bias.to(head.bias.scalar_type());
+    const int64_t rows_at_once = ctx->saved_data["rows_at_once"].toInt();
+    const HeadGradients grads = in_dtypes_of(
+        head, run_linear_head_gradients(head, rows_at_once, chunks, HeadNeeds::of(head)));
     const at::Tensor none;
     return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none};
   }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
 namespace {
@@ -25,10 +26,7 @@ class FormedFunction : public torch::autograd::Function<FormedFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& incoming) {
-    if (at::GradMode::is_enabled())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "this loss is differentiable once: its gradient was formed with its value; call "
-                  "backward without create_graph");
+    check_differentiated_once("this loss is");
     const auto saved = ctx->get_saved_variables();
     const auto scaled = [&](const at::Tensor& gradient) {
       return gradient.defined() ? gradient.mul(incoming[0].to(gradient.device())) : at::Tensor();

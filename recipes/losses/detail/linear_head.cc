@@ -130,9 +130,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             int64_t rows_at_once, ChunkLoss* loss) {
     const LinearHead head{hidden, weight, bias.value_or(at::Tensor())};
-    const HeadNeeds needs{hidden.requires_grad(), weight.requires_grad(),
-                          head.bias.defined() && head.bias.requires_grad()};
-    const HeadGradients grads = run_chunks(head, rows_at_once, *loss, needs);
+    const HeadGradients grads = run_chunks(head, rows_at_once, *loss, HeadNeeds::of(head));
     ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
     ctx->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
     ctx->saved_data["bias_dtype"] =
@@ -143,10 +141,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& incoming) {
-    if (at::GradMode::is_enabled())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "the linear losses are differentiable once: their gradients were formed in the "
-                  "forward pass; call backward without create_graph");
+    check_differentiated_once("the linear losses are");
     const auto saved = ctx->get_saved_variables();
     const HeadGradients grads{saved[0], saved[1], saved[2]};  // undefined where not needed
     const double scale = incoming[0].item<double>();
@@ -187,10 +182,27 @@ int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes) {
   return std::max(kRowQuantum, fitting / kRowQuantum * kRowQuantum);
 }
 
+void check_differentiated_once(const char* what) {
+  if (at::GradMode::is_enabled())
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(what) +
+                    " differentiable once: the backward pass is no graph of operators; call "
+                    "backward without create_graph");
+}
+
+HeadNeeds HeadNeeds::of(const LinearHead& head) {
+  return {head.hidden.requires_grad(), head.weight.requires_grad(),
+          head.bias.defined() && head.bias.requires_grad()};
+}
+
+HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients) {
+  if (gradients.weight.defined()) gradients.weight = gradients.weight.to(head.weight.scalar_type());
+  if (gradients.bias.defined()) gradients.bias = gradients.bias.to(head.bias.scalar_type());
+  return gradients;
+}
+
 bool wants_gradient(const LinearHead& head) {
-  return at::GradMode::is_enabled() &&
-         (head.hidden.requires_grad() || head.weight.requires_grad() ||
-          (head.bias.defined() && head.bias.requires_grad()));
+  return at::GradMode::is_enabled() && HeadNeeds::of(head).any();
 }
 
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {

@@ -60,17 +60,25 @@ at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLo
 // The same without gradients and result.
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
 
+// In the backward of a loss that computes its gradient itself: kInvalidArgument if that is to be
+// differentiated again. `what`: "linear_log_probs is", "the linear losses are".
+void check_differentiated_once(const char* what);
+
 // Whether grad mode is on and hidden, weight or bias requires grad.
 bool wants_gradient(const LinearHead& head);
 
 struct HeadNeeds {
   bool hidden = false, weight = false, bias = false;
+  // Those that require grad.
+  static HeadNeeds of(const LinearHead& head);
   bool any() const { return hidden || weight || bias; }
 };
 // Undefined where not needed; hidden in its own dtype, weight and bias in fp32.
 struct HeadGradients {
   at::Tensor hidden, weight, bias;
 };
+// Each in the dtype of what it is the gradient of, as autograd wants it.
+HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients);
 // The gradients alone, outside autograd, as a backward that forms the logits again needs them.
 HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once,
                                         ChunkLoss& loss, const HeadNeeds& needs);
