@@ -23,22 +23,14 @@ struct ChatTemplate::Impl {
 
 namespace {
 
-class RustSpans {
+class RustSpans : public detail::RustOwned<RtSpans, rt_spans_free> {
  public:
-  RustSpans() = default;
-  ~RustSpans() { rt_spans_free(raw_); }
-  RustSpans(const RustSpans&) = delete;
-  RustSpans& operator=(const RustSpans&) = delete;
-  RtSpans* out() { return &raw_; }
   std::vector<std::pair<size_t, size_t>> pairs() const {
     std::vector<std::pair<size_t, size_t>> pairs(raw_.len);
     for (size_t i = 0; i < raw_.len; ++i)
       pairs[i] = {raw_.data[2 * i], raw_.data[2 * i + 1]};
     return pairs;
   }
-
- private:
-  RtSpans raw_{nullptr, 0};
 };
 
 std::string chat_context(const std::string& origin) {

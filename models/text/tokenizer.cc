@@ -24,14 +24,8 @@ struct Tokenizer::Impl {
 
 namespace {
 
-// Tokens from the crate, freed with the object.
-class RustTokens {
+class RustTokens : public detail::RustOwned<RtTokens, rt_tokens_free> {
  public:
-  RustTokens() = default;
-  ~RustTokens() { rt_tokens_free(raw_); }
-  RustTokens(const RustTokens&) = delete;
-  RustTokens& operator=(const RustTokens&) = delete;
-  RtTokens* out() { return &raw_; }
   std::vector<int32_t> ids() const { return {raw_.ids, raw_.ids + raw_.len}; }
   std::vector<std::pair<uint32_t, uint32_t>> offsets() const {
     std::vector<std::pair<uint32_t, uint32_t>> pairs(raw_.len);
@@ -39,9 +33,6 @@ class RustTokens {
       pairs[i] = {raw_.offsets[2 * i], raw_.offsets[2 * i + 1]};
     return pairs;
   }
-
- private:
-  RtTokens raw_{nullptr, nullptr, 0};
 };
 
 }  // namespace

@@ -21,19 +21,24 @@ inline RtSlice borrow_optional(const std::optional<std::string>& text) {
   return text ? borrow(*text) : RtSlice{nullptr, 0};
 }
 
-// A string from the crate, freed with the object.
-class RustString {
+// A value that the crate fills, freed by it with the object.
+template <class Raw, void (*free_raw)(Raw)>
+class RustOwned {
  public:
-  RustString() = default;
-  ~RustString() { rt_string_free(raw_); }
-  RustString(const RustString&) = delete;
-  RustString& operator=(const RustString&) = delete;
-  RtString* out() { return &raw_; }
+  RustOwned() = default;
+  ~RustOwned() { free_raw(raw_); }
+  RustOwned(const RustOwned&) = delete;
+  RustOwned& operator=(const RustOwned&) = delete;
+  Raw* out() { return &raw_; }
+
+ protected:
+  Raw raw_{};
+};
+
+class RustString : public RustOwned<RtString, rt_string_free> {
+ public:
   std::string_view view() const { return {reinterpret_cast<const char*>(raw_.data), raw_.len}; }
   std::string str() const { return raw_.len == 0 ? std::string() : std::string(view()); }
-
- private:
-  RtString raw_{nullptr, 0};
 };
 
 // Calls `function(arguments..., error)` and throws kInvalidArgument with its error text after
