@@ -2,7 +2,6 @@
 #include "launch/ranks/replica_world.h"
 #include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
-#include "models/checkpoint.h"
 #include "recipes/run/agent_options.h"
 #include "roles/generator/server.h"
 #include "roles/serving_loop.h"
@@ -15,11 +14,7 @@ using recipes::RoleOptions;
 void run_generator_role(const RankContext& context) {
   const RoleOptions& role = context.role_options();
   const std::unique_ptr<parallel::World> world = make_replica_world(context);
-  context.report("loading", 0, role.model);
-  models::Decoder decoder =
-      models::load_decoder(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
-                           world ? models::Placement::of(*world) : models::Placement{});
-  roles::Generator generator(context.name(), std::move(decoder),
+  roles::Generator generator(context.name(), load_role_model(context, world.get(), at::kCPU),
                              models::Tokenizer::load(role.model),
                              context.recipe.generation->engine());
 
@@ -40,10 +35,7 @@ void run_generator_role(const RankContext& context) {
 
   RETORT_LOG(kInfo) << generator.tokens_drawn() << " tokens drawn in "
                     << generator.requests_served() << " requests";
-  queue->close();
-  agent.close();
-  agent.join();
-  log_served_calls(agent);
+  end_serving(*queue, agent);
   context.report("done", generator.tokens_drawn(), "tokens drawn");
 }
 

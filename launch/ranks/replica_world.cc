@@ -1,5 +1,7 @@
 #include "launch/ranks/replica_world.h"
 
+#include "models/checkpoint.h"
+
 namespace retort::launch {
 
 std::unique_ptr<parallel::World> make_replica_world(const recipes::RankContext& context) {
@@ -18,6 +20,14 @@ std::unique_ptr<parallel::World> make_replica_world(const recipes::RankContext& 
                             .size = role.world_size(),
                             .store_prefix = context.store_prefix(context.role) + "devices/"};
   return std::make_unique<parallel::World>(std::move(options));
+}
+
+models::Decoder load_role_model(const recipes::RankContext& context, parallel::World* world,
+                                at::Device device) {
+  const recipes::RoleOptions& role = context.role_options();
+  context.report("loading", 0, role.model);
+  return models::load_decoder(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                              world ? models::Placement::of(*world) : models::Placement{}, device);
 }
 
 std::string replica_leader(const recipes::RankContext& context) {

@@ -19,8 +19,6 @@ std::string times(const LogHistogram& histogram) {
   return text.str();
 }
 
-}  // namespace
-
 void log_served_calls(const rpc::Agent& agent) {
   std::map<std::pair<std::string, std::string>, rpc::MethodStats> sums;
   for (const rpc::MethodTraffic& traffic : agent.method_stats())
@@ -32,6 +30,15 @@ void log_served_calls(const rpc::Agent& agent) {
                       << times(stats.queue) << ", in the handler " << times(stats.handler)
                       << " (p50/p99), " << stats.bytes_received << " bytes in, " << stats.bytes_sent
                       << " out";
+}
+
+}  // namespace
+
+void end_serving(rpc::HandlerQueue& queue, rpc::Agent& agent) {
+  queue.close();
+  agent.close();
+  agent.join();
+  log_served_calls(agent);
 }
 
 }  // namespace retort::launch

@@ -2,7 +2,6 @@
 #include "launch/ranks/replica_world.h"
 #include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
-#include "models/checkpoint.h"
 #include "recipes/run/agent_options.h"
 #include "roles/serving_loop.h"
 #include "roles/teacher/server.h"
@@ -17,12 +16,8 @@ namespace {
 roles::Teacher make_teacher(const RankContext& context, parallel::World* replica,
                             at::Device device) {
   const RoleOptions& role = context.role_options();
-  context.report("loading", 0, role.model);
-  models::Decoder decoder =
-      models::load_decoder(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
-                           replica ? models::Placement::of(*replica) : models::Placement{}, device);
   return {replica_leader(context),
-          std::move(decoder),
+          load_role_model(context, replica, device),
           models::Tokenizer::load(role.model),
           {.world = replica,
            .folder = role.model,
@@ -62,10 +57,7 @@ void run_teacher_role(const RankContext& context) {
 
   RETORT_LOG(kInfo) << teacher.requests_served() << " requests answered by " << teacher.forwards()
                     << " forward passes";
-  queue->close();
-  agent.close();
-  agent.join();
-  log_served_calls(agent);
+  end_serving(*queue, agent);
   context.report("done", teacher.requests_served(), "requests answered");
 }
 
