@@ -12,6 +12,15 @@ std::string json_quote(std::string_view text);
 // The shortest text that reads back as the same double; "null" for NaN and infinities.
 std::string json_number(double value);
 
+// "[a, b]" of what `format` makes of each value, which is already JSON.
+template <class Values, class Format>
+std::string json_array(const Values& values, Format&& format) {
+  std::string text;
+  for (const auto& value : values)
+    text += (text.empty() ? "[" : ", ") + format(value);
+  return text.empty() ? "[]" : text + "]";
+}
+
 // How deep arrays and objects stand in each other in JSON text, of malformed text at least as deep
 // as a parser gets. Whoever copies or prints what a stranger wrote asks this first: a JSON library
 // goes down one call for each level.

@@ -23,14 +23,6 @@
 namespace retort::launch {
 namespace {
 
-template <class Values, class Format>
-std::string json_array(const Values& values, Format format) {
-  std::string text = "[";
-  for (size_t i = 0; i < values.size(); ++i)
-    text += (i ? ", " : "") + format(values[i]);
-  return text + "]";
-}
-
 // {token_ids, logps, targets}: logps[i] belongs to token_ids[i+1].
 std::string sample_line(const data::Sample& sample, const std::vector<double>& logps) {
   std::vector<int> targets(sample.is_target.begin() + 1, sample.is_target.end());

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -15,23 +16,6 @@
 
 namespace retort::launch {
 namespace {
-
-std::string nested_array(const std::vector<models::Completion>& completions, size_t first,
-                         size_t count,
-                         const std::function<std::string(const models::Completion&)>& format) {
-  std::string text = "[";
-  for (size_t i = 0; i < count; ++i)
-    text += (i ? ", " : "") + format(completions[first + i]);
-  return text + "]";
-}
-
-template <class Values, class Format>
-std::string flat_array(const Values& values, Format format) {
-  std::string text = "[";
-  for (size_t i = 0; i < values.size(); ++i)
-    text += (i ? ", " : "") + format(values[i]);
-  return text + "]";
-}
 
 void validate(const GenerateCommand& command) {
   const auto refuse = [](const std::string& what) {
@@ -151,18 +135,18 @@ int run_generate(const GenerateCommand& command) {
     const size_t first = p * per_prompt;
     JsonLine line;
     line.add("prompt", std::string_view(prompts[p].prompt_text));
-    line.raw("completions", nested_array(completions, first, per_prompt, [&](const auto& c) {
+    const std::span own(completions.begin() + static_cast<std::ptrdiff_t>(first), per_prompt);
+    line.raw("completions", json_array(own, [&](const auto& c) {
                return json_quote(text_of(c, model.tokenizer, command.stop));
              }));
-    line.raw("token_ids", nested_array(completions, first, per_prompt, [](const auto& c) {
-               return flat_array(c.token_ids, [](int32_t id) { return std::to_string(id); });
+    line.raw("token_ids", json_array(own, [](const auto& c) {
+               return json_array(c.token_ids, [](int32_t id) { return std::to_string(id); });
              }));
-    line.raw("logps", nested_array(completions, first, per_prompt, [](const auto& c) {
-               return flat_array(c.logps, [](float value) { return json_number(value); });
+    line.raw("logps", json_array(own, [](const auto& c) {
+               return json_array(c.logps, [](float value) { return json_number(value); });
              }));
-    line.raw("finish_reasons", nested_array(completions, first, per_prompt, [](const auto& c) {
-               return json_quote(enum_name(c.finish_reason));
-             }));
+    line.raw("finish_reasons",
+             json_array(own, [](const auto& c) { return json_quote(enum_name(c.finish_reason)); }));
     if (!prompts[p].reference.empty())
       line.add("reference", std::string_view(prompts[p].reference));
     output.write(line.str() + "\n");

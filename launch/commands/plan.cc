@@ -136,34 +136,31 @@ void print_text(const Plan& plan) {
 
 std::string plan_json(const Recipe& recipe) {
   const Plan plan = make_plan(recipe);
-  std::string role_json;
-  for (const RolePlan& role : plan.roles)
-    role_json += (role_json.empty() ? "" : ", ") +
-                 JsonLine()
-                     .add("role", std::string_view(role.name))
-                     .add("ranks", role.ranks)
-                     .add("parameters", role.parameters)
-                     .add("weight_bytes_per_rank", role.memory.parameters)
-                     .add("gradient_bytes_per_rank", role.memory.gradients)
-                     .add("optimizer_bytes_per_rank", role.memory.optimizer)
-                     .add("activation_bytes_per_rank", role.memory.activations)
-                     .add("pushed_weights_bytes_per_rank", role.pushed_weights)
-                     .add("peak_bytes_per_rank", role.peak())
-                     .str();
-
-  std::string link_json;
-  for (const LinkPlan& link : plan.links)
-    link_json += (link_json.empty() ? "" : ", ") +
-                 JsonLine()
-                     .add("teacher", std::string_view(link.role))
-                     .add("bytes_per_target_token", link.bytes_per_token)
-                     .add("max_bytes_per_step", link.bytes_per_step)
-                     .add("max_prefetch_bytes_per_rank", link.prefetch_bytes)
-                     .str();
+  const auto of_role = [](const RolePlan& role) {
+    return JsonLine()
+        .add("role", std::string_view(role.name))
+        .add("ranks", role.ranks)
+        .add("parameters", role.parameters)
+        .add("weight_bytes_per_rank", role.memory.parameters)
+        .add("gradient_bytes_per_rank", role.memory.gradients)
+        .add("optimizer_bytes_per_rank", role.memory.optimizer)
+        .add("activation_bytes_per_rank", role.memory.activations)
+        .add("pushed_weights_bytes_per_rank", role.pushed_weights)
+        .add("peak_bytes_per_rank", role.peak())
+        .str();
+  };
+  const auto of_link = [](const LinkPlan& link) {
+    return JsonLine()
+        .add("teacher", std::string_view(link.role))
+        .add("bytes_per_target_token", link.bytes_per_token)
+        .add("max_bytes_per_step", link.bytes_per_step)
+        .add("max_prefetch_bytes_per_rank", link.prefetch_bytes)
+        .str();
+  };
 
   return JsonLine()
-      .raw("roles", "[" + role_json + "]")
-      .raw("links", "[" + link_json + "]")
+      .raw("roles", json_array(plan.roles, of_role))
+      .raw("links", json_array(plan.links, of_link))
       .add("max_tokens_per_step", plan.tokens_per_step)
       .add("expected_bottleneck", std::string_view(plan.bottleneck().name))
       .str();

@@ -30,6 +30,15 @@ bool contains_word(std::string_view text, std::string_view word) {
   return false;
 }
 
+template <class Number>
+void read_number(const YamlNode& node, const char* expected, Number& value) {
+  const std::string& text = scalar_text(node, expected);
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(begin, last, value);
+  if (node.quoted || error != std::errc() || end != last) refuse_text(node, expected);
+}
+
 }  // namespace
 
 void read_scalar(const YamlNode& node, bool& value) {
@@ -43,23 +52,11 @@ void read_scalar(const YamlNode& node, bool& value) {
   }
 }
 
-void read_scalar(const YamlNode& node, int64_t& value) {
-  constexpr const char* kExpected = "an integer";
-  const std::string& text = scalar_text(node, kExpected);
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(begin, last, value);
-  if (node.quoted || error != std::errc() || end != last) refuse_text(node, kExpected);
-}
+void read_scalar(const YamlNode& node, int64_t& value) { read_number(node, "an integer", value); }
 
 void read_scalar(const YamlNode& node, double& value) {
-  constexpr const char* kExpected = "a number";
-  const std::string& text = scalar_text(node, kExpected);
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(begin, last, value);
-  if (node.quoted || error != std::errc() || end != last || !std::isfinite(value))
-    refuse_text(node, kExpected);
+  read_number(node, "a number", value);
+  if (!std::isfinite(value)) refuse_text(node, "a number");
 }
 
 void read_scalar(const YamlNode& node, std::string& value) { value = scalar_text(node, "text"); }

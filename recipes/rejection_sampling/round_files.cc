@@ -12,10 +12,7 @@ namespace {
 
 template <class Values>
 std::string json_list(const Values& values) {
-  std::string text = "[";
-  for (size_t i = 0; i < values.size(); ++i)
-    text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + "]";
+  return json_array(values, [](auto value) { return std::to_string(value); });
 }
 
 fs::path metrics_file(fs::path kept) { return kept.replace_extension(".metrics"); }
