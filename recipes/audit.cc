@@ -15,45 +15,31 @@ namespace retort::recipes {
 namespace {
 
 struct Counts {
-  int64_t samples = 0, tokens = 0, targets = 0, truncated = 0, longest = 0;
+  int64_t usable = 0, tokens = 0, targets = 0, truncated = 0, longest = 0;
+
+  void add(const data::Sample& sample) {
+    const auto length = static_cast<int64_t>(sample.input_ids.size());
+    ++usable;
+    tokens += length;
+    targets += sample.num_targets();
+    truncated += sample.truncated;
+    longest = std::max(longest, length);
+  }
 };
 
-Counts count_samples(const data::Dataset& dataset) {
-  Counts counts;
-  for (int64_t row = 0; row < dataset.size(); ++row) {
-    const auto sample = dataset.get(row);  // a sample without targets throws, naming file and line
-    if (!sample) continue;
-    const auto length = static_cast<int64_t>(sample->input_ids.size());
-    ++counts.samples;
-    counts.tokens += length;
-    counts.targets += sample->num_targets();
-    counts.truncated += sample->truncated;
-    counts.longest = std::max(counts.longest, length);
-  }
-  if (counts.samples == 0)
-    throw Error(ErrorCode::kInvalidArgument, "the training data has no usable sample");
-  return counts;
-}
-
-void print_samples(const data::Dataset& dataset, const models::Tokenizer& tokenizer,
-                   int64_t num_samples) {
+void print_sample(const data::Sample& sample, const models::Tokenizer& tokenizer) {
   const MaskPrinter printer;
-  for (int64_t row = 0, shown = 0; row < dataset.size() && shown < num_samples; ++row) {
-    const auto sample = dataset.get(row);
-    if (!sample) continue;
-    std::printf("--- %s: %zu tokens, %lld targets%s\n", sample->origin.c_str(),
-                sample->input_ids.size(), static_cast<long long>(sample->num_targets()),
-                sample->truncated ? ", truncated" : "");
-    printer.print(*sample, tokenizer);
-    ++shown;
-  }
+  std::printf("--- %s: %zu tokens, %lld targets%s\n", sample.origin.c_str(),
+              sample.input_ids.size(), static_cast<long long>(sample.num_targets()),
+              sample.truncated ? ", truncated" : "");
+  printer.print(sample, tokenizer);
 }
 
 void print_counts(const Counts& counts, int64_t num_skipped) {
   std::printf(
       "--- all: %lld samples, %lld tokens, %lld targets (%.1f %%), longest %lld, truncated %lld, "
       "skipped %lld\n",
-      static_cast<long long>(counts.samples), static_cast<long long>(counts.tokens),
+      static_cast<long long>(counts.usable), static_cast<long long>(counts.tokens),
       static_cast<long long>(counts.targets),
       100.0 * static_cast<double>(counts.targets) / static_cast<double>(counts.tokens),
       static_cast<long long>(counts.longest), static_cast<long long>(counts.truncated),
@@ -100,12 +86,13 @@ void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tok
 }
 
 void audit_samples(const Recipe& recipe, int64_t num_samples) {
-  const std::string& model = recipe.student().model;
-  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
-  const auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, tokenizer,
-                                                       models::ChatTemplate::load(model), "");
-  print_samples(*dataset, tokenizer, num_samples);
-  print_counts(count_samples(*dataset), dataset->num_skipped());
+  const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
+  const auto dataset =
+      std::make_shared<data::Dataset>(open_for_audit<data::Dataset>(recipe, tokenizer));
+  Counts counts;
+  audit_items(*dataset, num_samples, "sample", counts,
+              [&](const data::Sample& sample) { print_sample(sample, tokenizer); });
+  print_counts(counts, dataset->num_skipped());
   print_first_step(data::BatchStream(dataset, batch_options(recipe, 0)).next());
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "recipes/losses/policy.h"
+#include "recipes/run/reference_options.h"
 
 namespace retort::recipes {
 namespace {
@@ -81,7 +82,7 @@ void DistillOptions::validate() const {
     refuse("kd_ratio: 0 would run teachers whose answers count for nothing; write recipe: sft");
   if (!(kd_ratio > 0 && kd_ratio <= 1)) refuse("kd_ratio must be above 0 and at most 1");
   if (!(lmbda >= 0 && lmbda <= 1)) refuse("lmbda must be in [0, 1]");
-  if (prefetch < 1) refuse("prefetch must be at least 1, got " + std::to_string(prefetch));
+  check_prefetch(prefetch);
 }
 
 // payload: target_logps is one number for each token that the student drew: the k1 estimate of

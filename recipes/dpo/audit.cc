@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "base/error.h"
 #include "recipes/audit.h"
 #include "recipes/data/completion_sample.h"
 #include "recipes/data/preference_dataset.h"
@@ -21,40 +20,31 @@ void print_pair(const data::PreferenceSample& pair, const models::Tokenizer& tok
 }
 
 struct Counts {
-  int64_t pairs = 0, prompt = 0, chosen = 0, rejected = 0, truncated = 0, identical = 0;
+  int64_t usable = 0, prompt = 0, chosen = 0, rejected = 0, truncated = 0, identical = 0;
 
   void add(const data::PreferenceSample& pair) {
-    ++pairs;
+    ++usable;
     prompt += static_cast<int64_t>(pair.prompt_ids.size());
     chosen += static_cast<int64_t>(pair.chosen_ids.size());
     rejected += static_cast<int64_t>(pair.rejected_ids.size());
     truncated += pair.truncated;
     identical += pair.identical;
   }
-  double mean(int64_t sum) const { return static_cast<double>(sum) / static_cast<double>(pairs); }
+  double mean(int64_t sum) const { return static_cast<double>(sum) / static_cast<double>(usable); }
 };
 
 }  // namespace
 
 void audit_pairs(const Recipe& recipe, int64_t num_pairs) {
-  const std::string& model = recipe.student().model;
-  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
-  const data::PreferenceDataset dataset(recipe.data.train, recipe.data, tokenizer,
-                                        models::ChatTemplate::load(model), "");
+  const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
+  const auto dataset = open_for_audit<data::PreferenceDataset>(recipe, tokenizer);
   Counts counts;
-  for (int64_t row = 0; row < dataset.size(); ++row) {
-    const auto pair = dataset.get(row);
-    if (!pair) continue;
-    if (counts.pairs < num_pairs) print_pair(*pair, tokenizer);
-    counts.add(*pair);
-  }
-
-  if (counts.pairs == 0)
-    throw Error(ErrorCode::kInvalidArgument, "the training data has no usable pair");
+  audit_items(dataset, num_pairs, "pair", counts,
+              [&](const auto& pair) { print_pair(pair, tokenizer); });
   std::printf(
       "--- all: %lld pairs; mean tokens: prompt %.1f, chosen %.1f, rejected %.1f; truncated %lld, "
       "identical %lld, skipped %lld\n",
-      static_cast<long long>(counts.pairs), counts.mean(counts.prompt), counts.mean(counts.chosen),
+      static_cast<long long>(counts.usable), counts.mean(counts.prompt), counts.mean(counts.chosen),
       counts.mean(counts.rejected), static_cast<long long>(counts.truncated),
       static_cast<long long>(counts.identical), static_cast<long long>(dataset.num_skipped()));
 }

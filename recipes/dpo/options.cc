@@ -1,7 +1,5 @@
 #include "recipes/dpo/options.h"
 
-#include "base/error.h"
-
 namespace retort::recipes {
 
 losses::PreferenceOptions DpoOptions::preference() const {
@@ -14,9 +12,7 @@ losses::PreferenceOptions DpoOptions::preference() const {
 
 void DpoOptions::validate() const {
   preference().validate();
-  if (prefetch < 1)
-    throw Error(ErrorCode::kInvalidArgument,
-                "prefetch must be at least 1, got " + std::to_string(prefetch));
+  check_prefetch(prefetch);
 }
 
 }  // namespace retort::recipes

@@ -6,6 +6,7 @@
 
 #include "base/options.h"
 #include "recipes/losses/preference.h"
+#include "recipes/run/reference_options.h"
 
 namespace retort::recipes {
 
@@ -33,10 +34,8 @@ struct DpoOptions {
     visit("reference", reference,
           "the role whose log-probabilities are compared with; none is started for simpo, orpo and "
           "sft");
-    visit("reference_cache", reference_cache,
-          "folder for the reference's log-probabilities, named by content; empty: the run's own "
-          "cache");
-    visit("prefetch", prefetch, "steps whose reference answers may be in flight");
+    visit("reference_cache", reference_cache, kReferenceCacheHelp);
+    visit("prefetch", prefetch, kReferencePrefetchHelp);
   }
   // kInvalidArgument naming the field.
   void validate() const;

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "base/error.h"
 #include "recipes/audit.h"
 #include "recipes/data/completion_sample.h"
 #include "recipes/data/unpaired_dataset.h"
@@ -22,10 +21,10 @@ void print_row(const data::UnpairedSample& row, int64_t max_length,
 }
 
 struct Counts {
-  int64_t rows = 0, tokens = 0, desirable = 0, truncated = 0;
+  int64_t usable = 0, tokens = 0, desirable = 0, truncated = 0;
 
   void add(const data::UnpairedSample& row) {
-    ++rows;
+    ++usable;
     tokens += row.num_tokens;
     desirable += row.desirable;
     truncated += row.truncated;
@@ -34,7 +33,7 @@ struct Counts {
 
 // What the paper asks of the weights: that both labels count about alike.
 void print_balance(const Counts& counts, const KtoOptions& kto) {
-  const int64_t undesirable = counts.rows - counts.desirable;
+  const int64_t undesirable = counts.usable - counts.desirable;
   if (counts.desirable == 0 || undesirable == 0) {
     std::printf("--- all rows have one label; the loss has nothing to tell them from\n");
     return;
@@ -50,26 +49,17 @@ void print_balance(const Counts& counts, const KtoOptions& kto) {
 }  // namespace
 
 void audit_labels(const Recipe& recipe, int64_t num_rows) {
-  const std::string& model = recipe.student().model;
-  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
-  const data::UnpairedDataset dataset(recipe.data.train, recipe.data, tokenizer,
-                                      models::ChatTemplate::load(model), "");
+  const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
+  const auto dataset = open_for_audit<data::UnpairedDataset>(recipe, tokenizer);
   Counts counts;
-  for (int64_t row = 0; row < dataset.size(); ++row) {
-    const auto sample = dataset.get(row);
-    if (!sample) continue;
-    if (counts.rows < num_rows) print_row(*sample, dataset.max_length(), tokenizer);
-    counts.add(*sample);
-  }
-
-  if (counts.rows == 0)
-    throw Error(ErrorCode::kInvalidArgument, "the training data has no usable row");
+  audit_items(dataset, num_rows, "row", counts,
+              [&](const auto& row) { print_row(row, dataset.max_length(), tokenizer); });
   std::printf(
       "--- all: %lld rows, %lld desirable, %lld undesirable; mean tokens %.1f; truncated %lld, "
       "skipped %lld\n",
-      static_cast<long long>(counts.rows), static_cast<long long>(counts.desirable),
-      static_cast<long long>(counts.rows - counts.desirable),
-      static_cast<double>(counts.tokens) / static_cast<double>(counts.rows),
+      static_cast<long long>(counts.usable), static_cast<long long>(counts.desirable),
+      static_cast<long long>(counts.usable - counts.desirable),
+      static_cast<double>(counts.tokens) / static_cast<double>(counts.usable),
       static_cast<long long>(counts.truncated), static_cast<long long>(dataset.num_skipped()));
   print_balance(counts, *recipe.kto);
 }

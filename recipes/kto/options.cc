@@ -1,7 +1,5 @@
 #include "recipes/kto/options.h"
 
-#include "base/error.h"
-
 namespace retort::recipes {
 
 losses::KtoLossOptions KtoOptions::loss() const {
@@ -13,9 +11,7 @@ losses::KtoLossOptions KtoOptions::loss() const {
 
 void KtoOptions::validate() const {
   loss().validate();
-  if (prefetch < 1)
-    throw Error(ErrorCode::kInvalidArgument,
-                "prefetch must be at least 1, got " + std::to_string(prefetch));
+  check_prefetch(prefetch);
 }
 
 }  // namespace retort::recipes

@@ -6,6 +6,7 @@
 
 #include "base/options.h"
 #include "recipes/losses/kto.h"
+#include "recipes/run/reference_options.h"
 
 namespace retort::recipes {
 
@@ -27,10 +28,8 @@ struct KtoOptions {
     visit("desirable_weight", desirable_weight, "weight of the loss of rows with label: true");
     visit("undesirable_weight", undesirable_weight, "weight of the loss of rows with label: false");
     visit("reference", reference, "the role whose log-probabilities are compared with");
-    visit("reference_cache", reference_cache,
-          "folder for the reference's log-probabilities, named by content; empty: the run's own "
-          "cache");
-    visit("prefetch", prefetch, "steps whose reference answers may be in flight");
+    visit("reference_cache", reference_cache, kReferenceCacheHelp);
+    visit("prefetch", prefetch, kReferencePrefetchHelp);
   }
   // kInvalidArgument naming the field.
   void validate() const;
