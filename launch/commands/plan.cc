@@ -104,7 +104,7 @@ Plan make_plan(const Recipe& recipe) {
   return plan;
 }
 
-void print_text(const Plan& plan) {
+void print_roles(const Plan& plan) {
   std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks",
               "parameters", "weights MiB", "grads MiB", "optim MiB", "kept MiB", "pushed MiB",
               "peak MiB");
@@ -120,6 +120,10 @@ void print_text(const Plan& plan) {
       "a copy of the weights that were pushed last, while the generator may be started again (with "
       "device: cuda in the host's memory, which is not in the peak); peak: of tensors in a step, "
       "at least (a serving role: its weights)\n");
+}
+
+void print_text(const Plan& plan) {
+  print_roles(plan);
   std::printf("tokens per step: at most %.0f\n", plan.tokens_per_step);
   for (const LinkPlan& link : plan.links)
     std::printf(
