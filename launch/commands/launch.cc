@@ -156,7 +156,8 @@ struct StartEnd {
   bool goes_on = false;
 };
 
-// One start of the run, to its end. `restarts_left`: how often the run may go on by itself after it.
+// One start of the run, to its end. `restarts_left`: how often the run may go on by itself after
+// it.
 StartEnd run_once(const LaunchCommand& command, const recipes::Recipe& recipe, RunFolderMode mode,
                   int64_t restarts_left, SignalCatcher& signals) {
   const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode);
