@@ -1,14 +1,26 @@
 #!/usr/bin/env python3
-"""Loses serving processes of real runs at random moments, and compares with runs without a loss.
+"""Loses serving processes of real runs, spoils their connections, compares with undisturbed runs.
 
-Each trial draws from its seed a recipe, a process that serves, SIGKILL or SIGSTOP, and a moment.
+Each trial draws a recipe from its seed, and one of these:
+
+    loss      one or two SIGKILLs or SIGSTOPs of processes that serve, each in a phase of the run
+              that was seen (strikes.py)
+    series    five of them, to see what is left behind by each
+    delay     every connection is slow, or throttled: relay.py
+    cut       a relay swallows what passes on some connections, one way or both, without a word
+    close     a relay closes connections
+
 The run must end with exit code 0 within the restart limit, with the metrics and the model of a run
-of that recipe without a fault, bit for bit, and leave no process behind.
+of that recipe without a fault, bit for bit; whoever was cut off must notice within
+rpc.peer_timeout; no process, socket, descriptor or shared memory may be left.
 
-    ./dev faults --trials 50 --seed 1000 --report faults.jsonl
+    ./dev faults --trials 50 --seed 1000 --report build/faults
+    ./dev faults --table --report build/faults
+    ./dev faults --overload             many requests, slow teachers, slow readers (overload.py)
 
-One line a trial is appended to the report; the table at the end counts all its lines, so that
-trials add up over days. Exit code 1 if a trial of this call went wrong: its folder is kept.
+One line a trial is appended to trials.jsonl in the report's folder; the table counts all lines, so
+that trials add up over days. Runs without a fault are kept there too, by recipe and program. Exit
+code 1 if a trial of this call went wrong: its folder is kept.
 """
 import argparse
 import collections
@@ -18,274 +30,312 @@ import os
 import pathlib
 import random
 import shutil
-import signal
+import statistics
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDENS = ROOT / "tests/recipes/goldens"
-DEADLINE = 180  # seconds for a run of about five
-SETTINGS = ["rpc.heartbeat_interval=200ms", "rpc.peer_timeout=2s"]
-# Numbers that depend on the clock.
-TIMES = {
-    "step_time",
-    "tokens_per_second",
-    "teacher_wait_time",
-    "reference_wait_time",
-    "generation_time",
-    "generator_wait_time",
-    "reward_time",
-    "reward_wait_time",
-    "weight_sync_time",
-}
+from launched import Descriptors, PEER_TIMEOUT, Run, free_ports, kill
+from relay import Cut, Relay, Weather
+from scenarios import ROOT, SCENARIOS, write_data
+from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
+
+# How many trials of a hundred are of a kind.
+KINDS = {"loss": 66, "series": 4, "delay": 8, "cut": 14, "close": 8}
+# What noticing may take besides: the check of the clock, and a busy machine.
+NOTICE_MARGIN = 3.0
+STEADY = 0.8  # seconds of a run without which descriptors are not compared
 
 
-def role(name, model, dp=1, tp=1):
-    return f"  {name}: {{model: {GOLDENS / model}, world: {{dp: {dp}, tp: {tp}, threads: 1}}}}\n"
+class Bench:
+    """What all trials share: the program, the folder of the report, the runs without a fault."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        write_data(folder / "data", program)
+        self.shim = folder / "address_shim.so"
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-O1", "-o", self.shim,
+             ROOT / "tests/faults/address_shim.c", "-ldl"], check=True)
+        self.build = hashlib.sha256(pathlib.Path(program).read_bytes()).hexdigest()[:12]
+        self.references = {}
+
+    def launch(self, folder, text, draw, **options):
+        """A run through a relay, and the relay."""
+        ports = free_ports(draw)
+        relay = Relay(ports, seed=draw.randrange(1 << 30), **options)
+        return Run(self.program, folder, text, ports, self.shim), relay
+
+    def reference(self, name):
+        """What an undisturbed run shows, alone and through a relay."""
+        if name in self.references:
+            return self.references[name]
+        text = SCENARIOS[name][0](self.folder / "data")
+        key = hashlib.sha256((text + self.build).encode()).hexdigest()[:16]
+        kept = self.folder / "references" / f"{key}.json"
+        if not kept.exists():
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text(json.dumps(self.make_reference(name, text, key), indent=1))
+        self.references[name] = json.loads(kept.read_text())
+        return self.references[name]
+
+    def make_reference(self, name, text, key):
+        folder = self.folder / f"reference-{key}"
+        shutil.rmtree(folder, ignore_errors=True)
+        alone = Run(self.program, folder / "alone", text)
+        if alone.wait() != 0:
+            sys.exit(f"{name} fails without a fault, see {alone.folder}")
+        expected = alone.result()
+
+        run, relay = self.launch(folder / "relayed", text, random.Random(key))
+        saves = count_saves(run)
+        load = load_time(run, SCENARIOS[name][1])
+        code = run.wait()
+        relay.close()
+        if code != 0 or run.result() != expected:
+            sys.exit(f"{name} through a relay: exit code {code} or other numbers, see {run.folder}")
+        shutil.rmtree(folder)
+        seen = collections.defaultdict(dict)
+        for (victim, phase), count in relay.seen.items():
+            seen[victim][phase] = count
+        return {"scenario": name, "result": expected, "seconds": run.seconds, "load": load,
+                "saves": len(saves), "seen": seen}
 
 
-def recipe(name, roles, data, steps, more):
-    return (
-        f"recipe: {name}\nseed: 3\nroles:\n{role('student', 'qwen3', tp=roles.pop('tp', 1))}"
-        + "".join(role(one, **options) for one, options in roles.items())
-        + f"data:\n  train: [{{path: {data}}}]\n  max_length: 64\n"
-        + ("  packing: false\n  shuffle: false\n" if name == "distill" else "")
-        + f"train:\n  max_steps: {steps}\n  per_device_train_batch_size: 4\n"
-        "  learning_rate: 1.0e-3\n  lr_scheduler_type: constant\n  save_steps: 3\n" + more
-    )
+def count_saves(run):
+    saves = []
+
+    def work():
+        while run.running():
+            saves.extend(run.saves.wait(0.1))
+
+    threading.Thread(target=work, daemon=True).start()
+    return saves
 
 
-def distill(dp=1, tp=1, payload="topk"):
-    more = f"distill: {{teachers: [{{role: teacher}}], payload: {payload}}}\n"
-    return lambda data: recipe(
-        "distill", {"teacher": {"model": "teacher", "dp": dp, "tp": tp}}, GOLDENS / "rows.jsonl",
-        300, more)
+def load_time(run, roles):
+    """Seconds from the first process's start until one of `roles` serves."""
+    names = [f"{role}/{rank}" for role, count in roles.items() for rank in range(count)]
+    began = None
+    while run.running():
+        if began is None and run.states():
+            began = time.monotonic()
+        if any(run.times_serving(name) for name in names):
+            return time.monotonic() - (began or run.began)
+        time.sleep(0.01)
+    return 1.0
 
 
-def dpo(dp=1):
-    return lambda data: recipe(
-        "dpo", {"reference": {"model": "teacher", "dp": dp}}, data / "pairs.jsonl", 60,
-        "dpo: {beta: 0.1}\n")
+# ---- a trial ---------------------------------------------------------------------------------
 
 
-GENERATION = "generation: {max_new_tokens: 10, kv_cache: 4MiB%s}\n"
+def draw_weather(draw, kind, roles, reference):
+    """Weather, and a few words on it."""
+    def moment():
+        strike = draw_strike(draw, roles, reference, draw.choice(sorted(ON_THE_WIRE)))
+        while strike.wanted not in ON_THE_WIRE:
+            strike = draw_strike(draw, roles, reference)
+        return strike.victim, strike.wanted, strike.ordinal
+
+    if kind == "delay":
+        if draw.random() < 0.5:
+            latency, jitter = draw.uniform(0.0005, 0.004), draw.uniform(0, 0.004)
+            return Weather(latency=latency, jitter=jitter), (
+                f"latency {latency * 1e3:.1f} ms, jitter {jitter * 1e3:.1f} ms")
+        rate = 10 ** draw.uniform(5.3, 7.3)
+        return Weather(rate=rate), f"{rate / 1e6:.2f} MB/s"
+    path = draw.choice(["control", "data", "all"])
+    if kind == "cut":
+        direction = draw.choice(["up", "down", "both"])
+        seconds = draw.choice([0.0, draw.uniform(0.0, 3.0)])
+        cut = Cut(*moment(), path, direction, seconds)
+        return Weather(cuts=[cut]), f"{path} {direction} for {seconds:.1f} s"
+    closes = [(*moment(), path) for _ in range(draw.choice([1, 2, 3]))]
+    return Weather(closes=closes), f"{path}, {len(closes)} times"
 
 
-def on_policy_distill(dp=1):
-    roles = {"generator": {"model": "qwen3", "dp": dp}, "teacher": {"model": "teacher", "dp": dp}}
-    return lambda data: recipe(
-        "on_policy_distill", dict(roles), data / "prompts.jsonl", 200,
-        GENERATION % "" + "distill: {payload: topk}\n")
-
-
-def grpo(dp=1, tp=1):
-    more = GENERATION % ", num_generations: 4" + (
-        "grpo: {}\nrewards: [{type: length, min: 10, max: 64}, "
-        "{type: regex, pattern: 'w[1-3]', weight: 0.5}]\n")
-    return lambda data: recipe(
-        "grpo", {"generator": {"model": "qwen3", "dp": dp, "tp": tp}, "tp": tp},
-        data / "prompts.jsonl", 200, more)
-
-
-# Name: the recipe, and how many processes each role that can be lost has.
-SCENARIOS = {
-    "distill": (distill(), {"teacher": 1}),
-    "distill, 2 replicas": (distill(dp=2), {"teacher": 2}),
-    "distill, tp 2": (distill(tp=2, payload="hidden_states"), {"teacher": 2}),
-    "dpo": (dpo(), {"reference": 1}),
-    "dpo, 2 replicas": (dpo(dp=2), {"reference": 2}),
-    "on_policy_distill": (on_policy_distill(), {"teacher": 1, "generator": 1}),
-    "on_policy_distill, 2 replicas": (on_policy_distill(dp=2), {"teacher": 2, "generator": 2}),
-    "grpo": (grpo(), {"generator": 1}),
-    "grpo, 2 replicas": (grpo(dp=2), {"generator": 2}),
-    "grpo, tp 2": (grpo(tp=2), {"generator": 2}),
-}
-
-
-def words(start, count):
-    return " ".join(f"w{(start * 7 + i * 5) % 60}" for i in range(count))
-
-
-def write_data(folder):
-    with open(folder / "prompts.jsonl", "w") as file:
-        for i in range(10):
-            row = {"prompt": words(i + 1, 1 + i % 6), "completion": words(i + 2, 3)}
-            file.write(json.dumps(row) + "\n")
-    with open(folder / "pairs.jsonl", "w") as file:
-        for i in range(240):
-            row = {
-                "prompt": words(i + 1, 1 + i % 4),
-                "chosen": words(i + 3, 2 + i % 3),
-                "rejected": words(i + 5, 1 + i % 5),
-            }
-            file.write(json.dumps(row) + "\n")
-
-
-def kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-class Run:
-    """A launch of a scenario in a folder of its own."""
-
-    def __init__(self, program, folder, text):
-        folder.mkdir(parents=True)
-        self.folder, self.run = folder, folder / "run"
-        (folder / "recipe.yaml").write_text(text + f"output_dir: {self.run}\n")
-        self.output = open(folder / "output.txt", "w")
-        environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            [program, "launch", str(folder / "recipe.yaml"), *SETTINGS],
-            stdout=self.output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
-
-    def wait(self):
-        """The exit code; None if it hangs."""
-        try:
-            code = self.process.wait(DEADLINE)
-        except subprocess.TimeoutExpired:
-            code = None
-            for pid in self.processes():
-                kill(pid)
-            self.process.wait()
-        self.seconds = time.monotonic() - self.began
-        self.output.close()
-        return code
-
-    def processes(self):
-        """All whose command line names the folder."""
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and str(self.folder) in (entry / "cmdline").read_text():
-                    found.append(int(entry.name))
-            except OSError:
-                pass
-        return found
-
-    def states(self):
-        """What status.json says: "teacher/0" -> (state, pid)."""
-        try:
-            status = json.loads((self.run / "status.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return {f"{p['role']}/{p['rank']}": (p["state"], p["pid"]) for p in status["processes"]}
-
-    def result(self):
-        """What must repeat: the metrics without times, and the model."""
-        digest = hashlib.sha256()
-        for line in open(self.run / "metrics.jsonl"):
-            row = json.loads(line)
-            kept = {k: v for k, v in row.items() if k not in TIMES and not k.startswith("rpc/")}
-            digest.update(json.dumps(kept, sort_keys=True).encode())
-        digest.update((self.run / "final/model.safetensors").read_bytes())
-        return digest.hexdigest()
-
-
-def lose(run, victim, number, moment):
-    """Waits until `moment` and sends the signal. The phase, or None if there is nobody to lose."""
-    time.sleep(max(0.0, run.began + moment - time.monotonic()))
-    states = run.states()
-    state, pid = states.get(victim, (None, 0))
-    if run.process.poll() is not None or state in (None, "stopped", "failed") or pid <= 0:
-        return None
-    student = states["student/0"][0]
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return None
-    if state in ("starting", "loading"):
-        return "loading"
-    if student in ("starting", "loading"):
-        return "handshake"
-    return "save" if student == "saving" else "training"
-
-
-def trial(program, folder, data, seed, references):
+def trial(bench, seed, wanted_kind, wanted_phase):
     draw = random.Random(seed)
-    name = draw.choice(sorted(SCENARIOS))
+    kind = wanted_kind or draw.choices(list(KINDS), KINDS.values())[0]
+    names = sorted(SCENARIOS)
+    if wanted_phase in ("push", "commit"):
+        names = [n for n in names if "generator" in SCENARIOS[n][1]]
+    name = draw.choice(names)
     make, roles = SCENARIOS[name]
-    if name not in references:
-        whole = Run(program, folder / name.replace(", ", "-").replace(" ", "-"), make(data))
-        if whole.wait() != 0:
-            sys.exit(f"{name} fails without a fault, see {whole.folder}")
-        references[name] = whole.result(), whole.seconds
-    expected, seconds = references[name]
+    reference = bench.reference(name)
 
-    # One or two losses; the second may hit what has just come back.
-    losses = []
-    for _ in range(draw.choice([1, 1, 2])):
-        lost = draw.choice(sorted(roles))
-        number = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
-        victim = f"{lost}/{draw.randrange(roles[lost])}"
-        losses.append((draw.uniform(0.05, seconds), victim, number))
-    run = Run(program, folder / f"trial-{seed}", make(data))
-    row = {"seed": seed, "scenario": name, "losses": []}
-    for moment, victim, number in sorted(losses):
-        phase = lose(run, victim, number, moment)
-        row["losses"].append({
-            "moment": round(moment, 3), "victim": victim, "signal": signal.Signals(number).name,
-            "phase": phase})
+    strikes, weather, words = [], Weather(), ""
+    if kind in ("loss", "series"):
+        number = 5 if kind == "series" else draw.choice([1, 1, 1, 2])
+        strikes = [draw_strike(draw, roles, reference, wanted_phase) for _ in range(number)]
+        strikes.sort(key=lambda s: PHASES.index(s.wanted) > 0)
+    else:
+        weather, words = draw_weather(draw, kind, roles, reference)
 
+    striker = Striker(strikes)
+    shared = set(os.listdir("/dev/shm"))
+    run, relay = bench.launch(
+        bench.folder / f"trial-{seed}", make(bench.folder / "data"), draw, weather=weather,
+        on_message=striker.on_message)
+    striker.begin(run)
+    descriptors = Descriptors(run)
     code = run.wait()
-    row["seconds"] = round(run.seconds, 2)
-    left = run.processes()
-    row["outcome"] = (
-        "hang" if code is None
-        else f"exit code {code}" if code != 0
-        else "other numbers" if run.result() != expected
-        else "left processes" if left
-        else "same")
-    for pid in left:
+    striker.join()
+    descriptors.join()
+    relay.close()
+
+    row = {"seed": seed, "build": bench.build, "kind": kind, "scenario": name, "weather": words,
+           "losses": [s.row() for s in strikes], "seconds": round(run.seconds, 2)}
+    row["cuts"] = [cut_row(cut) for cut in weather.cuts]
+    if weather.closes:
+        row["closes"] = [list(close) for close in weather.closes]
+    row["relay_errors"] = relay.errors[:3]
+    growth, compared = grown(descriptors, strikes)
+    row["descriptors"] = {"compared": compared, "grown": growth}
+    row["left"] = {
+        "processes": run.processes(),
+        "sockets": left_sockets(run),
+        "shared memory": sorted(set(os.listdir("/dev/shm")) - shared)}
+    row["outcome"] = outcome_of(code, run, reference, row)
+    for pid in row["left"]["processes"]:
         kill(pid)
     if row["outcome"] == "same":
         shutil.rmtree(run.folder)
+    else:
+        row["cause"] = cause_of(run)
     return row
 
 
+def cut_row(cut):
+    noticed = cut.noticed() if cut.began else None
+    return {"victim": cut.victim, "phase": cut.phase if cut.began else None, "path": cut.path,
+            "direction": cut.direction, "seconds": round(cut.seconds, 2),
+            "connections": len(cut.connections),
+            "noticed": None if noticed is None else round(noticed, 2)}
+
+
+def left_sockets(run):
+    """Those that do not go away by themselves within two seconds."""
+    for _ in range(20):
+        left = run.sockets()
+        if not left:
+            return []
+        time.sleep(0.1)
+    return left
+
+
+def grown(descriptors, strikes):
+    """What launcher and student have more of after the losses than before, and whether both could
+    be compared."""
+    fired = [s.fired for s in strikes if s.fired]
+    if not fired:
+        return {}, False
+    growth, compared = {}, True
+    for name in ("launcher", "student/0"):
+        before = descriptors.median(name, 0, min(fired))
+        after = descriptors.median(name, max(fired) + STEADY, float("inf"))
+        if not before or not after:
+            compared = False
+            continue
+        for kind in after:
+            if after[kind] > before.get(kind, 0):
+                growth[f"{name} {kind}"] = [before.get(kind, 0), after[kind]]
+    return growth, compared
+
+
+def outcome_of(code, run, reference, row):
+    late = [c for c in row["cuts"]
+            if c["noticed"] and c["noticed"] > PEER_TIMEOUT + NOTICE_MARGIN]
+    left = [what for what, found in row["left"].items() if found]
+    return (
+        "hang" if code is None
+        else f"exit code {code}" if code != 0
+        else "other numbers" if run.result() != reference["result"]
+        else "left " + ", ".join(left) if left
+        else "grown" if row["descriptors"]["grown"]
+        else "noticed late" if late
+        else "same")
+
+
+def cause_of(run):
+    try:
+        return json.loads((run.run / "status.json").read_text()).get("cause")
+    except (OSError, ValueError):
+        return None
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+
+def print_counts(title, counts):
+    print(title)
+    for what, number in sorted(counts.items(), key=lambda item: str(item[0])):
+        words = "  ".join(f"{word!s:12}" for word in what) if isinstance(what, tuple) else what
+        print(f"  {words} {number:5}")
+
+
 def print_table(rows):
-    phases, outcomes = collections.Counter(), collections.Counter(r["outcome"] for r in rows)
-    for row in rows:
-        for loss in row["losses"]:
-            phases[(loss["phase"] or "too late", loss["signal"])] += 1
-    print(f"{len(rows)} trials: " + ", ".join(f"{n} {what}" for what, n in outcomes.most_common()))
-    for (phase, number), count in sorted(phases.items()):
-        print(f"  {phase:10} {number:8} {count:5}")
+    losses = [(row, loss) for row in rows for loss in row["losses"] if loss["phase"]]
+    print_counts("losses by phase", collections.Counter(l["phase"] for _, l in losses))
+    print_counts("losses by phase and signal",
+                 collections.Counter((l["phase"], l["signal"]) for _, l in losses))
+    print_counts("losses by recipe, role and replicas", collections.Counter(
+        (row["scenario"].split(",")[0], l["victim"].split("/")[0],
+         "2 replicas" if "2 replicas" in row["scenario"] else "1 replica") for row, l in losses))
+    cuts = [c for row in rows for c in row["cuts"] if c["phase"]]
+    print_counts("cuts by path and direction",
+                 collections.Counter((c["path"], c["direction"]) for c in cuts))
+    noticed = [c["noticed"] for c in cuts if c["noticed"] is not None]
+    if noticed:
+        print(f"cuts noticed: {len(noticed)} of {len(cuts)}, after {statistics.median(noticed):.2f} "
+              f"s in the middle, {max(noticed):.2f} s at most (the others ended with the run)")
+    print_counts("trials by kind and outcome",
+                 collections.Counter((row["kind"], row["outcome"]) for row in rows))
+    compared = sum(row["descriptors"]["compared"] for row in rows)
+    missed = sum(1 for row in rows for loss in row["losses"] if not loss["phase"])
+    print(f"{len(rows)} trials, {len(losses)} losses ({missed} drawn but not met), {len(cuts)} cuts; "
+          f"descriptors compared in {compared}; "
+          f"{sum(row['outcome'] != 'same' for row in rows)} not as they should be")
+
+
+def words_on(row):
+    losses = [f"{l['signal']} {l['victim']} ({l['phase']})" for l in row["losses"]]
+    cuts = [f"{c['victim']} ({c['phase']}) noticed after {c['noticed']} s" for c in row["cuts"]]
+    return "; ".join(losses + cuts + ([row["weather"]] if row["weather"] else []))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the first trial")
-    parser.add_argument("--report", type=pathlib.Path, help="file of one line a trial")
+    parser.add_argument("--report", type=pathlib.Path, default=ROOT / "build/faults",
+                        help="folder, to which trials are added")
+    parser.add_argument("--kind", choices=list(KINDS), help="only such trials")
+    parser.add_argument("--phase", choices=PHASES, help="losses in this phase only")
+    parser.add_argument("--table", action="store_true", help="prints what there is, and ends")
+    parser.add_argument("--overload", action="store_true", help="many requests, slow roles")
     parser.add_argument("--program", default=os.environ.get("RETORT_BIN"), help="build/bin/retort")
     options = parser.parse_args()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="retort-faults-"))
-    report = options.report or folder / "faults.jsonl"
-    write_data(folder)
+    report = options.report / "trials.jsonl"
+    if options.overload:
+        import overload
+        sys.exit(overload.main(options.program, options.report))
 
-    references, bad = {}, 0
-    for seed in range(options.seed, options.seed + options.trials):
-        row = trial(options.program, folder, folder, seed, references)
-        with open(report, "a") as file:
-            file.write(json.dumps(row) + "\n")
-        bad += row["outcome"] != "same"
-        what = "; ".join(f"{l['signal']} {l['victim']} ({l['phase']})" for l in row["losses"])
-        print(f"trial {seed}: {row['scenario']}: {what}: {row['outcome']}, {row['seconds']} s",
-              flush=True)
-
+    bad = 0
+    if not options.table:
+        bench = Bench(options.program, options.report.resolve())
+        for seed in range(options.seed, options.seed + options.trials):
+            row = trial(bench, seed, options.kind, options.phase)
+            with open(report, "a") as file:
+                file.write(json.dumps(row) + "\n")
+            bad += row["outcome"] != "same"
+            print(f"trial {seed}: {row['kind']}, {row['scenario']}: {words_on(row)}: "
+                  f"{row['outcome']}, {row['seconds']} s", flush=True)
     print_table([json.loads(line) for line in open(report)])
     if bad:
-        sys.exit(f"{bad} of {options.trials} trials went wrong; see {folder}")
-    if report.parent == folder:
-        print(f"report: {report}")
-    else:
-        shutil.rmtree(folder)
+        sys.exit(f"{bad} of {options.trials} trials went wrong; see {options.report}")
 
 
 if __name__ == "__main__":
