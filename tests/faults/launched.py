@@ -91,7 +91,6 @@ class Run:
             self.process.wait()
         self.seconds = time.monotonic() - self.began
         self.output.close()
-        self.saves.close()
         return code
 
     def processes(self):
@@ -179,6 +178,7 @@ class SaveWatch:
         return names
 
     def close(self):
+        """When nobody waits any more."""
         os.close(self.fd)
 
 

@@ -85,15 +85,19 @@ class Bench:
         folder = self.folder / f"reference-{key}"
         shutil.rmtree(folder, ignore_errors=True)
         alone = Run(self.program, folder / "alone", text)
-        if alone.wait() != 0:
+        code = alone.wait()
+        alone.saves.close()
+        if code != 0:
             sys.exit(f"{name} fails without a fault, see {alone.folder}")
         expected = alone.result()
 
         run, relay = self.launch(folder / "relayed", text, random.Random(key))
-        saves = count_saves(run)
+        saves, counting = count_saves(run)
         load = load_time(run, SCENARIOS[name][1])
         code = run.wait()
         relay.close()
+        counting.join()
+        run.saves.close()
         if code != 0 or run.result() != expected:
             sys.exit(f"{name} through a relay: exit code {code} or other numbers, see {run.folder}")
         shutil.rmtree(folder)
@@ -111,8 +115,9 @@ def count_saves(run):
         while run.running():
             saves.extend(run.saves.wait(0.1))
 
-    threading.Thread(target=work, daemon=True).start()
-    return saves
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return saves, thread
 
 
 def load_time(run, roles):
@@ -184,6 +189,7 @@ def trial(bench, seed, wanted_kind, wanted_phase):
     code = run.wait()
     striker.join()
     descriptors.join()
+    run.saves.close()
     relay.close()
 
     row = {"seed": seed, "build": bench.build, "kind": kind, "scenario": name, "weather": words,
