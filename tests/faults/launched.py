@@ -28,6 +28,8 @@ TIMES = {
     "reference_wait_time",
     "generation_time",
     "generator_wait_time",
+    "reward_time",
+    "reward_wait_time",
     "weight_sync_time",
 }
 

@@ -1,7 +1,9 @@
 // A busy generator: calls between two forward passes, requests that are drawn together, and that
 // neither changes what is drawn.
 #include <algorithm>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tests/roles/generator_fixture.h"
@@ -150,6 +152,41 @@ TEST_F(StreamingTest, TheFirstSampleArrivesBeforeTheLastIsDrawn) {
   std::vector<int64_t> all = heard();
   std::sort(all.begin(), all.end());
   EXPECT_EQ(all, (std::vector<int64_t>{0, 1, 2, 3, 4, 5})) << "each of them once";
+}
+
+// More requests at a time than one caller may have, and more than there are blocks for.
+TEST_F(BusyGeneratorTest, SixtyFourCallersGetTheirOwn) {
+  constexpr uint64_t kCallers = 64, kEach = 5;
+  std::vector<std::unique_ptr<rpc::Agent>> agents;
+  std::vector<std::unique_ptr<GeneratorClient>> clients;
+  for (uint64_t i = 0; i < kCallers; ++i) {
+    agents.push_back(std::make_unique<rpc::Agent>(
+        rpc::Agent::Options{.name = "student/" + std::to_string(i + 1), .secret = "s"}));
+    agents.back()->connect("generator/0", server.address(), Deadline::after(30s));
+    clients.push_back(make_client(weights, *agents.back()));
+  }
+
+  // Callers count their requests by themselves, so all have the same ids.
+  const auto request_of = [&](uint64_t caller, uint64_t id) {
+    GenerateRequest request = generate_request(id, 0, {{static_cast<int32_t>(caller % 60)}}, 1, 3);
+    request.sample_ids = at::tensor(std::vector<int64_t>{static_cast<int64_t>(caller)}, at::kLong);
+    return request;
+  };
+  std::vector<PendingSamples> pending;
+  for (uint64_t id = 1; id <= kEach; ++id)
+    for (uint64_t caller = 0; caller < kCallers; ++caller)
+      pending.push_back(clients[caller]->send(request_of(caller, id)));
+
+  size_t next = 0;
+  for (uint64_t id = 1; id <= kEach; ++id)
+    for (uint64_t caller = 0; caller < kCallers; ++caller) {
+      const Samples samples =
+          beside([&] { return clients[caller]->receive(std::move(pending[next])); });
+      ++next;
+      expect_drawn_by(weights, samples, request_of(caller, id),
+                      {{static_cast<int32_t>(caller % 60)}});
+    }
+  EXPECT_EQ(generator.requests_served(), static_cast<int64_t>(kCallers * kEach));
 }
 
 }  // namespace
