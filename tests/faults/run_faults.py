@@ -3,7 +3,7 @@
 
 Each trial draws a recipe from its seed, and one of these:
 
-    loss      one or two SIGKILLs or SIGSTOPs of processes that serve, each in a phase of the run
+    loss      one to three SIGKILLs or SIGSTOPs of processes that serve, each in a phase of the run
               that was seen (strikes.py)
     series    five of them, to see what is left behind by each
     delay     every connection is slow, or throttled: relay.py
@@ -42,7 +42,7 @@ from scenarios import ROOT, SCENARIOS, write_data
 from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 
 # How many trials of a hundred are of a kind.
-KINDS = {"loss": 66, "series": 4, "delay": 8, "cut": 14, "close": 8}
+KINDS = {"loss": 56, "series": 14, "delay": 8, "cut": 14, "close": 8}
 # What noticing may take besides: the check of the clock, and a busy machine.
 NOTICE_MARGIN = 3.0
 STEADY = 0.8  # seconds of a run without which descriptors are not compared
@@ -173,7 +173,7 @@ def trial(bench, seed, wanted_kind, wanted_phase):
 
     strikes, weather, words = [], Weather(), ""
     if kind in ("loss", "series"):
-        number = 5 if kind == "series" else draw.choice([1, 1, 1, 2])
+        number = 5 if kind == "series" else draw.choice([1, 1, 2, 3])
         strikes = [draw_strike(draw, roles, reference, wanted_phase) for _ in range(number)]
         strikes.sort(key=lambda s: PHASES.index(s.wanted) > 0)
     else:
