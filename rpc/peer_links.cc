@@ -53,6 +53,7 @@ PeerLinks::~PeerLinks() {
 
 void PeerLinks::keep(const std::string& peer, Deadline deadline) {
   // Looked up again now and then: it may be lost, and started again elsewhere, before it answers.
+  Duration pause = options_.first_pause;
   for (bool connected = false; !connected;) {
     const std::string address = options_.find(peer, deadline);
     const Deadline attempt = Deadline::after(options_.attempt);
@@ -60,13 +61,22 @@ void PeerLinks::keep(const std::string& peer, Deadline deadline) {
       agent_.connect(peer, address, Deadline(std::min(attempt.time(), deadline.time())));
       connected = true;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kTimeout || deadline.expired()) throw;
+      if (!may_be_elsewhere(error) || deadline.expired()) throw;
+      std::this_thread::sleep_for(pause);
+      pause = Duration(std::min(2 * pause.count(), options_.longest_pause.count()));
     }
   }
 
   std::lock_guard lock(state_->mutex);
   state_->links[peer].up = is_live(peer);
   state_->changed.notify_all();
+}
+
+// Whether a successor's address may be found later: nobody answers, or who answers is another
+// process, which has the port of one that is gone.
+bool PeerLinks::may_be_elsewhere(const Error& error) {
+  return error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kUnauthenticated ||
+         error.code() == ErrorCode::kCorrupt;
 }
 
 // With the lock held: the agent knows of a loss before it calls us, and that call waits for it.

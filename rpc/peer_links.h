@@ -42,7 +42,9 @@ class PeerLinks {
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
 
-  // Waits until the peer can be found and is connected. Errors: find's, Agent::connect's.
+  // Waits until the peer can be found and is connected. Whoever else listens where it was (its port
+  // may have gone to another process) is passed over until the deadline. Errors: find's,
+  // Agent::connect's.
   void keep(const std::string& peer, Deadline deadline);
 
   bool up(const std::string& peer) const;
@@ -69,6 +71,7 @@ class PeerLinks {
   std::string next_due(std::unique_lock<std::mutex>& lock);
   void attempt(const std::string& peer);
   bool is_live(const std::string& peer) const;
+  static bool may_be_elsewhere(const Error& error);
   void tell(const std::string& peer);
 
   Agent& agent_;

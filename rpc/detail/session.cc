@@ -181,7 +181,6 @@ void Session::cancel(uint64_t call_id, const Error& error) {
 }
 
 void Session::on_message(WireMessage message) {
-  last_heard_ = Clock::now();
   const uint64_t bytes = message.size_bytes();
   state_->count_received(bytes);
   const auto room = std::exchange(message.credit, nullptr);

@@ -73,7 +73,6 @@ class Run:
         if ports:
             environment["LD_PRELOAD"] = str(shim)
             more += [f"rpc.port={ports[0]}-{ports[-1]}", f"rpc.advertise={LISTEN}"]
-        self.saves = SaveWatch(self.run)
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             [program, "launch", str(folder / "recipe.yaml"), *more],

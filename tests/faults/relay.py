@@ -79,6 +79,7 @@ class Weather:
 
 class Connection:
     def __init__(self):
+        self.number = 0  # in the order of acceptance
         self.caller = self.target = self.purpose = ""
         self.lost = {"up": False, "down": False}
         self.writers = []
@@ -170,6 +171,7 @@ class Relay:
         connection.writers.append(to_them)
         for each in connection.writers:
             each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.number = len(self.connections)
         self.connections.append(connection)
         await asyncio.gather(
             self.pass_on(connection, "up", reader, to_them),

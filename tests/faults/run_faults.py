@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 
-from launched import Descriptors, PEER_TIMEOUT, Run, free_ports, kill
+from launched import Descriptors, PEER_TIMEOUT, Run, SaveWatch, free_ports, kill
 from relay import Cut, Relay, Weather
 from scenarios import ROOT, SCENARIOS, write_data
 from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
@@ -86,7 +86,6 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         alone = Run(self.program, folder / "alone", text)
         code = alone.wait()
-        alone.saves.close()
         if code != 0:
             sys.exit(f"{name} fails without a fault, see {alone.folder}")
         expected = alone.result()
@@ -97,7 +96,6 @@ class Bench:
         code = run.wait()
         relay.close()
         counting.join()
-        run.saves.close()
         if code != 0 or run.result() != expected:
             sys.exit(f"{name} through a relay: exit code {code} or other numbers, see {run.folder}")
         shutil.rmtree(folder)
@@ -109,11 +107,12 @@ class Bench:
 
 
 def count_saves(run):
-    saves = []
+    saves, watch = [], SaveWatch(run.run)
 
     def work():
         while run.running():
-            saves.extend(run.saves.wait(0.1))
+            saves.extend(watch.wait(0.1))
+        watch.close()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -179,6 +178,7 @@ def trial(bench, seed, wanted_kind, wanted_phase):
     else:
         weather, words = draw_weather(draw, kind, roles, reference)
 
+    shutil.rmtree(bench.folder / f"trial-{seed}", ignore_errors=True)
     striker = Striker(strikes)
     shared = set(os.listdir("/dev/shm"))
     run, relay = bench.launch(
@@ -189,7 +189,6 @@ def trial(bench, seed, wanted_kind, wanted_phase):
     code = run.wait()
     striker.join()
     descriptors.join()
-    run.saves.close()
     relay.close()
 
     row = {"seed": seed, "build": bench.build, "kind": kind, "scenario": name, "weather": words,
@@ -218,7 +217,8 @@ def cut_row(cut):
     noticed = cut.noticed() if cut.began else None
     return {"victim": cut.victim, "phase": cut.phase if cut.began else None, "path": cut.path,
             "direction": cut.direction, "seconds": round(cut.seconds, 2),
-            "connections": len(cut.connections),
+            "connections": {f"{c.caller} {c.number}": c.ended and round(c.ended - cut.began, 2)
+                            for c in cut.connections},
             "noticed": None if noticed is None else round(noticed, 2)}
 
 

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 
-from launched import kill
+from launched import SaveWatch, kill
 
 PHASES = ["loading", "handshake", "request", "push", "commit", "save"]
 ON_THE_WIRE = {"handshake", "request", "push", "commit"}
@@ -109,15 +109,16 @@ class Striker:
             strike.fire(self.run, "loading")
 
     def strike_save(self, _, strike):
-        saves = 0
+        saves, watch = 0, SaveWatch(self.run.run)
         while self.run.running() and not strike.fired:
-            for folder in self.run.saves.wait(0.1):
+            for folder in watch.wait(0.1):
                 saves += 1
                 if saves < strike.ordinal:
                     continue
                 time.sleep(strike.delay)
                 if folder.exists() and strike.fire(self.run, "save"):
                     break
+        watch.close()
 
 
 def draw_strike(draw, roles, reference, phase=None):

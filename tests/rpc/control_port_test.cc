@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
+
 #include "base/hash.h"
 #include "base/random.h"
 #include "rpc/detail/envelope.h"
@@ -183,6 +185,33 @@ TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
     std::this_thread::sleep_for(1ms);
   }
   EXPECT_EQ(*ran, 1);
+}
+
+// A path that is cut alone: calls keep coming, but neither heartbeats nor cancellations nor room.
+TEST_F(ControlPort, ASilentControlConnectionEndsTheSessionOfAPeerThatCalls) {
+  RpcOptions rpc = options();
+  rpc.peer_timeout = Duration(2000);
+  Agent impatient(agent_options("teacher/1", rpc));
+  serve_echo(impatient, handlers.queue);
+  std::promise<std::string> lost;
+  impatient.on_peer_lost(
+      [&](const std::string&, const std::string& reason) { lost.set_value(reason); });
+  auto reason = lost.get_future();
+
+  RawPeer peer(impatient.address(), "stranger/0", "teacher/1");
+  peer.connect();
+  const Deadline deadline = soon();
+  for (uint64_t id = 1; reason.wait_for(50ms) != std::future_status::ready; ++id) {
+    ASSERT_FALSE(deadline.expired());
+    std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
+                                                .call_id = id,
+                                                .method = "test.echo",
+                                                .timeout_ms = 60000},
+                                               to_bytes(EchoRequest{}));
+    peer.write(0, RawPeer::message(payload));
+  }
+  EXPECT_NE(reason.get().find("no heartbeat"), std::string::npos);
+  impatient.on_peer_lost(nullptr);
 }
 
 TEST_F(ControlPort, ABadEnvelopeCostsTheConnection) {

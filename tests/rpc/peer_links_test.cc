@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "tests/rpc/echo.h"
@@ -38,6 +40,7 @@ class Links : public ::testing::Test {
     links_ = std::make_unique<PeerLinks>(
         client_, PeerLinks::Options{.find = [this](const std::string& peer, Deadline) {
           std::lock_guard lock(mutex_);
+          ++looked_up_;
           if (peer != "teacher/0" || address_.empty())
             throw Error(ErrorCode::kUnavailable, "nobody knows " + peer);
           return address_;
@@ -60,6 +63,7 @@ class Links : public ::testing::Test {
 
   std::mutex mutex_;
   std::string address_;
+  std::atomic<size_t> looked_up_{0};
   Agent client_;
   std::unique_ptr<PeerLinks> links_;
 };
@@ -70,6 +74,21 @@ TEST_F(Links, KeepFindsAndConnects) {
   const auto server = start(0);
   links_->keep("teacher/0", soon());
   EXPECT_TRUE(links_->up("teacher/0"));
+  EXPECT_EQ(echo("hello"), "hello");
+}
+
+// With a range of ports a process that is started again may get the one that another had.
+TEST_F(Links, KeepPassesOverWhoeverHasThePeersOldPort) {
+  Agent other(agent_options("teacher/1"));
+  publish(other.address());
+  EXPECT_EQ(code_of([&] { links_->keep("teacher/0", Deadline::after(100ms)); }),
+            ErrorCode::kUnauthenticated);
+
+  const size_t before = looked_up_;
+  std::thread keeps([&] { links_->keep("teacher/0", soon()); });
+  EXPECT_TRUE(eventually([&] { return looked_up_ > before + 1; }));
+  const auto server = start(1);
+  keeps.join();
   EXPECT_EQ(echo("hello"), "hello");
 }
 
