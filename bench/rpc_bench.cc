@@ -1,221 +1,213 @@
-// Latency and throughput of rpc::Agent beside TensorPipe alone (its own transport, uv), in the same
-// run, between the same two processes.
-//   rpc_bench [plain|tls] [seconds per row]
+// Round trips of rpc::Agent beside bare TensorPipe, Gloo, torch.distributed.rpc and memcpy, between
+// two processes, in turns within one run.
+//   rpc_bench [rounds, default 9] [milliseconds a turn, default 100]
+// RETORT_BENCH_PYTHON: a Python with torch, for torch.distributed.rpc; without it those two rows are
+// left out.
 //
-// A row is a round trip: a request that carries a tensor of that size (small: no tensor at all),
-// and an empty reply. Beside it stands the same over one bare pipe: descriptor, allocation, read,
-// an 8-byte answer, everything in TensorPipe's own callbacks. The ratio says what names, deadlines,
-// typed errors, flow control and the hand-over between two threads cost.
-#include <ATen/ops/ones.h>
+// A round trip is a request with that many bytes (64: inside the request; more: a tensor) and an
+// empty reply. The handler runs on the thread of a serving loop, as a teacher's does; nothing is
+// pinned, all options are the defaults. "x8": eight on their way.
+#include <ATen/Parallel.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <tensorpipe/tensorpipe.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <future>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "rpc/agent.h"
+#include "bench/rpc/agent_contestant.h"
+#include "bench/rpc/bare_contestant.h"
+#include "bench/rpc/contestant.h"
+#include "bench/rpc/gloo_contestant.h"
+#include "bench/rpc/rounds.h"
+#include "bench/rpc/torch_contestant.h"
+#include "roles/serving_loop.h"
 #include "tests/support/process.h"
 
-namespace retort {
+namespace retort::bench {
 namespace {
 
-using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
-constexpr auto kWait = 60s;
-
-struct Push {
-  at::Tensor tensor;
-  template <class A>
-  void serialize(A& archive, uint32_t) {
-    archive(tensor);
-  }
-};
-inline constexpr rpc::Method<Push, Empty> kPush{"bench.push", true};
-
-rpc::Agent::Options options(const std::string& name, const std::string& stream) {
-  rpc::RpcOptions rpc;
-  rpc.encryption = stream == "tls" ? rpc::Encryption::kAlways : rpc::Encryption::kNever;
-  return {.name = name, .secret = "benchmark", .rpc = rpc};
-}
-
-// The side of the bare pipe that receives. All messages go into one buffer, as large as the
-// largest.
-class BareEcho {
+// A copy within this process, for the scale.
+class MemcpyContestant final : public Contestant {
  public:
-  BareEcho() : buffer_(at::ones({64 << 20}, at::kByte)) {
-    setup(context_);
-    listener_ = context_.listen({"uv://127.0.0.1:0"});
-    listener_->accept(
-        [this](const tensorpipe::Error& error, std::shared_ptr<tensorpipe::Pipe> pipe) noexcept {
-          if (error) return;
-          pipe_ = std::move(pipe);
-          receive();
-        });
-  }
-  std::string url() const { return listener_->url("uv"); }
-
-  static void setup(tensorpipe::Context& context) {
-    context.registerTransport(1, "uv", tensorpipe::transport::uv::create());
-    context.registerChannel(2, "cma", tensorpipe::channel::cma::create());
-    context.registerChannel(1, "basic", tensorpipe::channel::basic::create());
+  Turn run(int64_t bytes, int /*depth*/, int count) override {
+    return keep_on_their_way(
+        1, count,
+        [&] {
+          std::memcpy(to_.first(bytes).mutable_data_ptr(), from_.first(bytes).const_data_ptr(),
+                      static_cast<size_t>(bytes));
+        },
+        [] {});
   }
 
  private:
-  void receive() {
-    pipe_->readDescriptor(
-        [this](const tensorpipe::Error& error, tensorpipe::Descriptor descriptor) noexcept {
-          if (error) return;
-          tensorpipe::Allocation allocation;
-          allocation.payloads.resize(1);
-          allocation.payloads[0].data = payload_;
-          if (!descriptor.tensors.empty())
-            allocation.tensors.push_back({tensorpipe::CpuBuffer{buffer_.mutable_data_ptr()}});
-          pipe_->read(std::move(allocation), [this](const tensorpipe::Error& failed) noexcept {
-            if (failed) return;
-            tensorpipe::Message answer;
-            answer.payloads.push_back({payload_, 8, ""});
-            pipe_->write(std::move(answer), [](const tensorpipe::Error&) noexcept {});
-            receive();
-          });
-        });
-  }
-
-  at::Tensor buffer_;
-  char payload_[64] = {};
-  tensorpipe::Context context_;
-  std::shared_ptr<tensorpipe::Listener> listener_;
-  std::shared_ptr<tensorpipe::Pipe> pipe_;
+  const Source from_, to_;
 };
 
-int serve(const std::string& stream) {
+// The answering process: says where each contestant is found, a line each.
+int serve(const std::string& store_file) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  auto queue = std::make_shared<rpc::HandlerQueue>(256);
-  rpc::Agent agent(options("server/0", stream));
-  agent.serve(kPush, queue, [](const Push&, const rpc::CallContext&) { return Empty{}; });
-  BareEcho bare;
-  std::cout << agent.address() << std::endl << bare.url() << std::endl;
+  at::set_num_threads(1);
+  auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
+  const auto agents = serve_agents(queue);
+  for (const auto& agent : agents)
+    std::cout << agent->address() << std::endl;
+  const BareServer with_cma(true), without_cma(false);
+  std::cout << with_cma.url() << std::endl << without_cma.url() << std::endl;
+
+  std::thread gloo([&] { serve_gloo(store_file); });
   std::thread stopper([&] {
     std::string line;
     std::getline(std::cin, line);
     queue->close();
   });
-  while (!queue->closed())
-    if (auto job = queue->pop(Deadline::after(1s))) (*job)();
+  roles::run_serving_loop(*queue, [] { return false; });
+  gloo.join();
   stopper.join();
   return 0;
 }
 
-// The side of the bare pipe that asks.
-class BarePing {
- public:
-  explicit BarePing(const std::string& url) {
-    BareEcho::setup(context_);
-    pipe_ = context_.connect(url);
+std::vector<Named> make_contestants(test::ChildProcess& server, const std::string& store_file) {
+  const auto next_line = [&] { return server.read_line(Deadline::after(kWait)); };
+  std::vector<Named> contestants;
+  for (const AgentKind& kind : kAgentKinds)
+    contestants.push_back({kind.name, make_agent_contestant(kind, next_line())});
+  contestants.push_back({"uv cma", make_bare_contestant(true, next_line())});
+  contestants.push_back({"uv tcp", make_bare_contestant(false, next_line())});
+  contestants.push_back({"gloo", make_gloo_contestant(store_file)});
+  if (const char* python = std::getenv("RETORT_BENCH_PYTHON"); python && *python) {
+    contestants.push_back({"torch (shm, cma)", make_torch_contestant(python, "default")});
+    contestants.push_back({"torch (uv, cma)", make_torch_contestant(python, "uv")});
+  } else {
+    std::printf(
+        "torch.distributed.rpc is left out: RETORT_BENCH_PYTHON names no Python with torch "
+        "(./dev goldens makes one)\n");
   }
-  void round_trip(const at::Tensor& tensor) {
-    tensorpipe::Message message;
-    message.payloads.push_back({payload_, sizeof payload_, ""});
-    if (tensor.defined()) {
-      tensorpipe::Message::Tensor entry;
-      entry.buffer = tensorpipe::CpuBuffer{tensor.mutable_data_ptr()};
-      entry.length = tensor.nbytes();
-      message.tensors.push_back(std::move(entry));
-    }
+  contestants.push_back({"memcpy", std::make_unique<MemcpyContestant>()});
+  return contestants;
+}
 
-    std::promise<void> done;
-    pipe_->write(std::move(message), [](const tensorpipe::Error&) noexcept {});
-    pipe_->readDescriptor([&](const tensorpipe::Error& error, tensorpipe::Descriptor) noexcept {
-      if (error) std::abort();
-      tensorpipe::Allocation allocation;
-      allocation.payloads.push_back({payload_});
-      pipe_->read(std::move(allocation),
-                  [&](const tensorpipe::Error&) noexcept { done.set_value(); });
-    });
-    if (done.get_future().wait_for(kWait) != std::future_status::ready) std::abort();
-  }
-
- private:
-  char payload_[64] = {};
-  tensorpipe::Context context_;
-  std::shared_ptr<tensorpipe::Pipe> pipe_;
-};
-
-struct Figures {
-  std::vector<double> agent_us, bare_us;
-  static double quantile(std::vector<double>& values, double q) {
-    std::sort(values.begin(), values.end());
-    const double place = q * static_cast<double>(values.size() - 1);
-    return values[static_cast<size_t>(place)];
+struct Column {
+  int64_t bytes;
+  int depth;
+  std::vector<Rounds> figures = {};  // by contestant
+  bool small() const { return bytes <= kSmallBytes; }
+  std::string title() const {
+    const std::string size =
+        small() ? std::to_string(bytes) + " B us" : std::to_string(bytes >> 20) + " MiB";
+    return depth == 1 ? size : "x" + std::to_string(depth);
   }
 };
 
-template <class Fn>
-double microseconds(Fn fn) {
-  const auto start = Clock::now();
-  fn();
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-// Alternates the two, so that both see the same machine.
-Figures measure(rpc::Agent& agent, BarePing& bare, const at::Tensor& tensor, double seconds) {
-  Figures figures;
-  const auto call = [&] { agent.call("server/0", kPush, {tensor}).get(Deadline::after(kWait)); };
-  for (int i = 0; i < 5; ++i) {
-    call();
-    bare.round_trip(tensor);
-  }
-
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (Clock::now() < end || figures.agent_us.size() < 10) {
-    figures.agent_us.push_back(microseconds(call));
-    figures.bare_us.push_back(microseconds([&] { bare.round_trip(tensor); }));
-  }
-  return figures;
-}
-
-// Prints the row of one size.
-void print_row(rpc::Agent& agent, BarePing& bare, int64_t bytes, double seconds) {
-  const at::Tensor tensor = bytes ? at::ones({bytes}, at::kByte) : at::Tensor();
-  auto figures = measure(agent, bare, tensor, seconds);
-  const double ours = Figures::quantile(figures.agent_us, 0.5);
-  const double theirs = Figures::quantile(figures.bare_us, 0.5);
-  std::printf("%-10s %14.1f %14.1f %8.2f",
-              bytes ? (std::to_string(bytes >> 20) + " MiB").c_str() : "small", ours, theirs,
-              ours / theirs);
-  const double gib = static_cast<double>(bytes) / (1 << 30) * 1e6;
-  if (bytes) std::printf(" %14.2f %14.2f %8.2f", gib / ours, gib / theirs, theirs / ours);
+void print_line(const std::string& name, const std::vector<std::string>& cells) {
+  std::printf("| %-30s |", name.c_str());
+  for (const std::string& cell : cells)
+    std::printf(" %7s |", cell.c_str());
   std::printf("\n");
 }
 
-int run(const std::string& stream, double seconds) {
-  using test::ChildProcess;
-  ChildProcess server = ChildProcess::spawn(
-      {.role = {}, .args = {"--serve", stream}, .env = {}, .program = "/proc/self/exe"});
-  const std::string address = server.read_line(Deadline::after(kWait));
-  const std::string url = server.read_line(Deadline::after(kWait));
+std::string number(double value, int decimals) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
 
+// Microseconds a call for small ones, GiB/s for the others.
+std::string figure(const Column& column, size_t contestant) {
+  const Rounds& rounds = column.figures[contestant];
+  if (!column.small()) return number(median(rounds.bytes_per_second) / (1 << 30), 2);
+  return number(column.depth == 1 ? median(rounds.p50_us) : 1e6 / median(rounds.calls_per_second),
+                1);
+}
+
+// Of times for small calls (lower is better), of rates for the others (higher is better).
+std::string ratio(const Column& column, size_t over, size_t under) {
+  const Rounds &ours = column.figures[over], &theirs = column.figures[under];
+  if (!column.small())
+    return number(median_ratio(ours.bytes_per_second, theirs.bytes_per_second), 2);
+  if (column.depth == 1) return number(median_ratio(ours.p50_us, theirs.p50_us), 2);
+  return number(median_ratio(theirs.calls_per_second, ours.calls_per_second), 2);
+}
+
+void print_figures(const std::vector<Named>& contestants, const std::vector<Column>& columns) {
+  std::vector<std::string> titles;
+  for (const Column& column : columns)
+    titles.push_back(column.title());
+  print_line("us a call; GiB/s", titles);
+  print_line("---", std::vector<std::string>(columns.size(), "---"));
+  for (size_t i = 0; i < contestants.size(); ++i) {
+    std::vector<std::string> cells;
+    for (const Column& column : columns)
+      cells.push_back(figure(column, i));
+    print_line(contestants[i].name, cells);
+  }
+}
+
+void print_ratios(const std::vector<Named>& contestants, const std::vector<Column>& columns) {
+  const auto place = [&](const std::string& name) {
+    size_t i = 0;
+    while (i < contestants.size() && contestants[i].name != name)
+      ++i;
+    return i;
+  };
+  const std::pair<const char*, const char*> pairs[] = {{"retort cma", "uv cma"},
+                                                       {"retort tcp", "uv tcp"},
+                                                       {"retort tls, cma", "uv cma"},
+                                                       {"retort tls, tcp", "uv tcp"},
+                                                       {"retort tcp", "gloo"},
+                                                       {"retort cma", "torch (shm, cma)"},
+                                                       {"retort cma", "torch (uv, cma)"},
+                                                       {"retort cma", "memcpy"}};
+  for (const auto& [over, under] : pairs) {
+    if (place(under) == contestants.size()) continue;
+    std::vector<std::string> cells;
+    for (const Column& column : columns)
+      cells.push_back(ratio(column, place(over), place(under)));
+    print_line(std::string(over) + " : " + under, cells);
+  }
+}
+
+void print_loaded(const std::vector<Named>& contestants, const RoundOptions& options) {
+  std::printf("\n64 B calls, one at a time, beside %d messages of 64 MiB on their way\n",
+              kStreamDepth);
+  print_line("", {"p50 us", "p99 us", "GiB/s"});
+  print_line("---", {"---", "---", "---"});
+  const auto figures = measure_loaded(contestants, options);
+  for (size_t i = 0; i < contestants.size(); ++i)
+    if (figures[i])
+      print_line(contestants[i].name,
+                 {number(figures[i]->p50_us, 0), number(figures[i]->p99_us, 0),
+                  number(median(figures[i]->stream_bytes_per_second) / (1 << 30), 2)});
+}
+
+int run(const RoundOptions& options) {
+  at::set_num_threads(1);
+  const std::string store_file =
+      std::filesystem::temp_directory_path() / ("rpc_bench-" + std::to_string(getpid()));
+  test::ChildProcess server = test::ChildProcess::spawn(
+      {.role = {}, .args = {"--serve", store_file}, .env = {}, .program = "/proc/self/exe"});
   {
-    rpc::Agent agent(options("client/0", stream));
-    agent.connect("server/0", address, Deadline::after(kWait));
-    BarePing bare(url);
+    const std::vector<Named> contestants = make_contestants(server, store_file);
+    std::vector<Column> columns;
+    for (const int64_t bytes :
+         {kSmallBytes, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20, kLargestBytes})
+      for (const int depth : {1, 8})
+        columns.push_back({bytes, depth, measure(contestants, bytes, depth, options)});
     std::printf(
-        "agent %s, bare TensorPipe uv, channels cma, basic; two processes; "
-        "ratio = agent / bare\n",
-        stream.c_str());
-    std::printf("%-10s %14s %14s %8s %14s %14s %8s\n", "size", "agent p50 us", "bare p50 us",
-                "ratio", "agent GiB/s", "bare GiB/s", "ratio");
-    for (const int64_t bytes : {int64_t{0}, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20})
-      print_row(agent, bare, bytes, seconds);
+        "medians of %d rounds of %.0f ms for each; ratios: of times for 64 B, of rates "
+        "above\n",
+        options.rounds, options.turn_seconds * 1e3);
+    print_figures(contestants, columns);
+    print_ratios(contestants, columns);
+    print_loaded(contestants, options);
   }
 
   // This side closes before the server is told to end.
@@ -224,18 +216,20 @@ int run(const std::string& stream, double seconds) {
 }
 
 }  // namespace
-}  // namespace retort
+}  // namespace retort::bench
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // the bare side has no protection of its own
-  const std::string first = argc > 1 ? argv[1] : "plain";
-  if (first == "--serve") return retort::serve(argc > 2 ? argv[2] : "plain");
-  if (first != "plain" && first != "tls") {
-    std::fprintf(stderr, "usage: rpc_bench [plain|tls] [seconds per row]\n");
+  if (argc > 2 && std::strcmp(argv[1], "--serve") == 0) return retort::bench::serve(argv[2]);
+  retort::bench::RoundOptions options;
+  if (argc > 1) options.rounds = std::atoi(argv[1]);
+  if (argc > 2) options.turn_seconds = std::atof(argv[2]) * 1e-3;
+  if (options.rounds < 1 || options.turn_seconds <= 0) {
+    std::fprintf(stderr, "usage: rpc_bench [rounds, from 1] [milliseconds a turn]\n");
     return 2;
   }
   try {
-    return retort::run(first, argc > 2 ? std::atof(argv[2]) : 3.0);
+    return retort::bench::run(options);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rpc_bench: %s\n", e.what());
     return 1;
