@@ -21,11 +21,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The trainer's memory changes with its next step. What seal() copies to the host is a copy then.
-void copy_values(WeightBucket& bucket, bool on_device) {
-  for (WeightPart& part : bucket.parts)
-    if (part.values.is_cpu() || on_device)
-      part.values = part.values.clone(at::MemoryFormat::Contiguous);
+// The one of the same place in an earlier push.
+const WeightBucket* bucket_at(const std::vector<std::vector<WeightBucket>>& buckets, size_t rank,
+                              size_t index) {
+  const bool there = rank < buckets.size() && index < buckets[rank].size();
+  return there ? &buckets[rank][index] : nullptr;
 }
 
 }  // namespace
@@ -199,7 +199,11 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
 
   // Who is away now gets all of it when it is back.
   std::unique_lock<std::mutex> pause;
-  if (pushed_) pause = pushed_->pause();
+  std::vector<std::vector<WeightBucket>> earlier;
+  if (pushed_) {
+    pause = pushed_->pause();
+    earlier = pushed_->take();
+  }
   std::vector<bool> there;
   for (const std::string& peer : options_.peers)
     there.push_back(!options_.links || options_.links->up(peer));
@@ -214,9 +218,11 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
     for (size_t rank = 0; rank < buckets.size(); ++rank) {
       if (i >= buckets[rank].size()) continue;
       WeightBucket& bucket = buckets[rank][i];
-      if (pushed_) copy_values(bucket, options_.weights_on_device);
-      sent.receipts[rank].checksum =
-          seal(bucket, sent.receipts[rank].checksum, options_.weights_on_device);
+      // The trainer's memory changes with its next step, so what is kept is a copy.
+      uint64_t& checksum = sent.receipts[rank].checksum;
+      checksum = pushed_ ? seal_copy(bucket, checksum, options_.weights_on_device,
+                                     bucket_at(earlier, rank, i))
+                         : seal(bucket, checksum, options_.weights_on_device);
       for (const WeightPart& part : bucket.parts)
         sent.bytes += part.values.nbytes();
       settle_until((PushedWeights::kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));

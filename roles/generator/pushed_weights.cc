@@ -56,6 +56,13 @@ void PushedWeights::keep(uint64_t version, std::vector<std::vector<WeightBucket>
   kept_ = Kept{.version = version, .buckets = std::move(buckets), .commit = {}};
 }
 
+std::vector<std::vector<WeightBucket>> PushedWeights::take() {
+  std::vector<std::vector<WeightBucket>> buckets;
+  if (kept_) buckets = std::move(kept_->buckets);
+  kept_.reset();
+  return buckets;
+}
+
 void PushedWeights::keep(const CommitWeights& commit) {
   std::lock_guard sending(sending_);
   if (kept_ && kept_->version == commit.version) kept_->commit = commit;

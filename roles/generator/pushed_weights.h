@@ -48,6 +48,9 @@ class PushedWeights {
   std::unique_lock<std::mutex> pause() { return std::unique_lock(sending_); }
   // The sealed buckets of each rank of a replica. With the lock of pause() held.
   void keep(uint64_t version, std::vector<std::vector<WeightBucket>> buckets);
+  // What keep() was given last, whose memory the next push uses again; nothing is kept until then.
+  // With the lock of pause() held.
+  std::vector<std::vector<WeightBucket>> take();
   // What commits them, on the rank that does.
   void keep(const CommitWeights& commit);
 

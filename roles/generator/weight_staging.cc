@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -67,22 +68,39 @@ uint64_t device_checksum(const at::Tensor& flat) {
   return static_cast<uint64_t>(sum.item<int64_t>());
 }
 
-uint64_t checksum_of(const at::Tensor& values, const WeightPart& part) {
-  const at::Tensor flat = values.contiguous();
-  uint64_t place = 0;  // 0 for what starts at 0, whatever its dimensions
+std::span<const std::byte> bytes_of(const at::Tensor& flat) {
+  return {static_cast<const std::byte*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())};
+}
+
+// 0 for what starts at 0, whatever its dimensions.
+uint64_t place_of(const WeightPart& part) {
+  uint64_t place = 0;
   for (const int64_t begin : part.begin)
     place = place * kOdd + static_cast<uint64_t>(begin);
+  return place;
+}
 
-  uint64_t checksum = 0;
-  if (flat.is_cpu()) {
-    checksum = checksum64(
-        {static_cast<const std::byte*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())},
-        place);
-  } else {
-    const uint64_t sum = device_checksum(flat);
-    checksum = checksum64(std::as_bytes(std::span(&sum, 1)), place);
-  }
-  return checksum64(std::as_bytes(std::span(part.name)), checksum);
+uint64_t with_name(const WeightPart& part, uint64_t of_values) {
+  return checksum64(std::as_bytes(std::span(part.name)), of_values);
+}
+
+uint64_t checksum_of(const at::Tensor& values, const WeightPart& part) {
+  const at::Tensor flat = values.contiguous();
+  if (flat.is_cpu()) return with_name(part, checksum64(bytes_of(flat), place_of(part)));
+  const uint64_t sum = device_checksum(flat);
+  return with_name(part, checksum64(std::as_bytes(std::span(&sum, 1)), place_of(part)));
+}
+
+// Memory for a copy of a part's values: that of `earlier` if only its bucket holds it.
+at::Tensor memory_for(const WeightPart& part, const WeightPart* earlier) {
+  const at::Tensor& values = part.values;
+  const bool same = earlier && earlier->values.defined() && earlier->name == part.name &&
+                    earlier->values.sizes() == values.sizes() &&
+                    earlier->values.dtype() == values.dtype() &&
+                    earlier->values.device() == values.device();
+  if (same && earlier->values.use_count() == 1 && earlier->values.storage().use_count() == 1)
+    return earlier->values;
+  return at::empty(values.sizes(), values.options());
 }
 
 uint64_t combined(uint64_t running, uint64_t checksum) {
@@ -152,6 +170,29 @@ uint64_t seal(WeightBucket& bucket, uint64_t running, bool on_device) {
   for (WeightPart& part : bucket.parts) {
     part.values = on_device ? part.values.contiguous() : rpc::host_copy(part.values);
     part.checksum = checksum_of(part.values, part);
+    running = combined(running, part.checksum);
+  }
+  return running;
+}
+
+uint64_t seal_copy(WeightBucket& bucket, uint64_t running, bool on_device,
+                   const WeightBucket* earlier) {
+  for (size_t i = 0; i < bucket.parts.size(); ++i) {
+    WeightPart& part = bucket.parts[i];
+    const bool has_earlier = earlier && i < earlier->parts.size();
+    const at::Tensor source = part.values;
+    const bool to_host = !source.is_cpu() && !on_device;
+    part.values = to_host ? rpc::host_copy(source)
+                          : memory_for(part, has_earlier ? &earlier->parts[i] : nullptr);
+
+    const bool in_one_pass = source.is_cpu() && source.is_contiguous();
+    if (in_one_pass) {
+      auto* to = static_cast<std::byte*>(part.values.mutable_data_ptr());
+      part.checksum = with_name(part, copy_with_checksum64(to, bytes_of(source), place_of(part)));
+    } else {
+      if (!to_host) part.values.copy_(source);
+      part.checksum = checksum_of(part.values, part);
+    }
     running = combined(running, part.checksum);
   }
   return running;

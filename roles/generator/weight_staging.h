@@ -34,6 +34,11 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
 // copied to pinned host memory, or stay there with `on_device`. A checksum is computed where the
 // values lie, by another rule on devices than on the host: nothing but numbers comes to the host.
 uint64_t seal(WeightBucket& bucket, uint64_t running, bool on_device = false);
+// The same into memory that the bucket has for itself: the decoder may change then. Copied and summed
+// up in one pass. Where `earlier`, a bucket of the same place that was made so, has memory of the
+// same shape which nobody else holds, that is used again: new pages cost more than the copy.
+uint64_t seal_copy(WeightBucket& bucket, uint64_t running, bool on_device,
+                   const WeightBucket* earlier);
 // What a replica's checksum must be: over its ranks' in order, each over its receipts' in the order
 // of senders.
 uint64_t weights_checksum(const std::vector<WeightReceipt>& receipts);

@@ -56,5 +56,16 @@ TEST(Checksum64, DoesNotDependOnAlignment) {
   }
 }
 
+// Sizes around those of its pieces.
+TEST(CopyWithChecksum64, CopiesAndSaysTheSame) {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{300}, size_t{128} << 10,
+                            (size_t{128} << 10) + 1, (size_t{384} << 10) - 7}) {
+    const auto data = bytes(size);
+    std::vector<std::byte> copy(size);
+    EXPECT_EQ(copy_with_checksum64(copy.data(), data, 7), checksum64(data, 7)) << size;
+    EXPECT_EQ(copy, data) << size;
+  }
+}
+
 }  // namespace
 }  // namespace retort

@@ -15,6 +15,29 @@
 namespace retort::roles {
 namespace {
 
+// What is kept for a generator that comes back: the same numbers, in memory of their own.
+TEST(SealCopy, SaysWhatSealSaysAndUsesMemoryAgainThatNobodyHolds) {
+  const auto decoder = other_decoder(1);
+  const auto cut = [&] {
+    return make_weight_buckets(decoder, weight_slices(decoder), 1, 1 << 20).at(0);
+  };
+  WeightBucket plain = cut(), first = cut(), again = cut(), held = cut();
+  const uint64_t checksum = seal(plain, 3);
+  EXPECT_EQ(seal_copy(first, 3, false, nullptr), checksum);
+  const void* memory = first.parts.at(0).values.const_data_ptr();
+  EXPECT_NE(memory, plain.parts.at(0).values.const_data_ptr());
+  for (size_t i = 0; i < plain.parts.size(); ++i) {
+    EXPECT_EQ(first.parts.at(i).checksum, plain.parts[i].checksum);
+    EXPECT_TRUE(at::equal(first.parts.at(i).values, plain.parts[i].values));
+  }
+
+  EXPECT_EQ(seal_copy(again, 3, false, &first), checksum);
+  EXPECT_EQ(again.parts.at(0).values.const_data_ptr(), memory);
+  // Two hold it now, as when a message is still on its way.
+  EXPECT_EQ(seal_copy(held, 3, false, &again), checksum);
+  EXPECT_NE(held.parts.at(0).values.const_data_ptr(), memory);
+}
+
 TEST(WeightBuckets, HoldEveryRowOnceWithinTheirSize) {
   const auto decoder = other_decoder(1);
   for (const int64_t bytes : {1, 64, 200, 4096, 1 << 20}) {
