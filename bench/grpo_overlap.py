@@ -1,38 +1,55 @@
-# The time of a GRPO step with generation and rewards overlapped (max_staleness: 0 and 1) against
-# generation, scoring and training alone, one core each.
-#   python bench/grpo_overlap.py --retort build/bin/retort \
-#       --model runs/recipes/student-half/final --data runs/recipes/train.jsonl --reward-ms 50
-# Generation alone is what the generator reports for a step's samples, scoring alone what the
-# student measures (with --reward-ms a program that takes that long for each sample, one after the
-# other); training alone is a step at staleness 0 without its waits for samples and scores.
+# The time of a GRPO step beside what it consists of: generation, training, and a reward program that
+# takes 50 ms a sample.
+#   ./dev bench overlap [options]
+#   python bench/grpo_overlap.py --retort build/bin/retort [--model FOLDER --data train.jsonl]
+# Without a model a random one and data are made. Three runs in turns, some rounds of them: without
+# the program, which gives generation and training alone; with it at max_staleness 0; and at 1.
+#
+# Student and generator get one core each (sched_setaffinity, as taskset does, on all their threads);
+# the program sleeps and needs none. --no-pin leaves that to the kernel.
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
-# Scores a completion a line, with its length.
-REWARD = '''
-import json, sys, time
+CORES = {"student": 0, "generator": 1}
+FIRST_STEPS = 3  # of a run, which fill pools and caches
+
+REWARD = """import json, sys, time
+log = open(sys.argv[2], "a")
 for line in sys.stdin:
+    start = time.monotonic()
     row = json.loads(line)
     time.sleep(float(sys.argv[1]))
-    print(json.dumps({"id": row["id"], "score": row["num_tokens"]}), flush=True)
-'''
+    print(json.dumps({"id": row["id"], "score": row["id"] % 3}), flush=True)
+    print(time.monotonic() - start, file=log, flush=True)
+"""
 
 
-def run(retort, work, args, staleness):
-    recipe = work / "grpo.yaml"
-    rewards = "{type: length, min: 1, max: 100000}, {type: numeric, weight: 0.5}"
-    if args.reward_ms:
-        program = work / "reward.py"
-        program.write_text(REWARD)
-        seconds = args.reward_ms / 1000
-        rewards += f', {{type: command, argv: [{sys.executable}, {program}, "{seconds}"]}}'
-    recipe.write_text(f"""recipe: grpo
-output_dir: {work}/run-{staleness}
+def make_inputs(args, work):
+    """A model of random weights and arithmetic problems, as the demo has them."""
+    retort = lambda *words: subprocess.run(
+        [args.retort, *map(str, words)], check=True, stdout=subprocess.DEVNULL
+    )
+    args.data = work / "train.jsonl"
+    args.model = work / "model"
+    tokenizer = work / "tokenizer"
+    retort("data", "arithmetic", "--output", args.data, "--first", 0, "--count", 2000, "--seed", 1)
+    retort("tokenizer", "train", "--data", args.data, "--vocab-size", 400, "--output", tokenizer)
+    retort("model", "init", "--arch", "qwen3", "--tokenizer", tokenizer, "--output", args.model,
+           "--seed", 1, "--hidden-size", args.hidden_size, "--num-hidden-layers", 4,
+           "--num-attention-heads", 4, "--num-key-value-heads", 4,
+           "--intermediate-size", 3 * args.hidden_size)  # fmt: skip
+
+
+def recipe_of(args, run, rewards, staleness):
+    return f"""recipe: grpo
+output_dir: {run}
 seed: 1
 roles:
   student: {{model: {args.model}, world: {{threads: 1}}}}
@@ -47,50 +64,110 @@ train:
   learning_rate: 1.0e-6
   lr_scheduler_type: constant
   save_steps: 0
-""")
-    launch = [retort, "launch", str(recipe), "--overwrite"]
-    subprocess.run(launch, check=True, stdout=subprocess.DEVNULL)
-    return [json.loads(line) for line in open(work / f"run-{staleness}" / "metrics.jsonl")][3:]
+"""
+
+
+def pin(launcher):
+    """The roles below the launcher, each to its core, with all threads they have by now; which."""
+    pinned = set()
+    children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    for child in children:
+        try:
+            words = pathlib.Path(f"/proc/{child}/cmdline").read_text().split("\0")
+            role = next((r for r in CORES if any(w.split("/")[0] == r for w in words)), None)
+            for thread in os.listdir(f"/proc/{child}/task") if role else []:
+                os.sched_setaffinity(int(thread), {CORES[role]})
+                pinned.add(role)
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has just ended
+    return pinned
+
+
+def launch(args, work, name, rewards, staleness):
+    """The rows of metrics of a run."""
+    run = work / name
+    recipe = work / "grpo.yaml"
+    recipe.write_text(recipe_of(args, run, rewards, staleness))
+    command = [args.retort, "launch", str(recipe), "--overwrite"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    pinned = set()
+    while process.poll() is None:
+        if args.pin:
+            pinned |= pin(process.pid)
+        time.sleep(0.2)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}")
+    if args.pin and pinned != set(CORES):
+        sys.exit(f"only {sorted(pinned)} of {sorted(CORES)} were found below the launcher; --no-pin")
+    return [json.loads(line) for line in open(run / "metrics.jsonl")][FIRST_STEPS:]
+
+
+def median(rows, value):
+    return statistics.median([value(row) for row in rows])
+
+
+def measure_round(args, work):
+    """Seconds: generation, training, reward, and the steps at max_staleness 0 and 1."""
+    alone = launch(args, work, "alone", "{type: length, min: 1, max: 100000}", 0)
+    log = work / "reward.log"
+    log.unlink(missing_ok=True)
+    argv = json.dumps([sys.executable, str(work / "reward.py"), str(args.reward_seconds), str(log)])
+    program = f"{{type: command, argv: {argv}, timeout: 10m}}"
+    serial = launch(args, work, "serial", program, 0)
+    overlapped = launch(args, work, "overlapped", program, 1)
+    samples = [float(line) for line in log.read_text().split()]
+    return {
+        "generation": median(alone, lambda row: row["generation_time"]),
+        "training": median(alone, lambda row: row["step_time"] - row["generator_wait_time"]),
+        "reward": statistics.mean(samples) * args.batch,
+        "step 0": median(serial, lambda row: row["step_time"]),
+        "step 1": median(overlapped, lambda row: row["step_time"]),
+    }
+
+
+def report(rounds):
+    of = lambda name: statistics.median([r[name] for r in rounds])
+    ratio = lambda name, ideal: statistics.median([r[name] / ideal(r) for r in rounds])
+    print("| | ms |\n|---|---|")
+    for name in ("generation", "training", "reward"):
+        print(f"| {name} alone | {of(name) * 1e3:.0f} |")
+    print(f"| step at max_staleness 0 | {of('step 0') * 1e3:.0f} |")
+    print(f"| step at max_staleness 1 | {of('step 1') * 1e3:.0f} |")
+
+    serial = ratio("step 0", lambda r: max(r["generation"], r["reward"]) + r["training"])
+    overlapped = ratio("step 1", lambda r: max(r["generation"], r["training"], r["reward"]))
+    print(f"\nmax_staleness 0: step / (max(generation, reward) + training) = {serial:.2f}")
+    print(f"max_staleness 1: step / max(generation, training, reward) = {overlapped:.2f}")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--retort", default="build/bin/retort")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--steps", type=int, default=33)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--max-new-tokens", type=int, default=40)
-    parser.add_argument("--reward-ms", type=float, default=0)
+    parser.add_argument("--model", help="default: one of random weights")
+    parser.add_argument("--data", help="default: arithmetic problems")
+    parser.add_argument("--hidden-size", type=int, default=192)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=16, help="completions of a step")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--reward-seconds", type=float, default=0.05, help="of each completion")
+    parser.add_argument("--no-pin", dest="pin", action="store_false")
     args = parser.parse_args()
+    if args.pin and os.cpu_count() < len(CORES):
+        sys.exit(f"a core each needs {len(CORES)} cores; there are {os.cpu_count()}: use --no-pin")
+    if bool(args.model) != bool(args.data):
+        sys.exit("give --model and --data together, or neither")
+
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        serial = run(args.retort, work, args, 0)
-        overlapped = run(args.retort, work, args, 1)
-
-    def median(rows, value):
-        return statistics.median([value(row) for row in rows])
-
-    # A perfect overlap costs what the slowest side costs alone; at staleness 0 training begins when
-    # the others have ended.
-    generation = median(serial, lambda r: r["generation_time"])
-    reward = median(serial, lambda r: r["reward_time"])
-    waits = ("generator_wait_time", "reward_wait_time")
-    training = median(serial, lambda r: r["step_time"] - sum(r[wait] for wait in waits))
-    print(
-        f"alone: generation {generation * 1e3:.1f} ms, scoring {reward * 1e3:.1f} ms, "
-        f"training {training * 1e3:.1f} ms"
-    )
-    for staleness, rows, best in (
-        (0, serial, max(generation, reward) + training),
-        (1, overlapped, max(generation, reward, training)),
-    ):
-        step = median(rows, lambda r: r["step_time"])
-        left = median(rows, lambda r: r["reward_wait_time"])
-        print(
-            f"max_staleness {staleness}: step {step * 1e3:.1f} ms, {step / best:.3f} of the best; "
-            f"waits {left * 1e3:.1f} ms for scores after the last sample"
-        )
+        (work / "reward.py").write_text(REWARD)
+        if not args.model:
+            make_inputs(args, work)
+        rounds = [measure_round(args, work) for _ in range(args.rounds)]
+    print(f"{args.batch} completions of up to {args.max_new_tokens} tokens a step, reward of "
+          f"{args.reward_seconds * 1e3:.0f} ms a completion, medians of {args.rounds} rounds; "
+          + ("student and generator on a core each" if args.pin else "not pinned"))  # fmt: skip
+    report(rounds)
 
 
 if __name__ == "__main__":
