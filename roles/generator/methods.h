@@ -172,10 +172,11 @@ inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generato
 // Target log-probabilities of given tokens under the weights in use: ForwardRequest with
 // PayloadKind::kTargetLogProbs.
 inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};
+// The reply comes, whatever is drawn meanwhile, when the bucket was checked and is staged.
 inline constexpr rpc::Method<WeightBucket, Empty> kWeightsBucket{"weights.bucket"};
-// The reply comes when the weights are in use, at once when they are already; kUnavailable when not
-// all of them are there yet. When a caller is lost or cancels before that, they are not committed;
-// what lost peers sent of them is thrown away.
+// Asked once all buckets were answered: kUnavailable when not all of them are there. The reply comes
+// when the weights are in use, at once when they are already. When a caller is lost or cancels
+// before that, they are not committed; what lost peers sent of them is thrown away.
 inline constexpr rpc::Method<CommitWeights, CommitReply> kWeightsCommit{"weights.commit"};
 
 }  // namespace retort::roles
