@@ -11,7 +11,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "models/generation/request.h"
-#include "roles/generator/weight_staging.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "rpc/archive.h"
 
 namespace retort::roles {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "roles/generator/weight_staging.h"
+#include "roles/generator/weight_checksum.h"
 
 namespace retort::roles {
 namespace {

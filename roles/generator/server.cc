@@ -13,7 +13,7 @@
 #include "roles/generator/replica_engine.h"
 #include "roles/generator/requests.h"
 #include "roles/generator/samples.h"
-#include "roles/generator/weight_staging.h"
+#include "roles/generator/weight_checksum.h"
 #include "roles/serving_loop.h"
 
 namespace retort::roles {

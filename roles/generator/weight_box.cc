@@ -31,6 +31,12 @@ Box intersection(const Box& a, const Box& b) {
   return box;
 }
 
+at::Tensor view_of(at::Tensor values, const std::vector<int64_t>& origin, const Box& box) {
+  for (size_t d = 0; d < origin.size(); ++d)
+    values = values.narrow(static_cast<int64_t>(d), box.begin[d] - origin[d], box.size[d]);
+  return values;
+}
+
 bool any_overlap(std::vector<Box> boxes) {
   std::erase_if(boxes, [](const Box& box) { return box.numel() == 0; });
   std::sort(boxes.begin(), boxes.end(),

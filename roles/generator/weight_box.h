@@ -1,6 +1,8 @@
 // Boxes of a parameter's elements: what a rank holds of it, what a part brings.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -17,6 +19,9 @@ struct Box {
 
 // Boxes of as many dimensions each.
 Box intersection(const Box& a, const Box& b);
+
+// A view of the box in a tensor that starts at `origin` of the whole.
+at::Tensor view_of(at::Tensor values, const std::vector<int64_t>& origin, const Box& box);
 
 // Whether any two have an element in common. Time: a sort, and for each box the others that cross
 // its first row; boxes that are cut between rows are as many side by side as their senders.

@@ -1,4 +1,4 @@
-// Weights that have arrived but are not in use yet, and how they are cut into what travels.
+// Weights that have arrived but are not in use yet.
 #pragma once
 
 #include <cstdint>
@@ -14,39 +14,6 @@
 #include "roles/generator/methods.h"
 
 namespace retort::roles {
-
-// What this process holds of each parameter, in the decoder's order.
-std::vector<WeightSlice> weight_slices(const models::Decoder& decoder);
-
-// What of the slices that `decoder` counts (parallel::ParameterShard::counted) lies within `held`,
-// a receiver's slices, cut into buckets of at most `bucket_bytes` (a single row may be larger), in
-// the decoder's order; a parameter that does not fit into what is left of a bucket is cut between
-// rows. No tensor is copied. The same for every call on decoders of the same shape and placement.
-// Every element of the model is counted on one rank of a trainer's replica: together their buckets
-// for one receiver hold each of its elements once. kMismatch when a parameter has another shape
-// there.
-std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
-                                              const std::vector<WeightSlice>& held,
-                                              uint64_t version, int64_t bucket_bytes,
-                                              int64_t sender = 0);
-// Fills in the checksums of one bucket's parts and returns the running checksum of all parts so
-// far. Columns of a matrix are copied here, so that they are contiguous. Weights on a device are
-// copied to pinned host memory, or stay there with `on_device`. A checksum is computed where the
-// values lie, by another rule on devices than on the host: nothing but numbers comes to the host.
-uint64_t seal(WeightBucket& bucket, uint64_t running, bool on_device = false);
-// The same into memory that the bucket has for itself: the decoder may change then. Copied and summed
-// up in one pass. Where `earlier`, a bucket of the same place that was made so, has memory of the
-// same shape which nobody else holds, that is used again: new pages cost more than the copy.
-uint64_t seal_copy(WeightBucket& bucket, uint64_t running, bool on_device,
-                   const WeightBucket* earlier);
-// What a replica's checksum must be: over its ranks' in order, each over its receipts' in the order
-// of senders.
-uint64_t weights_checksum(const std::vector<WeightReceipt>& receipts);
-// The same from the ranks' checksums (WeightStaging::check).
-uint64_t weights_checksum(const std::vector<uint64_t>& of_ranks);
-// SHA-256 over models::describe_function, which decides the names and shapes of the whole model's
-// parameters, and their dtype; 16 hex digits. The same for every placement.
-std::string parameters_hash(const models::Decoder& decoder);
 
 // The receiving end, of one rank.
 //

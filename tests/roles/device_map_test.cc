@@ -11,6 +11,8 @@
 
 #include "models/checkpoint.h"
 #include "roles/generator/client.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "roles/generator/weight_staging.h"
 #include "roles/handler_thread.h"
 #include "roles/serving_loop.h"

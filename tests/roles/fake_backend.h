@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "roles/generator/sample_backend.h"
-#include "roles/generator/weight_staging.h"
+#include "roles/generator/weight_checksum.h"
 
 namespace retort::roles {
 

@@ -18,7 +18,6 @@
 #include "roles/generator/client.h"
 #include "roles/generator/replica_engine.h"
 #include "roles/generator/server.h"
-#include "roles/generator/weight_staging.h"
 #include "tests/support/source_folder.h"
 
 namespace retort::roles {

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "models/decoder.h"
-#include "roles/generator/weight_staging.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 
 namespace retort::roles {
 

@@ -12,7 +12,8 @@
 
 #include "models/checkpoint.h"
 #include "recipes/losses/linear_cross_entropy.h"
-#include "roles/generator/weight_staging.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "roles/trainer/trainer.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/roles/nano_model.h"

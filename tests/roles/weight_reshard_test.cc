@@ -13,6 +13,8 @@
 #include <set>
 #include <tuple>
 
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "roles/generator/weight_staging.h"
 #include "rpc/archive.h"
 #include "tests/parallel/rank_process.h"
