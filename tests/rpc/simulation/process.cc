@@ -1,9 +1,6 @@
 #include "tests/rpc/simulation/process.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-
-#include <vector>
 
 #include "base/error.h"
 #include "rpc/detail/peer_state.h"
@@ -13,7 +10,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int64_t kMostBytes = 1 << 20;
+bool is_large(const WorkRequest& request) {
+  return request.data.nbytes() > rpc::detail::kSmallBytes;
+}
 
 Agent::Options agent_options(const Process::Options& options, std::shared_ptr<Host> host) {
   return {.name = options.name,
@@ -24,42 +23,6 @@ Agent::Options agent_options(const Process::Options& options, std::shared_ptr<Ho
 }
 
 }  // namespace
-
-void World::fail(const std::string& what) {
-  if (failure_.empty())
-    failure_ = "at " + std::to_string(scheduler.elapsed().count()) + " ms: " + what;
-}
-
-void World::handler_begins(const std::string& caller, const WorkRequest& request) {
-  if (++runs_[request.id] > 1)
-    fail("the handler of call " + std::to_string(request.id) + " ran twice");
-  if (!ordered || request.data.nbytes() <= rpc::detail::kSmallBytes) return;
-  uint64_t& last = last_large_[caller];
-  if (request.id < last)
-    fail("large call " + std::to_string(request.id) + " of " + caller + " was overtaken by call " +
-         std::to_string(last));
-  last = request.id;
-}
-
-World::Memory World::memory(const std::string& key, int64_t bytes) {
-  static std::vector<char> zeros(kMostBytes);
-  RETORT_CHECK(bytes <= kMostBytes);
-  enum class State { kNew, kCounted, kGone };
-  const std::shared_ptr<Use> use = uses_[key];
-  const auto state = std::make_shared<State>(State::kNew);
-  const auto free = [use, state, bytes](void*) {
-    if (std::exchange(*state, State::kGone) != State::kCounted) return;
-    use->bytes -= static_cast<uint64_t>(bytes);
-    --use->tensors;
-  };
-  return {.tensor = at::from_blob(zeros.data(), {bytes}, free, at::kByte),
-          .count = [use, state, bytes] {
-            if (*state == State::kGone) return;
-            *state = State::kCounted;
-            use->bytes += static_cast<uint64_t>(bytes);
-            ++use->tensors;
-          }};
-}
 
 Process::Process(World& world, Options options)
     : world_(world),
@@ -92,12 +55,12 @@ std::string Process::find(const std::string& peer, Deadline deadline) {
 
 void Process::serve() {
   agent_->serve(kWork, queue_, [this](WorkRequest request, const CallContext& caller) {
-    world_.handler_begins(caller.peer, request);
+    world_.handler_begins(caller.peer, request.id, is_large(request));
     if (request.takes_ms > 0) world_.scheduler.sleep(milliseconds(request.takes_ms));
     return WorkReply{request.id, at::empty({request.reply_bytes}, at::kByte)};
   });
   agent_->serve(kHold, queue_, [this](WorkRequest request, const CallContext& caller) {
-    world_.handler_begins(caller.peer, request);
+    world_.handler_begins(caller.peer, request.id, is_large(request));
     Promise<WorkReply> reply;
     auto future = reply.future();
     held_.push_back({std::move(reply), caller.cancelled});

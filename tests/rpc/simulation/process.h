@@ -5,9 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "rpc/agent.h"
 #include "rpc/peer_links.h"
 #include "tests/rpc/simulation/network.h"
+#include "tests/rpc/simulation/world.h"
 
 namespace retort::rpc::simulation {
 
@@ -39,45 +38,6 @@ struct WorkReply {
 inline constexpr Method<WorkRequest, WorkReply> kWork{"simulation.work"};
 // Is not answered until the caller cancels it or is lost.
 inline constexpr Method<WorkRequest, WorkReply> kHold{"simulation.hold"};
-
-// What a simulation knows of all its processes.
-class World {
- public:
-  World(uint64_t seed, Network::Options options) : scheduler(seed), network(scheduler, options) {}
-
-  // The first failure ends the run.
-  void fail(const std::string& what);
-  const std::string& failure() const { return failure_; }
-  // A handler begins; a failure if this call had one before. `ordered`: large requests of a caller
-  // must begin in the order of their ids.
-  void handler_begins(const std::string& caller, const WorkRequest& request);
-
-  // Bytes, at most 1 MiB of them. From count() on, which may come when they are gone, they are in
-  // use by `key` for as long as the tensor lives.
-  struct Use {
-    uint64_t bytes = 0, tensors = 0;
-  };
-  struct Memory {
-    at::Tensor tensor;
-    std::function<void()> count;
-  };
-  Memory memory(const std::string& key, int64_t bytes);
-  Use use(const std::string& key) { return *uses_[key]; }
-
-  Scheduler scheduler;
-  Network network;
-  std::map<std::string, std::string> directory;  // name -> address
-  bool ordered = false;
-
- private:
-  struct Uses : std::shared_ptr<Use> {
-    Uses() : std::shared_ptr<Use>(std::make_shared<Use>()) {}
-  };
-  std::string failure_;
-  std::map<uint64_t, int> runs_;                // of handlers, by call
-  std::map<std::string, uint64_t> last_large_;  // by caller
-  std::map<std::string, Uses> uses_;
-};
 
 class Process {
  public:

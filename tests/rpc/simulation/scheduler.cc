@@ -13,7 +13,7 @@
 namespace retort::rpc::simulation {
 namespace {
 
-constexpr size_t kStackBytes = 256 << 10;
+constexpr size_t kStackBytes = 2 << 20;  // only what is used becomes memory
 // Where the simulated clock begins: far from zero, which means "never" to some.
 constexpr Clock::time_point kBegin{std::chrono::hours(1000)};
 
@@ -69,7 +69,11 @@ Scheduler::Scheduler(uint64_t seed) : random_(seed), now_(kBegin) {
   the_scheduler = this;
 }
 
-Scheduler::~Scheduler() { the_scheduler = nullptr; }
+Scheduler::~Scheduler() {
+  events_.clear();  // they may hold loops, which take themselves out of loops_
+  threads_.clear();
+  the_scheduler = nullptr;
+}
 
 Scheduler* Scheduler::current() { return the_scheduler; }
 
