@@ -37,14 +37,14 @@ bool is_loopback(const std::string& host) {
   return not_numeric ? host == "localhost" : address.is_loopback();
 }
 
-struct Report {
-  uint64_t sequence = 0;
-  std::string text;
-};
-
 }  // namespace
 
 struct SupervisionClient::Impl {
+  struct Report {
+    uint64_t sequence = 0;
+    std::string text;
+  };
+
   explicit Impl(Options o);
   ~Impl();
 
