@@ -129,8 +129,8 @@ class SupervisorObserver {
 //
 // Stopped early: the driving processes saved a checkpoint and exited with 0 before the last step.
 // The serving ones are asked to end. Exit code 4 after SIGTERM or SIGHUP, upon which the driving
-// processes are asked to end, and when train.max_time is reached. A signal to one driving process, after which
-// all of them save and exit with 0, counts as SIGTERM to this one.
+// processes are asked to end, and when train.max_time is reached. A signal to one driving process,
+// after which all of them save and exit with 0, counts as SIGTERM to this one.
 //
 // Interrupted: SIGINT stops as SIGTERM does, but the exit code is 130, also when it comes so late
 // that the last step is done.
@@ -141,9 +141,9 @@ class SupervisorObserver {
 // process cannot be started (no room for one, say) is lost once more, and tried again as often.
 //
 // Failed: another process fails, or a serving one ends before the driving ones. All are asked to
-// end, and their process groups get SIGKILL after failure_grace. The exit code is the cause's 2 or 3, else
-// 1. A signal ends with 1 as well if a driving process does not exit with 0 after it, such as one
-// that is still loading its model, and if a second signal comes, which kills everything.
+// end, and their process groups get SIGKILL after failure_grace. The exit code is the cause's 2 or
+// 3, else 1. A signal ends with 1 as well if a driving process does not exit with 0 after it, such
+// as one that is still loading its model, and if a second signal comes, which kills everything.
 //
 // Left behind: what the processes started and did not end, in whatever process group, is killed
 // once they have all ended (orphans.h, which also says what is spared).

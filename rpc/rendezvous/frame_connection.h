@@ -1,6 +1,6 @@
-// A proved connection that carries frames, either way: their length (4 bytes, little-endian, without
-// itself), then their content. Both ends of the store (store_frames.h) and of the supervision
-// (rpc/supervision) use it.
+// A proved connection that carries frames, either way: their length (4 bytes, little-endian,
+// without itself), then their content. Both ends of the store (store_frames.h) and of the
+// supervision (rpc/supervision) use it.
 //
 // Errors: on_end says once how it ended: kPeerLost, or kCorrupt for a frame that cannot be. A
 //   length is compared with the limit before memory is allocated for it.
@@ -40,7 +40,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
 
   // The handlers hold no reference to this object; neither is called after close().
   void start(OnFrame on_frame, OnEnd on_end);
-  // Queues a frame, its length included (with_length()). Ends the connection if too many bytes pile up.
+  // Queues a frame, its length included (with_length()). Ends the connection if too many bytes pile
+  // up.
   void send(std::string frame);
   void close();
 

@@ -1,8 +1,9 @@
 // What a client of the run's store and its server say to each other, as values and as bytes.
 //
 // The connection has been proved both ways before the first frame (rpc/transport/proof.h). On the
-// wire: length (frame_connection.h), then one StoreRequest or StoreReply (rpc/archive.h). Every request gets one reply with its id; replies come in any order, so that a
-// request that waits holds up no other.
+// wire: length (frame_connection.h), then one StoreRequest or StoreReply (rpc/archive.h). Every
+// request gets one reply with its id; replies come in any order, so that a request that waits holds
+// up no other.
 //
 //   client                                      server
 //   {id 1, kWait, keys a b, 30 s}         ->

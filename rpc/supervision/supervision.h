@@ -18,8 +18,8 @@
 // Silence: an end from which nothing came for SupervisionTimes::limit is silent. A connection that
 //   breaks, or is silent for half of that, is dialed again until then. Time in which an end stood
 //   still itself (a stop signal, a debugger) is not counted as the other's silence.
-// Threads: each end has, or shares, a loop thread that does all of this, so that neither the work of
-//   a process nor that of a launcher delays a heartbeat.
+// Threads: each end has, or shares, a loop thread that does all of this, so that neither the work
+//   of a process nor that of a launcher delays a heartbeat.
 #pragma once
 
 #include <cstddef>

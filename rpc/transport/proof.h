@@ -1,6 +1,6 @@
 // The proof that opens every connection: both ends show that they know the run's secret (control,
-// supervision) or the session's key (data), on this very connection, for this purpose. Here are the rules alone,
-// without a socket: bytes in, bytes out. handshake.h runs them over a stream.
+// supervision) or the session's key (data), on this very connection, for this purpose. Here are the
+// rules alone, without a socket: bytes in, bytes out. handshake.h runs them over a stream.
 //
 // What the MACs cover: protocol version, purpose, both nonces, both names, the run, the name of the
 //   secret, the session, the addresses as each end sees them, the TLS channel if there is one. The

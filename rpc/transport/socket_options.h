@@ -16,7 +16,8 @@ struct SocketOptions {
   std::chrono::milliseconds user_timeout{30'000};
 };
 
-// Also NODELAY, and closed in the programs that this process starts. What the system does not know is left out.
+// Also NODELAY, and closed in the programs that this process starts. What the system does not know
+// is left out.
 void apply(const SocketOptions& options, boost::asio::ip::tcp::socket& socket);
 
 }  // namespace retort::rpc::transport

@@ -264,8 +264,8 @@ int look(Child& child) {
   }
   child.leave("look-" + child.name(), std::string(found ? "visible" : "hidden") + " " +
                                           std::to_string(::getpgid(0) == ::getpid()));
-  // 0, 1, 2, the signal pipes, the connection, its loop's three, the folder being listed, and little
-  // else.
+  // 0, 1, 2, the signal pipes, the connection, its loop's three, the folder being listed, and
+  // little else.
   return open <= 14 ? 0 : 7;
 }
 
