@@ -40,8 +40,9 @@ struct SpawnOptions {
 
 class ChildProcess {
  public:
-  // posix_spawn into a new process group, with no signal blocked and default handlers. kInvalidArgument when the program or the log cannot be opened, kResourceExhausted
-  // when the system has no room for another process.
+  // posix_spawn into a new process group, with no signal blocked and default handlers.
+  // kInvalidArgument when the program or the log cannot be opened, kResourceExhausted when the
+  // system has no room for another process.
   explicit ChildProcess(const SpawnOptions& options);
   // Kills the group and waits for the process if it still runs.
   ~ChildProcess();

@@ -286,6 +286,8 @@ int run_child(int argc, char** argv) {
     launcher.report({"training", 0, "", ""});
     sleep_forever();
   }
+
+  // As a role process begins.
   launch::SignalCatcher signals({SIGTERM});
   const launch::ChildContext context = launch::read_child_context();
   std::atomic<bool> lost{false};
@@ -301,6 +303,8 @@ int run_child(int argc, char** argv) {
        .need_limit = context.stop_timeout,
        .grace = mode == "hang" || mode == "save-slowly" ? kShortGrace : milliseconds(10'000)});
   Child child{context, signals, launcher, lost, asked, folder, argc > 4 ? argv[4] : ""};
+
+  // What it does until it ends.
   const std::map<std::string, int (*)(Child&)> modes{
       {"serve", serve},
       {"deaf", deaf},

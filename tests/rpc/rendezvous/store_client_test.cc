@@ -195,7 +195,8 @@ class OddServer {
   explicit OddServer(Answer answer) : answer_(std::move(answer)) {
     transport::AcceptorHandlers handlers;
     handlers.on_control = [this](std::shared_ptr<transport::Stream> stream, const auto&) {
-      serve(std::make_shared<FrameConnection>(loop_->io(), std::move(stream), StoreLimits{}.frames()));
+      serve(std::make_shared<FrameConnection>(loop_->io(), std::move(stream),
+                                              StoreLimits{}.frames()));
     };
     acceptor_ = std::make_shared<transport::Acceptor>(
         loop_, server_options().acceptor, identity_of(kStoreName), streams(kPlain), handlers);
