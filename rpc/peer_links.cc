@@ -61,7 +61,8 @@ void PeerLinks::keep(const std::string& peer, Deadline deadline) {
       agent_.connect(peer, address, Deadline(std::min(attempt.time(), deadline.time())));
       connected = true;
     } catch (const Error& error) {
-      if (!may_be_elsewhere(error) || deadline.expired()) throw;
+      const bool last = Deadline::after(pause).time() >= deadline.time();
+      if (!may_be_elsewhere(error) || last) throw;
       std::this_thread::sleep_for(pause);
       pause = Duration(std::min(2 * pause.count(), options_.longest_pause.count()));
     }
