@@ -221,6 +221,7 @@ class Descriptors(threading.Thread):
 
     def median(self, name, begin, end):
         """Of each kind, while all processes served between two times."""
-        rows = [s[3] for s in self.samples if s[1] == name and s[2] and begin <= s[0] < end and s[3]]
+        rows = [counted for when, whose, up, counted in self.samples
+                if whose == name and up and counted and begin <= when < end]
         kinds = {kind for row in rows for kind in row}
         return {kind: statistics.median_low(row[kind] for row in rows) for kind in sorted(kinds)}

@@ -295,13 +295,15 @@ def print_table(rows):
                  collections.Counter((c["path"], c["direction"]) for c in cuts))
     noticed = [c["noticed"] for c in cuts if c["noticed"] is not None]
     if noticed:
-        print(f"cuts noticed: {len(noticed)} of {len(cuts)}, after {statistics.median(noticed):.2f} "
+        middle = statistics.median(noticed)
+        print(f"cuts noticed: {len(noticed)} of {len(cuts)}, after {middle:.2f} "
               f"s in the middle, {max(noticed):.2f} s at most (the others ended with the run)")
     print_counts("trials by kind and outcome",
                  collections.Counter((row["kind"], row["outcome"]) for row in rows))
     compared = sum(row["descriptors"]["compared"] for row in rows)
     missed = sum(1 for row in rows for loss in row["losses"] if not loss["phase"])
-    print(f"{len(rows)} trials, {len(losses)} losses ({missed} drawn but not met), {len(cuts)} cuts; "
+    print(f"{len(rows)} trials, {len(losses)} losses ({missed} drawn but not met), "
+          f"{len(cuts)} cuts; "
           f"descriptors compared in {compared}; "
           f"{sum(row['outcome'] != 'same' for row in rows)} not as they should be")
 
