@@ -53,7 +53,8 @@ def cases(data):
 
     def distill(dp, steps, block=wide):
         both = roles(student=world(GOLDENS / "qwen3", dp), teacher=world(GOLDENS / "teacher"))
-        return (f"recipe: distill\nseed: 3\n{both}{rows}  packing: false\n  shuffle: false\n{train(steps)}"
+        return (f"recipe: distill\nseed: 3\n{both}{rows}"
+                f"  packing: false\n  shuffle: false\n{train(steps)}"
                 f"  per_device_train_batch_size: 1\n{block}")
 
     one_step = ["train.max_steps=1", "train.gradient_accumulation_steps=1", "distill.prefetch=1"]

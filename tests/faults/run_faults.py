@@ -43,6 +43,8 @@ from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 
 # How many trials of a hundred are of a kind.
 KINDS = {"loss": 56, "series": 14, "delay": 8, "cut": 14, "close": 8}
+# A connection that is cut before it is a session has the time of the set-up (docs/transport.md).
+SETUP_TIMEOUT = 15.0
 # What noticing may take besides: the check of the clock, and a busy machine.
 NOTICE_MARGIN = 3.0
 STEADY = 0.8  # seconds of a run without which descriptors are not compared
@@ -252,8 +254,8 @@ def grown(descriptors, strikes):
 
 
 def outcome_of(code, run, reference, row):
-    late = [c for c in row["cuts"]
-            if c["noticed"] and c["noticed"] > PEER_TIMEOUT + NOTICE_MARGIN]
+    late = [c for c in row["cuts"] if c["noticed"] and c["noticed"] > NOTICE_MARGIN +
+            (SETUP_TIMEOUT if c["phase"] == "handshake" else PEER_TIMEOUT)]
     left = [what for what, found in row["left"].items() if found]
     return (
         "hang" if code is None

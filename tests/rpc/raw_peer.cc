@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <future>
 
@@ -66,6 +67,8 @@ namespace {
 
 transport::testing::NodeOptions raw_options(std::string name) {
   auto options = transport::testing::node_options(std::move(name));
+  // Its data connections are never silent, whatever the test does not say.
+  options.context.probe_interval = std::chrono::milliseconds(100);
   options.identity.run = "";
   options.identity.schema = detail::wire_schema();
   options.identity.credentials = {{"run", kSecret}};
