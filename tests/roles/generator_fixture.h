@@ -134,8 +134,8 @@ class GeneratorServed : public ::testing::Test {
 class GeneratorFixture : public GeneratorServed {
  protected:
   explicit GeneratorFixture(models::EngineOptions options = engine_options())
-      : GeneratorFixture(std::make_unique<ReplicaEngine>(
-            golden_decoder(), models::Tokenizer::load(golden_model()), options)) {}
+      : GeneratorFixture(new ReplicaEngine(golden_decoder(),
+                                           models::Tokenizer::load(golden_model()), options)) {}
 
   std::unique_ptr<GeneratorClient> make_client(const models::Decoder& student, rpc::Agent& agent,
                                                const std::vector<std::string>& replicas = {
@@ -175,10 +175,8 @@ class GeneratorFixture : public GeneratorServed {
   const Prompts prompts{{1, 2, 3}, {9, 8, 7, 6, 5}, {40}};
 
  private:
-  explicit GeneratorFixture(std::unique_ptr<ReplicaEngine> backend)
-      : GeneratorFixture(*backend, std::move(backend)) {}
-  GeneratorFixture(ReplicaEngine& same, std::unique_ptr<ReplicaEngine> backend)
-      : GeneratorServed(std::move(backend)), engine(same) {}
+  explicit GeneratorFixture(ReplicaEngine* backend)
+      : GeneratorServed(std::unique_ptr<SampleBackend>(backend)), engine(*backend) {}
 };
 
 }  // namespace retort::roles
