@@ -1,12 +1,12 @@
-# The time of a GRPO step beside what it consists of: generation, training, and a reward program that
-# takes 50 ms a sample.
+# The time of a GRPO step beside what it consists of: generation, training, and a reward program
+# that takes 50 ms a sample.
 #   ./dev bench overlap [options]
 #   python bench/grpo_overlap.py --retort build/bin/retort [--model FOLDER --data train.jsonl]
 # Without a model a random one and data are made. Three runs in turns, some rounds of them: without
 # the program, which gives generation and training alone; with it at max_staleness 0; and at 1.
 #
-# Student and generator get one core each (sched_setaffinity, as taskset does, on all their threads);
-# the program sleeps and needs none. --no-pin leaves that to the kernel.
+# Student and generator get one core each (sched_setaffinity, as taskset does, on all their
+# threads); the program sleeps and needs none. --no-pin leaves that to the kernel.
 import argparse
 import json
 import os
@@ -98,7 +98,7 @@ def launch(args, work, name, rewards, staleness):
     if process.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {process.returncode}")
     if args.pin and pinned != set(CORES):
-        sys.exit(f"only {sorted(pinned)} of {sorted(CORES)} were found below the launcher; --no-pin")
+        sys.exit(f"only {sorted(pinned)} of {sorted(CORES)} run below the launcher; --no-pin")
     return [json.loads(line) for line in open(run / "metrics.jsonl")][FIRST_STEPS:]
 
 

@@ -1,8 +1,8 @@
 // Round trips of rpc::Agent beside bare TensorPipe, Gloo, torch.distributed.rpc and memcpy, between
 // two processes, in turns within one run.
 //   rpc_bench [rounds, default 9] [milliseconds a turn, default 100]
-// RETORT_BENCH_PYTHON: a Python with torch, for torch.distributed.rpc; without it those two rows are
-// left out.
+// RETORT_BENCH_PYTHON: a Python with torch, for torch.distributed.rpc; without it those two rows
+// are left out.
 //
 // A round trip is a request with that many bytes (64: inside the request; more: a tensor) and an
 // empty reply. The handler runs on the thread of a serving loop, as a teacher's does; nothing is

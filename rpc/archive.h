@@ -7,8 +7,8 @@
 //     void serialize(A& archive, uint32_t version) {
 //       archive(a, b, c);
 //     }
-// Format: little-endian, fixed widths, no names. Both ends must have the same types, which the proof
-//   and every call check (rpc/schema.h).
+// Format: little-endian, fixed widths, no names. Both ends must have the same types, which the
+//   proof and every call check (rpc/schema.h).
 // Tensors: they travel out of band (Message::tensors) in the order of their archive() calls, or
 //   inside the bytes (to_bytes / from_bytes), for checkpoints. Only dense CPU tensors go inside.
 // Errors: reading is safe on hostile bytes. A size larger than the bytes that remain is kCorrupt

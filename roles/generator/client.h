@@ -79,9 +79,9 @@ class GeneratorClient {
   // it.
   void wait_accepted(PendingSamples& pending);
   // Waits for all samples: those of every prompt in a row, in the order of the request. They belong
-  // to the request and have the shapes they promise (kMismatch, kCorrupt). Errors name the generator
-  // and the step; kCancelled when a push with `abort` ended the request, or when it was lost with
-  // its generator and the weights that it names are replaced everywhere by now.
+  // to the request and have the shapes they promise (kMismatch, kCorrupt). Errors name the
+  // generator and the step; kCancelled when a push with `abort` ended the request, or when it was
+  // lost with its generator and the weights that it names are replaced everywhere by now.
   // `meanwhile`: called now and then while it waits; what it throws ends the wait.
   Samples receive(PendingSamples pending, double* waited = nullptr,
                   const std::function<void()>& meanwhile = {});

@@ -165,18 +165,18 @@ inline constexpr rpc::Method<Empty, GeneratorInfo> kGeneratorInfo{"generator.inf
 inline constexpr rpc::Method<GenerateRequest, Empty> kGenerateSubmit{"generator.submit"};
 // The samples of a request of the same caller beyond those that it has: the reply comes as soon as
 // there is one, with those that there are then. Asked again with the same `have` it gives them
-// again. One that has all of them says so with a last collect, after which the request is forgotten.
-// kCancelled when weights were committed with `abort` meanwhile, kMismatch when its weights had
-// been replaced already.
+// again. One that has all of them says so with a last collect, after which the request is
+// forgotten. kCancelled when weights were committed with `abort` meanwhile, kMismatch when its
+// weights had been replaced already.
 inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generator.collect", true};
 // Target log-probabilities of given tokens under the weights in use: ForwardRequest with
 // PayloadKind::kTargetLogProbs.
 inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};
 // The reply comes, whatever is drawn meanwhile, when the bucket was checked and is staged.
 inline constexpr rpc::Method<WeightBucket, Empty> kWeightsBucket{"weights.bucket"};
-// Asked once all buckets were answered: kUnavailable when not all of them are there. The reply comes
-// when the weights are in use, at once when they are already. When a caller is lost or cancels
-// before that, they are not committed; what lost peers sent of them is thrown away.
+// Asked once all buckets were answered: kUnavailable when not all of them are there. The reply
+// comes when the weights are in use, at once when they are already. When a caller is lost or
+// cancels before that, they are not committed; what lost peers sent of them is thrown away.
 inline constexpr rpc::Method<CommitWeights, CommitReply> kWeightsCommit{"weights.commit"};
 
 }  // namespace retort::roles

@@ -27,7 +27,7 @@ namespace retort::roles {
 //
 //   remote calls, between two forward passes      work
 //     submit     in the RequestTable              begin_due      those for the weights in use go to
-//     collect    the caller waits there                          the backend, and are drawn together
+//     collect    the caller waits there                          the backend, drawn together
 //     commit     checked, then it waits           draw           one step of the backend
 //                                                 apply_commit   when there is nothing to draw
 //

@@ -1,4 +1,5 @@
-// Checksums of weights that travel: of each part, of what a sender sent, of what a replica received.
+// Checksums of weights that travel: of each part, of what a sender sent, of what a replica
+// received.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ uint64_t combined_checksum(uint64_t running, uint64_t checksum);
 // far. Columns of a matrix are copied here, so that they are contiguous. Weights on a device are
 // copied to pinned host memory, or stay there with `on_device`.
 uint64_t seal(WeightBucket& bucket, uint64_t running, bool on_device = false);
-// The same into memory that the bucket has for itself: the decoder may change then. Copied and summed
-// up in one pass. Where `earlier`, a bucket of the same place that was made so, has memory of the
-// same shape which nobody else holds, that is used again: new pages cost more than the copy.
+// The same into memory that the bucket has for itself: the decoder may change then. Copied and
+// summed up in one pass. Where `earlier`, a bucket of the same place that was made so, has memory
+// of the same shape which nobody else holds, that is used again: new pages cost more than the copy.
 uint64_t seal_copy(WeightBucket& bucket, uint64_t running, bool on_device,
                    const WeightBucket* earlier);
 // What a replica's checksum must be: over its ranks' in order, each over its receipts' in the order

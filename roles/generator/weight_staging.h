@@ -17,13 +17,13 @@ namespace retort::roles {
 
 // The receiving end, of one rank.
 //
-// Use: add() ..., check(), then apply() or uncheck(). From a check() that passed until then no bucket
-//   is taken, so that what was checked is what is applied.
+// Use: add() ..., check(), then apply() or uncheck(). From a check() that passed until then no
+//   bucket is taken, so that what was checked is what is applied.
 // Memory: one more copy of the weights, from the first bucket to apply(), where they arrive: on the
 //   host, or on the decoder's device.
-// Threads: add() on any, beside the others; those on compute, which alone touches the decoder. add()
-//   reads the values, which takes long, before it takes the lock; whoever else holds it sees whole
-//   buckets.
+// Threads: add() on any, beside the others; those on compute, which alone touches the decoder.
+//   add() reads the values, which takes long, before it takes the lock; whoever else holds it sees
+//   whole buckets.
 class WeightStaging {
  public:
   explicit WeightStaging(models::Decoder& decoder);
@@ -43,9 +43,9 @@ class WeightStaging {
   // Makes what was checked the decoder's parameters and forgets it: whole parameters without a copy
   // if they arrived on its device, so that whoever keeps addresses of them must look again.
   void apply();
-  // Forgets what came from peers that are not `connected`, unless it is checked; false when there is
-  // nothing of those. Asks for them while no bucket can be added: one whose sender connected later
-  // stays.
+  // Forgets what came from peers that are not `connected`, unless it is checked; false when there
+  // is nothing of those. Asks for them while no bucket can be added: one whose sender connected
+  // later stays.
   bool forget_lost(const std::function<std::set<std::string>()>& connected);
 
   bool empty() const;

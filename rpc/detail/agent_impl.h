@@ -1,5 +1,5 @@
-// What is behind rpc::Agent: the network, the sessions, and the order in which they end. Members are used on the loop thread unless they stand under the mutex or are
-// constant.
+// What is behind rpc::Agent: the network, the sessions, and the order in which they end. Members
+// are used on the loop thread unless they stand under the mutex or are constant.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>

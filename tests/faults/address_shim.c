@@ -1,9 +1,10 @@
 // Lets a relay stand between two processes of a run (tests/faults/relay.py).
 //
 // The proof of a connection compares the addresses that both ends see, so that nobody can stand in
-// between. The relay listens at 127.0.0.2 in place of a process that listens at 127.0.0.1, and dials
-// it from 127.0.0.3, each time with the port of the connection that it relays. Preloaded into the
-// processes of a run, this names 127.0.0.1 for either: what a connection without a relay would say.
+// between. The relay listens at 127.0.0.2 in place of a process that listens at 127.0.0.1, and
+// dials it from 127.0.0.3, each time with the port of the connection that it relays. Preloaded into
+// the processes of a run, this names 127.0.0.1 for either: what a connection without a relay would
+// say.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// One run: a few clients and servers, calls of all kinds between them, faults, and what must be true
-// whatever happens. Everything in it follows from the seed.
+// One run: a few clients and servers, calls of all kinds between them, faults, and what must be
+// true whatever happens. Everything in it follows from the seed.
 #pragma once
 
 #include <cstdint>

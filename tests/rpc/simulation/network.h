@@ -1,9 +1,9 @@
-// The network of a simulation: hosts that dial each other, streams and pipes in memory, and what can
-// go wrong with them.
+// The network of a simulation: hosts that dial each other, streams and pipes in memory, and what
+// can go wrong with them.
 //
 // Each connection keeps its own order; what two connections carry arrives in any order. Delays come
-// from the seed. What production code has below a session (sockets, proofs, TensorPipe) is replaced;
-// what a message announces is checked and given memory by the production functions
+// from the seed. What production code has below a session (sockets, proofs, TensorPipe) is
+// replaced; what a message announces is checked and given memory by the production functions
 // (rpc/detail/data_pipe.h).
 //
 // Faults: see Network. A data connection that went silent is noticed by both ends within
