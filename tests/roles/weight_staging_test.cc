@@ -1,8 +1,8 @@
 // Weights that have arrived at a generator's rank: what it refuses, keeps and forgets, and what is
 // put in use.
+#include "roles/generator/weight_staging.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
-#include "roles/generator/weight_staging.h"
 
 #include <atomic>
 #include <future>
