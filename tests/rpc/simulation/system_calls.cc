@@ -65,10 +65,6 @@ steady_clock::time_point steady_clock::now() noexcept {
 
 extern "C" {
 
-int __pthread_mutex_lock(pthread_mutex_t*);
-int __pthread_mutex_trylock(pthread_mutex_t*);
-int __pthread_mutex_unlock(pthread_mutex_t*);
-
 int nanosleep(const timespec* time, timespec* left) {
   Scheduler* const scheduler = on_simulated_thread();
   if (scheduler == nullptr) return static_cast<int>(syscall(SYS_nanosleep, time, left));
@@ -114,15 +110,17 @@ int pthread_join(pthread_t thread, void** result) {
 }
 
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+  static const auto kReal = real(&pthread_mutex_lock, "pthread_mutex_lock");
   Scheduler* const scheduler = simulation();
-  if (scheduler == nullptr) return __pthread_mutex_lock(mutex);
-  while (__pthread_mutex_trylock(mutex) == EBUSY)
+  if (scheduler == nullptr) return kReal(mutex);
+  while (pthread_mutex_trylock(mutex) == EBUSY)
     scheduler->wait(mutex, std::nullopt);
   return 0;
 }
 
 int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
-  const int result = __pthread_mutex_unlock(mutex);
+  static const auto kReal = real(&pthread_mutex_unlock, "pthread_mutex_unlock");
+  const int result = kReal(mutex);
   if (Scheduler* const scheduler = simulation()) scheduler->wake(mutex, false);
   return result;
 }
