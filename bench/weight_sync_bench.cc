@@ -137,13 +137,10 @@ class Rows {
     push(*keeping_, "push with a kept copy");
     add("messages, as much memory", message_seconds(kMessages, 1));
     add("messages, as much memory, in flight", message_seconds(kMessages, kMessages));
-    add("part: buckets without checksums", seconds([&] {
-          std::deque<Future<Empty>> replies;
-          for (const roles::WeightBucket& bucket : buckets_)
-            replies.push_back(agent_.call("generator/0", kBucket, bucket));
-          for (Future<Empty>& reply : replies)
-            reply.get(Deadline::after(60s));
-        }));
+    add("part: buckets", seconds([&] { send(kBucket, false); }));
+    add("part: buckets, checksums here", seconds([&] { send(kBucket, true); }));
+    ++version_;  // staged there, and thrown away for the next push
+    add("part: buckets, checksums there", seconds([&] { send(roles::kWeightsBucket, false); }));
     add("part: checksums, of one end", seconds([&] {
           uint64_t running = 0;
           for (roles::WeightBucket& bucket : buckets_)
@@ -178,6 +175,18 @@ class Rows {
     client.wait_pushed(std::move(pending));
     add(name, std::chrono::duration<double>(Clock::now() - start).count());
     add(name + ", until it has arrived", transferred);
+  }
+
+  void send(const rpc::Method<roles::WeightBucket, Empty>& method, bool with_checksums) {
+    std::deque<Future<Empty>> replies;
+    uint64_t running = 0;
+    for (roles::WeightBucket& bucket : buckets_) {
+      bucket.version = version_;
+      if (with_checksums) running = roles::seal(bucket, running);
+      replies.push_back(agent_.call("generator/0", method, bucket));
+    }
+    for (Future<Empty>& reply : replies)
+      reply.get(Deadline::after(60s));
   }
 
   // As long as the bytes of a push would take.
