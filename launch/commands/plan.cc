@@ -24,12 +24,14 @@ struct RolePlan {
   int64_t ranks = 1, parameters = 0;
   // of the rank that needs most; of a serving role only the parameters count
   models::TrainingMemory memory;
-  // the copy of what it pushed last, for a generator that is started again without it
+  // of the student the copy of what it pushed last, for a generator that is started again without
+  // it; of a generator what is pushed, beside the weights in use
   int64_t pushed_weights = 0;
   bool pushed_on_host = false;  // and not where it computes
+  int64_t kv_cache = 0;         // of a generator
   bool trains = false;
   double flops_per_token = 0;
-  int64_t peak() const { return memory.peak() + (pushed_on_host ? 0 : pushed_weights); }
+  int64_t peak() const { return memory.peak() + kv_cache + (pushed_on_host ? 0 : pushed_weights); }
   double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
 };
 
@@ -74,6 +76,12 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
     plan.pushed_weights = plan.memory.parameters;
     plan.pushed_on_host = role.world.device != parallel::Device::kCpu;
   }
+
+  // A generator draws on with the old weights until all of the new ones are there.
+  if (recipe.generation && name == recipe.generation->role) {
+    plan.pushed_weights = plan.memory.parameters;
+    plan.kv_cache = static_cast<int64_t>(recipe.generation->kv_cache.bytes);
+  }
   return plan;
 }
 
@@ -105,21 +113,22 @@ Plan make_plan(const Recipe& recipe) {
 }
 
 void print_roles(const Plan& plan) {
-  std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks",
+  std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks",
               "parameters", "weights MiB", "grads MiB", "optim MiB", "kept MiB", "pushed MiB",
-              "peak MiB");
+              "cache MiB", "peak MiB");
   for (const RolePlan& role : plan.roles)
-    std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f  %s\n",
+    std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f  %s\n",
                 role.name.c_str(), static_cast<long long>(role.ranks),
                 static_cast<long long>(role.parameters), mib(role.memory.parameters),
                 mib(role.memory.gradients), mib(role.memory.optimizer),
-                mib(role.memory.activations), mib(role.pushed_weights), mib(role.peak()),
-                role.model.c_str());
+                mib(role.memory.activations), mib(role.pushed_weights), mib(role.kv_cache),
+                mib(role.peak()), role.model.c_str());
   std::printf(
       "MiB: of the rank that needs most; kept: activations between forward and backward; pushed: "
       "a copy of the weights that were pushed last, while the generator may be started again (with "
-      "device: cuda in the host's memory, which is not in the peak); peak: of tensors in a step, "
-      "at least (a serving role: its weights)\n");
+      "device: cuda in the host's memory, which is not in the peak), and in the generator of those "
+      "that arrive; cache: generation.kv_cache; peak: of tensors in a step, at least (a serving "
+      "role: its weights, and what a generator has besides)\n");
 }
 
 void print_text(const Plan& plan) {
@@ -150,6 +159,7 @@ std::string plan_json(const Recipe& recipe) {
         .add("optimizer_bytes_per_rank", role.memory.optimizer)
         .add("activation_bytes_per_rank", role.memory.activations)
         .add("pushed_weights_bytes_per_rank", role.pushed_weights)
+        .add("kv_cache_bytes_per_rank", role.kv_cache)
         .add("peak_bytes_per_rank", role.peak())
         .str();
   };

@@ -66,12 +66,15 @@ TEST_F(Plan, GrposReferenceAnswersOnceForARound) {
   expect_holds(of(kGrpoBase), R"("links": [])");
 }
 
-// The number of the student's entry that stands behind `key`.
-int64_t of_student(const std::string& plan, const std::string& key) {
+// The number of a role's entry that stands behind `key`.
+int64_t of_role(const std::string& role, const std::string& plan, const std::string& key) {
   const std::string name = '"' + key + "\": ";
-  const size_t student = plan.find(R"("role": "student")");
-  const size_t at = plan.find(name, student);
+  const size_t entry = plan.find(R"("role": ")" + role + '"');
+  const size_t at = plan.find(name, entry);
   return at == std::string::npos ? -1 : std::stoll(plan.substr(at + name.size()));
+}
+int64_t of_student(const std::string& plan, const std::string& key) {
+  return of_role("student", plan, key);
 }
 
 // One more copy of the weights, as long as a generator may come back without them.
@@ -85,6 +88,15 @@ TEST_F(Plan, TheKeptPushCountsWhileTheGeneratorMayBeStartedAgain) {
   EXPECT_EQ(of_student(with, pushed), weights);
   EXPECT_EQ(of_student(without, pushed), 0);
   EXPECT_EQ(of_student(with, peak) - of_student(without, peak), weights);
+}
+
+// It draws on with the old weights while the new ones arrive.
+TEST_F(Plan, AGeneratorHoldsTwoSetsOfWeightsAndItsCache) {
+  const std::string plan = of(kGrpoBase, {"generation.kv_cache=64MiB"});
+  const int64_t weights = of_role("generator", plan, "weight_bytes_per_rank");
+  ASSERT_GT(weights, 0);
+  EXPECT_EQ(of_role("generator", plan, "kv_cache_bytes_per_rank"), int64_t{64} << 20);
+  EXPECT_EQ(of_role("generator", plan, "peak_bytes_per_rank"), 2 * weights + (int64_t{64} << 20));
 }
 
 }  // namespace
