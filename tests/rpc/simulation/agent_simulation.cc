@@ -106,6 +106,10 @@ void AgentSimulation::conduct() {
 
 void AgentSimulation::begin_callers() {
   Scheduler& random = world_.scheduler;
+  // The lower number of both ends holds.
+  const bool room_for_two = std::all_of(
+      processes_.begin(), processes_.end(),
+      [](const auto& process) { return process->options().rpc.max_inflight_calls > 1; });
   for (const auto& process : std::vector(processes_)) {
     const bool server = process->name().starts_with("server");
     if (server && random.pick(4) > 0) continue;
@@ -117,7 +121,7 @@ void AgentSimulation::begin_callers() {
           },
           &process->host());
     }
-    if (!server && process->options().rpc.max_inflight_calls > 1 && random.one_of(2))
+    if (!server && room_for_two && random.one_of(2))
       random.spawn([this, process] { hold_one(process, servers_.front()); }, &process->host());
   }
 }

@@ -55,12 +55,12 @@ std::string Process::find(const std::string& peer, Deadline deadline) {
 
 void Process::serve() {
   agent_->serve(kWork, queue_, [this](WorkRequest request, const CallContext& caller) {
-    world_.handler_begins(caller.peer, request.id, is_large(request));
+    world_.handler_begins(caller.peer + " to " + name(), request.id, is_large(request));
     if (request.takes_ms > 0) world_.scheduler.sleep(milliseconds(request.takes_ms));
     return WorkReply{request.id, at::empty({request.reply_bytes}, at::kByte)};
   });
   agent_->serve(kHold, queue_, [this](WorkRequest request, const CallContext& caller) {
-    world_.handler_begins(caller.peer, request.id, is_large(request));
+    world_.handler_begins(caller.peer + " to " + name(), request.id, is_large(request));
     Promise<WorkReply> reply;
     auto future = reply.future();
     held_.push_back({std::move(reply), caller.cancelled});
