@@ -14,6 +14,8 @@
 #include "models/generation/score.h"
 #include "parallel/vote.h"
 #include "roles/generator/requests.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "rpc/archive.h"
 
 namespace retort::roles {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/support/wait_until.h"
 

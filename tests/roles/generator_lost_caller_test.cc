@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"

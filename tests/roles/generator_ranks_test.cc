@@ -6,6 +6,8 @@
 
 #include "models/generation/score.h"
 #include "roles/generator/replica_engine.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "rpc/archive.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/roles/generator_fixture.h"

@@ -5,6 +5,8 @@
 #include <mutex>
 
 #include "roles/generator/pushed_weights.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "rpc/peer_links.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/support/thrown.h"

@@ -4,6 +4,8 @@
 #include <future>
 
 #include "models/generation/score.h"
+#include "roles/generator/weight_buckets.h"
+#include "roles/generator/weight_checksum.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/roles/sealed_weights.h"
 #include "tests/support/thrown.h"
