@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "base/descriptor_limit.h"
 #include "base/error.h"
 #include "launch/backends/child_process.h"
 #include "launch/commands/commands.h"
@@ -258,6 +259,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   try {
+    retort::raise_descriptor_limit();
     return retort::launch::Program().run(argc, argv);
   } catch (const retort::Error& e) {
     std::cerr << "retort: error: " << e.what() << "\n";

@@ -84,7 +84,8 @@ void LauncherLink::watch() {
   std::unique_lock lock(mutex_);
   if (!wait_for_loss(lock)) return;
   RETORT_LOG(kError) << "the launcher is gone: " << lost_;
-  if (options_.is_needed && !wait_until_unneeded(lock)) return;
+  const bool replaced = lost_ == rpc::kReplaced;  // then its successor is needed, not this one
+  if (!replaced && options_.is_needed && !wait_until_unneeded(lock)) return;
 
   const Deadline end = Deadline::after(grace_);
   RETORT_LOG(kError) << "stopping, because the launcher is gone; at the latest in "

@@ -65,7 +65,7 @@ void Supervisor::Impl::start(Watched& child) {
 void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}, {options.supervision->fd(), POLLIN, 0}};
   for (const Watched& child : children)
-    if (!child.exit_status && !child.reaped) entries.push_back({child.process->pidfd(), POLLIN, 0});
+    if (!child.gone()) entries.push_back({child.process->pidfd(), POLLIN, 0});
 
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
@@ -88,7 +88,7 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
 // arrived is here when it has ended; what else it sent is here when its connection has.
 std::vector<std::pair<Watched*, int>> Supervisor::Impl::take_ends() {
   for (Watched& child : children) {
-    if (child.exit_status || child.reaped) continue;
+    if (child.gone()) continue;
     child.reaped = child.process->try_reap();
     if (child.reaped) child.heard_out_by = Deadline::after(kHearOut);
   }
@@ -152,7 +152,7 @@ void Supervisor::Impl::signalled(int number) {
 
 void Supervisor::Impl::terminate(bool driving, bool serving) {
   for (auto& child : children) {
-    if (child.exit_status || !(child.spec->driving ? driving : serving)) continue;
+    if (child.gone() || !(child.spec->driving ? driving : serving)) continue;
     child.asked_to_stop = true;
     options.supervision->stop(child.spec->name(),
                               deadline ? deadline->remaining() : options.stop_timeout);
@@ -167,7 +167,7 @@ void Supervisor::Impl::terminate(bool driving, bool serving) {
 // A process whose connection does not answer is on this host all the same.
 void Supervisor::Impl::signal_unanswered() {
   for (Watched& child : children) {
-    if (child.exit_status || !child.answer_by || !child.answer_by->expired()) continue;
+    if (child.gone() || !child.answer_by || !child.answer_by->expired()) continue;
     child.answer_by.reset();
     child.process->signal(SIGTERM);
     child.process->signal(SIGCONT);
@@ -208,10 +208,10 @@ void Supervisor::Impl::advance() {
 void Supervisor::Impl::on_deadline() {
   if (phase == Phase::kRunning || phase == Phase::kStopping) {
     for (auto& child : children)
-      if (!child.exit_status && child.spec->driving) fail(child, std::nullopt);
+      if (!child.gone() && child.spec->driving) fail(child, std::nullopt);
   } else if (phase == Phase::kFinishing) {
     for (const auto& child : children)
-      if (!child.exit_status)
+      if (!child.gone())
         result.remarks.push_back(
             child.spec->name() + " did not end within " + format_duration(options.serving_timeout) +
             " after the recipe was done and was killed; see " + child.log.string());

@@ -66,7 +66,7 @@ void Supervisor::Impl::fail(ProcessFailure failure) {
 // Processes that stand still: those that waited for one know only that it did not answer.
 void Supervisor::Impl::note_stopped() {
   for (const Watched& child : children) {
-    if (child.exit_status) continue;
+    if (child.gone()) continue;
     const bool held = child.process->stopped();
     if (!held && !child.silent) continue;
     result.remarks.push_back(child.spec->name() +
@@ -115,6 +115,7 @@ void Supervisor::Impl::start_replicas() {
   }
 
   for (const std::string& replica : due) {
+    if (phase == Phase::kFailing) return;  // the replica before it could not be started
     to_restart.erase(replica);
     start_replica(replica);
   }
@@ -147,7 +148,7 @@ void Supervisor::Impl::end_held() {
   next_look = Deadline::after(kLook);
   for (Watched& child : children) {
     const bool replaceable = !child.spec->driving && child.restarts < child.spec->restarts;
-    if (!replaceable || child.exit_status || !child.process->stopped()) {
+    if (!replaceable || child.gone() || !child.process->stopped()) {
       child.held_until.reset();
       continue;
     }
@@ -159,12 +160,24 @@ void Supervisor::Impl::end_held() {
   }
 }
 
+// The driving processes ended well and did not get through with how: this process stood still, or
+// the connection was cut, when they said it.
+bool Supervisor::Impl::cut_off() {
+  const bool said = driver_said("done") || driver_said("stopped") || driver_said("interrupted");
+  const bool under_way = driver_said("training") || driver_said("saving");
+  if (said || !under_way || !driver_succeeded() || result.signal != 0) return false;
+  result.remarks.push_back(
+      "the driving processes ended well, but their last word never arrived: they may have saved "
+      "and stopped because this launcher stood still; see their logs");
+  return true;
+}
+
 void Supervisor::Impl::finish() {
   const bool interrupted = driver_said("interrupted");
   if (result.signal == 0 && interrupted) result.signal = SIGTERM;
   // A run that is asked to stop during its last step is done all the same.
   const bool asked = result.signal != 0 && !driver_said("done");
-  result.stopped_early = interrupted || driver_said("stopped") || asked;
+  result.stopped_early = interrupted || driver_said("stopped") || asked || cut_off();
 
   if (!failures.empty()) {
     // The first in time of those that are nearest to it.

@@ -38,6 +38,9 @@ struct Watched {
   std::optional<int> reaped;             // it has ended; what it said last may be on its way
   std::optional<Deadline> heard_out_by;  // until then that is waited for
   std::optional<int> exit_status;
+
+  // There is nothing left to ask or to signal.
+  bool gone() const { return exit_status || reaped; }
 };
 
 struct Supervisor::Impl {
@@ -82,6 +85,7 @@ struct Supervisor::Impl {
   ProcessFailure failure_of(const Watched& child) const;
   void end_held();
   void end_orphans();
+  bool cut_off();
   void finish();
   bool is_child(pid_t pid) const {
     return std::any_of(children.begin(), children.end(), [&](const Watched& c) {

@@ -47,11 +47,13 @@ void ReferenceQuestions::ask_early(const RolloutRequest& request, RolloutScorer&
         samples.push_back(data::completion_sample(request.prompts[(first + i) / generations],
                                                   (*scored)[i].token_ids));
     const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
-    Early& early = early_.emplace_back();
-    if (batch.num_targets() == 0) continue;
-    early.input_ids = batch.tokens.input_ids;
-    early.positions = batch.predict_positions;
-    early.answer = reference_->ask(id(index), step_, batch.tokens, batch.predict_positions);
+    Early early;
+    if (batch.num_targets() > 0) {
+      early.answer = reference_->ask(id(index), step_, batch.tokens, batch.predict_positions);
+      early.input_ids = batch.tokens.input_ids;
+      early.positions = batch.predict_positions;
+    }
+    early_.push_back(std::move(early));
   }
 }
 

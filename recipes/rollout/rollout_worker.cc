@@ -91,9 +91,8 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
       // Given up for new weights (in_flight: abort), or lost with a generator whose successor has
       // newer ones.
       if (error.code() != ErrorCode::kCancelled) throw;
-      for (roles::PendingSamples& part : pending.parts) {
-        if (part.reply.valid()) part.reply.cancel();
-      }
+      // The other parts are fetched to their end, or to the same error, by nobody's wait: cancelled
+      // between two answers they would stay with their generators.
       RETORT_LOG(kInfo) << "step " << pending.request.step
                         << ": samples are drawn again, with weights of version " << pushed_ << ": "
                         << error.what();

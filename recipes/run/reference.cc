@@ -31,6 +31,7 @@ at::Tensor Reference::token_log_probs(Pending& pending, int64_t num_rows, double
   if (num_rows == 0) return log_probs;
 
   parallel::run_on_all(*tp_, [&] {
+    RETORT_CHECK(pending || !asks()) << "rows of which the reference was not asked";
     if (!pending) return;
     log_probs = client_->receive(std::move(*pending), waited).logps.contiguous();
     pending.reset();

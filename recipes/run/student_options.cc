@@ -30,6 +30,10 @@ Duration waits_for_draw(const Recipe& recipe) {
   for (const rewards::RewardOptions& reward : recipe.rewards)
     sum += 2 * reward.longest_wait();
   if (!frozen_roles(recipe).empty()) sum += recipe.rpc.timeout;
+
+  // An evaluation waits for weights, which wait for the rollouts that are drawn with older ones.
+  const bool finishes = recipe.weight_sync && recipe.weight_sync->in_flight == InFlight::kFinish;
+  if (finishes && !recipe.data.eval.empty()) sum += recipe.generation->timeout;
   return sum;
 }
 

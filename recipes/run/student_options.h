@@ -35,6 +35,8 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //                   then drawn and sent back                               generation.timeout
 //                   both again, with weight_sync.in_flight: abort, or
 //                   when the generator may be started again (5)
+//                   of an evaluation, whose weights wait for rollouts      generation.timeout
+//                   that are finished with older ones
 //                 scores: of each reward, two batches (2)                  rewards[].timeout
 //                 room for a request to the roles that are frozen          rpc.timeout
 //   push          requests to be accepted,                                 rpc.timeout

@@ -140,21 +140,22 @@ void GeneratorClient::wait_accepted(PendingSamples& pending) {
 }
 
 // A generator that waits for weights which cannot be restored never answers.
-void GeneratorClient::wait(Future<Empty>& reply, const std::function<void()>& meanwhile) const {
+void GeneratorClient::watch(Future<Empty>& reply, const std::function<void()>& meanwhile) const {
   const std::chrono::milliseconds slice(meanwhile ? 20 : 1000);
   while ((pushed_ || meanwhile) && !reply.ready()) {
     if (pushed_) pushed_->check();
     if (meanwhile) meanwhile();
     reply.wait(Deadline::after(slice));
   }
-  reply.get();
 }
 
 // False when the request was lost with its generator.
 bool GeneratorClient::take(PendingSamples& pending, const std::function<void()>& meanwhile) const {
   if (pending.lost) return false;
+  // Its errors are of something else than this request.
+  watch(pending.reply, meanwhile);
   try {
-    wait(pending.reply, meanwhile);
+    pending.reply.get();
     return true;
   } catch (const Error& error) {
     if (options_.links && error.code() == ErrorCode::kPeerLost) return false;

@@ -112,7 +112,7 @@ class GeneratorClient {
   void dispatch(PendingSamples& pending);
   void send_again(PendingSamples& pending);
   bool take(PendingSamples& pending, const std::function<void()>& meanwhile = {}) const;
-  void wait(Future<Empty>& reply, const std::function<void()>& meanwhile) const;
+  void watch(Future<Empty>& reply, const std::function<void()>& meanwhile) const;
   Future<CommitReply> watched(int64_t replica, Future<CommitReply> reply) const;
   void settle(Transfer& transfer, uint64_t version);
   bool passes(const Error& error) const;

@@ -143,8 +143,9 @@ void check_samples(const Samples& samples, const ExpectedSamples& expected,
       corrupt("a completion is longer than max_new_tokens");
   for (const int32_t id : values_of<int32_t>(samples.token_ids))
     if (id < 0 || id >= expected.vocab_rows) corrupt("an id lies outside the vocabulary");
-  for (const float logp : values_of<float>(samples.logps))
-    if (!std::isfinite(logp)) corrupt("a log-probability is not finite");
+  for (const at::Tensor* values : {&samples.logps, &samples.sampling_logps})
+    for (const float logp : values_of<float>(*values))
+      if (!std::isfinite(logp)) corrupt("a log-probability is not finite");
   for (const uint8_t reason : values_of<uint8_t>(samples.finish_reasons))
     if (reason > static_cast<uint8_t>(models::FinishReason::kCancelled))
       corrupt("a finish reason is unknown");

@@ -44,6 +44,8 @@ struct SupervisionTimes {
 
 inline constexpr size_t kMaxReportBytes = 8 << 10;
 inline constexpr size_t kMaxPendingReports = 64;
+// Why a process whose successor runs already takes the launcher for lost.
+inline constexpr const char* kReplaced = "it has started this process again";
 
 struct SupervisionEvent {
   enum class Kind {
@@ -91,7 +93,7 @@ class SupervisionClient {
 
     // Both run on the client's thread and must not block.
     // Once: the launcher is silent, has ended (on the host of this process that shows at once), or
-    // has replaced this process.
+    // has replaced this process (kReplaced).
     std::function<void(const std::string& why)> on_lost;
     // The launcher asks this process to end within this time, perhaps again with another time.
     // Null: its request is not answered.

@@ -78,6 +78,8 @@ struct SupervisionClient::Impl {
   std::shared_ptr<rendezvous::FrameConnection> connection;
   Clock::time_point connected_at, last_heard = Clock::now(), due;
   std::chrono::milliseconds pause = kFirstPause;
+  // The launcher has been reached at an address of this host.
+  bool same_host;
   bool replaced = false, closing = false;
 
   std::mutex mutex;
@@ -97,7 +99,8 @@ SupervisionClient::Impl::Impl(Options o)
           .host = options.host,
           .port = std::to_string(options.port),
           .target = {.name = rendezvous::kStoreName, .purpose = transport::Purpose::kSupervision}},
-      period(supervision::heartbeat_period(options.times)) {
+      period(supervision::heartbeat_period(options.times)),
+      same_host(is_loopback(options.host)) {
   loop.start();
   loop.post([this] {
     attempt();
@@ -133,10 +136,12 @@ void SupervisionClient::Impl::on_dialed(transport::HandshakeResult result) {
   }
   if (result.error) {
     // Its port is open for as long as it lives, and no network lies between.
-    if (result.nobody_listens && is_loopback(options.host)) lose("it has ended");
+    if (result.nobody_listens && same_host) lose("it has ended");
     return dial_later();
   }
 
+  const auto& stream = *result.stream;
+  same_host |= stream.local_endpoint().address() == stream.remote_endpoint().address();
   connected_at = Clock::now();
   connection = std::make_shared<rendezvous::FrameConnection>(loop.io(), std::move(result.stream),
                                                              supervision::kFrameLimits);
@@ -181,7 +186,7 @@ void SupervisionClient::Impl::on_frame(std::string_view content) {
     case FromLauncher::kReplaced:
       replaced = true;
       disconnect();
-      return lose("it has started this process again");
+      return lose(kReplaced);
     case FromLauncher::kBeat: return;
   }
 }

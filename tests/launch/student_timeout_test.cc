@@ -70,6 +70,12 @@ TEST_F(StudentTimeout, SamplesThatAPushEndsAreDrawnAgain) {
             2 * (100s + 1000s) + 10s);
 }
 
+TEST_F(StudentTimeout, AnEvaluationWaitsForRolloutsThatAreFinished) {
+  EXPECT_EQ(of(kGrpo, {"data.eval=[{path: FOLDER/train.jsonl}]", "train.eval_interval=2",
+                       "roles.generator.restarts=0"}),
+            100s + 2 * 1000s + 10s);
+}
+
 TEST_F(StudentTimeout, AReferenceIsAskedAfterTheDraw) {
   EXPECT_EQ(of(kGrpo, {kReference, "grpo.beta=0.1"}), 2 * (100s + 1000s) + 100s + 30s + 10s);
 }

@@ -14,10 +14,12 @@ void AgentSimulation::injure() {
   const auto with = [&](ConnectionKind kind, const auto& task) {
     if (const auto connection = network.pick_connection(kind)) task(*connection);
   };
+
   for (uint64_t faults = 1 + random.pick(4); faults > 0; --faults) {
     random.sleep(random.up_to(300));
     const auto fault = static_cast<Fault>(random.pick(static_cast<uint64_t>(Fault::kLast) + 1));
     const std::string name = any()->name();
+
     switch (fault) {
       case Fault::kResetControl:
         with(ConnectionKind::kControl, [&](const Connection& c) { network.reset(c); });

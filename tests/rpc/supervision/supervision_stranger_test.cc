@@ -18,7 +18,7 @@ const transport::ProofTarget kLauncher{.name = rendezvous::kStoreName,
 std::string frame(const ProcessFrame& content) { return with_length(to_bytes(content)); }
 
 // Every test ends with a process that was connected all the time.
-class Strangers : public Supervised {
+class SupervisionStrangers : public Supervised {
  protected:
   void SetUp() override {
     port().expect("student/0", 0);
@@ -38,7 +38,7 @@ class Strangers : public Supervised {
   std::unique_ptr<Member> student_;
 };
 
-TEST_F(Strangers, AWrongSecretIsRefused) {
+TEST_F(SupervisionStrangers, AWrongSecretIsRefused) {
   transport::Identity stranger = teacher();
   stranger.credentials[0].secret = "a guess";
   RawStream guess(address());
@@ -53,7 +53,7 @@ TEST_F(Strangers, AWrongSecretIsRefused) {
   EXPECT_EQ(count(Kind::kConnected, "teacher/0"), 0u);
 }
 
-TEST_F(Strangers, NothingIsReadBeforeTheProof) {
+TEST_F(SupervisionStrangers, NothingIsReadBeforeTheProof) {
   for (const std::string& junk :
        {frame({.kind = FromProcess::kHello}), std::string(100'000, '\xff')}) {
     RawStream stream(address());
@@ -62,7 +62,7 @@ TEST_F(Strangers, NothingIsReadBeforeTheProof) {
   }
 }
 
-TEST_F(Strangers, AProvenProcessThatNobodyStartedIsTurnedAway) {
+TEST_F(SupervisionStrangers, AProvenProcessThatNobodyStartedIsTurnedAway) {
   RawStream stream(address());
   ASSERT_TRUE(prove(stream, rendezvous::testing::identity_of("teacher/7"), kLauncher));
   stream.send(frame({.kind = FromProcess::kHello}));
@@ -70,7 +70,7 @@ TEST_F(Strangers, AProvenProcessThatNobodyStartedIsTurnedAway) {
   EXPECT_EQ(count(Kind::kConnected, "teacher/7"), 0u);
 }
 
-TEST_F(Strangers, AProvenLiarLosesHisConnection) {
+TEST_F(SupervisionStrangers, AProvenLiarLosesHisConnection) {
   const auto with_head = [](uint32_t length) {
     return std::string(reinterpret_cast<const char*>(&length), sizeof length);
   };
@@ -95,7 +95,7 @@ TEST_F(Strangers, AProvenLiarLosesHisConnection) {
   }
 }
 
-TEST_F(Strangers, APortWithoutSupervisionTakesNone) {
+TEST_F(SupervisionStrangers, APortWithoutSupervisionTakesNone) {
   const auto store = rendezvous::testing::make_server();
   RawStream stream(store->addresses().front());
   EXPECT_FALSE(prove(stream, teacher(), kLauncher));
