@@ -200,12 +200,10 @@ TEST_F(WeightPush, ArrivesWhileSamplesAreDrawn) {
   draw_all();  // handles no calls
   drawn = true;
   sends.get();
-  expect_drawn_by(weights, student->receive(std::move(pending)), request, prompts);
+  expect_drawn_by(weights, received(*student, std::move(pending)), request, prompts);
 
   auto commit = client.call("generator/0", kWeightsCommit, all.commit);
-  handle(1);
-  draw_all();
-  EXPECT_EQ(commit.get(Deadline::after(30s)).version, 1u);
+  EXPECT_EQ(beside([&] { return commit.get(Deadline::after(30s)).version; }), 1u);
   const GenerateRequest after = generate_request(2, 1, prompts);
   expect_drawn_by(new_weights, beside([&] { return student->receive(student->send(after)); }),
                   after, prompts);
