@@ -30,7 +30,7 @@ void Agent::Impl::begin_close() {
   network_->close_port();
   for (const auto& weak : connectors_)
     if (const auto connector = weak.lock()) connector->abort(closed_error());
-  for (const auto& session : std::set<SessionPtr>(sessions_)) {
+  for (const auto& session : std::vector<SessionPtr>(sessions_)) {
     if (session->up())
       session->refuse_queued();
     else
@@ -42,7 +42,7 @@ void Agent::Impl::begin_close() {
     RETORT_LOG(kWarning) << options_.name
                          << " closes with calls that did not end; they are cancelled";
     drained_ = true;
-    for (const auto& session : std::set<SessionPtr>(sessions_))
+    for (const auto& session : std::vector<SessionPtr>(sessions_))
       session->cancel_all(closed_error());
     advance_close();
   });
@@ -66,7 +66,7 @@ void Agent::Impl::advance_close() {
       if (!session->idle()) return;
     drained_ = true;
   }
-  for (const auto& session : std::set<SessionPtr>(sessions_))
+  for (const auto& session : std::vector<SessionPtr>(sessions_))
     session->say_goodbye();
   if (!sessions_.empty()) return;
   down_ = true;

@@ -229,7 +229,7 @@ void Agent::Impl::admit(const std::string& peer, uint64_t restart) {
   newest = restart;
 }
 
-void Agent::Impl::session_begins(const SessionPtr& session) { sessions_.insert(session); }
+void Agent::Impl::session_begins(const SessionPtr& session) { sessions_.push_back(session); }
 
 void Agent::Impl::session_up(const SessionPtr& session) {
   auto& sessions = up_[session->peer()];
@@ -255,7 +255,7 @@ void Agent::Impl::session_up(const SessionPtr& session) {
 }
 
 void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
-  sessions_.erase(session);
+  std::erase(sessions_, session);
   const auto found = up_.find(session->peer());
   if (found != up_.end() && std::erase(found->second, session) > 0) {
     const bool last = found->second.empty();

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -73,7 +72,7 @@ class Agent::Impl final : public detail::SessionHost {
   boost::asio::steady_timer drain_timer_;
   std::atomic<uint64_t> next_call_id_{1};
 
-  std::set<SessionPtr> sessions_;
+  std::vector<SessionPtr> sessions_;                   // in the order in which they began
   std::map<std::string, std::vector<SessionPtr>> up_;  // newest last
   std::map<std::string, uint64_t> newest_;             // restarts of each peer that was met
   std::vector<std::weak_ptr<detail::Connector>> connectors_;

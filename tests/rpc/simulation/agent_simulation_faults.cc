@@ -71,13 +71,19 @@ void AgentSimulation::replace(const std::string& name, milliseconds pause) {
   const auto next = start(name, old->options().restart + 1);
   named(name) = next;
   if (!name.starts_with("client")) return;
-  world_.scheduler.spawn([this, next] { connect(*next); }, nullptr);
+  ++num_callers_;
+  world_.scheduler.spawn(
+      [this, next] {
+        connect(*next);
+        --num_callers_;
+      },
+      nullptr);
 }
 
 void AgentSimulation::connect(Process& client) {
   for (const auto& server : servers_)
     try {
-      client.links().keep(server, Deadline::after(60s));
+      client.links().keep(server, Deadline::after(30s));
     } catch (const Error& error) {
       const bool replaced = named(client.name()).get() != &client;
       if (!replaced) world_.fail(client.name() + " cannot connect: " + error.what());

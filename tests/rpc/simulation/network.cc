@@ -144,13 +144,16 @@ size_t Network::num_ends() {
   return alive;
 }
 
+// Of a session, by its control connection: what comes on its others is no sign of life of this one.
 std::string Network::find_deaf(milliseconds longest) {
-  for (const auto& connection : connections_)
+  for (const auto& connection : open_connections()) {
+    if (connection->kind != ConnectionKind::kControl) continue;
     for (const auto& weak : connection->ends) {
       const auto end = weak.lock();
-      if (!end || end->closed() || !end->up || !end->deaf_since || end->host().frozen) continue;
+      if (!end->up || !end->deaf_since || end->host().frozen) continue;
       if (scheduler_.now() - *end->deaf_since > longest) return end->host().name();
     }
+  }
   return {};
 }
 
