@@ -71,7 +71,7 @@ TEST_F(StudentTimeout, SamplesThatAPushEndsAreDrawnAgain) {
 }
 
 TEST_F(StudentTimeout, AnEvaluationWaitsForRolloutsThatAreFinished) {
-  EXPECT_EQ(of(kGrpo, {"data.eval=[{path: FOLDER/train.jsonl}]", "train.eval_interval=2",
+  EXPECT_EQ(of(kGrpo, {"data.eval=[{path: FOLDER/train.jsonl}]", "train.eval_steps=2",
                        "roles.generator.restarts=0"}),
             100s + 2 * 1000s + 10s);
 }

@@ -108,13 +108,16 @@ int finish(Child& child) {
   return 0;
 }
 
-// A driver that works until it is asked to stop, then saves.
+// A driver that works until it is asked to stop, then saves; a signal that does not come from its
+// launcher tells it that it is done.
 int train(Child& child) {
   child.drive();
   child.launcher.report({"training", 1, "", ""});
   child.wait_for_stop();
   child.leave("saved-" + child.name(), "");
-  return std::atoi(child.more.c_str());
+  const int code = std::atoi(child.more.c_str());
+  if (code == 0 && !child.asked && !child.lost) child.launcher.report({"done", 1, "", ""});
+  return code;
 }
 
 // "file text": a driver that is done saving once another process left that text.
@@ -233,6 +236,7 @@ int leave_behind(Child& child) {
   if (pid < 0) return 9;
   child.launcher.report({"training", 1, "", ""});
   child.wait_for("left");
+  child.launcher.report({"done", 1, "", ""});
   return 0;
 }
 
