@@ -10,6 +10,10 @@ target_compile_options(
     -Wno-unused-parameter
     -Wno-missing-field-initializers
 )
+# In a unity file no .cc is the main one, which is where GCC takes anonymous namespaces for granted.
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(retort_warnings INTERFACE -Wno-subobject-linkage)
+endif()
 add_library(retort_flags INTERFACE)
 target_compile_options(retort_flags INTERFACE $<$<CONFIG:Release>:-O2>)
 target_link_libraries(retort_flags INTERFACE retort_warnings)

@@ -12,7 +12,7 @@ namespace retort::data {
 namespace {
 
 // What StepRows is given for pairs: rows of two sequences.
-BatchOptions row_options(const BatchOptions& options, int64_t max_length) {
+BatchOptions options_of_pairs(const BatchOptions& options, int64_t max_length) {
   if (options.tokens_per_micro_batch != 0 && options.tokens_per_micro_batch < 2 * max_length)
     throw Error(ErrorCode::kInvalidArgument,
                 "tokens_per_batch is " + std::to_string(options.tokens_per_micro_batch) +
@@ -104,7 +104,7 @@ struct PairBatchStream::Impl {
 
 PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset,
                                  const BatchOptions& options, Cursor start) {
-  const BatchOptions of_rows = row_options(options, dataset->max_length());
+  const BatchOptions of_rows = options_of_pairs(options, dataset->max_length());
   impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
 }
 PairBatchStream::~PairBatchStream() = default;
@@ -117,7 +117,7 @@ int64_t PairBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(
 
 std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset,
                                               const BatchOptions& options) {
-  const BatchOptions of_rows = row_options(options, dataset.max_length());
+  const BatchOptions of_rows = options_of_pairs(options, dataset.max_length());
   std::vector<PairMicroBatch> result;
   for (auto& pairs :
        detail::eval_items<PreferenceSample>(dataset, of_rows, of_rows.tokens_per_micro_batch))

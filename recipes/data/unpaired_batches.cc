@@ -20,7 +20,7 @@ namespace {
 
 using SampleCache = detail::ItemCache<UnpairedDataset, UnpairedSample>;
 
-BatchOptions row_options(const BatchOptions& options, int64_t max_length) {
+BatchOptions options_of_rows(const BatchOptions& options, int64_t max_length) {
   if (options.tokens_per_micro_batch > 0 && options.rampup_steps > 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "batch_size_rampup_steps does not go with tokens_per_batch: batches by tokens are "
@@ -135,7 +135,7 @@ struct UnpairedBatchStream::Impl {
 
 UnpairedBatchStream::UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> dataset,
                                          const BatchOptions& options, Cursor start) {
-  const BatchOptions of_rows = row_options(options, dataset->max_length());
+  const BatchOptions of_rows = options_of_rows(options, dataset->max_length());
   impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
 }
 UnpairedBatchStream::~UnpairedBatchStream() = default;
@@ -157,7 +157,7 @@ int64_t UnpairedBatchStream::steps_per_epoch() { return impl_->rows.steps_per_ep
 
 std::vector<UnpairedMicroBatch> eval_unpaired_batches(const UnpairedDataset& dataset,
                                                       const BatchOptions& options) {
-  const BatchOptions of_rows = row_options(options, dataset.max_length());
+  const BatchOptions of_rows = options_of_rows(options, dataset.max_length());
   const LinkedRows linked(dataset);
   std::vector<UnpairedMicroBatch> result;
   for (auto& rows :

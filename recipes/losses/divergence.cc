@@ -3,28 +3,24 @@
 #include <cmath>
 #include <string>
 
+#include "recipes/losses/detail/option_check.h"
+
 namespace retort::losses {
-namespace {
 
-void require(bool ok, const char* field, const char* expected, double value) {
-  if (!ok)
-    throw Error(ErrorCode::kInvalidArgument, std::string(field) + " must be " + expected)
-        .with(field, value);
-}
-
-}  // namespace
+using detail::check_option;
 
 void DivergenceOptions::validate() const {
-  require(beta >= 0 && beta <= 1, "beta", "in [0, 1]", beta);
-  require(skew_lambda >= 0 && skew_lambda < 1, "skew_lambda",
-          "in [0, 1): at 1 the loss is 0 whatever the student does", skew_lambda);
-  require(temperature > 0 && std::isfinite(temperature), "temperature", "positive and finite",
-          temperature);
-  require(kd_ratio >= 0 && kd_ratio <= 1, "kd_ratio", "in [0, 1]", kd_ratio);
-  require(common_vocab >= 0, "common_vocab", "a number of ids, or 0 for no limit",
-          static_cast<double>(common_vocab));
-  require(chunk_tokens >= 0, "chunk_tokens", "positive, or 0 for a size chosen from the shapes",
-          static_cast<double>(chunk_tokens));
+  check_option(beta >= 0 && beta <= 1, "beta", "must be in [0, 1]", beta);
+  check_option(skew_lambda >= 0 && skew_lambda < 1, "skew_lambda",
+               "must be in [0, 1): at 1 the loss is 0 whatever the student does", skew_lambda);
+  check_option(temperature > 0 && std::isfinite(temperature), "temperature",
+               "must be positive and finite", temperature);
+  check_option(kd_ratio >= 0 && kd_ratio <= 1, "kd_ratio", "must be in [0, 1]", kd_ratio);
+  check_option(common_vocab >= 0, "common_vocab", "must be a number of ids, or 0 for no limit",
+               static_cast<double>(common_vocab));
+  check_option(chunk_tokens >= 0, "chunk_tokens",
+               "must be positive, or 0 for a size chosen from the shapes",
+               static_cast<double>(chunk_tokens));
   if (tail != Tail::kBucket && type != DivergenceType::kForwardKl)
     throw Error(
         ErrorCode::kInvalidArgument,

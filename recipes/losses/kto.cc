@@ -23,14 +23,14 @@ void require_positive(const char* field, double value) {
 }
 
 // The loss of one completion and its derivative with respect to log pi.
-struct Term {
+struct RowTerm {
   double value;
   double slope;
 };
 
 // 1 - sigmoid(beta (s - z)) for a desirable completion, 1 - sigmoid(beta (z - s)) for an
 // undesirable one, where s is the log-ratio and z the estimate of the divergence.
-Term term_of(double log_ratio, bool desirable, double kl, const KtoLossOptions& options) {
+RowTerm term_of(double log_ratio, bool desirable, double kl, const KtoLossOptions& options) {
   const double x = options.beta * (log_ratio - kl);
   const double slope = options.beta * sigmoid(x) * sigmoid(-x);
   if (desirable) return {options.desirable_weight * sigmoid(-x), -options.desirable_weight * slope};
@@ -81,7 +81,7 @@ KtoResult kto_loss(const KtoInputs& inputs, const KtoLossOptions& options) {
   for (int64_t i = 0; i < result.count; ++i) {
     const bool desirable = inputs.desirable[static_cast<size_t>(i)];
     const double log_ratio = policy[i] - reference[i];
-    const Term term = term_of(log_ratio, desirable, inputs.kl, options);
+    const RowTerm term = term_of(log_ratio, desirable, inputs.kl, options);
     loss += term.value;
     to_policy[i] = static_cast<float>(term.slope);
 

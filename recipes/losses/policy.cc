@@ -10,19 +10,15 @@
 
 #include "base/error.h"
 #include "recipes/losses/detail/formed_gradient.h"
+#include "recipes/losses/detail/option_check.h"
 #include "recipes/losses/detail/policy_rows.h"
 #include "recipes/losses/detail/vector_arguments.h"
 
 namespace retort::losses {
 namespace {
 
+using detail::check_option;
 using detail::PolicyRows;
-
-void require(bool ok, const char* field, const char* expected, double value) {
-  if (!ok)
-    throw Error(ErrorCode::kInvalidArgument, std::string(field) + " " + expected)
-        .with(field, value);
-}
 
 bool by_sequence(SamplingCorrection mode) {
   return mode == SamplingCorrection::kSequenceTruncate || mode == SamplingCorrection::kSequenceMask;
@@ -117,17 +113,17 @@ void count_clips(const PolicyRows& rows, const std::vector<Clipped>& terms, bool
 }  // namespace
 
 void PolicyOptions::validate() const {
-  require(epsilon > 0 && epsilon < 1, "epsilon", "must be in (0, 1)", epsilon);
+  check_option(epsilon > 0 && epsilon < 1, "epsilon", "must be in (0, 1)", epsilon);
   if (epsilon_high)
-    require(*epsilon_high > 0 && std::isfinite(*epsilon_high), "epsilon_high",
-            "must be positive and finite", *epsilon_high);
-  require(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
-  require(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap),
-          "importance_sampling_cap", "must be positive and finite", importance_sampling_cap);
-  require(sampling_correction != SamplingCorrection::kNone ||
-              importance_sampling_cap == PolicyOptions().importance_sampling_cap,
-          "importance_sampling_cap", "has no effect without a sampling_correction",
-          importance_sampling_cap);
+    check_option(*epsilon_high > 0 && std::isfinite(*epsilon_high), "epsilon_high",
+                 "must be positive and finite", *epsilon_high);
+  check_option(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
+  check_option(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap),
+               "importance_sampling_cap", "must be positive and finite", importance_sampling_cap);
+  check_option(sampling_correction != SamplingCorrection::kNone ||
+                   importance_sampling_cap == PolicyOptions().importance_sampling_cap,
+               "importance_sampling_cap", "has no effect without a sampling_correction",
+               importance_sampling_cap);
 }
 
 double policy_divisor(PolicyLossType type, const PolicyCounts& global) {

@@ -8,12 +8,14 @@
 
 #include "base/error.h"
 #include "recipes/losses/detail/formed_gradient.h"
+#include "recipes/losses/detail/option_check.h"
 #include "recipes/losses/detail/preference_terms.h"
 #include "recipes/losses/detail/vector_arguments.h"
 
 namespace retort::losses {
 namespace {
 
+using detail::check_option;
 using detail::Pair;
 using detail::per_token;
 using detail::Term;
@@ -26,12 +28,6 @@ bool contains(const PreferenceOptions& options, Loss loss) {
 
 bool reference_free(Loss loss) {
   return loss == Loss::kSimpo || loss == Loss::kOrpo || loss == Loss::kSft;
-}
-
-void require(bool ok, const char* field, const std::string& expected, double value) {
-  if (!ok)
-    throw Error(ErrorCode::kInvalidArgument, std::string(field) + " " + expected)
-        .with(field, value);
 }
 
 // The weighted sum of a pair's terms, and the weight of its chosen completion's cross-entropy.
@@ -153,26 +149,27 @@ void PreferenceOptions::validate() const {
         .with("loss_type", loss_type.size())
         .with("loss_weights", loss_weights.size());
   for (double weight : loss_weights)
-    require(weight > 0 && std::isfinite(weight), "loss_weights",
-            "must be positive: leave out a loss that shall not count", weight);
-  require(beta > 0 && std::isfinite(beta), "beta", "must be positive and finite", beta);
+    check_option(weight > 0 && std::isfinite(weight), "loss_weights",
+                 "must be positive: leave out a loss that shall not count", weight);
+  check_option(beta > 0 && std::isfinite(beta), "beta", "must be positive and finite", beta);
 
   // label_smoothing: robust and cdpo alone read it, and cdpo is another loss without it.
   const bool robust = contains(*this, Loss::kRobust);
   const bool cdpo = contains(*this, Loss::kCdpo);
-  require(label_smoothing == 0 || robust || cdpo, "label_smoothing",
-          "has no effect: only loss_type robust and cdpo read it (cdpo is sigmoid with label "
-          "smoothing)",
-          label_smoothing);
-  require(label_smoothing >= 0 && label_smoothing < 0.5, "label_smoothing",
-          "must be in [0, 0.5), the share of pairs whose labels are swapped", label_smoothing);
-  require(!cdpo || label_smoothing > 0, "label_smoothing",
-          "must be positive with loss_type cdpo, which is sigmoid without it", label_smoothing);
+  check_option(label_smoothing == 0 || robust || cdpo, "label_smoothing",
+               "has no effect: only loss_type robust and cdpo read it (cdpo is sigmoid with label "
+               "smoothing)",
+               label_smoothing);
+  check_option(label_smoothing >= 0 && label_smoothing < 0.5, "label_smoothing",
+               "must be in [0, 0.5), the share of pairs whose labels are swapped", label_smoothing);
+  check_option(!cdpo || label_smoothing > 0, "label_smoothing",
+               "must be positive with loss_type cdpo, which is sigmoid without it",
+               label_smoothing);
 
-  require(simpo_gamma >= 0 && std::isfinite(simpo_gamma), "simpo_gamma",
-          "must be finite and not negative", simpo_gamma);
-  require(simpo_gamma == PreferenceOptions().simpo_gamma || contains(*this, Loss::kSimpo),
-          "simpo_gamma", "has no effect: only loss_type simpo reads it", simpo_gamma);
+  check_option(simpo_gamma >= 0 && std::isfinite(simpo_gamma), "simpo_gamma",
+               "must be finite and not negative", simpo_gamma);
+  check_option(simpo_gamma == PreferenceOptions().simpo_gamma || contains(*this, Loss::kSimpo),
+               "simpo_gamma", "has no effect: only loss_type simpo reads it", simpo_gamma);
 }
 
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options) {

@@ -19,7 +19,7 @@ namespace {
 using boost::system::error_code;
 using tcp = boost::asio::ip::tcp;
 constexpr size_t kRecordBytes = 16 << 10;
-constexpr size_t kMaxTransferBytes = 1 << 20;  // keeps one handler of the loop short
+constexpr size_t kMaxTlsBytes = 1 << 20;  // keeps one handler of the loop short
 constexpr size_t kSmallPieceBytes = 4 << 10;
 
 }  // namespace
@@ -90,7 +90,7 @@ TlsStream::Outcome TlsStream::try_read(MutableBuffers to) {
   int result = 1;
   for (const auto& buffer : to) {
     size_t filled = 0;
-    while (filled < buffer.size() && total < kMaxTransferBytes) {
+    while (filled < buffer.size() && total < kMaxTlsBytes) {
       size_t bytes = 0;
       result = SSL_read_ex(ssl_, static_cast<char*>(buffer.data()) + filled, buffer.size() - filled,
                            &bytes);
@@ -116,7 +116,7 @@ TlsStream::Outcome TlsStream::try_write(ConstBuffers from) {
   }
 
   size_t total = 0;
-  while (total < std::min(piece.size(), kMaxTransferBytes)) {
+  while (total < std::min(piece.size(), kMaxTlsBytes)) {
     size_t bytes = 0;
     const int result = SSL_write_ex(ssl_, static_cast<const char*>(piece.data()) + total,
                                     piece.size() - total, &bytes);

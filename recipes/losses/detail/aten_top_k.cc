@@ -15,8 +15,6 @@
 namespace retort::losses::detail {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // The K ids and, unless they are all common ids, the rest: [n, K (+ 1)] float64, the same on every
 // rank.
 struct Coarse {
@@ -87,7 +85,7 @@ class TopKTeacher : public AtenTeacher {
     at::Tensor index = ids_.narrow(0, begin, count).to(at::kLong) - vocab_.begin();
     index.masked_fill_((index < 0).logical_or_(index >= own_common_), own_common_);
     at::Tensor at_ids = columns.gather(1, index);
-    columns.scatter_(1, index, -kInfinity);
+    columns.scatter_(1, index, -std::numeric_limits<double>::infinity());
 
     // Two reductions: the maxima, then the normalisers and the logits at the ids.
     at::Tensor rest_max = row_max(own);

@@ -8,8 +8,7 @@ namespace retort::rpc::transport {
 namespace {
 
 constexpr size_t kBufferBytes = 16 << 10;
-constexpr size_t kDirectBytes = 8 << 10;       // from here on bytes skip the buffer
-constexpr size_t kMaxTransferBytes = 4 << 20;  // keeps one handler of the loop short
+constexpr size_t kDirectBytes = 8 << 10;  // from here on bytes skip the buffer
 
 }  // namespace
 

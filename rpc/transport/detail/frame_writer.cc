@@ -7,7 +7,6 @@ namespace retort::rpc::transport {
 namespace {
 
 constexpr size_t kMaxPieces = 32;
-constexpr size_t kMaxTransferBytes = 4 << 20;  // keeps one handler of the loop short
 
 }  // namespace
 

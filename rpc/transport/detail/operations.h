@@ -16,6 +16,8 @@ namespace retort::rpc::transport {
 inline constexpr size_t kFrameHeaderBytes = sizeof(uint64_t);
 // In place of a length: a probe, which says that the connection lives and has no body.
 inline constexpr uint64_t kProbeHeader = ~uint64_t{0};
+// Of one read or write of the stream: keeps one handler of the loop short.
+inline constexpr size_t kMaxTransferBytes = 4 << 20;
 
 // What a connection's error is to TensorPipe.
 class ConnectionError final : public tensorpipe::BaseError {
