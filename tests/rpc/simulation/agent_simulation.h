@@ -76,6 +76,7 @@ class AgentSimulation {
   void hold_one(const std::shared_ptr<Process>& caller, const std::string& peer);
   Future<WorkReply> send(Process& caller, const Call& call);
   void check(const Call& call, Future<WorkReply> future);
+  void check_error(const Call& call, const Error& error);
 
   World world_;
   const bool calm_;

@@ -76,20 +76,24 @@ Future<WorkReply> AgentSimulation::send(Process& caller, const Call& call) {
 void AgentSimulation::check(const Call& call, Future<WorkReply> future) {
   try {
     future.get();
-    return;
   } catch (const Error& error) {
-    const ErrorCode code = error.code();
-    const bool limited = !call.options.wait_for_credit && code == ErrorCode::kResourceExhausted;
-    const bool timed = code == ErrorCode::kTimeout &&
-                       (call.options.queue_timeout.count() > 0 ||
-                        call.options.timeout.count() <= call.request.takes_ms || !calm_);
-    const bool cancelled = call.cancel && code == ErrorCode::kCancelled;
-    const bool lost = !calm_ && (code == ErrorCode::kPeerLost || code == ErrorCode::kClosed);
-    if (!limited && !timed && !cancelled && !lost)
-      world_.fail("a call to " + call.peer + " failed: " + error.what());
-    if (calm_ && call.must_succeed())
-      world_.fail("a call to " + call.peer + " failed without a fault: " + error.what());
+    check_error(call, error);
   }
+}
+
+// What the call asked for, or a fault, must explain it.
+void AgentSimulation::check_error(const Call& call, const Error& error) {
+  const ErrorCode code = error.code();
+  const bool limited = !call.options.wait_for_credit && code == ErrorCode::kResourceExhausted;
+  const bool timed = code == ErrorCode::kTimeout &&
+                     (call.options.queue_timeout.count() > 0 ||
+                      call.options.timeout.count() <= call.request.takes_ms || !calm_);
+  const bool cancelled = call.cancel && code == ErrorCode::kCancelled;
+  const bool lost = !calm_ && (code == ErrorCode::kPeerLost || code == ErrorCode::kClosed);
+  if (!limited && !timed && !cancelled && !lost)
+    world_.fail("a call to " + call.peer + " failed: " + error.what());
+  if (calm_ && call.must_succeed())
+    world_.fail("a call to " + call.peer + " failed without a fault: " + error.what());
 }
 
 void AgentSimulation::call_once(Process& caller, Call call) {
@@ -112,28 +116,33 @@ void AgentSimulation::call_once(Process& caller, Call call) {
   check(call, std::move(future));
 }
 
-// A call whose answer leads to another, which is made on the loop. Cancelled while either of the
-// two is under way.
+// A call whose answer leads to another, which is made on the loop, where nothing may wait. Cancelled
+// while either of the two is under way.
 void AgentSimulation::call_in_a_chain(Process& caller, Call first) {
   Call second = new_call(caller);
   second.method = kHold;
   second.bytes = 100;
   second.options = {.timeout = 1h};
   second.request.reply_bytes = 0;
-  auto chain = send(caller, first).then([this, &caller, second](const WorkReply&) {
+  const auto under_way = std::make_shared<Call>(first);
+  auto chain = send(caller, first).then([this, &caller, second, under_way](const WorkReply&) {
+    *under_way = second;
     return send(caller, second);
   });
+
   try {
     chain.get(Deadline::after(world_.scheduler.up_to(100)));
     return;
-  } catch (const Error&) {
-    if (!chain.valid()) return;
+  } catch (const Error& error) {
+    if (!chain.valid()) return check_error(*under_way, error);
   }
   chain.cancel();
   try {
     chain.get(Deadline::after(kCancelled));
-  } catch (const Error&) {
-    if (chain.valid()) world_.fail("a chain of calls goes on after it was cancelled");
+  } catch (const Error& error) {
+    if (chain.valid()) return world_.fail("a chain of calls goes on after it was cancelled");
+    under_way->cancel = 0ms;
+    check_error(*under_way, error);
   }
 }
 
