@@ -40,8 +40,12 @@ void MemoryStream::write_some(transport::ConstBuffers from, TransferHandler hand
   static const std::string kHeartbeat =
       rpc::detail::frame_bytes(rpc::detail::FrameType::kHeartbeat, Empty{});
   const std::string_view sent(static_cast<const char*>(buffer.data()), buffer.size());
-  up = up || sent == kHeartbeat;
   Scheduler& scheduler = host().network().scheduler();
+  if (!up && sent == kHeartbeat) {
+    // Until now it may have waited for its data connections, for longer than it may be deaf.
+    up = true;
+    if (deaf_since) deaf_since = scheduler.now();
+  }
   const size_t bytes = scheduler.one_of(8) ? 1 + scheduler.pick(buffer.size()) : buffer.size();
   send({.bytes = std::string(sent.substr(0, bytes))});
   host().post([handler = std::move(handler), bytes] { handler({}, bytes); });

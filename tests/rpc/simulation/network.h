@@ -39,7 +39,7 @@ class End {
   void mute() { muted_ = true; }
   // The connection breaks: this end is told.
   virtual void reset() = 0;
-  // Since when it hears nothing because its other end is muted; empty: it hears.
+  // Since when it is up and hears nothing because its other end is muted; empty: it hears.
   std::optional<Clock::time_point> deaf_since;
   // A session speaks here that is up: it has sent a heartbeat.
   bool up = false;
