@@ -82,6 +82,7 @@ class RequestTable {
   void forget(const Key& key);
 
   bool empty() const { return jobs_.empty(); }
+  size_t size() const { return jobs_.size(); }
   Job& at(const Key& key) { return jobs_.at(key); }
   // Those that wait for weights of this version or of an older one.
   std::vector<Key> due(uint64_t version) const;

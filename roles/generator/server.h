@@ -76,6 +76,8 @@ class Generator {
   bool work();
 
   uint64_t weight_version() const { return backend_->weight_version(); }
+  // Of all callers, in whatever state.
+  size_t num_requests() const { return requests_.size(); }
   int64_t requests_served() const { return served_; }
   int64_t tokens_drawn() const { return tokens_; }
 

@@ -1,5 +1,6 @@
 #include "tests/rpc/simulation/scheduler.h"
 
+#include <c10/core/AutogradState.h>
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -19,18 +20,31 @@ constexpr Clock::time_point kBegin{std::chrono::hours(1000)};
 
 Scheduler* the_scheduler = nullptr;
 
-// What a thread of the system keeps of the exceptions that it handles; each of ours has its own.
+// What a thread of the system keeps of the exceptions that it handles, and LibTorch of its
+// gradients; each of ours has its own.
 struct Exceptions {
   void* caught = nullptr;
   unsigned uncaught = 0;
 };
-void exchange_exceptions(Exceptions& with) {
+struct OfAThread {
+  Exceptions exceptions;
+  c10::AutogradState gradients{/*grad_mode=*/true, /*inference_mode=*/false, /*fw_grad_mode=*/true,
+                               /*multithreading_enabled=*/true};
+};
+void exchange(OfAThread& with) {
   Exceptions mine;
   void* globals = __cxxabiv1::__cxa_get_globals();
   std::memcpy(&mine, globals, sizeof mine);
-  std::memcpy(globals, &with, sizeof with);
-  with = mine;
+  std::memcpy(globals, &with.exceptions, sizeof mine);
+  with.exceptions = mine;
+
+  const c10::AutogradState gradients = c10::AutogradState::get_tls_state();
+  c10::AutogradState::set_tls_state(with.gradients);
+  with.gradients = gradients;
 }
+
+// What a thread waits for that joins another; no address is so low.
+const void* end_of(uint64_t thread) { return reinterpret_cast<const void*>(thread); }
 
 // Stacks are used again: fresh ones cost a page fault for every page.
 std::vector<std::unique_ptr<char[]>>& idle_stacks() {
@@ -53,7 +67,7 @@ struct Scheduler::Thread {
   Freezable* owner = nullptr;
   std::unique_ptr<char[]> stack = take_stack();
   ucontext_t context{};
-  Exceptions exceptions;
+  OfAThread own;
   // Waits for this, until then; ready if for nothing.
   const void* waits_for = nullptr;
   std::optional<Clock::time_point> until;
@@ -103,9 +117,9 @@ void Scheduler::spawn(std::function<void()> body, Freezable* owner) {
   threads_.push_back(std::move(thread));
 }
 
-void* Scheduler::create(std::function<void()> body) {
+uint64_t Scheduler::create(std::function<void()> body) {
   spawn(std::move(body), running_ ? running_->owner : nullptr);
-  return threads_.back().get();
+  return next_thread_;
 }
 
 void Scheduler::enter() {
@@ -114,18 +128,17 @@ void Scheduler::enter() {
   thread.body();
   thread.body = nullptr;
   thread.done = true;
-  scheduler.wake(&thread, true);
+  scheduler.wake(end_of(thread.id), true);
   swapcontext(&thread.context, &scheduler.main_);
 }
 
-bool Scheduler::join(const void* thread) {
+void Scheduler::join(uint64_t thread) {
   const auto alive = [&] {
     return std::any_of(threads_.begin(), threads_.end(),
-                       [&](const auto& other) { return other.get() == thread && !other->done; });
+                       [&](const auto& other) { return other->id == thread && !other->done; });
   };
   while (alive())
-    wait(thread, std::nullopt);
-  return true;
+    wait(end_of(thread), std::nullopt);
 }
 
 void Scheduler::add_loop(boost::asio::io_context& io, Freezable* owner) {
@@ -162,9 +175,9 @@ void Scheduler::wake(const void* what, bool all) {
 void Scheduler::resume(Thread& thread) {
   mix(thread.id);
   running_ = &thread;
-  exchange_exceptions(thread.exceptions);
+  exchange(thread.own);
   swapcontext(&main_, &thread.context);
-  exchange_exceptions(thread.exceptions);
+  exchange(thread.own);
   running_ = nullptr;
   if (thread.done)
     std::erase_if(threads_, [&](const auto& other) { return other.get() == &thread; });

@@ -72,8 +72,10 @@ class Scheduler {
   bool on_thread() const { return running_ != nullptr; }
   bool wait(const void* what, std::optional<Clock::time_point> until);
   void wake(const void* what, bool all);
-  void* create(std::function<void()> body);
-  bool join(const void* thread);
+  // Returns its number; join() waits until it has ended, made() says whether it is one.
+  uint64_t create(std::function<void()> body);
+  void join(uint64_t thread);
+  bool made(uint64_t thread) const { return thread > 0 && thread <= next_thread_; }
   void note_timeout(int timeout_ms) { polled_timeout_ms_ = timeout_ms; }
 
  private:

@@ -97,15 +97,15 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   static const auto kReal = real(&pthread_create, "pthread_create");
   Scheduler* const scheduler = on_simulated_thread();
   if (scheduler == nullptr) return kReal(thread, attributes, start, argument);
-  *thread = reinterpret_cast<pthread_t>(scheduler->create([=] { start(argument); }));
+  *thread = static_cast<pthread_t>(scheduler->create([=] { start(argument); }));
   return 0;
 }
 
 int pthread_join(pthread_t thread, void** result) {
   static const auto kReal = real(&pthread_join, "pthread_join");
-  Scheduler* const scheduler = on_simulated_thread();
-  if (scheduler == nullptr) return kReal(thread, result);
-  scheduler->join(reinterpret_cast<const void*>(thread));
+  Scheduler* const scheduler = simulation();
+  if (scheduler == nullptr || !scheduler->made(thread)) return kReal(thread, result);
+  scheduler->join(thread);
   return 0;
 }
 
