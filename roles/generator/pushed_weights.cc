@@ -186,8 +186,11 @@ void PushedWeights::look_after_commits() {
     std::lock_guard lock(mutex_);
     asked.swap(to_commit_);
   }
-  for (const int64_t replica : asked)
-    commits_.try_emplace(replica);
+  for (const int64_t replica : asked) {
+    // An answer that came before is of no use: the replica was lost since, or has lost the weights.
+    Commit& commit = commits_[replica];
+    if (commit.reply && commit.reply->ready()) commit.reply.reset();
+  }
 
   // A push that goes on has a commit of its own.
   std::unique_lock sending(sending_, std::try_to_lock);

@@ -24,7 +24,7 @@ namespace retort::roles::simulation {
 //   replaced;
 // - in the end every generator uses the weights that were pushed last, whatever late buckets of
 //   older ones come;
-// - a caller that is replaced by a new process may use its request ids again at once;
+// - a caller that is replaced by a new process is served as the one before;
 // - when the callers are gone, nothing of them is left at any generator.
 class GeneratorSimulation {
  public:

@@ -36,7 +36,7 @@ Result run(uint64_t seed) {
 TEST(GeneratorSimulation, EverySeedIsClean) {
   const uint64_t only = number("RETORT_SEED", 0);
   const uint64_t first = only > 0 ? only : number("RETORT_FIRST_SEED", 1);
-  const uint64_t seeds = only > 0 ? 1 : number("RETORT_SEEDS", 100);
+  const uint64_t seeds = only > 0 ? 1 : number("RETORT_SEEDS", 2000);
   for (uint64_t seed = first; seed < first + seeds; ++seed)
     ASSERT_EQ(run(seed).failure, "") << "RETORT_SEED=" << seed;
 }
@@ -53,6 +53,8 @@ TEST(GeneratorSimulation, ASeedIsTheSameRunEachTime) {
 int main(int argc, char** argv) {
   setenv("RETORT_LOG", "error", 0);
   ::testing::InitGoogleTest(&argc, argv);
+  // A run that failed leaves its simulation behind.
+  GTEST_FLAG_SET(fail_fast, true);
   // The engine's other threads would spin.
   at::set_num_threads(1);
   retort::roles::simulation::load_files();

@@ -52,5 +52,7 @@ TEST(AgentSimulation, ASeedIsTheSameRunEachTime) {
 int main(int argc, char** argv) {
   setenv("RETORT_LOG", "error", 0);
   ::testing::InitGoogleTest(&argc, argv);
+  // A run that failed leaves its simulation behind.
+  GTEST_FLAG_SET(fail_fast, true);
   return RUN_ALL_TESTS();
 }
