@@ -116,8 +116,8 @@ void AgentSimulation::call_once(Process& caller, Call call) {
   check(call, std::move(future));
 }
 
-// A call whose answer leads to another, which is made on the loop, where nothing may wait. Cancelled
-// while either of the two is under way.
+// A call whose answer leads to another, which is made on the loop, where nothing may wait.
+// Cancelled while either of the two is under way.
 void AgentSimulation::call_in_a_chain(Process& caller, Call first) {
   Call second = new_call(caller);
   second.method = kHold;
