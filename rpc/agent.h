@@ -78,6 +78,8 @@ struct CallContext {
   // Begins with the handler. One that answers later says with wait() that the work has not begun,
   // and with begin() that it has.
   std::shared_ptr<CallClock> clock = std::make_shared<CallClock>();
+  // Which process of that name: another one each time it was started.
+  std::string process;
 };
 
 // Work handed from the loop thread to the thread that runs handlers.

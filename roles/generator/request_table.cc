@@ -38,7 +38,7 @@ size_t RequestTable::count(const std::string& caller) const {
   return static_cast<size_t>(std::distance(first, end));
 }
 
-void RequestTable::add(const Key& key, GenerateRequest request) {
+void RequestTable::add(const Key& key, GenerateRequest request, const std::string& process) {
   if (const auto found = jobs_.find(key); found != jobs_.end()) {
     Job& job = found->second;
     if (rpc::to_bytes(job.request) != rpc::to_bytes(request))
@@ -51,7 +51,9 @@ void RequestTable::add(const Key& key, GenerateRequest request) {
     throw Error(ErrorCode::kResourceExhausted,
                 "too many requests of this caller are neither done nor collected")
         .with("caller", key.first);
-  jobs_[key].request = std::move(request);
+  Job& job = jobs_[key];
+  job.request = std::move(request);
+  job.process = process;
   unfinished_.push_back(key);
 }
 
@@ -163,6 +165,14 @@ std::vector<RequestTable::Key> RequestTable::unfinished_before(uint64_t version)
   std::vector<Key> keys;
   for (const Key& key : unfinished_)
     if (jobs_.at(key).request.weight_version < version) keys.push_back(key);
+  return keys;
+}
+
+std::vector<RequestTable::Key> RequestTable::of_earlier_process(const std::string& caller,
+                                                                const std::string& process) const {
+  std::vector<Key> keys;
+  for (const auto& [key, job] : jobs_)
+    if (key.first == caller && job.process != process) keys.push_back(key);
   return keys;
 }
 

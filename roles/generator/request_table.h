@@ -48,6 +48,7 @@ class RequestTable {
   };
   struct Job {
     GenerateRequest request;
+    std::string process;                       // of its caller
     std::optional<uint64_t> engine_id;         // while it is drawn
     Samples label;                             // of its answers: who drew them, with which weights
     Clock::time_point started;                 // drawing
@@ -64,8 +65,8 @@ class RequestTable {
 
   // A caller that was connected again may repeat a request; it collects that from the beginning.
   // kInvalidArgument when the caller uses the id for another one already, kResourceExhausted when
-  // it has kMaxPerCaller requests here.
-  void add(const Key& key, GenerateRequest request);
+  // it has kMaxPerCaller requests here. `process`: which one of the caller's name submits it.
+  void add(const Key& key, GenerateRequest request, const std::string& process = {});
   // Samples of `caller`'s request beyond those that it has, now or when there are some. Who has all
   // of them gets an empty answer, and the request is forgotten. kInvalidArgument when there is no
   // such request, or when fewer samples were given out.
@@ -90,6 +91,8 @@ class RequestTable {
   std::vector<Key> drawn() const;
   // Those that are not done and are for weights older than this version.
   std::vector<Key> unfinished_before(uint64_t version) const;
+  // Those that another process of the caller's name than this one has submitted.
+  std::vector<Key> of_earlier_process(const std::string& caller, const std::string& process) const;
   // Those that nobody will take: who collects them no longer waits, or nobody collects them now and
   // their caller is not among `connected`.
   std::vector<Key> unwanted(const std::set<std::string>& connected) const;

@@ -53,10 +53,13 @@ GeneratorInfo Generator::info() const {
   return info;
 }
 
-void Generator::submit(GenerateRequest request, const std::string& caller) {
+void Generator::submit(GenerateRequest request, const rpc::CallContext& caller) {
   check_request(request);
-  const Key key{caller, request.request_id};
-  requests_.add(key, std::move(request));
+  // One that was replaced may be connected still: nobody has noticed its end.
+  for (const Key& key : requests_.of_earlier_process(caller.peer, caller.process))
+    forget(key);
+  const Key key{caller.peer, request.request_id};
+  requests_.add(key, std::move(request), caller.process);
 }
 
 Payload Generator::score(const ForwardRequest& request) {
@@ -242,12 +245,15 @@ void Generator::give_up(const Key& key) {
   job.engine_id.reset();
 }
 
+void Generator::forget(const Key& key) {
+  give_up(key);
+  requests_.forget(key);
+}
+
 void Generator::forget_lost_callers() {
   if (agent_ && !requests_.empty())
-    for (const Key& key : requests_.unwanted(connected_to(*agent_))) {
-      give_up(key);
-      requests_.forget(key);
-    }
+    for (const Key& key : requests_.unwanted(connected_to(*agent_)))
+      forget(key);
   if (commit_ && commit_->cancelled->load()) discard_commit();
   forget_lost_senders();
 }
@@ -296,7 +302,7 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
 
 void Generator::serve_leader(rpc::Agent& agent, const std::shared_ptr<rpc::HandlerQueue>& queue) {
   agent.serve(kGenerateSubmit, queue, [this](GenerateRequest r, const rpc::CallContext& caller) {
-    submit(std::move(r), caller.peer);
+    submit(std::move(r), caller);
     return Empty{};
   });
   agent.serve(kGenerateCollect, queue, [this](CollectRequest r, const rpc::CallContext& caller) {

@@ -40,8 +40,8 @@ namespace retort::roles {
 // Bits: requests that wait are drawn together; each gets the bits that it gets alone, whatever is
 //   handled between two steps (SampleBackend).
 // Callers: what a caller that is gone has left here (requests, staged weights, a commit that waits)
-//   is forgotten before the next forward pass. Gone is who is no longer connected; of a call that
-//   is not answered yet, also who cancelled it.
+//   is forgotten before the next forward pass. Gone is who is no longer connected, or submits as
+//   another process of the same name; of a call that is not answered yet, also who cancelled it.
 // Ranks: a replica of several is spoken to through its first rank, which takes requests and
 //   commits; the others do with it what it does (SampleBackend). Weights arrive at each rank.
 // Collectives: the backend's.
@@ -95,7 +95,7 @@ class Generator {
 
   void serve_leader(rpc::Agent& agent, const std::shared_ptr<rpc::HandlerQueue>& queue);
   GeneratorInfo info() const;
-  void submit(GenerateRequest request, const std::string& caller);
+  void submit(GenerateRequest request, const rpc::CallContext& caller);
   Payload score(const ForwardRequest& request);
   Future<CommitReply> commit(const CommitWeights& request, const rpc::CallContext& caller);
 
@@ -108,6 +108,7 @@ class Generator {
   bool apply_commit();
   void fail(const Key& key, ErrorCode code, const std::string& message);
   void give_up(const Key& key);
+  void forget(const Key& key);
   void forget_lost_callers();
   void forget_lost_senders();
   void discard_commit();

@@ -227,6 +227,7 @@ void Session::on_request(const Envelope& envelope, Message request, std::shared_
 
   auto call = std::make_shared<IncomingCall>(CallContext{peer(), envelope.call_id, nullptr});
   call->context.cancelled = call->cancelled;
+  call->context.process = peer_incarnation();
   if (envelope.queue_timeout_ms > 0)
     call->queue_deadline = Deadline::after(
         std::chrono::milliseconds(std::min(envelope.queue_timeout_ms, kMaxTimeoutMs)));

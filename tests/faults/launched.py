@@ -16,7 +16,7 @@ import time
 
 from relay import HOST, LISTEN
 
-DEADLINE = 180  # seconds for a run of about five
+STALL = 90  # seconds without a step, a change of state or an end: a hang
 PEER_TIMEOUT = 2.0
 SETTINGS = ["rpc.heartbeat_interval=200ms", f"rpc.peer_timeout={PEER_TIMEOUT:.0f}s"]
 NUM_PORTS = 24
@@ -81,18 +81,34 @@ class Run:
     def running(self):
         return self.process.poll() is None
 
-    def wait(self, deadline=DEADLINE):
-        """The exit code; None if it hangs."""
-        try:
-            code = self.process.wait(deadline)
-        except subprocess.TimeoutExpired:
-            code = None
-            for pid in self.processes():
-                kill(pid)
-            self.process.wait()
+    def wait(self, stall=STALL):
+        """The exit code; None if it hangs. A busy machine may be slow, but goes on."""
+        seen, since = None, time.monotonic()
+        while True:
+            try:
+                code = self.process.wait(1)
+                break
+            except subprocess.TimeoutExpired:
+                pass
+            if (now := self.progress()) != seen:
+                seen, since = now, time.monotonic()
+            if time.monotonic() - since > stall:
+                code = None
+                for pid in self.processes():
+                    kill(pid)
+                self.process.wait()
+                break
         self.seconds = time.monotonic() - self.began
         self.output.close()
         return code
+
+    def progress(self):
+        """What changes as long as a run goes on."""
+        try:
+            steps = (self.run / "metrics.jsonl").stat().st_size
+        except OSError:
+            steps = 0
+        return steps, self.states()
 
     def processes(self):
         """All whose command line names the folder."""

@@ -88,6 +88,23 @@ TEST_F(LostCallerTest, ItsUncollectedRequestsAreForgotten) {
   expect_drawn_by(old_weights, kept.get(Deadline::after(30s)), done, prompts);
 }
 
+// Its end need not have been noticed: the name is connected all the time.
+TEST_F(LostCallerTest, ItsRequestsAreForgottenWhenItWasReplaced) {
+  const AgentPtr before = connected();
+  submit(*before, generate_request(1, 0, {{1}}, 1, 40));
+  ASSERT_TRUE(generator.work());
+  submit(*before, generate_request(2, 9, {{2}}, 1));
+
+  const GenerateRequest request = generate_request(1, 0, prompts);
+  const AgentPtr after = connected();
+  submit(*after, request);
+  EXPECT_EQ(generator.num_requests(), 1u);
+  draw_all();
+  auto samples = after->call("generator/0", kGenerateCollect, CollectRequest{request.request_id});
+  handle(1);
+  expect_drawn_by(old_weights, samples.get(Deadline::after(30s)), request, prompts);
+}
+
 TEST_F(LostCallerTest, ItsCommitThatWaitsIsGivenUp) {
   const GenerateRequest old_request = generate_request(1, 0, prompts, 2, 40),
                         new_request = generate_request(2, 1, prompts);

@@ -124,7 +124,7 @@ void GeneratorSimulation::submit_and_go_away(HostPtr host) {
     Asker caller(world_, host, life);
     caller.links.keep(names_.front(), Deadline::after(kPatience));
     for (uint64_t id = 1; id <= 3; ++id)
-      submit(caller, life, 10 * life + id);
+      submit(caller, life, id);  // those of the life before, too
     // Killed, most of the time. Its agent ends when it likes: nobody hears of it.
     if (pick(3) > 0) world_.network.kill(*host, one_of(2));
     if (life + 1 < kLives && host->killed())
