@@ -1,18 +1,27 @@
-// The parts of an http address.
+// The parts of an address of a service.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace retort::http {
 
 struct Url {
   std::string host;         // "localhost", or "::1" without its brackets
-  std::string port;         // "80"
+  std::string port;         // "80"; for https "443" where none stands
   std::string target;       // "/score?x=1"
   std::string host_header;  // "localhost:8000", "[::1]:8000"
+  bool tls = false;         // https
+
+  // "http://localhost:8000", always with the port: the server, whatever is asked of it.
+  std::string origin() const;
+  // For errors and logs: without the query, which may hold a secret.
+  std::string shown() const;
+  // The same server at `path` ("/v1/models") below this address's own path, without a query.
+  Url below(std::string_view path) const;
 };
-// http://HOST[:PORT][/PATH[?QUERY]]; HOST may be [IPv6]. kInvalidArgument for anything else; for
-// https the error says that it is not supported.
+// http://HOST[:PORT][/PATH[?QUERY]] or https://...; HOST may be [IPv6]. kInvalidArgument for
+// anything else, also for an address with a user's name; the error shows no credentials.
 Url parse_url(const std::string& text);
 
 }  // namespace retort::http

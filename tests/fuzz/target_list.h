@@ -14,6 +14,9 @@ Target target();
 namespace envelope {
 Target target();
 }
+namespace events {
+Target target();
+}
 namespace frame_reader {
 Target target();
 }
@@ -21,6 +24,9 @@ namespace generate_request {
 Target target();
 }
 namespace handshake {
+Target target();
+}
+namespace http_response {
 Target target();
 }
 namespace message {

@@ -20,8 +20,9 @@ void decode_address(const std::string& text) {
 
 void decode_url(const std::string& text) {
   const http::Url url = http::parse_url(text);
-  const http::Url again = http::parse_url("http://" + url.host_header + url.target);
-  expect(again.host == url.host && again.port == url.port && again.target == url.target,
+  const http::Url again = http::parse_url(url.origin() + url.target);
+  expect(again.tls == url.tls && again.host == url.host && again.port == url.port &&
+             again.target == url.target,
          "another URL");
 }
 
@@ -53,6 +54,7 @@ std::vector<Seed> seeds() {
   return {{"address", seed(0, "10.0.0.1:4000")},
           {"address_v6", seed(0, "[::1]:4000")},
           {"url", seed(1, "http://localhost:8000/score?x=1")},
+          {"url_tls", seed(1, "https://a.example/b")},
           {"url_v6", seed(1, "http://[::1]")},
           {"duration", seed(2, "250ms")},
           {"duration_hours", seed(2, "2h")},

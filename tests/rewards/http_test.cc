@@ -55,9 +55,9 @@ TEST_F(HttpTest, WhatIsNoAnswerIsAnError) {
     ErrorCode code;
     const char* part;
   } cases[] = {
-      {"/500", ErrorCode::kUnavailable, "status 500 instead of 200: 'out of memory mmm"},
+      {"/500", ErrorCode::kUnavailable, "status 500, expected 2xx: 'out of memory\\nmmm"},
       {"/204", ErrorCode::kUnavailable, "status 204"},
-      {"/moved", ErrorCode::kUnavailable, "status 302"},
+      {"/moved", ErrorCode::kInvalidArgument, "redirected to '/score?kind=length'"},
       {"/count", ErrorCode::kCorrupt, "the answer has 1 scores for 2 completions"},
       {"/rubbish", ErrorCode::kCorrupt,
        "no list of scores; expected {\"scores\": [NUMBER or null, ...]}: '<html>It works!</html>'"},
@@ -65,9 +65,9 @@ TEST_F(HttpTest, WhatIsNoAnswerIsAnError) {
       {"/array", ErrorCode::kCorrupt, "no list of scores"},
       {"/text", ErrorCode::kCorrupt, "a score is string"},
       {"/nan", ErrorCode::kCorrupt, "no list of scores"},
-      {"/not-http", ErrorCode::kCorrupt, "reading the answer"},
-      {"/cut", ErrorCode::kCorrupt, "reading the answer"},
-      {"/close", ErrorCode::kCorrupt, "reading the answer"},
+      {"/not-http", ErrorCode::kCorrupt, "the answer is no HTTP"},
+      {"/cut", ErrorCode::kCorrupt, "the answer ends too early"},
+      {"/close", ErrorCode::kUnavailable, "before an answer"},
   };
 
   for (const auto& c : cases) {

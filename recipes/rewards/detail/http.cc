@@ -1,4 +1,5 @@
 // A reward that a service computes: one POST for each batch.
+#include <cstdint>
 #include <utility>
 
 #include "base/deadline.h"
@@ -9,12 +10,23 @@
 namespace retort::rewards::detail {
 namespace {
 
+constexpr uint64_t kMaxBodyBytes = uint64_t{64} << 20;
+
+// As long as `timeout`, which is of the whole batch, a service that is busy is asked again.
+http::Request request_to(const http::Url& url, std::string body, Duration timeout) {
+  http::Request request{.url = url, .expected_type = "", .idempotent = true};
+  request.body.push_back(http::piece_of(std::move(body)));
+  request.limits = {.attempt = timeout, .idle = timeout, .body_bytes = kMaxBodyBytes};
+  request.limits.body_advice = "send fewer completions at once";
+  request.patience.total = timeout;
+  return request;
+}
+
 class Http final : public Scorer {
  public:
   Http(std::string name, const RewardOptions& options)
       : name_(std::move(name)),
-        text_(*options.url),
-        url_(http::parse_url(text_)),
+        url_(http::parse_url(*options.url)),
         timeout_(options.timeout.value_or(kDefaultTimeout)) {}
 
   Scores score(const std::vector<RewardInput>& inputs) override {
@@ -26,18 +38,19 @@ class Http final : public Scorer {
 
  private:
   [[noreturn]] void failed(ErrorCode code, const std::string& what) const {
-    fail(code, name_, text_ + ": " + what);
+    fail(code, name_, url_.shown() + ": " + what);
   }
 
   // What goes wrong on the way names the reward and its address.
-  http::Response post(std::string body, size_t count) const {
+  http::Response post(std::string body, size_t count) {
     try {
-      return http::post_json(url_, std::move(body), Deadline::after(timeout_));
+      return client_.send(request_to(url_, std::move(body), timeout_), Deadline::after(timeout_))
+          .get();
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kTimeout) failed(error.code(), error.message());
       failed(ErrorCode::kTimeout, "no complete answer to " + std::to_string(count) +
                                       " completions after " + format_duration(timeout_) +
-                                      " (timeout)");
+                                      " (timeout): " + error.message());
     }
   }
 
@@ -67,9 +80,9 @@ class Http final : public Scorer {
   }
 
   std::string name_;
-  std::string text_;  // the address as the recipe gives it
   http::Url url_;
   Duration timeout_;
+  http::Client client_;
 };
 
 }  // namespace
