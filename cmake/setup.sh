@@ -13,6 +13,8 @@ GPU_WHEELS=("nvidia-cuda-cupti==13.0.*" "nvidia-cuda-nvrtc==13.0.*" nvidia-nvjit
   nvidia-cudnn-cu13==9.19.0.56 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 GOLDEN_WHEELS=("torch==$TORCH_VERSION" transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0
   numpy trl==1.4.0 requests)
+# The engines that the tests of the label `engines` start.
+ENGINE_WHEELS=(xllamacpp==2026.10.11549)
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv curl ca-certificates
   libgloo-dev libboost1.81-dev libcereal-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev
   libgtest-dev libbenchmark-dev libssl-dev libzstd-dev zlib1g-dev libpcre2-dev libxxhash-dev)
@@ -173,4 +175,19 @@ setup_cuda() {
   say "installing the CUDA wheels into $CUDA_SITE"
   say "(1.0 GB to download; about 2 GB where there is a device)"
   make_once "$CUDA_SITE" fill_cuda
+}
+
+fill_engines() {
+  "$(find_python)" -m venv "$1" || return 1
+  with_progress "$1" "$1/bin/python" "${PIP_INSTALL[@]}" "${ENGINE_WHEELS[@]}"
+}
+# Sets RETORT_ENGINES_PYTHON, unless the caller names one that has the packages.
+setup_engines() {
+  [[ -z ${RETORT_ENGINES_PYTHON:-} ]] || return 0
+  install_packages python3 python3-venv
+  local venv
+  venv=$CACHE/engines-$(hash_of "${ENGINE_WHEELS[@]}")
+  [[ -e $venv ]] || say "installing ${ENGINE_WHEELS[*]} into $venv (34 MB to download)"
+  make_once "$venv" fill_engines
+  export RETORT_ENGINES_PYTHON=$venv/bin/python
 }

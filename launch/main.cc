@@ -176,7 +176,11 @@ class Program {
 
   void add_model() {
     auto* model = app_.add_subcommand("model", "checkpoints")->require_subcommand(1);
-    auto* c = model->add_subcommand("init", "a randomly initialised checkpoint");
+    add_model_init(model->add_subcommand("init", "a randomly initialised checkpoint"));
+    add_model_export(model->add_subcommand("export", "a checkpoint as one file of llama.cpp's"));
+  }
+
+  void add_model_init(CLI::App* c) {
     c->add_option("--arch", init_.arch, "llama | mistral | qwen2 | qwen3")->capture_default_str();
     c->add_option("--tokenizer", init_.tokenizer, "folder with a tokenizer")->required();
     c->add_option("--output", init_.output, "folder to write")->required();
@@ -198,6 +202,18 @@ class Program {
     c->add_option("--dtype", init_.dtype)->capture_default_str();
     c->add_option("--seed", init_.seed)->capture_default_str();
     on(c, [this] { return run_model_init(init_); });
+  }
+
+  void add_model_export(CLI::App* c) {
+    c->add_option("model", export_.model, "Hugging Face folder")->required();
+    c->add_option("--output", export_.output, "file to write; replaced when it is complete")
+        ->required();
+    c->add_option("--format", export_.format, "gguf")->capture_default_str();
+    c->add_option("--dtype", export_.dtype,
+                  "of matrices: f32 | f16 | bf16 | q8_0 (default: as the checkpoint)");
+    c->add_option("--context-length", export_.context_length,
+                  "tokens of a sequence that the file admits; 0: max_position_embeddings");
+    on(c, [this] { return run_model_export(export_); });
   }
 
   void add_tokenizer() {
@@ -246,6 +262,7 @@ class Program {
   ChatCommand chat_;
   RecipeCommand recipe_;
   ModelInitCommand init_;
+  ModelExportCommand export_;
   TokenizerTrainCommand train_;
   ArithmeticCommand arithmetic_;
   RoleCommand role_;

@@ -2,13 +2,13 @@
 
 #include <ATen/ops/empty.h>
 
-#include <set>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "models/checkpoint_check.h"
 #include "models/parameter_specs.h"
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
@@ -22,37 +22,6 @@ constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",      "tokenizer_config.json",  "special_tokens_map.json",
     "chat_template.jinja", "generation_config.json", "vocab.json",
     "merges.txt",          "added_tokens.json",      "tokenizer.model"};
-
-// Buffers of old checkpoints and the second copy of a tied head: recomputed or shared, so not read.
-bool is_redundant(const std::string& name, const ModelConfig& config) {
-  return name.ends_with(".rotary_emb.inv_freq") ||
-         (config.tie_word_embeddings && name == "lm_head.weight");
-}
-
-void check_names(const SafetensorsReader& reader, const std::vector<ParameterSpec>& specs,
-                 const ModelConfig& config, const fs::path& folder) {
-  auto mismatch = [&](const std::string& name, const std::string& what) {
-    return Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + name + "' " + what)
-        .with("folder", folder.string())
-        .with("tensor", name);
-  };
-  std::set<std::string> expected;
-  for (const ParameterSpec& spec : specs) {
-    if (!reader.contains(spec.name)) throw mismatch(spec.name, "is missing");
-    const std::vector<int64_t> shape = reader.shape(spec.name);
-    if (shape != spec.shape) {
-      std::ostringstream text;
-      text << "has shape " << at::IntArrayRef(shape) << ", config.json asks for "
-           << at::IntArrayRef(spec.shape);
-      throw mismatch(spec.name, text.str());
-    }
-    expected.insert(spec.name);
-  }
-  for (const std::string& name : reader.names()) {
-    if (!expected.contains(name) && !is_redundant(name, config))
-      throw mismatch(name, "does not belong to the model of config.json");
-  }
-}
 
 std::string join(const std::vector<std::string>& words) {
   std::string text;
@@ -96,7 +65,7 @@ Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placeme
 
   // Every process checks the whole model, so that all of them refuse a bad folder alike.
   const SafetensorsReader reader(folder);
-  check_names(reader, parameter_specs(config), config, folder);
+  check_checkpoint(reader, config, folder);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {
     const at::Tensor mapped = mapped_slice(reader, spec, folder);
@@ -195,7 +164,7 @@ std::string weights_fingerprint(const fs::path& folder, at::ScalarType dtype,
                                 const std::function<void()>& between) {
   const ModelConfig config = read_model_config(folder);
   const SafetensorsReader reader(folder);
-  check_names(reader, parameter_specs(config), config, folder);
+  check_checkpoint(reader, config, folder);
   Sha256 hash;
   hash.update(describe_function(config) + "\n");
   for (const ParameterSpec& spec : parameter_specs(config)) {

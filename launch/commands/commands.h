@@ -57,6 +57,14 @@ struct ModelInitCommand {
 };
 int run_model_init(const ModelInitCommand& command);
 
+struct ModelExportCommand {
+  std::string model, output;  // output: a file
+  std::string format = "gguf";
+  std::string dtype;           // f32 | f16 | bf16 | q8_0; "": as the checkpoint
+  int64_t context_length = 0;  // 0: max_position_embeddings
+};
+int run_model_export(const ModelExportCommand& command);
+
 struct TokenizerTrainCommand {
   std::vector<std::string> data;
   std::string output;
