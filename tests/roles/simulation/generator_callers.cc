@@ -112,8 +112,8 @@ void GeneratorSimulation::check_in_use(Asker& trainer, uint64_t version) {
         return trainer.agent.call(name, kGeneratorInfo, {}, {.timeout = 60s}).get().weight_version;
       });
     };
-    wait_until([&] { return in_use() == version; }, kPatience,
-               name + " does not use the weights that were pushed last");
+    world_.wait_until([&] { return in_use() == version; }, kPatience,
+                      name + " does not use the weights that were pushed last");
   }
 }
 

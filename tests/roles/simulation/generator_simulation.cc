@@ -30,16 +30,6 @@ std::string GeneratorSimulation::run() {
   return world_.failure();
 }
 
-bool GeneratorSimulation::wait_until(const std::function<bool()>& done, milliseconds limit,
-                                     const std::string& what) {
-  const Deadline deadline = Deadline::after(limit);
-  while (!done() && world_.failure().empty()) {
-    if (deadline.expired()) world_.fail(what);
-    world_.scheduler.sleep(10ms);
-  }
-  return world_.failure().empty();
-}
-
 // Somebody who asks, on a host of its own.
 void GeneratorSimulation::begin(const std::string& name, uint64_t restart,
                                 void (GeneratorSimulation::*role)(HostPtr)) {
@@ -68,10 +58,10 @@ void GeneratorSimulation::conduct() {
   if (one_of(2)) begin("student/2", 0, &GeneratorSimulation::send_late_weights);
 
   if (!calm_) injure();
-  if (!wait_until([&] { return at_work_ == 0; }, kCallers, "a caller does not end")) return;
+  if (!world_.wait_until([&] { return at_work_ == 0; }, kCallers, "a caller does not end")) return;
   for (const auto& [name, process] : generators_)
-    if (!wait_until([&] { return !process->holds_anything(); }, kForgotten,
-                    name + " keeps what nobody will collect"))
+    if (!world_.wait_until([&] { return !process->holds_anything(); }, kForgotten,
+                           name + " keeps what nobody will collect"))
       return;
   end();
 }
@@ -134,13 +124,15 @@ void GeneratorSimulation::end() {
           ++stopped;
         },
         nullptr);
-  if (!wait_until([&] { return stopped == former_.size(); }, kEnded, "a generator does not end"))
+  if (!world_.wait_until([&] { return stopped == former_.size(); }, kEnded,
+                         "a generator does not end"))
     return;
 
   former_.clear();
   hosts_.clear();
-  wait_until([&] { return world_.scheduler.num_threads() <= 1; }, kEnded, "a thread does not end");
-  wait_until([&] { return world_.network.num_ends() == 0; }, kEnded, "a session is left");
+  world_.wait_until([&] { return world_.scheduler.num_threads() <= 1; }, kEnded,
+                    "a thread does not end");
+  world_.wait_until([&] { return world_.network.num_ends() == 0; }, kEnded, "a session is left");
   ended_ = true;
 }
 

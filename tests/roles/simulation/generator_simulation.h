@@ -44,7 +44,6 @@ class GeneratorSimulation {
   void replace(const std::string& name, bool silent);
   void partition();
   void end();
-  bool wait_until(const std::function<bool()>& done, milliseconds limit, const std::string& what);
   uint64_t pick(uint64_t below) { return world_.scheduler.pick(below); }
   bool one_of(uint64_t in) { return world_.scheduler.one_of(in); }
 

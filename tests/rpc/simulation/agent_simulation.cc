@@ -38,16 +38,6 @@ std::string AgentSimulation::run() {
   return world_.failure();
 }
 
-bool AgentSimulation::wait_until(const std::function<bool()>& done, milliseconds limit,
-                                 const std::string& what) {
-  const Deadline deadline = Deadline::after(limit);
-  while (!done() && world_.failure().empty()) {
-    if (deadline.expired()) world_.fail(what);
-    world_.scheduler.sleep(10ms);
-  }
-  return world_.failure().empty();
-}
-
 RpcOptions AgentSimulation::options() {
   Scheduler& random = world_.scheduler;
   RpcOptions rpc;
@@ -94,7 +84,8 @@ void AgentSimulation::conduct() {
   begin_callers();
   random.spawn([this] { watch(); }, nullptr);
   if (!calm_) injure();
-  if (!wait_until([&] { return num_callers_ == 0; }, kReached, "a call does not end")) return;
+  if (!world_.wait_until([&] { return num_callers_ == 0; }, kReached, "a call does not end"))
+    return;
   world_.network.heal();
   faults_over_ = callers_done_ = true;
 
@@ -156,8 +147,8 @@ void AgentSimulation::check_reached(Process& client, const std::string& server) 
   } catch (const Error& error) {
     world_.fail(client.name() + " does not reach " + server + " any more: " + error.what());
   }
-  wait_until([&] { return client.agent().stats(server).inflight_bytes == 0; }, kEnded,
-             "bytes of " + client.name() + " stay in flight to " + server);
+  world_.wait_until([&] { return client.agent().stats(server).inflight_bytes == 0; }, kEnded,
+                    "bytes of " + client.name() + " stay in flight to " + server);
 }
 
 void AgentSimulation::end() {
@@ -172,13 +163,15 @@ void AgentSimulation::end() {
           ++stopped;
         },
         nullptr);
-  if (!wait_until([&] { return stopped == all.size(); }, kEnded, "an agent does not end")) return;
+  if (!world_.wait_until([&] { return stopped == all.size(); }, kEnded, "an agent does not end"))
+    return;
   all.clear();
   processes_.clear();
   former_.clear();
   // This thread and the one that watches.
-  wait_until([&] { return world_.scheduler.num_threads() <= 2; }, kEnded, "a thread does not end");
-  wait_until([&] { return world_.network.num_ends() == 0; }, kEnded, "a session is left");
+  world_.wait_until([&] { return world_.scheduler.num_threads() <= 2; }, kEnded,
+                    "a thread does not end");
+  world_.wait_until([&] { return world_.network.num_ends() == 0; }, kEnded, "a session is left");
   ended_ = true;
 }
 

@@ -57,7 +57,6 @@ class AgentSimulation {
   void watch();
   void check_reached(Process& client, const std::string& server);
   void end();
-  bool wait_until(const std::function<bool()>& done, milliseconds limit, const std::string& what);
   std::shared_ptr<Process> any();
   std::shared_ptr<Process>& named(const std::string& name);
 

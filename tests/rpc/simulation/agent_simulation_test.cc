@@ -1,58 +1,21 @@
 // Production agents over a simulated network: see agent_simulation.h for what must be true, and
-// docs/developing.md for which mistakes it was seen to find.
-//
-// RETORT_SEEDS: how many; RETORT_SEED: this one alone, as the message of a failure says.
+// docs/developing.md for which mistakes it was seen to find. Seeds: seeds.h.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <memory>
-#include <string>
-
 #include "tests/rpc/simulation/agent_simulation.h"
+#include "tests/rpc/simulation/seeds.h"
 
 namespace retort::rpc::simulation {
 namespace {
 
-uint64_t number(const char* variable, uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text != nullptr ? std::stoull(text) : otherwise;
-}
+TEST(AgentSimulation, EverySeedIsClean) { expect_clean_seeds<AgentSimulation>(1000); }
 
-struct Result {
-  std::string failure;
-  uint64_t fingerprint = 0;
-};
-
-Result run(uint64_t seed) {
-  auto simulation = std::make_unique<AgentSimulation>(seed);
-  Result result{simulation->run(), 0};
-  result.fingerprint = simulation->fingerprint();
-  // One that failed has threads in the middle of things: it is left as it is.
-  if (!result.failure.empty()) (void)simulation.release();
-  return result;
-}
-
-TEST(AgentSimulation, EverySeedIsClean) {
-  const uint64_t only = number("RETORT_SEED", 0);
-  const uint64_t first = only > 0 ? only : number("RETORT_FIRST_SEED", 1);
-  const uint64_t seeds = only > 0 ? 1 : number("RETORT_SEEDS", 1000);
-  for (uint64_t seed = first; seed < first + seeds; ++seed)
-    ASSERT_EQ(run(seed).failure, "") << "RETORT_SEED=" << seed;
-}
-
-// Without it a seed would not tell anybody anything.
-TEST(AgentSimulation, ASeedIsTheSameRunEachTime) {
-  for (uint64_t seed = 1; seed <= 20; ++seed)
-    EXPECT_EQ(run(seed).fingerprint, run(seed).fingerprint) << seed;
-}
+TEST(AgentSimulation, ASeedIsTheSameRunEachTime) { expect_the_same_runs<AgentSimulation>(20); }
 
 }  // namespace
 }  // namespace retort::rpc::simulation
 
 int main(int argc, char** argv) {
-  setenv("RETORT_LOG", "error", 0);
-  ::testing::InitGoogleTest(&argc, argv);
-  // A run that failed leaves its simulation behind.
-  GTEST_FLAG_SET(fail_fast, true);
+  retort::rpc::simulation::init_simulations(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/error.h"
 
 namespace retort::rpc::simulation {
@@ -17,6 +18,16 @@ constexpr int64_t kMostBytes = 1 << 20;
 void World::fail(const std::string& what) {
   if (failure_.empty())
     failure_ = "at " + std::to_string(scheduler.elapsed().count()) + " ms: " + what;
+}
+
+bool World::wait_until(const std::function<bool()>& done, milliseconds limit,
+                       const std::string& what) {
+  const Deadline deadline = Deadline::after(limit);
+  while (!done() && failure_.empty()) {
+    if (deadline.expired()) fail(what);
+    scheduler.sleep(milliseconds(10));
+  }
+  return failure_.empty();
 }
 
 void World::handler_begins(const std::string& caller, uint64_t call, bool large) {

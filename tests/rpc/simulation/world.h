@@ -21,6 +21,8 @@ class World {
   // The first failure ends the run.
   void fail(const std::string& what);
   const std::string& failure() const { return failure_; }
+  // For a simulated thread. False: `what` failed, because `limit` was over, or something before it.
+  bool wait_until(const std::function<bool()>& done, milliseconds limit, const std::string& what);
   // A handler begins; a failure if this call had one before. In an ordered run large
   // calls of one caller must begin in the order of their numbers.
   void handler_begins(const std::string& caller, uint64_t call, bool large);
