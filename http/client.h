@@ -84,6 +84,7 @@ struct ClientCounters {
 
 // Threads: any. Futures complete, and `on_body` runs, on the client's own thread or the one that
 //   runs `io`. The destructor, on any other thread, ends open requests with kClosed.
+//   A host that is being looked up is waited for, as long as the system's resolver takes.
 // Memory: an answer is held once, as far as it has come.
 class Client {
  public:

@@ -10,7 +10,8 @@ namespace {
 constexpr std::string_view kPlain = "http://";
 constexpr std::string_view kTls = "https://";
 
-// The text without what may be secret: a user's name and password, and the query.
+}  // namespace
+
 std::string without_secrets(const std::string& text) {
   std::string shown = text.substr(0, text.find('?'));
   if (shown.size() < text.size()) shown += "?...";
@@ -21,6 +22,8 @@ std::string without_secrets(const std::string& text) {
   if (at != std::string::npos && at >= begin) shown.replace(begin, at - begin, "...");
   return shown;
 }
+
+namespace {
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument,
@@ -78,6 +81,8 @@ Url parse_url(const std::string& text) {
   // Only a port that stands there replaces the scheme's own.
   const auto [host, port] = split_authority(authority, text);
   if (host.empty()) refuse(text, "names no host");
+  if (host.find('%') != std::string::npos || host.size() > 253)
+    refuse(text, "the host is no name and no address (zones are not supported)");
   url.host = host;
   if (!port.empty()) {
     url.port = port.substr(1);

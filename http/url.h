@@ -23,5 +23,7 @@ struct Url {
 // http://HOST[:PORT][/PATH[?QUERY]] or https://...; HOST may be [IPv6]. kInvalidArgument for
 // anything else, also for an address with a user's name; the error shows no credentials.
 Url parse_url(const std::string& text);
+// Any address without what may be secret in it: a user's name and password, and the query.
+std::string without_secrets(const std::string& text);
 
 }  // namespace retort::http

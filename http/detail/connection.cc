@@ -2,6 +2,9 @@
 
 #include <sys/socket.h>
 
+#include <openssl/bio.h>
+#include <openssl/ssl.h>
+
 #include <boost/asio/connect.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
@@ -30,6 +33,7 @@ void Connection::open(Handler handler) {
                           [self = shared_from_this(), handler = std::move(handler)](
                               const Code& code, const Tcp::resolver::results_type& found) {
                             if (code) return handler(code);
+                            if (self->closed_) return handler(asio::error::operation_aborted);
                             self->connect({found.begin(), found.end()}, handler);
                           });
 }
@@ -46,6 +50,7 @@ void Connection::connect(std::vector<Tcp::endpoint> endpoints, Handler handler) 
 }
 
 void Connection::connected(const Handler& handler) {
+  if (closed_) return handler(asio::error::operation_aborted);
   Code ignored;
   socket_.set_option(Tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);  // for long answers
@@ -92,6 +97,7 @@ void Connection::write_some(const std::vector<asio::const_buffer>& from, Transfe
 
 void Connection::close() {
   open_ = false;
+  closed_ = true;
   Code ignored;
   resolver_.cancel();
   socket_.close(ignored);
@@ -99,6 +105,11 @@ void Connection::close() {
 
 bool Connection::is_quiet() {
   if (!open_) return false;
+  // What TLS has taken from the socket and nobody has read.
+  if (tls_) {
+    SSL* tls = tls_->native_handle();
+    if (SSL_pending(tls) > 0 || BIO_pending(SSL_get_rbio(tls)) > 0) return false;
+  }
   char byte = 0;
   const ssize_t read = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return read < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);

@@ -62,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<TlsSocket> tls_;
   std::string doing_ = "finding the host";
   bool open_ = false;
+  bool closed_ = false;  // for good: a look-up that comes later connects nothing
   Deadline::Clock::time_point idle_since_{};
 };
 

@@ -60,10 +60,10 @@ void Core::close_later() {
 // What ends takes itself off the list, and runs code of the caller.
 void Core::close() {
   closed_ = true;
-  while (!calls_.empty())
-    (*calls_.begin())->end(Error(ErrorCode::kClosed, "the client was closed"));
   for (const auto& [name, origin] : origins_)
     origin->close();
+  while (!calls_.empty())
+    (*calls_.begin())->end(Error(ErrorCode::kClosed, "the client was closed"));
 }
 
 ClientCounters Core::counters() const {

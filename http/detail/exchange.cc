@@ -97,7 +97,10 @@ void Exchange::received(size_t bytes) {
   traffic_.bytes_in += bytes;
   try {
     const bool complete = reader_.add(bytes);
-    if (reader_.begun()) enter(Step::kRead);
+    if (reader_.begun())
+      enter(Step::kRead);
+    else if (step_ == Step::kRead)  // the end of an interim answer
+      enter(all_written() ? Step::kWait : Step::kWrite);
     if (!complete) return read();
     const bool reusable = reader_.reusable() && all_written();
     finish({.response = reader_.release(), .reusable = reusable});

@@ -17,7 +17,7 @@ void Origin::enter(uint64_t ticket, std::function<void()> go) {
 }
 
 void Origin::leave() {
-  if (line_.empty()) {
+  if (line_.empty() || closed_) {
     --num_inflight_;
     return;
   }

@@ -22,7 +22,7 @@ bool is_number(const std::string& text) {
 }
 
 // "Sun, 06 Nov 1994 08:49:37 GMT", the one form that may still be written.
-std::optional<system_clock::time_point> parse_date(const std::string& text) {
+std::optional<std::chrono::sys_seconds> parse_date(const std::string& text) {
   char month[4] = "";
   std::tm parts{};
   int read = -1;
@@ -33,7 +33,7 @@ std::optional<system_clock::time_point> parse_date(const std::string& text) {
 
   parts.tm_year -= 1900;
   parts.tm_mon = static_cast<int>(found - kMonths.begin());
-  return system_clock::from_time_t(timegm(&parts));
+  return std::chrono::sys_seconds(std::chrono::seconds(timegm(&parts)));
 }
 
 }  // namespace
@@ -51,8 +51,11 @@ std::optional<Duration> retry_after(const Headers& headers, system_clock::time_p
   const auto until = parse_date(*text);
   if (!until) return std::nullopt;
   const std::string* date = find_header(headers, "Date");
-  const auto from = date != nullptr ? parse_date(*date).value_or(now) : now;
-  return std::max(std::chrono::duration_cast<Duration>(*until - from), Duration(0));
+  const auto here = std::chrono::floor<std::chrono::seconds>(now);
+  const auto from = date != nullptr ? parse_date(*date).value_or(here) : here;
+  // In seconds: the year 9999 in nanoseconds does not fit.
+  const int64_t seconds = (*until - from).count();
+  return std::chrono::seconds(std::clamp<int64_t>(seconds, 0, kMaxSeconds));
 }
 
 Duration pause_before(std::optional<Duration> asked, const Patience& patience, int num_pauses,
@@ -60,7 +63,7 @@ Duration pause_before(std::optional<Duration> asked, const Patience& patience, i
   const auto part = [](Duration whole, double factor) {
     return Duration(static_cast<int64_t>(static_cast<double>(whole.count()) * factor));
   };
-  if (asked) return *asked + part(patience.first_pause, jitter);
+  if (asked && asked->count() > 0) return *asked + part(patience.first_pause, jitter);
 
   Duration pause = patience.first_pause;
   for (int i = 0; i < num_pauses && pause < patience.longest_pause; ++i)

@@ -129,8 +129,8 @@ void ResponseReader::check_header() {
   parser_->eager(true);
   if (parser_->get().result_int() / 100 == 1) return;
   check_coding(protocol::field::transfer_encoding, "chunked");
-  check_coding(protocol::field::content_encoding, request_.accept_encoding + ", identity");
   if (!is_wanted()) return;
+  check_coding(protocol::field::content_encoding, request_.accept_encoding + ", identity");
 
   // Another type is shown in the error; a login page of a proxy explains itself.
   const std::string type = first_word(header(protocol::field::content_type));

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "http/detail/shown.h"
+#include "http/url.h"
 
 namespace retort::http::detail {
 namespace {
@@ -30,7 +31,7 @@ Error redirection(const Response& response, std::string_view secret) {
   const std::string* location = find_header(response.headers, "Location");
   return Error(ErrorCode::kInvalidArgument,
                "status " + std::to_string(response.status) + ": redirected to " +
-                   (location != nullptr ? shown(*location, secret) : "nowhere") +
+                   (location != nullptr ? shown(without_secrets(*location), secret) : "nowhere") +
                    "; redirections are not followed; write the address that answers");
 }
 

@@ -31,6 +31,9 @@ TEST(RetryAfter, ReadsDates) {
   EXPECT_EQ(asked(date, {}, then + seconds(90)), Duration(0));
   EXPECT_EQ(asked(date, {{"Date", "Sun, 06 Nov 1994 08:48:37 GMT"}}, then), seconds(60))
       << "the server's own clock";
+  EXPECT_GT(asked("Fri, 31 Dec 9999 23:59:59 GMT", {}, then), std::chrono::hours(24 * 365))
+      << "never, and not at once";
+  EXPECT_EQ(asked(date, {{"Date", "Fri, 31 Dec 9999 23:59:59 GMT"}}), Duration(0));
   EXPECT_EQ(asked(date, {{"Date", "yesterday"}}, then - seconds(5)), seconds(5));
   for (const char* text : {"Sun, 06 Nov 1994 08:49:37", "Sun, 06 Foo 1994 08:49:37 GMT",
                            "Sun Nov  6 08:49:37 1994", "Sun, 06 Nov 1994 08:49:37 GMT+1"})
@@ -54,6 +57,7 @@ TEST(PauseBefore, KeepsWhatIsAsked) {
   const Patience patience{.first_pause = milliseconds(100), .longest_pause = milliseconds(500)};
   EXPECT_EQ(pause_before(seconds(60), patience, 5, 0.0), seconds(60));
   EXPECT_EQ(pause_before(seconds(60), patience, 5, 0.5), milliseconds(60'050));
+  EXPECT_EQ(pause_before(Duration(0), patience, 5, 1.0), milliseconds(500)) << "not again at once";
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ TEST(Refusal, NamesWhatIsWrong) {
       {ok + "Content-Type: text/html\r\nContent-Length: 9\r\n\r\n<p>Log in", ErrorCode::kMismatch,
        "'<p>Log in'"},
       {"HTTP/1.1 307 No\r\nLocation: http://b/?k=v\r\nContent-Length: 0\r\n\r\n",
-       ErrorCode::kInvalidArgument, "redirected to 'http://b/?k=v'"},
+       ErrorCode::kInvalidArgument, "redirected to 'http://b/?...'"},
   };
   for (const auto& c : cases) {
     const test::ScriptedServer server(says(c.bytes));
@@ -193,7 +193,9 @@ TEST(Limits, DoesNotReadTheRequest) {
 TEST(Limits, AServerMaySayThatItThinks) {
   const test::ScriptedServer server([](Peer& peer) {
     peer.read();
-    peer.write("HTTP/1.1 100 Continue\r\n\r\n");
+    peer.write("HTTP/1.1 100 Con");
+    std::this_thread::sleep_for(milliseconds(50));
+    peer.write("tinue\r\n\r\n");
     peer.wait_closed();
   });
   Client client;

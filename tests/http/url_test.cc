@@ -36,12 +36,19 @@ TEST(ParseUrl, TakesAnAddressApart) {
 }
 
 TEST(ParseUrl, RefusesWhatIsNoHttpAddress) {
-  for (const char* text : {"", "localhost:80", "ftp://a/b", "http://", "https://", "http:///x",
-                           "http://a:b/", "http://a:0/", "http://a:70000/", "http://[::1/",
-                           "http://[::1]80/", "http://a/x y", "http://a/#part"}) {
+  for (const char* text :
+       {"", "localhost:80", "ftp://a/b", "http://", "https://", "http:///x", "http://a:b/",
+        "http://a:0/", "http://a:70000/", "http://[::1/", "http://[::1]80/", "http://a/x y",
+        "http://a/#part", "https://[fe80::1%eth0]/"}) {
     const std::string message = test::message_of([&] { parse_url(text); });
     EXPECT_EQ(message.find("url '" + std::string(text) + "': "), 0u) << message;
   }
+}
+
+TEST(ParseUrl, RefusesLongHosts) {
+  const std::string host(254, 'a');
+  EXPECT_NE(test::message_of([&] { parse_url("https://" + host); }).find("the host is no name"),
+            std::string::npos);
 }
 
 TEST(ParseUrl, ShowsNoSecrets) {

@@ -27,7 +27,9 @@ class Http final : public Scorer {
   Http(std::string name, const RewardOptions& options)
       : name_(std::move(name)),
         url_(http::parse_url(*options.url)),
-        timeout_(options.timeout.value_or(kDefaultTimeout)) {}
+        timeout_(options.timeout.value_or(kDefaultTimeout)),
+        // A connection that is kept would block a server with one thread for everybody else.
+        client_({.connect_timeout = timeout_, .keep_idle = Duration(0)}) {}
 
   Scores score(const std::vector<RewardInput>& inputs) override {
     Json list = Json::array();
