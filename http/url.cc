@@ -10,21 +10,6 @@ namespace {
 constexpr std::string_view kPlain = "http://";
 constexpr std::string_view kTls = "https://";
 
-}  // namespace
-
-std::string without_secrets(const std::string& text) {
-  std::string shown = text.substr(0, text.find('?'));
-  if (shown.size() < text.size()) shown += "?...";
-
-  const size_t scheme = shown.find("://");
-  const size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
-  const size_t at = shown.substr(0, shown.find('/', begin)).rfind('@');
-  if (at != std::string::npos && at >= begin) shown.replace(begin, at - begin, "...");
-  return shown;
-}
-
-namespace {
-
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument,
               "url '" + without_secrets(text) + "': " + why +
@@ -95,6 +80,17 @@ Url parse_url(const std::string& text) {
 std::string Url::origin() const {
   const bool v6 = host.find(':') != std::string::npos;
   return std::string(tls ? kTls : kPlain) + (v6 ? "[" + host + "]" : host) + ":" + port;
+}
+
+std::string without_secrets(const std::string& text) {
+  std::string shown = text.substr(0, text.find('?'));
+  if (shown.size() < text.size()) shown += "?...";
+
+  const size_t scheme = shown.find("://");
+  const size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const size_t at = shown.substr(0, shown.find('/', begin)).rfind('@');
+  if (at != std::string::npos && at >= begin) shown.replace(begin, at - begin, "...");
+  return shown;
 }
 
 std::string Url::shown() const {

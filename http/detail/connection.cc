@@ -6,7 +6,6 @@
 #include <openssl/ssl.h>
 
 #include <boost/asio/connect.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <cerrno>
 #include <utility>

@@ -32,7 +32,7 @@ class Origin : public std::enable_shared_from_this<Origin> {
   // The connection that was kept last, if it is as it was; null if there is none.
   std::shared_ptr<Connection> take_kept();
   void keep(std::shared_ptr<Connection> connection);
-  // Closes what is kept; nothing is kept any more.
+  // Closes what is kept; nothing is kept any more, and nobody who waits gets a place.
   void close();
 
  private:

@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <limits>
+#include <ranges>
 #include <span>
 
 #include "base/error.h"
@@ -30,12 +31,16 @@ Samples answer_of(const RequestTable::Job& job, int64_t have) {
   return samples;
 }
 
+// The jobs of one caller, which lie side by side.
+auto of(const std::map<RequestTable::Key, RequestTable::Job>& jobs, const std::string& caller) {
+  return std::ranges::subrange(jobs.lower_bound({caller, 0}),
+                               jobs.upper_bound({caller, std::numeric_limits<uint64_t>::max()}));
+}
+
 }  // namespace
 
 size_t RequestTable::count(const std::string& caller) const {
-  const auto first = jobs_.lower_bound({caller, 0});
-  const auto end = jobs_.upper_bound({caller, std::numeric_limits<uint64_t>::max()});
-  return static_cast<size_t>(std::distance(first, end));
+  return static_cast<size_t>(std::ranges::distance(of(jobs_, caller)));
 }
 
 void RequestTable::add(const Key& key, GenerateRequest request, const std::string& process) {
@@ -171,8 +176,8 @@ std::vector<RequestTable::Key> RequestTable::unfinished_before(uint64_t version)
 std::vector<RequestTable::Key> RequestTable::of_earlier_process(const std::string& caller,
                                                                 const std::string& process) const {
   std::vector<Key> keys;
-  for (const auto& [key, job] : jobs_)
-    if (key.first == caller && job.process != process) keys.push_back(key);
+  for (const auto& [key, job] : of(jobs_, caller))
+    if (job.process != process) keys.push_back(key);
   return keys;
 }
 

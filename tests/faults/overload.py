@@ -125,7 +125,7 @@ class Load(threading.Thread):
 def measure(program, folder, case, settings):
     run = Run(program, folder, case.recipe, settings=settings)
     load = Load(run, case)
-    code = run.wait(900)
+    code = run.wait(stall=900)
     load.join()
     return code, load.peaks, run.seconds
 

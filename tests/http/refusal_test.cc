@@ -39,6 +39,8 @@ TEST(Refusal, NamesWhatIsWrong) {
       {"HTTP/1.1 307 No\r\nLocation: http://b/?k=v\r\nContent-Length: 0\r\n\r\n",
        ErrorCode::kInvalidArgument, "redirected to 'http://b/?...'"},
   };
+
+  // The error says what is wrong, and where, without the query.
   for (const auto& c : cases) {
     const test::ScriptedServer server(says(c.bytes));
     Client client;

@@ -46,6 +46,8 @@ TEST(ResponseReader, TakesAnswersHoweverTheyAreCut) {
        200, "x", true},
       {"HTTP/1.1 500 No\r\nContent-Length: 3\r\n\r\nwhy", 500, "why", true},
   };
+
+  // In pieces of each size.
   for (const auto& c : cases)
     for (const size_t size : kSizes) {
       const Request request;
@@ -100,6 +102,8 @@ TEST(ResponseReader, RefusesWhatIsWrong) {
       {ok + "Content-Type: Text/HTML; charset=x\r\nContent-Length: 7\r\n\r\n<p>no\n!",
        ErrorCode::kMismatch, "'text/html', expected application/json"},
   };
+
+  // In pieces of each size, within a text that a log can take.
   for (const auto& c : cases)
     for (const size_t size : kSizes) {
       Request request{.expected_type = "application/json"};
