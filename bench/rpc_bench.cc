@@ -1,6 +1,8 @@
 // Round trips of rpc::Agent beside bare TensorPipe, Gloo, torch.distributed.rpc and memcpy, between
 // two processes, in turns within one run.
 //   rpc_bench [rounds, default 9] [milliseconds a turn, default 100]
+// Each round has two processes of its own: where their memory lies, in huge pages or small ones,
+// decides the rate of large messages by up to a third.
 // RETORT_BENCH_PYTHON: a Python with torch, for torch.distributed.rpc; without it those two rows
 // are left out.
 //
@@ -12,17 +14,20 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "bench/rpc/agent_contestant.h"
 #include "bench/rpc/bare_contestant.h"
 #include "bench/rpc/contestant.h"
@@ -38,6 +43,7 @@ namespace {
 // A copy within this process, for the scale.
 class MemcpyContestant final : public Contestant {
  public:
+  explicit MemcpyContestant(Source from) : from_(std::move(from)) {}
   Turn run(int64_t bytes, int /*depth*/, int count) override {
     return keep_on_their_way(
         1, count,
@@ -49,7 +55,7 @@ class MemcpyContestant final : public Contestant {
   }
 
  private:
-  const Source from_, to_;
+  const Source from_, to_ = {};
 };
 
 // The answering process: says where each contestant is found, a line each.
@@ -77,23 +83,30 @@ int serve(const std::string& store_file) {
 
 std::vector<Named> make_contestants(test::ChildProcess& server, const std::string& store_file) {
   const auto next_line = [&] { return server.read_line(Deadline::after(kWait)); };
+  const Source source;
   std::vector<Named> contestants;
   for (const AgentKind& kind : kAgentKinds)
-    contestants.push_back({kind.name, make_agent_contestant(kind, next_line())});
-  contestants.push_back({"uv cma", make_bare_contestant(true, next_line())});
-  contestants.push_back({"uv tcp", make_bare_contestant(false, next_line())});
-  contestants.push_back({"gloo", make_gloo_contestant(store_file)});
+    contestants.push_back({kind.name, make_agent_contestant(kind, next_line(), source)});
+  contestants.push_back({"uv cma", make_bare_contestant(true, next_line(), source)});
+  contestants.push_back({"uv tcp", make_bare_contestant(false, next_line(), source)});
+  contestants.push_back({"gloo", make_gloo_contestant(store_file, source)});
   if (const char* python = std::getenv("RETORT_BENCH_PYTHON"); python && *python) {
     contestants.push_back({"torch (shm, cma)", make_torch_contestant(python, "default")});
     contestants.push_back({"torch (uv, cma)", make_torch_contestant(python, "uv")});
   } else {
-    std::printf(
+    std::fprintf(
+        stderr,
         "torch.distributed.rpc is left out: RETORT_BENCH_PYTHON names no Python with torch "
         "(./dev goldens makes one)\n");
   }
-  contestants.push_back({"memcpy", std::make_unique<MemcpyContestant>()});
+  contestants.push_back({"memcpy", std::make_unique<MemcpyContestant>(source)});
   return contestants;
 }
+
+struct Options {
+  int rounds = 9;
+  double turn_seconds = 0.1;
+};
 
 struct Column {
   int64_t bytes;
@@ -137,26 +150,31 @@ std::string ratio(const Column& column, size_t over, size_t under) {
   return number(median_ratio(theirs.calls_per_second, ours.calls_per_second), 2);
 }
 
-void print_figures(const std::vector<Named>& contestants, const std::vector<Column>& columns) {
+// What all rounds of a run measured.
+struct Results {
+  std::vector<std::string> names;  // of the contestants
+  std::vector<Column> columns;
+  std::vector<std::optional<LoadedRounds>> loaded;  // by contestant
+};
+
+void print_figures(const Results& results) {
+  const std::vector<Column>& columns = results.columns;
   std::vector<std::string> titles;
   for (const Column& column : columns)
     titles.push_back(column.title());
   print_line("us a call; GiB/s", titles);
   print_line("---", std::vector<std::string>(columns.size(), "---"));
-  for (size_t i = 0; i < contestants.size(); ++i) {
+  for (size_t i = 0; i < results.names.size(); ++i) {
     std::vector<std::string> cells;
     for (const Column& column : columns)
       cells.push_back(figure(column, i));
-    print_line(contestants[i].name, cells);
+    print_line(results.names[i], cells);
   }
 }
 
-void print_ratios(const std::vector<Named>& contestants, const std::vector<Column>& columns) {
+void print_ratios(const Results& results) {
   const auto place = [&](const std::string& name) {
-    size_t i = 0;
-    while (i < contestants.size() && contestants[i].name != name)
-      ++i;
-    return i;
+    return static_cast<size_t>(std::ranges::find(results.names, name) - results.names.begin());
   };
   const std::pair<const char*, const char*> pairs[] = {{"retort cma", "uv cma"},
                                                        {"retort tcp", "uv tcp"},
@@ -167,52 +185,68 @@ void print_ratios(const std::vector<Named>& contestants, const std::vector<Colum
                                                        {"retort cma", "torch (uv, cma)"},
                                                        {"retort cma", "memcpy"}};
   for (const auto& [over, under] : pairs) {
-    if (place(under) == contestants.size()) continue;
+    if (place(under) == results.names.size()) continue;
     std::vector<std::string> cells;
-    for (const Column& column : columns)
+    for (const Column& column : results.columns)
       cells.push_back(ratio(column, place(over), place(under)));
     print_line(std::string(over) + " : " + under, cells);
   }
 }
 
-void print_loaded(const std::vector<Named>& contestants, const RoundOptions& options) {
+void print_loaded(const Results& results) {
   std::printf("\n64 B calls, one at a time, beside %d messages of 64 MiB on their way\n",
               kStreamDepth);
   print_line("", {"p50 us", "p99 us", "GiB/s"});
   print_line("---", {"---", "---", "---"});
-  const auto figures = measure_loaded(contestants, options);
-  for (size_t i = 0; i < contestants.size(); ++i)
-    if (figures[i])
-      print_line(contestants[i].name,
-                 {number(figures[i]->p50_us, 0), number(figures[i]->p99_us, 0),
-                  number(median(figures[i]->stream_bytes_per_second) / (1 << 30), 2)});
+  for (size_t i = 0; i < results.names.size(); ++i)
+    if (const auto& rounds = results.loaded[i])
+      print_line(
+          results.names[i],
+          {number(quantile(rounds->call_us, 0.5), 0), number(quantile(rounds->call_us, 0.99), 0),
+           number(median(rounds->stream_bytes_per_second) / (1 << 30), 2)});
 }
 
-int run(const RoundOptions& options) {
-  at::set_num_threads(1);
+// One turn of each contestant at each size, between this process and one of its own.
+void add_round(const Options& options, int round, Results& results) {
   const std::string store_file =
-      std::filesystem::temp_directory_path() / ("rpc_bench-" + std::to_string(getpid()));
+      std::filesystem::temp_directory_path() /
+      ("rpc_bench-" + std::to_string(getpid()) + "-" + std::to_string(round));
   test::ChildProcess server = test::ChildProcess::spawn(
       {.role = {}, .args = {"--serve", store_file}, .env = {}, .program = "/proc/self/exe"});
   {
     const std::vector<Named> contestants = make_contestants(server, store_file);
-    std::vector<Column> columns;
-    for (const int64_t bytes :
-         {kSmallBytes, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20, kLargestBytes})
-      for (const int depth : {1, 8})
-        columns.push_back({bytes, depth, measure(contestants, bytes, depth, options)});
-    std::printf(
-        "medians of %d rounds of %.0f ms for each; ratios: of times for 64 B, of rates "
-        "above\n",
-        options.rounds, options.turn_seconds * 1e3);
-    print_figures(contestants, columns);
-    print_ratios(contestants, columns);
-    print_loaded(contestants, options);
+    results.names.clear();
+    for (const Named& named : contestants)
+      results.names.push_back(named.name);
+    for (Column& column : results.columns)
+      add_round(contestants, column.bytes, column.depth, options.turn_seconds, column.figures);
+    add_loaded_round(contestants, options.turn_seconds, results.loaded);
   }
 
   // This side closes before the server is told to end.
   server.close_stdin();
-  return server.wait(Deadline::after(kWait));
+  if (const int code = server.wait(Deadline::after(kWait)); code != 0)
+    throw Error(ErrorCode::kPeerLost, "the answering process ended with " + std::to_string(code));
+  std::filesystem::remove(store_file);
+}
+
+void run(const Options& options) {
+  at::set_num_threads(1);
+  Results results;
+  for (const int64_t bytes :
+       {kSmallBytes, int64_t{1} << 20, int64_t{16} << 20, int64_t{64} << 20, kLargestBytes})
+    for (const int depth : {1, 8})
+      results.columns.push_back({bytes, depth});
+  for (int round = 0; round < options.rounds; ++round)
+    add_round(options, round, results);
+
+  std::printf(
+      "medians of %d rounds of %.0f ms for each; ratios: of times for 64 B, of rates "
+      "above\n",
+      options.rounds, options.turn_seconds * 1e3);
+  print_figures(results);
+  print_ratios(results);
+  print_loaded(results);
 }
 
 }  // namespace
@@ -221,7 +255,7 @@ int run(const RoundOptions& options) {
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // the bare side has no protection of its own
   if (argc > 2 && std::strcmp(argv[1], "--serve") == 0) return retort::bench::serve(argv[2]);
-  retort::bench::RoundOptions options;
+  retort::bench::Options options;
   if (argc > 1) options.rounds = std::atoi(argv[1]);
   if (argc > 2) options.turn_seconds = std::atof(argv[2]) * 1e-3;
   if (options.rounds < 1 || options.turn_seconds <= 0) {
@@ -229,7 +263,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    return retort::bench::run(options);
+    retort::bench::run(options);
+    return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rpc_bench: %s\n", e.what());
     return 1;

@@ -29,8 +29,8 @@ rpc::Agent::Options options(const AgentKind& kind, const std::string& name) {
 
 class AgentContestant final : public Contestant {
  public:
-  AgentContestant(const AgentKind& kind, const std::string& address)
-      : agent_(options(kind, "client/0")) {
+  AgentContestant(const AgentKind& kind, const std::string& address, Source source)
+      : source_(std::move(source)), agent_(options(kind, "client/0")) {
     agent_.connect(kServer, address, Deadline::after(kWait));
   }
 
@@ -99,9 +99,9 @@ std::vector<std::unique_ptr<rpc::Agent>> serve_agents(
   return agents;
 }
 
-std::unique_ptr<Contestant> make_agent_contestant(const AgentKind& kind,
-                                                  const std::string& address) {
-  return std::make_unique<AgentContestant>(kind, address);
+std::unique_ptr<Contestant> make_agent_contestant(const AgentKind& kind, const std::string& address,
+                                                  Source source) {
+  return std::make_unique<AgentContestant>(kind, address, std::move(source));
 }
 
 }  // namespace retort::bench

@@ -25,7 +25,7 @@ std::vector<std::unique_ptr<rpc::Agent>> serve_agents(
     const std::shared_ptr<rpc::HandlerQueue>& queue);
 
 // Connects to the serving end of the same kind.
-std::unique_ptr<Contestant> make_agent_contestant(const AgentKind& kind,
-                                                  const std::string& address);
+std::unique_ptr<Contestant> make_agent_contestant(const AgentKind& kind, const std::string& address,
+                                                  Source source);
 
 }  // namespace retort::bench

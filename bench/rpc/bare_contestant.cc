@@ -118,7 +118,7 @@ class Asker {
 
 class BareContestant final : public Contestant {
  public:
-  BareContestant(bool cma, const std::string& url) {
+  BareContestant(bool cma, const std::string& url, Source source) : source_(std::move(source)) {
     set_up(context_, cma);
     small_ = std::make_unique<Asker>(context_.connect(url));
     bulk_ = std::make_unique<Asker>(context_.connect(url));
@@ -199,8 +199,8 @@ BareServer::BareServer(bool cma) : impl_(std::make_unique<Impl>(cma)) {}
 BareServer::~BareServer() { impl_->context.join(); }
 std::string BareServer::url() const { return impl_->listener->url("uv"); }
 
-std::unique_ptr<Contestant> make_bare_contestant(bool cma, const std::string& url) {
-  return std::make_unique<BareContestant>(cma, url);
+std::unique_ptr<Contestant> make_bare_contestant(bool cma, const std::string& url, Source source) {
+  return std::make_unique<BareContestant>(cma, url, std::move(source));
 }
 
 }  // namespace retort::bench

@@ -22,6 +22,6 @@ class BareServer {
   std::unique_ptr<Impl> impl_;
 };
 
-std::unique_ptr<Contestant> make_bare_contestant(bool cma, const std::string& url);
+std::unique_ptr<Contestant> make_bare_contestant(bool cma, const std::string& url, Source source);
 
 }  // namespace retort::bench

@@ -35,6 +35,8 @@ struct LoadedTurn {
 };
 
 // The first bytes of memory that is there from the start: new pages would cost more than a copy.
+// Copies share it: which pages it has decides the rate of large messages, for all contestants
+// alike.
 class Source {
  public:
   at::Tensor first(int64_t bytes) const { return memory_.narrow(0, 0, bytes); }

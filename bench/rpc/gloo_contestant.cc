@@ -37,7 +37,8 @@ Work receive(const Group& group, int peer, const at::Tensor& tensor, Tag tag) {
 
 class GlooContestant final : public Contestant {
  public:
-  explicit GlooContestant(const std::string& store_file) : group_(make_group(store_file, 0)) {}
+  GlooContestant(const std::string& store_file, Source source)
+      : source_(std::move(source)), group_(make_group(store_file, 0)) {}
   ~GlooContestant() override { say(0, 0, 0); }
 
   Turn run(int64_t bytes, int depth, int count) override {
@@ -103,8 +104,8 @@ void serve_gloo(const std::string& store_file) {
   }
 }
 
-std::unique_ptr<Contestant> make_gloo_contestant(const std::string& store_file) {
-  return std::make_unique<GlooContestant>(store_file);
+std::unique_ptr<Contestant> make_gloo_contestant(const std::string& store_file, Source source) {
+  return std::make_unique<GlooContestant>(store_file, std::move(source));
 }
 
 }  // namespace retort::bench

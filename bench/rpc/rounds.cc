@@ -18,43 +18,32 @@ int calls_of_a_turn(Contestant& contestant, int64_t bytes, int depth, double sec
 
 }  // namespace
 
-std::vector<Rounds> measure(const std::vector<Named>& contestants, int64_t bytes, int depth,
-                            const RoundOptions& options) {
-  std::vector<int> calls;
-  for (const Named& named : contestants)
-    calls.push_back(calls_of_a_turn(*named.contestant, bytes, depth, options.turn_seconds));
+void add_round(const std::vector<Named>& contestants, int64_t bytes, int depth, double turn_seconds,
+               std::vector<Rounds>& figures) {
+  figures.resize(contestants.size());
+  for (size_t i = 0; i < contestants.size(); ++i) {
+    Contestant& contestant = *contestants[i].contestant;
+    const int calls = calls_of_a_turn(contestant, bytes, depth, turn_seconds);
+    const Turn turn = contestant.run(bytes, depth, calls);
 
-  std::vector<Rounds> figures(contestants.size());
-  for (int round = 0; round < options.rounds; ++round)
-    for (size_t i = 0; i < contestants.size(); ++i) {
-      const Turn turn = contestants[i].contestant->run(bytes, depth, calls[i]);
-      const double per_second = static_cast<double>(calls[i]) / turn.seconds;
-      figures[i].p50_us.push_back(median(turn.call_us));
-      figures[i].calls_per_second.push_back(per_second);
-      figures[i].bytes_per_second.push_back(per_second * static_cast<double>(bytes));
-    }
-  return figures;
+    const double per_second = static_cast<double>(calls) / turn.seconds;
+    figures[i].p50_us.push_back(median(turn.call_us));
+    figures[i].calls_per_second.push_back(per_second);
+    figures[i].bytes_per_second.push_back(per_second * static_cast<double>(bytes));
+  }
 }
 
-std::vector<std::optional<LoadedRounds>> measure_loaded(const std::vector<Named>& contestants,
-                                                        const RoundOptions& options) {
-  std::vector<std::optional<LoadedRounds>> figures(contestants.size());
-  std::vector<std::vector<double>> call_us(contestants.size());
-  for (int round = 0; round < options.rounds; ++round)
-    for (size_t i = 0; i < contestants.size(); ++i) {
-      const auto turn = contestants[i].contestant->run_loaded(5 * options.turn_seconds);
-      if (!turn) continue;
-      if (!figures[i]) figures[i].emplace();
-      figures[i]->stream_bytes_per_second.push_back(turn->stream_bytes_per_second);
-      call_us[i].insert(call_us[i].end(), turn->call_us.begin(), turn->call_us.end());
-    }
-
+void add_loaded_round(const std::vector<Named>& contestants, double turn_seconds,
+                      std::vector<std::optional<LoadedRounds>>& figures) {
+  figures.resize(contestants.size());
   for (size_t i = 0; i < contestants.size(); ++i) {
-    if (!figures[i]) continue;
-    figures[i]->p50_us = quantile(call_us[i], 0.5);
-    figures[i]->p99_us = quantile(call_us[i], 0.99);
+    const auto turn = contestants[i].contestant->run_loaded(5 * turn_seconds);
+    if (!turn) continue;
+    if (!figures[i]) figures[i].emplace();
+    figures[i]->stream_bytes_per_second.push_back(turn->stream_bytes_per_second);
+    figures[i]->call_us.insert(figures[i]->call_us.end(), turn->call_us.begin(),
+                               turn->call_us.end());
   }
-  return figures;
 }
 
 double quantile(std::vector<double> values, double q) {

@@ -16,11 +16,6 @@ struct Named {
   std::unique_ptr<Contestant> contestant;
 };
 
-struct RoundOptions {
-  int rounds = 9;
-  double turn_seconds = 0.1;
-};
-
 // Of one contestant and one size, a number for each round.
 struct Rounds {
   std::vector<double> p50_us;            // of a round trip
@@ -28,17 +23,17 @@ struct Rounds {
   std::vector<double> calls_per_second;
 };
 
-// By contestant, in their order.
-std::vector<Rounds> measure(const std::vector<Named>& contestants, int64_t bytes, int depth,
-                            const RoundOptions& options);
+// Adds a turn of each contestant, in their order; `figures` is empty before the first.
+void add_round(const std::vector<Named>& contestants, int64_t bytes, int depth, double turn_seconds,
+               std::vector<Rounds>& figures);
 
 struct LoadedRounds {
-  double p50_us = 0, p99_us = 0;  // of the calls of all rounds
+  std::vector<double> call_us;  // of all rounds
   std::vector<double> stream_bytes_per_second;
 };
-// Empty for who has no stream.
-std::vector<std::optional<LoadedRounds>> measure_loaded(const std::vector<Named>& contestants,
-                                                        const RoundOptions& options);
+// Likewise; empty for who has no stream.
+void add_loaded_round(const std::vector<Named>& contestants, double turn_seconds,
+                      std::vector<std::optional<LoadedRounds>>& figures);
 
 double quantile(std::vector<double> values, double q);
 inline double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }

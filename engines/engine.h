@@ -1,0 +1,104 @@
+// An inference engine that is not ours, as a role needs it: it draws completions and says what
+// tokens are worth, a sequence at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/future.h"
+#include "engines/options.h"
+#include "models/generation/request.h"
+
+namespace retort::engines {
+
+// What an engine says of itself.
+struct EngineState {
+  std::string version;         // of the program; "" if it does not say
+  std::string served_model;    // the name that requests use
+  int64_t vocab_rows = 0;      // ids that it knows; 0: unknown
+  int64_t context_tokens = 0;  // of prompt and completion together; 0: unknown
+};
+
+// What it can be asked.
+struct Abilities {
+  bool draws = false;          // draw()
+  bool scores = false;         // score() of given tokens
+  int64_t max_top_k = 0;       // largest top_k of score(); 0: none
+  bool hidden_states = false;  // hidden_states()
+  bool seeds = false;          // the same seed draws the same tokens
+};
+
+struct DrawRequest {
+  std::vector<int32_t> prompt;
+  // sampling.num_ids and sampling.seed are the caller's; the rest as in a recipe. An engine that
+  // cannot honour one of them refuses the request with kInvalidArgument.
+  models::DrawOptions how;
+  uint64_t seed = 0;  // of this completion
+};
+
+struct Drawn {
+  std::vector<int32_t> token_ids;  // as models::Completion: an end token that was drawn is the last
+  // of each token as the engine gives it, natural logarithm; what it means is for the probe to say
+  std::vector<float> log_probs;
+  models::FinishReason finish_reason = models::FinishReason::kLength;
+};
+
+struct ScoreRequest {
+  std::vector<int32_t> token_ids;
+  // Position p asks for the distribution after token p, whose given token is token p + 1.
+  // Increasing; none is the last.
+  std::vector<int32_t> positions;
+  int64_t top_k = 0;  // 0: only given tokens
+};
+
+// R positions. Log-probabilities are the engine's: natural logarithm, temperature 1 unless the
+// probe says otherwise.
+struct Scored {
+  std::vector<float> given;  // [R] of the token after each position
+  at::Tensor ids;            // [R, K] int32, by falling log-probability; undefined for top_k 0
+  at::Tensor log_probs;      // [R, K] float32
+};
+
+// One server. Every answer is checked where it arrives: counts, ids and numbers that cannot be
+// (NaN, above 0, a NaN in disguise) are kCorrupt, with the server's address and the field.
+//
+// Errors, by the future: as http::Client's; kInvalidArgument for what the engine cannot do, with
+//   what it can; kMismatch for an answer that belongs to another question.
+// Again: a request that the server turned away (429, 503) waits and goes again until `deadline`.
+//   One that broke on its way is sent again if it only asks (score); a draw is not: its future
+//   fails with kUnavailable, and the caller draws again, knowing that the first draw may still run.
+// Threads: any; futures complete on a thread of the engine's, where the caller must not block.
+class Engine {
+ public:
+  Engine() = default;
+  virtual ~Engine() = default;  // open requests end with kClosed
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  virtual Abilities abilities() const = 0;
+  // Whether it is there and serves the model; kUnavailable while it loads.
+  virtual Future<EngineState> state(Deadline deadline) = 0;
+
+  virtual Future<Drawn> draw(DrawRequest request, Deadline deadline);
+  virtual Future<Scored> score(ScoreRequest request, Deadline deadline);
+  // [R, H] final hidden states at the positions, in whatever dtype they come.
+  virtual Future<at::Tensor> hidden_states(ScoreRequest request, Deadline deadline);
+
+  // Makes the server use the weights of `path` (a model folder, or a GGUF file: its kind decides),
+  // and forget all that it computed with others. When the future completes, every later request is
+  // computed with them; whether that is true the caller checks (receipt.h). No request may be open.
+  virtual Future<Empty> load_weights(std::string path, Deadline deadline);
+};
+
+// `url`: one of options.url. `key`: of the server; empty: none. Asks nothing yet. kInvalidArgument
+// for an address or options that cannot be.
+std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,
+                                    const std::string& key);
+
+}  // namespace retort::engines

@@ -1,0 +1,34 @@
+#include "engines/options.h"
+
+#include "base/error.h"
+#include "http/url.h"
+
+namespace retort::engines {
+namespace {
+
+[[noreturn]] void refuse(const std::string& field, const std::string& why) {
+  throw Error(ErrorCode::kInvalidArgument, field + ": " + why);
+}
+
+}  // namespace
+
+void ExternalOptions::validate() const {
+  if (url.empty()) refuse("url", "is missing; expected where the engine listens");
+  for (const std::string& one : url)
+    http::parse_url(one);
+  if (max_inflight < 1) refuse("max_inflight", "must be at least 1");
+  if (timeout <= Duration(0)) refuse("timeout", "must be positive");
+  if (load_timeout <= Duration(0)) refuse("load_timeout", "must be positive");
+  if (tolerance && !(*tolerance > 0)) refuse("tolerance", "must be positive");
+  if (!api_key_env.empty() && !api_key_file.empty())
+    refuse("api_key_file", "api_key_env is given too; the key is in one of them");
+  if (!tensors.empty() && engine != EngineKind::kKserve)
+    refuse("tensors", "is for engine: kserve; remove it");
+  if (weights.canary_tokens < 1) refuse("weights.canary_tokens", "must be at least 1");
+  if (weights.via == WeightRoute::kNone && !weights.folder.empty())
+    refuse("weights.folder", "has no effect with via: none; remove it");
+  if (weights.via != WeightRoute::kNone && weights.folder.empty())
+    refuse("weights.folder", "is missing; expected a folder that the engine sees too");
+}
+
+}  // namespace retort::engines
