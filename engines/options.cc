@@ -1,6 +1,9 @@
 #include "engines/options.h"
 
+#include <cstdlib>
+
 #include "base/error.h"
+#include "base/file.h"
 #include "http/url.h"
 
 namespace retort::engines {
@@ -29,6 +32,21 @@ void ExternalOptions::validate() const {
     refuse("weights.folder", "has no effect with via: none; remove it");
   if (weights.via != WeightRoute::kNone && weights.folder.empty())
     refuse("weights.folder", "is missing; expected a folder that the engine sees too");
+}
+
+std::string read_api_key(const ExternalOptions& options) {
+  if (!options.api_key_file.empty()) {
+    std::string key = read_file(options.api_key_file);
+    while (!key.empty() && (key.back() == '\n' || key.back() == '\r'))
+      key.pop_back();
+    if (key.empty()) refuse("api_key_file", "'" + options.api_key_file + "' is empty");
+    return key;
+  }
+  if (options.api_key_env.empty()) return "";
+  const char* key = std::getenv(options.api_key_env.c_str());
+  if (key == nullptr || *key == '\0')
+    refuse("api_key_env", "the variable " + options.api_key_env + " is not set");
+  return key;
 }
 
 }  // namespace retort::engines

@@ -30,7 +30,8 @@ struct EngineWeightOptions {
     visit("via", via,
           "how the engine gets the student's weights: never, as a model folder, as a GGUF file, or "
           "through the server's model repository");
-    visit("folder", folder, "where they are written, as the engine sees it too");
+    visit("folder", folder,
+          "where they are written, as the engine sees it too; empty with via: none");
     visit("canary_tokens", canary_tokens,
           "tokens that the engine scores before new weights count, beside the student's own "
           "forward");
@@ -62,8 +63,9 @@ struct ExternalOptions {
     visit("tokenizer", tokenizer,
           "a folder with the tokenizer and the config.json of the model that is served; weights "
           "are not needed");
-    visit("api_key_env", api_key_env, "the environment variable that holds the server's key");
-    visit("api_key_file", api_key_file, "the file that holds it");
+    visit("api_key_env", api_key_env,
+          "the environment variable that holds the server's key; empty: none");
+    visit("api_key_file", api_key_file, "a file that holds it; empty: none");
     visit("ca_file", ca_file, "PEM file of the authorities that are trusted; empty: the system's");
     visit("allow_plain_admin", allow_plain_admin,
           "use the server's administrative doors over http off this host, where anybody can");
@@ -82,6 +84,10 @@ struct ExternalOptions {
   // kInvalidArgument naming the field: ranges, fields without effect.
   void validate() const;
 };
+
+// The server's key, from wherever the options say it is; empty: none. kInvalidArgument naming the
+// variable that is not set, or the file; the key itself is in no message.
+std::string read_api_key(const ExternalOptions& options);
 
 }  // namespace retort::engines
 

@@ -12,6 +12,7 @@
 #include "base/named_list.h"
 #include "base/options.h"
 #include "base/units.h"
+#include "engines/options.h"
 #include "parallel/layout.h"
 #include "recipes/data/options.h"
 #include "recipes/distill/options.h"
@@ -38,9 +39,11 @@ struct RecipeName {
 enum class Batching { kAsSent, kDynamic };
 enum class Backend { kLocal };
 
-// One entry of `roles:`.
+// One entry of `roles:`. A role with `external` has, once resolved, that one's tokenizer folder as
+// its `model` and a process for each of its addresses.
 struct RoleOptions {
   std::string model;
+  std::optional<engines::ExternalOptions> external;
   parallel::Layout world;
   FloatType dtype = FloatType::kFloat32;
   Batching batching = Batching::kAsSent;
@@ -50,6 +53,7 @@ struct RoleOptions {
   template <class V>
   void fields(V& visit) {
     visit("model", model, "a Hugging Face model folder");
+    visit("external", external, "instead of a model: an inference engine that is not ours");
     visit("world", world, "processes of this role: tp * pp * dp");
     visit("dtype", dtype, "of weights and activations");
     visit("batching", batching,

@@ -9,7 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 21> kLater{{
+constexpr std::array<Entry, 17> kLater{{
     {"reward_model", "recipe: reward_model is"},
     {"lora", "LoRA is"},
     {"recipe=reward_model", "recipe: reward_model is"},
@@ -17,10 +17,6 @@ constexpr std::array<Entry, 21> kLater{{
     {"distill.replacement", "payload: sampled is"},
     {"distill.payload=sampled", "payload: sampled is"},
     {"rewards.type=model", "a reward model as a reward is"},
-    {"roles.*.external", "an external engine as a role is"},
-    {"roles.*.url", "an external engine as a role is"},
-    {"roles.*.api_key_env", "an external engine as a role is"},
-    {"roles.*.tokenizer", "an external engine as a role is"},
     {"roles.*.attach", "attaching to a served role is"},
     {"roles.*.dtype=float16", "dtype: float16 is"},
     {"roles.*.world.cp", "context parallelism is"},

@@ -30,4 +30,11 @@ int64_t check_vocabularies(SelfCheck& check, const models::LoadedModel& other,
   return std::min({known, student.decoder.config().vocab_size, other.decoder.config().vocab_size});
 }
 
+bool is_elsewhere(SelfCheck& check, const Recipe& recipe, const std::string& role) {
+  const auto& external = recipe.roles.at(role).external;
+  if (external)
+    check.check(role, true, "is computed by an engine elsewhere; retort probe asks that one");
+  return external.has_value();
+}
+
 }  // namespace retort::recipes

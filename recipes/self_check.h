@@ -29,4 +29,8 @@ std::string scientific(double value);
 int64_t check_vocabularies(SelfCheck& check, const models::LoadedModel& other,
                            const std::string& role);
 
+// Whether the role's model is an engine's, so that nothing of it can be computed here; a line says
+// so.
+bool is_elsewhere(SelfCheck& check, const Recipe& recipe, const std::string& role);
+
 }  // namespace retort::recipes

@@ -21,6 +21,7 @@
 #include "launch/supervision/supervisor.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
+#include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "rpc/rendezvous/rendezvous.h"
@@ -150,6 +151,16 @@ bool may_resume(const SupervisorResult& result, const recipes::Recipe& recipe) {
          recipes::latest_checkpoint(fs::absolute(recipe.output_dir).lexically_normal());
 }
 
+// A user who compares two runs must know which numbers may differ.
+void note_engines(const recipes::Recipe& recipe) {
+  for (const std::string& role : recipes::roles_of_engines(recipe))
+    std::cerr << "note: roles." << role
+              << (recipe.is_generator(role)
+                      ? " draws other samples in each run, also after --resume"
+                      : "'s numbers differ in their last bits from run to run")
+              << ": they are an engine's" << std::endl;
+}
+
 // How one start of the run ended.
 struct StartEnd {
   int exit_code = 0;
@@ -191,6 +202,7 @@ StartEnd run_once(const LaunchCommand& command, const recipes::Recipe& recipe, R
   StatusFile status({.path = folder.path() / kStatusFile,
                      .run = start.run,
                      .recipe = recipe.recipe.text,
+                     .reproducible = recipes::roles_of_engines(recipe).empty(),
                      .start_step = start_step,
                      .max_steps = recipe.train.max_steps,
                      .progress = &progress.state()});
@@ -220,6 +232,7 @@ int run_launch(const LaunchCommand& command) {
       command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
+  note_engines(recipe);
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   check_models(recipe);
 

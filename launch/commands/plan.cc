@@ -40,8 +40,22 @@ bool keeps_pushed_weights(const Recipe& recipe) {
   return recipe.generation && recipe.roles.at(recipe.generation->role).restarts > 0;
 }
 
+// What its processes need here: nothing, but for a generator the student's weights, and once more
+// while new ones arrive. What the engine needs where it runs is for the engine to say.
+RolePlan plan_external(const Recipe& recipe, const std::string& name, const RoleOptions& role) {
+  RolePlan plan{
+      .name = name, .model = role.external->url.front(), .ranks = role.world.world_size()};
+  if (!recipe.is_generator(name)) return plan;
+  const int64_t dtype_bytes = role.dtype == FloatType::kFloat32 ? 4 : 2;
+  plan.parameters = models::read_model_config(recipe.student().model).num_parameters();
+  plan.memory.parameters = plan.parameters * dtype_bytes;
+  plan.pushed_weights = plan.memory.parameters;
+  return plan;
+}
+
 RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
                    int64_t micro_batch_tokens, int64_t extra_forwards) {
+  if (role.external) return plan_external(recipe, name, role);
   const models::ModelConfig config = models::read_model_config(role.model);
   RolePlan plan{.name = name,
                 .model = role.model,

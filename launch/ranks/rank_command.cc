@@ -65,6 +65,14 @@ void use_deterministic_algorithms() {
   RETORT_LOG(kInfo) << "deterministic algorithms only: an operator that has none is an error";
 }
 
+void run_serving_role(const recipes::RankContext& context) {
+  const bool generates = context.recipe.is_generator(context.role);
+  if (context.role_options().external)
+    generates ? run_engine_generator_role(context) : run_engine_teacher_role(context);
+  else
+    generates ? run_generator_role(context) : run_teacher_role(context);
+}
+
 }  // namespace
 
 int run_role(const RoleCommand& command) {
@@ -111,10 +119,8 @@ int run_role(const RoleCommand& command) {
 
     if (driving)
       recipes::run_student(context);
-    else if (context.recipe.is_generator(context.role))
-      run_generator_role(context);
     else
-      run_teacher_role(context);
+      run_serving_role(context);
     return 0;
   } catch (const Error& e) {
     RETORT_LOG(kError) << e.what() << " at " << e.origin();

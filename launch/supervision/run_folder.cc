@@ -24,11 +24,13 @@ namespace {
 constexpr const char* kLock = ".lock";
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 19> kNames{
+constexpr std::array<std::string_view, 21> kNames{
     kResolvedRecipe,
     kDrivingLock,
     ".incarnation",
     "plan.json",
+    "receipts.jsonl",
+    "contracts",
     "status.json",
     "status.json.",
     "metrics.jsonl",

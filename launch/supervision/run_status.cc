@@ -89,6 +89,7 @@ RunStatus::Cause cause_of(const Json& json) {
 RunStatus status_of(const Json& json) {
   RunStatus status{.run = json.at("run"),
                    .recipe = json.at("recipe"),
+                   .reproducible = json.at("reproducible"),
                    .state = parse_enum<RunState>(json.at("state").get<std::string>()),
                    .launcher_pid = json.at("launcher").at("pid"),
                    .launcher_host = json.at("launcher").at("host"),
@@ -114,6 +115,7 @@ RunStatus status_of(const Json& json) {
 std::string encode_run_status(const RunStatus& status) {
   Json json{{"run", status.run},
             {"recipe", status.recipe},
+            {"reproducible", status.reproducible},
             {"state", enum_name(status.state)},
             {"launcher", {{"pid", status.launcher_pid}, {"host", status.launcher_host}}},
             {"started", seconds_of(status.started)},

@@ -65,6 +65,7 @@ struct RunStatus {
   };
 
   std::string run, recipe;
+  bool reproducible = true;  // the same recipe gives the same numbers again
   RunState state = RunState::kStarting;
   pid_t launcher_pid = 0;
   std::string launcher_host;

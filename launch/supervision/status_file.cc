@@ -41,6 +41,7 @@ std::string host_name() {
 StatusFile::StatusFile(Options options) : options_(std::move(options)) {
   status_.run = options_.run;
   status_.recipe = options_.recipe;
+  status_.reproducible = options_.reproducible;
   status_.launcher_pid = ::getpid();
   status_.launcher_host = host_name();
   status_.started = options_.now();

@@ -35,6 +35,7 @@ class StatusFile : public SupervisorObserver {
   struct Options {
     std::filesystem::path path;
     std::string run, recipe;
+    bool reproducible = true;
     int64_t start_step = 0;            // where a resumed run continues
     std::optional<int64_t> max_steps;  // none: measured in epochs
     // Position, loss and remaining time are taken from there; null: they stay unknown. Told of

@@ -10,6 +10,7 @@
 #include "launch/yaml/effect_check.h"
 #include "models/config.h"
 #include "models/placement.h"
+#include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/shared_checks.h"
 
@@ -112,7 +113,7 @@ class RoleCheck {
 
   void check_role(const std::string& name, const recipes::RoleOptions& role) const {
     const bool driving = name == recipes::Recipe::kDrivingRole;
-    if (role.model.empty())
+    if (role.model.empty() && !role.external)
       places_.refuse({"roles", name}, "`model` is missing; expected a Hugging Face model folder");
     check_world(name, role.world, driving);
     if (role.world.device == parallel::Device::kCuda && !options_.cuda)
@@ -176,6 +177,8 @@ class RoleCheck {
 
   void check_batching(const std::string& name, const recipes::RoleOptions& role) const {
     if (role.batching == recipes::Batching::kAsSent) return;
+    if (role.external)
+      places_.refuse({"roles", name, "batching"}, "an external engine batches as it likes");
     if (name == recipes::Recipe::kDrivingRole)
       places_.refuse({"roles", name, "batching"},
                      "has no effect on the driving role, which serves no requests");
@@ -190,7 +193,7 @@ class RoleCheck {
   const LoadOptions& options_;
 };
 
-void check_rpc(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {
+void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {
   constexpr int64_t kFewest = 16;
   if (recipe.rpc.max_inflight_calls < kFewest)
     places.refuse({"rpc", "max_inflight_calls"},
@@ -230,7 +233,8 @@ class FileCheck {
  private:
   void check_files() const {
     for (const auto& [name, role] : recipe_.roles) {
-      const std::vector<std::string> path{"roles", name, "model"};
+      std::vector<std::string> path{"roles", name, "model"};
+      if (role.external) path = {"roles", name, "external", "tokenizer"};
       if (!fs::is_directory(role.model))
         places_.refuse(
             path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
@@ -267,9 +271,10 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   TopLevelCheck(recipe, places).run();
   RoleCheck(recipe, places, options).run();
   check_data(recipe, places);
-  check_rpc(recipe, places);
+  check_ports(recipe, places);
   check_effects(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);
+  recipes::check_external_roles(recipe, places);
   recipes::recipe_type(recipe).check(recipe, places);
   if (options.check_files) FileCheck(recipe, places).run();
 }

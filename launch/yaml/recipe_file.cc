@@ -6,6 +6,7 @@
 #include "launch/yaml/recipe_check.h"
 #include "launch/yaml/tree.h"
 #include "launch/yaml/writer.h"
+#include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/reserved_keys.h"
 
@@ -42,6 +43,8 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
 
   recipe.train.resolve();
   recipes::recipe_type(recipe).resolve(recipe, places);
+  recipes::resolve_external_roles(recipe, places);
+  recipes::resolve_sampling_correction(recipe);
   if (recipe.generation && !recipe.weight_sync) recipe.weight_sync.emplace();
   check_recipe(recipe, places, options);
   if (warnings) *warnings = places.warnings();

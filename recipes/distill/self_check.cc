@@ -157,6 +157,7 @@ void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
   check_cross_entropy(check, student, targets);
 
   for (const TeacherOptions& options : recipe.distill->teachers) {
+    if (is_elsewhere(check, recipe, options.role)) continue;
     const models::LoadedModel teacher =
         models::load_model(recipe.roles.at(options.role).model, "float32");
     Setting setting{.options = recipe.distill->divergence(),

@@ -58,7 +58,7 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
                   "has no effect unless grpo.max_staleness is above weight_sync.every_steps - 1: "
                   "nothing is in flight when weights are pushed; remove it");
 
-  if (grpo.max_staleness > 0 && grpo.sampling_correction == losses::SamplingCorrection::kNone &&
+  if (grpo.max_staleness > 0 && grpo.correction() == losses::SamplingCorrection::kNone &&
       !recipe.generation->whole_distribution())
     places.refuse({"grpo", "max_staleness"},
                   "compares with the probabilities that the samples were drawn with; leave top_p, "
@@ -71,7 +71,7 @@ void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
   const GrpoOptions& grpo = *recipe.grpo;
   const GrpoOptions defaults;
   const bool stale =
-      grpo.max_staleness > 0 && grpo.sampling_correction == losses::SamplingCorrection::kNone;
+      grpo.max_staleness > 0 && grpo.correction() == losses::SamplingCorrection::kNone;
   if (grpo.num_iterations > 1 || stale) return;
 
   const std::string message =

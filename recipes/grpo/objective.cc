@@ -325,7 +325,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
 
   // Samples of older weights: the ratio is to the policy that drew them, as its generator reported
   // it.
-  const bool corrected = options_.grpo.sampling_correction != losses::SamplingCorrection::kNone;
+  const bool corrected = options_.grpo.correction() != losses::SamplingCorrection::kNone;
   if (!corrected && options_.grpo.max_staleness > 0) inputs.old_logps = batch.generator_logps;
   if (corrected) inputs.generator_logps = batch.generator_logps;
 
@@ -343,6 +343,8 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
   sums.values[kClipCount] += static_cast<double>(result.clip_count);
   sums.values[kEntropy] += logps.entropy.to(at::kDouble).sum().item<double>();
   sums.values[kRatio] += result.sampling_ratio_sum;
+  sums.values[kRatioSquare] += result.sampling_ratio_square_sum;
+  sums.values[kDrawnDifference] += result.sampling_logp_difference_sum;
   sums.values[kRatioCount] += static_cast<double>(result.sampling_ratio_count);
   return result.loss_sum;
 }
@@ -363,8 +365,13 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);
   row.add("clip_ratio/high_mean", sums.values[kClipHigh] / ratios);
   row.add("clip_ratio/region_mean", sums.values[kClipRegion] / ratios);
-  if (sums.values[kRatioCount] > 0)
-    row.add("sampling_ratio/mean", sums.values[kRatio] / sums.values[kRatioCount]);
+  if (sums.values[kRatioCount] == 0) return;
+  row.add("sampling_ratio/mean", sums.values[kRatio] / sums.values[kRatioCount]);
+  row.add("sampling_ratio/effective_sample_size",
+          sums.values[kRatioSquare] > 0 ? sums.values[kRatio] * sums.values[kRatio] /
+                                              (sums.values[kRatioCount] * sums.values[kRatioSquare])
+                                        : 0);
+  row.add("sampling_logp_difference/mean", sums.values[kDrawnDifference] / tokens);
 }
 
 }  // namespace retort::recipes

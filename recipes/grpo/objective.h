@@ -78,6 +78,8 @@ class GrpoObjective : public Objective {
     kEntropy,
     kRatio,
     kRatioCount,
+    kRatioSquare,
+    kDrawnDifference,
     kValues
   };
   // A micro-batch of a round, with what the loss needs beside the tokens.

@@ -10,8 +10,21 @@ losses::PolicyOptions GrpoOptions::policy() const {
           .epsilon = epsilon,
           .epsilon_high = epsilon_high,
           .beta = beta,
-          .sampling_correction = sampling_correction,
+          .sampling_correction = correction(),
           .importance_sampling_cap = importance_sampling_cap};
+}
+
+losses::SamplingCorrection GrpoOptions::correction() const {
+  using losses::SamplingCorrection;
+  switch (sampling_correction) {
+    case CorrectionChoice::kAuto:
+    case CorrectionChoice::kNone: break;
+    case CorrectionChoice::kTokenTruncate: return SamplingCorrection::kTokenTruncate;
+    case CorrectionChoice::kTokenMask: return SamplingCorrection::kTokenMask;
+    case CorrectionChoice::kSequenceTruncate: return SamplingCorrection::kSequenceTruncate;
+    case CorrectionChoice::kSequenceMask: return SamplingCorrection::kSequenceMask;
+  }
+  return SamplingCorrection::kNone;
 }
 
 void GrpoOptions::validate() const {

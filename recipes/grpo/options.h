@@ -14,6 +14,17 @@ namespace retort::recipes {
 // What a sample's reward is compared with.
 enum class AdvantageType { kGrpo, kRloo, kReinforcePlusPlus };
 
+// losses::SamplingCorrection, or the one that the generator calls for: sequence_mask for an engine
+// of others, whose arithmetic is not the trainer's, else none.
+enum class CorrectionChoice {
+  kAuto,
+  kNone,
+  kTokenTruncate,
+  kTokenMask,
+  kSequenceTruncate,
+  kSequenceMask
+};
+
 struct GrpoOptions {
   double beta = 0.0;
   double epsilon = 0.2;
@@ -24,7 +35,7 @@ struct GrpoOptions {
   int64_t num_iterations = 1;
   losses::ImportanceSamplingLevel importance_sampling_level =
       losses::ImportanceSamplingLevel::kToken;
-  losses::SamplingCorrection sampling_correction = losses::SamplingCorrection::kNone;
+  CorrectionChoice sampling_correction = CorrectionChoice::kAuto;
   double importance_sampling_cap = 3.0;
   int64_t max_staleness = 0;
   std::string reference = "reference";
@@ -45,8 +56,10 @@ struct GrpoOptions {
     visit("num_iterations", num_iterations, "optimizer steps on the same samples");
     visit("importance_sampling_level", importance_sampling_level,
           "ratios of tokens, or of whole sequences (GSPO)");
-    visit("sampling_correction", sampling_correction,
-          "weights by trainer / generator probability, capped or masked");
+    visit(
+        "sampling_correction", sampling_correction,
+        "weights by trainer / generator probability, capped or masked; auto: sequence_mask with an "
+        "external generator, else none");
     visit("importance_sampling_cap", importance_sampling_cap, "cap of sampling_correction");
     visit("max_staleness", max_staleness,
           "optimizer steps that the samples' weights may lie behind; above 0 generation overlaps "
@@ -56,10 +69,23 @@ struct GrpoOptions {
   // kInvalidArgument naming the field.
   void validate() const;
   losses::PolicyOptions policy() const;
+  // auto: none; a recipe has resolved it.
+  losses::SamplingCorrection correction() const;
 };
 
 }  // namespace retort::recipes
 
+template <>
+struct retort::EnumNames<retort::recipes::CorrectionChoice> {
+  using E = retort::recipes::CorrectionChoice;
+  static constexpr std::array<std::pair<std::string_view, E>, 6> values{
+      {{"auto", E::kAuto},
+       {"none", E::kNone},
+       {"token_truncate", E::kTokenTruncate},
+       {"token_mask", E::kTokenMask},
+       {"sequence_truncate", E::kSequenceTruncate},
+       {"sequence_mask", E::kSequenceMask}}};
+};
 template <>
 struct retort::EnumNames<retort::recipes::AdvantageType> {
   using E = retort::recipes::AdvantageType;

@@ -81,6 +81,7 @@ void check_kto_numbers(SelfCheck& check, const Recipe& recipe) {
     check_label(check, recipe.kto->loss(), log_probs.narrow(0, 0, 1), desirable);
 
   const std::string& role = recipe.kto->reference;
+  if (is_elsewhere(check, recipe, role)) return;
   check_vocabularies(check, models::load_model(recipe.roles.at(role).model, "float32"), role);
 }
 

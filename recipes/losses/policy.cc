@@ -53,6 +53,7 @@ std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions&
     ratio = std::exp(ratio);
     if (ratio > cap) ratio = truncate ? cap : 0;
     result.sampling_ratio_sum += ratio;
+    result.sampling_ratio_square_sum += ratio * ratio;
     result.sampling_ratio_min =
         result.sampling_ratio_count == 0 ? ratio : std::min(result.sampling_ratio_min, ratio);
     result.sampling_ratio_max = std::max(result.sampling_ratio_max, ratio);

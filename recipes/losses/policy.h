@@ -81,6 +81,8 @@ struct PolicyResult {
   double sampling_ratio_min = 0;
   double sampling_ratio_max = 0;
   int64_t sampling_ratio_count = 0;
+  // of their squares: (sum)^2 / (count * this) is the share of samples that are left in effect
+  double sampling_ratio_square_sum = 0;
 };
 
 // What the global batch holds, summed over micro-batches and ranks.

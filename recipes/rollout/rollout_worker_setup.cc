@@ -1,5 +1,6 @@
 #include "recipes/rollout/rollout_worker_setup.h"
 
+#include "recipes/external_roles.h"
 #include "recipes/rollout/draw_options.h"
 #include "recipes/rollout/rollout_worker.h"
 #include "recipes/run/role_connections.h"
@@ -19,7 +20,7 @@ std::unique_ptr<roles::GeneratorClient> connect(RunContext& context,
                                       .timeout = recipe.rpc.timeout,
                                       .generation_timeout = recipe.generation->timeout,
                                       .links = links_to(context, role),
-                                      .patience = recipe.launch.load_timeout},
+                                      .patience = load_timeout_of(recipe, role)},
       context.tokenizer, student);
 }
 

@@ -10,6 +10,14 @@ parallel::Group* loss_group(RunContext& context) {
   return context.world.forms_loss() ? &context.world.tp() : nullptr;
 }
 
+// Where an engine is and what it serves there.
+std::string names_of(const engines::ExternalOptions& external) {
+  std::string names = std::string(enum_name(external.engine)) + " " + external.served_model;
+  for (const std::string& url : external.url)
+    names += " " + url;
+  return names;
+}
+
 }  // namespace
 
 std::unique_ptr<Reference> make_reference(RunContext& context, const std::string& role,
@@ -27,11 +35,14 @@ std::unique_ptr<Reference> make_cached_reference(RunContext& context, const std:
   if (!context.world.asks_for_loss())
     return std::make_unique<Reference>(nullptr, loss_group(context));
 
+  const auto& external = context.recipe().roles.at(role).external;
   auto client = connect_frozen_role(context, role, {.kind = roles::PayloadKind::kTargetLogProbs},
-                                    {.weights_fingerprint = true});
+                                    {.weights_fingerprint = !external});
   const roles::TeacherInfo& info = client->info();
-  const std::string fingerprint =
-      sha256_hex(info.weights_fingerprint + info.dtype + info.vocabulary_fingerprint);
+  // An engine does not say which weights it serves: its numbers stay with this run.
+  const std::string model =
+      external ? context.rank.run_folder.string() + names_of(*external) : info.weights_fingerprint;
+  const std::string fingerprint = sha256_hex(model + info.dtype + info.vocabulary_fingerprint);
   const std::filesystem::path root =
       cache_folder.empty() ? context.cache() : std::filesystem::path(cache_folder);
   auto cache = std::make_unique<ReferenceCache>(root, fingerprint, context.rank.run_folder,

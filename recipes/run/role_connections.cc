@@ -2,6 +2,7 @@
 
 #include "base/deadline.h"
 #include "base/process_name.h"
+#include "recipes/external_roles.h"
 #include "recipes/run/agent_options.h"
 
 namespace retort::recipes {
@@ -19,7 +20,7 @@ std::string connect_rank(RunContext& context, const std::string& role, int64_t r
 // Leader and last stage of each replica.
 std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const std::string& role) {
   const parallel::Layout& layout = context.recipe().roles.at(role).world;
-  const Deadline deadline = Deadline::after(context.recipe().launch.load_timeout);
+  const Deadline deadline = Deadline::after(load_timeout_of(context.recipe(), role));
   std::vector<roles::TeacherReplica> replicas;
   for (int64_t dp = 0; dp < layout.dp; ++dp) {
     const int64_t leader = parallel::rank_of(layout, {.tp = 0, .dp = dp, .pp = 0});
@@ -49,7 +50,7 @@ rpc::PeerLinks* links_to(RunContext& context, const std::string& role) {
 }
 
 std::vector<std::string> connect_role(RunContext& context, const std::string& role) {
-  const Deadline deadline = Deadline::after(context.recipe().launch.load_timeout);
+  const Deadline deadline = Deadline::after(load_timeout_of(context.recipe(), role));
   std::vector<std::string> peers;
   for (int64_t rank = 0; rank < context.recipe().roles.at(role).world.world_size(); ++rank)
     peers.push_back(connect_rank(context, role, rank, deadline));
@@ -69,7 +70,7 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
                                     .spec = spec,
                                     .timeout = context.recipe().rpc.timeout,
                                     .links = links_to(context, role),
-                                    .patience = context.recipe().launch.load_timeout,
+                                    .patience = load_timeout_of(context.recipe(), role),
                                     .student_vocab_rows = context.vocab_rows,
                                     .weights_fingerprint = options.weights_fingerprint,
                                     .tp = options.tp,

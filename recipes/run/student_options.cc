@@ -4,13 +4,15 @@
 #include <chrono>
 #include <cmath>
 
+#include "recipes/external_roles.h"
+
 namespace retort::recipes {
 namespace {
 
 // The two sections that may be the longest; the table is in the header.
 Duration waits_at_start(const Recipe& recipe) {
   return static_cast<int64_t>(serving_roles(recipe).size()) *
-         (recipe.launch.load_timeout + recipe.rpc.timeout);
+         (longest_load_timeout(recipe) + recipe.rpc.timeout);
 }
 
 Duration waits_for_restart(const Recipe& recipe) {
@@ -18,7 +20,7 @@ Duration waits_for_restart(const Recipe& recipe) {
   const bool any = std::any_of(roles.begin(), roles.end(), [&](const std::string& role) {
     return recipe.roles.at(role).restarts > 0;
   });
-  return any ? recipe.launch.load_timeout : Duration(0);
+  return any ? longest_load_timeout(recipe) : Duration(0);
 }
 
 Duration waits_for_draw(const Recipe& recipe) {
@@ -29,7 +31,7 @@ Duration waits_for_draw(const Recipe& recipe) {
   Duration sum = drawn_again ? 2 * samples : samples;
   for (const rewards::RewardOptions& reward : recipe.rewards)
     sum += 2 * reward.longest_wait();
-  if (!frozen_roles(recipe).empty()) sum += recipe.rpc.timeout;
+  if (!frozen_roles(recipe).empty()) sum += longest_answer(recipe);
 
   // An evaluation waits for weights, which wait for the rollouts that are drawn with older ones.
   const bool finishes = recipe.weight_sync && recipe.weight_sync->in_flight == InFlight::kFinish;

@@ -40,6 +40,50 @@ std::vector<KeyRow> role_rows() {
   };
 }
 
+// What an engine is asked and how it is reached shows at a real one, and at servers of tests.
+std::vector<KeyRow> external_rows() {
+  const std::string role = "roles.<name>.external", run = "tests/engines/llama_run_test.cc";
+  const std::vector<std::string> with{
+      "roles.teacher={external: {engine: llamacpp, url: ['http://127.0.0.1:9'], tokenizer: "
+      "FOLDER/teacher}}",
+      "distill.payload=topk"};
+  const auto refused_with = [&](const std::string& change, const std::string& message) {
+    return refused(kDistillBase, "roles.teacher.external." + change, message, with);
+  };
+  return {
+      in_run(role, run, "external: "),
+      refused(kDistillBase, "roles.teacher.external={url: ['http://127.0.0.1:9'], tokenizer: x}",
+              "a `model` or is `external`"),
+      in_run(role + ".engine", run, "engine: llamacpp"),
+      in_run(role + ".url", run, "url: ["),
+      refused_with("url=[]", "url: is missing"),
+      in_run(role + ".served_model", run, "served_model: tiny"),
+      in_run(role + ".tokenizer", run, "tokenizer: "),
+      refused_with("max_inflight=0", "must be at least 1"),
+      in_run(role + ".max_inflight", run, "max_inflight: 8"),
+      refused_with("timeout=0s", "must be positive"),
+      in_run(role + ".timeout", run, "timeout: 60s"),
+      refused_with("load_timeout=0s", "must be positive"),
+      in_run(role + ".load_timeout", run, "load_timeout: 60s"),
+      refused_with("tolerance=-1", "must be positive"),
+      in_run(role + ".tolerance", run, "tolerance: 1.0e-4"),
+      in_run(role + ".command", run, "CommandThatEndsIsSaid"),
+      in_run(role + ".api_key_env", "tests/engines/options_test.cc", "api_key_env = "),
+      in_run(role + ".api_key_file", "tests/engines/options_test.cc", "api_key_file = "),
+      in_run(role + ".ca_file", "tests/http/tls_test.cc", "ca_file"),
+      in_run(role + ".allow_plain_admin", "tests/engines/plain_admin_test.cc",
+             "allow_plain_admin = true"),
+      in_run(role + ".tensors", "tests/engines/options_test.cc", "o.tensors = "),
+      refused_with("tensors={input_ids: x}", "is for engine: kserve"),
+      refused_with("weights.via=gguf", "weights.folder: is missing"),
+      refused_with("weights.folder=x", "has no effect with via: none"),
+      in_run(role + ".weights.via", run, "via: gguf"),
+      in_run(role + ".weights.folder", run, ", folder: "),
+      refused_with("weights.canary_tokens=0", "must be at least 1"),
+      in_run(role + ".weights.canary_tokens", run, "canary_tokens: 48"),
+  };
+}
+
 std::vector<KeyRow> world_rows() {
   const std::string world = "roles.student.world.";
   return {
@@ -125,7 +169,7 @@ std::vector<KeyRow> rpc_rows() {
 
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {top_rows, role_rows, world_rows, launch_rows, rpc_rows})
+  for (const auto& part : {top_rows, role_rows, external_rows, world_rows, launch_rows, rpc_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -197,16 +197,19 @@ TEST_F(GrpoObjectiveTest, LaterIterationsCompareWithTheFirst) {
 
 // Ratios trainer / generator as weights instead, none of them above the cap.
 TEST_F(GrpoObjectiveTest, ASamplingCorrectionWeighsTokens) {
-  const GrpoOptions corrected{.sampling_correction = losses::SamplingCorrection::kTokenTruncate,
+  const GrpoOptions corrected{.sampling_correction = CorrectionChoice::kTokenTruncate,
                               .importance_sampling_cap = 1.5};
   double loss = 0;
-  double weights = 0;
+  double weights = 0, squares = 0, differences = 0;
   double tokens = 0;
   for (const Known& sample : first_round()) {
     const at::Tensor logps = of_tokens(distributions(student_, sample, kTemperature), sample);
-    const double weight = (logps - sample.old).exp().clamp_max(1.5).sum().item<double>();
+    const at::Tensor ratios = (logps - sample.old).exp().clamp_max(1.5);
+    const double weight = ratios.sum().item<double>();
     loss -= sample.advantage * weight;
     weights += weight;
+    squares += ratios.square().sum().item<double>();
+    differences += (logps - sample.old).abs().sum().item<double>();
     tokens += static_cast<double>(sample.length());
   }
 
@@ -214,6 +217,9 @@ TEST_F(GrpoObjectiveTest, ASamplingCorrectionWeighsTokens) {
   const Computed computed = compute(*run.objective, 1, student_);
   EXPECT_NEAR(computed.loss.item<double>(), loss / tokens, 1e-5);
   EXPECT_NEAR(metric(computed.row, "sampling_ratio/mean"), weights / tokens, 1e-5);
+  EXPECT_NEAR(metric(computed.row, "sampling_ratio/effective_sample_size"),
+              weights * weights / (tokens * squares), 1e-5);
+  EXPECT_NEAR(metric(computed.row, "sampling_logp_difference/mean"), differences / tokens, 1e-5);
 }
 
 TEST_F(GrpoObjectiveTest, EqualRewardsTeachNothing) {

@@ -1,0 +1,140 @@
+#include "engines/llamacpp/facts.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+
+namespace retort::engines::llamacpp {
+namespace {
+
+constexpr int64_t kMaxVocabRows = int64_t{1} << 26;
+constexpr int64_t kMaxContext = INT32_MAX;
+constexpr int64_t kMaxSlots = 1 << 16;
+// Arguments and metadata of each model that a router knows.
+constexpr uint64_t kListBytes = uint64_t{16} << 20;
+
+Ask get(std::string path) {
+  return {.method = http::Method::kGet,
+          .path = std::move(path),
+          .body = {},
+          .answer_bytes = kListBytes,
+          .patient = false};
+}
+
+bool is_called(const Json& entry, const std::string& name) {
+  if (text(entry, "id") == name) return true;
+  const auto aliases = entry.find("aliases");
+  return aliases != entry.end() && aliases->is_array() &&
+         std::find(aliases->begin(), aliases->end(), Json(name)) != aliases->end();
+}
+
+// What stands after --model among the arguments of a router's process.
+std::string file_of(const Json& status) {
+  const auto args = status.find("args");
+  if (args == status.end() || !args->is_array()) return "";
+  for (size_t i = 0; i + 1 < args->size(); ++i) {
+    const bool named = (*args)[i] == "--model" || (*args)[i] == "-m";
+    if (named && (*args)[i + 1].is_string()) return (*args)[i + 1].get<std::string>();
+  }
+  return "";
+}
+
+Listed listed_of(const Json& entry) {
+  Listed listed{.name = text(entry, "id")};
+  if (const auto status = entry.find("status"); status != entry.end()) {
+    listed.status = text(*status, "value");
+    if (listed.status.empty()) refuse_field("status.value", "is empty");
+    listed.file = file_of(*status);
+    listed.failed = status->contains("failed") && boolean(*status, "failed");
+    if (status->contains("exit_code"))
+      listed.exit_code = integer(*status, "exit_code", INT32_MIN, INT32_MAX);
+  }
+  if (entry.contains("meta") && entry["meta"].is_object())
+    listed.vocab_rows = integer(entry["meta"], "n_vocab", 1, kMaxVocabRows);
+  return listed;
+}
+
+std::string percent_encoded(const std::string& name) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~";
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  std::string encoded;
+  for (const char c : name) {
+    if (kPlain.find(c) != std::string_view::npos) {
+      encoded += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    encoded += '%';
+    encoded += kDigits[byte >> 4];
+    encoded += kDigits[byte & 15];
+  }
+  return encoded;
+}
+
+Facts facts_of(const Json& props, const Listed& listed) {
+  Facts facts{.routed = listed.routed()};
+  facts.state.served_model = listed.name;
+  facts.state.vocab_rows = listed.vocab_rows;
+  facts.num_slots = integer(props, "total_slots", 1, kMaxSlots);
+  facts.state.context_tokens =
+      integer(member(props, "default_generation_settings"), "n_ctx", 1, kMaxContext);
+  if (props.contains("build_info")) facts.state.version = text(props, "build_info");
+  return facts;
+}
+
+}  // namespace
+
+Listed find_listed(const Json& list, const std::string& served_model) {
+  const Json& entries = array(list, "data");
+  std::string names;
+  for (const Json& entry : entries) {
+    if (!served_model.empty() && is_called(entry, served_model)) return listed_of(entry);
+    names += (names.empty() ? "" : ", ") + text(entry, "id");
+  }
+  if (served_model.empty() && entries.size() == 1) return listed_of(entries[0]);
+
+  const std::string there = names.empty() ? "no model at all" : names;
+  if (served_model.empty())
+    throw Error(ErrorCode::kMismatch,
+                "served_model is empty, which means the only one listed, but the server lists " +
+                    there + "; name one");
+  throw Error(ErrorCode::kMismatch,
+              "served_model: the server does not list " + served_model + " but " + there);
+}
+
+Future<Listed> list_model(Server& server, const std::string& served_model, Deadline deadline) {
+  return server.ask<Listed>(get("/v1/models"), deadline, [served_model](const Json& list) {
+    return find_listed(list, served_model);
+  });
+}
+
+Future<Facts> read_facts(Server& server, const std::string& served_model, Deadline deadline) {
+  return server.ask(get("/health"), deadline)
+      .then([&server, served_model, deadline](const Json&) {
+        return list_model(server, served_model, deadline);
+      })
+      .then([&server, deadline](const Listed& listed) {
+        const std::string query = listed.routed() ? "?model=" + percent_encoded(listed.name) : "";
+        return server.ask<Facts>(get("/props" + query), deadline,
+                                 [listed](const Json& props) { return facts_of(props, listed); });
+      })
+      .then([&server, deadline](Facts facts) {
+        // Only what is loaded has metadata: a router may have loaded it just now.
+        return list_model(server, facts.state.served_model, deadline)
+            .then([&server, facts](const Listed& listed) mutable {
+              return server.with_address([&] {
+                if (listed.vocab_rows == 0)
+                  throw Error(ErrorCode::kUnavailable,
+                              "the model " + listed.name + " is not loaded" +
+                                  (listed.routed() ? ", but " + listed.status : ""));
+                facts.state.vocab_rows = listed.vocab_rows;
+                return facts;
+              });
+            });
+      });
+}
+
+}  // namespace retort::engines::llamacpp

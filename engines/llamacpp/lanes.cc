@@ -1,0 +1,61 @@
+#include "engines/llamacpp/lanes.h"
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace retort::engines::llamacpp {
+
+void Lanes::set_count(int64_t count) {
+  count_ = count;
+  free_.clear();
+  for (int64_t slot = 0; slot < count; ++slot)
+    if (taken_.count(slot) == 0) free_.insert(slot);
+  serve();
+}
+
+Future<int64_t> Lanes::acquire(Deadline deadline) {
+  const auto entry = std::make_shared<Waiting>();
+  Future<int64_t> result = entry->promise.future();
+  waiting_.push_back(entry);
+  serve();
+  if (result.ready()) return result;
+
+  // Whoever is not served by then leaves the line; so does who is not interested any more.
+  Future<Empty> timer = loop_.pause_until(deadline);
+  entry->promise.on_cancel(timer.canceller());
+  timer.on_outcome([this, entry](const Outcome<Empty>& outcome) {
+    std::erase(waiting_, entry);
+    if (outcome.error) {
+      entry->promise.set_error(outcome.error);
+      return;
+    }
+    entry->promise.set_error(std::make_exception_ptr(Error(
+        ErrorCode::kTimeout, "all " + std::to_string(count_) +
+                                 " slots of the server were taken by other sequences until the "
+                                 "deadline; give it more (--parallel) or more time (timeout)")));
+  });
+  return result;
+}
+
+void Lanes::release(int64_t slot) {
+  taken_.erase(slot);
+  if (slot < count_) free_.insert(slot);
+  serve();
+}
+
+void Lanes::serve() {
+  while (!free_.empty() && !waiting_.empty()) {
+    const auto entry = waiting_.front();
+    waiting_.pop_front();
+    const int64_t slot = *free_.begin();
+    free_.erase(free_.begin());
+    taken_.insert(slot);
+    if (entry->promise.set_value(slot)) continue;
+    taken_.erase(slot);
+    free_.insert(slot);
+  }
+}
+
+}  // namespace retort::engines::llamacpp

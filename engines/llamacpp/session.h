@@ -1,0 +1,78 @@
+// What the requests to one llama-server share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/future.h"
+#include "engines/llamacpp/completion.h"
+#include "engines/llamacpp/facts.h"
+#include "engines/llamacpp/lanes.h"
+#include "engines/llamacpp/loop.h"
+#include "engines/llamacpp/server.h"
+#include "engines/options.h"
+
+namespace retort::engines::llamacpp {
+
+// Ids as they stand in a request, written once; copies share them.
+class PromptText {
+ public:
+  explicit PromptText(std::span<const int32_t> ids);
+  // "1,2,3" of the first `count` ids.
+  http::Piece prefix(size_t count) const;
+
+ private:
+  struct Written {
+    std::string text;
+    std::vector<size_t> ends;  // of each id in the text
+  };
+  std::shared_ptr<const Written> written_;
+};
+
+struct CompletionAsk {
+  PromptText ids;
+  size_t prompt_tokens = 0;  // how many of them are the prompt
+  Json parameters;
+  CompletionBounds bounds;
+  std::optional<int64_t> slot;  // on which it must run
+  bool with_settings = false;   // Completion::settings
+  bool repeatable = false;      // it only asks
+};
+
+// Threads: the loop's, but for the constructor.
+class Session {
+ public:
+  Session(Loop& loop, const ExternalOptions& options, http::Url base, std::string key);
+
+  // From the server, anew; what they are is kept.
+  Future<Facts> read_facts(Deadline deadline);
+  // As they are kept, or read.
+  Future<Facts> facts(Deadline deadline);
+  // What was read of one model holds for no other.
+  void forget();
+
+  // POST /completion. After facts().
+  Future<Completion> complete(const CompletionAsk& ask, Deadline deadline);
+  // A token that is a text of its own, after which the server always speaks. After facts().
+  Future<int32_t> plain_token(Deadline deadline);
+
+  Loop& loop() { return loop_; }
+  Server& server() { return server_; }
+  Lanes& lanes() { return lanes_; }
+  const ExternalOptions& options() const { return options_; }
+
+ private:
+  Loop& loop_;
+  ExternalOptions options_;
+  Server server_;
+  Lanes lanes_;
+  std::optional<Facts> facts_;
+  std::optional<int32_t> plain_token_;
+};
+
+}  // namespace retort::engines::llamacpp

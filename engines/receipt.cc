@@ -1,0 +1,122 @@
+#include "engines/receipt.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
+
+#include "base/random.h"
+#include "models/packed.h"
+#include "roles/payload/payload.h"
+
+namespace retort::engines {
+namespace {
+
+constexpr int64_t kSequence = 32;
+constexpr int64_t kTopK = 16;
+constexpr uint64_t kCanarySeed = 0x7265746f7274;
+
+// Sequences that share no prefix with those of another version.
+std::vector<ScoreRequest> canaries(const Engine& engine, int64_t vocab, uint64_t version,
+                                   const CanaryOptions& options) {
+  std::vector<ScoreRequest> all;
+  uint64_t draw = 0;
+  for (int64_t begin = 0; begin < options.tokens; begin += kSequence) {
+    ScoreRequest one;
+    // at least two: one is given, the other is scored
+    const int64_t length = std::max<int64_t>(2, std::min(kSequence, options.tokens - begin));
+    for (int64_t i = 0; i < length; ++i)
+      one.token_ids.push_back(static_cast<int32_t>(random_bits(kCanarySeed + version, draw++) %
+                                                   static_cast<uint64_t>(vocab)));
+    one.positions.resize(static_cast<size_t>(length - 1));
+    std::iota(one.positions.begin(), one.positions.end(), 0);
+    one.top_k = std::min(kTopK, engine.abilities().max_top_k);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+// [R, V] of the positions of one sequence: the decoder's own log-probabilities.
+at::Tensor own_log_probs(const models::Decoder& decoder, const ScoreRequest& request) {
+  const c10::InferenceMode inference;
+  const at::Tensor hidden = decoder.hidden(models::pack_rows({request.token_ids}));
+  const at::Tensor rows = hidden.narrow(0, 0, static_cast<int64_t>(request.positions.size()));
+  const models::Head head = decoder.head();
+  return roles::make_payload(rows, head.weight, {.kind = roles::PayloadKind::kFull}).logps;
+}
+
+// Differences as they come: their number, sum and maximum.
+struct Differences {
+  int64_t count = 0;
+  double sum = 0, largest = 0;
+
+  void add(float theirs, float ours) {
+    const double difference = std::abs(static_cast<double>(theirs) - static_cast<double>(ours));
+    ++count;
+    sum += difference;
+    // a NaN is larger than anything
+    largest = difference <= largest    ? largest
+              : std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                                       : difference;
+  }
+};
+
+void compare(const ScoreRequest& request, const Scored& theirs, const at::Tensor& ours,
+             Differences& differences) {
+  const auto own = [&](int64_t row, int64_t id) {
+    return ours.const_data_ptr<float>()[row * ours.size(1) + id];
+  };
+  for (size_t r = 0; r < request.positions.size(); ++r) {
+    const auto row = static_cast<int64_t>(r);
+    if (!theirs.given.empty())
+      differences.add(theirs.given[r], own(row, request.token_ids[r + 1]));
+    for (int64_t k = 0; k < request.top_k; ++k) {
+      const int64_t place = row * request.top_k + k;
+      differences.add(theirs.log_probs.const_data_ptr<float>()[place],
+                      own(row, theirs.ids.const_data_ptr<int32_t>()[place]));
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Receipt& receipt, const std::string& process) {
+  return nlohmann::ordered_json{{"process", process},
+                                {"weight_version", receipt.version},
+                                {"tokens", receipt.tokens},
+                                {"largest_difference", receipt.largest},
+                                {"mean_difference", receipt.mean},
+                                {"tolerance", receipt.tolerance},
+                                {"accepted", receipt.accepted()}}
+      .dump();
+}
+
+Receipt check_weights(Engine& engine, const models::Decoder& decoder, uint64_t version,
+                      const CanaryOptions& options, Deadline deadline) {
+  // The engine works on all of them while ours are computed.
+  const std::vector<ScoreRequest> requests =
+      canaries(engine, decoder.config().vocab_size, version, options);
+  std::vector<Future<Scored>> answers;
+  for (const ScoreRequest& request : requests)
+    answers.push_back(engine.score(request, deadline));
+
+  Differences differences;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const at::Tensor ours = own_log_probs(decoder, requests[i]);
+    compare(requests[i], answers[i].get(), ours, differences);
+  }
+  return {
+      .version = version,
+      .tokens = differences.count,
+      .largest = differences.largest,
+      .mean = differences.count > 0 ? differences.sum / static_cast<double>(differences.count) : 0,
+      .tolerance = options.tolerance};
+}
+
+}  // namespace retort::engines

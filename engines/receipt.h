@@ -1,0 +1,39 @@
+// The proof that an engine computes with the weights that it was given.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/deadline.h"
+#include "engines/engine.h"
+#include "models/decoder.h"
+
+namespace retort::engines {
+
+struct CanaryOptions {
+  int64_t tokens = 256;     // of all sequences together
+  double tolerance = 1e-3;  // largest difference of a log-probability that is none
+};
+
+struct Receipt {
+  uint64_t version = 0;
+  int64_t tokens = 0;            // log-probabilities that were compared
+  double largest = 0, mean = 0;  // of their differences
+  double tolerance = 0;
+  // a number that is no number is a difference
+  bool accepted() const { return tokens > 0 && largest <= tolerance; }
+};
+// A line of receipts.jsonl, without its end; `process`: whose engine it is, "generator/0".
+std::string to_json(const Receipt& receipt, const std::string& process);
+
+// Has the engine score sequences of random ids, different ones for each version so that no cache
+// knows them, and compares what it gives at every position (the given token, and the most probable
+// ones where it can) with the decoder's own forward. Every weight of the model takes part in every
+// position but the embeddings of ids that do not occur.
+// Cost: one score() for each 32 tokens; the forward of `tokens` tokens here, and their logits, 32
+// rows of the vocabulary at a time.
+// Errors: the engine's.
+Receipt check_weights(Engine& engine, const models::Decoder& decoder, uint64_t version,
+                      const CanaryOptions& options, Deadline deadline);
+
+}  // namespace retort::engines

@@ -1,0 +1,87 @@
+// A teacher or reference whose answers an engine of others computes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/units.h"
+#include "engines/engine.h"
+#include "models/config.h"
+#include "models/text/tokenizer.h"
+#include "roles/payload/payload.h"
+#include "roles/teacher/answer_store.h"
+#include "roles/teacher/methods.h"
+#include "roles/teacher/request_queue.h"
+#include "rpc/agent.h"
+
+namespace retort::engines {
+
+// Answers teacher.info, teacher.head and teacher.forward as roles::Teacher does, by one question to
+// the engine for each sequence.
+//
+//   payload        what the engine is asked        what the student gets
+//   target_logps   the given tokens                as they come; temperature 1 alone
+//   topk           its K most probable ids         temperature 1: as they come, the tail is
+//                                                  1 - their sum; else exact on the K ids, without
+//                                                  a tail (tempered_top_k.h)
+//   hidden_states  the final hidden states         as they come; the head is that of the folder
+//
+// Ids that only the engine's head has (a padded vocabulary) are left out of topk, and their mass is
+// taken from the rest; target_logps of such a model are refused.
+// Use: serve(agent, queue), then work() between jobs.
+// Errors: an answer that cannot be fails its request. An engine that is not there any more ends the
+//   teacher: work() throws, the process begins anew and waits for it, and meanwhile other replicas
+//   answer.
+// Memory: of each open request its answer: R * K * 8 bytes, or R * H * 4.
+// Threads: compute; answers are formed on the engine's thread.
+class EngineTeacher {
+ public:
+  struct Options {
+    std::string name;              // "teacher/0"
+    Duration timeout{600'000};     // of one request to the engine
+    models::ModelConfig config;    // of the model that is served
+    std::filesystem::path folder;  // its tokenizer's; with the head's weights for hidden_states
+    roles::AnswerStore::Options store{};
+  };
+  EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer, Options options);
+  ~EngineTeacher();
+
+  // The teacher must outlive the agent's handlers.
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
+  // Asks the engine for what waits; true: there was something. Throws what ended the engine.
+  bool work();
+  // Whoever waits hears that nothing comes.
+  void stop();
+
+  roles::TeacherInfo info(const roles::InfoRequest& request) const;
+  roles::HeadReply head(const roles::HeadRequest& request);
+  Future<roles::Payload> enqueue(const roles::ForwardRequest& request,
+                                 const rpc::CallContext& caller);
+  int64_t requests_served() const { return shared_->served; }
+
+ private:
+  struct Pack;
+  // What the engine's thread needs; outlives the teacher while a request is open.
+  struct Shared {
+    explicit Shared(roles::AnswerStore::Options options) : store(options) {}
+    roles::AnswerStore store;
+    std::atomic<int64_t> served{0};
+    std::mutex mutex;
+    std::exception_ptr lost;  // the engine is not there any more
+  };
+  void ask(const std::string& key, roles::ForwardRequest request);
+  static void deliver(Shared& shared, Pack& pack);
+
+  std::shared_ptr<Engine> engine_;
+  models::Tokenizer tokenizer_;
+  Options options_;
+  roles::RequestQueue requests_;
+  std::shared_ptr<Shared> shared_;
+  at::Tensor head_;  // once it was asked for
+};
+
+}  // namespace retort::engines

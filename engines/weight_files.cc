@@ -1,0 +1,83 @@
+#include "engines/weight_files.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "models/checkpoint.h"
+#include "models/gguf/export_gguf.h"
+#include "models/safetensors.h"
+
+namespace retort::engines {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kVersionPrefix = "version-";
+
+std::string version_name(uint64_t version) { return kVersionPrefix + std::to_string(version); }
+
+std::vector<std::pair<std::string, at::Tensor>> tensors_of(const models::Decoder& decoder) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const parallel::NamedParameter& parameter : decoder.parameters())
+    tensors.emplace_back(parameter.name, parameter.value.detach());
+  if (decoder.config().tie_word_embeddings)
+    tensors.emplace_back("lm_head.weight", decoder.head_weight().detach());
+  return tensors;
+}
+
+// Whoever still reads the last version goes on.
+void remove_older(const fs::path& folder, uint64_t version) {
+  std::vector<fs::path> old;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kVersionPrefix) && name != version_name(version) &&
+        name != version_name(version - 1))
+      old.push_back(entry.path());
+  }
+  for (const fs::path& path : old)
+    fs::remove_all(path);
+}
+
+}  // namespace
+
+WeightFiles::WeightFiles(const EngineWeightOptions& options, std::string name, fs::path tokenizer)
+    : route_(options.via),
+      folder_(fs::absolute(options.folder)),
+      name_(std::move(name)),
+      tokenizer_(std::move(tokenizer)) {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error)
+    throw Error(ErrorCode::kUnavailable,
+                "weights.folder '" + folder_.string() + "' cannot be made: " + error.message());
+}
+
+std::string WeightFiles::write(const models::Decoder& decoder, uint64_t version) {
+  if (route_ != WeightRoute::kGguf) {
+    const fs::path folder = folder_ / version_name(version);
+    fs::remove_all(folder);
+    write_folder_atomically(folder, [&](const fs::path& path) { write_folder(decoder, path); });
+    remove_older(folder_, version);
+    return folder;
+  }
+
+  // The exporter reads a folder.
+  const fs::path file = folder_ / (name_ + ".gguf"), checkpoint = folder_ / version_name(version);
+  fs::remove_all(checkpoint);
+  write_folder_atomically(checkpoint, [&](const fs::path& path) {
+    models::save_decoder(decoder, decoder.dtype(), tokenizer_, path);
+  });
+  models::export_gguf(checkpoint, file, {.dtype = models::gguf_dtype_of(checkpoint)});
+  fs::remove_all(checkpoint);
+  return file;
+}
+
+void WeightFiles::write_folder(const models::Decoder& decoder, const fs::path& folder) const {
+  models::write_safetensors_folder(folder, tensors_of(decoder));
+  models::write_decoder_description(decoder, decoder.dtype(), tokenizer_, folder);
+}
+
+}  // namespace retort::engines

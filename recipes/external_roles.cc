@@ -1,0 +1,186 @@
+#include "recipes/external_roles.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "recipes/registry.h"
+
+namespace retort::recipes {
+namespace {
+
+using engines::EngineKind;
+using engines::ExternalOptions;
+using engines::WeightRoute;
+
+// The checks of one external role.
+class ExternalCheck {
+ public:
+  ExternalCheck(const Recipe& recipe, const RecipePlaces& places, std::string name,
+                const ExternalOptions& external)
+      : recipe_(recipe), places_(places), name_(std::move(name)), external_(external) {}
+
+  void run() const {
+    if (name_ == Recipe::kDrivingRole)
+      places_.refuse({"roles", name_, "external"}, "the student trains here; it needs a `model`");
+    check_options();
+    if (recipe_.is_generator(name_))
+      check_generator();
+    else
+      check_frozen();
+  }
+
+ private:
+  void refuse(const std::string& key, const std::string& why) const {
+    places_.refuse({"roles", name_, "external", key}, why);
+  }
+
+  void check_options() const {
+    try {
+      external_.validate();
+    } catch (const Error& error) {
+      places_.refuse({"roles", name_, "external"}, error.message());
+    }
+    if (external_.tokenizer.empty())
+      refuse("tokenizer",
+             "is missing; expected a folder with the tokenizer and config.json of the model that "
+             "is served");
+  }
+
+  // It follows the student, and its numbers are used as they come.
+  void check_generator() const {
+    if (external_.engine == EngineKind::kKserve)
+      refuse("engine", "kserve draws no completions; use vllm or llamacpp");
+    const WeightRoute wanted =
+        external_.engine == EngineKind::kLlamacpp ? WeightRoute::kGguf : WeightRoute::kFolder;
+    if (external_.weights.via != wanted)
+      places_.refuse({"roles", name_, "external", "weights", "via"},
+                     "a generator follows the student: " + std::string(enum_name(wanted)) +
+                         " for engine: " + std::string(enum_name(external_.engine)));
+    if (wanted == WeightRoute::kGguf && external_.served_model.empty())
+      refuse("served_model", "is missing; the GGUF file is <weights.folder>/<served_model>.gguf");
+    const GenerationOptions& generation = *recipe_.generation;
+    if (generation.sampling.temperature != 0 &&
+        (generation.sampling.temperature != 1 || !generation.whole_distribution()))
+      places_.refuse({"generation", "temperature"},
+                     "the log-probabilities of an engine's tokens are those of the model, not of "
+                     "the distribution that was drawn from; draw at temperature 1 from all tokens "
+                     "(top_p 1, top_k 0, min_p 0, repetition_penalty 1), or use a generator of "
+                     "ours (`model`)");
+  }
+
+  void check_frozen() const {
+    if (external_.weights.via != WeightRoute::kNone)
+      places_.refuse({"roles", name_, "external", "weights", "via"},
+                     "is for a generator; this role's model does not change");
+    check_cache("dpo", recipe_.dpo ? recipe_.dpo->reference_cache : "");
+    check_cache("kto", recipe_.kto ? recipe_.kto->reference_cache : "");
+    const bool teaches = recipe_.distill && is_teacher();
+    if (!teaches) return;
+
+    const DistillOptions& distill = *recipe_.distill;
+    if (distill.payload == roles::PayloadKind::kFull)
+      places_.refuse({"distill", "payload"},
+                     "no engine gives the whole vocabulary; use topk with '" + name_ + "'");
+    if (distill.payload == roles::PayloadKind::kHiddenStates &&
+        external_.engine != EngineKind::kKserve)
+      places_.refuse({"distill", "payload"},
+                     "this engine gives no hidden states; use topk with '" + name_ + "'");
+    if (distill.payload == roles::PayloadKind::kTopK && distill.temperature != 1 &&
+        distill.tail != losses::Tail::kRenormalize)
+      places_.refuse({"distill", "temperature"},
+                     "the engine's numbers are at temperature 1: of another one only the shares "
+                     "among the ids that it lists are known; use tail: renormalize, temperature: "
+                     "1, or a teacher of ours (`model`)");
+  }
+
+  void check_cache(const std::string& block, const std::string& folder) const {
+    if (!folder.empty())
+      places_.refuse({block, "reference_cache"},
+                     "an external reference does not say which weights it serves, so that nothing "
+                     "is kept for other runs; remove the key");
+  }
+
+  bool is_teacher() const {
+    const auto& teachers = recipe_.distill->teachers;
+    return std::any_of(teachers.begin(), teachers.end(),
+                       [&](const TeacherOptions& teacher) { return teacher.role == name_; });
+  }
+
+  const Recipe& recipe_;
+  const RecipePlaces& places_;
+  const std::string name_;
+  const ExternalOptions& external_;
+};
+
+}  // namespace
+
+void resolve_external_roles(Recipe& recipe, const RecipePlaces& places) {
+  for (auto& [name, role] : recipe.roles) {
+    if (!role.external) continue;
+    // A saved recipe has what was filled in.
+    if (places.written({"roles", name, "model"}) && role.model != role.external->tokenizer)
+      places.refuse({"roles", name, "model"},
+                    "a role has a `model` or is `external`; remove one of the two");
+    role.model = role.external->tokenizer;
+
+    const auto replicas = std::max<int64_t>(1, static_cast<int64_t>(role.external->url.size()));
+    const bool one_each = role.world.world_size() == replicas && role.world.dp == replicas &&
+                          role.world.device == parallel::Device::kCpu;
+    if (places.written({"roles", name, "world"}) && !one_each)
+      places.refuse({"roles", name, "world"},
+                    "an external role has a process for each address; write several under "
+                    "external.url");
+    role.world.dp = replicas;
+
+    // Of the copy of the student that a generator's process keeps.
+    if (!recipe.roles.contains(Recipe::kDrivingRole)) continue;
+    const FloatType students = recipe.student().dtype;
+    if (places.written({"roles", name, "dtype"}) && role.dtype != students)
+      places.refuse({"roles", name, "dtype"}, "an external engine has its own; remove the key");
+    role.dtype = students;
+  }
+}
+
+void resolve_sampling_correction(Recipe& recipe) {
+  if (!recipe.grpo || recipe.grpo->sampling_correction != CorrectionChoice::kAuto) return;
+  const bool external = recipe.generation && recipe.roles.contains(recipe.generation->role) &&
+                        recipe.roles.at(recipe.generation->role).external;
+  recipe.grpo->sampling_correction =
+      external ? CorrectionChoice::kSequenceMask : CorrectionChoice::kNone;
+}
+
+void check_external_roles(const Recipe& recipe, const RecipePlaces& places) {
+  for (const auto& [name, role] : recipe.roles)
+    if (role.external) ExternalCheck(recipe, places, name, *role.external).run();
+}
+
+std::vector<std::string> roles_of_engines(const Recipe& recipe) {
+  std::vector<std::string> names;
+  for (const auto& [name, role] : recipe.roles)
+    if (role.external) names.push_back(name);
+  return names;
+}
+
+Duration longest_load_timeout(const Recipe& recipe) {
+  Duration longest = recipe.launch.load_timeout;
+  for (const std::string& role : serving_roles(recipe))
+    longest = std::max(longest, load_timeout_of(recipe, role));
+  return longest;
+}
+
+Duration longest_answer(const Recipe& recipe) {
+  Duration longest = recipe.rpc.timeout;
+  for (const std::string& role : frozen_roles(recipe))
+    if (const auto& external = recipe.roles.at(role).external)
+      longest = std::max(longest, external->timeout);
+  return longest;
+}
+
+Duration load_timeout_of(const Recipe& recipe, const std::string& role) {
+  const auto& external = recipe.roles.at(role).external;
+  if (!external) return recipe.launch.load_timeout;
+  return std::max(recipe.launch.load_timeout, external->load_timeout);
+}
+
+}  // namespace retort::recipes

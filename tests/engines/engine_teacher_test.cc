@@ -1,0 +1,132 @@
+// A teacher that an engine plays answers as one of ours, and says so when it cannot.
+#include "engines/teacher.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include "roles/teacher/server.h"
+#include "tests/engines/model_engine.h"
+#include "tests/roles/ask_teacher.h"
+#include "tests/support/source_folder.h"
+#include "tests/support/thrown.h"
+
+namespace retort::engines {
+namespace {
+
+using namespace std::chrono_literals;
+using roles::ForwardRequest;
+using roles::PayloadKind;
+
+std::string golden_teacher() {
+  return (test::source_folder() / "tests/recipes/goldens/teacher").string();
+}
+
+ForwardRequest request_for(PayloadKind kind) {
+  return {.request_id = 7,
+          .step = 1,
+          .input_ids = at::tensor({3, 9, 27, 17, 51, 25, 11, 33}, at::kInt),
+          .cu_seqlens = at::tensor({0, 5, 8}, at::kInt),
+          .positions = at::tensor({0, 1, 3, 5, 6}, at::kInt),
+          .spec = {.kind = kind, .top_k = 6}};
+}
+
+class EngineTeacherTest : public ::testing::Test {
+ protected:
+  Future<roles::Payload> asked(const ForwardRequest& request) {
+    auto reply = teacher.enqueue(request, roles::some_call());
+    while (teacher.work()) {
+    }
+    return reply;
+  }
+
+  std::shared_ptr<ModelEngine> engine =
+      std::make_shared<ModelEngine>(models::load_decoder(golden_teacher(), at::kFloat));
+  EngineTeacher teacher{
+      engine,
+      models::Tokenizer::load(golden_teacher()),
+      {.name = "teacher/0", .config = engine->decoder.config(), .folder = golden_teacher()}};
+  roles::Teacher ours{"teacher/0", models::load_decoder(golden_teacher(), at::kFloat),
+                      models::Tokenizer::load(golden_teacher())};
+};
+
+TEST_F(EngineTeacherTest, AnswersAsOneOfOurs) {
+  for (const PayloadKind kind :
+       {PayloadKind::kTopK, PayloadKind::kTargetLogProbs, PayloadKind::kHiddenStates}) {
+    SCOPED_TRACE(enum_name(kind));
+    const roles::Payload got = asked(request_for(kind)).get(Deadline::after(30s));
+    const roles::Payload expected = roles::ask_teacher(ours, request_for(kind));
+    EXPECT_NO_THROW(roles::check_payload(got, expected.label, engine->decoder.config().vocab_size,
+                                         engine->decoder.config().hidden_size));
+    const auto close = [](const at::Tensor& a, const at::Tensor& b) {
+      return a.defined() == b.defined() && (!a.defined() || at::allclose(a, b, 1e-5, 1e-5));
+    };
+    EXPECT_TRUE(close(got.logps, expected.logps));
+    EXPECT_TRUE(close(got.hidden, expected.hidden));
+    EXPECT_TRUE(close(got.log_tail, expected.log_tail));
+    if (got.ids.defined()) {
+      EXPECT_TRUE(at::equal(got.ids, expected.ids));
+    }
+  }
+}
+
+TEST_F(EngineTeacherTest, HeadIsThatOfTheFolder) {
+  const at::Tensor got = teacher.head({2, 9}).weight, expected = ours.head({2, 9}).weight;
+  EXPECT_TRUE(at::equal(got, expected.to(at::kFloat)));
+  EXPECT_EQ(test::error_of([&] {
+              teacher.head({0, 1'000'000});
+            }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(EngineTeacherTest, SaysWhoItIs) {
+  const roles::TeacherInfo got = teacher.info({.tokenizer_size = 64}),
+                           expected = ours.info({.tokenizer_size = 64});
+  EXPECT_EQ(got.vocabulary_fingerprint, expected.vocabulary_fingerprint);
+  EXPECT_EQ(got.vocab_rows, expected.vocab_rows);
+  EXPECT_EQ(got.hidden_size, expected.hidden_size);
+  EXPECT_EQ(test::error_of([&] { teacher.info({.weights_fingerprint = true}); }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+// Two ranks of a student ask for halves of one answer; the engine is asked once.
+TEST_F(EngineTeacherTest, PartsAreOfOneAnswer) {
+  int questions = 0;
+  engine->before_score = [&] { ++questions; };
+  ForwardRequest first = request_for(PayloadKind::kTargetLogProbs), second = first;
+  first.parts = second.parts = 2;
+  second.part = 1;
+  auto one = teacher.enqueue(first, roles::some_call()),
+       two = teacher.enqueue(second, roles::some_call());
+  while (teacher.work()) {
+  }
+  const at::Tensor whole =
+      roles::ask_teacher(ours, request_for(PayloadKind::kTargetLogProbs)).logps;
+  EXPECT_TRUE(at::allclose(one.get(Deadline::after(30s)).logps, whole.narrow(0, 0, 3), 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(two.get(Deadline::after(30s)).logps, whole.narrow(0, 3, 2), 1e-5, 1e-5));
+  EXPECT_EQ(questions, 2) << "one for each sequence";
+}
+
+TEST_F(EngineTeacherTest, AnswerThatCannotBeFailsItsRequestAlone) {
+  engine->lie = [](Scored& scored) { scored.log_probs.fill_(-0.1F); };
+  auto wrong = asked(request_for(PayloadKind::kTopK));
+  EXPECT_EQ(test::error_of([&] { wrong.get(Deadline::after(30s)); }).code(), ErrorCode::kCorrupt);
+  engine->lie = nullptr;
+  EXPECT_NO_THROW(asked(request_for(PayloadKind::kTopK)).get(Deadline::after(30s)));
+}
+
+TEST_F(EngineTeacherTest, LostEngineEndsTheTeacher) {
+  engine->before_score = [] { throw Error(ErrorCode::kUnavailable, "connection refused"); };
+  auto reply = teacher.enqueue(request_for(PayloadKind::kTopK), roles::some_call());
+  EXPECT_EQ(test::error_of([&] {
+              while (teacher.work()) {
+              }
+            }).code(),
+            ErrorCode::kUnavailable);
+  EXPECT_EQ(test::error_of([&] { reply.get(Deadline::after(30s)); }).code(),
+            ErrorCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace retort::engines
