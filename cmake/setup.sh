@@ -15,6 +15,10 @@ GOLDEN_WHEELS=("torch==$TORCH_VERSION" transformers==5.23.0 tokenizers==0.23.3 s
   numpy trl==1.4.0 requests)
 # The engines that the tests of the label `engines` start.
 ENGINE_WHEELS=(xllamacpp==2026.10.11549)
+# Triton's program and Python back-end, which answers with nothing under numpy 2; without what their
+# package's own Python needs. Its stub is linked against Debian's libpython3.11.
+TRITON_WHEELS=(nvidia-pytriton==0.7.0 numpy==1.26.4)
+TRITON_PACKAGES=(python3.11 python3.11-venv libpython3.11)
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv curl ca-certificates
   libgloo-dev libboost1.81-dev libcereal-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev
   libgtest-dev libbenchmark-dev libssl-dev libzstd-dev zlib1g-dev libpcre2-dev libxxhash-dev)
@@ -181,6 +185,20 @@ fill_engines() {
   "$(find_python)" -m venv "$1" || return 1
   with_progress "$1" "$1/bin/python" "${PIP_INSTALL[@]}" "${ENGINE_WHEELS[@]}"
 }
+fill_triton() {
+  /usr/bin/python3.11 -m venv "$1" || return 1
+  with_progress "$1" "$1/bin/python" "${PIP_INSTALL[@]}" --no-deps "${TRITON_WHEELS[@]}"
+}
+setup_triton() {
+  [[ -z ${RETORT_TRITON_PYTHON:-} ]] || return 0
+  install_packages "${TRITON_PACKAGES[@]}"
+  local venv
+  venv=$CACHE/triton-$(hash_of "${TRITON_WHEELS[@]}")
+  [[ -e $venv ]] || say "installing ${TRITON_WHEELS[*]} into $venv (75 MB to download)"
+  make_once "$venv" fill_triton
+  export RETORT_TRITON_PYTHON=$venv/bin/python
+}
+
 # Sets RETORT_ENGINES_PYTHON, unless the caller names one that has the packages.
 setup_engines() {
   [[ -z ${RETORT_ENGINES_PYTHON:-} ]] || return 0

@@ -25,6 +25,10 @@ Future<at::Tensor> Engine::hidden_states(ScoreRequest, Deadline) {
   return refused<at::Tensor>("give hidden states");
 }
 
+Future<double> Engine::reward(RewardRequest, Deadline) {
+  return refused<double>("score completions");
+}
+
 Future<Empty> Engine::load_weights(std::string, Deadline) {
   return refused<Empty>("load other weights while it runs");
 }

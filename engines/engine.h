@@ -32,6 +32,7 @@ struct Abilities {
   int64_t max_top_k = 0;       // largest top_k of score(); 0: none
   bool hidden_states = false;  // hidden_states()
   bool seeds = false;          // the same seed draws the same tokens
+  bool rewards = false;        // reward()
 };
 
 struct DrawRequest {
@@ -60,9 +61,16 @@ struct ScoreRequest {
 // R positions. Log-probabilities are the engine's: natural logarithm, temperature 1 unless the
 // probe says otherwise.
 struct Scored {
-  std::vector<float> given;  // [R] of the token after each position
-  at::Tensor ids;            // [R, K] int32, by falling log-probability; undefined for top_k 0
-  at::Tensor log_probs;      // [R, K] float32
+  // [R] of the token after each position; empty where Abilities::scores is false
+  std::vector<float> given;
+  at::Tensor ids;        // [R, K] int32, by falling log-probability; undefined for top_k 0
+  at::Tensor log_probs;  // [R, K] float32
+};
+
+// A prompt and its completion, in one sequence.
+struct RewardRequest {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> completion;
 };
 
 // One server. Every answer is checked where it arrives: counts, ids and numbers that cannot be
@@ -81,6 +89,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // None before the first state() that succeeds, where it is the server that says what there is.
   virtual Abilities abilities() const = 0;
   // Whether it is there and serves the model; kUnavailable while it loads.
   virtual Future<EngineState> state(Deadline deadline) = 0;
@@ -89,6 +98,9 @@ class Engine {
   virtual Future<Scored> score(ScoreRequest request, Deadline deadline);
   // [R, H] final hidden states at the positions, in whatever dtype they come.
   virtual Future<at::Tensor> hidden_states(ScoreRequest request, Deadline deadline);
+
+  // What the server's model makes of a completion: a finite number.
+  virtual Future<double> reward(RewardRequest request, Deadline deadline);
 
   // Makes the server use the weights of `path` (a model folder, or a GGUF file: its kind decides),
   // and forget all that it computed with others. When the future completes, every later request is

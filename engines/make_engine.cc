@@ -1,15 +1,22 @@
 #include "base/error.h"
 #include "engines/engine.h"
+#include "engines/kserve/engine.h"
 #include "engines/llamacpp/llamacpp.h"
+#include "engines/plain_admin.h"
 
 namespace retort::engines {
 
 std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,
                                     const std::string& key) {
+  const http::Url address = http::parse_url(url);
+  refuse_plain_key(address, key);
+  if (options.weights.via != WeightRoute::kNone)
+    refuse_plain_admin(address, options.allow_plain_admin, "loading weights");
+
   switch (options.engine) {
     case EngineKind::kLlamacpp: return llamacpp::make_llamacpp(options, url, key);
-    case EngineKind::kVllm:
-    case EngineKind::kKserve: break;
+    case EngineKind::kKserve: return kserve::make_engine(options, url, key);
+    case EngineKind::kVllm: break;
   }
   throw Error(ErrorCode::kUnavailable,
               "no adapter for engine: " + std::string(enum_name(options.engine)));

@@ -74,8 +74,7 @@ void compare(const ScoreRequest& request, const Scored& theirs, const at::Tensor
   };
   for (size_t r = 0; r < request.positions.size(); ++r) {
     const auto row = static_cast<int64_t>(r);
-    if (!theirs.given.empty())
-      differences.add(theirs.given[r], own(row, request.token_ids[r + 1]));
+    if (!theirs.given.empty()) differences.add(theirs.given[r], own(row, request.token_ids[r + 1]));
     for (int64_t k = 0; k < request.top_k; ++k) {
       const int64_t place = row * request.top_k + k;
       differences.add(theirs.log_probs.const_data_ptr<float>()[place],

@@ -6,16 +6,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engines/plain_admin.h"
 
 namespace retort::engines::llamacpp {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstPause{20};
 constexpr std::chrono::milliseconds kLongestPause{1000};
-
-bool is_this_host(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
 
 }  // namespace
 
@@ -26,12 +23,8 @@ void ReloadRun::begin() {
   if (std::filesystem::path(path_).extension() != ".gguf")
     throw Error(ErrorCode::kInvalidArgument,
                 "llama.cpp loads GGUF files, and " + path_ + " is none; use weights.via: gguf");
-  const http::Url& base = session_.server().base();
-  if (!base.tls && !is_this_host(base.host) && !session_.options().allow_plain_admin)
-    throw Error(ErrorCode::kInvalidArgument,
-                "url: " + base.shown() +
-                    ": loading models over http off this host is open to anybody on the way; use "
-                    "https, or set allow_plain_admin");
+  refuse_plain_admin(session_.server().base(), session_.options().allow_plain_admin,
+                     "loading models");
 
   session_.forget();
   await(list_model(session_.server(), session_.options().served_model, deadline_),

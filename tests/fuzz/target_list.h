@@ -29,6 +29,9 @@ Target target();
 namespace http_response {
 Target target();
 }
+namespace kserve_answer {
+Target target();
+}
 namespace message {
 Target target();
 }

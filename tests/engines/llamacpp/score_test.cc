@@ -226,7 +226,7 @@ TEST(LlamacppReload, SaysWhyNot) {
   expect_error(ErrorCode::kUnavailable, "--models-dir",
                [&] { plain.engine()->load_weights("tiny.gguf", soon()).get(); });
   ExternalOptions options{.engine = EngineKind::kLlamacpp, .url = {"http://192.0.2.1:1"}};
-  expect_error(ErrorCode::kInvalidArgument, "allow_plain_admin", [&] {
+  expect_error(ErrorCode::kUnauthenticated, "allow_plain_admin", [&] {
     make_engine(options, options.url.front(), "")->load_weights("a.gguf", soon()).get();
   });
 }
