@@ -45,6 +45,7 @@ class Program {
     add_generate();
     add_chat();
     add_recipe_commands();
+    add_probe();
     add_model();
     add_tokenizer();
     add_data();
@@ -174,6 +175,38 @@ class Program {
         ->add_flag("--json", recipe_.json);
   }
 
+  void add_probe() {
+    auto* c = app_.add_subcommand(
+        "probe", "what the answers of an inference engine mean, and whether a role can use them");
+    c->add_option("url", probe_.url,
+                  "where it listens: http://HOST:PORT; or a recipe, for all its engines")
+        ->required();
+    c->add_option("--role", probe_.role, "of a recipe: this one alone");
+    c->add_option("--engine", probe_.engine, "vllm | llamacpp | kserve; of an address");
+    c->add_option("--tokenizer", probe_.tokenizer,
+                  "folder with the tokenizer and the config.json of the model that is served");
+    c->add_option("--model", probe_.model,
+                  "folder with its weights: log-probabilities are compared with them");
+    c->add_option("--served-model", probe_.served_model,
+                  "its name at the server (default: the only one listed)");
+    c->add_option("--api-key-env", probe_.api_key_env,
+                  "the environment variable that holds the server's key");
+    c->add_option("--ca-file", probe_.ca_file, "PEM file of the authorities that are trusted");
+
+    // What it is to serve.
+    c->add_option("--for", probe_.purpose,
+                  "draws_with_ratio | draws | given_log_probs | top_k | hidden_states: fail unless "
+                  "it serves that");
+    c->add_option("--temperature", probe_.sampling.temperature, "of draws, or of a top-k")
+        ->capture_default_str();
+    c->add_option("--top-p", probe_.sampling.top_p, "of draws")->capture_default_str();
+    c->add_option("--top-k", probe_.wanted_top_k, "tokens of a position, for top_k")
+        ->capture_default_str();
+    c->add_option("--timeout", probe_.timeout_seconds, "seconds")->capture_default_str();
+    c->add_flag("--json", probe_.json, "the contract as JSON");
+    on(c, [this] { return run_probe(probe_); });
+  }
+
   void add_model() {
     auto* model = app_.add_subcommand("model", "checkpoints")->require_subcommand(1);
     add_model_init(model->add_subcommand("init", "a randomly initialised checkpoint"));
@@ -261,6 +294,7 @@ class Program {
   GenerateCommand generate_;
   ChatCommand chat_;
   RecipeCommand recipe_;
+  ProbeCommand probe_;
   ModelInitCommand init_;
   ModelExportCommand export_;
   TokenizerTrainCommand train_;

@@ -155,6 +155,29 @@ void check_external_roles(const Recipe& recipe, const RecipePlaces& places) {
     if (role.external) ExternalCheck(recipe, places, name, *role.external).run();
 }
 
+engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
+  using engines::Purpose;
+  engines::Needs needs{.role = role, .objective = recipe.recipe.text};
+  needs.context_tokens = recipe.data.max_length;
+  if (recipe.is_generator(role)) {
+    needs.what = recipe.grpo ? Purpose::kDrawsWithRatio : Purpose::kDraws;
+    needs.sampling = recipe.generation->sampling;
+    return needs;
+  }
+
+  // References and teachers of one number a token; other teachers by their payload.
+  needs.what = Purpose::kGivenLogProbs;
+  if (!recipe.distill) return needs;
+  const DistillOptions& distill = *recipe.distill;
+  if (distill.payload == roles::PayloadKind::kHiddenStates) needs.what = Purpose::kHiddenStates;
+  if (distill.payload != roles::PayloadKind::kTopK) return needs;
+  needs.what = Purpose::kTopK;
+  needs.top_k = distill.loss_top_k;
+  needs.temperature = distill.temperature;
+  needs.tail_mass = distill.tail != losses::Tail::kRenormalize;
+  return needs;
+}
+
 std::vector<std::string> roles_of_engines(const Recipe& recipe) {
   std::vector<std::string> names;
   for (const auto& [name, role] : recipe.roles)

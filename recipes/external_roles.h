@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/contract.h"
 #include "recipes/recipe.h"
 #include "recipes/recipe_places.h"
 
@@ -16,6 +17,9 @@ void resolve_external_roles(Recipe& recipe, const RecipePlaces& places);
 void resolve_sampling_correction(Recipe& recipe);
 // What no engine of this kind can do in this recipe.
 void check_external_roles(const Recipe& recipe, const RecipePlaces& places);
+
+// What an external role is needed for: what its engine must have been found to give.
+engines::Needs engine_needs(const Recipe& recipe, const std::string& role);
 
 // Roles whose answers another run does not get again: engines compute them in whatever batches.
 std::vector<std::string> roles_of_engines(const Recipe& recipe);

@@ -80,6 +80,22 @@ struct ArithmeticCommand {
 };
 int run_data_arithmetic(const ArithmeticCommand& command);
 
+struct ProbeCommand {
+  std::string url;   // or a recipe: what it says goes for all its engines
+  std::string role;  // of a recipe; "": all
+  std::string engine, tokenizer;
+  std::string model;  // folder with the weights that are served; "": none
+  std::string served_model, api_key_env, ca_file;
+  std::string purpose;  // of engines::Purpose; "": nothing is refused
+  models::SamplingOptions sampling;
+  int64_t wanted_top_k = 64;  // of purpose top_k
+  int64_t timeout_seconds = 300;
+  bool json = false;
+};
+// Asks an inference engine what its answers mean and prints it; with a purpose, throws
+// kInvalidArgument or kMismatch after that when it does not serve it (engines/contract.h).
+int run_probe(const ProbeCommand& command);
+
 struct StatusCommand {
   std::string run;  // a run's folder
   bool watch = false;

@@ -2,18 +2,22 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "engines/backend.h"
 #include "engines/engine.h"
 #include "engines/teacher.h"
 #include "launch/backends/child_process.h"
+#include "launch/ranks/engine_contract.h"
 #include "launch/ranks/engine_process.h"
 #include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
+#include "recipes/external_roles.h"
 #include "recipes/run/agent_options.h"
 #include "recipes/run/append_fd.h"
 #include "roles/generator/server.h"
@@ -29,8 +33,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kLookEvery = 200ms;
 constexpr auto kOneLook = 10s;
-// of log-probabilities in fp32, by another program
-constexpr double kDefaultTolerance = 1e-3;
 
 // The engine of this rank, and its process if the role has a command for it.
 class Attached {
@@ -56,6 +58,23 @@ class Attached {
   }
   bool starts_it() const { return !options_.command.empty(); }
   const std::shared_ptr<engines::Engine>& engine() const { return engine_; }
+
+  // Asks what the engine's answers mean, keeps it in the run's folder, and refuses what the role
+  // cannot use. `local`: what it serves, or null.
+  engines::Contract probe(const models::Decoder* local, Deadline deadline) {
+    const engines::Needs needs = recipes::engine_needs(context_.recipe, context_.role);
+    context_.report("loading", 0, "asking " + url_ + " what its answers mean");
+    const engines::Contract contract =
+        probe_engine(*engine_, options_, url_, local, needs.sampling, deadline);
+
+    const fs::path folder = context_.run_folder / "contracts";
+    fs::create_directories(folder);
+    const std::string replica =
+        options_.url.size() > 1 ? "-" + std::to_string(context_.rank) : std::string();
+    write_file_atomically(folder / (context_.role + replica + ".json"), engines::to_json(contract));
+    engines::check_contract(contract, needs);
+    return contract;
+  }
 
  private:
   fs::path log() const {
@@ -105,6 +124,11 @@ models::ModelConfig config_of(const RankContext& context, const engines::EngineS
   return config;
 }
 
+// llama.cpp opens a file when it starts; a router (no command) does it again when told to.
+bool restarts_to_load(const Attached& attached, const engines::ExternalOptions& external) {
+  return attached.starts_it() && external.weights.via == engines::WeightRoute::kGguf;
+}
+
 void log_engine(const RankContext& context, const engines::EngineState& state) {
   const engines::ExternalOptions& options = *context.role_options().external;
   RETORT_LOG(kInfo) << enum_name(options.engine) << " " << state.version << " serves "
@@ -118,11 +142,16 @@ void run_engine_teacher_role(const RankContext& context) {
   Attached attached(context);
   const engines::EngineState state = attached.start(Deadline::after(external.load_timeout));
   log_engine(context, state);
+  const models::ModelConfig config = config_of(context, state);
+  {
+    const std::optional<models::Decoder> local = local_copy(external.tokenizer);
+    attached.probe(local ? &*local : nullptr, Deadline::after(external.load_timeout));
+  }
   engines::EngineTeacher teacher(
       attached.engine(), models::Tokenizer::load(external.tokenizer),
       {.name = context.name(),
        .timeout = external.timeout,
-       .config = config_of(context, state),
+       .config = config,
        .folder = external.tokenizer,
        .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}});
 
@@ -146,31 +175,32 @@ void run_engine_generator_role(const RankContext& context) {
   const auto& external = *context.role_options().external;
   const recipes::RoleOptions& student = context.recipe.student();
 
-  // The student as it begins; its weights follow before the first sample. An engine that is started
-  // here begins with these.
+  // The engine begins as the student does, so that its numbers can be compared; what is trained
+  // follows before the first sample.
   context.report("loading", 0, student.model);
   models::Decoder decoder = models::load_decoder(
       student.model, models::parse_dtype(std::string(enum_name(student.dtype))));
   engines::WeightFiles files(external.weights, external.served_model, student.model);
   Attached attached(context);
-  if (attached.starts_it()) files.write(decoder, 0);
-  const engines::EngineState state = attached.start(Deadline::after(external.load_timeout));
+  const Deadline deadline = Deadline::after(external.load_timeout);
+  const std::string first = files.write(decoder, 0);
+  const engines::EngineState state = attached.start(deadline);
   log_engine(context, state);
   config_of(context, state);
+  if (!restarts_to_load(attached, external)) attached.engine()->load_weights(first, deadline).get();
+  const engines::Contract contract = attached.probe(&decoder, deadline);
 
   const fs::path receipts = context.run_folder / "receipts.jsonl";
   const OwnedFd receipts_fd(recipes::open_for_append(receipts));
   engines::EngineBackend::Options options{
       .timeout = external.timeout,
       .load_timeout = external.load_timeout,
-      .canaries = {.tokens = external.weights.canary_tokens,
-                   .tolerance = external.tolerance.value_or(kDefaultTolerance)},
+      .canaries = {.tokens = external.weights.canary_tokens, .tolerance = contract.tolerance},
       .on_receipt = [&](const engines::Receipt& receipt) {
         recipes::append_bytes(receipts_fd.get(), engines::to_json(receipt, context.name()) + "\n",
                               receipts);
       }};
-  // llama.cpp opens a file when it starts.
-  if (attached.starts_it() && external.weights.via == engines::WeightRoute::kGguf)
+  if (restarts_to_load(attached, external))
     options.load = [&](const std::string&, Deadline deadline) { attached.start(deadline); };
   auto backend = std::make_unique<engines::EngineBackend>(
       attached.engine(), std::move(decoder), models::Tokenizer::load(external.tokenizer),

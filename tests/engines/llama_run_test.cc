@@ -137,6 +137,11 @@ TEST_F(LlamaRunTest, ReferenceOfDpo) {
   const fs::path run = launched("dpo", recipe(frozen()));
   expect_same_losses(run, launched("dpo-ours", recipe(ours())), 1e-5);
   EXPECT_FALSE(Json::parse(read_file(run / "status.json")).at("reproducible").get<bool>());
+
+  // What the probe found before the first step.
+  const Json contract = Json::parse(read_file(run / "contracts/reference.json"));
+  EXPECT_EQ(contract.at("ids"), "local_copy");
+  EXPECT_LT(contract.at("local").at("largest").get<double>(), 1e-4);
 }
 
 TEST_F(LlamaRunTest, TeacherOfDistill) {
@@ -174,6 +179,10 @@ TEST_F(LlamaRunTest, GeneratorOfGrpoFollowsTheStudent) {
     EXPECT_LT(receipts[i].at("largest_difference").get<double>(), 1e-4);
     EXPECT_GT(receipts[i].at("tokens").get<int>(), 48);
   }
+
+  const Json contract = Json::parse(read_file(run / "contracts/generator.json"));
+  EXPECT_EQ(contract.at("drawn"), "raw");
+  EXPECT_TRUE(contract.at("seeds_repeat").get<bool>());
 
   // The trainer's own probabilities of what was drawn are the engine's.
   for (const double difference : column(run, "sampling_logp_difference/mean"))

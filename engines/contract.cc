@@ -1,0 +1,243 @@
+#include "engines/contract.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+
+namespace retort::engines {
+namespace {
+
+// Differences of one engine to itself, or to a copy of its model. bfloat16 arithmetic stays below
+// on average, and its single numbers below the second; other weights, ids or meanings do not.
+constexpr double kLargestMean = 0.1;        // nats
+constexpr double kLargestDifference = 1.0;  // nats
+constexpr double kLargestHidden = 0.05;     // relative
+constexpr double kMassError = 1e-3;
+
+std::string nats(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g nats", value);
+  return text;
+}
+
+class Check {
+ public:
+  Check(const Contract& contract, const Needs& needs) : contract_(contract), needs_(needs) {}
+
+  void run() const {
+    check_vocabulary();
+    check_ids();
+    check_context();
+    check_steadiness();
+    if (needs_.seeds) check_seeds();
+
+    switch (needs_.what) {
+      case Purpose::kDrawsWithRatio:
+        check_draws();
+        check_ratio();
+        break;
+      case Purpose::kDraws: check_draws(); break;
+      case Purpose::kGivenLogProbs: check_scores(); break;
+      case Purpose::kTopK:
+        check_scores();
+        check_top_k();
+        break;
+      case Purpose::kHiddenStates: check_hidden_states(); break;
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(ErrorCode code, const std::string& what) const {
+    throw Error(code, "role '" + needs_.role + "' (" + needs_.objective + "): " + what)
+        .with("engine", enum_name(contract_.engine))
+        .with("url", contract_.url);
+  }
+  [[noreturn]] void mismatch(const std::string& what) const { fail(ErrorCode::kMismatch, what); }
+  [[noreturn]] void refuse(const std::string& what) const {
+    fail(ErrorCode::kInvalidArgument, what);
+  }
+
+  void check_vocabulary() const {
+    const int64_t wanted = needs_.vocab_ids > 0 ? needs_.vocab_ids : contract_.tokenizer_ids;
+    if (contract_.vocab_rows > 0 && contract_.vocab_rows < wanted)
+      mismatch("the engine knows " + std::to_string(contract_.vocab_rows) + " ids, and " +
+               std::to_string(wanted) +
+               " are needed; serve the model that the tokenizer belongs to");
+    if (!contract_.highest_id)
+      mismatch("the engine does not take the tokenizer's highest id " +
+               std::to_string(contract_.tokenizer_ids - 1) +
+               "; serve the model that the tokenizer belongs to");
+  }
+
+  void check_ids() const {
+    if (contract_.ids == IdProof::kRefuted)
+      mismatch("the engine's ids are not the tokenizer's: " + contract_.ids_why +
+               "; serve the model that the tokenizer belongs to, or correct `tokenizer`");
+    if (contract_.ids == IdProof::kUnproven)
+      mismatch("nothing shows that the engine's ids are the tokenizer's: " + contract_.ids_why +
+               "; put the model's weights into the tokenizer's folder, so that they are compared");
+  }
+
+  void check_context() const {
+    if (contract_.context_tokens > 0 && contract_.context_tokens < needs_.context_tokens)
+      refuse("prompt and completion may have " + std::to_string(needs_.context_tokens) +
+             " tokens, and the engine takes " + std::to_string(contract_.context_tokens) +
+             "; start it with a longer context, or lower max_length or max_new_tokens");
+  }
+
+  // The same tokens must have the same log-probability, whatever else the engine does.
+  void check_steadiness() const {
+    steady(contract_.warmed, "when the engine saw the prompt before",
+           "its prefix cache holds what other weights computed: reset it, or switch it off");
+    steady(contract_.repeated, "when the same question is asked again", "the engine is not steady");
+    steady(contract_.extended, "when more tokens follow",
+           "its prefix cache holds what other weights computed: reset it, or switch it off");
+    steady(contract_.batched, "beside other requests",
+           "its numbers depend on the batch: serve in a wider type, or with batch invariance on");
+    steady(contract_.local, "in the local copy",
+           "the engine serves another model, or in a narrower type; compare with what it serves");
+    // At temperature 1 every meaning is the raw one.
+    if (needs_.what == Purpose::kDraws || needs_.what == Purpose::kDrawsWithRatio)
+      steady(contract_.drawn_and_scored, "when they are drawn and when they are scored",
+             "ids of completions are not those of prompts, or one of both is computed with other "
+             "weights");
+    if (contract_.whole_mass && std::abs(*contract_.whole_mass - 1) > kMassError)
+      mismatch("probabilities over the engine's whole vocabulary sum to " +
+               std::to_string(*contract_.whole_mass) +
+               " instead of 1; serve raw log-probabilities");
+  }
+
+  void steady(const Difference& found, const std::string& when, const std::string& remedy) const {
+    if (found.count == 0) return;
+    const double limit = contract_.tolerance_given ? contract_.tolerance : kLargestDifference;
+    if (found.largest <= limit && found.mean <= kLargestMean) return;
+    mismatch("log-probabilities of the same tokens differ " + when + ", by " + nats(found.largest) +
+             " at most and " + nats(found.mean) + " on average (allowed: " + nats(limit) + " and " +
+             nats(kLargestMean) + "); " + remedy);
+  }
+
+  void check_seeds() const {
+    if (!contract_.draws) return;
+    if (!contract_.seeds_repeat.value_or(false))
+      refuse(
+          "the run must be repeatable, and the same seed draws other tokens; an engine that "
+          "honours `seed` would do");
+    if (!contract_.seeds_in_batch.value_or(false))
+      refuse(
+          "the run must be repeatable, and the same seed draws other tokens beside other "
+          "requests; an engine with batch invariance would do");
+  }
+
+  void check_draws() const {
+    if (!contract_.draws) refuse("completions are needed, and this engine draws none");
+    const models::SamplingOptions& how = needs_.sampling;
+    if (how.temperature > 0 && !contract_.seeds_differ.value_or(true))
+      mismatch(
+          "different seeds draw the same tokens, so that all completions of a prompt would be "
+          "one; switch off what fixes the engine's seed");
+    if (truncated() && !contract_.truncates.value_or(false))
+      refuse("tokens are drawn with " + truncation_text() +
+             ", and the engine draws tokens that it excludes; use top_p 1, top_k 0 and min_p 0");
+    if (contract_.ends == EndProof::kIgnored)
+      mismatch("the engine draws on after an end token that it was given (" + contract_.ends_why +
+               "); another version or engine would do");
+  }
+
+  bool truncated() const {
+    const models::SamplingOptions& how = needs_.sampling;
+    return how.temperature > 0 && (how.top_p < 1 || how.top_k > 0 || how.min_p > 0);
+  }
+
+  std::string truncation_text() const {
+    const models::SamplingOptions& how = needs_.sampling;
+    if (how.top_p < 1) return "top_p " + std::to_string(how.top_p);
+    if (how.top_k > 0) return "top_k " + std::to_string(how.top_k);
+    return "min_p " + std::to_string(how.min_p);
+  }
+
+  // "; use ..., or ..." for each engine.
+  std::string ratio_remedy() const {
+    const std::string plain = "use temperature 1, top_p 1, top_k 0 and min_p 0, or ";
+    return plain + (contract_.engine == EngineKind::kVllm
+                        ? "start vLLM with --logprobs-mode processed_logprobs"
+                        : "vLLM with --logprobs-mode processed_logprobs");
+  }
+
+  void check_ratio() const {
+    const models::SamplingOptions& how = needs_.sampling;
+    const std::string need = needs_.objective +
+                             " needs the log-probability of drawn tokens under the distribution "
+                             "they are drawn from; ";
+    if (how.temperature == 0) refuse(need + "at temperature 0 there is none: set a temperature");
+    if (how.repetition_penalty != 1)
+      refuse(need +
+             "with a repetition penalty no engine is known to give it: use "
+             "repetition_penalty 1");
+
+    switch (contract_.drawn) {
+      case DrawnMeaning::kNone: refuse(need + "this engine gives none: use another engine");
+      case DrawnMeaning::kUnknown:
+        refuse(need + "what this engine's are is unknown (" + contract_.drawn_why +
+               "): " + ratio_remedy());
+      case DrawnMeaning::kRaw:
+        if (how.temperature != 1 || truncated())
+          refuse(need + "this engine's are raw, of temperature 1 and the whole vocabulary: " +
+                 ratio_remedy());
+        return;
+      case DrawnMeaning::kTempered:
+        if (truncated())
+          refuse(need + "this engine's are of the whole vocabulary, and tokens are drawn with " +
+                 truncation_text() + ": use top_p 1, top_k 0 and min_p 0, or " +
+                 "vLLM with --logprobs-mode processed_logprobs");
+        return;
+      case DrawnMeaning::kProcessed: return;
+    }
+  }
+
+  void check_scores() const {
+    if (!contract_.scores)
+      refuse(
+          "log-probabilities of given tokens are needed, and this engine gives none; vLLM and "
+          "llama.cpp do");
+  }
+
+  void check_top_k() const {
+    if (contract_.top_k < needs_.top_k)
+      refuse("the " + std::to_string(needs_.top_k) +
+             " most probable tokens are needed, and this engine gives " +
+             std::to_string(contract_.top_k) + "; lower top_k, or " +
+             (contract_.engine == EngineKind::kVllm
+                  ? "start vLLM with --max-logprobs " + std::to_string(needs_.top_k)
+                  : std::string("take an engine that gives more")));
+    const bool whole = contract_.whole_mass && needs_.top_k >= contract_.vocab_rows;
+    if (needs_.temperature != 1 && needs_.tail_mass && !whole)
+      refuse(
+          needs_.objective + " needs the teacher's mass outside the top-k at temperature " +
+          std::to_string(needs_.temperature) +
+          "; this engine's log-probabilities are of temperature 1, from which only a bound of it "
+          "follows: use tail: renormalize, or temperature 1");
+  }
+
+  void check_hidden_states() const {
+    if (!contract_.gives_hidden_states)
+      refuse("hidden states are needed, and this engine gives none; use payload: topk");
+    if (needs_.hidden_size > 0 && contract_.hidden_size != needs_.hidden_size)
+      mismatch("hidden states of width " + std::to_string(needs_.hidden_size) +
+               " are expected, and the engine's have " + std::to_string(contract_.hidden_size) +
+               "; serve the model that the tokenizer's folder describes");
+    if (contract_.hidden_difference && *contract_.hidden_difference > kLargestHidden)
+      mismatch("hidden states differ from the local copy's by " +
+               std::to_string(*contract_.hidden_difference) +
+               " of their length; they must be those after the final norm");
+  }
+
+  const Contract& contract_;
+  const Needs& needs_;
+};
+
+}  // namespace
+
+void check_contract(const Contract& contract, const Needs& needs) { Check(contract, needs).run(); }
+
+}  // namespace retort::engines

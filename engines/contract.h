@@ -1,0 +1,237 @@
+// What a probe found that an engine's answers mean, and what a role needs of them.
+//
+//   const Contract contract = probe(subject, options, deadline);     // engines/probe.h
+//   check_contract(contract, {.what = Purpose::kDrawsWithRatio, ...});
+//   write(folder / "contracts/generator.json", to_json(contract));
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/options.h"
+#include "engines/options.h"
+#include "models/generation/request.h"
+
+namespace retort::engines {
+
+// Whether the engine's ids are the tokenizer's.
+enum class IdProof {
+  kLocalCopy,  // log-probabilities are those of the local copy, and not of neighbouring ids
+  kText,       // plain text is far likelier than the same ids moved by one
+  kUnproven,   // nothing speaks against it, and nothing for it
+  kRefuted     // Contract::ids_why says by what
+};
+
+// Of which distribution the log-probability of a drawn token is.
+enum class DrawnMeaning {
+  kNone,       // none came
+  kRaw,        // the model's: temperature 1, whole vocabulary, however it was drawn
+  kTempered,   // at the temperature of the draw, whole vocabulary
+  kProcessed,  // the one it was drawn from: tempered, truncated and renormalised
+  kUnknown     // Contract::drawn_why says why
+};
+
+// What came of an end token that the engine does not know as one.
+enum class EndProof { kNotAsked, kHonoured, kRefused, kIgnored };
+
+// Of log-probabilities of the same tokens, absolute, in nats. count 0: not measured.
+struct Difference {
+  double largest = 0;
+  double mean = 0;
+  int64_t count = 0;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("largest", largest, "nats");
+    visit("mean", mean, "nats");
+    visit("count", count, "numbers compared; 0: not measured");
+  }
+};
+
+struct Contract {
+  EngineKind engine = EngineKind::kVllm;
+  std::string version, served_model;
+  std::string url;  // without user, password and query
+
+  int64_t vocab_rows = 0;     // ids that the engine says it knows; 0: it does not say
+  int64_t tokenizer_ids = 0;  // of the role's tokenizer: highest id + 1
+  bool highest_id = false;    // it takes the tokenizer's highest id
+  std::string tokenizer_fingerprint;
+  int64_t context_tokens = 0;  // of prompt and completion; 0: it does not say
+
+  bool draws = false, scores = false, gives_hidden_states = false;
+  int64_t top_k = 0;  // the widest that came as it was asked for
+
+  IdProof ids = IdProof::kUnproven;
+  std::string ids_why;
+  std::optional<double> text_nats;     // mean of a token of plain text
+  std::optional<double> shifted_nats;  // of the likelier of the same ids moved up and down by one
+
+  DrawnMeaning drawn = DrawnMeaning::kNone;
+  std::string drawn_why;
+  // Whether tokens that top_p, or what else the role truncates by, excludes stay away.
+  std::optional<bool> truncates;
+  EndProof ends = EndProof::kNotAsked;
+  std::string ends_why;
+
+  std::optional<bool> seeds_repeat;    // the same seed, the same tokens
+  std::optional<bool> seeds_differ;    // another seed, other tokens
+  std::optional<bool> seeds_in_batch;  // the same seed beside other requests, the same tokens
+  std::optional<double> whole_mass;    // sum of probabilities over the whole vocabulary
+  double top_k_mass = 0;               // largest sum over a top-k
+
+  Difference repeated;          // the same question again
+  Difference warmed;            // again, when its prefix may be cached
+  Difference extended;          // the same tokens at the beginning of a longer sequence
+  Difference batched;           // beside other requests
+  Difference drawn_and_scored;  // of tokens drawn at temperature 1
+  Difference local;             // to the local copy
+  int64_t greedy_tokens = 0;    // drawn at temperature 0
+  std::optional<int64_t>
+      greedy_equal_local;  // of those, before the first that the copy does not draw
+  int64_t hidden_size = 0;
+  std::optional<double> hidden_difference;  // largest |h - h'| / |h'| of a position, h' the copy's
+
+  // What is no difference of log-probabilities: the recipe's, or
+  // max(1e-4, 4 * the largest of the differences above).
+  double tolerance = 1e-4;
+  bool tolerance_given = false;
+
+  int64_t requests = 0, tokens = 0;  // of the probe; a request's are its prompt and what it draws
+  double seconds = 0;
+
+  template <class V>
+  void fields(V& visit);
+};
+
+// What a role asks of its engine, and why: the first says which of the others count.
+enum class Purpose {
+  kDrawsWithRatio,  // completions, and each token's log-probability as it was drawn
+  kDraws,           // completions
+  kGivenLogProbs,   // log-probabilities of given tokens
+  kTopK,            // the most probable tokens of positions, at a temperature
+  kHiddenStates     // the model's final hidden states
+};
+
+struct Needs {
+  Purpose what = Purpose::kGivenLogProbs;
+  std::string role, objective;       // for messages: "teacher", "distill"
+  models::SamplingOptions sampling;  // of draws
+  int64_t top_k = 0;
+  double temperature = 1;      // of top-k
+  bool tail_mass = false;      // the loss uses the mass outside the top-k (tail: bucket, drop)
+  int64_t vocab_ids = 0;       // highest id of the student + 1; 0: the tokenizer's
+  int64_t context_tokens = 0;  // of the longest prompt and its completion; 0: any
+  int64_t hidden_size = 0;     // 0: any
+  bool seeds = false;          // a run must be repeatable
+};
+
+// Refuses what the role needs and the engine does not give, or has not been shown to give; says
+// what would do. kMismatch: the engine is not what the recipe takes it for (other ids, other
+// numbers than the local copy, numbers that change with the batch or the cache);
+// kInvalidArgument: the recipe asks for what it cannot give. Context: role, engine, url.
+void check_contract(const Contract& contract, const Needs& needs);
+
+// One JSON object, several lines.
+std::string to_json(const Contract& contract);
+// kCorrupt naming the key that is missing, unknown or of another type.
+Contract contract_from_json(const std::string& text);
+
+// A line for each thing that was found, for a terminal; each ends with a newline.
+std::string contract_table(const Contract& contract);
+
+template <class V>
+void Contract::fields(V& visit) {
+  visit("engine", engine, "");
+  visit("version", version, "");
+  visit("served_model", served_model, "");
+  visit("url", url, "");
+  visit("vocab_rows", vocab_rows, "");
+  visit("tokenizer_ids", tokenizer_ids, "");
+  visit("highest_id", highest_id, "");
+  visit("tokenizer_fingerprint", tokenizer_fingerprint, "");
+  visit("context_tokens", context_tokens, "");
+  visit("draws", draws, "");
+  visit("scores", scores, "");
+  visit("gives_hidden_states", gives_hidden_states, "");
+  visit("top_k", top_k, "");
+
+  // What the numbers mean.
+  visit("ids", ids, "");
+  visit("ids_why", ids_why, "");
+  visit("text_nats", text_nats, "");
+  visit("shifted_nats", shifted_nats, "");
+  visit("drawn", drawn, "");
+  visit("drawn_why", drawn_why, "");
+  visit("truncates", truncates, "");
+  visit("ends", ends, "");
+  visit("ends_why", ends_why, "");
+  visit("seeds_repeat", seeds_repeat, "");
+  visit("seeds_differ", seeds_differ, "");
+  visit("seeds_in_batch", seeds_in_batch, "");
+  visit("whole_mass", whole_mass, "");
+  visit("top_k_mass", top_k_mass, "");
+
+  // How far they hold.
+  visit("repeated", repeated, "");
+  visit("warmed", warmed, "");
+  visit("extended", extended, "");
+  visit("batched", batched, "");
+  visit("drawn_and_scored", drawn_and_scored, "");
+  visit("local", local, "");
+  visit("greedy_tokens", greedy_tokens, "");
+  visit("greedy_equal_local", greedy_equal_local, "");
+  visit("hidden_size", hidden_size, "");
+  visit("hidden_difference", hidden_difference, "");
+  visit("tolerance", tolerance, "");
+  visit("tolerance_given", tolerance_given, "");
+  visit("requests", requests, "");
+  visit("tokens", tokens, "");
+  visit("seconds", seconds, "");
+}
+
+}  // namespace retort::engines
+
+template <>
+struct retort::EnumNames<retort::engines::IdProof> {
+  using E = retort::engines::IdProof;
+  static constexpr std::array<std::pair<std::string_view, E>, 4> values{
+      {{"local_copy", E::kLocalCopy},
+       {"text", E::kText},
+       {"unproven", E::kUnproven},
+       {"refuted", E::kRefuted}}};
+};
+template <>
+struct retort::EnumNames<retort::engines::DrawnMeaning> {
+  using E = retort::engines::DrawnMeaning;
+  static constexpr std::array<std::pair<std::string_view, E>, 5> values{
+      {{"none", E::kNone},
+       {"raw", E::kRaw},
+       {"tempered", E::kTempered},
+       {"processed", E::kProcessed},
+       {"unknown", E::kUnknown}}};
+};
+template <>
+struct retort::EnumNames<retort::engines::EndProof> {
+  using E = retort::engines::EndProof;
+  static constexpr std::array<std::pair<std::string_view, E>, 4> values{
+      {{"not_asked", E::kNotAsked},
+       {"honoured", E::kHonoured},
+       {"refused", E::kRefused},
+       {"ignored", E::kIgnored}}};
+};
+template <>
+struct retort::EnumNames<retort::engines::Purpose> {
+  using E = retort::engines::Purpose;
+  static constexpr std::array<std::pair<std::string_view, E>, 5> values{
+      {{"draws_with_ratio", E::kDrawsWithRatio},
+       {"draws", E::kDraws},
+       {"given_log_probs", E::kGivenLogProbs},
+       {"top_k", E::kTopK},
+       {"hidden_states", E::kHiddenStates}}};
+};

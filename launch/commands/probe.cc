@@ -1,0 +1,112 @@
+// retort probe: what the answers of an inference engine mean, before a recipe relies on them.
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "engines/contract.h"
+#include "launch/commands/commands.h"
+#include "launch/ranks/engine_contract.h"
+#include "launch/yaml/recipe_file.h"
+#include "recipes/external_roles.h"
+
+namespace retort::launch {
+namespace {
+
+// Who is asked, what for, and how the answer is shown.
+struct Target {
+  engines::ExternalOptions external;
+  std::string url;                      // one of external.url
+  std::string local;                    // folder with the weights that it serves; "": none
+  std::optional<engines::Needs> needs;  // nullopt: nothing is refused
+  std::chrono::seconds timeout{300};
+  bool json = false;
+};
+
+// Probes one server, prints what was found, and then refuses what the needs are not met by.
+int probe_target(const Target& target) {
+  target.external.validate();
+  std::optional<models::Decoder> local;
+  if (!target.local.empty()) local = local_copy(target.local);
+
+  const auto engine =
+      engines::make_engine(target.external, target.url, engines::read_api_key(target.external));
+  const engines::Contract contract =
+      probe_engine(*engine, target.external, target.url, local ? &*local : nullptr,
+                   target.needs ? target.needs->sampling : models::SamplingOptions{},
+                   Deadline::after(target.timeout));
+  const std::string text =
+      target.json ? engines::to_json(contract) : engines::contract_table(contract);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  if (target.needs) engines::check_contract(contract, *target.needs);
+  return 0;
+}
+
+std::optional<engines::Needs> needs_of(const ProbeCommand& command) {
+  if (command.purpose.empty()) return std::nullopt;
+  engines::Needs needs{.what = parse_enum<engines::Purpose>(command.purpose),
+                       .role = "probe",
+                       .objective = command.purpose};
+  command.sampling.validate();
+  needs.sampling = command.sampling;
+  needs.top_k = command.wanted_top_k;
+  needs.temperature = command.sampling.temperature;
+  return needs;
+}
+
+// All engines of a recipe, one after the other; the first that does not do ends it.
+int probe_recipe(const ProbeCommand& command) {
+  const recipes::Recipe recipe = load_recipe(command.url, {}, {.cuda = true});
+  int64_t probed = 0;
+  for (const auto& [name, role] : recipe.roles) {
+    if (!role.external || (!command.role.empty() && command.role != name)) continue;
+    for (const std::string& url : role.external->url) {
+      if (!command.json) std::printf("%s %s\n", name.c_str(), url.c_str());
+      // What a generator's engine serves now is not the student yet: it is shown, not judged.
+      const bool follows = recipe.is_generator(name);
+      probe_target(
+          {.external = *role.external,
+           .url = url,
+           .local = follows ? "" : role.external->tokenizer,
+           .needs = follows ? std::nullopt : std::optional(recipes::engine_needs(recipe, name)),
+           .timeout = std::chrono::seconds(command.timeout_seconds),
+           .json = command.json});
+      ++probed;
+    }
+  }
+  if (probed == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                command.url + " has no external role" +
+                    (command.role.empty() ? "" : " '" + command.role + "'"));
+  return 0;
+}
+
+}  // namespace
+
+int run_probe(const ProbeCommand& command) {
+  if (command.timeout_seconds < 1)
+    throw Error(ErrorCode::kInvalidArgument, "--timeout must be at least 1");
+  if (std::filesystem::is_regular_file(command.url)) return probe_recipe(command);
+  if (!command.role.empty())
+    throw Error(ErrorCode::kInvalidArgument, "--role is for a recipe, not for an address");
+  if (command.engine.empty() || command.tokenizer.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + command.url +
+                    "' is no recipe file; to probe an address give --engine and --tokenizer too");
+  Target target{.external = {.engine = parse_enum<engines::EngineKind>(command.engine),
+                             .url = {command.url},
+                             .served_model = command.served_model,
+                             .tokenizer = command.tokenizer,
+                             .api_key_env = command.api_key_env,
+                             .ca_file = command.ca_file},
+                .url = command.url,
+                .local = command.model,
+                .needs = needs_of(command),
+                .timeout = std::chrono::seconds(command.timeout_seconds),
+                .json = command.json};
+  return probe_target(target);
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,24 @@
+// What an external role's engine was found to be, before anything relies on it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "engines/contract.h"
+#include "engines/engine.h"
+#include "models/decoder.h"
+#include "recipes/recipe.h"
+
+namespace retort::launch {
+
+// The weights in a model folder, to compare an engine that serves them with: nullopt if there are
+// none, or more than 4 GiB. Memory: one copy in fp32.
+std::optional<models::Decoder> local_copy(const std::string& folder);
+
+// Asks `engine` what its answers mean. `local`: what it serves, or null. `sampling`: of the role's
+// draws. Requests and errors: engines::probe.
+engines::Contract probe_engine(engines::Engine& engine, const engines::ExternalOptions& options,
+                               const std::string& url, const models::Decoder* local,
+                               const models::SamplingOptions& sampling, Deadline deadline);
+
+}  // namespace retort::launch
