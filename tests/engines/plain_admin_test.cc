@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engines/options.h"
+#include "engines/engine.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {
@@ -17,17 +17,40 @@ TEST(PlainAdmin, KnowsThisHost) {
     EXPECT_FALSE(is_loopback(http::parse_url("http://" + std::string(host) + ":80"))) << host;
 }
 
+TEST(PlainAdmin, KeepsKeysOffTheNetwork) {
+  const auto make = [](const std::string& url, const std::string& key) {
+    make_engine({}, url, key);
+  };
+  test::expect_refused("api_key_env", [&] { make("http://10.0.0.1:8000", "secret"); });
+  make("http://10.0.0.1:8000", "");
+  make("https://10.0.0.1:8000", "secret");
+  make("http://127.0.0.1:8000", "secret");
+  const Error error = test::error_of([&] { make("http://10.0.0.1:8000", "secret"); });
+  EXPECT_EQ(std::string(error.what()).find("secret"), std::string::npos);
+}
+
 TEST(PlainAdmin, GuardsAdministrativeDoors) {
   ExternalOptions options;
-  const auto use = [&](const std::string& url) {
-    refuse_plain_admin(http::parse_url(url), options.allow_plain_admin, "loading weights");
+  const auto load = [&](const std::string& url) {
+    make_engine(options, url, "")
+        ->load_weights("/nowhere", Deadline::after(std::chrono::seconds(60)))
+        .get();
   };
   test::expect_error(ErrorCode::kUnauthenticated, "allow_plain_admin",
-                     [&] { use("http://10.0.0.1:8000"); });
-  EXPECT_NO_THROW(use("http://localhost:8000"));
-  EXPECT_NO_THROW(use("https://10.0.0.1:8000"));
+                     [&] { load("http://10.0.0.1:8000"); });
+  // What comes next looks at the folder.
+  test::expect_refused("is no folder", [&] { load("http://localhost:8000"); });
+  test::expect_refused("is no folder", [&] { load("https://10.0.0.1:8000"); });
   options.allow_plain_admin = true;
-  EXPECT_NO_THROW(use("http://10.0.0.1:8000"));
+  test::expect_refused("is no folder", [&] { load("http://10.0.0.1:8000"); });
+
+  // A recipe that means to load weights is refused at once.
+  options.allow_plain_admin = false;
+  options.weights.via = WeightRoute::kFolder;
+  test::expect_error(ErrorCode::kUnauthenticated, "allow_plain_admin",
+                     [&] { make_engine(options, "http://10.0.0.1:8000", ""); });
+  options.weights.via = WeightRoute::kGguf;
+  test::expect_refused("weights.via", [&] { make_engine(options, "http://localhost:1", ""); });
 }
 
 }  // namespace

@@ -1,0 +1,154 @@
+#include "engines/vllm/completion_question.h"
+
+#include <bit>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace retort::engines::vllm {
+namespace {
+
+using Json = nlohmann::json;
+
+// vLLM raises smaller ones to it, with a warning in its log.
+constexpr double kLeastTemperature = 0.01;
+constexpr int64_t kMaxBiases = 1024;
+
+// Bytes of an answer. Numbers are printed as doubles, ids have ten digits, and a token's text is
+// JSON with six bytes for each byte that must be escaped.
+constexpr uint64_t kEnvelopeBytes = 64 << 10;
+constexpr uint64_t kIdBytes = 12;
+constexpr uint64_t kNumberBytes = 26;
+constexpr uint64_t kTokenTextBytes = 768;
+// "ID":{"logprob":...,"rank":...,"decoded_token":"..."},
+constexpr uint64_t kEntryBytes = 64 + kIdBytes + kNumberBytes + kTokenTextBytes;
+// In token_ids, tokens, token_logprobs, top_logprobs, text_offset and text.
+constexpr uint64_t kDrawnBytes = 6 * kIdBytes + 2 * kNumberBytes + 64 + kTokenTextBytes;
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, why); }
+
+// Everything but the sampling of a draw: one completion of these ids, nothing added to them, and
+// nothing taken from the server's defaults. Stop strings are looked for in text without special
+// tokens, as by our own engine.
+Json neutral(const std::vector<int32_t>& ids, size_t count, const std::string& model) {
+  return Json{{"model", model},
+              {"prompt", std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<long>(count))},
+              {"n", 1},
+              {"echo", false},
+              {"stream", false},
+              {"add_special_tokens", false},
+              {"return_token_ids", true},
+              {"max_tokens", 1},
+              {"min_tokens", 0},
+              {"temperature", 0.0},
+              {"top_p", 1.0},
+              {"top_k", 0},
+              {"min_p", 0.0},
+              {"repetition_penalty", 1.0},
+              {"presence_penalty", 0.0},
+              {"frequency_penalty", 0.0},
+              {"watermarking", false},
+              {"ignore_eos", true},
+              {"stop", Json::array()},
+              {"stop_token_ids", Json::array()},
+              {"skip_special_tokens", true},
+              {"spaces_between_special_tokens", false},
+              {"include_stop_str_in_output", true}};
+}
+
+void check_sampling(const models::SamplingOptions& sampling, uint64_t seed) {
+  if (sampling.temperature > 0 && sampling.temperature < kLeastTemperature)
+    refuse("temperature: vLLM draws at 0.01 what is asked at " +
+           std::to_string(sampling.temperature) + "; use 0, or at least 0.01");
+  if (sampling.min_p > 0 && sampling.top_p < 1)
+    refuse("min_p: vLLM applies it before top_p, and we after it; use one of them");
+  if (seed == UINT64_MAX) refuse("seed: vLLM takes 2^64 - 1 for none; use another");
+}
+
+// Rows of the head that are no ids of the tokenizer are not drawn.
+Json bias_from(int64_t num_ids, int64_t vocab_rows) {
+  Json bias = Json::object();
+  if (num_ids <= 0 || vocab_rows - num_ids > kMaxBiases) return bias;
+  for (int64_t id = num_ids; id < vocab_rows; ++id)
+    bias[std::to_string(id)] = -100.0;
+  return bias;
+}
+
+// kInvalidArgument for a stop string or a name that is not UTF-8.
+std::string text_of(const Json& body) {
+  try {
+    return body.dump();
+  } catch (const Json::exception&) {
+    refuse("stop: holds bytes that are not UTF-8");
+  }
+}
+
+}  // namespace
+
+Question draw_question(const DrawRequest& request, const std::string& model,
+                       const std::string& request_id, int64_t vocab_rows) {
+  const models::SamplingOptions& sampling = request.how.sampling;
+  sampling.validate();
+  check_sampling(sampling, request.seed);
+  if (request.prompt.empty()) refuse("prompt: is empty; vLLM needs a token");
+  if (request.how.max_new_tokens < 1) refuse("max_new_tokens: must be at least 1");
+
+  // The seed's bits as vLLM's signed number.
+  Json body = neutral(request.prompt, request.prompt.size(), model);
+  body["max_tokens"] = request.how.max_new_tokens;
+  body["temperature"] = sampling.temperature;
+  body["top_p"] = sampling.top_p;
+  body["top_k"] = sampling.top_k;
+  body["min_p"] = sampling.min_p;
+  body["repetition_penalty"] = sampling.repetition_penalty;
+  body["seed"] = std::bit_cast<int64_t>(request.seed);
+  body["stop"] = request.how.stop;
+  body["stop_token_ids"] = request.how.eos_token_ids;
+  body["logprobs"] = 0;
+  body["return_tokens_as_token_ids"] = true;
+  body["request_id"] = request_id;
+  const Json bias = bias_from(sampling.num_ids, vocab_rows);
+  if (!bias.empty()) body["logit_bias"] = bias;
+
+  const auto num_new = static_cast<uint64_t>(request.how.max_new_tokens);
+  return {.body = text_of(body),
+          .body_bytes = kEnvelopeBytes + request.prompt.size() * kIdBytes + num_new * kDrawnBytes};
+}
+
+int64_t num_scored_tokens(const ScoreRequest& request) {
+  return static_cast<int64_t>(request.positions.back()) + 2;
+}
+
+Question score_question(const ScoreRequest& request, const std::string& model,
+                        const std::string& request_id) {
+  if (request.top_k < 0) refuse("top_k: must not be negative");
+  if (request.positions.empty()) refuse("positions: there are none");
+  int64_t before = -1;
+  for (const int64_t position : request.positions) {
+    if (position <= before)
+      refuse("positions: " + std::to_string(position) + " after " + std::to_string(before) +
+             "; they must increase from 0 on");
+    before = position;
+  }
+  const auto num_given = static_cast<int64_t>(request.token_ids.size());
+  if (num_scored_tokens(request) > num_given)
+    refuse("positions: " + std::to_string(before) + " has no token after it among " +
+           std::to_string(num_given));
+
+  const auto count = static_cast<uint64_t>(num_scored_tokens(request));
+  Json body = neutral(request.token_ids, count, model);
+  body["prompt_logprobs"] = request.top_k;
+  body["request_id"] = request_id;
+
+  const auto num_entries = static_cast<uint64_t>(request.top_k) + 1;
+  return {.body = text_of(body),
+          .body_bytes = kEnvelopeBytes + count * (kIdBytes + num_entries * kEntryBytes)};
+}
+
+std::string limit_question(const std::string& model, int64_t count) {
+  Json body = neutral({0}, 1, model);
+  body["prompt_logprobs"] = count;
+  return text_of(body);
+}
+
+}  // namespace retort::engines::vllm

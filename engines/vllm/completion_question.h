@@ -1,0 +1,42 @@
+// What vLLM's /v1/completions is asked: the body of a draw and of a score.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engines/engine.h"
+
+namespace retort::engines::vllm {
+
+// One sequence for the server, and how much it may answer.
+struct Question {
+  std::string body;         // JSON
+  uint64_t body_bytes = 0;  // the largest answer that is one
+};
+
+// Sampling parameters that are given are the server's whole choice: what a request leaves out it
+// takes from the model's generation_config.json, so every one is given.
+//   request_id  the server's name for the request, in its log too
+//   vocab_rows  ids that the model knows; 0: unknown. Those from sampling.num_ids on get the logit
+//               bias -100, which no probability survives, where they are at most 1024; more than
+//               those vLLM does not take, and a draw of one is an error of its answer.
+// kInvalidArgument for what vLLM does otherwise than we do, naming the field:
+//   0 < temperature < 0.01     it draws at 0.01
+//   min_p together with top_p  it applies min_p first, we last
+//   a seed of 2^64 - 1         it draws without a seed
+Question draw_question(const DrawRequest& request, const std::string& model,
+                       const std::string& request_id, int64_t vocab_rows);
+
+// The tokens that decide about the last position are sent, no more. kInvalidArgument for positions
+// that are none (ScoreRequest), or a top_k below 0.
+Question score_question(const ScoreRequest& request, const std::string& model,
+                        const std::string& request_id);
+// How many of request.token_ids those are: up to the token after the last position.
+int64_t num_scored_tokens(const ScoreRequest& request);
+
+// Asks for log-probabilities of `count` tokens at each position of a prompt of one token, for the
+// refusal that says how many the server allows. count -1: of all ids.
+std::string limit_question(const std::string& model, int64_t count);
+
+}  // namespace retort::engines::vllm

@@ -1,0 +1,70 @@
+#include "engines/vllm/refusal.h"
+
+#include <charconv>
+#include <string_view>
+
+namespace retort::engines::vllm {
+namespace {
+
+bool has(const Error& error, std::string_view part) {
+  return error.message().find(part) != std::string::npos;
+}
+
+// The number after the first `before`.
+std::optional<int64_t> number_after(std::string_view text, std::string_view before) {
+  const size_t at = text.find(before);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = text.substr(at + before.size());
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  return number;
+}
+
+Error with_advice(const Error& error, ErrorCode code, const std::string& advice) {
+  return Error(code, advice + ": " + error.message(), error.origin(), error.context());
+}
+
+}  // namespace
+
+std::optional<LogProbLimit> log_prob_limit(const std::string& text) {
+  const auto asked = number_after(text, "Requested prompt logprobs of ");
+  const auto allowed = number_after(text, "greater than max allowed: ");
+  if (!asked || !allowed) return std::nullopt;
+  return LogProbLimit{*asked, *allowed};
+}
+
+int status_of(const Error& error) {
+  for (const auto& [key, value] : error.context())
+    if (key == "status") return static_cast<int>(number_after(value, "").value_or(0));
+  return 0;
+}
+
+Error explained(const Error& error) {
+  const int status = status_of(error);
+  if (status != 400 && status != 422) return error;
+  if (const auto limit = log_prob_limit(error.message()))
+    return with_advice(error, ErrorCode::kInvalidArgument,
+                       "top_k: the server gives the " + std::to_string(limit->allowed) +
+                           " most probable tokens at the most; start it with --max-logprobs " +
+                           std::to_string(limit->asked) + " or more");
+  if (has(error, "maximum context length") || has(error, "max_model_len") ||
+      has(error, "max_tokens must be at least 1"))
+    return with_advice(error, ErrorCode::kInvalidArgument,
+                       "the tokens are more than the server's context holds, which for a score is "
+                       "one more than are given; start it with a larger --max-model-len");
+  if (has(error, "out of vocabulary") || has(error, "out-of-vocab"))
+    return with_advice(error, ErrorCode::kMismatch,
+                       "the server's model does not know a token id; it has another tokenizer");
+  return with_advice(error, ErrorCode::kInvalidArgument, "vLLM does not take the request");
+}
+
+Error explained_admin(const Error& error) {
+  const int status = status_of(error);
+  if (status != 404 && status != 405) return error;
+  return with_advice(error, ErrorCode::kInvalidArgument,
+                     "the server has no such door; start vLLM with VLLM_SERVER_DEV_MODE=1, on an "
+                     "address that nobody else reaches");
+}
+
+}  // namespace retort::engines::vllm

@@ -1,0 +1,122 @@
+#include "engines/vllm/server.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engines/plain_admin.h"
+#include "engines/settled.h"
+#include "engines/vllm/completion_question.h"
+
+namespace retort::engines::vllm {
+namespace {
+
+http::ClientOptions client_options(const ExternalOptions& options, const std::string& key) {
+  const int64_t most = std::numeric_limits<int>::max();
+  return {.max_inflight = static_cast<int>(std::min(options.max_inflight, most)),
+          .ca_file = options.ca_file,
+          .api_key = key};
+}
+
+}  // namespace
+
+Server::Server(const ExternalOptions& options, const std::string& url, const std::string& key)
+    : served_model_(options.served_model),
+      timeout_(options.timeout),
+      url_(http::parse_url(url)),
+      client_(client_options(options, key)) {
+  refuse_plain_key(url_, key);
+}
+
+http::Request Server::to(http::Method method, const std::string& path) const {
+  http::Request request{.method = method, .url = url_.below(path), .idempotent = true};
+  request.expected_type = "application/json";
+  request.limits.attempt = timeout_;
+  return request;
+}
+
+http::Request Server::post(const std::string& path, std::string body) const {
+  http::Request request = to(http::Method::kPost, path);
+  request.body.push_back(http::piece_of(std::move(body)));
+  return request;
+}
+
+Future<http::Response> Server::send(http::Request request, Deadline deadline, Wait wait) {
+  if (wait == Wait::kUntilDeadline) request.patience.total = deadline.remaining();
+  return client_.send(std::move(request), deadline);
+}
+
+std::optional<Served> Server::known() const {
+  const std::lock_guard lock(mutex_);
+  return served_;
+}
+
+Future<std::string> Server::version(Deadline deadline) {
+  Future<std::string> version =
+      send(to(http::Method::kGet, "/version"), deadline).then([this](http::Response answer) {
+        return reading([&] { return read_version(answer.body); });
+      });
+  return settled(std::move(version), [](Outcome<std::string> outcome) {
+    if (!outcome.error) return std::move(*outcome.value);
+    try {
+      std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      if (status_of(error) != 404) throw;
+      return std::string();
+    }
+  });
+}
+
+Future<Served> Server::served(Deadline deadline) {
+  if (auto before = known()) return ready(std::move(*before));
+  return ask(deadline, Wait::kUntilDeadline);
+}
+
+Future<Served> Server::ask(Deadline deadline, Wait wait) {
+  return send(to(http::Method::kGet, "/v1/models"), deadline, wait)
+      .then([this, deadline, wait](http::Response answer) {
+        ServedModel model = reading([&] { return find_served_model(answer.body, served_model_); });
+        return ask_limit(model, deadline, wait)
+            .then([this, model](std::optional<LogProbLimit> limit) {
+              const std::lock_guard lock(mutex_);
+              served_ = Served{.model = model, .limit = limit};
+              return *served_;
+            });
+      });
+}
+
+Future<std::optional<LogProbLimit>> Server::ask_limit(const ServedModel& model, Deadline deadline,
+                                                      Wait wait) {
+  const auto before = known();
+  if (before && before->model.name == model.name && before->limit) return ready(before->limit);
+
+  // More than any vocabulary has, and so refused; then as many as the vocabulary has, which is
+  // refused unless all of them are allowed.
+  using Limit = std::optional<LogProbLimit>;
+  const std::string too_many = limit_question(model.name, std::numeric_limits<int32_t>::max());
+  const std::string all = limit_question(model.name, -1);
+  return ask_limit(too_many, deadline, wait).then([this, all, deadline, wait](Limit first) {
+    return ask_limit(all, deadline, wait).then([first](Limit second) -> Limit {
+      if (second || !first) return second;
+      return LogProbLimit{.asked = first->allowed, .allowed = first->allowed};
+    });
+  });
+}
+
+// nullopt: the request was taken, or refused in words that say nothing of a limit.
+Future<std::optional<LogProbLimit>> Server::ask_limit(const std::string& body, Deadline deadline,
+                                                      Wait wait) {
+  using Limit = std::optional<LogProbLimit>;
+  return settled(send(post("/v1/completions", body), deadline, wait),
+                 [](Outcome<http::Response> outcome) -> Limit {
+                   if (!outcome.error) return std::nullopt;
+                   try {
+                     std::rethrow_exception(outcome.error);
+                   } catch (const Error& error) {
+                     if (status_of(error) != 400) throw;
+                     return log_prob_limit(error.message());
+                   }
+                 });
+}
+
+}  // namespace retort::engines::vllm

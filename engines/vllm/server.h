@@ -1,0 +1,78 @@
+// A vLLM server as its requests need it: its address, and what is known of it.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/future.h"
+#include "engines/options.h"
+#include "engines/vllm/refusal.h"
+#include "engines/vllm/served_model.h"
+#include "http/client.h"
+
+namespace retort::engines::vllm {
+
+// What is known of the server once it was asked.
+struct Served {
+  ServedModel model;
+  // asked: the ids that the model knows; nullopt: the server does not say it in words we know
+  std::optional<LogProbLimit> limit;
+};
+
+// How long a request waits for a server that is busy.
+enum class Wait { kNot, kUntilDeadline };
+
+// Threads: any. Futures complete on the client's thread. The destructor ends open requests with
+//   kClosed, and runs what waits for them.
+class Server {
+ public:
+  // kInvalidArgument for an address that is none, and for a key that would cross a network in
+  // plain sight (plain_admin.h).
+  Server(const ExternalOptions& options, const std::string& url, const std::string& key);
+
+  const http::Url& url() const { return url_; }
+
+  // To the door `path`, for an answer in JSON, idempotent; and one with a body.
+  http::Request to(http::Method method, const std::string& path) const;
+  http::Request post(const std::string& path, std::string body) const;
+  Future<http::Response> send(http::Request request, Deadline deadline, Wait wait = Wait::kNot);
+
+  // "" where nothing says it: a gateway before the server may not have this door.
+  Future<std::string> version(Deadline deadline);
+  // Asks for the model each time; for its limits until they are known, as the server's log gets a
+  // page for each request that it refuses.
+  Future<Served> ask(Deadline deadline, Wait wait);
+  // As it was when it was asked last; asks if it never was.
+  Future<Served> served(Deadline deadline);
+  std::optional<Served> known() const;
+
+  // An error of what `read` reads gets the address that it came from.
+  template <class F>
+  auto reading(F&& read) const {
+    try {
+      return read();
+    } catch (const Error& error) {
+      throw error.with("url", url_.shown());
+    }
+  }
+
+ private:
+  Future<std::optional<LogProbLimit>> ask_limit(const ServedModel& model, Deadline deadline,
+                                                Wait wait);
+  Future<std::optional<LogProbLimit>> ask_limit(const std::string& body, Deadline deadline,
+                                                Wait wait);
+
+  const std::string served_model_;  // of the options
+  const Duration timeout_;
+  const http::Url url_;
+  mutable std::mutex mutex_;  // of served_, never held over a call
+  std::optional<Served> served_;
+  // The last member: its end runs what still waits for it, which uses the others.
+  http::Client client_;
+};
+
+}  // namespace retort::engines::vllm

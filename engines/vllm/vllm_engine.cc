@@ -1,0 +1,234 @@
+#include "engines/vllm/vllm_engine.h"
+
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "engines/plain_admin.h"
+#include "engines/settled.h"
+#include "engines/vllm/completion_question.h"
+#include "engines/vllm/completion_reader.h"
+#include "engines/vllm/drawn_tokens.h"
+#include "engines/vllm/refusal.h"
+#include "engines/vllm/server.h"
+#include "engines/vllm/weight_answers.h"
+#include "engines/vllm/weight_folder.h"
+
+namespace retort::engines::vllm {
+namespace {
+
+constexpr int64_t kDefaultMaxLogProbs = 20;  // vLLM's own
+
+// Names no two processes share, so that a request can be found in the server's log.
+std::string random_prefix() {
+  std::random_device device;
+  const uint64_t bits = (uint64_t{device()} << 32) | device();
+  char text[40];
+  std::snprintf(text, sizeof text, "retort-%016" PRIx64 "-", bits);
+  return text;
+}
+
+class Vllm final : public Engine {
+ public:
+  Vllm(const ExternalOptions& options, const std::string& url, const std::string& key)
+      : options_(options), server_(options, url, key) {
+    if (options.weights.via == WeightRoute::kNone) return;
+    if (options.weights.via != WeightRoute::kFolder)
+      throw Error(ErrorCode::kInvalidArgument, "weights.via: vLLM takes weights as a folder alone");
+    refuse_plain_admin(server_.url(), options.allow_plain_admin, "/collective_rpc");
+  }
+
+  Abilities abilities() const override {
+    const auto served = server_.known();
+    const bool known = served && served->limit;
+    return {.draws = true,
+            .scores = true,
+            .max_top_k = known ? served->limit->allowed : kDefaultMaxLogProbs,
+            .seeds = true};
+  }
+
+  Future<EngineState> state(Deadline deadline) override;
+  Future<Drawn> draw(DrawRequest request, Deadline deadline) override;
+  Future<Scored> score(ScoreRequest request, Deadline deadline) override;
+  Future<Empty> load_weights(std::string path, Deadline deadline) override;
+
+ private:
+  void check_room(const Served& served, int64_t num_given, int64_t num_new) const;
+  Future<Drawn> draw_from(const Served& served, DrawRequest request, Deadline deadline);
+  Future<Scored> score_from(const Served& served, const ScoreRequest& request, Deadline deadline);
+  Future<Scored> score_once(std::shared_ptr<const std::string> body, uint64_t body_bytes,
+                            const ScoreRequest& request, Deadline deadline);
+  Future<Empty> reload(const std::string& path, Deadline deadline);
+  Future<Empty> reset_cache(Deadline deadline);
+
+  std::string next_request_id() { return id_prefix_ + std::to_string(next_id_++); }
+
+  const ExternalOptions options_;
+  const std::string id_prefix_ = random_prefix();
+  std::atomic<uint64_t> next_id_ = 0;
+  Server server_;  // the last member: its end runs what uses the others
+};
+
+Future<EngineState> Vllm::state(Deadline deadline) {
+  http::Request health = server_.to(http::Method::kGet, "/health");
+  health.expected_type.clear();
+  return server_.send(std::move(health), deadline)
+      .then([this, deadline](http::Response) { return server_.version(deadline); })
+      .then([this, deadline](std::string version) {
+        return server_.ask(deadline, Wait::kNot).then([version](Served served) {
+          return EngineState{.version = version,
+                             .served_model = served.model.name,
+                             .vocab_rows = served.limit ? served.limit->asked : 0,
+                             .context_tokens = served.model.context_tokens};
+        });
+      });
+}
+
+// vLLM draws at least one token, also for a score; and of a draw it draws fewer than were asked for
+// without a word.
+void Vllm::check_room(const Served& served, int64_t num_given, int64_t num_new) const {
+  const int64_t context = served.model.context_tokens;
+  if (context == 0 || num_given <= context - num_new) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the server's context holds " + std::to_string(context) + " tokens, and " +
+                  std::to_string(num_given) + " that are given with " + std::to_string(num_new) +
+                  " that it draws are more; start it with a larger --max-model-len, or ask for "
+                  "less")
+      .with("url", server_.url().shown());
+}
+
+Future<Drawn> Vllm::draw(DrawRequest request, Deadline deadline) {
+  return server_.served(deadline).then(
+      [this, request = std::move(request), deadline](Served served) mutable {
+        return draw_from(served, std::move(request), deadline);
+      });
+}
+
+Future<Drawn> Vllm::draw_from(const Served& served, DrawRequest asked, Deadline deadline) {
+  check_room(served, static_cast<int64_t>(asked.prompt.size()), asked.how.max_new_tokens);
+  const int64_t vocab_rows = served.limit ? served.limit->asked : 0;
+  const std::string id = next_request_id();
+  Question question = draw_question(asked, served.model.name, id, vocab_rows);
+  auto reader = std::make_shared<CompletionReader>(asked.prompt, asked.how.max_new_tokens, nullptr);
+
+  // What was drawn is lost with the connection, and a second draw would not be the first again.
+  http::Request request = server_.post("/v1/completions", std::move(question.body));
+  request.idempotent = false;
+  request.headers.push_back({"X-Request-Id", id});
+  request.limits.body_bytes = question.body_bytes;
+  request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
+  request.on_body = [reader](std::string_view piece) { reader->add(piece); };
+  Future<Drawn> drawn = server_.send(std::move(request), deadline, Wait::kUntilDeadline)
+                            .then([this, reader, asked = std::move(asked)](http::Response) {
+                              return server_.reading([&] {
+                                reader->end();
+                                return checked_drawn(std::move(reader->drawn), asked);
+                              });
+                            });
+  return explaining(std::move(drawn), explained);
+}
+
+Future<Scored> Vllm::score(ScoreRequest request, Deadline deadline) {
+  return server_.served(deadline).then(
+      [this, request = std::move(request), deadline](Served served) {
+        return score_from(served, request, deadline);
+      });
+}
+
+// A score that broke on its way is asked once more; when the server is gone that is no use, and its
+// error says so.
+Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& request,
+                                Deadline deadline) {
+  Question question = score_question(request, served.model.name, next_request_id());
+  check_room(served, num_scored_tokens(request), 1);
+  auto body = std::make_shared<const std::string>(std::move(question.body));
+  const auto once = [this, body, bytes = question.body_bytes, request, deadline] {
+    return score_once(body, bytes, request, deadline);
+  };
+
+  using Maybe = std::optional<Scored>;
+  Future<Maybe> first = settled(once(), [](Outcome<Scored> outcome) -> Maybe {
+    if (!outcome.error) return std::move(*outcome.value);
+    try {
+      std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnavailable || status_of(error) != 0) throw;
+      return std::nullopt;
+    }
+  });
+  return first.then([once](Maybe scored) { return scored ? ready(std::move(*scored)) : once(); });
+}
+
+Future<Scored> Vllm::score_once(std::shared_ptr<const std::string> body, uint64_t body_bytes,
+                                const ScoreRequest& asked, Deadline deadline) {
+  // Both ends of the reading live as long as either.
+  struct Reading {
+    explicit Reading(const ScoreRequest& asked)
+        : rows(asked),
+          answer({asked.token_ids.begin(), asked.token_ids.begin() + num_scored_tokens(asked)}, 1,
+                 &rows) {}
+    PromptRows rows;
+    CompletionReader answer;
+  };
+  auto read = std::make_shared<Reading>(asked);
+
+  http::Request request = server_.to(http::Method::kPost, "/v1/completions");
+  request.body.push_back({.bytes = *body, .owner = body});
+  request.limits.body_bytes = body_bytes;
+  request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
+  request.on_body = [read](std::string_view piece) { read->answer.add(piece); };
+  Future<Scored> scored = server_.send(std::move(request), deadline, Wait::kUntilDeadline)
+                              .then([this, read](http::Response) {
+                                return server_.reading([&] {
+                                  read->answer.end();
+                                  return read->rows.take();
+                                });
+                              });
+  return explaining(std::move(scored), explained);
+}
+
+Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
+  return attempted([&] {
+           refuse_plain_admin(server_.url(), options_.allow_plain_admin, "/collective_rpc");
+           check_weight_folder(path);
+           return reload(path, deadline);
+         })
+      .then([this, deadline](Empty) { return reset_cache(deadline); })
+      .then([this, deadline](Empty) { return state(deadline); })
+      .then([this, deadline](EngineState) {
+        return score({.token_ids = {0, 0}, .positions = {0}}, deadline);
+      })
+      .then([](Scored) { return Empty{}; });
+}
+
+Future<Empty> Vllm::reload(const std::string& path, Deadline deadline) {
+  http::Request request = server_.post("/collective_rpc", reload_question(path));
+  request.limits.attempt = options_.load_timeout;
+  Future<Empty> loaded =
+      server_.send(std::move(request), deadline).then([this](http::Response answer) {
+        return server_.reading([&] { return check_reloaded(answer.body); });
+      });
+  return explaining(std::move(loaded), explained_admin);
+}
+
+Future<Empty> Vllm::reset_cache(Deadline deadline) {
+  http::Request request = server_.to(http::Method::kPost, "/reset_prefix_cache");
+  request.expected_type.clear();  // older versions answer nothing
+  Future<Empty> reset =
+      server_.send(std::move(request), deadline).then([this](http::Response answer) {
+        return server_.reading([&] { return check_cache_reset(answer.body); });
+      });
+  return explaining(std::move(reset), explained_admin);
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_vllm(const ExternalOptions& options, const std::string& url,
+                                  const std::string& key) {
+  return std::make_unique<Vllm>(options, url, key);
+}
+
+}  // namespace retort::engines::vllm

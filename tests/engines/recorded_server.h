@@ -1,0 +1,55 @@
+// A server that answers as a real engine did: exchanges that were recorded from it.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/http/scripted_server.h"
+
+namespace retort::test {
+
+// One request and its answer, from a file of tests/engines/recorded.
+struct Exchange {
+  nlohmann::json request;  // {"method", "path", "body"}
+  nlohmann::json answer;   // {"status", "content_type", "body"}: the body is text
+
+  // "prompt_logprobs" of its only choice, and the like
+  nlohmann::json choice() const;
+  std::string reply() const;  // as HTTP
+};
+Exchange read_exchange(const std::filesystem::path& file);
+std::map<std::string, Exchange> read_exchanges(const std::filesystem::path& folder);  // by name
+
+// Answers a request that was recorded with what was answered then. A request may have a
+// "request_id" of its own; all else must be as recorded, or the answer is 418 and the request is
+// kept.
+class RecordedServer {
+ public:
+  explicit RecordedServer(std::map<std::string, Exchange> exchanges);
+
+  std::string url() const { return server_.url("/"); }
+  // What came that nobody recorded.
+  std::vector<std::string> unknown() const;
+  // What came, in its order: names of exchanges.
+  std::vector<std::string> asked() const;
+  // Headers and body of the last request for an exchange.
+  Received last(const std::string& name) const;
+  // From now on, for requests of that name.
+  void answer(const std::string& name, const std::string& reply);
+
+ private:
+  std::string respond(const Received& received);
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Exchange> exchanges_;
+  std::map<std::string, std::string> replies_;
+  std::map<std::string, Received> last_;
+  std::vector<std::string> unknown_, asked_;
+  ScriptedServer server_;
+};
+
+}  // namespace retort::test
