@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engines/tempered_top_k.h"
 
 namespace retort::engines {
 namespace {
@@ -93,19 +94,6 @@ void keep(Row& row, bool whole) {
       whole ? -std::numeric_limits<double>::infinity() : std::log(std::max(1 - sum, kSmallestTail));
 }
 
-// log_softmax over the ids alone: the constant between logits and log-probabilities cancels.
-void temper(Row& row, double temperature) {
-  const double largest = row.log_probs.front() / temperature;
-  double sum = 0;
-  for (double& value : row.log_probs) {
-    value /= temperature;
-    sum += std::exp(value - largest);
-  }
-  for (double& value : row.log_probs)
-    value -= largest + std::log(sum);
-  row.log_tail = -std::numeric_limits<double>::infinity();
-}
-
 Payload top_k_payload(const PayloadSpec& spec, const std::vector<Scored>& answers,
                       int64_t vocab_rows) {
   int64_t rows = 0;
@@ -128,17 +116,22 @@ Payload top_k_payload(const PayloadSpec& spec, const std::vector<Scored>& answer
       const size_t at = static_cast<size_t>(r) * width;
       Row row = known_part({answer.ids.const_data_ptr<int32_t>() + at, width},
                            {answer.log_probs.const_data_ptr<float>() + at, width}, k, known);
-      if (spec.temperature == 1)
-        keep(row, whole);
-      else
-        temper(row, spec.temperature);
-
+      keep(row, whole);
       id = std::copy(row.ids.begin(), row.ids.end(), id);
       for (const double value : row.log_probs)
         *log_prob++ = static_cast<float>(value);
       *tail++ = static_cast<float>(row.log_tail);
       payload.masked_mass_sum += row.masked;
     }
+  }
+
+  // The constant between logits and log-probabilities cancels among the ids; what lies outside them
+  // is only known within bounds.
+  if (spec.temperature != 1) {
+    const TemperedTopK tempered = tempered_top_k(log_probs, spec.temperature, known);
+    log_probs = tempered.log_probs;
+    payload.log_tail.fill_(-std::numeric_limits<float>::infinity());
+    payload.tail_bound_sum = tempered.mean_most_tail() * static_cast<double>(rows);
   }
   payload.logps = spec.bfloat16 ? log_probs.to(at::kBFloat16) : log_probs;
   return payload;

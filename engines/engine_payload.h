@@ -26,8 +26,8 @@ std::vector<ScoreRequest> questions_of(const roles::ForwardRequest& request, int
 //                 come, less what lies on ids that the student lacks (masked_mass_sum: what is seen
 //                 of it); log_tail: of 1 - their sum, which the engine's fp32 does not know better
 //                 than 2^-23: never below that. Other temperatures: log_softmax of logps /
-//                 temperature over the K ids, exact whatever the rest of the vocabulary is, and a
-//                 tail of nothing.
+//                 temperature over the K ids, exact whatever the rest of the vocabulary is, a tail
+//                 of nothing, and tail_bound_sum (tempered_top_k.h).
 // kCorrupt for probabilities that add up to more than 1, kMismatch if fewer than K ids are left.
 roles::Payload payload_of(const roles::PayloadSpec& spec, const std::vector<Scored>& answers,
                           int64_t vocab_rows);

@@ -182,6 +182,7 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
   sums.values[kStudentMass] += part.weight * result.student_mass_sum;
   sums.values[kMaskedMass] += part.weight * (result.masked_mass_sum + payload.masked_mass_sum);
+  sums.values[kTailBound] += part.weight * payload.tail_bound_sum;
   if (only_teacher) {
     sums.values[kCe] += result.ce_sum;
     sums.values[kEntropy] += result.entropy_sum;
@@ -249,6 +250,8 @@ void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
                                                        {"entropy", kEntropy},
                                                        {"mean_token_accuracy", kCorrect}}};
   add_means(kMetrics, sums, sums.count, row);
+  if (sums.values[kTailBound] > 0)
+    row.add("teacher_tail_bound", sums.values[kTailBound] / sums.count);
   // The sums are those of all dp ranks, so this is what one of them waited on average.
   row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
   row.add("rpc/bytes_per_token", sums.values[kBytes] / sums.num_tokens);

@@ -61,6 +61,7 @@ class DistillObjective : public BatchObjective {
     kTeacherMass,
     kStudentMass,
     kMaskedMass,
+    kTailBound,
     kEntropy,
     kCorrect,
     kWaitSeconds,

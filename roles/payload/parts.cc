@@ -63,7 +63,10 @@ Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t p
   piece.label.part = part;
   piece.label.parts = request.parts;
   // Once, wherever the pieces of part 0 come from.
-  if (part == 0 && rank == 0) piece.masked_mass_sum = whole.masked_mass_sum;
+  if (part == 0 && rank == 0) {
+    piece.masked_mass_sum = whole.masked_mass_sum;
+    piece.tail_bound_sum = whole.tail_bound_sum;
+  }
   if (whole.label.spec.kind == PayloadKind::kFull) {
     const Range columns = map.columns_of(request, part, rank);
     piece.logps = whole.logps
@@ -108,6 +111,8 @@ Payload gather_parts(Payload part, parallel::Group& tp) {
   const bool masks = part.label.spec.common_vocab > 0 &&
                      (kind == PayloadKind::kFull || kind == PayloadKind::kTopK);
   if (masks) part.masked_mass_sum = tp.all_reduce(part.masked_mass_sum);
+  if (kind == PayloadKind::kTopK && part.label.spec.temperature != 1)
+    part.tail_bound_sum = tp.all_reduce(part.tail_bound_sum);
   part.label.part = 0;
   part.label.parts = 1;
   return part;

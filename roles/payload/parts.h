@@ -44,8 +44,8 @@ Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t p
 // The pieces of one part, in the order of the ranks that had them.
 Payload join_pieces(std::vector<Payload> pieces);
 // What the group's ranks got, as one answer: every row (kFull: this rank's columns). `part`:
-// joined; its label says which. An all-gather for each tensor (not kFull) and, with masked ids, one
-// all-reduce on `tp`; every rank calls.
+// joined; its label says which. An all-gather for each tensor (not kFull) and, with masked ids and
+// for kTopK at another temperature than 1, an all-reduce each on `tp`; every rank calls.
 Payload gather_parts(Payload part, parallel::Group& tp);
 
 }  // namespace retort::roles

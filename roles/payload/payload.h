@@ -56,10 +56,13 @@ struct Payload {
       // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull); parts: part 0 has
       // all of it
       0;
+  // kTopK of an engine at another temperature than 1: over the rows, how much of the distribution
+  // may lie outside the ids at the most (log_tail is of nothing then); parts: as above
+  double tail_bound_sum = 0;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(label, hidden, ids, logps, log_tail, masked_mass_sum);
+    archive(label, hidden, ids, logps, log_tail, masked_mass_sum, tail_bound_sum);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -83,6 +84,13 @@ TEST(EnginePayload, TemperatureIsExactAmongTheIds) {
     const at::Tensor chosen = rows.logits.gather(1, rows.scored.ids.to(at::kLong));
     EXPECT_TRUE(at::allclose(payload.logps, at::log_softmax(chosen / temperature, 1), 1e-5, 1e-5));
     EXPECT_TRUE(payload.log_tail.isinf().all().item<bool>());
+
+    // The bound holds, and is no larger than all.
+    const at::Tensor shares = at::softmax(rows.logits / temperature, 1);
+    const double outside =
+        (1 - shares.gather(1, rows.scored.ids.to(at::kLong)).sum(1)).sum().item<double>();
+    EXPECT_GE(payload.tail_bound_sum, outside - 1e-5);
+    EXPECT_LT(payload.tail_bound_sum, static_cast<double>(rows.logits.size(0)));
   }
 }
 

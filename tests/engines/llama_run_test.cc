@@ -151,8 +151,9 @@ TEST_F(LlamaRunTest, TeacherOfDistill) {
              "distill: {payload: topk, loss_top_k: 16" + options + "}\n";
     };
     const std::string name = options.empty() ? "distill" : "distill-warm";
-    expect_same_losses(launched(name, recipe(frozen())), launched(name + "-ours", recipe(ours())),
-                       1e-5);
+    const fs::path run = launched(name, recipe(frozen()));
+    expect_same_losses(run, launched(name + "-ours", recipe(ours())), 1e-5);
+    EXPECT_EQ(column(run, "teacher_tail_bound").size(), options.empty() ? 0u : 3u);
   }
 }
 
