@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "engines/backend.h"
 #include "engines/engine.h"
+#include "engines/model_watch.h"
 #include "engines/teacher.h"
 #include "launch/backends/child_process.h"
 #include "launch/ranks/engine_contract.h"
@@ -143,10 +144,16 @@ void run_engine_teacher_role(const RankContext& context) {
   const engines::EngineState state = attached.start(Deadline::after(external.load_timeout));
   log_engine(context, state);
   const models::ModelConfig config = config_of(context, state);
+  double tolerance = 0;
   {
     const std::optional<models::Decoder> local = local_copy(external.tokenizer);
-    attached.probe(local ? &*local : nullptr, Deadline::after(external.load_timeout));
+    tolerance =
+        attached.probe(local ? &*local : nullptr, Deadline::after(external.load_timeout)).tolerance;
   }
+  engines::ModelWatch watch(attached.engine(),
+                            {.vocab_rows = config.vocab_size,
+                             .tolerance = tolerance,
+                             .timeout = std::chrono::milliseconds(external.timeout)});
   engines::EngineTeacher teacher(
       attached.engine(), models::Tokenizer::load(external.tokenizer),
       {.name = context.name(),
@@ -163,6 +170,7 @@ void run_engine_teacher_role(const RankContext& context) {
   context.report("serving", 0, "");
   const auto tick = [&](int64_t) {
     attached.check();
+    watch.look();
     context.report("serving", teacher.requests_served(), "requests answered");
   };
   roles::run_serving_loop(*queue, context.stop_requested, tick, [&] { return teacher.work(); });

@@ -1,0 +1,47 @@
+// Whether a server still serves the model that it served at the start.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "base/future.h"
+#include "engines/engine.h"
+
+namespace retort::engines {
+
+// Asks now and then for the log-probabilities of the same few tokens, and compares them with the
+// first answer: an address may be given to another model while a run goes on.
+//
+// Use: look() again and again, at least as often as the interval.
+// Cost: a score() of kWatchTokens tokens an interval; nothing for an engine that cannot score.
+// Threads: one, which does not wait.
+class ModelWatch {
+ public:
+  static constexpr int64_t kWatchTokens = 16;
+  struct Options {
+    int64_t vocab_rows = 0;
+    double tolerance = 1e-3;  // largest difference that is none, nats
+    std::chrono::milliseconds interval{10'000};
+    std::chrono::milliseconds timeout{600'000};  // of one question
+  };
+  ModelWatch(std::shared_ptr<Engine> engine, Options options);
+
+  // Takes the answer to the last question if it is there, and asks the next when it is due.
+  // kMismatch when the numbers are others than at the start; the engine's own error when it could
+  // not answer.
+  void look();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void compare(const Scored& now);
+
+  std::shared_ptr<Engine> engine_;
+  Options options_;
+  ScoreRequest question_;
+  std::optional<Scored> first_;
+  std::optional<Future<Scored>> open_;
+  Clock::time_point due_;
+};
+
+}  // namespace retort::engines
