@@ -86,7 +86,9 @@ uint64_t EngineBackend::submit(const roles::GenerateRequest& request) {
 }
 
 void EngineBackend::begin(const Place& place, Open open) {
-  Future<Drawn> drawn = engine_->draw(open.draw, Deadline::after(options_.timeout));
+  // The engine may draw them one by one. One that hangs is found by its own limit of an attempt.
+  const auto before = static_cast<int64_t>(open_.size());
+  Future<Drawn> drawn = engine_->draw(open.draw, Deadline::after(options_.timeout * (1 + before)));
   open.cancel = drawn.canceller();
   open_[place] = std::move(open);
   drawn.on_outcome([inbox = inbox_, place](Outcome<Drawn> outcome) {
@@ -152,7 +154,8 @@ void EngineBackend::cancel(uint64_t request) { give_up(request); }
 std::vector<std::vector<float>> EngineBackend::score(const roles::ForwardRequest& request) {
   std::vector<std::vector<int32_t>> rows =
       roles::split_rows(request.input_ids, request.cu_seqlens, "generator.score");
-  const Deadline deadline = Deadline::after(options_.timeout);
+  const auto before = static_cast<int64_t>(open_.size() + rows.size());
+  const Deadline deadline = Deadline::after(options_.timeout * (1 + before));
 
   // All at once; of a single token nothing is asked.
   std::vector<Future<Scored>> answers;

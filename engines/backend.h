@@ -38,7 +38,7 @@ namespace retort::engines {
 class EngineBackend final : public roles::SampleBackend {
  public:
   struct Options {
-    Duration timeout{600'000};         // of one request to the engine
+    Duration timeout{600'000};         // of one draw, beside the time of those before it
     Duration load_timeout{1'800'000};  // for it to load weights
     CanaryOptions canaries;
     // Makes the engine use the weights of a path, by a deadline. Empty: Engine::load_weights.

@@ -1,6 +1,7 @@
 #include "engines/options.h"
 
 #include <cstdlib>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,6 +20,11 @@ void ExternalOptions::validate() const {
   if (url.empty()) refuse("url", "is missing; expected where the engine listens");
   for (const std::string& one : url)
     http::parse_url(one);
+  if (std::set(url.begin(), url.end()).size() < url.size())
+    refuse("url", "names an address twice; a replica is a server of its own");
+  if (!command.empty() && url.size() > 1)
+    refuse("command", "starts one engine, but url has " + std::to_string(url.size()) +
+                          " addresses; give one, or start the engines yourself");
   if (max_inflight < 1) refuse("max_inflight", "must be at least 1");
   if (timeout <= Duration(0)) refuse("timeout", "must be positive");
   if (load_timeout <= Duration(0)) refuse("load_timeout", "must be positive");

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "base/random.h"
 #include "models/packed.h"
 #include "roles/payload/payload.h"
@@ -26,14 +27,15 @@ constexpr uint64_t kCanarySeed = 0x7265746f7274;
 std::vector<ScoreRequest> canaries(const Engine& engine, int64_t vocab, uint64_t version,
                                    const CanaryOptions& options) {
   std::vector<ScoreRequest> all;
+  const uint64_t seed = random_bits(kCanarySeed ^ options.nonce, version);
   uint64_t draw = 0;
   for (int64_t begin = 0; begin < options.tokens; begin += kSequence) {
     ScoreRequest one;
     // at least two: one is given, the other is scored
     const int64_t length = std::max<int64_t>(2, std::min(kSequence, options.tokens - begin));
     for (int64_t i = 0; i < length; ++i)
-      one.token_ids.push_back(static_cast<int32_t>(random_bits(kCanarySeed + version, draw++) %
-                                                   static_cast<uint64_t>(vocab)));
+      one.token_ids.push_back(
+          static_cast<int32_t>(random_bits(seed, draw++) % static_cast<uint64_t>(vocab)));
     one.positions.resize(static_cast<size_t>(length - 1));
     std::iota(one.positions.begin(), one.positions.end(), 0);
     one.top_k = std::min(kTopK, engine.abilities().max_top_k);
@@ -70,6 +72,11 @@ struct Differences {
 void compare(const ScoreRequest& request, const Scored& theirs, const at::Tensor& ours,
              Differences& differences) {
   const auto own = [&](int64_t row, int64_t id) {
+    if (id < 0 || id >= ours.size(1))
+      throw Error(ErrorCode::kMismatch,
+                  "the engine lists an id that the student does not have: another vocabulary")
+          .with("id", id)
+          .with("ids", ours.size(1));
     return ours.const_data_ptr<float>()[row * ours.size(1) + id];
   };
   for (size_t r = 0; r < request.positions.size(); ++r) {

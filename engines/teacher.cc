@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct EngineTeacher::Pack {
   std::vector<at::Tensor> hidden;
   size_t open = 0;  // questions without an answer
   bool failed = false;
+  std::vector<std::function<void()>> cancel;  // what is asked
 };
 
 EngineTeacher::EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer,
@@ -122,8 +124,21 @@ Future<Payload> EngineTeacher::enqueue(const ForwardRequest& request,
   // The caller's time does not run while the engine works: that has a limit of its own.
   rpc::CallContext untimed = caller;
   untimed.clock = std::make_shared<rpc::CallClock>();
+  forget_failed();
   requests_.add(key, request, untimed);
   return reply;
+}
+
+// Behind pull(): who waits before a failure hears of it, who comes later finds no request that was
+// taken, for whose answer nobody would wait in vain.
+void EngineTeacher::forget_failed() {
+  std::vector<std::string> failed;
+  {
+    std::lock_guard lock(shared_->mutex);
+    failed.swap(shared_->failed);
+  }
+  for (const std::string& key : failed)
+    requests_.forget(key);
 }
 
 bool EngineTeacher::work() {
@@ -138,7 +153,6 @@ bool EngineTeacher::work() {
 }
 
 void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
-  const Deadline deadline = Deadline::after(options_.timeout);
   const bool hidden = request.spec.kind == PayloadKind::kHiddenStates;
   std::vector<ScoreRequest> questions = questions_of(request, options_.config.vocab_size);
 
@@ -158,26 +172,51 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
   pack->request = std::move(request);
   if (questions.empty()) return deliver(*shared_, *pack);
 
-  // The last answer delivers the pack; the first error is that of the whole.
+  // The last answer delivers the pack; the first error is that of the whole. Callers are answered
+  // without the lock.
   const auto listen = [&](auto future, auto& answers, size_t i) {
+    {
+      std::lock_guard lock(shared_->mutex);
+      pack->cancel.push_back(future.canceller());
+    }
     future.on_outcome([shared = shared_, pack, &answers, i](auto outcome) {
-      std::lock_guard lock(shared->mutex);
-      if (pack->failed) return;
-      if (outcome.error) {
-        pack->failed = true;
-        if (is_lost(outcome.error)) shared->lost = outcome.error;
-        return shared->store.fail(pack->key, outcome.error);
+      --shared->open;
+      if (outcome.error) return fail(*shared, *pack, outcome.error);
+      {
+        std::lock_guard lock(shared->mutex);
+        if (pack->failed) return;
+        answers[i] = std::move(*outcome.value);
+        if (--pack->open > 0) return;
       }
-      answers[i] = std::move(*outcome.value);
-      if (--pack->open == 0) deliver(*shared, *pack);
+      deliver(*shared, *pack);
     });
   };
-  for (size_t i = 0; i < questions.size(); ++i) {
+  const auto failed = [&] {
+    std::lock_guard lock(shared_->mutex);
+    return pack->failed;
+  };
+  for (size_t i = 0; i < questions.size() && !failed(); ++i) {
+    // The engine may take them one by one. One that hangs is found by its own limit of an attempt.
+    const Deadline deadline = Deadline::after(options_.timeout * (1 + shared_->open++));
     if (hidden)
       listen(engine_->hidden_states(std::move(questions[i]), deadline), pack->hidden, i);
     else
       listen(engine_->score(std::move(questions[i]), deadline), pack->scored, i);
   }
+}
+
+void EngineTeacher::fail(Shared& shared, Pack& pack, const std::exception_ptr& error) {
+  std::vector<std::function<void()>> others;
+  {
+    std::lock_guard lock(shared.mutex);
+    if (std::exchange(pack.failed, true)) return;
+    others.swap(pack.cancel);
+    if (is_lost(error)) shared.lost = error;
+    shared.failed.push_back(pack.key);
+  }
+  shared.store.fail(pack.key, error);
+  for (const auto& cancel : others)
+    cancel();
 }
 
 void EngineTeacher::deliver(Shared& shared, Pack& pack) {
@@ -198,7 +237,7 @@ void EngineTeacher::deliver(Shared& shared, Pack& pack) {
     }
     ++shared.served;
   } catch (const std::exception&) {
-    shared.store.fail(pack.key, std::current_exception());
+    fail(shared, pack, std::current_exception());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/units.h"
 #include "engines/engine.h"
@@ -42,7 +43,7 @@ class EngineTeacher {
  public:
   struct Options {
     std::string name;              // "teacher/0"
-    Duration timeout{600'000};     // of one request to the engine
+    Duration timeout{600'000};     // of one question, beside the time of those before it
     models::ModelConfig config;    // of the model that is served
     std::filesystem::path folder;  // its tokenizer's; with the head's weights for hidden_states
     roles::AnswerStore::Options store{};
@@ -70,10 +71,15 @@ class EngineTeacher {
     explicit Shared(roles::AnswerStore::Options options) : store(options) {}
     roles::AnswerStore store;
     std::atomic<int64_t> served{0};
-    std::mutex mutex;
-    std::exception_ptr lost;  // the engine is not there any more
+    std::atomic<int64_t> open{0};  // questions without an answer
+    std::mutex mutex;              // of what follows, and of packs
+    std::exception_ptr lost;       // the engine is not there any more
+    // of requests that failed: whoever asks for another part of one asks anew
+    std::vector<std::string> failed;
   };
+  void forget_failed();
   void ask(const std::string& key, roles::ForwardRequest request);
+  static void fail(Shared& shared, Pack& pack, const std::exception_ptr& error);
   static void deliver(Shared& shared, Pack& pack);
 
   std::shared_ptr<Engine> engine_;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,17 +29,29 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const models::Decoder
   return tensors;
 }
 
-// Whoever still reads the last version goes on.
-void remove_older(const fs::path& folder, uint64_t version) {
+// What is left of versions, of those too that a killed process did not finish.
+void remove_versions(const fs::path& folder, const std::set<std::string>& but) {
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with(kVersionPrefix) && name != version_name(version) &&
-        name != version_name(version - 1))
-      old.push_back(entry.path());
+    if (name.starts_with(kVersionPrefix) && !but.contains(name)) old.push_back(entry.path());
   }
   for (const fs::path& path : old)
     fs::remove_all(path);
+}
+
+// At the end of its scope, whatever ends that.
+struct RemovedFolder {
+  fs::path path;
+  ~RemovedFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
+// Whoever still reads the last version goes on.
+void remove_older(const fs::path& folder, uint64_t version) {
+  remove_versions(folder, {version_name(version), version_name(version - 1)});
 }
 
 }  // namespace
@@ -58,20 +71,20 @@ WeightFiles::WeightFiles(const EngineWeightOptions& options, std::string name, f
 std::string WeightFiles::write(const models::Decoder& decoder, uint64_t version) {
   if (route_ != WeightRoute::kGguf) {
     const fs::path folder = folder_ / version_name(version);
+    remove_older(folder_, version);  // first, for the room
     fs::remove_all(folder);
     write_folder_atomically(folder, [&](const fs::path& path) { write_folder(decoder, path); });
-    remove_older(folder_, version);
     return folder;
   }
 
   // The exporter reads a folder.
   const fs::path file = folder_ / (name_ + ".gguf"), checkpoint = folder_ / version_name(version);
-  fs::remove_all(checkpoint);
+  remove_versions(folder_, {});
+  const RemovedFolder removed{checkpoint};
   write_folder_atomically(checkpoint, [&](const fs::path& path) {
     models::save_decoder(decoder, decoder.dtype(), tokenizer_, path);
   });
   models::export_gguf(checkpoint, file, {.dtype = models::gguf_dtype_of(checkpoint)});
-  fs::remove_all(checkpoint);
   return file;
 }
 

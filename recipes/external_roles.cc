@@ -59,6 +59,10 @@ class ExternalCheck {
                          " for engine: " + std::string(enum_name(external_.engine)));
     if (wanted == WeightRoute::kGguf && external_.served_model.empty())
       refuse("served_model", "is missing; the GGUF file is <weights.folder>/<served_model>.gguf");
+    if (wanted == WeightRoute::kGguf && external_.served_model.find('/') != std::string::npos)
+      refuse("served_model",
+             "has a slash; the GGUF file is <weights.folder>/<served_model>.gguf, so the server "
+             "needs a name for it that is a file's (--alias)");
     const GenerationOptions& generation = *recipe_.generation;
     if (generation.sampling.temperature != 0 &&
         (generation.sampling.temperature != 1 || !generation.whole_distribution()))

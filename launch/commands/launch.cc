@@ -109,8 +109,12 @@ void refuse_to_overwrite_inputs(const recipes::Recipe& recipe) {
           what + ": '" + path + "' lies in output_dir '" + recipe.output_dir +
               "', which --overwrite would empty; choose another output_dir, or move it away");
   };
-  for (const auto& [name, role] : recipe.roles)
+  for (const auto& [name, role] : recipe.roles) {
     check("roles." + name + ".model", role.model);
+    if (!role.external) continue;
+    check("roles." + name + ".external.api_key_file", role.external->api_key_file);
+    check("roles." + name + ".external.ca_file", role.external->ca_file);
+  }
   for (const auto& source : recipe.data.train)
     check("data.train", source.path);
   for (const auto& source : recipe.data.eval)

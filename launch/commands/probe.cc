@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "engines/contract.h"
@@ -19,6 +20,7 @@ struct Target {
   engines::ExternalOptions external;
   std::string url;                      // one of external.url
   std::string local;                    // folder with the weights that it serves; "": none
+  bool needs_local = false;             // without weights there it is an error
   std::optional<engines::Needs> needs;  // nullopt: nothing is refused
   std::chrono::seconds timeout{300};
   bool json = false;
@@ -29,6 +31,11 @@ int probe_target(const Target& target) {
   target.external.validate();
   std::optional<models::Decoder> local;
   if (!target.local.empty()) local = local_copy(target.local);
+  if (target.needs_local && !local)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--model '" + target.local +
+                    "' has no *.safetensors, or more than 4 GiB of them: there is nothing to "
+                    "compare with; name a folder with the weights, or leave it out");
 
   const auto engine =
       engines::make_engine(target.external, target.url, engines::read_api_key(target.external));
@@ -56,8 +63,26 @@ std::optional<engines::Needs> needs_of(const ProbeCommand& command) {
   return needs;
 }
 
+// A recipe says all of it.
+void refuse_beside_recipe(const ProbeCommand& command) {
+  const std::pair<const char*, const std::string*> options[] = {
+      {"--engine", &command.engine},
+      {"--tokenizer", &command.tokenizer},
+      {"--model", &command.model},
+      {"--served-model", &command.served_model},
+      {"--api-key-env", &command.api_key_env},
+      {"--ca-file", &command.ca_file},
+      {"--for", &command.purpose}};
+  for (const auto& [name, value] : options)
+    if (!value->empty())
+      throw Error(ErrorCode::kInvalidArgument, std::string(name) + " is for an address; '" +
+                                                   command.url +
+                                                   "' is a recipe, which says it itself");
+}
+
 // All engines of a recipe, one after the other; the first that does not do ends it.
 int probe_recipe(const ProbeCommand& command) {
+  refuse_beside_recipe(command);
   const recipes::Recipe recipe = load_recipe(command.url, {}, {.cuda = true});
   int64_t probed = 0;
   for (const auto& [name, role] : recipe.roles) {
@@ -103,6 +128,7 @@ int run_probe(const ProbeCommand& command) {
                              .ca_file = command.ca_file},
                 .url = command.url,
                 .local = command.model,
+                .needs_local = !command.model.empty(),
                 .needs = needs_of(command),
                 .timeout = std::chrono::seconds(command.timeout_seconds),
                 .json = command.json};

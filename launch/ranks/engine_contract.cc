@@ -18,13 +18,12 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kLargestCopy = uintmax_t{4} << 30;
 
-// A number that no probe of this server had before: none of what it caches is asked for again.
+}  // namespace
+
 uint64_t new_nonce() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<uint64_t>(now.count()) ^ (static_cast<uint64_t>(::getpid()) << 48);
 }
-
-}  // namespace
 
 std::optional<models::Decoder> local_copy(const std::string& folder) {
   uintmax_t bytes = 0;

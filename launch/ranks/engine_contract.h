@@ -1,6 +1,7 @@
 // What an external role's engine was found to be, before anything relies on it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,9 @@ namespace retort::launch {
 // The weights in a model folder, to compare an engine that serves them with: nullopt if there are
 // none, or more than 4 GiB. Memory: one copy in fp32.
 std::optional<models::Decoder> local_copy(const std::string& folder);
+
+// A number that nothing asked of this server before had: what it caches is not asked for again.
+uint64_t new_nonce();
 
 // Asks `engine` what its answers mean. `local`: what it serves, or null. `sampling`: of the role's
 // draws. Requests and errors: engines::probe.

@@ -1,7 +1,9 @@
 #include "launch/ranks/engine_process.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,12 +58,16 @@ struct Start {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != start.parent) ::_exit(127);
+
+  // This process's handlers would run here, too; only then is anything let through.
+  for (int number = 1; number < NSIG; ++number)
+    ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (int number = 1; number < NSIG; ++number)
-    ::signal(number, SIG_DFL);
 
+  // A listener or a lock that the engine held would outlive this process.
+  ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
   const int input = ::open("/dev/null", O_RDONLY);
   if (input >= 0 && ::dup2(input, STDIN_FILENO) >= 0 && ::dup2(start.log, STDOUT_FILENO) >= 0 &&
       ::dup2(start.log, STDERR_FILENO) >= 0)
@@ -82,16 +88,26 @@ EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::fi
   };
   const OwnedFd out(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   int ends[2];
-  if (out.get() < 0 || ::pipe2(ends, O_CLOEXEC) != 0) fail(errno);
+  if (out.get() < 0)
+    throw Error(ErrorCode::kUnavailable,
+                "the engine's log " + log.string() + " cannot be opened: " + std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail(errno);
   OwnedFd reader(ends[0]), writer(ends[1]);
 
   std::vector<std::string> words = argv, variables = engine_environment();
   std::vector<char*> word_pointers = pointers(words), variable_pointers = pointers(variables);
   const Start start{word_pointers.data(), variable_pointers.data(), out.get(), writer.get(),
                     ::getpid()};
+  // Until the child has no handlers of ours.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   pid_ = ::fork();
-  if (pid_ < 0) fail(errno);
+  const int not_forked = errno;
   if (pid_ == 0) become_engine(start);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid_ < 0) fail(not_forked);
 
   // Nothing comes if the program runs.
   writer.reset();
@@ -108,7 +124,8 @@ EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::fi
 
 bool EngineProcess::reap() {
   if (pid_ < 0) return true;
-  if (::waitpid(pid_, &status_, WNOHANG) != pid_) return false;
+  const pid_t ended = ::waitpid(pid_, &status_, WNOHANG);
+  if (ended == 0 || (ended < 0 && errno != ECHILD)) return false;
   ::kill(-pid_, SIGKILL);  // what it started
   pid_ = -1;
   return true;

@@ -12,12 +12,13 @@
 namespace retort::launch {
 
 // The engine leads a process group of its own, with this process's environment less what is
-// Retort's (RETORT_*, thread counts). It ends with this process, even if that is killed.
+// Retort's (RETORT_*, thread counts), and no descriptor but its output's. Its first process ends
+// with this one, even if this one is killed; what that had started then ends with the run.
 // Threads: one, which must live as long as this process.
 class EngineProcess {
  public:
   // argv[0] is searched in PATH. What it prints is appended to `log`. kInvalidArgument if it cannot
-  // be started.
+  // be started, kUnavailable if there can be no log.
   EngineProcess(const std::vector<std::string>& argv, const std::filesystem::path& log);
   // SIGTERM to the group, SIGKILL to what is left of it after ten seconds.
   ~EngineProcess();

@@ -130,6 +130,15 @@ bool restarts_to_load(const Attached& attached, const engines::ExternalOptions& 
   return attached.starts_it() && external.weights.via == engines::WeightRoute::kGguf;
 }
 
+// Replicas write at times of their own: each has a folder.
+engines::EngineWeightOptions weights_of(const RankContext& context) {
+  const engines::ExternalOptions& external = *context.role_options().external;
+  engines::EngineWeightOptions weights = external.weights;
+  if (external.url.size() > 1)
+    weights.folder = fs::path(weights.folder) / std::to_string(context.rank);
+  return weights;
+}
+
 void log_engine(const RankContext& context, const engines::EngineState& state) {
   const engines::ExternalOptions& options = *context.role_options().external;
   RETORT_LOG(kInfo) << enum_name(options.engine) << " " << state.version << " serves "
@@ -141,14 +150,14 @@ void log_engine(const RankContext& context, const engines::EngineState& state) {
 void run_engine_teacher_role(const RankContext& context) {
   const auto& external = *context.role_options().external;
   Attached attached(context);
-  const engines::EngineState state = attached.start(Deadline::after(external.load_timeout));
+  const Deadline deadline = Deadline::after(external.load_timeout);
+  const engines::EngineState state = attached.start(deadline);
   log_engine(context, state);
   const models::ModelConfig config = config_of(context, state);
   double tolerance = 0;
   {
     const std::optional<models::Decoder> local = local_copy(external.tokenizer);
-    tolerance =
-        attached.probe(local ? &*local : nullptr, Deadline::after(external.load_timeout)).tolerance;
+    tolerance = attached.probe(local ? &*local : nullptr, deadline).tolerance;
   }
   engines::ModelWatch watch(attached.engine(),
                             {.vocab_rows = config.vocab_size,
@@ -188,7 +197,7 @@ void run_engine_generator_role(const RankContext& context) {
   context.report("loading", 0, student.model);
   models::Decoder decoder = models::load_decoder(
       student.model, models::parse_dtype(std::string(enum_name(student.dtype))));
-  engines::WeightFiles files(external.weights, external.served_model, student.model);
+  engines::WeightFiles files(weights_of(context), external.served_model, student.model);
   Attached attached(context);
   const Deadline deadline = Deadline::after(external.load_timeout);
   const std::string first = files.write(decoder, 0);
@@ -203,7 +212,9 @@ void run_engine_generator_role(const RankContext& context) {
   engines::EngineBackend::Options options{
       .timeout = external.timeout,
       .load_timeout = external.load_timeout,
-      .canaries = {.tokens = external.weights.canary_tokens, .tolerance = contract.tolerance},
+      .canaries = {.tokens = external.weights.canary_tokens,
+                   .tolerance = contract.tolerance,
+                   .nonce = new_nonce()},
       .on_receipt = [&](const engines::Receipt& receipt) {
         recipes::append_bytes(receipts_fd.get(), engines::to_json(receipt, context.name()) + "\n",
                               receipts);

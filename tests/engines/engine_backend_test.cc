@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "models/safetensors.h"
+#include "tests/engines/held_engine.h"
 #include "tests/engines/model_engine.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/roles/sealed_weights.h"
@@ -17,13 +18,15 @@ namespace retort::engines {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 using test::code_of;
 using test::error_of;
 
 class EngineBackendTest : public test::FolderTest {
  protected:
   EngineBackend::Options options() {
-    return {.canaries = {.tokens = 64, .tolerance = 1e-4},
+    return {.timeout = 100s,
+            .canaries = {.tokens = 64, .tolerance = 1e-4},
             .on_receipt = [this](const Receipt& receipt) { receipts.push_back(receipt); }};
   }
   std::unique_ptr<EngineBackend> make(std::shared_ptr<Engine> with) {
@@ -97,6 +100,16 @@ TEST_F(EngineBackendTest, DrawThatBreaksIsDrawnOnceMore) {
   EXPECT_EQ(engine->draws, 5);
 }
 
+// A timeout is that of one draw: others stand before it.
+TEST_F(EngineBackendTest, DrawsBeforeItDoNotTakeItsTime) {
+  const auto held = std::make_shared<HeldEngine>();
+  const auto backend = make(held);
+  backend->submit(request(0));
+  ASSERT_EQ(held->deadlines.size(), 4u);
+  EXPECT_LT(held->deadlines[0].remaining(), 101s);
+  EXPECT_GT(held->deadlines[3].remaining(), 350s);
+}
+
 TEST_F(EngineBackendTest, LostEngineEndsTheBackend) {
   const auto backend = make(engine);
   engine->before_draw = [] { throw Error(ErrorCode::kUnavailable, "connection refused"); };
@@ -159,6 +172,36 @@ TEST_F(EngineBackendTest, EngineThatKeepsItsWeightsIsFound) {
   EXPECT_FALSE(receipts[0].accepted());
 }
 
+// As an engine that a later process finds: its version 1 is another one's, but a cache of the
+// server knows the answers to all that was asked before.
+TEST_F(EngineBackendTest, CanariesAreOfOneProcess) {
+  const auto asked = [&](uint64_t nonce) {
+    struct Listens final : ModelEngine {
+      using ModelEngine::ModelEngine;
+      Future<Scored> score(ScoreRequest request, Deadline deadline) override {
+        heard.push_back(request.token_ids);
+        return ModelEngine::score(std::move(request), deadline);
+      }
+      std::vector<std::vector<int32_t>> heard;
+    } listens(roles::golden_decoder());
+    EXPECT_TRUE(check_weights(listens, listens.decoder, 1, {.tokens = 64, .nonce = nonce},
+                              Deadline::after(30s))
+                    .accepted());
+    return listens.heard;
+  };
+  EXPECT_EQ(asked(7), asked(7));
+  EXPECT_NE(asked(7), asked(8));
+}
+
+TEST_F(EngineBackendTest, IdThatIsNoneOfTheStudentsIsFound) {
+  const auto backend = make(engine);
+  engine->lie = [](Scored& scored) { scored.ids.fill_(1'000'000'000); };
+  EXPECT_NE(error_of([&] { push(*backend, roles::other_decoder(1), 1); })
+                .message()
+                .find("another vocabulary"),
+            std::string::npos);
+}
+
 // Each tensor of the checkpoint in turn; a change that moves no log-probability by more than the
 // tolerance is none.
 TEST_F(EngineBackendTest, EveryTensorThatIsNotTheStudentsIsFound) {
@@ -194,6 +237,20 @@ TEST_F(EngineBackendTest, OnlyTheLastTwoVersionsStayOnTheDisk) {
   for (const auto& entry : fs::directory_iterator(folder_ / "weights"))
     left.insert(entry.path().filename());
   EXPECT_EQ(left, (std::set<std::string>{"version-3", "version-4"}));
+}
+
+// A process that was killed while it wrote leaves a folder that no later version has.
+TEST_F(EngineBackendTest, LeftoversOfAKilledProcessGo) {
+  fs::create_directories(folder_ / "weights/version-7");
+  fs::create_directories(folder_ / "weights/version-8.tmp-1");
+  WeightFiles files({.via = WeightRoute::kGguf, .folder = folder_ / "weights"}, "model",
+                    roles::golden_model());
+  try {
+    files.write(roles::golden_decoder(), 1);
+  } catch (const Error&) {  // GGUF knows no tokenizer of this kind
+  }
+  for (const auto& entry : fs::directory_iterator(folder_ / "weights"))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("version-")) << entry.path();
 }
 
 // vLLM's reload leaves the packed copy of a tied head as it was unless a tensor names it.

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "roles/teacher/server.h"
+#include "tests/engines/held_engine.h"
 #include "tests/engines/model_engine.h"
 #include "tests/roles/ask_teacher.h"
 #include "tests/support/source_folder.h"
@@ -114,6 +115,61 @@ TEST_F(EngineTeacherTest, AnswerThatCannotBeFailsItsRequestAlone) {
   EXPECT_EQ(test::error_of([&] { wrong.get(Deadline::after(30s)); }).code(), ErrorCode::kCorrupt);
   engine->lie = nullptr;
   EXPECT_NO_THROW(asked(request_for(PayloadKind::kTopK)).get(Deadline::after(30s)));
+}
+
+// The second rank asks when the answer to the first was an error already.
+TEST_F(EngineTeacherTest, PartThatIsAskedForAfterAFailureIsComputedAnew) {
+  ForwardRequest first = request_for(PayloadKind::kTargetLogProbs), second = first;
+  first.parts = second.parts = 2;
+  second.part = 1;
+  engine->before_score = [] { throw Error(ErrorCode::kCorrupt, "a log-probability above 0"); };
+  auto failed = asked(first);
+  EXPECT_EQ(test::error_of([&] { failed.get(Deadline::after(30s)); }).code(), ErrorCode::kCorrupt);
+
+  engine->before_score = nullptr;
+  auto late = asked(second);
+  ASSERT_TRUE(late.ready()) << "nobody answers it";
+  EXPECT_EQ(late.get().logps.size(0), 2);
+  auto again = asked(first);
+  ASSERT_TRUE(again.ready());
+  EXPECT_EQ(again.get().logps.size(0), 3);
+}
+
+class HeldTeacherTest : public ::testing::Test {
+ protected:
+  void ask() {
+    replies.push_back(
+        teacher.enqueue(request_for(PayloadKind::kTargetLogProbs), roles::some_call()));
+    while (teacher.work()) {
+    }
+  }
+
+  std::shared_ptr<HeldEngine> engine = std::make_shared<HeldEngine>();
+  EngineTeacher teacher{engine,
+                        models::Tokenizer::load(golden_teacher()),
+                        {.name = "teacher/0",
+                         .timeout = 100s,
+                         .config = models::read_model_config(golden_teacher()),
+                         .folder = golden_teacher()}};
+  std::vector<Future<roles::Payload>> replies;
+};
+
+// A timeout is that of one question: others stand before it.
+TEST_F(HeldTeacherTest, QuestionsBeforeItDoNotTakeItsTime) {
+  ask();
+  ASSERT_EQ(engine->deadlines.size(), 2u) << "one for each sequence";
+  EXPECT_LT(engine->deadlines[0].remaining(), 101s);
+  EXPECT_GT(engine->deadlines[1].remaining(), 150s);
+}
+
+TEST_F(HeldTeacherTest, WhatIsOpenOfAFailedRequestIsCancelled) {
+  ask();
+  ASSERT_EQ(engine->scores.size(), 2u);
+  engine->scores[0].set_error(
+      std::make_exception_ptr(Error(ErrorCode::kCorrupt, "a log-probability above 0")));
+  EXPECT_EQ(engine->cancelled, 1);
+  EXPECT_EQ(test::error_of([&] { replies[0].get(Deadline::after(30s)); }).code(),
+            ErrorCode::kCorrupt);
 }
 
 TEST_F(EngineTeacherTest, LostEngineEndsTheTeacher) {

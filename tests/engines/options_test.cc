@@ -26,6 +26,9 @@ TEST_F(ExternalOptionsTest, RefusesWhatCannotBe) {
   };
   refused([](auto& o) { o.url = {}; }, "url: is missing");
   refused([](auto& o) { o.url = {"gpu1:8000"}; }, "gpu1:8000");
+  refused([](auto& o) { o.url.push_back(o.url[0]); }, "twice");
+  refused([](auto& o) { o.url.push_back("https://gpu2:8000"), o.command = {"serve"}; },
+          "starts one engine");
   refused([](auto& o) { o.max_inflight = 0; }, "max_inflight");
   refused([](auto& o) { o.tolerance = 0; }, "tolerance");
   refused([](auto& o) { o.api_key_env = "A", o.api_key_file = "b"; }, "api_key_file");

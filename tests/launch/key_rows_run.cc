@@ -77,6 +77,10 @@ std::vector<KeyRow> external_rows() {
       refused_with("tensors={input_ids: x}", "is for engine: kserve"),
       refused_with("weights.via=gguf", "weights.folder: is missing"),
       refused_with("weights.folder=x", "has no effect with via: none"),
+      refused(kGrpoBase,
+              "roles.generator={external: {engine: llamacpp, url: ['http://127.0.0.1:9'], "
+              "tokenizer: FOLDER/student, served_model: a/b, weights: {via: gguf, folder: x}}}",
+              "has a slash"),
       in_run(role + ".weights.via", run, "via: gguf"),
       in_run(role + ".weights.folder", run, ", folder: "),
       refused_with("weights.canary_tokens=0", "must be at least 1"),
