@@ -7,12 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <fstream>
 #include <thread>
 
 #include "base/file.h"
-#include "tests/recipes/run_support.h"
+#include "tests/engines/engine_run.h"
 #include "tests/support/source_folder.h"
 
 namespace retort::test {
@@ -43,46 +42,19 @@ std::vector<Json> lines_of(const fs::path& file) {
   return lines;
 }
 
-// Two small models with one tokenizer, and rows for each recipe.
-class LlamaRunTest : public testing::Test {
+class LlamaRunTest : public EngineRunTest {
  protected:
   static void SetUpTestSuite() {
     if (!python()) return;
-    files_ = new TemporaryFolder;
-    make_rows();
-    must({"tokenizer", "train", "--data", file("text.jsonl"), "--vocab-size", "300", "--output",
-          file("tokenizer")});
-    for (const std::string seed : {"1", "2"})
-      must({"model", "init", "--arch", "qwen3", "--tokenizer", file("tokenizer"), "--output",
-            file("model-" + seed), "--hidden-size", "64", "--num-hidden-layers", "2",
-            "--num-attention-heads", "2", "--initializer-range", "0.1", "--seed", seed});
+    make_files();
     must({"model", "export", file("model-2"), "--format", "gguf", "--output", file("2.gguf")});
   }
-  static void TearDownTestSuite() { delete files_; }
+  static void TearDownTestSuite() { remove_files(); }
   void SetUp() override {
     if (!python()) GTEST_SKIP() << "RETORT_ENGINES_PYTHON names no Python with xllamacpp";
   }
 
   static const char* python() { return std::getenv("RETORT_ENGINES_PYTHON"); }
-  static std::string file(const std::string& name) { return files_->path() / name; }
-  static void must(std::vector<std::string> arguments) {
-    const CommandResult result = retort(std::move(arguments));
-    ASSERT_EQ(result.exit_code, 0) << result.output;
-  }
-  static void make_rows() {
-    const std::vector<std::string> words{"the", "cat", "sees", "two", "red", "dogs", "and", "runs"};
-    std::ofstream text(file("text.jsonl")), prompts(file("prompts.jsonl")),
-        pairs(file("pairs.jsonl"));
-    for (size_t i = 0; i < 64; ++i) {
-      std::string sentence;
-      for (size_t k = 0; k < 6; ++k)
-        sentence += (k ? " " : "") + words[(i * (k + 3) + k * k) % words.size()];
-      const std::string word = words[i % words.size()];
-      text << Json{{"text", sentence}} << "\n";
-      prompts << Json{{"prompt", sentence}, {"completion", " " + word}} << "\n";
-      pairs << Json{{"prompt", sentence}, {"chosen", " " + word}, {"rejected", " the the"}} << "\n";
-    }
-  }
 
   // `external:` of a server that the run starts on `gguf`; `before`: shell commands before it.
   static std::string external(const std::string& gguf, const std::string& more = "",
@@ -100,35 +72,7 @@ class LlamaRunTest : public testing::Test {
   static std::string frozen(const std::string& before = "") {
     return "external: " + external(file("2.gguf"), "tokenizer: " + file("model-2"), before);
   }
-  static std::string ours() { return "model: " + file("model-2"); }
-
-  static std::string head(const std::string& recipe, const std::string& role,
-                          const std::string& other, const std::string& rows) {
-    return "recipe: " + recipe + "\nroles:\n  student: {model: " + file("model-1") + "}\n  " +
-           role + ": {" + other + "}\ndata: {train: [{path: " + file(rows) +
-           "}], max_length: 48}\n"
-           "train: {max_steps: 3, per_device_train_batch_size: 4, learning_rate: 1.0e-3}\n";
-  }
-  // The run's folder.
-  static fs::path launched(const std::string& name, const std::string& text) {
-    const fs::path recipe = file(name + ".yaml"), run = file(name);
-    write_file_atomically(recipe, "output_dir: " + run.string() + "\n" + text);
-    const CommandResult result = retort({"launch", recipe}, 120s);
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    return run;
-  }
-  static void expect_same_losses(const fs::path& got, const fs::path& expected, double tolerance) {
-    const auto losses = column(got, "loss"), wanted = column(expected, "loss");
-    ASSERT_GE(losses.size(), 3u);
-    ASSERT_EQ(losses.size(), wanted.size());
-    for (size_t i = 0; i < losses.size(); ++i)
-      EXPECT_NEAR(losses[i], wanted[i], tolerance * std::abs(wanted[i])) << "step " << i + 1;
-  }
-
- private:
-  static TemporaryFolder* files_;
 };
-TemporaryFolder* LlamaRunTest::files_ = nullptr;
 
 TEST_F(LlamaRunTest, ReferenceOfDpo) {
   const auto recipe = [](const std::string& reference) {
@@ -211,9 +155,8 @@ TEST_F(LlamaRunTest, KilledEngineIsStartedAgain) {
     std::string text = head("dpo", "reference", reference, "pairs.jsonl") + "dpo: {prefetch: 1}\n";
     return text.replace(text.find("max_steps: 3"), 12, "max_steps: 16");
   };
-  const fs::path path = file("killed.yaml"), run = file("killed");
-  write_file_atomically(
-      path, "output_dir: " + run.string() + "\n" + recipe(frozen("echo $$ > " + pid_file + "; ")));
+  const fs::path path = written("killed", recipe(frozen("echo $$ > " + pid_file + "; ")));
+  const fs::path run = file("killed");
   Command launch({retort_binary(), "launch", path});
   while (launch.running() && lines_of(run / "metrics.jsonl").empty())
     std::this_thread::sleep_for(1ms);
@@ -230,30 +173,21 @@ TEST_F(LlamaRunTest, AnotherModelIsRefused) {
         "--output", file("wide"), "--hidden-size", "64", "--num-hidden-layers", "1",
         "--num-attention-heads", "2"});
   must({"model", "export", file("wide"), "--format", "gguf", "--output", file("wide.gguf")});
-  const fs::path path = file("other.yaml");
-  write_file_atomically(path,
-                        "output_dir: " + file("other") + "\n" +
-                            head("dpo", "reference",
-                                 "restarts: 0, external: " +
-                                     external(file("wide.gguf"), "tokenizer: " + file("model-2")),
-                                 "pairs.jsonl") +
-                            "dpo: {}\n");
+  const std::string wide =
+      "restarts: 0, external: " + external(file("wide.gguf"), "tokenizer: " + file("model-2"));
+  const fs::path path =
+      written("other", head("dpo", "reference", wide, "pairs.jsonl") + "dpo: {}\n");
   const CommandResult result = retort({"launch", path}, 120s);
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("another model"), std::string::npos) << result.output;
 }
 
 TEST_F(LlamaRunTest, CommandThatEndsIsSaid) {
-  const fs::path path = file("ends.yaml");
-  write_file_atomically(
-      path,
-      "output_dir: " + file("ends") + "\n" +
-          head(
-              "dpo", "reference",
-              "restarts: 0, external: {engine: llamacpp, url: ['http://127.0.0.1:9'], tokenizer: " +
-                  file("model-2") + ", command: ['false']}",
-              "pairs.jsonl") +
-          "dpo: {}\n");
+  const std::string ended =
+      "restarts: 0, external: {engine: llamacpp, url: ['http://127.0.0.1:9'], tokenizer: " +
+      file("model-2") + ", command: ['false']}";
+  const fs::path path =
+      written("ends", head("dpo", "reference", ended, "pairs.jsonl") + "dpo: {}\n");
   const CommandResult result = retort({"launch", path}, 120s);
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("the engine's command exited with code 1"), std::string::npos)

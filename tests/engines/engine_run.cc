@@ -1,0 +1,76 @@
+#include "tests/engines/engine_run.h"
+
+#include <cmath>
+#include <fstream>
+
+#include "base/file.h"
+
+namespace retort::test {
+
+using Json = nlohmann::json;
+
+void EngineRunTest::make_files() {
+  files_ = std::make_unique<TemporaryFolder>();
+  make_rows();
+  must({"tokenizer", "train", "--data", file("text.jsonl"), "--vocab-size", "300", "--output",
+        file("tokenizer")});
+  for (const std::string seed : {"1", "2"})
+    must({"model", "init", "--arch", "qwen3", "--tokenizer", file("tokenizer"), "--output",
+          file("model-" + seed), "--hidden-size", "64", "--num-hidden-layers", "2",
+          "--num-attention-heads", "2", "--initializer-range", "0.1", "--seed", seed});
+}
+
+void EngineRunTest::make_rows() {
+  const std::vector<std::string> words{"the", "cat", "sees", "two", "red", "dogs", "and", "runs"};
+  std::ofstream text(file("text.jsonl")), prompts(file("prompts.jsonl")),
+      pairs(file("pairs.jsonl"));
+  for (size_t i = 0; i < 64; ++i) {
+    std::string sentence;
+    for (size_t k = 0; k < 6; ++k)
+      sentence += (k ? " " : "") + words[(i * (k + 3) + k * k) % words.size()];
+    const std::string word = words[i % words.size()];
+    text << Json{{"text", sentence}} << "\n";
+    prompts << Json{{"prompt", sentence}, {"completion", " " + word}} << "\n";
+    pairs << Json{{"prompt", sentence}, {"chosen", " " + word}, {"rejected", " the the"}} << "\n";
+  }
+}
+
+void EngineRunTest::must(std::vector<std::string> arguments) {
+  const CommandResult result = retort(std::move(arguments));
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+}
+
+std::string EngineRunTest::head(const std::string& recipe, const std::string& role,
+                                const std::string& other, const std::string& rows) {
+  return "recipe: " + recipe + "\nroles:\n  student: {model: " + file("model-1") + "}\n  " + role +
+         ": {" + other + "}\ndata: {train: [{path: " + file(rows) +
+         "}], max_length: 48}\n"
+         "train: {max_steps: 3, per_device_train_batch_size: 4, learning_rate: 1.0e-3}\n";
+}
+
+fs::path EngineRunTest::written(const std::string& name, const std::string& text) {
+  const fs::path recipe = file(name + ".yaml");
+  write_file_atomically(recipe, "output_dir: " + file(name) + "\n" + text);
+  return recipe;
+}
+
+fs::path EngineRunTest::launched(const std::string& name, const std::string& text) {
+  const CommandResult result = retort({"launch", written(name, text)}, std::chrono::seconds(120));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  return file(name);
+}
+
+void EngineRunTest::expect_same_losses(const fs::path& got, const fs::path& expected,
+                                       double tolerance) {
+  const auto losses = column(got, "loss"), wanted = column(expected, "loss");
+  ASSERT_GE(losses.size(), 3u);
+  ASSERT_EQ(losses.size(), wanted.size());
+  double largest = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], wanted[i], tolerance * std::abs(wanted[i])) << "step " << i + 1;
+    largest = std::max(largest, std::abs(losses[i] - wanted[i]) / std::abs(wanted[i]));
+  }
+  std::cout << got.filename().string() << ": losses differ by " << largest << " of themselves\n";
+}
+
+}  // namespace retort::test

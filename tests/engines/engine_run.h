@@ -1,0 +1,45 @@
+// Whole runs in which an engine of others plays a role, and the same runs with roles of ours: two
+// small models with one tokenizer, and rows for each recipe.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/recipes/run_support.h"
+
+namespace retort::test {
+
+// In the folder of the tests: tokenizer, model-1 (the student), model-2 (what engines serve), both
+// in fp32; text.jsonl, prompts.jsonl and pairs.jsonl.
+class EngineRunTest : public testing::Test {
+ protected:
+  static void make_files();
+  static void remove_files() { files_.reset(); }
+
+  static std::string file(const std::string& name) { return files_->path() / name; }
+  // `retort` with these arguments must succeed.
+  static void must(std::vector<std::string> arguments);
+
+  // A recipe of 3 steps: the student is model-1, `role` is `other`.
+  static std::string head(const std::string& recipe, const std::string& role,
+                          const std::string& other, const std::string& rows);
+  // What a role of ours with model-2 has.
+  static std::string ours() { return "model: " + file("model-2"); }
+
+  // A recipe of `text`, whose run goes to file(name).
+  static fs::path written(const std::string& name, const std::string& text);
+  // Runs it to its end, and returns the run's folder.
+  static fs::path launched(const std::string& name, const std::string& text);
+  // Every step of two runs.
+  static void expect_same_losses(const fs::path& got, const fs::path& expected, double tolerance);
+
+ private:
+  static void make_rows();
+  inline static std::unique_ptr<TemporaryFolder> files_;
+};
+
+}  // namespace retort::test
