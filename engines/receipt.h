@@ -30,9 +30,9 @@ struct Receipt {
 std::string to_json(const Receipt& receipt, const std::string& process);
 
 // Has the engine score sequences of random ids, different ones for each version and nonce so that
-// no cache knows them, and compares what it gives at every position (the given token, and the most probable
-// ones where it can) with the decoder's own forward. Every weight of the model takes part in every
-// position but the embeddings of ids that do not occur.
+// no cache knows them, and compares what it gives at every position (the given token, and the most
+// probable ones where it can) with the decoder's own forward. Every weight of the model takes part
+// in every position but the embeddings of ids that do not occur.
 // Cost: one score() for each 32 tokens; the forward of `tokens` tokens here, and their logits, 32
 // rows of the vocabulary at a time.
 // Errors: the engine's; kMismatch for an id that the decoder does not have.

@@ -19,8 +19,8 @@ class WeightFiles {
 
   // Writes all weights, complete or not at all; returns what the engine is to load:
   //   folder, repository: <folder>/version-<N>, a Hugging Face folder; older ones but the last are
-  //     removed before. A tied head stands in it a second time, as lm_head.weight: vLLM's reload leaves
-  //     the packed copy of a head that no tensor names as it was.
+  //     removed before. A tied head stands in it a second time, as lm_head.weight: vLLM's reload
+  //     leaves the packed copy of a head that no tensor names as it was.
   //   gguf: <folder>/<name>.gguf in the checkpoint's dtype, which takes the last one's place
   // Nobody else writes there: folders of versions that are not needed are removed first.
   // Disk: one copy, of a folder two; while a GGUF file is written a folder beside it.
