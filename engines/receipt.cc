@@ -22,35 +22,44 @@ namespace {
 constexpr int64_t kSequence = 32;
 constexpr int64_t kTopK = 16;
 constexpr uint64_t kCanarySeed = 0x7265746f7274;
+constexpr uint64_t kSameStream = uint64_t{1} << 63;  // no version's
 
-// Sequences that share no prefix with those of another version.
+// Random ids; `seed` says which.
+ScoreRequest canary(uint64_t seed, uint64_t& draw, int64_t length, int64_t vocab, int64_t top_k) {
+  ScoreRequest one;
+  for (int64_t i = 0; i < length; ++i)
+    one.token_ids.push_back(
+        static_cast<int32_t>(random_bits(seed, draw++) % static_cast<uint64_t>(vocab)));
+  one.positions.resize(static_cast<size_t>(length - 1));
+  std::iota(one.positions.begin(), one.positions.end(), 0);
+  one.top_k = top_k;
+  return one;
+}
+
+// The first is the same for every version of a process: what a cache still has of older weights
+// shows there. The others share no prefix with those of another version.
 std::vector<ScoreRequest> canaries(const Engine& engine, int64_t vocab, uint64_t version,
                                    const CanaryOptions& options) {
-  std::vector<ScoreRequest> all;
+  const int64_t top_k = std::min(kTopK, engine.abilities().max_top_k);
+  const uint64_t same = random_bits(kCanarySeed ^ options.nonce, kSameStream);
   const uint64_t seed = random_bits(kCanarySeed ^ options.nonce, version);
   uint64_t draw = 0;
+  std::vector<ScoreRequest> all{canary(same, draw, kSequence, vocab, top_k)};
+  draw = 0;
   for (int64_t begin = 0; begin < options.tokens; begin += kSequence) {
-    ScoreRequest one;
     // at least two: one is given, the other is scored
     const int64_t length = std::max<int64_t>(2, std::min(kSequence, options.tokens - begin));
-    for (int64_t i = 0; i < length; ++i)
-      one.token_ids.push_back(
-          static_cast<int32_t>(random_bits(seed, draw++) % static_cast<uint64_t>(vocab)));
-    one.positions.resize(static_cast<size_t>(length - 1));
-    std::iota(one.positions.begin(), one.positions.end(), 0);
-    one.top_k = std::min(kTopK, engine.abilities().max_top_k);
-    all.push_back(std::move(one));
+    all.push_back(canary(seed, draw, length, vocab, top_k));
   }
   return all;
 }
 
-// [R, V] of the positions of one sequence: the decoder's own log-probabilities.
+// [N, V] after each token of one sequence: the decoder's own log-probabilities.
 at::Tensor own_log_probs(const models::Decoder& decoder, const ScoreRequest& request) {
   const c10::InferenceMode inference;
   const at::Tensor hidden = decoder.hidden(models::pack_rows({request.token_ids}));
-  const at::Tensor rows = hidden.narrow(0, 0, static_cast<int64_t>(request.positions.size()));
   const models::Head head = decoder.head();
-  return roles::make_payload(rows, head.weight, {.kind = roles::PayloadKind::kFull}).logps;
+  return roles::make_payload(hidden, head.weight, {.kind = roles::PayloadKind::kFull}).logps;
 }
 
 // Differences as they come: their number, sum and maximum.
@@ -90,6 +99,19 @@ void compare(const ScoreRequest& request, const Scored& theirs, const at::Tensor
   }
 }
 
+// A token that was drawn after a whole sequence.
+void compare_drawn(const Drawn& drawn, const at::Tensor& ours, Differences& differences) {
+  const bool one = drawn.token_ids.size() == 1 && drawn.log_probs.size() == 1;
+  if (!one || drawn.token_ids[0] < 0 || drawn.token_ids[0] >= ours.size(1))
+    throw Error(ErrorCode::kMismatch,
+                "the engine was asked for one token, and drew none, several, or one that the "
+                "student does not have")
+        .with("tokens", drawn.token_ids.size());
+  differences.add(
+      drawn.log_probs[0],
+      ours.const_data_ptr<float>()[(ours.size(0) - 1) * ours.size(1) + drawn.token_ids[0]]);
+}
+
 }  // namespace
 
 std::string to_json(const Receipt& receipt, const std::string& process) {
@@ -108,6 +130,11 @@ Receipt check_weights(Engine& engine, const models::Decoder& decoder, uint64_t v
   // The engine works on all of them while ours are computed.
   const std::vector<ScoreRequest> requests =
       canaries(engine, decoder.config().vocab_size, version, options);
+  // Draws go through caches that scoring may pass by; at temperature 1 every log-probability of a
+  // drawn token is the model's.
+  Future<Drawn> drawn;
+  if (engine.abilities().draws)
+    drawn = engine.draw({.prompt = requests[0].token_ids, .how = {.max_new_tokens = 1}}, deadline);
   std::vector<Future<Scored>> answers;
   for (const ScoreRequest& request : requests)
     answers.push_back(engine.score(request, deadline));
@@ -116,6 +143,7 @@ Receipt check_weights(Engine& engine, const models::Decoder& decoder, uint64_t v
   for (size_t i = 0; i < requests.size(); ++i) {
     const at::Tensor ours = own_log_probs(decoder, requests[i]);
     compare(requests[i], answers[i].get(), ours, differences);
+    if (i == 0 && drawn.valid()) compare_drawn(drawn.get(), ours, differences);
   }
   return {
       .version = version,

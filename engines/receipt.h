@@ -29,12 +29,13 @@ struct Receipt {
 // A line of receipts.jsonl, without its end; `process`: whose engine it is, "generator/0".
 std::string to_json(const Receipt& receipt, const std::string& process);
 
-// Has the engine score sequences of random ids, different ones for each version and nonce so that
-// no cache knows them, and compares what it gives at every position (the given token, and the most
-// probable ones where it can) with the decoder's own forward. Every weight of the model takes part
-// in every position but the embeddings of ids that do not occur.
-// Cost: one score() for each 32 tokens; the forward of `tokens` tokens here, and their logits, 32
-// rows of the vocabulary at a time.
+// Has the engine score sequences of random ids, one of them the same for every version of a
+// process, which a stale cache would answer, the others new, which none knows; and draw a token
+// after the first. Compares what it gives at every position (the given token, and the most probable ones where it
+// can) with the decoder's own forward. Every weight of the model takes part in every position but
+// the embeddings of ids that do not occur.
+// Cost: one score() for each 32 tokens and one more, and a draw; the forward of `tokens` + 32
+// tokens here, and their logits, 32 rows of the vocabulary at a time.
 // Errors: the engine's; kMismatch for an id that the decoder does not have.
 Receipt check_weights(Engine& engine, const models::Decoder& decoder, uint64_t version,
                       const CanaryOptions& options, Deadline deadline);

@@ -11,6 +11,8 @@
 namespace retort::engines::llamacpp {
 namespace {
 
+constexpr double kLargestSum = 1.01;  // of probabilities, with their rounding
+
 float log_prob_of(const Json& entry, const std::string& field) {
   if (entry.contains("prob"))
     throw Error(ErrorCode::kMismatch, "the answer's " + field +
@@ -37,6 +39,7 @@ void read_top(const Json& entry, const std::string& field, const CompletionBound
 
   std::set<int32_t> seen;
   float before = 0;
+  double sum = 0;
   for (const Json& one : top) {
     const auto id = static_cast<int32_t>(
         integer_of(member(one, "id"), field + ".id", 0, bounds.vocab_rows - 1));
@@ -44,9 +47,12 @@ void read_top(const Json& entry, const std::string& field, const CompletionBound
     const float log_prob = log_prob_of(one, field);
     if (log_prob > before) refuse_field(field, "does not fall from each entry to the next");
     before = log_prob;
+    sum += std::exp(static_cast<double>(log_prob));
     chances.top_ids.push_back(id);
     chances.top_log_probs.push_back(log_prob);
   }
+  if (sum > kLargestSum)
+    refuse_field(field, "has probabilities that add up to " + std::to_string(sum));
 }
 
 // The drawn token's own number and that among the most probable are one number.
