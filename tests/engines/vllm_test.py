@@ -31,7 +31,7 @@ START_SECONDS = 400  # of which a machine with nothing else to do needs 40
 # vLLM's CPU kernels know no head_dim below 32.
 SIZES = "--hidden-size 64 --intermediate-size 96 --num-hidden-layers 2 --num-attention-heads 2"
 SIZES += " --num-key-value-heads 1 --head-dim 32 --initializer-range 0.2 --vocab-size 416"
-SERVER = "--dtype float32 --max-model-len 128 --max-logprobs 24 --served-model-name m"
+SERVER = "--dtype float32 --max-model-len 128 --max-logprobs 64 --served-model-name m"
 SERVER += " --host 127.0.0.1 --enforce-eager --block-size 32"
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",

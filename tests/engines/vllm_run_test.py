@@ -1,0 +1,284 @@
+"""Whole runs with a real vLLM, beside the same runs with roles of ours.
+
+    RETORT_BIN=build/bin/retort RETORT_VLLM_PYTHON=.../bin/python python3 vllm_run_test.py
+
+One server for all of them, on a model with a tied head, the hardest to follow: it is teacher and
+reference as it was started, and then follows students. 77 (skipped) without RETORT_VLLM_PYTHON.
+"""
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import vllm_between
+import vllm_test
+
+# Without ids that the tokenizer lacks: what a random model puts on them is no padding.
+SIZES = vllm_test.SIZES.replace("--vocab-size 416", "--tie-word-embeddings true")
+TOP_K = 64  # as --max-logprobs of the server
+VERSIONS = 20
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+class Run:
+    """The folder of a run that ended."""
+
+    def __init__(self, folder, output, seconds):
+        self.folder, self.output, self.seconds = folder, output, seconds
+
+    def column(self, key):
+        return [line[key] for line in lines(self.folder / "metrics.jsonl") if key in line]
+
+    def receipts(self):
+        return lines(self.folder / "receipts.jsonl")
+
+    def contract(self, role):
+        return json.loads((self.folder / f"contracts/{role}.json").read_text())
+
+
+class VllmRunTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="retort-vllm-run-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        for file, more in {"data": [], "pairs": ["--preferences"]}.items():
+            output = cls.folder / f"{file}.jsonl"
+            vllm_test.run("data", "arithmetic", "--count", 300, "--output", output, *more)
+        vllm_test.run(
+            *["tokenizer", "train", "--data", cls.folder / "data.jsonl", "--vocab-size", 400],
+            *["--output", cls.folder / "tokenizer"],
+        )
+        cls.student, cls.other = (cls.model(seed) for seed in (1, 2))
+        cls.server = cls.enterClassContext(vllm_test.Server(cls.other))
+
+    @classmethod
+    def model(cls, seed):
+        folder = cls.folder / f"model-{seed}"
+        vllm_test.run(
+            *["model", "init", "--arch", "llama", "--tokenizer", cls.folder / "tokenizer"],
+            *[*SIZES.split(), "--seed", seed, "--output", folder],
+        )
+        return folder
+
+    # Roles.
+
+    def ours(self, model):
+        return {"model": str(model)}
+
+    def engine(self, model, address=None, **more):
+        external = {"engine": "vllm", "url": [address or self.server.address]}
+        external |= {"tokenizer": str(model), "tolerance": 1e-4, "timeout": "300s", **more}
+        return {"external": external}
+
+    def following(self, name, address=None):
+        weights = {"via": "folder", "folder": str(self.folder / f"{name}-weights")}
+        weights["canary_tokens"] = 64
+        return self.engine(self.student, address, weights=weights)
+
+    # Runs.
+
+    def recipe(self, name, kind, roles, rows, **more):
+        train = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3}
+        rows = rows or self.folder / ("pairs.jsonl" if kind == "dpo" else "data.jsonl")
+        recipe = {
+            "recipe": kind,
+            "output_dir": str(self.folder / name),
+            "roles": {"student": self.ours(self.student), **roles},
+            "data": {"train": [{"path": str(rows)}], "max_length": 112},
+            **more,
+        }
+        recipe["train"] = train | more.get("train", {})
+        file = self.folder / f"{name}.yaml"
+        file.write_text(json.dumps(recipe))  # which is YAML
+        return file
+
+    def launch(self, name, kind, roles, succeeds=True, rows=None, **more):
+        file = self.recipe(name, kind, roles, rows, **more)
+        begin = time.monotonic()
+        result = subprocess.run(
+            [vllm_test.RETORT, "launch", str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if succeeds != (result.returncode == 0):
+            self.fail(f"{name}: {result.returncode}\n{result.stdout}{self.server.last_words()}")
+        return Run(self.folder / name, result.stdout, time.monotonic() - begin)
+
+    def assert_same_losses(self, name, kind, role, **more):
+        got, expected = (
+            self.launch(f"{name}-{suffix}", kind, {role: player(self.other)}, **more)
+            for suffix, player in {"engine": self.engine, "ours": self.ours}.items()
+        )
+        losses, wanted = got.column("loss"), expected.column("loss")
+        self.assertEqual([len(losses), len(wanted)], [3, 3])
+        differences = [abs(a / b - 1) for a, b in zip(losses, wanted)]
+        say(f"{name}: losses {losses}, ours {wanted}, relative {max(differences):.1e};")
+        say(f"  {got.seconds:.0f} s, ours {expected.seconds:.0f} s")
+        self.assertLess(max(differences), 1e-4)
+        self.assertGreater(max(wanted) / min(wanted), 1 + 1e-3, "the steps tell nothing apart")
+        return got
+
+    def test_1_reference_of_dpo(self):
+        run = self.assert_same_losses("dpo", "dpo", "reference", dpo={})
+        contract = run.contract("reference")
+        self.assertEqual(contract["ids"], "local_copy")
+        self.assertLess(contract["local"]["largest"], 1e-4)
+
+    def test_1_teacher_of_distill(self):
+        warm = {"tail": "renormalize", "temperature": 2}
+        for name, more in {"distill": {}, "warm": warm}.items():
+            with self.subTest(name):
+                distill = {"payload": "topk", "loss_top_k": TOP_K, **more}
+                self.assert_same_losses(name, "distill", "teacher", distill=distill)
+
+    # A line for each version, in order, none of which was refused.
+    def check_receipts(self, run, versions):
+        receipts = run.receipts()
+        self.assertEqual([line["weight_version"] for line in receipts], list(versions))
+        for line in receipts:
+            self.assertTrue(line["accepted"], line)
+            self.assertLess(line["largest_difference"], 1e-4)
+            self.assertGreater(line["tokens"], 64)
+        largest = max(line["largest_difference"] for line in receipts)
+        say(f"{run.folder.name}: {len(receipts)} receipts within {largest:.1e}")
+
+    def grpo(self, name, generator, succeeds=True, seed=0, rows=None, **train):
+        return self.launch(
+            *[name, "grpo", {"generator": generator}, succeeds, rows],
+            generation={"num_generations": 4, "max_new_tokens": 8, "save_samples": True},
+            rewards=[{"type": "regex", "pattern": "[A-Z0-9]"}],  # what half of them have
+            grpo={},
+            seed=seed,
+            train={"per_device_train_batch_size": 8, **train},
+        )
+
+    def test_2_generator_of_grpo(self):
+        run = self.grpo("grpo", self.following("grpo"), max_steps=VERSIONS)
+        self.check_receipts(run, range(1, VERSIONS + 1))
+        self.assertEqual(run.contract("generator")["drawn"], "raw")
+
+        # The trainer's own probabilities of what was drawn are the engine's.
+        differences = run.column("sampling_logp_difference/mean")
+        sizes = run.column("sampling_ratio/effective_sample_size")
+        self.assertEqual([len(differences), len(sizes)], [VERSIONS, VERSIONS])
+        self.assertLess(max(differences), 1e-4)
+        self.assertGreater(min(sizes), 0.999)
+        say(f"grpo: mean differences up to {max(differences):.1e}, sample size {min(sizes):.9f};")
+        say(f"  {run.seconds:.0f} s, {statistics.median(run.column('step_time')):.2f} s a version")
+
+        # Else all versions are one.
+        moved = sum(norm > 0 for norm in run.column("grad_norm"))
+        self.assertGreater(moved, VERSIONS // 2)
+
+    def test_2_generator_of_on_policy_distill(self):
+        roles = {"teacher": self.ours(self.other), "generator": self.following("on-policy")}
+        run = self.launch(
+            *["on-policy", "on_policy_distill", roles],
+            generation={"max_new_tokens": 8},
+            distill={"loss_type": "reverse_kl"},
+        )
+        self.check_receipts(run, range(1, 4))
+        self.assertEqual(len(run.column("loss")), 3)
+        say(f"on-policy: losses {run.column('loss')}, {run.seconds:.0f} s")
+
+    # What a server may do wrong, done to the real one's questions on their way.
+
+    def refused(self, name, change):
+        with vllm_between.Between(self.server.address, change) as between:
+            generator = {"restarts": 0, **self.following(name, between.address)}
+            run = self.grpo(name, generator, succeeds=False, max_steps=4)
+        accepted = [line["accepted"] for line in run.receipts()]
+        self.assertEqual(accepted, [True, False], run.output)
+        self.assertIn("what it computes is not what the student computes", run.output)
+        self.assertEqual(len(run.column("loss")), 1, "no step with samples of other weights")
+        say(f"{name}: refused, {run.receipts()[-1]['largest_difference']:.2e} nats off")
+
+    # `replace`: of the second version's folder; the first one's weights are those at the start.
+    def reloading(self, replace):
+        def change(path, body):
+            if path != "/collective_rpc":
+                return body
+            return vllm_between.other_folder(
+                body, lambda folder: replace(folder) if folder.name == "version-2" else folder
+            )
+
+        return change
+
+    def test_3_tied_head_that_is_not_named(self):
+        def lost(name):
+            return name == "lm_head.weight"
+
+        self.refused(
+            "head", self.reloading(lambda folder: vllm_between.without_tensors(folder, lost))
+        )
+
+    def test_3_half_an_update(self):
+        def lost(name):
+            return name.startswith("model.layers.1.")
+
+        self.refused(
+            "half", self.reloading(lambda folder: vllm_between.without_tensors(folder, lost))
+        )
+
+    def test_3_weights_that_were_kept(self):
+        self.refused("kept", self.reloading(lambda folder: folder.with_name("version-1")))
+
+    # A server that says its cache is empty and goes on using it. Scores are computed without the
+    # cache, so that receipts are right; the trainer's own numbers of what was drawn tell.
+    def test_3_cache_that_was_kept(self):
+        def change(path, body):
+            kept = path == "/reset_prefix_cache" and path in between.answers
+            return None if kept else body
+
+        # One prompt all along, with more tokens than a block of the cache has (32).
+        rows = lines(self.folder / "data.jsonl")[:2]
+        prompt = " ".join(row["prompt"] for row in rows)
+        one = self.folder / "one.jsonl"
+        one.write_text(json.dumps({"prompt": prompt, "completion": " 7"}) + "\n")
+        with vllm_between.Between(self.server.address, change) as between:
+            generator = self.following("cache", between.address)
+            run = self.grpo("cache", generator, rows=one, max_steps=4)
+        differences = run.column("sampling_logp_difference/mean")
+        say(f"cache: differences {differences}")
+        self.check_receipts(run, range(1, 5))
+        self.assertLess(differences[0], 1e-4)
+        self.assertGreater(max(differences[1:]), 1e-3)
+
+    # The mean reward is what it is with a generator of ours, as far as seeds tell. It is a share
+    # of 768 completions each: by chance four standard errors, 0.1, is as good as never exceeded.
+    def test_4_rewards_of_seeds(self):
+        train = {"max_steps": 16, "per_device_train_batch_size": 16, "learning_rate": 1e-4}
+        means = {"engine": [], "ours": []}
+        for seed in (1, 2, 3):
+            players = {"engine": self.following(f"seed-{seed}"), "ours": self.ours(self.student)}
+            for who, generator in players.items():
+                run = self.grpo(f"seed-{seed}-{who}", generator, seed=seed, **train)
+                rewards = run.column("reward")
+                self.assertEqual(len(rewards), 16)
+                means[who].append(sum(rewards) / len(rewards))
+        say(f"mean rewards of 3 seeds: {means}")
+        spread = max(max(all_of) - min(all_of) for all_of in means.values())
+        middle = {who: sum(all_of) / 3 for who, all_of in means.items()}
+        self.assertGreater(spread, 0, "the seeds draw the same")
+        self.assertLess(abs(middle["engine"] - middle["ours"]), max(spread, 0.1))
+
+
+if __name__ == "__main__":
+    if not vllm_test.PYTHON:
+        print("skipped: RETORT_VLLM_PYTHON names no Python with vllm (./dev test -L engines)")
+        sys.exit(vllm_test.SKIPPED)
+    unittest.main()
