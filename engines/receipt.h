@@ -31,9 +31,9 @@ std::string to_json(const Receipt& receipt, const std::string& process);
 
 // Has the engine score sequences of random ids, one of them the same for every version of a
 // process, which a stale cache would answer, the others new, which none knows; and draw a token
-// after the first. Compares what it gives at every position (the given token, and the most probable ones where it
-// can) with the decoder's own forward. Every weight of the model takes part in every position but
-// the embeddings of ids that do not occur.
+// after the first. Compares what it gives at every position (the given token, and the most probable
+// ones where it can) with the decoder's own forward. Every weight of the model takes part in every
+// position but the embeddings of ids that do not occur.
 // Cost: one score() for each 32 tokens and one more, and a draw; the forward of `tokens` + 32
 // tokens here, and their logits, 32 rows of the vocabulary at a time.
 // Errors: the engine's; kMismatch for an id that the decoder does not have.
