@@ -17,9 +17,7 @@ TEST_F(SupervisorTest, TheStatusFileSaysHowEachProcessEnded) {
   add("student", 0, "train", "0");
   const auto file = folder_ / launch::kStatusFile;
   RunState at_crash = RunState::kStarting;
-  script_.status = [&](const std::string& role, const std::string&) {
-    if (role == "student") put(folder_ / "crash", "");
-  };
+  when_ready(3, [&] { put(folder_ / "crash", ""); });
   script_.phase = [&](const std::string&) {
     at_crash = launch::decode_run_status(get(file)).state;
   };

@@ -84,6 +84,14 @@ class SupervisorTest : public FolderTest {
     options_.processes.push_back(spec);
   }
 
+  // Does something once that many reports have come: of every process, so that each hears what the
+  // test or the launcher asks of it, and does not end of it while it loads.
+  void when_ready(int count, std::function<void()> action) {
+    script_.status = [this, count, action](const std::string&, const std::string&) {
+      if (++ready_ == count) action();
+    };
+  }
+
   launch::SupervisorResult run() {
     launch::SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});
     launch::Supervisor supervisor(options_, &script_);
@@ -99,6 +107,7 @@ class SupervisorTest : public FolderTest {
   std::unique_ptr<rpc::RendezvousServer> port_;
   launch::SupervisorOptions options_;
   Script script_;
+  int ready_ = 0;  // reports so far, with when_ready()
 };
 
 // Whether a process runs; a zombie that nobody has waited for does not.

@@ -176,10 +176,7 @@ TEST_F(Restart, AlsoWhileTheRunIsStopped) {
   add("student", 0, "wait-for-life", "life-teacher-0 1");
   add_server(0, "a", 1);
   bool killed = false;
-  int ready = 0;
-  script_.status = [&](const std::string&, const std::string&) {
-    if (++ready == 2) ::kill(::getpid(), SIGTERM);
-  };
+  when_ready(2, [] { ::kill(::getpid(), SIGTERM); });
   script_.phase = [&](const std::string& message) {
     if (message.find("stopping") == std::string::npos || std::exchange(killed, true)) return;
     ::kill(lives_.at("teacher/0").front(), SIGKILL);

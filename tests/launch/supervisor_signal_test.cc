@@ -11,11 +11,8 @@ class SignalTest : public SupervisorTest, public ::testing::WithParamInterface<i
  protected:
   // Sends a signal to this process, the launcher, once `count` processes have reported.
   void signal_when_ready(int count, int number) {
-    script_.status = [this, count, number](const std::string&, const std::string&) {
-      if (++ready_ == count) ::kill(::getpid(), number);
-    };
+    when_ready(count, [number] { ::kill(::getpid(), number); });
   }
-  int ready_ = 0;
 };
 
 TEST_P(SignalTest, TheDriverSavesThenTheServersStop) {

@@ -28,9 +28,7 @@ TEST_F(SupervisorTest, DoneStopsTheServersAndSucceeds) {
 TEST_F(SupervisorTest, ServersOutliveTheDriver) {
   add("teacher", 0, "serve");
   add("student", 0, "train", "0");
-  script_.status = [&](const std::string& role, const std::string&) {
-    if (role == "student") ::kill(script_.pids[1], SIGTERM);  // its way to be done
-  };
+  when_ready(2, [&] { ::kill(script_.pids[1], SIGTERM); });  // its way to be done
   script_.end = [&](const std::string& role, const std::string&) {
     const bool early = role == "student" && exists("stopped-teacher-0");
     EXPECT_FALSE(early) << "the teacher ended before the student";
@@ -43,9 +41,7 @@ TEST_F(SupervisorTest, ACrashIsNamedAndStopsTheOthers) {
   add("teacher", 0, "serve");
   add("teacher", 1, "crash");
   add("student", 0, "train", "0");
-  script_.status = [&](const std::string& role, const std::string&) {
-    if (role == "student") put(folder_ / "crash", "");
-  };
+  when_ready(3, [&] { put(folder_ / "crash", ""); });
   const auto result = run();
   EXPECT_EQ(result.exit_code, 1);
   ASSERT_TRUE(result.cause);
@@ -62,7 +58,8 @@ TEST_F(SupervisorTest, ACrashIsNamedAndStopsTheOthers) {
 
 TEST_F(SupervisorTest, ALostPeerIsAConsequenceEvenIfItShowsFirst) {
   add("teacher", 0, "crash");
-  add("student", 0, "fail", "peer_lost");
+  add("student", 0, "fail", "peer_lost first");
+  when_ready(2, [&] { put(folder_ / "first", ""); });
   script_.end = [&](const std::string& role, const std::string&) {
     if (role == "student") put(folder_ / "crash", "");
   };
@@ -77,7 +74,8 @@ TEST_F(SupervisorTest, ALostPeerIsAConsequenceEvenIfItShowsFirst) {
 
 TEST_F(SupervisorTest, ALostPeerAloneIsTheCause) {
   add("teacher", 0, "serve");
-  add("student", 0, "fail", "peer_lost");
+  add("student", 0, "fail", "peer_lost first");
+  when_ready(2, [&] { put(folder_ / "first", ""); });
   const auto result = run();
   ASSERT_TRUE(result.cause);
   EXPECT_EQ(result.cause->name(), "student/0");
@@ -88,10 +86,7 @@ TEST_F(SupervisorTest, ALostPeerAloneIsTheCause) {
 TEST_F(SupervisorTest, AnErrorThatAnotherRankMetIsItsConsequence) {
   add("student", 0, "fail", "told first");
   add("student", 1, "fail", "wrong second");
-  int ready = 0;
-  script_.status = [&](const std::string&, const std::string& state) {
-    if (state == "training" && ++ready == 2) put(folder_ / "first", "");
-  };
+  when_ready(2, [&] { put(folder_ / "first", ""); });
   script_.end = [&](const std::string&, const std::string&) { put(folder_ / "second", ""); };
   const auto result = run();
   ASSERT_TRUE(result.cause);
@@ -107,10 +102,7 @@ TEST_F(SupervisorTest, AnErrorThatAnotherRankMetIsItsConsequence) {
 TEST_F(SupervisorTest, AnErrorThatAnotherRankMetIsNearerThanALostPeer) {
   add("student", 0, "fail", "peer_lost first");
   add("student", 1, "fail", "told second");
-  int ready = 0;
-  script_.status = [&](const std::string&, const std::string& state) {
-    if (state == "training" && ++ready == 2) put(folder_ / "first", "");
-  };
+  when_ready(2, [&] { put(folder_ / "first", ""); });
   script_.end = [&](const std::string&, const std::string&) { put(folder_ / "second", ""); };
   const auto result = run();
   ASSERT_TRUE(result.cause);
@@ -173,10 +165,7 @@ TEST_F(SupervisorTest, AServerThatHangsAtTheEndDoesNotFailTheRun) {
   options_.serving_timeout = Duration(200);
   add("teacher", 0, "hang");
   add("student", 0, "train", "0");
-  int ready = 0;  // the student catches its signal only once it is ready
-  script_.status = [&](const std::string&, const std::string&) {
-    if (++ready == 2) ::kill(script_.pids[1], SIGTERM);
-  };
+  when_ready(2, [&] { ::kill(script_.pids[1], SIGTERM); });
   const auto result = run();
   EXPECT_EQ(result.exit_code, 0) << result.report();
   ASSERT_EQ(result.remarks.size(), 1u);
@@ -187,10 +176,7 @@ TEST_F(SupervisorTest, ADriverThatStaysBehindTheOthersIsAFailure) {
   options_.stop_timeout = Duration(200);
   add("student", 0, "train", "0");
   add("student", 1, "hang", "training");
-  int ready = 0;
-  script_.status = [&](const std::string&, const std::string&) {
-    if (++ready == 2) ::kill(script_.pids[0], SIGTERM);
-  };
+  when_ready(2, [&] { ::kill(script_.pids[0], SIGTERM); });
   const auto result = run();
   EXPECT_EQ(result.exit_code, 1);
   ASSERT_TRUE(result.cause);
@@ -201,9 +187,7 @@ TEST_F(SupervisorTest, ADriverThatStaysBehindTheOthersIsAFailure) {
 TEST_F(SupervisorTest, AStoppedProcessCanObey) {
   add("teacher", 0, "stopped");
   add("student", 0, "train", "0");
-  script_.status = [&](const std::string& role, const std::string&) {
-    if (role == "student") ::kill(script_.pids[1], SIGTERM);
-  };
+  when_ready(2, [&] { ::kill(script_.pids[1], SIGTERM); });
   const auto result = run();
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_TRUE(result.remarks.empty());
@@ -213,10 +197,7 @@ TEST_F(SupervisorTest, AStoppedProcessCanObey) {
 TEST_F(SupervisorTest, TheRequestToStopNeedsNoSignal) {
   add("teacher", 0, "deaf");
   add("student", 0, "train", "0");
-  int ready = 0;
-  script_.status = [&](const std::string&, const std::string&) {
-    if (++ready == 2) ::kill(script_.pids[1], SIGTERM);
-  };
+  when_ready(2, [&] { ::kill(script_.pids[1], SIGTERM); });
   const auto result = run();
   EXPECT_EQ(result.exit_code, 0) << result.report();
   EXPECT_TRUE(result.remarks.empty()) << result.remarks[0];
@@ -227,13 +208,10 @@ TEST_F(SupervisorTest, AProcessThatStandsStillIsNamedAndNotEnded) {
   listen({.interval = Duration(100), .limit = Duration(2'000)});
   add("teacher", 0, "serve");
   add("student", 0, "train", "0");
-  int ready = 0;
-  script_.status = [&](const std::string&, const std::string&) {
-    if (++ready == 2) ::kill(script_.pids[0], SIGSTOP);
-  };
+  when_ready(2, [&] { ::kill(script_.pids[0], SIGSTOP); });
   std::vector<std::string> said;
   script_.phase = [&](const std::string& message) {
-    if (ready < 2 || !message.starts_with("teacher/0")) return;
+    if (ready_ < 2 || !message.starts_with("teacher/0")) return;
     said.push_back(message);
     const bool is_silent = message.find("is silent") != std::string::npos;
     ::kill(script_.pids[is_silent ? 0 : 1], is_silent ? SIGCONT : SIGTERM);
