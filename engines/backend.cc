@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -17,18 +16,6 @@ namespace retort::engines {
 namespace {
 
 constexpr std::chrono::milliseconds kStepWait{20};
-
-// Whether the engine may answer if it is asked again: nobody is to blame but the way, or a server
-// that ended.
-bool is_of_the_way(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return e.code() == ErrorCode::kUnavailable || e.code() == ErrorCode::kTimeout;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
 
 // As a generator of ours gives it. Tokens are drawn from the model's own distribution (the recipe
 // is refused otherwise), or are the most probable ones.
@@ -86,9 +73,8 @@ uint64_t EngineBackend::submit(const roles::GenerateRequest& request) {
 }
 
 void EngineBackend::begin(const Place& place, Open open) {
-  // The engine may draw them one by one. One that hangs is found by its own limit of an attempt.
   const auto before = static_cast<int64_t>(open_.size());
-  Future<Drawn> drawn = engine_->draw(open.draw, Deadline::after(options_.timeout * (1 + before)));
+  Future<Drawn> drawn = engine_->draw(open.draw, deadline_behind(before, options_.timeout));
   open.cancel = drawn.canceller();
   open_[place] = std::move(open);
   drawn.on_outcome([inbox = inbox_, place](Outcome<Drawn> outcome) {
@@ -128,7 +114,7 @@ void EngineBackend::take(Ended ended) {
   }
 
   // What the first draw may still do at the server nobody will see.
-  if (is_of_the_way(ended.outcome.error)) {
+  if (is_absent(ended.outcome.error)) {
     if (open.again) std::rethrow_exception(ended.outcome.error);
     open.again = true;
     return begin({ended.request, ended.index}, std::move(open));
@@ -155,16 +141,12 @@ std::vector<std::vector<float>> EngineBackend::score(const roles::ForwardRequest
   std::vector<std::vector<int32_t>> rows =
       roles::split_rows(request.input_ids, request.cu_seqlens, "generator.score");
   const auto before = static_cast<int64_t>(open_.size() + rows.size());
-  const Deadline deadline = Deadline::after(options_.timeout * (1 + before));
+  const Deadline deadline = deadline_behind(before, options_.timeout);
 
   // All at once; of a single token nothing is asked.
   std::vector<Future<Scored>> answers;
-  for (const auto& row : rows) {
-    ScoreRequest asked{.token_ids = row, .positions = {}};
-    if (row.size() > 1) {
-      asked.positions.resize(row.size() - 1);
-      std::iota(asked.positions.begin(), asked.positions.end(), 0);
-    }
+  for (auto& row : rows) {
+    ScoreRequest asked = score_all(std::move(row));
     answers.push_back(asked.positions.empty() ? Future<Scored>()
                                               : engine_->score(std::move(asked), deadline));
   }

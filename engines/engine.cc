@@ -1,6 +1,7 @@
 #include "engines/engine.h"
 
-#include "base/error.h"
+#include <numeric>
+#include <utility>
 
 namespace retort::engines {
 namespace {
@@ -14,6 +15,32 @@ Future<T> refused(const std::string& what) {
 }
 
 }  // namespace
+
+ScoreRequest score_all(std::vector<int32_t> token_ids, int64_t top_k) {
+  ScoreRequest request{.token_ids = std::move(token_ids), .positions = {}, .top_k = top_k};
+  if (request.token_ids.empty()) return request;
+  request.positions.resize(request.token_ids.size() - 1);
+  std::iota(request.positions.begin(), request.positions.end(), 0);
+  return request;
+}
+
+bool is_absent(const Error& error) {
+  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kTimeout;
+}
+
+bool is_absent(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return is_absent(known);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+Deadline deadline_behind(int64_t before, Duration timeout) {
+  return Deadline::after(timeout * (1 + before));
+}
 
 Future<Drawn> Engine::draw(DrawRequest, Deadline) { return refused<Drawn>("draw completions"); }
 

@@ -5,12 +5,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "base/future.h"
 #include "engines/options.h"
 #include "models/generation/request.h"
@@ -57,6 +59,9 @@ struct ScoreRequest {
   std::vector<int32_t> positions;
   int64_t top_k = 0;  // 0: only given tokens
 };
+
+// Asks for every token but the first, with the top_k after each but the last.
+ScoreRequest score_all(std::vector<int32_t> token_ids, int64_t top_k = 0);
 
 // R positions. Log-probabilities are the engine's: natural logarithm, temperature 1 unless the
 // probe says otherwise.
@@ -107,6 +112,15 @@ class Engine {
   // computed with them; whether that is true the caller checks (receipt.h). No request may be open.
   virtual Future<Empty> load_weights(std::string path, Deadline deadline);
 };
+
+// Whether an error says that the engine is not there, rather than that it is wrong: asked again, it
+// or a replica of it may answer.
+bool is_absent(const Error& error);
+bool is_absent(const std::exception_ptr& error);
+
+// For a request that `before` others precede: the engine may take them one by one, each for as long
+// as `timeout`. A request that hangs is found by its own limit of an attempt.
+Deadline deadline_behind(int64_t before, Duration timeout);
 
 // `url`: one of options.url. `key`: of the server; empty: none. Asks nothing yet. kInvalidArgument
 // for an address or options that cannot be.

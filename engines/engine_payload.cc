@@ -196,7 +196,7 @@ Payload payload_of(const PayloadSpec& spec, const std::vector<Scored>& answers,
   return payload;
 }
 
-Payload payload_of_hidden(const PayloadSpec&, const std::vector<at::Tensor>& answers) {
+Payload payload_of_hidden(const std::vector<at::Tensor>& answers) {
   Payload payload;
   payload.hidden = at::cat(answers);
   return payload;

@@ -32,7 +32,6 @@ std::vector<ScoreRequest> questions_of(const roles::ForwardRequest& request, int
 roles::Payload payload_of(const roles::PayloadSpec& spec, const std::vector<Scored>& answers,
                           int64_t vocab_rows);
 // hidden_states: [R, H] of each question.
-roles::Payload payload_of_hidden(const roles::PayloadSpec& spec,
-                                 const std::vector<at::Tensor>& answers);
+roles::Payload payload_of_hidden(const std::vector<at::Tensor>& answers);
 
 }  // namespace retort::engines

@@ -82,6 +82,7 @@ void JsonReader::take_structure(char c) {
       if (c == ']') return close(false);
       return begin_value(c);
     case State::kValue: return begin_value(c);
+
     case State::kFirstKey:
       if (c == '}') return close(true);
       [[fallthrough]];
@@ -90,6 +91,7 @@ void JsonReader::take_structure(char c) {
       is_key_ = true;
       state_ = State::kString;
       return;
+
     case State::kColon:
       if (c != ':') refuse_character(c, "':'");
       state_ = State::kValue;

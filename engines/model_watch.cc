@@ -2,34 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
-#include "base/random.h"
+#include "engines/random_ids.h"
 
 namespace retort::engines {
 namespace {
 
 constexpr uint64_t kWatchSeed = 0x7761746368;
 
-// Random ids: whatever the model is, another one gives them other numbers.
-ScoreRequest watch_question(int64_t vocab_rows) {
-  ScoreRequest question;
-  for (uint64_t i = 0; i < ModelWatch::kWatchTokens; ++i)
-    question.token_ids.push_back(
-        static_cast<int32_t>(random_bits(kWatchSeed, i) % static_cast<uint64_t>(vocab_rows)));
-  question.positions.resize(question.token_ids.size() - 1);
-  std::iota(question.positions.begin(), question.positions.end(), 0);
-  return question;
-}
-
 }  // namespace
 
 ModelWatch::ModelWatch(std::shared_ptr<Engine> engine, Options options)
     : engine_(std::move(engine)),
       options_(options),
-      question_(watch_question(options.vocab_rows)),
+      // Whatever the model is, another one gives random ids other numbers.
+      question_(score_all(random_ids(kWatchSeed, 0, kWatchTokens, options.vocab_rows))),
       due_(Clock::now()) {}
 
 void ModelWatch::look() {

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <vector>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "engines/random_ids.h"
 #include "models/packed.h"
 #include "roles/payload/payload.h"
 
@@ -24,18 +24,6 @@ constexpr int64_t kTopK = 16;
 constexpr uint64_t kCanarySeed = 0x7265746f7274;
 constexpr uint64_t kSameStream = uint64_t{1} << 63;  // no version's
 
-// Random ids; `seed` says which.
-ScoreRequest canary(uint64_t seed, uint64_t& draw, int64_t length, int64_t vocab, int64_t top_k) {
-  ScoreRequest one;
-  for (int64_t i = 0; i < length; ++i)
-    one.token_ids.push_back(
-        static_cast<int32_t>(random_bits(seed, draw++) % static_cast<uint64_t>(vocab)));
-  one.positions.resize(static_cast<size_t>(length - 1));
-  std::iota(one.positions.begin(), one.positions.end(), 0);
-  one.top_k = top_k;
-  return one;
-}
-
 // The first is the same for every version of a process: what a cache still has of older weights
 // shows there. The others share no prefix with those of another version.
 std::vector<ScoreRequest> canaries(const Engine& engine, int64_t vocab, uint64_t version,
@@ -43,13 +31,11 @@ std::vector<ScoreRequest> canaries(const Engine& engine, int64_t vocab, uint64_t
   const int64_t top_k = std::min(kTopK, engine.abilities().max_top_k);
   const uint64_t same = random_bits(kCanarySeed ^ options.nonce, kSameStream);
   const uint64_t seed = random_bits(kCanarySeed ^ options.nonce, version);
-  uint64_t draw = 0;
-  std::vector<ScoreRequest> all{canary(same, draw, kSequence, vocab, top_k)};
-  draw = 0;
+  std::vector<ScoreRequest> all{score_all(random_ids(same, 0, kSequence, vocab), top_k)};
   for (int64_t begin = 0; begin < options.tokens; begin += kSequence) {
     // at least two: one is given, the other is scored
     const int64_t length = std::max<int64_t>(2, std::min(kSequence, options.tokens - begin));
-    all.push_back(canary(seed, draw, length, vocab, top_k));
+    all.push_back(score_all(random_ids(seed, begin, length, vocab), top_k));
   }
   return all;
 }

@@ -25,17 +25,6 @@ namespace {
 // A served model does not change within a run.
 constexpr uint64_t kWeightVersion = 1;
 
-// Whether the engine is not there, rather than wrong.
-bool is_lost(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return e.code() == ErrorCode::kUnavailable || e.code() == ErrorCode::kTimeout;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 // A request whose sequences are asked one by one. Threads: the engine's, once it was asked.
@@ -196,8 +185,7 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
     return pack->failed;
   };
   for (size_t i = 0; i < questions.size() && !failed(); ++i) {
-    // The engine may take them one by one. One that hangs is found by its own limit of an attempt.
-    const Deadline deadline = Deadline::after(options_.timeout * (1 + shared_->open++));
+    const Deadline deadline = deadline_behind(shared_->open++, options_.timeout);
     if (hidden)
       listen(engine_->hidden_states(std::move(questions[i]), deadline), pack->hidden, i);
     else
@@ -211,7 +199,7 @@ void EngineTeacher::fail(Shared& shared, Pack& pack, const std::exception_ptr& e
     std::lock_guard lock(shared.mutex);
     if (std::exchange(pack.failed, true)) return;
     others.swap(pack.cancel);
-    if (is_lost(error)) shared.lost = error;
+    if (is_absent(error)) shared.lost = error;
     shared.failed.push_back(pack.key);
   }
   shared.store.fail(pack.key, error);
@@ -223,7 +211,7 @@ void EngineTeacher::deliver(Shared& shared, Pack& pack) {
   const roles::PayloadSpec& spec = pack.request.spec;
   try {
     Payload whole = spec.kind == PayloadKind::kHiddenStates
-                        ? payload_of_hidden(spec, pack.hidden)
+                        ? payload_of_hidden(pack.hidden)
                         : payload_of(spec, pack.scored, pack.vocab_rows);
     whole.label = pack.label;
     const roles::PieceMap map{.vocab_rows = pack.vocab_rows, .ranks = 1};

@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "engines/plain_admin.h"
 #include "engines/settled.h"
 #include "engines/vllm/completion_question.h"
 
@@ -24,9 +23,7 @@ Server::Server(const ExternalOptions& options, const std::string& url, const std
     : served_model_(options.served_model),
       timeout_(options.timeout),
       url_(http::parse_url(url)),
-      client_(client_options(options, key)) {
-  refuse_plain_key(url_, key);
-}
+      client_(client_options(options, key)) {}
 
 http::Request Server::to(http::Method method, const std::string& path) const {
   http::Request request{.method = method, .url = url_.below(path), .idempotent = true};

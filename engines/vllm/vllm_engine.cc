@@ -35,10 +35,9 @@ class Vllm final : public Engine {
  public:
   Vllm(const ExternalOptions& options, const std::string& url, const std::string& key)
       : options_(options), server_(options, url, key) {
-    if (options.weights.via == WeightRoute::kNone) return;
-    if (options.weights.via != WeightRoute::kFolder)
+    const WeightRoute via = options.weights.via;
+    if (via != WeightRoute::kNone && via != WeightRoute::kFolder)
       throw Error(ErrorCode::kInvalidArgument, "weights.via: vLLM takes weights as a folder alone");
-    refuse_plain_admin(server_.url(), options.allow_plain_admin, "/collective_rpc");
   }
 
   Abilities abilities() const override {

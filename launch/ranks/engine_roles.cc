@@ -93,9 +93,7 @@ class Attached {
         const auto look = std::min<Duration>(kOneLook, deadline.remaining());
         return engine_->state(Deadline::after(look)).get();
       } catch (const Error& error) {
-        const bool may_come =
-            error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kTimeout;
-        if (!may_come) throw;
+        if (!engines::is_absent(error)) throw;
         why = error.message();
       }
       if (deadline.expired())
