@@ -17,16 +17,26 @@ namespace {
 
 constexpr std::chrono::milliseconds kStepWait{20};
 
-// As a generator of ours gives it. Tokens are drawn from the model's own distribution (the recipe
-// is refused otherwise), or are the most probable ones.
-models::Completion completion_of(Drawn drawn, const models::SamplingOptions& sampling) {
+bool is_whole(const models::SamplingOptions& how) {
+  return how.top_p == 1 && how.top_k == 0 && how.min_p == 0 && how.repetition_penalty == 1;
+}
+
+// As a generator of ours gives it, as far as what the engine's numbers mean allows.
+models::Completion completion_of(Drawn drawn, const models::SamplingOptions& how,
+                                 DrawnMeaning meaning) {
+  const bool plain = how.temperature == 1 && is_whole(how);
+  const bool of_model = plain || meaning == DrawnMeaning::kRaw;
+  const bool of_draw = plain || meaning == DrawnMeaning::kProcessed ||
+                       (meaning == DrawnMeaning::kTempered && is_whole(how));
+
   models::Completion completion;
   completion.token_ids = std::move(drawn.token_ids);
-  completion.sampling_logps = sampling.temperature == 0
-                                  ? std::vector<float>(drawn.log_probs.size(), 0.0F)
-                                  : drawn.log_probs;
-  completion.logps = std::move(drawn.log_probs);
   completion.finish_reason = drawn.finish_reason;
+  if (of_model) completion.logps = drawn.log_probs;
+  if (how.temperature == 0)
+    completion.sampling_logps.resize(completion.token_ids.size());  // certain
+  else if (of_draw)
+    completion.sampling_logps = std::move(drawn.log_probs);
   return completion;
 }
 
@@ -106,10 +116,10 @@ void EngineBackend::take(Ended ended) {
   open_.erase(found);
 
   if (!ended.outcome.error) {
-    finished_.push_back(
-        {.request = ended.request,
-         .index = ended.index,
-         .completion = completion_of(std::move(*ended.outcome.value), open.draw.how.sampling)});
+    finished_.push_back({.request = ended.request,
+                         .index = ended.index,
+                         .completion = completion_of(std::move(*ended.outcome.value),
+                                                     open.draw.how.sampling, options_.drawn)});
     return;
   }
 

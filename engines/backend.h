@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "engines/contract.h"
 #include "engines/engine.h"
 #include "engines/receipt.h"
 #include "engines/weight_files.h"
@@ -28,6 +29,8 @@ namespace retort::engines {
 // Weights: they arrive in the student's decoder, as at a generator of ours. apply() writes them
 //   where the engine reads them, makes it load them, and asks it for the log-probabilities of
 //   canary sequences: a version counts only when those are the decoder's own (receipt.h).
+// Log-probabilities: those that follow from what the engine's mean; a completion has the others
+//   empty. At temperature 1 from the whole distribution that is both.
 // Bits: the engine's. The seed of a draw is a function of the request's seed and the sample id, so
 //   that an engine which honours seeds draws the same again, as far as its arithmetic repeats.
 // Errors: a draw that broke on its way is drawn once more; an engine that is not there then, or
@@ -41,6 +44,7 @@ class EngineBackend final : public roles::SampleBackend {
     Duration timeout{600'000};         // of one draw, beside the time of those before it
     Duration load_timeout{1'800'000};  // for it to load weights
     CanaryOptions canaries;
+    DrawnMeaning drawn = DrawnMeaning::kRaw;  // of the engine's log-probabilities
     // Makes the engine use the weights of a path, by a deadline. Empty: Engine::load_weights.
     std::function<void(const std::string& path, Deadline deadline)> load;
     // Hears of every receipt, accepted or not, before anything follows from it. May be empty.

@@ -63,14 +63,23 @@ class ExternalCheck {
       refuse("served_model",
              "has a slash; the GGUF file is <weights.folder>/<served_model>.gguf, so the server "
              "needs a name for it that is a file's (--alias)");
+    if (recipe_.grpo) check_ratio();
+  }
+
+  // Importance ratios need each token's probability under the distribution it was drawn from, and
+  // under the same one in training. What else an engine's numbers mean the probe finds.
+  void check_ratio() const {
     const GenerationOptions& generation = *recipe_.generation;
-    if (generation.sampling.temperature != 0 &&
-        (generation.sampling.temperature != 1 || !generation.whole_distribution()))
+    if (!generation.whole_distribution())
+      places_.refuse({"generation"},
+                     "grpo compares the probabilities of drawn tokens, and no engine says from "
+                     "which tokens it drew; use top_p 1, top_k 0, min_p 0 and repetition_penalty "
+                     "1, or a generator of ours (`model`)");
+    if (external_.engine == EngineKind::kLlamacpp && generation.sampling.temperature != 1)
       places_.refuse({"generation", "temperature"},
-                     "the log-probabilities of an engine's tokens are those of the model, not of "
-                     "the distribution that was drawn from; draw at temperature 1 from all tokens "
-                     "(top_p 1, top_k 0, min_p 0, repetition_penalty 1), or use a generator of "
-                     "ours (`model`)");
+                     "grpo compares the probabilities of drawn tokens, and llama.cpp's are those "
+                     "at temperature 1; use temperature 1, vLLM with --logprobs-mode "
+                     "processed_logprobs, or a generator of ours (`model`)");
   }
 
   void check_frozen() const {

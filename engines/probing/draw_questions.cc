@@ -115,6 +115,11 @@ void ask_draws(ProbeSession& session) {
     contract.greedy_equal_local = apart.first - greedy.token_ids.begin();
   }
   ask_end(session, greedy_request, greedy);
+
+  // As the role draws: what the engine refuses shows before the first step.
+  DrawRequest as_role = completion(session, 1, kSeed);
+  as_role.how.sampling = session.options.sampling;
+  session.ask.draw("a completion drawn as generation says", as_role);
 }
 
 }  // namespace retort::engines

@@ -213,6 +213,7 @@ void run_engine_generator_role(const RankContext& context) {
       .canaries = {.tokens = external.weights.canary_tokens,
                    .tolerance = contract.tolerance,
                    .nonce = new_nonce()},
+      .drawn = contract.drawn,
       .on_receipt = [&](const engines::Receipt& receipt) {
         recipes::append_bytes(receipts_fd.get(), engines::to_json(receipt, context.name()) + "\n",
                               receipts);

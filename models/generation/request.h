@@ -81,9 +81,10 @@ enum class FinishReason {
 
 struct Completion {
   std::vector<int32_t> token_ids;  // without the prompt
-  // of each token under the model: temperature 1, whole vocabulary, no penalty
+  // of each token under the model: temperature 1, whole vocabulary, no penalty. Empty if an engine
+  // that is not ours does not say.
   std::vector<float> logps;
-  // under the distribution it was drawn from; 0 at temperature 0
+  // under the distribution it was drawn from; 0 at temperature 0. Empty as logps may be.
   std::vector<float> sampling_logps;
   FinishReason finish_reason = FinishReason::kLength;
 };

@@ -203,6 +203,10 @@ struct GrpoObjective::OpenBatch {
 
   void add(const data::PromptSample& prompt, const RolloutSample& sample, float advantage) {
     const models::Completion& completion = sample.completion;
+    if (completion.sampling_logps.size() != completion.token_ids.size())
+      throw Error(ErrorCode::kMismatch,
+                  "the generator does not say how probable the tokens were that it drew, which "
+                  "grpo compares with");
     sequences.insert(sequences.end(), completion.token_ids.size(),
                      static_cast<int64_t>(samples.size()));
     logps.insert(logps.end(), completion.sampling_logps.begin(), completion.sampling_logps.end());

@@ -21,7 +21,11 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   const auto number = [](const std::optional<double>& value) {
     return value ? json_number(*value) : std::string("null");
   };
-  const auto decimal = [](float value) { return json_number(value); };
+  // Log-probabilities that the generator did not say are null.
+  const auto numbers = [&](const std::vector<float>& values) {
+    if (values.size() != sample.completion.token_ids.size()) return std::string("null");
+    return list(values, [](float value) { return json_number(value); });
+  };
   const auto integer = [](int32_t id) { return std::to_string(id); };
 
   JsonLine components;
@@ -33,8 +37,8 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
       .add("completion", std::string_view(sample.text))
       .raw("prompt_ids", list(group.prompt.prompt_ids, integer))
       .raw("token_ids", list(sample.completion.token_ids, integer))
-      .raw("logps", list(sample.completion.logps, decimal))
-      .raw("sampling_logps", list(sample.completion.sampling_logps, decimal))
+      .raw("logps", numbers(sample.completion.logps))
+      .raw("sampling_logps", numbers(sample.completion.sampling_logps))
       .raw("reward", number(sample.reward))
       .raw("rewards", components.str())
       .add("finish_reason", enum_name(sample.completion.finish_reason))

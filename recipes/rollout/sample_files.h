@@ -18,9 +18,9 @@ std::filesystem::path samples_folder(const GenerationOptions& generation,
 
 // The first rank of each replica writes `<folder>/step-<step>-rank-<dp rank>.jsonl`; nothing is
 // written where `folder` is empty. A line is one JSON object for each sample: prompt, completion,
-// prompt_ids, token_ids, logps, sampling_logps, reward, rewards (by `reward_names`; null:
-// unscorable), finish_reason, sample_id, weight_version, origin. Written atomically;
-// kResourceExhausted when the disk is full.
+// prompt_ids, token_ids, logps, sampling_logps (null: an engine did not say), reward, rewards (by
+// `reward_names`; null: unscorable), finish_reason, sample_id, weight_version, origin. Written
+// atomically; kResourceExhausted when the disk is full.
 void save_samples(const std::filesystem::path& folder, parallel::World& world,
                   const Rollout& rollout, int64_t step,
                   const std::vector<std::string>& reward_names);

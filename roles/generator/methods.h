@@ -43,9 +43,10 @@ struct Samples {
   at::Tensor indices;           // [n] int32, of [0, S): prompt by prompt, G of each
   at::Tensor token_ids;         // [T] int32
   at::Tensor cu_seqlens;        // [n+1] int32
-  at::Tensor logps;             // [T] float32, under the model: temperature 1, whole vocabulary
-  at::Tensor sampling_logps;    // [T] float32, under the distribution that was drawn from
-  at::Tensor finish_reasons;    // [n] uint8: models::FinishReason
+  // [T] float32, or [0] where an engine that is not ours does not say
+  at::Tensor logps;           // under the model: temperature 1, whole vocabulary
+  at::Tensor sampling_logps;  // under the distribution that was drawn from
+  at::Tensor finish_reasons;  // [n] uint8: models::FinishReason
   // between the request's start and the end of the latest of these; others may have been drawn
   // beside it
   double seconds = 0;

@@ -40,6 +40,28 @@ void check_label(const Samples& samples, const ExpectedSamples& expected,
   throw Error(ErrorCode::kCorrupt, "samples: " + what);
 }
 
+// [T] numbers, or none of any token.
+bool is_known_or_none(const at::Tensor& log_probs, int64_t tokens) {
+  return is_vector(log_probs, at::kFloat, tokens) || is_vector(log_probs, at::kFloat, 0);
+}
+
+// The numbers of all tokens, or none if the generator does not know them.
+at::Tensor join(std::span<const IndexedCompletion> completions,
+                std::vector<float> models::Completion::*numbers, int64_t tokens) {
+  int64_t known = 0;
+  for (const IndexedCompletion& one : completions)
+    known += static_cast<int64_t>((one.completion.*numbers).size());
+  RETORT_CHECK(known == tokens || known == 0) << "log-probabilities of some tokens alone";
+
+  at::Tensor joined = vector_of(known, at::kFloat);
+  auto* to = joined.mutable_data_ptr<float>();
+  for (const IndexedCompletion& one : completions) {
+    const std::vector<float>& from = one.completion.*numbers;
+    to = std::copy(from.begin(), from.end(), to);
+  }
+  return joined;
+}
+
 // Each completion of the request at most once.
 void check_indices(std::span<const int32_t> indices, int64_t completions) {
   std::vector<bool> seen(static_cast<size_t>(completions));
@@ -63,24 +85,19 @@ Samples pack_completions(std::span<const IndexedCompletion> completions) {
   samples.indices = vector_of(count, at::kInt);
   samples.token_ids = vector_of(tokens, at::kInt);
   samples.cu_seqlens = vector_of(count + 1, at::kInt);
-  samples.logps = vector_of(tokens, at::kFloat);
-  samples.sampling_logps = vector_of(tokens, at::kFloat);
+  samples.logps = join(completions, &models::Completion::logps, tokens);
+  samples.sampling_logps = join(completions, &models::Completion::sampling_logps, tokens);
   samples.finish_reasons = vector_of(count, at::kByte);
 
   auto* index = samples.indices.mutable_data_ptr<int32_t>();
   auto* id = samples.token_ids.mutable_data_ptr<int32_t>();
   auto* end = samples.cu_seqlens.mutable_data_ptr<int32_t>();
-  auto* logp = samples.logps.mutable_data_ptr<float>();
-  auto* sampling_logp = samples.sampling_logps.mutable_data_ptr<float>();
   auto* reason = samples.finish_reasons.mutable_data_ptr<uint8_t>();
   int32_t drawn = 0;
   *end++ = 0;
   for (const auto& [place, completion] : completions) {
     *index++ = static_cast<int32_t>(place);
     id = std::copy(completion.token_ids.begin(), completion.token_ids.end(), id);
-    logp = std::copy(completion.logps.begin(), completion.logps.end(), logp);
-    sampling_logp = std::copy(completion.sampling_logps.begin(), completion.sampling_logps.end(),
-                              sampling_logp);
     *reason++ = static_cast<uint8_t>(completion.finish_reason);
     drawn += static_cast<int32_t>(completion.token_ids.size());
     *end++ = drawn;
@@ -98,11 +115,14 @@ std::vector<IndexedCompletion> unpack_completions(const Samples& samples) {
     const auto copy = [&](const auto* from, auto& to) {
       to.assign(from + ends[i], from + ends[i + 1]);
     };
+    const auto copy_known = [&](const at::Tensor& from, auto& to) {
+      if (from.numel() > 0) copy(from.const_data_ptr<float>(), to);
+    };
     completions[i].index = indices[i];
     models::Completion& completion = completions[i].completion;
     copy(samples.token_ids.const_data_ptr<int32_t>(), completion.token_ids);
-    copy(samples.logps.const_data_ptr<float>(), completion.logps);
-    copy(samples.sampling_logps.const_data_ptr<float>(), completion.sampling_logps);
+    copy_known(samples.logps, completion.logps);
+    copy_known(samples.sampling_logps, completion.sampling_logps);
     completion.finish_reason = static_cast<models::FinishReason>(reasons[i]);
   }
   return completions;
@@ -132,9 +152,8 @@ void check_samples(const Samples& samples, const ExpectedSamples& expected,
   const auto ends = values_of<int32_t>(samples.cu_seqlens);
   const int64_t tokens = ends.back();
   if (ends.front() != 0 || !std::is_sorted(ends.begin(), ends.end()) ||
-      !is_vector(samples.token_ids, at::kInt, tokens) ||
-      !is_vector(samples.logps, at::kFloat, tokens) ||
-      !is_vector(samples.sampling_logps, at::kFloat, tokens))
+      !is_vector(samples.token_ids, at::kInt, tokens) || !is_known_or_none(samples.logps, tokens) ||
+      !is_known_or_none(samples.sampling_logps, tokens))
     corrupt("offsets, ids and log-probabilities do not fit together");
 
   // What the values may be.

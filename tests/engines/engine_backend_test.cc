@@ -27,6 +27,7 @@ class EngineBackendTest : public test::FolderTest {
   EngineBackend::Options options() {
     return {.timeout = 100s,
             .canaries = {.tokens = 64, .tolerance = 1e-4},
+            .drawn = drawn_meaning,
             .on_receipt = [this](const Receipt& receipt) { receipts.push_back(receipt); }};
   }
   std::unique_ptr<EngineBackend> make(std::shared_ptr<Engine> with) {
@@ -58,6 +59,7 @@ class EngineBackendTest : public test::FolderTest {
   }
 
   std::shared_ptr<ModelEngine> engine = std::make_shared<ModelEngine>(roles::golden_decoder());
+  DrawnMeaning drawn_meaning = DrawnMeaning::kRaw;
   std::vector<Receipt> receipts;
 };
 
@@ -75,6 +77,35 @@ TEST_F(EngineBackendTest, DrawsEachCompletionOnce) {
   }
   EXPECT_EQ(indices, (std::set<int64_t>{0, 1, 2, 3}));
   EXPECT_FALSE(backend->step()) << "nothing is open";
+}
+
+// What an engine's numbers mean says which of the two a completion has.
+TEST_F(EngineBackendTest, ACompletionHasTheLogProbabilitiesThatAreKnown) {
+  const models::SamplingOptions warm{.temperature = 2, .seed = 5};
+  const models::SamplingOptions cut{.top_p = 0.9, .seed = 5};
+  const models::SamplingOptions greedy{.temperature = 0};
+  const struct {
+    models::SamplingOptions how;
+    DrawnMeaning meaning;
+    bool of_model, of_draw;
+  } cases[] = {
+      {warm, DrawnMeaning::kRaw, true, false},      {cut, DrawnMeaning::kRaw, true, false},
+      {warm, DrawnMeaning::kTempered, false, true}, {cut, DrawnMeaning::kTempered, false, false},
+      {cut, DrawnMeaning::kProcessed, false, true}, {cut, DrawnMeaning::kUnknown, false, false},
+      {greedy, DrawnMeaning::kRaw, true, true},
+  };
+  for (const auto& [how, meaning, of_model, of_draw] : cases) {
+    drawn_meaning = meaning;
+    const auto backend = make(engine);
+    roles::GenerateRequest asked = request(0);
+    asked.draw.sampling = how;
+    backend->submit(asked);
+    for (const auto& sample : drawn(*backend, 4)) {
+      const models::Completion& one = sample.completion;
+      EXPECT_EQ(one.logps.size(), of_model ? one.token_ids.size() : 0);
+      EXPECT_EQ(one.sampling_logps.size(), of_draw ? one.token_ids.size() : 0);
+    }
+  }
 }
 
 TEST_F(EngineBackendTest, SeedsAreOfTheSample) {

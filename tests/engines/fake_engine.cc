@@ -141,6 +141,8 @@ Scored FakeEngine::answer(const ScoreRequest& request) {
 
 Drawn FakeEngine::answer(const DrawRequest& request) {
   check_ids(request.prompt);
+  if (lies_.refuse_min_p && request.how.sampling.min_p > 0)
+    throw Error(ErrorCode::kInvalidArgument, "min_p is not known here");
   models::DrawOptions how = request.how;
   const double temperature = how.sampling.temperature;
   how.sampling.seed = lies_.one_seed ? 1 : request.seed;

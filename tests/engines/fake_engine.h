@@ -30,6 +30,7 @@ struct Lies {
   bool short_top_k = false;  // one id fewer than asked
   bool half_mass = false;    // probabilities that sum to a half
   bool never_draw = false;   // a draw that does not end
+  bool refuse_min_p = false;
   double score_temperature = 1;
   double hidden_scale = 1;
 

@@ -101,8 +101,9 @@ TEST_F(LlamaRunTest, TeacherOfDistill) {
   }
 }
 
-std::string draws(const std::string& more) {
-  return "generation: {num_generations: 4, max_new_tokens: 6, save_samples: true}\n"
+std::string draws(const std::string& more, const std::string& how = "") {
+  return "generation: {" + how +
+         "num_generations: 4, max_new_tokens: 6, save_samples: true}\n"
          "rewards: [{type: length, min: 2, max: 4}]\n" +
          more;
 }
@@ -144,8 +145,17 @@ TEST_F(LlamaRunTest, GeneratorOfRejectionSampling) {
                "tokenizer: " + file("model-1") + ", weights: {via: gguf, folder: " + weights + "}");
   const fs::path run =
       launched("rejection", head("rejection_sampling", "generator", generator, "prompts.jsonl") +
-                                draws("rejection_sampling: {rounds: 3, prompts_per_round: 4}\n"));
+                                draws("rejection_sampling: {rounds: 3, prompts_per_round: 4}\n",
+                                      "temperature: 0.8, top_p: 0.9, "));
   EXPECT_EQ(lines_of(run / "receipts.jsonl").size(), 3u) << "one for each round";
+
+  // The server's numbers are the model's; of the distribution that was drawn from none are known.
+  const std::vector<Json> samples = lines_of(run / "samples/step-1-rank-0.jsonl");
+  ASSERT_EQ(samples.size(), 16u);
+  for (const Json& sample : samples) {
+    EXPECT_EQ(sample.at("logps").size(), sample.at("token_ids").size());
+    EXPECT_TRUE(sample.at("sampling_logps").is_null()) << sample;
+  }
 }
 
 // Killed in the middle: the role begins anew with its engine, and no number changes.

@@ -119,6 +119,14 @@ TEST_F(ProbeTest, ADrawWithoutLogProbabilitiesHasNoRatio) {
   expect_refused(contract, ratio(), ErrorCode::kInvalidArgument, "gives none");
 }
 
+TEST_F(ProbeTest, WhatTheRoleAsksForIsTried) {
+  Lies lies;
+  lies.refuse_min_p = true;
+  const ProbeOptions narrow{.sampling = {.temperature = 0.5, .min_p = 0.1}};
+  test::expect_refused("min_p is not known here", [&] { probed(lies, narrow); });
+  EXPECT_EQ(probed(lies).drawn, DrawnMeaning::kRaw);
+}
+
 TEST_F(ProbeTest, TheRecipesToleranceCounts) {
   const Contract contract = probed({}, {.tolerance = 0.25});
   EXPECT_EQ(contract.tolerance, 0.25);

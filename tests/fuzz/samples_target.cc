@@ -36,6 +36,9 @@ bool decode(std::string_view bytes) {
     expect(one.index >= 0 && one.index < 2, "a completion that was not asked for");
     expect(!enum_name(one.completion.finish_reason).empty(), "an unknown reason");
     tokens += static_cast<int64_t>(one.completion.token_ids.size());
+    for (const auto* numbers : {&one.completion.logps, &one.completion.sampling_logps})
+      expect(numbers->empty() || numbers->size() == one.completion.token_ids.size(),
+             "log-probabilities of some tokens alone");
   }
   expect(tokens == samples.token_ids.numel(), "offsets do not end at the number of tokens");
   expect(rpc::to_bytes(samples) == bytes, "encoded again it has other bytes");

@@ -47,6 +47,9 @@ std::vector<KeyRow> external_rows() {
       "roles.teacher={external: {engine: llamacpp, url: ['http://127.0.0.1:9'], tokenizer: "
       "FOLDER/teacher}}",
       "distill.payload=topk"};
+  const std::string drawing =
+      "roles.generator={external: {engine: llamacpp, url: ['http://127.0.0.1:9'], tokenizer: "
+      "FOLDER/student, served_model: a, weights: {via: gguf, folder: x}}}";
   const auto refused_with = [&](const std::string& change, const std::string& message) {
     return refused(kDistillBase, "roles.teacher.external." + change, message, with);
   };
@@ -81,6 +84,9 @@ std::vector<KeyRow> external_rows() {
               "roles.generator={external: {engine: llamacpp, url: ['http://127.0.0.1:9'], "
               "tokenizer: FOLDER/student, served_model: a/b, weights: {via: gguf, folder: x}}}",
               "has a slash"),
+      refused(kGrpoBase, "generation.top_p=0.5", "no engine says from which tokens", {drawing}),
+      refused(kGrpoBase, "generation.temperature=0.7", "llama.cpp's are those at temperature 1",
+              {drawing}),
       in_run(role + ".weights.via", run, "via: gguf"),
       in_run(role + ".weights.folder", run, ", folder: "),
       refused_with("weights.canary_tokens=0", "must be at least 1"),
