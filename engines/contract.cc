@@ -59,10 +59,9 @@ class Check {
   }
 
   void check_vocabulary() const {
-    const int64_t wanted = needs_.vocab_ids > 0 ? needs_.vocab_ids : contract_.tokenizer_ids;
-    if (contract_.vocab_rows > 0 && contract_.vocab_rows < wanted)
+    if (contract_.vocab_rows > 0 && contract_.vocab_rows < contract_.tokenizer_ids)
       mismatch("the engine knows " + std::to_string(contract_.vocab_rows) + " ids, and " +
-               std::to_string(wanted) +
+               std::to_string(contract_.tokenizer_ids) +
                " are needed; serve the model that the tokenizer belongs to");
     if (!contract_.highest_id)
       mismatch("the engine does not take the tokenizer's highest id " +

@@ -125,7 +125,6 @@ struct Needs {
   int64_t top_k = 0;
   double temperature = 1;      // of top-k
   bool tail_mass = false;      // the loss uses the mass outside the top-k (tail: bucket, drop)
-  int64_t vocab_ids = 0;       // highest id of the student + 1; 0: the tokenizer's
   int64_t context_tokens = 0;  // of the longest prompt and its completion; 0: any
   int64_t hidden_size = 0;     // 0: any
   bool seeds = false;          // a run must be repeatable

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint.h"
 #include "recipes/registry.h"
 
 namespace retort::recipes {
@@ -182,7 +183,10 @@ engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
   needs.what = Purpose::kGivenLogProbs;
   if (!recipe.distill) return needs;
   const DistillOptions& distill = *recipe.distill;
-  if (distill.payload == roles::PayloadKind::kHiddenStates) needs.what = Purpose::kHiddenStates;
+  if (distill.payload == roles::PayloadKind::kHiddenStates) {
+    needs.what = Purpose::kHiddenStates;
+    needs.hidden_size = models::read_model_config(recipe.roles.at(role).model).hidden_size;
+  }
   if (distill.payload != roles::PayloadKind::kTopK) return needs;
   needs.what = Purpose::kTopK;
   needs.top_k = distill.loss_top_k;
