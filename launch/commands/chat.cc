@@ -81,6 +81,7 @@ int run_chat(const ChatCommand& command) {
     // Every turn has noise of its own.
     models::SamplingOptions sampling = command.sampling;
     sampling.seed += turn++;
+    sampling.num_ids = model.tokenizer.vocab_size();
     StreamPrinter printer(model.tokenizer);
     engine.run({.prompts = {prompt},
                 .draw = {.sampling = sampling,

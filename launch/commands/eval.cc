@@ -91,8 +91,9 @@ double exact_match(const EvalCommand& command, const models::LoadedModel& model,
     prompts.push_back(std::move(prompt.prompt_ids));
     references.push_back(std::move(prompt.reference));
   }
+  const models::SamplingOptions greedy{.temperature = 0, .num_ids = model.tokenizer.vocab_size()};
   const auto completions = models::generate(model.decoder, prompts,
-                                            {.draw = {.sampling = {.temperature = 0},
+                                            {.draw = {.sampling = greedy,
                                                       .max_new_tokens = command.max_new_tokens,
                                                       .eos_token_ids = model.eos_token_ids},
                                              .max_batch = command.batch_size});

@@ -71,6 +71,7 @@ Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& 
   // How each is continued.
   request.num_generations = command.num_generations;
   request.draw.sampling = command.sampling;
+  request.draw.sampling.num_ids = model.tokenizer.vocab_size();
   request.draw.max_new_tokens = command.max_new_tokens;
   if (!command.ignore_eos) request.draw.eos_token_ids = model.eos_token_ids;
   request.draw.stop = command.stop;
