@@ -13,7 +13,8 @@
 //               max_inflight,          kept or new                  |
 //               in order of send()                                  |
 //                  ^                                                |
-//                  '------ pause after 429 or 503 (Patience) <------'
+//                  '--- pause after 429 or 503 (Patience), or <-----'
+//                      when the attempt broke (Request::resends)
 //
 // Connections are kept for later requests, the latest used first, for less time than servers keep
 // them. Redirections are refused, and so are encodings nobody asked for.
@@ -76,7 +77,7 @@ struct ClientCounters {
   uint64_t requests = 0;     // calls of send()
   uint64_t attempts = 0;     // requests that were written, or tried to
   uint64_t retries = 0;      // of those, second and later ones of a request
-  uint64_t pauses = 0;       // waits after 429 or 503
+  uint64_t pauses = 0;       // waits after 429 or 503, and before what broke is sent again
   uint64_t connections = 0;  // opened
   uint64_t bytes_out = 0;    // of requests and answers with their headers, without TLS
   uint64_t bytes_in = 0;

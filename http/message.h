@@ -76,6 +76,9 @@ struct Request {
   // A second execution does no harm: the request is sent once more where a connection that was
   // kept from an earlier request turns out to be closed, which leaves open what the server did.
   bool idempotent = false;
+  // How often an idempotent request is sent again, after a short pause, when an attempt broke: no
+  // connection came about, or it ended before the whole answer. Not once `on_body` took some of it.
+  int resends = 0;
   // Other statuses than 2xx are answers instead of errors: 4xx and 5xx, with the first 64 KiB of
   // their bodies; 429 and 503 once `patience` is spent.
   bool any_status = false;

@@ -32,44 +32,6 @@ std::string path_part(const std::string& name) {
 
 std::string model_path(const std::string& model) { return "/v2/models/" + path_part(model); }
 
-// Nothing came back that says whether the server took the request.
-bool broke_on_its_way(const std::exception_ptr& error) {
-  if (!error) return false;
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    const auto& context = known.context();
-    const bool answered = std::any_of(context.begin(), context.end(),
-                                      [](const auto& pair) { return pair.first == "status"; });
-    const bool broken =
-        known.code() == ErrorCode::kUnavailable || known.code() == ErrorCode::kCorrupt;
-    return broken && !answered;
-  } catch (...) {
-    return false;
-  }
-}
-
-// `request` may be executed twice.
-Future<http::Response> send_again_once(http::Client& client, http::Request request,
-                                       Deadline deadline) {
-  Promise<http::Response> promise;
-  auto future = promise.future();
-  auto first = client.send(request, deadline);
-  promise.on_cancel(first.canceller());
-  first.on_outcome([&client, promise, deadline,
-                    request = std::move(request)](Outcome<http::Response> outcome) mutable {
-    if (!broke_on_its_way(outcome.error) || deadline.expired()) {
-      promise.complete(std::move(outcome));
-      return;
-    }
-    auto second = client.send(std::move(request), deadline);
-    promise.on_cancel(second.canceller());
-    second.on_outcome(
-        [promise](Outcome<http::Response> again) mutable { promise.complete(std::move(again)); });
-  });
-  return future;
-}
-
 Future<Empty> nothing() {
   Promise<Empty> promise;
   promise.set_value({});
@@ -99,9 +61,10 @@ Future<http::Response> Server::ask(http::Method method, const std::string& path,
   http::Request request{.method = method, .url = url_.below(path)};
   if (method == http::Method::kPost) request.body.push_back(http::piece_of(std::move(body)));
   request.idempotent = true;
+  request.resends = 1;
   request.any_status = any_status;
   request.limits.attempt = attempt;
-  return send_again_once(client_, std::move(request), deadline);
+  return client_.send(std::move(request), deadline);
 }
 
 Future<Json> Server::ask_json(http::Method method, const std::string& path, std::string body,
@@ -207,9 +170,10 @@ Future<http::Response> Server::infer(http::Request request, const std::string& m
                                      Deadline deadline) {
   request.url = url_.below(model_path(model) + "/infer");
   request.idempotent = true;
+  request.resends = 1;
   request.limits.attempt = options_.timeout;
   request.patience.total = deadline.remaining();
-  return send_again_once(client_, std::move(request), deadline);
+  return client_.send(std::move(request), deadline);
 }
 
 Future<Empty> Server::reload(const std::string& model, const Json& configuration,

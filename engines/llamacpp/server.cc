@@ -1,15 +1,13 @@
 #include "engines/llamacpp/server.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 
 namespace retort::engines::llamacpp {
 namespace {
 
-constexpr int kMaxFailures = 3;
-constexpr std::chrono::milliseconds kPauseAfterFailure{200};
+constexpr int kResends = 2;
 constexpr size_t kShownErrorBytes = 500;
 
 ErrorCode code_for(int status) {
@@ -63,8 +61,7 @@ std::string without(std::string text, const std::string& secret) {
 }  // namespace
 
 Server::Server(Loop& loop, const ExternalOptions& options, http::Url base, std::string key)
-    : loop_(loop),
-      base_(std::move(base)),
+    : base_(std::move(base)),
       key_(std::move(key)),
       timeout_(options.timeout),
       client_(std::make_unique<http::Client>(
@@ -75,54 +72,15 @@ Server::Server(Loop& loop, const ExternalOptions& options, http::Url base, std::
 void Server::close() { client_.reset(); }
 
 Future<Json> Server::send(Ask what, Deadline deadline) {
-  return send_again(std::move(what), deadline, 0);
-}
-
-// Only a request that broke on its way goes again: an answer, whatever it says, is one.
-Future<Json> Server::send_again(Ask what, Deadline deadline, int failures) {
-  Promise<Json> promise;
-  Future<Json> result = promise.future();
-  Future<http::Response> answer = once(what, deadline);
-  promise.on_cancel(answer.canceller());
-
-  answer.on_outcome([this, promise, what = std::move(what), deadline,
-                     failures](Outcome<http::Response> outcome) mutable {
-    try {
-      if (outcome.value) {
-        promise.set_value(with_address([&] { return read(what, *outcome.value); }));
-        return;
-      }
-      std::rethrow_exception(outcome.error);
-    } catch (const Error& error) {
-      const bool broke = !outcome.value && error.code() == ErrorCode::kUnavailable;
-      if (!broke || !what.repeatable || failures + 1 >= kMaxFailures || deadline.expired()) {
-        promise.set_error(std::current_exception());
-        return;
-      }
-    } catch (...) {
-      promise.set_error(std::current_exception());
-      return;
-    }
-    const Deadline later(std::min(Deadline::after(kPauseAfterFailure).time(), deadline.time()));
-    Future<Json> second =
-        loop_.pause_until(later).then([this, what = std::move(what), deadline, failures](Empty) {
-          return send_again(what, deadline, failures + 1);
-        });
-    promise.on_cancel(second.canceller());
-    second.on_outcome([promise](Outcome<Json> last) mutable { promise.complete(std::move(last)); });
-  });
-  return result;
-}
-
-Future<http::Response> Server::once(const Ask& what, Deadline deadline) {
   if (!client_) {
-    Promise<http::Response> closed;
+    Promise<Json> closed;
     closed.set_error(std::make_exception_ptr(Error(ErrorCode::kClosed, "the engine was closed")));
     return closed.future();
   }
   http::Request request{.method = what.method, .url = base_.below(what.path)};
   request.body = what.body;
   request.idempotent = what.repeatable;
+  request.resends = what.repeatable ? kResends : 0;
   request.any_status = true;
   // The server says nothing until the last token is there: `idle` begins with the answer.
   request.limits.attempt = timeout_;
@@ -130,7 +88,10 @@ Future<http::Response> Server::once(const Ask& what, Deadline deadline) {
   request.limits.body_bytes = what.answer_bytes;
   request.limits.body_advice = "this is more than was asked for; is this llama.cpp's server?";
   if (what.patient) request.patience.total = deadline.remaining();
-  return client_->send(std::move(request), deadline);
+  return client_->send(std::move(request), deadline)
+      .then([this, what = std::move(what)](const http::Response& response) {
+        return with_address([&] { return read(what, response); });
+      });
 }
 
 Json Server::read(const Ask& what, const http::Response& response) const {

@@ -22,7 +22,7 @@ struct Ask {
   std::string path;  // "/completion", with a query if it has one
   std::vector<http::Piece> body;
   uint64_t answer_bytes = uint64_t{1} << 20;  // at most
-  // It only asks: it is sent again when the connection breaks on its way.
+  // It only asks: it is sent again when the connection breaks on its way, twice at the most.
   bool repeatable = true;
   // Waits for a server that is busy or loading, until the deadline.
   bool patient = true;
@@ -61,12 +61,9 @@ class Server {
 
  private:
   Future<Json> send(Ask what, Deadline deadline);
-  Future<Json> send_again(Ask what, Deadline deadline, int failures);
-  Future<http::Response> once(const Ask& what, Deadline deadline);
   Json read(const Ask& what, const http::Response& response) const;
   Error error_of(const Ask& what, const http::Response& response) const;
 
-  Loop& loop_;
   http::Url base_;
   std::string key_;
   Duration timeout_;

@@ -27,6 +27,7 @@ Server::Server(const ExternalOptions& options, const std::string& url, const std
 
 http::Request Server::to(http::Method method, const std::string& path) const {
   http::Request request{.method = method, .url = url_.below(path), .idempotent = true};
+  request.resends = 2;
   request.expected_type = "application/json";
   request.limits.attempt = timeout_;
   return request;

@@ -36,7 +36,7 @@ class Server {
 
   const http::Url& url() const { return url_; }
 
-  // To the door `path`, for an answer in JSON, idempotent; and one with a body.
+  // To the door `path`, for an answer in JSON, sent again if it breaks; and one with a body.
   http::Request to(http::Method method, const std::string& path) const;
   http::Request post(const std::string& path, std::string body) const;
   Future<http::Response> send(http::Request request, Deadline deadline, Wait wait = Wait::kNot);

@@ -206,6 +206,7 @@ Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
 Future<Empty> Vllm::reload(const std::string& path, Deadline deadline) {
   http::Request request = server_.post("/collective_rpc", reload_question(path));
   request.limits.attempt = options_.load_timeout;
+  request.resends = 0;  // one that broke may still go on
   Future<Empty> loaded =
       server_.send(std::move(request), deadline).then([this](http::Response answer) {
         return server_.reading([&] { return check_reloaded(answer.body); });

@@ -15,6 +15,12 @@ namespace retort::http::detail {
 
 using boost::system::error_code;
 
+namespace {
+
+constexpr Duration kPauseBeforeResend{200};
+
+}  // namespace
+
 Call::Call(std::shared_ptr<Core> core, uint64_t ticket, std::shared_ptr<const Outgoing> outgoing,
            Deadline deadline, Promise<Response> promise)
     : core_(std::move(core)),
@@ -50,7 +56,8 @@ void Call::wait_for_place() {
     RETORT_CHECK(self != nullptr) << "a request left the line without saying so";
     self->has_place_ = true;
     self->wait_timer_.cancel();
-    self->attempt(self->origin_->take_kept());
+    // One that broke may have broken with the server: others that were kept are no better.
+    self->attempt(self->num_resends_ > 0 ? nullptr : self->origin_->take_kept());
   });
   if (has_place_ || ended_) return;
 
@@ -97,7 +104,11 @@ void Call::take(ExchangeResult result) {
   if (result.reusable) origin_->keep(std::move(attempt_));
   if (attempt_) attempt_->close();
   attempt_.reset();
-  if (result.error) return fail(result.error);
+  if (result.error) {
+    if (!result.broke || !may_resend()) return fail(result.error);
+    ++num_resends_;
+    return come_again(kPauseBeforeResend);
+  }
 
   const Response& response = result.response;
   if (puts_off(response) && request().patience.total.count() > 0) {
@@ -121,6 +132,16 @@ void Call::pause(const Response& response) {
 
   paused_ += wait;
   ++num_pauses_;
+  come_again(wait);
+}
+
+bool Call::may_resend() const {
+  return request().idempotent && num_resends_ < request().resends &&
+         kPauseBeforeResend < deadline_.remaining();
+}
+
+// Gives the place back meanwhile.
+void Call::come_again(Duration wait) {
   ++core_->traffic().pauses;
   wait_timer_.expires_after(wait);
   wait_timer_.async_wait([self = shared_from_this()](const error_code& code) {
@@ -161,6 +182,7 @@ Error Call::explained(const Error& error, int status) const {
   if (num_pauses_ > 0)
     message += " (after " + std::to_string(num_pauses_) + " pauses of " + format_duration(paused_) +
                " in all)";
+  if (num_resends_ > 0) message += " (sent " + std::to_string(num_resends_ + 1) + " times)";
   Error::Context context;
   for (const auto& [key, value] : error.context())
     context.emplace_back(key, without(outgoing_->secret, value));
@@ -186,8 +208,8 @@ void Call::finish(Outcome<Response> outcome) {
 
 std::string Call::doing() const {
   if (exchange_) return exchange_->doing();
-  return has_place_ || num_pauses_ == 0 ? "waiting for a place"
-                                        : "waiting to send the request again";
+  const bool first = num_pauses_ == 0 && num_resends_ == 0;
+  return has_place_ || first ? "waiting for a place" : "waiting to send the request again";
 }
 
 }  // namespace retort::http::detail

@@ -1,7 +1,7 @@
 // One request of a client from send() to its future, over all its attempts.
 //
 //   wait for a place -> attempt -> answer
-//         ^                |  429, 503
+//         ^                |  429, 503, or it broke
 //         '---- pause <----'
 //
 // Threads: the one that runs the io_context; cancel_later() any.
@@ -40,6 +40,8 @@ class Call : public std::enable_shared_from_this<Call> {
   void lost_kept(ExchangeResult result);
   void take(ExchangeResult result);
   void pause(const Response& response);
+  bool may_resend() const;
+  void come_again(Duration wait);
   void give_place_back();
   // `error` as a caller gets it: with the address, without the key.
   void fail(std::exception_ptr error, int status = 0);
@@ -59,7 +61,8 @@ class Call : public std::enable_shared_from_this<Call> {
   boost::asio::steady_timer end_timer_;   // the deadline
   boost::asio::steady_timer wait_timer_;  // a place, or a pause
   Duration paused_{0};
-  int num_pauses_ = 0;
+  int num_pauses_ = 0;   // of patience
+  int num_resends_ = 0;  // of what broke
   bool has_place_ = false;
   bool ended_ = false;
 };

@@ -44,7 +44,7 @@ void Exchange::open() {
   connection_->open([self = shared_from_this()](const Connection::Code& code) {
     if (!self->done_) return;
     if (!code) return self->talk();
-    self->fail(std::make_exception_ptr(self->connection_->open_error(code)));
+    self->lose(std::make_exception_ptr(self->connection_->open_error(code)));
   });
 }
 
@@ -114,7 +114,7 @@ void Exchange::ended() {
     reader_.add_end();
     finish({.response = reader_.release()});
   } catch (...) {
-    fail(std::current_exception());
+    lose(std::current_exception());
   }
 }
 
@@ -123,7 +123,7 @@ void Exchange::connection_broke(const Connection::Code& code) {
   const bool unanswered = !reader_.started();
   const std::string when = unanswered ? "before an answer" : reader_.progress();
   if (!unanswered && cause == asio::ssl::error::stream_truncated)
-    return fail(std::make_exception_ptr(
+    return lose(std::make_exception_ptr(
         Error(ErrorCode::kCorrupt, "the answer ends too early, " + when +
                                        "; the server or a proxy broke off (TLS without its end)")));
 
@@ -131,7 +131,7 @@ void Exchange::connection_broke(const Connection::Code& code) {
   const std::string how = closed ? "closed by the server" : "lost (" + cause.message() + ")";
   const bool maybe_tls = unanswered && opened_ && !outgoing_->request.url.tls;
   const std::string advice = maybe_tls ? "; if the server speaks TLS, write https://" : "";
-  fail(std::make_exception_ptr(
+  lose(std::make_exception_ptr(
            Error(code_of_network(cause), "the connection was " + how + " " + when + advice)),
        unanswered);
 }
@@ -188,9 +188,14 @@ void Exchange::stop() {
   connection_->close();
 }
 
-void Exchange::fail(std::exception_ptr error, bool unanswered) {
+void Exchange::lose(std::exception_ptr error, bool unanswered) {
   connection_->close();
-  finish({.error = std::move(error), .unanswered = unanswered});
+  finish({.error = std::move(error), .unanswered = unanswered, .broke = !reader_.gave_body()});
+}
+
+void Exchange::fail(std::exception_ptr error) {
+  connection_->close();
+  finish({.error = std::move(error)});
 }
 
 void Exchange::finish(ExchangeResult result) {

@@ -43,6 +43,7 @@ struct ExchangeResult {
   Response response;
   bool reusable = false;    // another request may follow on the connection
   bool unanswered = false;  // the connection broke before the first byte of an answer
+  bool broke = false;       // the connection failed, and the caller has taken nothing of an answer
 };
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
@@ -76,7 +77,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void watch();
   void check_limits();
   void connection_broke(const Connection::Code& code);
-  void fail(std::exception_ptr error, bool unanswered = false);
+  // The connection's failure.
+  void lose(std::exception_ptr error, bool unanswered = false);
+  void fail(std::exception_ptr error);
   void finish(ExchangeResult result);
 
   const std::shared_ptr<const Outgoing> outgoing_;

@@ -173,10 +173,12 @@ void ResponseReader::take_body(std::string_view bytes) {
                 "the body of the answer is longer than the limit of " +
                     std::to_string(request_.limits.body_bytes) + " bytes; " +
                     request_.limits.body_advice);
-  if (request_.on_body)
-    request_.on_body(bytes);
-  else
+  if (!request_.on_body) {
     body_ += bytes;
+    return;
+  }
+  gave_body_ = true;
+  request_.on_body(bytes);
 }
 
 bool ResponseReader::finish() {

@@ -41,6 +41,7 @@ class ResponseReader {
   bool started() const { return started_; }  // a byte has come
   // A byte has come that belongs to the answer itself, not to an interim one.
   bool begun() const { return parser_->got_some() || buffer_.size() > 0; }
+  bool gave_body() const { return gave_body_; }  // on_body has taken some of it
   // Of a complete answer: whether another may follow on the same connection.
   bool reusable() const;
   // For errors: "after 3 of 17 bytes of its body".
@@ -70,6 +71,7 @@ class ResponseReader {
   int num_interim_ = 0;
   bool started_ = false;
   bool header_checked_ = false;
+  bool gave_body_ = false;
   bool cut_ = false;        // enough of a body that is only shown
   std::string wrong_type_;  // of the answer, if it is refused for it
   uint64_t body_bytes_ = 0;

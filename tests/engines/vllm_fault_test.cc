@@ -300,7 +300,7 @@ TEST_F(VllmFault, BrokenConnections) {
   EXPECT_EQ(num_asked.exchange(0), 1);
   test::expect_error(ErrorCode::kUnavailable, "closed by the server",
                      [&] { engine->score(score({7}, 0), soon()).get(); });
-  EXPECT_EQ(num_asked, 2);
+  EXPECT_GE(num_asked, 3) << "what only asks is asked again";
 }
 
 TEST_F(VllmFault, EndsWithTheEngine) {
