@@ -49,7 +49,6 @@ void DrawRun::draw() {
        .prompt_tokens = ids_.size(),
        .parameters = parameters,
        .bounds = {.vocab_rows = vocab_rows_, .max_tokens = tokens_left(), .num_top = 1},
-       .slot = std::nullopt,
        .with_settings = true,
        .repeatable = false},
       deadline_);
@@ -141,8 +140,7 @@ void DrawRun::fill_from(size_t at) {
   PositionQuestion question{.ids = PromptText(ids_),
                             .prefix = request_.prompt.size() + at,
                             .given = drawn_.token_ids[at],
-                            .top_k = 0,
-                            .slot = std::nullopt};
+                            .top_k = 0};
   const auto run =
       std::make_shared<PositionRun>(session_, std::move(question), vocab_rows_, deadline_);
   await(run->start(), [this, at](const Position& position) {

@@ -9,15 +9,12 @@ namespace retort::engines::llamacpp {
 
 void Lanes::set_count(int64_t count) {
   count_ = count;
-  free_.clear();
-  for (int64_t slot = 0; slot < count; ++slot)
-    if (taken_.count(slot) == 0) free_.insert(slot);
   serve();
 }
 
-Future<int64_t> Lanes::acquire(Deadline deadline) {
+Future<Empty> Lanes::acquire(Deadline deadline) {
   const auto entry = std::make_shared<Waiting>();
-  Future<int64_t> result = entry->promise.future();
+  Future<Empty> result = entry->promise.future();
   waiting_.push_back(entry);
   serve();
   if (result.ready()) return result;
@@ -39,22 +36,17 @@ Future<int64_t> Lanes::acquire(Deadline deadline) {
   return result;
 }
 
-void Lanes::release(int64_t slot) {
-  taken_.erase(slot);
-  if (slot < count_) free_.insert(slot);
+void Lanes::release() {
+  --taken_;
   serve();
 }
 
 void Lanes::serve() {
-  while (!free_.empty() && !waiting_.empty()) {
+  while (taken_ < count_ && !waiting_.empty()) {
     const auto entry = waiting_.front();
     waiting_.pop_front();
-    const int64_t slot = *free_.begin();
-    free_.erase(free_.begin());
-    taken_.insert(slot);
-    if (entry->promise.set_value(slot)) continue;
-    taken_.erase(slot);
-    free_.insert(slot);
+    ++taken_;
+    if (!entry->promise.set_value({})) --taken_;  // nobody is interested any more
   }
 }
 

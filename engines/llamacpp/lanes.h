@@ -1,10 +1,9 @@
-// Which sequence is scored on which slot of the server.
+// How many sequences are scored at a time.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <set>
 
 #include "base/deadline.h"
 #include "base/future.h"
@@ -12,31 +11,34 @@
 
 namespace retort::engines::llamacpp {
 
-// A slot keeps the keys and values of the last prompt, so each prefix of a sequence costs one token
-// as long as no other sequence comes between: one sequence has a slot to itself, others wait in
-// order.
+// A slot of the server keeps the keys and values of the last prompt, so each prefix of a sequence
+// costs one token as long as no other sequence comes between: there are as many sequences under way
+// as slots, others wait in order. Which slot a request goes to is the server's choice: the idle one
+// whose last prompt is most like it. A request that names a slot (`id_slot`) takes the cache away
+// from the one that runs there, whoever asked it, and that one then draws from another prompt: seen
+// with the server of xllamacpp 2026.10.
 //
 // Threads: the loop's.
 class Lanes {
  public:
   explicit Lanes(Loop& loop) : loop_(loop) {}
 
-  // The server's slots, 0 to count - 1. Those beyond are not given out any more.
+  // The server's slots.
   void set_count(int64_t count);
-  // A slot, once one is free; kTimeout at `deadline`. It must be given back.
-  Future<int64_t> acquire(Deadline deadline);
-  void release(int64_t slot);
+  // Once fewer sequences than slots are under way; kTimeout at `deadline`. Ended by release().
+  Future<Empty> acquire(Deadline deadline);
+  void release();
 
  private:
   struct Waiting {
-    Promise<int64_t> promise;
+    Promise<Empty> promise;
     Future<Empty> timer;
   };
   void serve();
 
   Loop& loop_;
   int64_t count_ = 0;
-  std::set<int64_t> free_, taken_;
+  int64_t taken_ = 0;
   std::deque<std::shared_ptr<Waiting>> waiting_;
 };
 

@@ -76,7 +76,6 @@ Future<Completion> PositionRun::force(int32_t id, int64_t num_top) {
        .prompt_tokens = question_.prefix,
        .parameters = forcing_parameters(id, num_top),
        .bounds = {.vocab_rows = vocab_rows_, .max_tokens = 1, .num_top = num_top},
-       .slot = question_.slot,
        .repeatable = true},
       deadline_);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "engines/llamacpp/run.h"
@@ -21,7 +20,6 @@ struct PositionQuestion {
   size_t prefix = 0;  // how many of them come before
   int32_t given = 0;
   int64_t top_k = 0;
-  std::optional<int64_t> slot;
 };
 
 // One request: the given token is forced (its logit is raised beyond all others) and drawn, and the

@@ -34,15 +34,15 @@ void ScoreRun::begin() {
   await(session_.facts(deadline_), [this](const Facts& facts) {
     vocab_rows_ = facts.state.vocab_rows;
     check_request(request_, vocab_rows_);
-    await(session_.lanes().acquire(deadline_), [this](int64_t slot) {
-      slot_ = slot;
+    await(session_.lanes().acquire(deadline_), [this](Empty) {
+      under_way_ = true;
       next();
     });
   });
 }
 
 void ScoreRun::ended() {
-  if (slot_) session_.lanes().release(*slot_);
+  if (under_way_) session_.lanes().release();
 }
 
 void ScoreRun::next() {
@@ -54,8 +54,7 @@ void ScoreRun::next() {
   PositionQuestion question{.ids = ids_,
                             .prefix = position + 1,
                             .given = request_.token_ids[position + 1],
-                            .top_k = request_.top_k,
-                            .slot = slot_};
+                            .top_k = request_.top_k};
   const auto run =
       std::make_shared<PositionRun>(session_, std::move(question), vocab_rows_, deadline_);
   await(run->start(), [this](const Position& answer) {

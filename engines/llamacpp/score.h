@@ -1,8 +1,7 @@
-// Scores a sequence: one request for each position, in order, on one slot.
+// Scores a sequence: one request for each position, in order.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "engines/engine.h"
@@ -28,7 +27,7 @@ class ScoreRun final : public Run<Scored> {
   PromptText ids_;
   Deadline deadline_;
   int64_t vocab_rows_ = 0;
-  std::optional<int64_t> slot_;
+  bool under_way_ = false;  // of the lanes
   // of the positions so far
   std::vector<float> given_;
   std::vector<int32_t> top_ids_;

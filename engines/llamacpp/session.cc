@@ -81,7 +81,6 @@ Future<Completion> Session::complete(const CompletionAsk& ask, Deadline deadline
   RETORT_CHECK(facts_) << "a completion is asked for after the facts";
   Json rest = ask.parameters;
   rest["model"] = facts_->state.served_model;
-  if (ask.slot) rest["id_slot"] = *ask.slot;
   if (ask.bounds.num_top <= kMaxTopOfFields) {
     rest["response_fields"] = completion_fields();
     if (ask.with_settings) rest["response_fields"].push_back("generation_settings");

@@ -39,9 +39,8 @@ struct CompletionAsk {
   size_t prompt_tokens = 0;  // how many of them are the prompt
   Json parameters;
   CompletionBounds bounds;
-  std::optional<int64_t> slot;  // on which it must run
-  bool with_settings = false;   // Completion::settings
-  bool repeatable = false;      // it only asks
+  bool with_settings = false;  // Completion::settings
+  bool repeatable = false;     // it only asks
 };
 
 // Threads: the loop's, but for the constructor.

@@ -95,6 +95,29 @@ TEST_F(RealLlama, GreedyTokensAreOurs) {
   }
 }
 
+// Two processes of ours at one server, a probe beside a run: what one draws is not changed by what
+// the other asks. A request that names its slot takes the cache from under a draw on it.
+TEST_F(RealLlama, AnotherProcessScoresWhileOneDraws) {
+  const RealServer one_slot(model_->gguf(), {"--slots", "1", "--context", "128"});
+  const auto drawing = one_slot.engine(), scoring = one_slot.engine();
+  const DrawRequest asked = request(60, 0);
+  const models::Completion ours =
+      models::generate(model_->decoder(), {kPrompt}, {.draw = asked.how}).front();
+
+  // Each draw has a score beside it that begins otherwise.
+  for (int32_t round = 0; round < 8; ++round) {
+    ScoreRequest other{.token_ids = {100 + round, 7, 8, 9, 10, 11, 12, 13}, .positions = {}};
+    for (int32_t p = 0; p < 7; ++p)
+      other.positions.push_back(p);
+    Future<Drawn> drawn = drawing->draw(asked, soon());
+    const Scored scored = scoring->score(other, soon()).get();
+    EXPECT_EQ(drawn.get().token_ids, ours.token_ids) << round;
+    const at::Tensor rows = model_->log_probs(other.token_ids);
+    for (size_t p = 0; p < 7; ++p)
+      EXPECT_NEAR(scored.given[p], model_->log_prob_after(rows, p, other.token_ids[p + 1]), 1e-4);
+  }
+}
+
 // A third of these tokens are parts of characters, of which the server says nothing.
 TEST_F(RealLlama, EveryDrawnTokenHasItsLogProbability) {
   size_t num_tokens = 0;
