@@ -25,6 +25,18 @@ namespace {
 // A served model does not change within a run.
 constexpr uint64_t kWeightVersion = 1;
 
+// An engine that is away ends its teacher: to callers that is lost, so that they ask another.
+std::exception_ptr for_callers(const std::exception_ptr& error) {
+  if (!is_absent(error)) return error;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& away) {
+    return std::make_exception_ptr(Error(ErrorCode::kPeerLost,
+                                         "the teacher ends: " + away.message(), away.origin(),
+                                         away.context()));
+  }
+}
+
 }  // namespace
 
 // A request whose sequences are asked one by one. Threads: the engine's, once it was asked.
@@ -202,7 +214,7 @@ void EngineTeacher::fail(Shared& shared, Pack& pack, const std::exception_ptr& e
     if (is_absent(error)) shared.lost = error;
     shared.failed.push_back(pack.key);
   }
-  shared.store.fail(pack.key, error);
+  shared.store.fail(pack.key, for_callers(error));
   for (const auto& cancel : others)
     cancel();
 }

@@ -172,17 +172,23 @@ TEST_F(HeldTeacherTest, WhatIsOpenOfAFailedRequestIsCancelled) {
             ErrorCode::kCorrupt);
 }
 
-TEST_F(EngineTeacherTest, LostEngineEndsTheTeacher) {
-  engine->before_score = [] { throw Error(ErrorCode::kUnavailable, "connection refused"); };
+// Callers hear that the teacher is lost, and ask another replica: refused or hung.
+class EngineIsLost : public EngineTeacherTest, public testing::WithParamInterface<ErrorCode> {};
+
+TEST_P(EngineIsLost, EndsTheTeacher) {
+  engine->before_score = [] { throw Error(GetParam(), "no answer"); };
   auto reply = teacher.enqueue(request_for(PayloadKind::kTopK), roles::some_call());
   EXPECT_EQ(test::error_of([&] {
               while (teacher.work()) {
               }
             }).code(),
-            ErrorCode::kUnavailable);
-  EXPECT_EQ(test::error_of([&] { reply.get(Deadline::after(30s)); }).code(),
-            ErrorCode::kUnavailable);
+            GetParam());
+  EXPECT_EQ(test::error_of([&] { reply.get(Deadline::after(30s)); }).code(), ErrorCode::kPeerLost);
 }
+
+INSTANTIATE_TEST_SUITE_P(Errors, EngineIsLost,
+                         testing::Values(ErrorCode::kUnavailable, ErrorCode::kTimeout),
+                         [](const auto& code) { return std::string(to_string(code.param)); });
 
 }  // namespace
 }  // namespace retort::engines
