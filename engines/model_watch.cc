@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
@@ -11,15 +12,41 @@ namespace retort::engines {
 namespace {
 
 constexpr uint64_t kWatchSeed = 0x7761746368;
+// What no chance at all counts: JSON has no infinity.
+constexpr float kLeast = -1e30F;
 
 }  // namespace
+
+std::string to_json(const FirstNumbers& first) {
+  std::vector<float> given = first.given;
+  for (float& value : given)
+    value = std::max(value, kLeast);
+  return nlohmann::json{{"given", given}, {"tolerance", first.tolerance}}.dump() + "\n";
+}
+
+FirstNumbers read_first_numbers(const std::string& json) {
+  try {
+    const nlohmann::json read = nlohmann::json::parse(json);
+    return {.given = read.at("given"), .tolerance = read.at("tolerance")};
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::kCorrupt, std::string("no first numbers of an engine: ") + error.what());
+  }
+}
 
 ModelWatch::ModelWatch(std::shared_ptr<Engine> engine, Options options)
     : engine_(std::move(engine)),
       options_(options),
       // Whatever the model is, another one gives random ids other numbers.
       question_(score_all(random_ids(kWatchSeed, 0, kWatchTokens, options.vocab_rows))),
+      first_{.given = {}, .tolerance = options.tolerance},
       due_(Clock::now()) {}
+
+FirstNumbers ModelWatch::begin(const std::optional<FirstNumbers>& earlier, Deadline deadline) {
+  if (earlier) first_ = *earlier;
+  if (engine_->abilities().scores) compare(engine_->score(question_, deadline).get(deadline));
+  due_ = Clock::now() + options_.interval;
+  return first_;
+}
 
 void ModelWatch::look() {
   if (!engine_->abilities().scores) return;
@@ -34,21 +61,22 @@ void ModelWatch::look() {
 }
 
 void ModelWatch::compare(const Scored& now) {
-  if (!first_) {
-    first_ = now;
+  if (first_.given.empty()) {
+    first_.given = now.given;
     return;
   }
-  double largest = 0;
-  for (size_t i = 0; i < now.given.size(); ++i)
-    largest = std::max(largest, std::abs(static_cast<double>(now.given[i]) -
-                                         static_cast<double>(first_->given[i])));
-  if (largest <= options_.tolerance) return;
+  // Of an earlier process they may be of another model's vocabulary.
+  double largest = now.given.size() == first_.given.size() ? 0 : -kLeast;
+  for (size_t i = 0; i < now.given.size() && i < first_.given.size(); ++i)
+    largest = std::max(largest, std::abs(double{std::max(now.given[i], kLeast)} -
+                                         double{std::max(first_.given[i], kLeast)}));
+  if (largest <= first_.tolerance) return;
   throw Error(ErrorCode::kMismatch,
               "the engine's numbers for the same tokens changed while the run went on: another "
               "model, or other weights, under the same address; what was answered since its last "
               "look is not to be trusted: resume from a checkpoint before it")
       .with("largest_difference", largest)
-      .with("tolerance", options_.tolerance);
+      .with("tolerance", first_.tolerance);
 }
 
 }  // namespace retort::engines

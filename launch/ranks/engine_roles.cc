@@ -12,6 +12,7 @@
 #include "engines/engine.h"
 #include "engines/model_watch.h"
 #include "engines/teacher.h"
+#include "http/url.h"
 #include "launch/backends/child_process.h"
 #include "launch/ranks/engine_contract.h"
 #include "launch/ranks/engine_process.h"
@@ -34,6 +35,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLookEvery = 200ms;
 constexpr auto kOneLook = 10s;
+constexpr int kMostLosses = 2;  // of the engine while it is probed
 
 // The engine of this rank, and its process if the role has a command for it.
 class Attached {
@@ -65,19 +67,37 @@ class Attached {
   engines::Contract probe(const models::Decoder* local, Deadline deadline) {
     const engines::Needs needs = recipes::engine_needs(context_.recipe, context_.role);
     context_.report("loading", 0, "asking " + url_ + " what its answers mean");
-    const engines::Contract contract =
-        probe_engine(*engine_, options_, url_, local, needs.sampling, deadline);
-
-    const fs::path folder = context_.run_folder / "contracts";
-    fs::create_directories(folder);
-    const std::string replica =
-        options_.url.size() > 1 ? "-" + std::to_string(context_.rank) : std::string();
-    write_file_atomically(folder / (context_.role + replica + ".json"), engines::to_json(contract));
+    const engines::Contract contract = asked(local, needs.sampling, deadline);
+    write_file_atomically(found(".json"), engines::to_json(contract));
     engines::check_contract(contract, needs);
     return contract;
   }
 
+  // A file of what was found out about this replica's engine.
+  fs::path found(const std::string& ending) const {
+    const fs::path folder = context_.run_folder / "contracts";
+    fs::create_directories(folder);
+    const std::string replica =
+        options_.url.size() > 1 ? "-" + std::to_string(context_.rank) : std::string();
+    return folder / (context_.role + replica + ending);
+  }
+
  private:
+  // An engine that is lost on the way is waited for and asked anew; one that never gets through is
+  // not there: its own error.
+  engines::Contract asked(const models::Decoder* local, const models::SamplingOptions& sampling,
+                          Deadline deadline) {
+    for (int losses = 0;; ++losses) {
+      try {
+        return probe_engine(*engine_, options_, url_, local, sampling, deadline);
+      } catch (const Error& error) {
+        if (!engines::is_absent(error) || losses == kMostLosses || deadline.expired()) throw;
+        RETORT_LOG(kWarning) << "lost while it was asked what its answers mean: " << error.what();
+      }
+      wait(deadline);
+    }
+  }
+
   fs::path log() const {
     return context_.run_folder / "logs" /
            (context_.role + "-engine-" + std::to_string(context_.rank) + ".log");
@@ -85,6 +105,7 @@ class Attached {
 
   engines::EngineState wait(Deadline deadline) {
     context_.report("loading", 0, "waiting for " + url_);
+    std::string said;
     for (;;) {
       check();
       if (context_.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped while it waited");
@@ -100,6 +121,12 @@ class Attached {
         throw Error(ErrorCode::kTimeout, "no engine after " +
                                              format_duration(options_.load_timeout) +
                                              " (external.load_timeout): " + why);
+      // Whether it is not there yet or the address is wrong only who reads this can tell.
+      if (why != said) {
+        said = why;
+        RETORT_LOG(kWarning) << "waiting for " << url_ << ": " << why;
+        context_.report("loading", 0, "waiting for " + url_ + ": " + why);
+      }
       std::this_thread::sleep_for(kLookEvery);
     }
   }
@@ -137,6 +164,27 @@ engines::EngineWeightOptions weights_of(const RankContext& context) {
   return weights;
 }
 
+// Where it stops the run, and is not tried again: the same model would answer.
+template <class Fn>
+void refusing_another_model(const std::string& url, Fn fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kMismatch) throw;
+    throw Error(ErrorCode::kInvalidArgument, error.message(), error.origin(), error.context())
+        .with("url", http::without_secrets(url));
+  }
+}
+
+// A process that was started again must find the model that the first one found: an engine that
+// was away may come back with another.
+void begin_watch(engines::ModelWatch& watch, const fs::path& file, bool again, Deadline deadline) {
+  std::optional<engines::FirstNumbers> earlier;
+  if (again && fs::exists(file)) earlier = engines::read_first_numbers(read_file(file));
+  const engines::FirstNumbers first = watch.begin(earlier, deadline);
+  if (!earlier) write_file_atomically(file, engines::to_json(first));
+}
+
 void log_engine(const RankContext& context, const engines::EngineState& state) {
   const engines::ExternalOptions& options = *context.role_options().external;
   RETORT_LOG(kInfo) << enum_name(options.engine) << " " << state.version << " serves "
@@ -161,6 +209,10 @@ void run_engine_teacher_role(const RankContext& context) {
                             {.vocab_rows = config.vocab_size,
                              .tolerance = tolerance,
                              .timeout = std::chrono::milliseconds(external.timeout)});
+  const std::string& url = external.url.at(static_cast<size_t>(context.rank));
+  refusing_another_model(url, [&] {
+    begin_watch(watch, attached.found(".first.json"), context.restart > 0, deadline);
+  });
   engines::EngineTeacher teacher(
       attached.engine(), models::Tokenizer::load(external.tokenizer),
       {.name = context.name(),
@@ -177,7 +229,7 @@ void run_engine_teacher_role(const RankContext& context) {
   context.report("serving", 0, "");
   const auto tick = [&](int64_t) {
     attached.check();
-    watch.look();
+    refusing_another_model(url, [&] { watch.look(); });
     context.report("serving", teacher.requests_served(), "requests answered");
   };
   roles::run_serving_loop(*queue, context.stop_requested, tick, [&] { return teacher.work(); });

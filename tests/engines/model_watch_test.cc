@@ -36,6 +36,28 @@ TEST(ModelWatch, FindsAnotherModelUnderTheSameAddress) {
             ErrorCode::kMismatch);
 }
 
+// The engine was away, and its role was started again.
+TEST(ModelWatch, FindsAnotherModelThanAnEarlierProcess) {
+  Watched first, same, other;
+  const FirstNumbers began =
+      read_first_numbers(to_json(first.watch.begin(std::nullopt, Deadline::after(10s))));
+  EXPECT_EQ(began.given.size(), 15u);
+  EXPECT_EQ(same.watch.begin(began, Deadline::after(10s)).given, began.given);
+  other.engine->decoder = roles::other_decoder(3);
+  EXPECT_EQ(test::code_of([&] { other.watch.begin(began, Deadline::after(10s)); }),
+            ErrorCode::kMismatch);
+  EXPECT_EQ(test::code_of([] { read_first_numbers("{}"); }), ErrorCode::kCorrupt);
+}
+
+// What the first process took for rounding counts, whatever a later probe finds.
+TEST(ModelWatch, ToleranceOfTheFirstProcessCounts) {
+  Watched first, other;
+  FirstNumbers began = first.watch.begin(std::nullopt, Deadline::after(10s));
+  other.engine->decoder = roles::other_decoder(3);
+  began.tolerance = 1e3;
+  EXPECT_NO_THROW(other.watch.begin(began, Deadline::after(10s)));
+}
+
 TEST(ModelWatch, AsksOnceAnInterval) {
   Watched watched;
   int questions = 0;
