@@ -1,9 +1,11 @@
 #include "engines/contract.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 #include "base/error.h"
+#include "engines/engine_payload.h"
 
 namespace retort::engines {
 namespace {
@@ -202,12 +204,18 @@ class Check {
   }
 
   void check_top_k() const {
-    if (contract_.top_k < needs_.top_k)
-      refuse("the " + std::to_string(needs_.top_k) +
-             " most probable tokens are needed, and this engine gives " +
-             std::to_string(contract_.top_k) + "; lower top_k, or " +
+    // Ids that only the engine's head has may be among the most probable ones, and are left out.
+    const int64_t padded = std::max<int64_t>(0, contract_.vocab_rows - contract_.tokenizer_ids);
+    const int64_t top_k = std::min(needs_.top_k + std::min(kMaxMaskedIds, padded),
+                                   std::max(needs_.top_k, contract_.vocab_rows));
+    if (contract_.top_k < top_k)
+      refuse("the " + std::to_string(top_k) + " most probable tokens are needed" +
+             (top_k > needs_.top_k ? " (" + std::to_string(top_k - needs_.top_k) +
+                                         " for ids of the engine's head that the tokenizer lacks)"
+                                   : std::string()) +
+             ", and this engine gives " + std::to_string(contract_.top_k) + "; lower top_k, or " +
              (contract_.engine == EngineKind::kVllm
-                  ? "start vLLM with --max-logprobs " + std::to_string(needs_.top_k)
+                  ? "start vLLM with --max-logprobs " + std::to_string(top_k)
                   : std::string("take an engine that gives more")));
     const bool whole = contract_.whole_mass && needs_.top_k >= contract_.vocab_rows;
     if (needs_.temperature != 1 && needs_.tail_mass && !whole)

@@ -21,8 +21,6 @@ using roles::Payload;
 using roles::PayloadKind;
 using roles::PayloadSpec;
 
-// Ids of a padded vocabulary that may stand among the most probable ones; more are no padding.
-constexpr int64_t kMaxMaskedIds = 16;
 // Rounding of sums of an engine's probabilities: bf16 logits and all.
 constexpr double kSumTolerance = 1e-2;
 constexpr double kSmallestTail = 0x1p-23;

@@ -99,6 +99,19 @@ TEST(Contract, ATemperedTeacherHasNoTail) {
   test::expect_refused("gives 1000", [] { check_contract(good(), teacher(1, true, 1001)); });
 }
 
+// Ids that the tokenizer lacks are asked for beside those that are wanted: ten here, at most 16.
+TEST(Contract, PaddedHeadsNeedMoreIds) {
+  Contract contract = good();
+  contract.engine = EngineKind::kVllm;
+  contract.top_k = 64;
+  check_contract(contract, teacher(1, true, 54));
+  test::expect_refused("--max-logprobs 65",
+                       [&] { check_contract(contract, teacher(1, true, 55)); });
+  contract.tokenizer_ids = 900;
+  test::expect_refused("16 for ids of the engine's head",
+                       [&] { check_contract(contract, teacher(1, true, 54)); });
+}
+
 TEST(Contract, WhatWasNotShownIsNotThere) {
   Needs needs{.what = Purpose::kDraws, .role = "generator", .objective = "grpo"};
   needs.sampling.top_p = 0.9;
