@@ -9,8 +9,8 @@
 //   kInvalidArgument. Stop strings are looked for in the text without special tokens.
 //
 // score(): one request for each position, with the prefix as prompt; the server's cache of keys and
-//   values makes that one token of work, a few where sequences under way begin alike. There are as many
-//   of them as the server has slots (--parallel), others wait.
+//   values makes that one token of work, a few where sequences under way begin alike: as many as
+//   the server has slots (--parallel), others wait.
 //   Cost of a position: its prefix's ids, 4 to 7 bytes each, on the way there; 250 bytes and 70 for
 //   each of top_k on the way back (above a top_k of 16 also 2 kB and the prefix as text); a round
 //   trip (1 ms of the server's on a local one) and one token's time. A token that ends within a

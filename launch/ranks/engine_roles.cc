@@ -12,7 +12,6 @@
 #include "engines/engine.h"
 #include "engines/model_watch.h"
 #include "engines/teacher.h"
-#include "http/url.h"
 #include "launch/backends/child_process.h"
 #include "launch/ranks/engine_contract.h"
 #include "launch/ranks/engine_process.h"
@@ -172,7 +171,7 @@ void refusing_another_model(const std::string& url, Fn fn) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kMismatch) throw;
     throw Error(ErrorCode::kInvalidArgument, error.message(), error.origin(), error.context())
-        .with("url", http::without_secrets(url));
+        .with("url", url);
   }
 }
 
@@ -200,17 +199,16 @@ void run_engine_teacher_role(const RankContext& context) {
   const engines::EngineState state = attached.start(deadline);
   log_engine(context, state);
   const models::ModelConfig config = config_of(context, state);
-  double tolerance = 0;
+  engines::Contract contract;
   {
     const std::optional<models::Decoder> local = local_copy(external.tokenizer);
-    tolerance = attached.probe(local ? &*local : nullptr, deadline).tolerance;
+    contract = attached.probe(local ? &*local : nullptr, deadline);
   }
   engines::ModelWatch watch(attached.engine(),
                             {.vocab_rows = config.vocab_size,
-                             .tolerance = tolerance,
+                             .tolerance = contract.tolerance,
                              .timeout = std::chrono::milliseconds(external.timeout)});
-  const std::string& url = external.url.at(static_cast<size_t>(context.rank));
-  refusing_another_model(url, [&] {
+  refusing_another_model(contract.url, [&] {
     begin_watch(watch, attached.found(".first.json"), context.restart > 0, deadline);
   });
   engines::EngineTeacher teacher(
@@ -229,7 +227,7 @@ void run_engine_teacher_role(const RankContext& context) {
   context.report("serving", 0, "");
   const auto tick = [&](int64_t) {
     attached.check();
-    refusing_another_model(url, [&] { watch.look(); });
+    refusing_another_model(contract.url, [&] { watch.look(); });
     context.report("serving", teacher.requests_served(), "requests answered");
   };
   roles::run_serving_loop(*queue, context.stop_requested, tick, [&] { return teacher.work(); });
