@@ -17,6 +17,7 @@
 #include "models/generate.h"
 #include "models/packed.h"
 #include "models/safetensors.h"
+#include "tests/engines/draw_statistics.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 
@@ -87,6 +88,36 @@ class VllmLive : public test::FolderTest {
       const auto row = static_cast<int64_t>(request.prompt.size() + i) - 1;
       difference.add(drawn.log_probs[i], log_probs[row][drawn.token_ids[i]].item<double>());
     }
+  }
+
+  // 256 draws of 24 tokens each, all at once, beside our own distributions.
+  engines::test::DrawStatistics statistics(const models::SamplingOptions& sampling) {
+    std::vector<DrawRequest> requests;
+    std::vector<Future<Drawn>> together;
+    for (uint64_t seed = 0; seed < 256; ++seed) {
+      DrawRequest asked = request(prompts()[seed % 4]);
+      asked.how.sampling = sampling;
+      asked.how.max_new_tokens = 24;
+      asked.seed = 1000 + seed;
+      requests.push_back(asked);
+      together.push_back(engine_->draw(asked, soon()));
+    }
+
+    // Without the rows that are barred when drawing.
+    engines::test::DrawStatistics statistics;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Drawn drawn = together[i].get();
+      std::vector<int32_t> ids = requests[i].prompt;
+      ids.insert(ids.end(), drawn.token_ids.begin(), drawn.token_ids.end());
+      const at::Tensor rows = ours(decoder_, ids)
+                                  .slice(0, static_cast<int64_t>(requests[i].prompt.size()) - 1, -1)
+                                  .slice(1, 0, kNumIds);
+      statistics.add(at::log_softmax(rows, -1), drawn.token_ids);
+    }
+    std::cout << "drawn at temperature " << sampling.temperature << ", top_p " << sampling.top_p
+              << ": " << statistics.num_tokens() << " tokens, z of -log p " << statistics.surprise()
+              << ", chi2/df of ranks " << statistics.rank_error() << std::endl;
+    return statistics;
   }
 
   // `folder` with the head that vLLM needs, where it is tied.
@@ -173,6 +204,17 @@ TEST_F(VllmLive, DrawsWhatItSays) {
     EXPECT_EQ(draw(requests[i]).token_ids, drawn.token_ids) << i;
   }
   say("drawn, 24 at a time", difference);
+}
+
+TEST_F(VllmLive, DrawsFromOurDistribution) {
+  const auto drawn = statistics({.num_ids = kNumIds});
+  EXPECT_EQ(drawn.num_tokens(), 256 * 24);
+  EXPECT_LT(std::abs(drawn.surprise()), 4);
+  EXPECT_LT(drawn.rank_error(), 2);
+
+  // Which small changes this tells.
+  EXPECT_GT(statistics({.temperature = 1.1, .num_ids = kNumIds}).surprise(), 4);
+  EXPECT_LT(statistics({.top_p = 0.95, .num_ids = kNumIds}).surprise(), -4);
 }
 
 TEST_F(VllmLive, EndsWhereWeWould) {

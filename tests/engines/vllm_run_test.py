@@ -23,6 +23,7 @@ import vllm_test
 SIZES = vllm_test.SIZES.replace("--vocab-size 416", "--tie-word-embeddings true")
 TOP_K = 64  # as --max-logprobs of the server
 VERSIONS = 20
+NEW_TOKENS = 8  # the probe never asks for as many
 
 
 def say(*words):
@@ -44,6 +45,9 @@ class Run:
 
     def receipts(self):
         return lines(self.folder / "receipts.jsonl")
+
+    def samples(self, step):
+        return lines(self.folder / f"samples/step-{step}-rank-0.jsonl")
 
     def contract(self, role):
         return json.loads((self.folder / f"contracts/{role}.json").read_text())
@@ -159,7 +163,7 @@ class VllmRunTest(unittest.TestCase):
     def grpo(self, name, generator, succeeds=True, seed=0, rows=None, **train):
         return self.launch(
             *[name, "grpo", {"generator": generator}, succeeds, rows],
-            generation={"num_generations": 4, "max_new_tokens": 8, "save_samples": True},
+            generation={"num_generations": 4, "max_new_tokens": NEW_TOKENS, "save_samples": True},
             rewards=[{"type": "regex", "pattern": "[A-Z0-9]"}],  # what half of them have
             grpo={},
             seed=seed,
@@ -188,7 +192,7 @@ class VllmRunTest(unittest.TestCase):
         roles = {"teacher": self.ours(self.other), "generator": self.following("on-policy")}
         run = self.launch(
             *["on-policy", "on_policy_distill", roles],
-            generation={"max_new_tokens": 8},
+            generation={"max_new_tokens": NEW_TOKENS},
             distill={"loss_type": "reverse_kl"},
         )
         self.check_receipts(run, range(1, 4))
@@ -258,23 +262,74 @@ class VllmRunTest(unittest.TestCase):
         self.assertLess(differences[0], 1e-4)
         self.assertGreater(max(differences[1:]), 1e-3)
 
-    # The mean reward is what it is with a generator of ours, as far as seeds tell. It is a share
-    # of 768 completions each: by chance four standard errors, 0.1, is as good as never exceeded.
+    # Three seeds with the engine beside three with a generator of ours: each draws from the
+    # student's distributions, and in each step the mean reward is the same but for chance.
     def test_4_rewards_of_seeds(self):
-        train = {"max_steps": 16, "per_device_train_batch_size": 16, "learning_rate": 1e-4}
-        means = {"engine": [], "ours": []}
+        runs = {"engine": [], "ours": []}
         for seed in (1, 2, 3):
             players = {"engine": self.following(f"seed-{seed}"), "ours": self.ours(self.student)}
             for who, generator in players.items():
-                run = self.grpo(f"seed-{seed}-{who}", generator, seed=seed, **train)
-                rewards = run.column("reward")
-                self.assertEqual(len(rewards), 16)
-                means[who].append(sum(rewards) / len(rewards))
-        say(f"mean rewards of 3 seeds: {means}")
-        spread = max(max(all_of) - min(all_of) for all_of in means.values())
-        middle = {who: sum(all_of) / 3 for who, all_of in means.items()}
-        self.assertGreater(spread, 0, "the seeds draw the same")
-        self.assertLess(abs(middle["engine"] - middle["ours"]), max(spread, 0.1))
+                runs[who].append(self.long_run(f"seed-{seed}-{who}", generator, seed))
+        for who, three in runs.items():
+            means = [statistics.mean(run.column("reward")) for run in three]
+            say(f"seeds, {who}: mean rewards {[round(mean, 3) for mean in means]}, together")
+            say(f"  {statistics.mean(means):.3f}; surprise {surprise(three):.2f}")
+            self.assertGreater(max(means) - min(means), 0, "the seeds draw the same")
+            self.assertLess(abs(surprise(three)), 4)
+
+        # The same prompts are in the same steps of both.
+        rewards = (
+            [reward for run in three for reward in run.column("reward")] for three in runs.values()
+        )
+        apart = in_errors([a - b for a, b in zip(*rewards, strict=True)])
+        say(f"seeds: rewards with the engine less ours: {apart:.2f} standard errors")
+        self.assertLess(abs(apart), 4)
+
+    # The same statistic of an engine that draws otherwise than it says. Its log-probabilities of
+    # what it drew are the model's, and its receipts are right: nothing else tells.
+    def test_4_draws_of_another_distribution(self):
+        for name, other, sign in [
+            ("warm", {"temperature": 1.1}, 1),
+            ("cut", {"top_p": 0.95}, -1),
+        ]:
+            with self.subTest(name):
+
+                def change(path, body):
+                    if path != "/v1/completions":
+                        return body
+                    question = json.loads(body)
+                    asked = question["max_tokens"] == NEW_TOKENS
+                    return json.dumps(question | other).encode() if asked else body
+
+                with vllm_between.Between(self.server.address, change) as between:
+                    generator = self.following(name, between.address)
+                    run = self.long_run(f"{name}-draws", generator, seed=1)
+                say(f"{name}: {other} gives a surprise of {surprise([run]):.2f}")
+                self.assertLess(max(run.column("sampling_logp_difference/mean")), 1e-4)
+                self.assertGreater(sign * surprise([run]), 4)
+
+    def long_run(self, name, generator, seed):
+        train = {"max_steps": 48, "per_device_train_batch_size": 16, "learning_rate": 1e-4}
+        run = self.grpo(name, generator, seed=seed, **train)
+        self.assertEqual(len(run.column("reward")), 48)
+        return run
+
+
+def in_errors(numbers):
+    """Their mean in its standard errors: N(0, 1) if they are 0 but for chance."""
+    return statistics.mean(numbers) / (statistics.stdev(numbers) / len(numbers) ** 0.5)
+
+
+def surprise(runs):
+    """Of each step, the sum of -log p of what was drawn less what the trainer's own distributions
+    let expect, their entropies; in standard errors. Above 0 the draws are too warm, below it too
+    cold, or cut."""
+    sums = []
+    for run in runs:
+        for step, entropy in enumerate(run.column("entropy"), 1):
+            logps = [logp for row in run.samples(step) for logp in row["logps"]]
+            sums.append(-sum(logps) - len(logps) * entropy)
+    return in_errors(sums)
 
 
 if __name__ == "__main__":
