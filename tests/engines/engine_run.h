@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,12 @@ class EngineRunTest : public testing::Test {
   static fs::path written(const std::string& name, const std::string& text);
   // Runs it to its end, and returns the run's folder.
   static fs::path launched(const std::string& name, const std::string& text);
+  // Of a file of the run.
+  static std::vector<nlohmann::json> lines_of(const fs::path& file);
+  // receipts.jsonl has versions 1 to `versions`, each found within 1e-4 nats.
+  static void expect_receipts(const fs::path& run, size_t versions);
+  // The trainer's own probabilities of what was drawn are the engine's.
+  static void expect_own_log_probs(const fs::path& run);
   // Every step of two runs.
   static void expect_same_losses(const fs::path& got, const fs::path& expected, double tolerance);
 

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <thread>
 
 #include "base/file.h"
@@ -32,14 +31,6 @@ int free_port() {
   ::close(socket);
   EXPECT_TRUE(bound);
   return ntohs(address.sin_port);
-}
-
-std::vector<Json> lines_of(const fs::path& file) {
-  std::vector<Json> lines;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);)
-    lines.push_back(Json::parse(line));
-  return lines;
 }
 
 class LlamaRunTest : public EngineRunTest {
@@ -117,24 +108,11 @@ TEST_F(LlamaRunTest, GeneratorOfGrpoFollowsTheStudent) {
                    ", weights: {via: gguf, canary_tokens: 48, folder: " + weights + "}");
   const fs::path run =
       launched("grpo", head("grpo", "generator", generator, "prompts.jsonl") + draws("grpo: {}\n"));
-  const std::vector<Json> receipts = lines_of(run / "receipts.jsonl");
-  ASSERT_EQ(receipts.size(), 3u) << "one for each version";
-  for (size_t i = 0; i < receipts.size(); ++i) {
-    EXPECT_EQ(receipts[i].at("weight_version"), i + 1);
-    EXPECT_TRUE(receipts[i].at("accepted").get<bool>());
-    EXPECT_LT(receipts[i].at("largest_difference").get<double>(), 1e-4);
-    EXPECT_GT(receipts[i].at("tokens").get<int>(), 48);
-  }
-
+  expect_receipts(run, 3);
+  expect_own_log_probs(run);
   const Json contract = Json::parse(read_file(run / "contracts/generator.json"));
   EXPECT_EQ(contract.at("drawn"), "raw");
   EXPECT_TRUE(contract.at("seeds_repeat").get<bool>());
-
-  // The trainer's own probabilities of what was drawn are the engine's.
-  for (const double difference : column(run, "sampling_logp_difference/mean"))
-    EXPECT_LT(difference, 1e-4);
-  for (const double size : column(run, "sampling_ratio/effective_sample_size"))
-    EXPECT_GT(size, 0.999);
 }
 
 TEST_F(LlamaRunTest, GeneratorOfRejectionSampling) {

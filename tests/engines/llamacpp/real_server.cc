@@ -3,13 +3,16 @@
 #include <ATen/ops/log_softmax.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "models/checkpoint.h"
 #include "models/packed.h"
 #include "tests/support/command.h"
 #include "tests/support/source_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::engines::test {
 namespace {
@@ -29,6 +32,38 @@ retort::test::ChildProcess start(const fs::path& gguf, std::vector<std::string> 
   arguments.insert(arguments.end(), options.begin(), options.end());
   return retort::test::ChildProcess::spawn(
       {.role = "", .args = std::move(arguments), .env = {}, .program = *engines_python()});
+}
+
+retort::test::ChildProcess start_router(const fs::path& models, int64_t context,
+                                        const fs::path& log) {
+  return retort::test::ChildProcess::spawn(
+      {.role = "",
+       .args = {"-c",
+                "exec \"$0\" --host 127.0.0.1 --port 0 --models-dir \"$1\" --models-max 1 "
+                "--ctx-size \"$2\" --parallel 1 --threads 1 --no-warmup --cache-type-k f32 "
+                "--cache-type-v f32 --flash-attn off >\"$3\" 2>&1",
+                router_program().value(), models, std::to_string(context), log},
+       .env = {},
+       .program = "/bin/sh"});
+}
+
+// "http://127.0.0.1:4711" at the end of the line of its log that says so; empty before.
+std::string listening_address(const fs::path& log) {
+  std::ifstream in(log);
+  for (std::string line; std::getline(in, line);) {
+    const size_t at = line.find("http://127.0.0.1:");
+    if (line.find("listening") == std::string::npos || at == std::string::npos || in.eof())
+      continue;
+    return line.substr(at, line.find_first_not_of("0123456789", at + 17) - at);
+  }
+  return "";
+}
+
+// What a variable of the environment names.
+std::optional<std::string> named_by(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
 }
 
 }  // namespace
@@ -93,11 +128,8 @@ double TinyModel::log_prob_after(const at::Tensor& rows, size_t position, int32_
   return rows[static_cast<int64_t>(position)][id].item().toDouble();
 }
 
-std::optional<std::string> engines_python() {
-  const char* python = std::getenv("RETORT_ENGINES_PYTHON");
-  if (python == nullptr || *python == '\0') return std::nullopt;
-  return python;
-}
+std::optional<std::string> engines_python() { return named_by("RETORT_ENGINES_PYTHON"); }
+std::optional<std::string> router_program() { return named_by("RETORT_LLAMA_SERVER"); }
 
 RealServer::RealServer(const fs::path& gguf, std::vector<std::string> options)
     : process_(start(gguf, std::move(options))), url_(process_.read_line(soon())) {}
@@ -112,6 +144,15 @@ void RealServer::reload() {
   process_.write_line("reload");
   const std::string again = process_.read_line(soon());
   RETORT_CHECK(again == url_) << again;
+}
+
+RealRouter::RealRouter(const fs::path& models, int64_t context)
+    : process_(start_router(models, context, files_ / "log")) {
+  const bool listens = retort::test::wait_until([&] {
+    url_ = listening_address(files_ / "log");
+    return !url_.empty() || !process_.running();
+  });
+  RETORT_CHECK(listens && !url_.empty()) << read_file(files_ / "log");
 }
 
 }  // namespace retort::engines::test

@@ -62,4 +62,20 @@ class RealServer {
   std::string url_;
 };
 
+// A llama-server, which the Python package does not have; nullopt: such tests are skipped.
+std::optional<std::string> router_program();
+
+// As a router over a folder of GGUF files (llama-server --models-dir), of `context` tokens each.
+class RealRouter {
+ public:
+  RealRouter(const std::filesystem::path& models, int64_t context);
+
+  const std::string& url() const { return url_; }
+
+ private:
+  retort::test::TemporaryFolder files_;
+  retort::test::ChildProcess process_;
+  std::string url_;
+};
+
 }  // namespace retort::engines::test

@@ -1,10 +1,8 @@
-// A router of llama.cpp (llama-server --models-dir) takes new weights from a file that is replaced.
-// RETORT_LLAMA_SERVER names the program; the Python package of the other tests has no router.
+// A router of llama.cpp takes new weights from a file that is replaced.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <string>
+#include <vector>
 
 #include "tests/engines/llamacpp/real_server.h"
 #include "tests/support/thrown.h"
@@ -14,19 +12,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using retort::test::expect_error;
-using test::TinyModel, test::soon;
+using test::RealRouter, test::TinyModel, test::soon;
 
 const std::vector<int32_t> kIds{10, 20, 30, 160, 47};
-
-// "http://127.0.0.1:4711" at the end of the line that says so.
-std::string listening_address(retort::test::ChildProcess& server) {
-  for (;;) {
-    const std::string line = server.read_line(soon());
-    const size_t at = line.find("http://127.0.0.1:");
-    if (line.find("listening") != std::string::npos && at != std::string::npos)
-      return line.substr(at, line.find_first_not_of("0123456789", at + 17) - at);
-  }
-}
 
 void expect_scores_of(const TinyModel& model, Engine& engine) {
   const Scored scored = engine.score({.token_ids = kIds, .positions = {1, 3}}, soon()).get();
@@ -36,25 +24,15 @@ void expect_scores_of(const TinyModel& model, Engine& engine) {
 }
 
 TEST(RealLlamaRouter, LoadsAFileThatWasReplaced) {
-  const char* program = std::getenv("RETORT_LLAMA_SERVER");
-  if (program == nullptr) GTEST_SKIP() << "RETORT_LLAMA_SERVER is not set";
+  if (!test::router_program()) GTEST_SKIP() << "RETORT_LLAMA_SERVER names no llama-server";
   const TinyModel first(3);
   const TinyModel second(9);
   const retort::test::TemporaryFolder models;
   fs::copy_file(first.gguf(), models / "tiny.gguf");
 
-  // Its log, where the port stands, goes to stderr.
-  auto server = retort::test::ChildProcess::spawn(
-      {.role = "",
-       .args = {"-c",
-                "exec \"$0\" --host 127.0.0.1 --port 0 --models-dir \"$1\" --models-max 1 "
-                "--ctx-size 512 --parallel 1 --threads 1 --no-warmup --cache-type-k f32 "
-                "--cache-type-v f32 --flash-attn off 2>&1",
-                program, models.path()},
-       .env = {},
-       .program = "/bin/sh"});
+  const RealRouter router(models.path(), 512);
   ExternalOptions options{.engine = EngineKind::kLlamacpp, .served_model = "tiny"};
-  options.url = {listening_address(server)};
+  options.url = {router.url()};
   const auto engine = make_engine(options, options.url.front(), "");
 
   // The first question loads the model.
