@@ -53,7 +53,7 @@ std::vector<std::vector<int32_t>> prompts() {
   return {{10, 21, 32}, {7}, {300, 301, 302, 303, 304, 305, 306, 307}, {2, 2, 55}};
 }
 
-class VllmLive : public test::FolderTest {
+class VllmLive : public retort::test::FolderTest {
  protected:
   VllmLive() : engine_(make_engine({}, variable("RETORT_VLLM_URL"), "")) {}
 
@@ -91,7 +91,7 @@ class VllmLive : public test::FolderTest {
   }
 
   // 256 draws of 24 tokens each, all at once, beside our own distributions.
-  engines::test::DrawStatistics statistics(const models::SamplingOptions& sampling) {
+  test::DrawStatistics statistics(const models::SamplingOptions& sampling) {
     std::vector<DrawRequest> requests;
     std::vector<Future<Drawn>> together;
     for (uint64_t seed = 0; seed < 256; ++seed) {
@@ -104,7 +104,7 @@ class VllmLive : public test::FolderTest {
     }
 
     // Without the rows that are barred when drawing.
-    engines::test::DrawStatistics statistics;
+    test::DrawStatistics statistics;
     for (size_t i = 0; i < requests.size(); ++i) {
       const Drawn drawn = together[i].get();
       std::vector<int32_t> ids = requests[i].prompt;
@@ -270,8 +270,8 @@ TEST_F(VllmLive, ScoresAsWeDo) {
     if (top_k > 0) say("most probable, top_k " + std::to_string(top_k), top);
   }
   asked.top_k = engine_->abilities().max_top_k + 1;
-  test::expect_error(ErrorCode::kInvalidArgument, "--max-logprobs",
-                     [&] { engine_->score(asked, soon()).get(); });
+  retort::test::expect_error(ErrorCode::kInvalidArgument, "--max-logprobs",
+                             [&] { engine_->score(asked, soon()).get(); });
 }
 
 TEST_F(VllmLive, FollowsWeights) {
@@ -302,10 +302,10 @@ TEST_F(VllmLive, FollowsWeights) {
   compare(decoder_, "and back");
 
   // What would end the server is not sent to it.
-  EXPECT_TRUE(test::thrown([&] { engine_->load_weights("/nowhere", soon()).get(); }));
+  EXPECT_TRUE(retort::test::thrown([&] { engine_->load_weights("/nowhere", soon()).get(); }));
   if (decoder_.config().tie_word_embeddings)
-    test::expect_error(ErrorCode::kMismatch, "tied head",
-                       [&] { engine_->load_weights(other_.string(), soon()).get(); });
+    retort::test::expect_error(ErrorCode::kMismatch, "tied head",
+                               [&] { engine_->load_weights(other_.string(), soon()).get(); });
   compare(decoder_, "after folders that were refused");
 }
 

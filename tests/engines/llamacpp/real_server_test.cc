@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <numeric>
 #include <set>
 
 #include "models/generate.h"
+#include "tests/engines/draw_statistics.h"
 #include "tests/engines/llamacpp/real_server.h"
 #include "tests/support/thrown.h"
 
@@ -129,6 +131,28 @@ TEST_F(RealLlama, EveryDrawnTokenHasItsLogProbability) {
       num_tokens += id >= 127 && id <= 182 ? 1 : 0;  // first bytes of longer characters
   }
   EXPECT_GT(num_tokens, 0u);
+}
+
+TEST_F(RealLlama, DrawsFromOurDistribution) {
+  const auto drawn_at = [](double temperature) {
+    test::DrawStatistics statistics;
+    for (uint64_t seed = 0; seed < 32; ++seed) {
+      const Drawn drawn = draw(request(48, temperature, seed));
+      std::vector<int32_t> ids = kPrompt;
+      ids.insert(ids.end(), drawn.token_ids.begin(), drawn.token_ids.end());
+      const auto first = static_cast<int64_t>(kPrompt.size()) - 1;
+      statistics.add(model_->log_probs(ids).slice(0, first, -1), drawn.token_ids);
+    }
+    std::cout << "drawn at temperature " << temperature << ": " << statistics.num_tokens()
+              << " tokens, z of -log p " << statistics.surprise() << ", chi2/df of ranks "
+              << statistics.rank_error() << std::endl;
+    return statistics;
+  };
+  const test::DrawStatistics drawn = drawn_at(1);
+  EXPECT_EQ(drawn.num_tokens(), 32 * 48);
+  EXPECT_LT(std::abs(drawn.surprise()), 4);
+  EXPECT_LT(drawn.rank_error(), 2);
+  EXPECT_GT(drawn_at(1.15).surprise(), 4) << "a small change";
 }
 
 TEST_F(RealLlama, SeedsRepeatAndDiffer) {
