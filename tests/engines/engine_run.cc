@@ -63,7 +63,8 @@ fs::path EngineRunTest::launched(const std::string& name, const std::string& tex
 std::vector<Json> EngineRunTest::lines_of(const fs::path& file) {
   std::vector<Json> lines;
   std::ifstream in(file);
-  for (std::string line; std::getline(in, line);)
+  // One without an end is still being written.
+  for (std::string line; std::getline(in, line) && !in.eof();)
     lines.push_back(Json::parse(line));
   return lines;
 }

@@ -62,7 +62,8 @@ def write_rows(path, rows):
 
 
 def read_rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open() as rows:
+        return [json.loads(row) for row in rows]
 
 
 class Server:

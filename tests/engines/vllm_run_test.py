@@ -31,7 +31,8 @@ def say(*words):
 
 
 def lines(file):
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    with file.open() as all_of_them:
+        return [json.loads(line) for line in all_of_them]
 
 
 class Run:
