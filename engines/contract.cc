@@ -16,6 +16,7 @@ constexpr double kLargestMean = 0.1;        // nats
 constexpr double kLargestDifference = 1.0;  // nats
 constexpr double kLargestHidden = 0.05;     // relative
 constexpr double kMassError = 1e-3;
+constexpr double kRewardShare = 0.02;  // of the reward, or of 1 for smaller ones
 
 std::string nats(double value) {
   char text[32];
@@ -31,6 +32,8 @@ class Check {
     check_vocabulary();
     check_ids();
     check_context();
+    // Log-probabilities say nothing of a reward.
+    if (needs_.what == Purpose::kRewards) return check_rewards();
     check_steadiness();
     if (needs_.seeds) check_seeds();
 
@@ -46,6 +49,7 @@ class Check {
         check_top_k();
         break;
       case Purpose::kHiddenStates: check_hidden_states(); break;
+      case Purpose::kRewards: break;
     }
   }
 
@@ -75,7 +79,8 @@ class Check {
     if (contract_.ids == IdProof::kRefuted)
       mismatch("the engine's ids are not the tokenizer's: " + contract_.ids_why +
                "; serve the model that the tokenizer belongs to, or correct `tokenizer`");
-    if (contract_.ids == IdProof::kUnproven)
+    // A model that only gives a number for a sequence shows no ids.
+    if (contract_.ids == IdProof::kUnproven && needs_.what != Purpose::kRewards)
       mismatch("nothing shows that the engine's ids are the tokenizer's: " + contract_.ids_why +
                "; put the model's weights into the tokenizer's folder, so that they are compared");
   }
@@ -239,11 +244,41 @@ class Check {
                " of their length; they must be those after the final norm");
   }
 
+  void check_rewards() const {
+    if (contract_.rewards == 0)
+      refuse(
+          "a number for a completion is needed, and this engine gives none; a KServe server "
+          "whose model has the output scores does");
+    if (needs_.label >= contract_.rewards)
+      refuse("label is " + std::to_string(needs_.label) + ", and the engine's completions get " +
+             std::to_string(contract_.rewards) + " numbers, counted from 0");
+    steady_rewards(contract_.reward_repeated, "is asked about again",
+                   "the model is not steady: switch off what it draws at random (dropout)");
+    steady_rewards(contract_.reward_batched, "is asked about beside others",
+                   "its numbers depend on the batch: serve in a wider type");
+  }
+
+  void steady_rewards(const Difference& found, const std::string& when,
+                      const std::string& remedy) const {
+    const double scale = std::max(1.0, std::abs(contract_.reward.value_or(0)));
+    const double limit = contract_.tolerance_given ? contract_.tolerance : kRewardShare * scale;
+    if (found.largest <= limit) return;
+    mismatch("the reward of a completion differs by " + std::to_string(found.largest) +
+             " when it " + when + " (allowed: " + std::to_string(limit) + "); " + remedy);
+  }
+
   const Contract& contract_;
   const Needs& needs_;
 };
 
 }  // namespace
+
+double reward_tolerance(const Contract& contract) {
+  if (contract.tolerance_given) return contract.tolerance;
+  const double largest =
+      std::max(contract.reward_repeated.largest, contract.reward_batched.largest);
+  return std::max(1e-4 * std::max(1.0, std::abs(contract.reward.value_or(0))), 4 * largest);
+}
 
 void check_contract(const Contract& contract, const Needs& needs) { Check(contract, needs).run(); }
 

@@ -96,6 +96,10 @@ struct Contract {
       greedy_equal_local;  // of those, before the first that the copy does not draw
   int64_t hidden_size = 0;
   std::optional<double> hidden_difference;  // largest |h - h'| / |h'| of a position, h' the copy's
+  int64_t rewards = 0;                      // numbers that a completion gets; 0: none
+  std::optional<double> reward;             // the first of the text's
+  Difference reward_repeated;               // of all of them: the same question again
+  Difference reward_batched;                // beside other requests
 
   // What is no difference of log-probabilities: the recipe's, or
   // max(1e-4, 4 * the largest of the differences above).
@@ -115,7 +119,8 @@ enum class Purpose {
   kDraws,           // completions
   kGivenLogProbs,   // log-probabilities of given tokens
   kTopK,            // the most probable tokens of positions, at a temperature
-  kHiddenStates     // the model's final hidden states
+  kHiddenStates,    // the model's final hidden states
+  kRewards          // a number for a completion
 };
 
 struct Needs {
@@ -127,6 +132,7 @@ struct Needs {
   bool tail_mass = false;      // the loss uses the mass outside the top-k (tail: bucket, drop)
   int64_t context_tokens = 0;  // of the longest prompt and its completion; 0: any
   int64_t hidden_size = 0;     // 0: any
+  int64_t label = 0;           // largest that is asked for, of rewards
   bool seeds = false;          // a run must be repeatable
 };
 
@@ -135,6 +141,9 @@ struct Needs {
 // numbers than the local copy, numbers that change with the batch or the cache);
 // kInvalidArgument: the recipe asks for what it cannot give. Context: role, engine, url.
 void check_contract(const Contract& contract, const Needs& needs);
+
+// What is no difference of rewards: the recipe's tolerance, or what the probe found to vary.
+double reward_tolerance(const Contract& contract);
 
 // One JSON object, several lines.
 std::string to_json(const Contract& contract);
@@ -187,6 +196,10 @@ void Contract::fields(V& visit) {
   visit("greedy_equal_local", greedy_equal_local, "");
   visit("hidden_size", hidden_size, "");
   visit("hidden_difference", hidden_difference, "");
+  visit("rewards", rewards, "");
+  visit("reward", reward, "");
+  visit("reward_repeated", reward_repeated, "");
+  visit("reward_batched", reward_batched, "");
   visit("tolerance", tolerance, "");
   visit("tolerance_given", tolerance_given, "");
   visit("requests", requests, "");
@@ -227,10 +240,11 @@ struct retort::EnumNames<retort::engines::EndProof> {
 template <>
 struct retort::EnumNames<retort::engines::Purpose> {
   using E = retort::engines::Purpose;
-  static constexpr std::array<std::pair<std::string_view, E>, 5> values{
+  static constexpr std::array<std::pair<std::string_view, E>, 6> values{
       {{"draws_with_ratio", E::kDrawsWithRatio},
        {"draws", E::kDraws},
        {"given_log_probs", E::kGivenLogProbs},
        {"top_k", E::kTopK},
-       {"hidden_states", E::kHiddenStates}}};
+       {"hidden_states", E::kHiddenStates},
+       {"rewards", E::kRewards}}};
 };

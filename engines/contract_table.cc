@@ -51,6 +51,8 @@ std::string abilities_text(const Contract& contract) {
   add(contract.top_k > 0, "top-k up to " + std::to_string(contract.top_k));
   add(contract.gives_hidden_states,
       "hidden states of width " + std::to_string(contract.hidden_size));
+  add(contract.rewards > 0, "rewards of " + std::to_string(contract.rewards) +
+                                (contract.rewards == 1 ? " number" : " numbers"));
   return text.empty() ? "nothing" : text;
 }
 
@@ -96,6 +98,13 @@ std::string contract_table(const Contract& contract) {
   if (contract.hidden_difference)
     table.line("hidden states",
                "at most " + short_number(*contract.hidden_difference) + " off, relative");
+  if (contract.reward) {
+    table.line("reward of the text", short_number(*contract.reward));
+    table.line("reward again",
+               "at most " + short_number(contract.reward_repeated.largest) + " off");
+    table.line("reward in a batch",
+               "at most " + short_number(contract.reward_batched.largest) + " off");
+  }
   table.line("tolerance", short_number(contract.tolerance) + " nats" +
                               (contract.tolerance_given ? " (the recipe's)" : ""));
   table.line("asked", std::to_string(contract.requests) + " requests, " +

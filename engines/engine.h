@@ -34,7 +34,7 @@ struct Abilities {
   int64_t max_top_k = 0;       // largest top_k of score(); 0: none
   bool hidden_states = false;  // hidden_states()
   bool seeds = false;          // the same seed draws the same tokens
-  bool rewards = false;        // reward()
+  int64_t rewards = 0;         // numbers of which reward() gives one; 0: it cannot be asked
 };
 
 struct DrawRequest {
@@ -76,6 +76,7 @@ struct Scored {
 struct RewardRequest {
   std::vector<int32_t> prompt;
   std::vector<int32_t> completion;
+  int64_t label = 0;  // which of the model's numbers
 };
 
 // One server. Every answer is checked where it arrives: counts, ids and numbers that cannot be

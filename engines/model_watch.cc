@@ -13,13 +13,13 @@ namespace {
 
 constexpr uint64_t kWatchSeed = 0x7761746368;
 // What no chance at all counts: JSON has no infinity.
-constexpr float kLeast = -1e30F;
+constexpr double kLeast = -1e30;
 
 }  // namespace
 
 std::string to_json(const FirstNumbers& first) {
-  std::vector<float> given = first.given;
-  for (float& value : given)
+  std::vector<double> given = first.given;
+  for (double& value : given)
     value = std::max(value, kLeast);
   return nlohmann::json{{"given", given}, {"tolerance", first.tolerance}}.dump() + "\n";
 }
@@ -43,33 +43,51 @@ ModelWatch::ModelWatch(std::shared_ptr<Engine> engine, Options options)
 
 FirstNumbers ModelWatch::begin(const std::optional<FirstNumbers>& earlier, Deadline deadline) {
   if (earlier) first_ = *earlier;
-  if (engine_->abilities().scores) compare(engine_->score(question_, deadline).get(deadline));
+  if (can_be_asked()) compare(ask(deadline).get(deadline));
   due_ = Clock::now() + options_.interval;
   return first_;
 }
 
 void ModelWatch::look() {
-  if (!engine_->abilities().scores) return;
+  if (!can_be_asked()) return;
   if (open_ && open_->ready()) {
-    Future<Scored> answer = std::move(*open_);
+    Future<Numbers> answer = std::move(*open_);
     open_.reset();
     compare(answer.get());
   }
   if (open_ || Clock::now() < due_) return;
   due_ = Clock::now() + options_.interval;
-  open_ = engine_->score(question_, Deadline::after(options_.timeout));
+  open_ = ask(Deadline::after(options_.timeout));
 }
 
-void ModelWatch::compare(const Scored& now) {
+bool ModelWatch::can_be_asked() const {
+  const Abilities can = engine_->abilities();
+  return options_.rewards ? can.rewards > 0 : can.scores;
+}
+
+Future<ModelWatch::Numbers> ModelWatch::ask(Deadline deadline) const {
+  if (!options_.rewards)
+    return engine_->score(question_, deadline).then([](const Scored& scored) {
+      return Numbers(scored.given.begin(), scored.given.end());
+    });
+
+  const std::vector<int32_t>& ids = question_.token_ids;
+  const auto middle = ids.begin() + kWatchTokens / 2;
+  return engine_
+      ->reward({.prompt = {ids.begin(), middle}, .completion = {middle, ids.end()}}, deadline)
+      .then([](double reward) { return Numbers{reward}; });
+}
+
+void ModelWatch::compare(Numbers now) {
   if (first_.given.empty()) {
-    first_.given = now.given;
+    first_.given = std::move(now);
     return;
   }
   // Of an earlier process they may be of another model's vocabulary.
-  double largest = now.given.size() == first_.given.size() ? 0 : -kLeast;
-  for (size_t i = 0; i < now.given.size() && i < first_.given.size(); ++i)
-    largest = std::max(largest, std::abs(double{std::max(now.given[i], kLeast)} -
-                                         double{std::max(first_.given[i], kLeast)}));
+  double largest = now.size() == first_.given.size() ? 0 : -kLeast;
+  for (size_t i = 0; i < now.size() && i < first_.given.size(); ++i)
+    largest =
+        std::max(largest, std::abs(std::max(now[i], kLeast) - std::max(first_.given[i], kLeast)));
   if (largest <= first_.tolerance) return;
   throw Error(ErrorCode::kMismatch,
               "the engine's numbers for the same tokens changed while the run went on: another "

@@ -14,24 +14,26 @@ namespace retort::engines {
 
 // What an engine gave at the start of a run, which it must give as long as the run goes on.
 struct FirstNumbers {
-  std::vector<float> given;  // of the watch's tokens
-  double tolerance = 1e-3;   // largest difference that is none, nats
+  std::vector<double> given;  // of the watch's tokens, or their reward
+  double tolerance = 1e-3;    // largest difference that is none; nats, or of rewards
 };
 std::string to_json(const FirstNumbers& first);
 FirstNumbers read_first_numbers(const std::string& json);  // kCorrupt
 
-// Asks now and then for the log-probabilities of the same few tokens, and compares them with the
-// first answer: an address may be given to another model while a run goes on.
+// Asks now and then for the log-probabilities of the same few tokens, or for their reward, and
+// compares them with the first answer: an address may be given to another model while a run goes
+// on.
 //
 // Use: begin(), then look() again and again, at least as often as the interval.
-// Cost: a score() of kWatchTokens tokens an interval; nothing for an engine that cannot score.
+// Cost: a question of kWatchTokens tokens an interval; nothing for an engine that cannot be asked.
 // Threads: one, which waits in begin() alone.
 class ModelWatch {
  public:
   static constexpr int64_t kWatchTokens = 16;
   struct Options {
     int64_t vocab_rows = 0;
-    double tolerance = 1e-3;  // largest difference that is none, nats
+    bool rewards = false;     // ask reward() instead of score()
+    double tolerance = 1e-3;  // largest difference that is none; nats, or of rewards
     std::chrono::milliseconds interval{10'000};
     std::chrono::milliseconds timeout{600'000};  // of one question
   };
@@ -47,13 +49,16 @@ class ModelWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void compare(const Scored& now);
+  using Numbers = std::vector<double>;
+  bool can_be_asked() const;
+  Future<Numbers> ask(Deadline deadline) const;
+  void compare(Numbers now);
 
   std::shared_ptr<Engine> engine_;
   Options options_;
   ScoreRequest question_;
   FirstNumbers first_;
-  std::optional<Future<Scored>> open_;
+  std::optional<Future<Numbers>> open_;
   Clock::time_point due_;
 };
 

@@ -28,6 +28,7 @@ Contract identity(const ProbeSubject& subject, const Abilities& abilities,
   contract.draws = abilities.draws;
   contract.scores = abilities.scores;
   contract.gives_hidden_states = abilities.hidden_states;
+  contract.rewards = abilities.rewards;
   return contract;
 }
 
@@ -117,6 +118,7 @@ Contract probe(const ProbeSubject& subject, const ProbeOptions& options, Deadlin
   }
   ask_ids(session);
   if (abilities.hidden_states) ask_hidden_states(session);
+  if (abilities.rewards > 0) ask_rewards(session);
 
   Contract contract = std::move(session.contract);
   set_tolerance(options, contract);

@@ -44,6 +44,9 @@ inline constexpr int64_t kMaxProbeRequestTokens = 80;
 // Positions of a scored sequence that are asked for; some engines answer each by a request.
 inline constexpr int64_t kProbeRows = 24;
 
+// Of a model's rewards that are asked for, where it gives several numbers.
+inline constexpr int64_t kMaxProbeLabels = 4;
+
 // Asks what the engine can do (Engine::abilities), and fills a Contract; it refuses nothing, which
 // is check_contract's. What is asked, of a text of about 48 tokens, 24 positions of it:
 //
@@ -55,6 +58,7 @@ inline constexpr int64_t kProbeRows = 24;
 //     way of truncating, each then scored. Two tokens of one place need no normaliser:
 //     l_a - l_b is what it is raw, and divided by T where a log-probability is tempered.
 //   hidden states of the text
+//   rewards of the text: all numbers, again, beside three others
 //
 // Requests: at most kMaxProbeRequests, most of them of one token; each of at most
 // kMaxProbeRequestTokens. With `local` as many tokens go through the copy.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "engines/engine_payload.h"
+#include "engines/served_info.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "roles/payload/parts.h"
@@ -21,9 +22,6 @@ using roles::Payload;
 using roles::PayloadKind;
 
 namespace {
-
-// A served model does not change within a run.
-constexpr uint64_t kWeightVersion = 1;
 
 // An engine that is away ends its teacher: to callers that is lost, so that they ask another.
 std::exception_ptr for_callers(const std::exception_ptr& error) {
@@ -73,23 +71,7 @@ void EngineTeacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> 
 }
 
 roles::TeacherInfo EngineTeacher::info(const roles::InfoRequest& request) const {
-  if (request.weights_fingerprint)
-    throw Error(ErrorCode::kInvalidArgument,
-                "an engine does not say which weights it serves, so that what it computed cannot "
-                "be kept for other runs")
-        .with("teacher", options_.name);
-  const int64_t known = std::min(request.tokenizer_size, tokenizer_.vocab_size());
-  return {.name = options_.name,
-          .weight_version = kWeightVersion,
-          .vocab_rows = options_.config.vocab_size,
-          .tokenizer_size = tokenizer_.vocab_size(),
-          .hidden_size = options_.config.hidden_size,
-          .dtype = "float32",
-          .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(known),
-          .processing_fingerprint = tokenizer_.processing_fingerprint(),
-          .weights_fingerprint = "",
-          .files = "",
-          .tp = 1};
+  return served_info(options_.name, tokenizer_, options_.config, request);
 }
 
 roles::HeadReply EngineTeacher::head(const roles::HeadRequest& request) {
@@ -105,7 +87,7 @@ roles::HeadReply EngineTeacher::head(const roles::HeadRequest& request) {
         .with("begin", request.begin)
         .with("end", request.end)
         .with("rows", head_.size(0));
-  return {.weight_version = kWeightVersion,
+  return {.weight_version = kServedVersion,
           .weight = head_.narrow(0, request.begin, request.end - request.begin)};
 }
 
@@ -165,7 +147,7 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
   pack->hidden.resize(hidden ? questions.size() : 0);
   pack->label = {.request_id = request.request_id,
                  .teacher = options_.name,
-                 .weight_version = kWeightVersion,
+                 .weight_version = kServedVersion,
                  .sequence_hash =
                      roles::sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
                  .num_rows = request.positions.numel(),

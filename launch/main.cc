@@ -195,8 +195,8 @@ class Program {
 
     // What it is to serve.
     c->add_option("--for", probe_.purpose,
-                  "draws_with_ratio | draws | given_log_probs | top_k | hidden_states: fail unless "
-                  "it serves that");
+                  "draws_with_ratio | draws | given_log_probs | top_k | hidden_states | rewards: "
+                  "fail unless it serves that");
     c->add_option("--temperature", probe_.sampling.temperature, "of draws, or of a top-k")
         ->capture_default_str();
     c->add_option("--top-p", probe_.sampling.top_p, "of draws")->capture_default_str();

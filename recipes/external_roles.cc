@@ -1,6 +1,7 @@
 #include "recipes/external_roles.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class ExternalCheck {
     check_options();
     if (recipe_.is_generator(name_))
       check_generator();
+    else if (scores())
+      check_reward();
     else
       check_frozen();
   }
@@ -83,10 +86,27 @@ class ExternalCheck {
                      "processed_logprobs, or a generator of ours (`model`)");
   }
 
-  void check_frozen() const {
+  bool scores() const {
+    const auto roles = reward_roles(recipe_);
+    return std::find(roles.begin(), roles.end(), name_) != roles.end();
+  }
+
+  void check_reward() const {
+    if (external_.engine != EngineKind::kKserve)
+      refuse("engine", std::string(enum_name(external_.engine)) +
+                           " gives no number for a completion; use kserve, with a model that has "
+                           "the output scores");
+    check_no_weights();
+  }
+
+  void check_no_weights() const {
     if (external_.weights.via != WeightRoute::kNone)
       places_.refuse({"roles", name_, "external", "weights", "via"},
                      "is for a generator; this role's model does not change");
+  }
+
+  void check_frozen() const {
+    check_no_weights();
     check_cache("dpo", recipe_.dpo ? recipe_.dpo->reference_cache : "");
     check_cache("kto", recipe_.kto ? recipe_.kto->reference_cache : "");
     const bool teaches = recipe_.distill && is_teacher();
@@ -169,6 +189,18 @@ void check_external_roles(const Recipe& recipe, const RecipePlaces& places) {
     if (role.external) ExternalCheck(recipe, places, name, *role.external).run();
 }
 
+namespace {
+
+// The largest label that `role` is asked for, if it scores.
+std::optional<int64_t> largest_label(const Recipe& recipe, const std::string& role) {
+  std::optional<int64_t> largest;
+  for (const rewards::RewardOptions& reward : recipe.rewards)
+    if (reward.role == role) largest = std::max(largest.value_or(0), reward.label.value_or(0));
+  return largest;
+}
+
+}  // namespace
+
 engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
   using engines::Purpose;
   engines::Needs needs{.role = role, .objective = recipe.recipe.text};
@@ -176,6 +208,12 @@ engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
   if (recipe.is_generator(role)) {
     needs.what = recipe.grpo ? Purpose::kDrawsWithRatio : Purpose::kDraws;
     needs.sampling = recipe.generation->sampling;
+    return needs;
+  }
+
+  if (const auto label = largest_label(recipe, role)) {
+    needs.what = Purpose::kRewards;
+    needs.label = *label;
     return needs;
   }
 
@@ -209,11 +247,15 @@ Duration longest_load_timeout(const Recipe& recipe) {
   return longest;
 }
 
+Duration longest_answer(const Recipe& recipe, const std::string& role) {
+  const auto& external = recipe.roles.at(role).external;
+  return external ? std::max(recipe.rpc.timeout, external->timeout) : recipe.rpc.timeout;
+}
+
 Duration longest_answer(const Recipe& recipe) {
   Duration longest = recipe.rpc.timeout;
   for (const std::string& role : frozen_roles(recipe))
-    if (const auto& external = recipe.roles.at(role).external)
-      longest = std::max(longest, external->timeout);
+    longest = std::max(longest, longest_answer(recipe, role));
   return longest;
 }
 

@@ -28,7 +28,9 @@ std::vector<std::string> roles_of_engines(const Recipe& recipe);
 Duration load_timeout_of(const Recipe& recipe, const std::string& role);
 // Of all roles that serve.
 Duration longest_load_timeout(const Recipe& recipe);
-// How long a frozen role may work on a request: rpc.timeout, or what an engine is given.
+// How long a role may work on a request: rpc.timeout, or what its engine is given.
+Duration longest_answer(const Recipe& recipe, const std::string& role);
+// Of all frozen roles.
 Duration longest_answer(const Recipe& recipe);
 
 }  // namespace retort::recipes

@@ -1,6 +1,8 @@
 #include "recipes/recipe.h"
 
+#include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "recipes/registry.h"
@@ -46,8 +48,19 @@ std::vector<std::string> frozen_roles(const Recipe& recipe) {
   return recipe_type(recipe).frozen_roles(recipe);
 }
 
+std::vector<std::string> reward_roles(const Recipe& recipe) {
+  std::vector<std::string> names;
+  for (const rewards::RewardOptions& reward : recipe.rewards)
+    if (reward.role && std::find(names.begin(), names.end(), *reward.role) == names.end())
+      names.push_back(*reward.role);
+  return names;
+}
+
 std::vector<std::string> serving_roles(const Recipe& recipe) {
   std::vector<std::string> names = frozen_roles(recipe);
+  for (std::string& role : reward_roles(recipe))
+    if (std::find(names.begin(), names.end(), role) == names.end())
+      names.push_back(std::move(role));
   if (recipe.generation) names.push_back(recipe.generation->role);
   return names;
 }

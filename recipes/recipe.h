@@ -148,7 +148,9 @@ struct Recipe {
 // Roles that hold a frozen model, in the order in which the recipe names them: teachers and
 // references.
 std::vector<std::string> frozen_roles(const Recipe& recipe);
-// The frozen roles and the generator: all whose tokenizer must be the student's.
+// Roles that score completions, each once, in the order of `rewards`.
+std::vector<std::string> reward_roles(const Recipe& recipe);
+// The frozen roles, those that score, and the generator: all whose tokenizer must be the student's.
 std::vector<std::string> serving_roles(const Recipe& recipe);
 // Whether the block of this name holds anything.
 bool has_block(const Recipe& recipe, std::string_view name);

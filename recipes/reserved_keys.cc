@@ -9,14 +9,13 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 17> kLater{{
+constexpr std::array<Entry, 16> kLater{{
     {"reward_model", "recipe: reward_model is"},
     {"lora", "LoRA is"},
     {"recipe=reward_model", "recipe: reward_model is"},
     {"distill.num_samples", "payload: sampled is"},
     {"distill.replacement", "payload: sampled is"},
     {"distill.payload=sampled", "payload: sampled is"},
-    {"rewards.type=model", "a reward model as a reward is"},
     {"roles.*.attach", "attaching to a served role is"},
     {"roles.*.dtype=float16", "dtype: float16 is"},
     {"roles.*.world.cp", "context parallelism is"},

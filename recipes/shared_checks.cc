@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "recipes/data/options.h"
@@ -13,6 +14,26 @@ namespace {
 constexpr const char* kUsualReference = "reference";
 
 }  // namespace
+
+void check_reward_roles(const Recipe& recipe, const RecipePlaces& places) {
+  const auto frozen = frozen_roles(recipe);
+  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
+    if (!recipe.rewards[i].role) continue;
+    const std::string& role = *recipe.rewards[i].role;
+    const KeyPath path{"rewards", std::to_string(i), "role"};
+    check_declared(recipe, places, path, role);
+    if (role == Recipe::kDrivingRole)
+      places.refuse(path, "the student trains here; a reward needs a role of its own");
+    if (std::find(frozen.begin(), frozen.end(), role) != frozen.end())
+      places.refuse(path, "'" + role +
+                              "' is asked for log-probabilities elsewhere in this recipe; give "
+                              "the reward a role of its own (it may have the same url)");
+    if (!recipe.is_generator(role) && !recipe.roles.at(role).external)
+      places.refuse(path, "'" + role +
+                              "' is a model of ours, which scores nothing in this version; play "
+                              "the role by an inference engine that does (`external`)");
+  }
+}
 
 std::string nearest_role(const Recipe& recipe, const std::string& word) {
   std::vector<std::string_view> names;
@@ -67,7 +88,9 @@ void check_generation(const Recipe& recipe, const RecipePlaces& places) {
                   "the student trains and cannot generate at once; give the generator a role of "
                   "its own");
   check_declared(recipe, places, path, role);
-  const auto frozen = frozen_roles(recipe);
+  auto frozen = frozen_roles(recipe);
+  for (std::string& scores : reward_roles(recipe))
+    frozen.push_back(std::move(scores));
   if (std::find(frozen.begin(), frozen.end(), role) != frozen.end())
     places.refuse(path,
                   "'" + role +

@@ -27,6 +27,9 @@ void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
                             const std::string& what);
 
 // `generation:` and the role that it names.
+// Roles that rewards name: declared, of their own, and played by an engine.
+void check_reward_roles(const Recipe& recipe, const RecipePlaces& places);
+
 void check_generation(const Recipe& recipe, const RecipePlaces& places);
 
 // Of a recipe that pushes the weights before each draw, with nothing in flight.

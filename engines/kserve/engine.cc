@@ -169,11 +169,12 @@ Future<at::Tensor> KserveEngine::hidden_states(ScoreRequest request, Deadline de
 }
 
 Future<double> KserveEngine::reward(RewardRequest request, Deadline deadline) {
+  const int64_t label = request.label;
   return ask([&](const ServedModel& model) { return reward_question(model, std::move(request)); },
-             [](const ServedModel& model, const Tensors& answer) {
+             [label](const ServedModel& model, const Tensors& answer) {
                const at::Tensor& scores = tensor(model, answer, kScores);
                check_finite(std::string(kScores), scores);
-               return double{*scores.const_data_ptr<float>()};
+               return double{scores.const_data_ptr<float>()[label]};
              },
              deadline);
 }

@@ -112,8 +112,11 @@ InferQuestion hidden_question(const ServedModel& model, ScoreRequest request) {
 }
 
 InferQuestion reward_question(const ServedModel& model, RewardRequest request) {
-  if (!model.abilities.rewards)
-    invalid(model.state.served_model + " has no output scores: it gives no rewards");
+  const int64_t labels = model.abilities.rewards;
+  if (labels == 0) invalid(model.state.served_model + " has no output scores: it gives no rewards");
+  if (request.label < 0 || request.label >= labels)
+    invalid("label is " + std::to_string(request.label) + "; the scores of " +
+            model.state.served_model + " are " + std::to_string(labels));
   const auto prompt_length = static_cast<int32_t>(request.prompt.size());
   std::vector<int32_t> ids = std::move(request.prompt);
   ids.insert(ids.end(), request.completion.begin(), request.completion.end());
@@ -124,7 +127,7 @@ InferQuestion reward_question(const ServedModel& model, RewardRequest request) {
   inputs.add(kInputIds, std::move(ids)).add(kPositions, {last});
   const auto k = static_cast<int32_t>(std::max<int64_t>(model.fixed_k, 1));
   inputs.add(kTopK, {k}).add(kPromptLength, {prompt_length});
-  return inputs.ask(kScores, {1}).question();
+  return inputs.ask(kScores, {labels}).question();
 }
 
 }  // namespace retort::engines::kserve

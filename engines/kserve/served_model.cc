@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kAny = -1;
 
 // A tensor of ours. `shape`: sizes that a model may leave open (kAny) or, where they are 1, fix.
+// The model says how many numbers a score has.
 struct Convention {
   std::string_view name;
   bool input;
@@ -30,7 +31,7 @@ const std::vector<Convention>& conventions() {
       {kTopKIds, false, " INT32 ", {kAny, kAny}},
       {kTopKLogProbs, false, " FP32 ", {kAny, kAny}},
       {kHiddenStates, false, " FP32 FP16 BF16 ", {kAny, kAny}},
-      {kScores, false, " FP32 ", {1}},
+      {kScores, false, " FP32 ", {kAny}},
   };
   return all;
 }
@@ -65,7 +66,7 @@ void check_kind(const Convention& ours, const TensorSpec& spec) {
 
   bool fits = spec.shape.size() == ours.shape.size();
   for (size_t i = 0; fits && i < spec.shape.size(); ++i)
-    fits = ours.shape[i] == kAny ? spec.shape[i] == kAny || i == 1
+    fits = ours.shape[i] == kAny ? spec.shape[i] == kAny || i == 1 || ours.name == kScores
                                  : spec.shape[i] == kAny || spec.shape[i] == ours.shape[i];
   if (!fits)
     mismatch(what + ": shape " + shape_text(spec.shape) + "; expected " + shape_text(ours.shape) +
@@ -142,13 +143,20 @@ void set_top_k(ServedModel& model) {
         "max_top_k");
 }
 
+// A model that leaves open how many numbers its scores are gives one.
+void set_labels(ServedModel& model) {
+  const int64_t labels = model.tensors.find(kScores)->second.shape[0];
+  if (labels == 0) mismatch("scores: its size is 0");
+  model.abilities.rewards = labels == kAny ? 1 : labels;
+}
+
 void set_abilities(ServedModel& model) {
   model.state.vocab_rows = parameter(model, "vocab_rows");
   model.state.context_tokens = parameter(model, "context_tokens");
   set_top_k(model);
   model.abilities.scores = model.has(kGivenLogProbs);
   model.abilities.hidden_states = model.has(kHiddenStates);
-  model.abilities.rewards = model.has(kScores);
+  if (model.has(kScores)) set_labels(model);
 
   if (model.abilities.hidden_states && model.tensors.find(kHiddenStates)->second.shape[1] < 1)
     mismatch("hidden_states: its second size is open; fix it, it is the model's hidden size");

@@ -23,7 +23,7 @@ inline constexpr std::string_view kGivenLogProbs = "given_logprobs";  // [R] FP3
 inline constexpr std::string_view kTopKIds = "topk_ids";              // [R, K] INT32
 inline constexpr std::string_view kTopKLogProbs = "topk_logprobs";    // [R, K] FP32
 inline constexpr std::string_view kHiddenStates = "hidden_states";    // [R, H] FP32, FP16, BF16
-inline constexpr std::string_view kScores = "scores";                 // [1] FP32
+inline constexpr std::string_view kScores = "scores";                 // [L] FP32
 
 // kInvalidArgument for a key of options.tensors that is none of the names above, or two that have
 // the same name at the server.

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/isfinite.h>
 
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -78,6 +79,23 @@ std::vector<Scored> Questions::score_together(const std::string& what,
     std::vector<Scored> answers = wait_for(std::move(open), deadline_);
     for (size_t i = 0; i < answers.size(); ++i)
       check_answer(requests[i], answers[i], ids_);
+    return answers;
+  });
+}
+
+std::vector<double> Questions::reward_together(const std::string& what,
+                                               std::vector<RewardRequest> requests) {
+  return named(what, [&] {
+    std::vector<Future<double>> open;
+    for (RewardRequest& request : requests) {
+      ++requests_;
+      tokens_ += static_cast<int64_t>(request.prompt.size() + request.completion.size());
+      open.push_back(engine_.reward(std::move(request), deadline_));
+    }
+    std::vector<double> answers = wait_for(std::move(open), deadline_);
+    for (const double answer : answers)
+      if (!std::isfinite(answer))
+        throw Error(ErrorCode::kCorrupt, "the engine's answer: a reward is not finite");
     return answers;
   });
 }

@@ -24,6 +24,8 @@ class Questions {
   std::vector<Scored> score_together(const std::string& what, std::vector<ScoreRequest> requests);
   // [R, H] floating point, finite, on the host.
   at::Tensor hidden_states(const std::string& what, ScoreRequest request);
+  // Finite numbers, one for each request.
+  std::vector<double> reward_together(const std::string& what, std::vector<RewardRequest> requests);
 
   int64_t requests() const { return requests_; }
   int64_t tokens() const { return tokens_; }

@@ -32,10 +32,13 @@ void ask_highest_id(ProbeSession& session) {
   const std::vector<int32_t> tokens = session.text.sequence();
   const auto highest = static_cast<int32_t>(session.contract.tokenizer_ids - 1);
   try {
+    const std::string what = "the tokenizer's highest id";
     if (session.abilities.scores)
-      session.ask.score("the tokenizer's highest id", {{tokens[0], highest}, {0}, 0});
+      session.ask.score(what, {{tokens[0], highest}, {0}, 0});
+    else if (session.abilities.rewards > 0)
+      session.ask.reward_together(what, {{{tokens[0]}, {highest}}});
     else
-      session.ask.draw("the tokenizer's highest id",
+      session.ask.draw(what,
                        {.prompt = {tokens[0], highest},
                         .how = {.max_new_tokens = 1, .eos_token_ids = session.subject.end_tokens}});
     session.contract.highest_id = true;

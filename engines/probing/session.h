@@ -46,5 +46,6 @@ void ask_draws(ProbeSession& session);
 // What log-probabilities of drawn tokens mean. meaning_questions.cc
 void ask_meaning(ProbeSession& session);
 void ask_hidden_states(ProbeSession& session);  // hidden_questions.cc
+void ask_rewards(ProbeSession& session);        // reward_questions.cc
 
 }  // namespace retort::engines

@@ -91,13 +91,15 @@ int probe_recipe(const ProbeCommand& command) {
       if (!command.json) std::printf("%s %s\n", name.c_str(), url.c_str());
       // What a generator's engine serves now is not the student yet: it is shown, not judged.
       const bool follows = recipe.is_generator(name);
-      probe_target(
-          {.external = *role.external,
-           .url = url,
-           .local = follows ? "" : role.external->tokenizer,
-           .needs = follows ? std::nullopt : std::optional(recipes::engine_needs(recipe, name)),
-           .timeout = std::chrono::seconds(command.timeout_seconds),
-           .json = command.json});
+      const engines::Needs needs = recipes::engine_needs(recipe, name);
+      // Rewards cannot be compared with a decoder's numbers.
+      const bool compared = !follows && needs.what != engines::Purpose::kRewards;
+      probe_target({.external = *role.external,
+                    .url = url,
+                    .local = compared ? role.external->tokenizer : "",
+                    .needs = follows ? std::nullopt : std::optional(needs),
+                    .timeout = std::chrono::seconds(command.timeout_seconds),
+                    .json = command.json});
       ++probed;
     }
   }

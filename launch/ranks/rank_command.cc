@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
@@ -67,10 +68,12 @@ void use_deterministic_algorithms() {
 
 void run_serving_role(const recipes::RankContext& context) {
   const bool generates = context.recipe.is_generator(context.role);
-  if (context.role_options().external)
-    generates ? run_engine_generator_role(context) : run_engine_teacher_role(context);
-  else
-    generates ? run_generator_role(context) : run_teacher_role(context);
+  if (!context.role_options().external)
+    return generates ? run_generator_role(context) : run_teacher_role(context);
+  const auto scoring = recipes::reward_roles(context.recipe);
+  if (std::find(scoring.begin(), scoring.end(), context.role) != scoring.end())
+    return run_engine_reward_role(context);
+  generates ? run_engine_generator_role(context) : run_engine_teacher_role(context);
 }
 
 }  // namespace

@@ -273,6 +273,7 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   check_data(recipe, places);
   check_ports(recipe, places);
   check_effects(recipe, places);
+  recipes::check_reward_roles(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);
   recipes::check_external_roles(recipe, places);
   recipes::recipe_type(recipe).check(recipe, places);

@@ -54,6 +54,7 @@ void RewardOptions::validate() const {
   const bool length = type == RewardType::kLength;
   const bool command = type == RewardType::kCommand;
   const bool http = type == RewardType::kHttp;
+  const bool model = type == RewardType::kModel;
   if (!std::isfinite(weight))
     refuse("weight is " + std::to_string(weight) + "; expected a finite number");
 
@@ -64,6 +65,8 @@ void RewardOptions::validate() const {
   only_for(unit.has_value(), "unit", length, "length", type);
   only_for(!argv.empty(), "argv", command, "command", type);
   only_for(url.has_value(), "url", http, "http", type);
+  only_for(role.has_value(), "role", model, "model", type);
+  only_for(label.has_value(), "label", model, "model", type);
   only_for(timeout.has_value(), "timeout", command || http, "command and http", type);
 
   // What each type cannot do without, and whether it makes sense.
@@ -76,6 +79,8 @@ void RewardOptions::validate() const {
     refuse("type: command needs argv: [PROGRAM, ARGUMENT, ...]");
   if (http && !url) refuse("type: http needs url");
   if (http) check_url(*url);
+  if (model && !role) refuse("type: model needs role, the name of the role that scores");
+  if (label && *label < 0) refuse("label is " + std::to_string(*label) + "; expected at least 0");
 }
 
 Duration RewardOptions::longest_wait() const {

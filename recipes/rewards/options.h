@@ -11,7 +11,7 @@
 
 namespace retort::rewards {
 
-enum class RewardType { kExactMatch, kNumeric, kRegex, kFormat, kLength, kCommand, kHttp };
+enum class RewardType { kExactMatch, kNumeric, kRegex, kFormat, kLength, kCommand, kHttp, kModel };
 enum class LengthUnit { kTokens, kCharacters };
 
 // What each type computes, and its protocol: docs/rewards.md. An option that has no effect on the
@@ -26,6 +26,8 @@ struct RewardOptions {
   std::optional<LengthUnit> unit;      // length
   std::vector<std::string> argv;       // command
   std::optional<std::string> url;      // http
+  std::optional<std::string> role;     // model: who computes it
+  std::optional<int64_t> label;        // model
   std::optional<Duration> timeout;     // command, http: of a whole batch
 
   template <class V>
@@ -40,6 +42,8 @@ struct RewardOptions {
     visit("unit", unit, "length: what is counted; default tokens");
     visit("argv", argv, "command: program and arguments, started once; no shell");
     visit("url", url, "http: where batches are posted");
+    visit("role", role, "model: the role whose model scores prompt and completion");
+    visit("label", label, "model: which of the model's numbers, from 0; default 0");
     visit("timeout", timeout, "command, http: time for a whole batch; default 60s");
   }
   // kInvalidArgument naming the option; also for a pattern that does not compile
@@ -53,14 +57,15 @@ struct RewardOptions {
 template <>
 struct retort::EnumNames<retort::rewards::RewardType> {
   using E = retort::rewards::RewardType;
-  static constexpr std::array<std::pair<std::string_view, E>, 7> values{
+  static constexpr std::array<std::pair<std::string_view, E>, 8> values{
       {{"exact_match", E::kExactMatch},
        {"numeric", E::kNumeric},
        {"regex", E::kRegex},
        {"format", E::kFormat},
        {"length", E::kLength},
        {"command", E::kCommand},
-       {"http", E::kHttp}}};
+       {"http", E::kHttp},
+       {"model", E::kModel}}};
 };
 template <>
 struct retort::EnumNames<retort::rewards::LengthUnit> {

@@ -8,7 +8,8 @@
 namespace retort::rewards {
 namespace {
 
-std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const std::string& name) {
+std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const std::string& name,
+                                            const ConnectRole& connect) {
   switch (options.type) {
     case RewardType::kExactMatch: return detail::make_exact_match(name);
     case RewardType::kNumeric: return detail::make_numeric(name);
@@ -19,6 +20,10 @@ std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const 
     case RewardType::kLength: return detail::make_length(options);
     case RewardType::kCommand: return detail::make_command(name, options);
     case RewardType::kHttp: return detail::make_http(name, options);
+    case RewardType::kModel:
+      if (!connect)
+        detail::fail(ErrorCode::kInvalidArgument, name, "there are no roles outside a run");
+      return detail::make_role(name, connect(options));
   }
   RETORT_CHECK(false) << "reward type";
   return nullptr;
@@ -53,7 +58,7 @@ struct RewardSet::Impl {
   std::vector<std::unique_ptr<detail::Scorer>> scorers;
 };
 
-RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores)
+RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores, const ConnectRole& connect)
     : impl_(std::make_unique<Impl>()) {
   if (options.empty())
     throw Error(ErrorCode::kInvalidArgument,
@@ -67,7 +72,7 @@ RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores)
   impl_->names = make_names(options);
   for (size_t i = 0; i < options.size(); ++i) {
     impl_->weights.push_back(options[i].weight);
-    if (scores) impl_->scorers.push_back(make_scorer(options[i], impl_->names[i]));
+    if (scores) impl_->scorers.push_back(make_scorer(options[i], impl_->names[i], connect));
   }
 }
 RewardSet::~RewardSet() = default;

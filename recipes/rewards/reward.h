@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ struct RewardInput {
   bool truncated = false;
   std::vector<std::pair<std::string, std::string>> fields;  // other columns of the row
   std::string origin;                                       // "train.jsonl:17", for errors
+  std::vector<int32_t> prompt_ids, completion_ids;          // for roles
 };
 
 struct Scored {
@@ -30,16 +32,23 @@ struct Scored {
   std::vector<std::optional<double>> components;
 };
 
+// A score for each input, by a role of the run.
+using AskRole = std::function<std::vector<double>(const std::vector<RewardInput>&)>;
+// Connects to the role of an entry of type: model.
+using ConnectRole = std::function<AskRole(const RewardOptions&)>;
+
 // The rewards of a recipe. Commands are started by the constructor and ended by the destructor (end
 // of file on stdin, two seconds later SIGKILL to the process group). One thread.
 class RewardSet {
  public:
   // `scores` is false on a rank that only needs the names and gets the scores of another: such a
-  // set starts nothing and may not call score.
+  // set starts nothing and may not call score. `connect` is called for entries with a role, here;
+  // what it returns by score().
   //
   // Errors: kInvalidArgument for an empty list, options that validate() refuses, two equal names, a
-  //   program that cannot be started.
-  explicit RewardSet(std::vector<RewardOptions> options, bool scores = true);
+  //   program that cannot be started, a role without `connect`; `connect`'s.
+  explicit RewardSet(std::vector<RewardOptions> options, bool scores = true,
+                     const ConnectRole& connect = {});
   ~RewardSet();
   RewardSet(RewardSet&&) noexcept;
   RewardSet& operator=(RewardSet&&) noexcept;
@@ -51,7 +60,7 @@ class RewardSet {
   // Errors, each naming the reward: kInvalidArgument for a sample without the reference that the
   //   reward needs; kTimeout; kPeerLost if the command died; kCorrupt for an answer that cannot be
   //   one; kUnavailable without a service, or for a status other than 200; kResourceExhausted for a
-  //   pattern beyond its match limit; kClosed if the command failed before.
+  //   pattern beyond its match limit; kClosed if the command failed before; a role's own.
   std::vector<Scored> score(const std::vector<RewardInput>& inputs);
 
  private:

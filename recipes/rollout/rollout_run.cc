@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "parallel/vote.h"
 #include "recipes/rollout/prompts.h"
+#include "recipes/rollout/reward_connector.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 
 namespace retort::recipes {
@@ -48,8 +49,8 @@ int64_t RolloutRun::steps_per_epoch() {
 void RolloutRun::start(roles::Trainer& trainer, const LoopState& state) {
   trainer_ = &trainer;
   scorer_ = std::make_shared<RolloutScorer>(
-      std::make_shared<rewards::RewardSet>(context_.recipe().rewards,
-                                           context_.world.leads_replica()),
+      std::make_shared<rewards::RewardSet>(
+          context_.recipe().rewards, context_.world.leads_replica(), reward_connector(context_)),
       context_.tokenizer);
   samples_ = make_rollout_worker(context_, trainer);
   begin(state);

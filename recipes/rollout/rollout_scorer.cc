@@ -56,7 +56,9 @@ rewards::RewardInput input_of(const data::PromptSample& prompt) {
           .completion = {},
           .reference = prompt.reference,
           .fields = prompt.fields,
-          .origin = prompt.origin};
+          .origin = prompt.origin,
+          .prompt_ids = prompt.prompt_ids,
+          .completion_ids = {}};
 }
 
 // Ends the scoring of a request, however its finish() ends.
@@ -114,6 +116,7 @@ void RolloutScorer::score_all() {
         const ScoringQueue::Arrived& sample = batch->samples[i];
         rewards::RewardInput& input = batch->inputs[i];
         input.completion = tokenizer_.decode(sample.token_ids, /*skip_special_tokens=*/true);
+        input.completion_ids = sample.token_ids;
         input.num_tokens = static_cast<int64_t>(sample.token_ids.size());
         input.truncated = sample.truncated;
       }

@@ -78,4 +78,20 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
       context.tokenizer);
 }
 
+std::unique_ptr<roles::RewardClient> connect_reward_role(RunContext& context,
+                                                         const std::string& role) {
+  const Recipe& recipe = context.recipe();
+  return std::make_unique<roles::RewardClient>(
+      context.agent,
+      roles::FrozenReplicas::Options{
+          .role = role,
+          .replicas = connect_replicas(context, role),
+          .timeout = recipe.rpc.timeout,
+          .links = links_to(context, role),
+          .patience = load_timeout_of(recipe, role),
+          .why_same_ids = "completions are scored as the ids that were drawn, so serve a model "
+                          "with the student's tokenizer"},
+      context.tokenizer);
+}
+
 }  // namespace retort::recipes

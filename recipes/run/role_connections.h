@@ -8,6 +8,7 @@
 #include "base/deadline.h"
 #include "recipes/run/recipe_run.h"
 #include "roles/payload/payload.h"
+#include "roles/reward/client.h"
 #include "roles/teacher/client.h"
 
 namespace retort::recipes {
@@ -35,5 +36,9 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
                                                           const std::string& role,
                                                           const roles::PayloadSpec& spec,
                                                           const FrozenRoleOptions& options = {});
+
+// A client of a role that scores completions, after the handshake with all its replicas.
+std::unique_ptr<roles::RewardClient> connect_reward_role(RunContext& context,
+                                                         const std::string& role);
 
 }  // namespace retort::recipes

@@ -30,7 +30,7 @@ Duration waits_for_draw(const Recipe& recipe) {
   const bool drawn_again = given_up || recipe.roles.at(recipe.generation->role).restarts > 0;
   Duration sum = drawn_again ? 2 * samples : samples;
   for (const rewards::RewardOptions& reward : recipe.rewards)
-    sum += 2 * reward.longest_wait();
+    sum += 2 * (reward.role ? longest_answer(recipe, *reward.role) : reward.longest_wait());
   if (!frozen_roles(recipe).empty()) sum += longest_answer(recipe);
 
   // An evaluation waits for weights, which wait for the rollouts that are drawn with older ones.

@@ -6,22 +6,16 @@
 #include <ATen/ops/tensor.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "parallel/vote.h"
 #include "roles/payload/sharded.h"
 
 namespace retort::roles {
 namespace {
 
-// How often an answer that a replica no longer has is asked for again.
-constexpr int kMaxRepeats = 3;
-
 // Rows of the head for one message: about 64 MiB.
 int64_t head_rows_per_message(int64_t hidden_size) {
   return std::max<int64_t>(1, (int64_t{64} << 20) / (hidden_size * 4));
 }
-
-std::string short_of(const std::string& fingerprint) { return fingerprint.substr(0, 16); }
 
 }  // namespace
 
@@ -29,90 +23,31 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options,
                              const models::Tokenizer& student_tokenizer)
     : agent_(agent),
       options_(std::move(options)),
-      student_tokenizer_(student_tokenizer),
-      replicas_({.replicas = options_.replicas,
+      replicas_(agent,
+                {.role = options_.role,
+                 .replicas = options_.replicas,
+                 .timeout = options_.timeout,
                  .links = options_.links,
-                 .ask = [this](const TeacherReplica& replica) { return ask(replica); },
-                 .check =
-                     [this](const TeacherReplica& replica, const TeacherInfo& info) {
-                       check_tokenizers(replica.leader, info);
-                       check_same_model(replica, info);
-                     }}) {
+                 .patience = options_.patience,
+                 .weights_fingerprint = options_.weights_fingerprint,
+                 .why_same_ids = "distillation compares distributions id by id, so use a teacher "
+                                 "with the student's tokenizer"},
+                student_tokenizer) {
   if (options_.tp != nullptr && options_.tp->size() == 1) options_.tp = nullptr;
-  for (const TeacherReplica& replica : options_.replicas)
-    handshake(replica);
+  set_common_vocab(student_tokenizer);
   if (options_.spec.kind == PayloadKind::kHiddenStates) head_ = fetch_head();
 }
 
-Future<TeacherInfo> TeacherClient::ask(const TeacherReplica& replica) {
-  const InfoRequest question{.tokenizer_size = student_tokenizer_.vocab_size(),
-                             .weights_fingerprint = options_.weights_fingerprint};
-  return agent_.call(replica.leader, kTeacherInfo, question, {.timeout = options_.timeout});
-}
-
-void TeacherClient::handshake(const TeacherReplica& replica) {
-  const TeacherInfo info =
-      rpc::ask_until_up(options_.links, replica.peers(), Deadline::after(options_.patience),
-                        [&] { return ask(replica).get(); });
-  check_tokenizers(replica.leader, info);
-  check_same_model(replica, info);
-  info_ = info;
-  files_[replica.leader] = info.files;
-
-  // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
-  // sides.
-  const int64_t known = std::min<int64_t>(student_tokenizer_.vocab_size(), info.tokenizer_size);
-  const int64_t common = std::min({known, options_.student_vocab_rows, info.vocab_rows});
+// Rows above what both tokenizers can name are padding: masked inside the divergence, on both
+// sides.
+void TeacherClient::set_common_vocab(const models::Tokenizer& student) {
+  const int64_t known = std::min<int64_t>(student.vocab_size(), info().tokenizer_size);
+  const int64_t common = std::min({known, options_.student_vocab_rows, info().vocab_rows});
   // A target's log-probability is that of the teacher's own softmax, over every row it has, as in
   // its own evaluation.
-  const bool all_rows = common == options_.student_vocab_rows && common == info.vocab_rows;
+  const bool all_rows = common == options_.student_vocab_rows && common == info().vocab_rows;
   options_.spec.common_vocab =
       all_rows || options_.spec.kind == PayloadKind::kTargetLogProbs ? 0 : common;
-}
-
-// Distributions are compared id by id, so both must number their tokens alike. The teacher was told
-// how many ids the student knows, and its fingerprint is over the same `known` ones.
-void TeacherClient::check_tokenizers(const std::string& peer, const TeacherInfo& info) const {
-  const int64_t known = std::min(student_tokenizer_.vocab_size(), info.tokenizer_size);
-  const std::string mine = student_tokenizer_.vocabulary_fingerprint(known);
-  if (mine != info.vocabulary_fingerprint)
-    throw Error(
-        ErrorCode::kMismatch,
-        "student and teacher tokenizers differ in the " + std::to_string(known) +
-            " ids that both know: student " + short_of(mine) + ", teacher " +
-            short_of(info.vocabulary_fingerprint) +
-            "; distillation compares distributions id by id, so use a teacher with the student's "
-            "tokenizer")
-        .with("teacher", peer);
-  if (info.processing_fingerprint != student_tokenizer_.processing_fingerprint()) {
-    RETORT_LOG(kWarning) << "the tokenizers of student and " << peer
-                         << " have the same vocabulary but other merges, normaliser or chat "
-                            "template; only the student's is used";
-  }
-}
-
-// The replica is what its role says, and what the others are.
-void TeacherClient::check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const {
-  if (info.tp != static_cast<int64_t>(replica.size()))
-    throw Error(ErrorCode::kMismatch,
-                "the teacher's head lies on another number of ranks than its role says")
-        .with("teacher", replica.leader)
-        .with("ranks", info.tp)
-        .with("expected", replica.size());
-  if (!info_.name.empty() &&
-      (info.vocab_rows != info_.vocab_rows || info.hidden_size != info_.hidden_size ||
-       info.weight_version != info_.weight_version || info.dtype != info_.dtype ||
-       info.tp != info_.tp || info.weights_fingerprint != info_.weights_fingerprint))
-    throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models")
-        .with("teacher", replica.leader);
-
-  // One that was started again has read its files anew.
-  const auto before = files_.find(replica.leader);
-  if (before != files_.end() && before->second != info.files)
-    throw Error(ErrorCode::kMismatch,
-                "the teacher was started again and its model's files have changed since the run "
-                "began; put them back and use --resume, or begin a new run")
-        .with("teacher", replica.leader);
 }
 
 // Rows [begin, end) of the head, from a rank that has them.
@@ -121,8 +56,8 @@ at::Tensor TeacherClient::fetch_rows(const std::string& peer, int64_t begin, int
       rpc::ask_until_up(options_.links, {peer}, Deadline::after(options_.patience), [&] {
         return agent_.call(peer, kTeacherHead, {begin, end}, {.timeout = options_.timeout}).get();
       });
-  if (reply.weight_version != info_.weight_version || reply.weight.dim() != 2 ||
-      reply.weight.size(0) != end - begin || reply.weight.size(1) != info_.hidden_size)
+  if (reply.weight_version != info().weight_version || reply.weight.dim() != 2 ||
+      reply.weight.size(0) != end - begin || reply.weight.size(1) != info().hidden_size)
     throw Error(ErrorCode::kCorrupt, "teacher.head answered other rows than asked")
         .with("teacher", peer);
   place(reply.weight);
@@ -132,22 +67,22 @@ at::Tensor TeacherClient::fetch_rows(const std::string& peer, int64_t begin, int
 // Each row from the rank that has it.
 at::Tensor TeacherClient::fetch_head() const {
   // Those that this rank of the student compares with.
-  Range wanted{0, info_.vocab_rows};
+  Range wanted{0, info().vocab_rows};
   if (options_.tp != nullptr) {
     const Range own = shard_of(options_.student_vocab_rows, parts(), part());
     const bool last = own.size() > 0 && own.end == options_.student_vocab_rows;
-    wanted = intersect({own.begin, last ? info_.vocab_rows : own.end}, wanted);
+    wanted = intersect({own.begin, last ? info().vocab_rows : own.end}, wanted);
   }
 
   std::vector<at::Tensor> rows;
-  for (int64_t rank = 0; rank < info_.tp; ++rank) {
-    const Range there = intersect(wanted, shard_of(info_.vocab_rows, info_.tp, rank));
+  for (int64_t rank = 0; rank < info().tp; ++rank) {
+    const Range there = intersect(wanted, shard_of(info().vocab_rows, info().tp, rank));
     const std::string& peer = options_.replicas[0].holder(static_cast<size_t>(rank));
-    const int64_t step = head_rows_per_message(info_.hidden_size);
+    const int64_t step = head_rows_per_message(info().hidden_size);
     for (int64_t begin = there.begin; begin < there.end; begin += step)
       rows.push_back(fetch_rows(peer, begin, std::min(begin + step, there.end)));
   }
-  return rows.empty() ? at::empty({0, info_.hidden_size}, at::kFloat) : at::cat(rows, 0);
+  return rows.empty() ? at::empty({0, info().hidden_size}, at::kFloat) : at::cat(rows, 0);
 }
 
 PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
@@ -164,7 +99,7 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
                      .parts = parts(),
                      .columns = {}};
   if (parts() > 1 && options_.spec.kind == PayloadKind::kFull) {
-    const int64_t common = payload_vocab(options_.spec, info_.vocab_rows);
+    const int64_t common = payload_vocab(options_.spec, info().vocab_rows);
     for (int64_t p = 0; p <= parts(); ++p)
       pending.request.columns.push_back(
           std::min(common, parallel::vocab_begin(options_.student_vocab_rows, parts(), p)));
@@ -175,24 +110,13 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
     return pending;
   }
 
-  // While none can be asked receive() waits: one that is back may not be the same model.
+  // While none can be asked receive() waits.
   pending.replica = own;
   pending.epoch = replicas_.epoch(own);
   Promise<Payload> lost;
   pending.reply = lost.future();
-  lost.set_error(std::make_exception_ptr(
-      Error(ErrorCode::kPeerLost, "no replica of role '" + options_.role + "' can be asked now")));
+  lost.set_error(std::make_exception_ptr(replicas_.none_now()));
   return pending;
-}
-
-// Where a request goes whose replica is lost.
-size_t TeacherClient::next_replica(const PendingPayload& pending) {
-  const auto found = replicas_.wait(pending.replica, Deadline::after(options_.patience));
-  if (!found)
-    throw Error(ErrorCode::kPeerLost, "every replica of role '" + options_.role + "' is lost")
-        .with("request", pending.request.request_id)
-        .with("step", pending.request.step);
-  return *found;
 }
 
 void TeacherClient::dispatch(PendingPayload& pending, size_t to) {
@@ -232,7 +156,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
   const PayloadLabel expected{
       .request_id = request.request_id,
       .teacher = replica.leader,
-      .weight_version = info_.weight_version,
+      .weight_version = info().weight_version,
       .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
       .num_rows = request.positions.numel(),
       .spec = options_.spec,
@@ -252,8 +176,8 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
     taken.push_back(replica.holder(rank) == replica.leader ? std::move(answer)
                                                            : placed(pending.pulls[pull++].get()));
     const int64_t width = full ? pieces().columns_of(request, part(), r).size()
-                               : payload_vocab(options_.spec, info_.vocab_rows);
-    check_payload(taken.back(), expected, width, info_.hidden_size);
+                               : payload_vocab(options_.spec, info().vocab_rows);
+    check_payload(taken.back(), expected, width, info().hidden_size);
   }
 
   if (!taken.empty()) return join_pieces(std::move(taken));
@@ -264,7 +188,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
 
 Payload TeacherClient::receive_part(PendingPayload pending, double* waited) {
   const auto start = std::chrono::steady_clock::now();
-  for (int repeats = 0;;) {
+  for (FrozenReplicas::Sent sent;;) {
     try {
       Payload part = take_pieces(pending);
       if (waited)
@@ -273,17 +197,13 @@ Payload TeacherClient::receive_part(PendingPayload pending, double* waited) {
     } catch (const Error& error) {
       for (Future<Payload>& pull : pending.pulls)
         if (pull.valid()) pull.cancel();
-      const std::string peer = options_.replicas[pending.replica].leader;
-      const bool lost = error.code() == ErrorCode::kPeerLost &&
-                        (options_.replicas.size() > 1 || options_.links != nullptr);
-      const bool dropped = error.code() == ErrorCode::kUnavailable && repeats++ < kMaxRepeats;
-      if (!lost && !dropped) throw error.with("teacher", peer).with("step", pending.request.step);
-      if (lost) replicas_.lost(pending.replica, pending.epoch);
-      const size_t next = lost ? next_replica(pending) : pending.replica;
-      RETORT_LOG(kWarning) << peer << (lost ? " was lost" : " dropped an answer") << "; request "
-                           << pending.request.request_id << " is sent again to "
-                           << options_.replicas[next].leader;
-      dispatch(pending, next);
+      sent.replica = pending.replica;
+      sent.epoch = pending.epoch;
+      try {
+        dispatch(pending, replicas_.next(error, sent, pending.request.request_id));
+      } catch (const Error& last) {
+        throw last.with("step", pending.request.step);
+      }
     }
   }
 }

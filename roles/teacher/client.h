@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +15,7 @@
 #include "parallel/vocab_shard.h"
 #include "roles/payload/parts.h"
 #include "roles/teacher/frozen_answers.h"
-#include "roles/teacher/replica_set.h"
+#include "roles/teacher/frozen_replicas.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
@@ -52,7 +51,7 @@ class TeacherClient : public FrozenAnswers {
   // payload is hidden states.
   TeacherClient(rpc::Agent& agent, Options options, const models::Tokenizer& student_tokenizer);
 
-  const TeacherInfo& info() const { return info_; }
+  const TeacherInfo& info() const { return replicas_.info(); }
   const PayloadSpec& spec() const { return options_.spec; }
   // Defined for hidden_states: [Vt, Ht]. With `tp` the rows of this rank's shard of the student's
   // vocabulary, on the last rank that has rows also those above it.
@@ -72,15 +71,11 @@ class TeacherClient : public FrozenAnswers {
  private:
   int64_t parts() const { return options_.tp == nullptr ? 1 : options_.tp->size(); }
   int64_t part() const { return options_.tp == nullptr ? 0 : options_.tp->rank(); }
-  PieceMap pieces() const { return {.vocab_rows = info_.vocab_rows, .ranks = info_.tp}; }
-  Future<TeacherInfo> ask(const TeacherReplica& replica);
-  void handshake(const TeacherReplica& replica);
-  void check_tokenizers(const std::string& peer, const TeacherInfo& info) const;
-  void check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const;
+  PieceMap pieces() const { return {.vocab_rows = info().vocab_rows, .ranks = info().tp}; }
+  void set_common_vocab(const models::Tokenizer& student);
   at::Tensor fetch_rows(const std::string& peer, int64_t begin, int64_t end) const;
   at::Tensor fetch_head() const;
   void dispatch(PendingPayload& pending, size_t replica);
-  size_t next_replica(const PendingPayload& pending);
   Payload receive_part(PendingPayload pending, double* waited);
   Payload take_pieces(PendingPayload& pending) const;
   void place(at::Tensor& received) const;
@@ -88,11 +83,8 @@ class TeacherClient : public FrozenAnswers {
 
   rpc::Agent& agent_;
   Options options_;
-  models::Tokenizer student_tokenizer_;
-  TeacherInfo info_;
-  std::map<std::string, std::string> files_;  // TeacherInfo::files of each leader
+  FrozenReplicas replicas_;
   at::Tensor head_;
-  ReplicaSet replicas_;
 };
 
 }  // namespace retort::roles

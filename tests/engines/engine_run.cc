@@ -1,5 +1,6 @@
 #include "tests/engines/engine_run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -48,6 +49,18 @@ std::string EngineRunTest::head(const std::string& recipe, const std::string& ro
          "train: {max_steps: 3, per_device_train_batch_size: 4, learning_rate: 1.0e-3}\n";
 }
 
+std::string EngineRunTest::grpo(const std::string& rewards, const std::string& roles,
+                                int64_t steps) {
+  std::string text = head("grpo", "generator", "model: " + file("model-1"), "prompts.jsonl");
+  text.replace(text.find("max_steps: 3"), 12, "max_steps: " + std::to_string(steps));
+  if (!roles.empty()) text.insert(text.find("data:"), "  " + roles + "\n");
+  return text +
+         "generation: {num_generations: 4, max_new_tokens: 6, save_samples: true, stop: [' ', 'a', "
+         "'d', 'e', 'g', 'h', 'n', 'o', 'r', 's', 't', 'u', 'w']}\n"
+         "rewards: [" +
+         rewards + "]\ngrpo: {}\n";
+}
+
 fs::path EngineRunTest::written(const std::string& name, const std::string& text) {
   const fs::path recipe = file(name + ".yaml");
   write_file_atomically(recipe, "output_dir: " + file(name) + "\n" + text);
@@ -89,6 +102,12 @@ void EngineRunTest::expect_own_log_probs(const fs::path& run) {
     EXPECT_LT(difference, 1e-4);
   for (const double size : sizes)
     EXPECT_GT(size, 0.999);
+}
+
+void EngineRunTest::expect_learnt(const fs::path& run) {
+  const auto losses = column(run, "loss");
+  EXPECT_TRUE(std::any_of(losses.begin(), losses.end(), [](double loss) { return loss != 0; }))
+      << "all samples of a prompt had the same reward";
 }
 
 void EngineRunTest::expect_same_losses(const fs::path& got, const fs::path& expected,

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,6 +29,10 @@ class EngineRunTest : public testing::Test {
   // A recipe of 3 steps: the student is model-1, `role` is `other`.
   static std::string head(const std::string& recipe, const std::string& role,
                           const std::string& other, const std::string& rows);
+  // grpo with a generator of ours and these rewards, their `roles` among the others. Completions
+  // are of different lengths; samples are saved.
+  static std::string grpo(const std::string& rewards, const std::string& roles = "",
+                          int64_t steps = 3);
   // What a role of ours with model-2 has.
   static std::string ours() { return "model: " + file("model-2"); }
 
@@ -41,6 +46,8 @@ class EngineRunTest : public testing::Test {
   static void expect_receipts(const fs::path& run, size_t versions);
   // The trainer's own probabilities of what was drawn are the engine's.
   static void expect_own_log_probs(const fs::path& run);
+  // Samples got different rewards, so that there was something to learn.
+  static void expect_learnt(const fs::path& run);
   // Every step of two runs.
   static void expect_same_losses(const fs::path& got, const fs::path& expected, double tolerance);
 

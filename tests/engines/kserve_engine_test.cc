@@ -8,31 +8,18 @@
 
 #include "engines/engine.h"
 #include "engines/plain_admin.h"
-#include "tests/engines/kserve_recorded.h"
+#include "tests/engines/kserve_reply.h"
 #include "tests/http/requests.h"
 
 namespace retort::engines {
 namespace {
 
-using kserve::recorded::Answer;
+using kserve::reply_with;
 using test::Received, test::expect_error, test::reply, test::ScriptedServer, test::soon;
 namespace recorded = kserve::recorded;
 using Json = nlohmann::ordered_json;
 
 // reply() has a type of its own.
-std::string reply_with(int status, std::string_view type, std::string_view header_length,
-                       std::string_view body) {
-  std::string text = "HTTP/1.1 " + std::to_string(status) +
-                     " Said\r\nContent-Length: " + std::to_string(body.size()) +
-                     "\r\nContent-Type: " + std::string(type);
-  if (!header_length.empty())
-    text += "\r\nInference-Header-Content-Length: " + std::string(header_length);
-  return text + "\r\n\r\n" + std::string(body);
-}
-std::string reply_with(const Answer& answer) {
-  return reply_with(answer.status, answer.type, answer.header_length, answer.body);
-}
-
 // What was asked so far, "POST /v2/models/small/infer".
 class Journal {
  public:
@@ -197,6 +184,10 @@ TEST_F(Kserve, RefusesQuestionsThatTheModelCannotBeAsked) {
   expect_score("takes 256", {.token_ids = std::vector<int32_t>(257), .positions = {0}});
   expect_score("gives at most 64", {.token_ids = {1, 2}, .positions = {0}, .top_k = 65});
   expect_score("top_k is -1", {.token_ids = {1, 2}, .positions = {0}, .top_k = -1});
+  for (const int64_t label : {-1, 1})
+    test::expect_refused("label is " + std::to_string(label) + "; the scores of small are 1", [&] {
+      engine->reward({{1}, {2}, label}, soon()).get();
+    });
   test::expect_refused("top_k has no effect",
                        [&] { engine->hidden_states(question(), soon()).get(); });
   test::expect_refused("cannot draw", [&] { engine->draw({}, soon()).get(); });
@@ -238,7 +229,7 @@ TEST_F(Kserve, RefusesServersThatAreNotReadyOrNotTheRightOne) {
 }
 
 TEST_F(Kserve, RefusesAnswersThatAreNone) {
-  const Answer& good = recorded::kScores;
+  const recorded::Answer& good = recorded::kScores;
   const std::string octets = "application/octet-stream";
   expect_failure(ErrorCode::kMismatch, "text/html", reply_with(200, "text/html", "", "<html>"));
   expect_failure(ErrorCode::kMismatch, "no header Inference-Header-Content-Length",

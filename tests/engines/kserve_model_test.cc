@@ -71,6 +71,14 @@ TEST(ServedModel, HasTheAbilitiesOfItsOutputs) {
   EXPECT_EQ(model.fixed_k, 20);
 }
 
+TEST(ServedModel, SaysHowManyNumbersACompletionGets) {
+  for (const auto& [size, labels] : std::map<int64_t, int64_t>{{-1, 1}, {1, 1}, {3, 3}})
+    EXPECT_EQ(changed([size = size](Json& model, Json&) {
+                named(model["outputs"], "scores")["shape"] = {size};
+              }).abilities.rewards,
+              labels);
+}
+
 TEST(ServedModel, MayHaveNamesOfItsOwn) {
   const Names names{{"input_ids", "tokens"}, {"scores", "value"}};
   const auto rename = [](Json& model, Json& config) {
@@ -95,8 +103,11 @@ TEST(ServedModel, ThatDoesNotKeepTheConventionIsRefused) {
       [](Json& model, Json&) {
         named(model["inputs"], "input_ids")["shape"] = {-1, -1};
       });
-  expect_refused("output scores: shape [2]; expected [1]",
-                 [](Json& model, Json&) { named(model["outputs"], "scores")["shape"] = {2}; });
+  expect_refused("output scores: shape [1, 2]; expected [-1]", [](Json& model, Json&) {
+    named(model["outputs"], "scores")["shape"] = {1, 2};
+  });
+  expect_refused("scores: its size is 0",
+                 [](Json& model, Json&) { named(model["outputs"], "scores")["shape"] = {0}; });
   expect_refused("hidden_states: its second size is open", [](Json& model, Json&) {
     named(model["outputs"], "hidden_states")["shape"] = {-1, -1};
   });

@@ -1,16 +1,22 @@
-// Whole runs with the real Triton as teacher and reference, beside the same runs with roles of
-// ours. RETORT_TRITON_PYTHON: a Python with Triton's wheel; `./dev test -L engines` sets it.
+// Whole runs with the real Triton as teacher, reference and reward, beside the same runs with roles
+// and rewards of ours. RETORT_TRITON_PYTHON: a Python with Triton's wheel; `./dev test -L engines`
+// sets it.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 
 #include "base/file.h"
 #include "engines/engine.h"
 #include "models/checkpoint.h"
+#include "models/generation/score.h"
 #include "tests/engines/engine_run.h"
+#include "tests/recipes/on_policy_support.h"
 #include "tests/support/process.h"
 #include "tests/support/source_folder.h"
 
@@ -73,6 +79,24 @@ class TritonRunTest : public EngineRunTest {
   }
   static std::string dpo(const std::string& reference) {
     return head("dpo", "reference", reference, "pairs.jsonl") + "dpo: {}\n";
+  }
+
+  // The role `judge` that the server plays with one of its models.
+  static std::string judge(const std::string& model) {
+    return "judge: {external: {engine: kserve, url: ['" + address_ + "'], served_model: " + model +
+           ", timeout: 60s, load_timeout: 60s, tokenizer: " + file("model-2") + "}}";
+  }
+  // A program whose score is the second number of the model `lengths`.
+  static std::string lengths_command() {
+    const std::string program = file("lengths.py");
+    write_file_atomically(program,
+                          "import json, sys\n"
+                          "for line in sys.stdin:\n"
+                          "    row = json.loads(line)\n"
+                          "    score = float(2 <= row['num_tokens'] <= 4)\n"
+                          "    print(json.dumps({'id': row['id'], 'score': score}), flush=True)\n");
+    return "{type: command, argv: ['" + std::string(std::getenv("RETORT_TRITON_PYTHON")) + "', " +
+           program + "]}";
   }
 
   // What the probe found before the first step.
@@ -147,6 +171,65 @@ TEST_F(TritonRunTest, OneWeightChangesTheLoss) {
     const std::string changed = "model: " + file("changed");
     expect_same_losses(after, launched(name + "-ours", distill(changed, options)), kTolerance);
   }
+}
+
+TEST_F(TritonRunTest, RewardOfGrpoIsThatOfACommand) {
+  const fs::path run =
+      launched("lengths", grpo("{type: model, role: judge, label: 1}", judge("lengths")));
+  const fs::path ours = launched("lengths-ours", grpo(lengths_command()));
+  expect_learnt(run);
+  expect_same_losses(run, ours, 0);
+  EXPECT_EQ(column(run, "reward"), column(ours, "reward"));
+  std::cout << "mean reward of the steps: " << testing::PrintToString(column(run, "reward"))
+            << "\n";
+}
+
+// The mean log-probability of each completion, as the decoder of that folder computes it here.
+TEST_F(TritonRunTest, RewardIsWhatTheModelComputes) {
+  const fs::path run = launched("scored", grpo("{type: model, role: judge}", judge("small")));
+  const models::Decoder decoder = models::load_decoder(file("model-2"), at::kFloat);
+  double largest = 0;
+  size_t samples = 0;
+  for (const auto& saved : fs::directory_iterator(run / "samples")) {
+    std::ifstream lines(saved.path());
+    for (std::string line; std::getline(lines, line); ++samples) {
+      const Json sample = Json::parse(line);
+      auto ids = sample.at("prompt_ids").get<std::vector<int32_t>>();
+      const auto prompt = static_cast<int64_t>(ids.size());
+      for (const int32_t id : sample.at("token_ids"))
+        ids.push_back(id);
+
+      const auto given =
+          models::score(decoder, {.sequences = {ids}, .prompt_lengths = {prompt}})[0];
+      double mean = 0;
+      for (const float log_prob : given)
+        mean += double{log_prob} / static_cast<double>(given.size());
+      const double reward = sample.at("reward").get<double>();
+      EXPECT_NEAR(reward, mean, kTolerance * std::abs(mean));
+      largest = std::max(largest, std::abs(reward - mean) / std::abs(mean));
+    }
+  }
+  EXPECT_EQ(samples, 3u * 4u);
+  std::cout << samples << " rewards differ by " << largest << " of themselves at most\n";
+}
+
+// Its process is killed in the middle: the run goes on with the same numbers.
+TEST_F(TritonRunTest, RewardRoleThatIsKilledComesBack) {
+  constexpr int64_t kSteps = 200;
+  const fs::path run = file("killed");
+  Command launch(
+      {retort_binary(), "launch",
+       written("killed", grpo("{type: model, role: judge, label: 1}", judge("lengths"), kSteps))
+           .string()});
+  ASSERT_TRUE(wait_until([&] { return metrics_rows(run) >= 3; }, 60s));
+  const int pid = role_process(run.parent_path(), "judge");
+  ASSERT_GT(pid, 0);
+  ::kill(pid, SIGKILL);
+  const CommandResult result = launch.wait(180s);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("1 of 3 times"), std::string::npos) << result.output;
+  expect_same_losses(run, launched("killed-ours", grpo(lengths_command(), "", kSteps)), 0);
+  expect_learnt(run);
 }
 
 // Weights that give other numbers than the folder's are found before the first step.

@@ -86,11 +86,43 @@ std::vector<KeyRow> reward_rows() {
   };
 }
 
+// What a role scores shows in a run, with a server of the test's.
+std::vector<KeyRow> reward_role_rows() {
+  const std::string run = "tests/engines/reward_run_test.cc";
+  const std::vector<std::string> with{
+      "roles.judge={external: {engine: kserve, url: ['http://127.0.0.1:9'], tokenizer: "
+      "FOLDER/student}}",
+      "rewards=[{type: model, role: judge}]"};
+  const auto of = [](const std::string& role) {
+    return "rewards=[{type: model, role: " + role + "}]";
+  };
+  return {
+      in_run("rewards[].role", run, "role: judge"),
+      in_run("rewards[].label", run, "label: 1"),
+      refused(kGrpoBase, "rewards.0.role=judge", "role has no effect on type: length"),
+      refused(kGrpoBase, "rewards.0.label=1", "label has no effect on type: length"),
+      refused(kGrpoBase, "rewards.0.type=model", "type: model needs role",
+              {"rewards=[{type: numeric}]"}),
+      refused(kGrpoBase, "rewards.0.label=-1", "expected at least 0", with),
+      refused(kGrpoBase, of("judge"), "'judge' is not declared under roles"),
+      refused(kGrpoBase, of("student"), "needs a role of its own"),
+      refused(kGrpoBase, of("generator"), "cannot take over the student's weights"),
+      refused(kGrpoBase, of("reference"), "give the reward a role of its own",
+              {"roles.reference={model: FOLDER/student}", "grpo.beta=0.1"}),
+      refused(kGrpoBase, "roles.judge={model: FOLDER/student}",
+              "is a model of ours, which scores nothing in this version", with),
+      refused(kGrpoBase, "roles.judge.external.engine=vllm",
+              "vllm gives no number for a completion", with),
+      refused(kGrpoBase, "roles.judge.external.weights={via: repository, folder: x}",
+              "this role's model does not change", with),
+  };
+}
+
 }  // namespace
 
 std::vector<KeyRow> generation_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {draw_rows, sync_rows, reward_rows})
+  for (const auto& part : {draw_rows, sync_rows, reward_rows, reward_role_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -60,6 +60,14 @@ TEST_F(StudentTimeout, SamplesAreAcceptedThenDrawnThenScored) {
       << "two batches for each reward that asks somebody, 60s unless it says otherwise";
 }
 
+TEST_F(StudentTimeout, ARoleThatScoresHasTheTimeOfItsEngine) {
+  EXPECT_EQ(of(kGrpo, {"roles.judge={restarts: 0, external: {engine: kserve, timeout: 400s, "
+                       "load_timeout: 30s, url: ['http://localhost:1'], tokenizer: "
+                       "FOLDER/student}}",
+                       "roles.generator.restarts=0", "rewards=[{type: model, role: judge}]"}),
+            100s + 1000s + 2 * 400s + 10s);
+}
+
 TEST_F(StudentTimeout, WithoutRestartsNobodyIsWaitedFor) {
   EXPECT_EQ(of(kGrpo, {"roles.generator.restarts=0"}), 100s + 1000s + 10s);
 }

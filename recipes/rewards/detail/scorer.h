@@ -32,6 +32,7 @@ std::unique_ptr<Scorer> make_length(const RewardOptions& options);
 std::unique_ptr<Scorer> make_pattern(std::string name, const std::string& pattern, bool whole);
 std::unique_ptr<Scorer> make_command(std::string name, const RewardOptions& options);
 std::unique_ptr<Scorer> make_http(std::string name, const RewardOptions& options);
+std::unique_ptr<Scorer> make_role(std::string name, AskRole ask);
 
 // "reward 'numeric': " + what, as an error.
 [[noreturn]] void fail(ErrorCode code, const std::string& name, const std::string& what);

@@ -1,0 +1,75 @@
+// A role that scores completions, whose numbers an engine of others computes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "engines/engine.h"
+#include "models/config.h"
+#include "models/text/tokenizer.h"
+#include "roles/reward/methods.h"
+#include "roles/teacher/methods.h"
+#include "rpc/agent.h"
+
+namespace retort::engines {
+
+// Answers teacher.info and reward.score: one question to the engine for each sequence, all of them
+// at once as far as the engine's max_inflight goes.
+//
+// Use: serve(agent, queue), then work() between jobs.
+// Errors: an answer that cannot be fails its request. An engine that is not there any more ends the
+//   role: whoever waits gets kPeerLost and asks another replica, work() throws, the process begins
+//   anew and waits for the engine.
+// Threads: compute; answers are formed on the engine's thread.
+class EngineReward {
+ public:
+  struct Options {
+    std::string name;            // "judge/0"
+    Duration timeout{600'000};   // of one question, beside the time of those before it
+    models::ModelConfig config;  // of the model that is served
+  };
+  EngineReward(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer, Options options);
+
+  // The role must outlive the agent's handlers.
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
+  // Throws what ended the engine.
+  void work();
+  // Whoever waits hears that nothing comes, whoever asks later too.
+  void stop();
+
+  roles::TeacherInfo info(const roles::InfoRequest& request) const;
+  Future<roles::RewardAnswer> score(const roles::RewardQuestion& question,
+                                    const rpc::CallContext& caller);
+  int64_t completions_scored() const { return shared_->scored; }
+
+ private:
+  struct Pack;
+  // What the engine's thread needs; outlives the role while a question is open.
+  struct Shared {
+    std::string name;
+    std::atomic<int64_t> scored{0};
+    std::atomic<int64_t> open{0};  // questions without an answer
+    std::mutex mutex;              // of what follows, and of packs
+    std::exception_ptr lost;       // the engine is not there any more
+    std::list<std::shared_ptr<Pack>> packs;
+  };
+  void listen(const std::shared_ptr<Pack>& pack, size_t place, Future<double> answer);
+  static void take(Shared& shared, const std::shared_ptr<Pack>& pack, size_t place, double score);
+  static void fail(Shared& shared, const std::shared_ptr<Pack>& pack, std::exception_ptr error);
+  static std::exception_ptr peer_lost(const Shared& shared, const std::string& why);
+
+  std::shared_ptr<Engine> engine_;
+  models::Tokenizer tokenizer_;
+  Options options_;
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+}  // namespace retort::engines

@@ -1,0 +1,59 @@
+#include "roles/reward/checks.h"
+
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+
+namespace retort::roles {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what, const RewardQuestion& question) {
+  throw Error(ErrorCode::kInvalidArgument, "reward.score: " + what)
+      .with("request", question.request_id);
+}
+
+}  // namespace
+
+void check_question(const RewardQuestion& question, int64_t vocab_rows) {
+  const auto& ends = question.cu_seqlens;
+  const auto tokens = static_cast<int64_t>(question.input_ids.size());
+  if (question.label < 0) refuse("a label below 0", question);
+  if (ends.size() != question.num_sequences() + 1 || ends.front() != 0 || ends.back() != tokens)
+    refuse("cu_seqlens must have one number for each sequence and one more, from 0 to " +
+               std::to_string(tokens),
+           question);
+
+  // A number is asked for of what was written after the prompt.
+  for (size_t s = 0; s < question.num_sequences(); ++s) {
+    const int64_t length = int64_t{ends[s + 1]} - ends[s];
+    if (question.prompt_tokens[s] < 0 || length <= question.prompt_tokens[s])
+      refuse("sequence " + std::to_string(s) + " has " + std::to_string(length) + " tokens, " +
+                 std::to_string(question.prompt_tokens[s]) + " of them its prompt: no completion",
+             question);
+  }
+
+  for (const int32_t id : question.input_ids)
+    if (id < 0 || id >= vocab_rows)
+      refuse("token id " + std::to_string(id) + " is outside the model's vocabulary of " +
+                 std::to_string(vocab_rows) + " rows; student and role differ in their tokenizers",
+             question);
+}
+
+void check_answer(const RewardQuestion& question, const RewardAnswer& answer) {
+  if (answer.request_id != question.request_id)
+    throw Error(ErrorCode::kMismatch, "reward.score: an answer to another question")
+        .with("request", question.request_id)
+        .with("answered", answer.request_id);
+  if (answer.scores.size() != question.num_sequences())
+    throw Error(ErrorCode::kCorrupt, "reward.score: " + std::to_string(answer.scores.size()) +
+                                         " scores for " + std::to_string(question.num_sequences()) +
+                                         " completions")
+        .with("request", question.request_id);
+  for (const double score : answer.scores)
+    if (!std::isfinite(score))
+      throw Error(ErrorCode::kCorrupt, "reward.score: a score is not finite")
+          .with("request", question.request_id);
+}
+
+}  // namespace retort::roles

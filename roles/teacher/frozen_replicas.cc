@@ -1,0 +1,118 @@
+#include "roles/teacher/frozen_replicas.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.h"
+#include "base/log.h"
+
+namespace retort::roles {
+namespace {
+
+// How often an answer that a replica no longer has is asked for again.
+constexpr int kMaxRepeats = 3;
+
+std::string short_of(const std::string& fingerprint) { return fingerprint.substr(0, 16); }
+
+}  // namespace
+
+FrozenReplicas::FrozenReplicas(rpc::Agent& agent, Options options, const models::Tokenizer& student)
+    : agent_(agent),
+      options_(std::move(options)),
+      student_tokenizer_(student),
+      set_({.replicas = options_.replicas,
+            .links = options_.links,
+            .ask = [this](const TeacherReplica& replica) { return ask(replica); },
+            .check =
+                [this](const TeacherReplica& replica, const TeacherInfo& info) {
+                  check_tokenizers(replica.leader, info);
+                  check_same_model(replica, info);
+                }}) {
+  for (const TeacherReplica& replica : options_.replicas)
+    handshake(replica);
+}
+
+Future<TeacherInfo> FrozenReplicas::ask(const TeacherReplica& replica) {
+  const InfoRequest question{.tokenizer_size = student_tokenizer_.vocab_size(),
+                             .weights_fingerprint = options_.weights_fingerprint};
+  return agent_.call(replica.leader, kTeacherInfo, question, {.timeout = options_.timeout});
+}
+
+void FrozenReplicas::handshake(const TeacherReplica& replica) {
+  const TeacherInfo info =
+      rpc::ask_until_up(options_.links, replica.peers(), Deadline::after(options_.patience),
+                        [&] { return ask(replica).get(); });
+  check_tokenizers(replica.leader, info);
+  check_same_model(replica, info);
+  info_ = info;
+  files_[replica.leader] = info.files;
+}
+
+// What the role is asked about are ids, so both must number their tokens alike. It was told how
+// many ids the student knows, and its fingerprint is over the same `known` ones.
+void FrozenReplicas::check_tokenizers(const std::string& peer, const TeacherInfo& info) const {
+  const int64_t known = std::min(student_tokenizer_.vocab_size(), info.tokenizer_size);
+  const std::string mine = student_tokenizer_.vocabulary_fingerprint(known);
+  if (mine != info.vocabulary_fingerprint)
+    throw Error(ErrorCode::kMismatch,
+                "student and " + options_.role + " tokenizers differ in the " +
+                    std::to_string(known) + " ids that both know: student " + short_of(mine) +
+                    ", " + options_.role + " " + short_of(info.vocabulary_fingerprint) + "; " +
+                    options_.why_same_ids)
+        .with("teacher", peer);
+  if (info.processing_fingerprint != student_tokenizer_.processing_fingerprint()) {
+    RETORT_LOG(kWarning) << "the tokenizers of student and " << peer
+                         << " have the same vocabulary but other merges, normaliser or chat "
+                            "template; only the student's is used";
+  }
+}
+
+// The replica is what its role says, and what the others are.
+void FrozenReplicas::check_same_model(const TeacherReplica& replica,
+                                      const TeacherInfo& info) const {
+  if (info.tp != static_cast<int64_t>(replica.size()))
+    throw Error(ErrorCode::kMismatch,
+                "the teacher's head lies on another number of ranks than its role says")
+        .with("teacher", replica.leader)
+        .with("ranks", info.tp)
+        .with("expected", replica.size());
+  if (!info_.name.empty() &&
+      (info.vocab_rows != info_.vocab_rows || info.hidden_size != info_.hidden_size ||
+       info.weight_version != info_.weight_version || info.dtype != info_.dtype ||
+       info.tp != info_.tp || info.weights_fingerprint != info_.weights_fingerprint))
+    throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models")
+        .with("teacher", replica.leader);
+
+  // One that was started again has read its files anew.
+  const auto before = files_.find(replica.leader);
+  if (before != files_.end() && before->second != info.files)
+    throw Error(ErrorCode::kMismatch,
+                "the teacher was started again and its model's files have changed since the run "
+                "began; put them back and use --resume, or begin a new run")
+        .with("teacher", replica.leader);
+}
+
+Error FrozenReplicas::none_now() const {
+  return Error(ErrorCode::kPeerLost, "no replica of role '" + options_.role + "' can be asked now");
+}
+
+size_t FrozenReplicas::next(const Error& error, Sent& sent, uint64_t request) {
+  const std::string peer = options_.replicas[sent.replica].leader;
+  const bool lost = error.code() == ErrorCode::kPeerLost && (size() > 1 || options_.links);
+  const bool dropped = error.code() == ErrorCode::kUnavailable && sent.repeats++ < kMaxRepeats;
+  if (!lost && !dropped) throw error.with("teacher", peer);
+  size_t to = sent.replica;
+  if (lost) {
+    set_.lost(sent.replica, sent.epoch);
+    const auto found = set_.wait(sent.replica, Deadline::after(options_.patience));
+    if (!found)
+      throw Error(ErrorCode::kPeerLost, "every replica of role '" + options_.role + "' is lost")
+          .with("request", request);
+    to = *found;
+  }
+  RETORT_LOG(kWarning) << peer << (lost ? " was lost" : " dropped an answer") << "; request "
+                       << request << " is sent again to " << options_.replicas[to].leader;
+  return to;
+}
+
+}  // namespace retort::roles
