@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "engines/scored_tokens.h"
 
 namespace retort::engines::vllm {
 namespace {
@@ -115,26 +116,9 @@ Question draw_question(const DrawRequest& request, const std::string& model,
           .body_bytes = kEnvelopeBytes + request.prompt.size() * kIdBytes + num_new * kDrawnBytes};
 }
 
-int64_t num_scored_tokens(const ScoreRequest& request) {
-  return static_cast<int64_t>(request.positions.back()) + 2;
-}
-
 Question score_question(const ScoreRequest& request, const std::string& model,
                         const std::string& request_id) {
-  if (request.top_k < 0) refuse("top_k: must not be negative");
-  if (request.positions.empty()) refuse("positions: there are none");
-  int64_t before = -1;
-  for (const int64_t position : request.positions) {
-    if (position <= before)
-      refuse("positions: " + std::to_string(position) + " after " + std::to_string(before) +
-             "; they must increase from 0 on");
-    before = position;
-  }
-  const auto num_given = static_cast<int64_t>(request.token_ids.size());
-  if (num_scored_tokens(request) > num_given)
-    refuse("positions: " + std::to_string(before) + " has no token after it among " +
-           std::to_string(num_given));
-
+  check_score(request);
   const auto count = static_cast<uint64_t>(num_scored_tokens(request));
   Json body = neutral(request.token_ids, count, model);
   body["prompt_logprobs"] = request.top_k;

@@ -32,8 +32,6 @@ Question draw_question(const DrawRequest& request, const std::string& model,
 // that are none (ScoreRequest), or a top_k below 0.
 Question score_question(const ScoreRequest& request, const std::string& model,
                         const std::string& request_id);
-// How many of request.token_ids those are: up to the token after the last position.
-int64_t num_scored_tokens(const ScoreRequest& request);
 
 // Asks for log-probabilities of `count` tokens at each position of a prompt of one token, for the
 // refusal that says how many the server allows. count -1: of all ids.

@@ -2,30 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engines/drawn_tokens.h"
 #include "engines/json_stream.h"
 #include "engines/vllm/prompt_rows.h"
 
 namespace retort::engines::vllm {
-
-// How a completion ended, in vLLM's words.
-struct Ending {
-  std::string finish_reason;             // "" if it does not say
-  std::optional<int64_t> stop_id;        // stop_reason, where it is a token
-  std::optional<std::string> stop_text;  // or a text
-};
-
-// What was drawn, each list as long as the answer makes it.
-struct DrawnTokens {
-  std::vector<int32_t> token_ids;
-  std::vector<int32_t> named_ids;  // of "token_id:N", beside the log-probabilities
-  std::vector<float> log_probs;
-  Ending ending;
-};
 
 // Fields that are not wanted are passed over, and may be what they will.
 // Errors: kCorrupt for what is no JSON and for numbers that cannot be, kMismatch for the answer to

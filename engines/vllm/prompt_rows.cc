@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "engines/log_prob.h"
-#include "engines/vllm/completion_question.h"
+#include "engines/scored_tokens.h"
 
 namespace retort::engines::vllm {
 

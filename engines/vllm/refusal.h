@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engines/answer_status.h"
 
 namespace retort::engines::vllm {
 
@@ -23,8 +24,5 @@ Error explained(const Error& error);
 
 // The same for the doors that exist with VLLM_SERVER_DEV_MODE=1 alone.
 Error explained_admin(const Error& error);
-
-// The status of the answer that the error is about; 0: there was none.
-int status_of(const Error& error);
 
 }  // namespace retort::engines::vllm

@@ -1,6 +1,5 @@
 #include "engines/vllm/server.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -8,41 +7,9 @@
 #include "engines/vllm/completion_question.h"
 
 namespace retort::engines::vllm {
-namespace {
-
-http::ClientOptions client_options(const ExternalOptions& options, const std::string& key) {
-  const int64_t most = std::numeric_limits<int>::max();
-  return {.max_inflight = static_cast<int>(std::min(options.max_inflight, most)),
-          .ca_file = options.ca_file,
-          .api_key = key};
-}
-
-}  // namespace
 
 Server::Server(const ExternalOptions& options, const std::string& url, const std::string& key)
-    : served_model_(options.served_model),
-      timeout_(options.timeout),
-      url_(http::parse_url(url)),
-      client_(client_options(options, key)) {}
-
-http::Request Server::to(http::Method method, const std::string& path) const {
-  http::Request request{.method = method, .url = url_.below(path), .idempotent = true};
-  request.resends = 2;
-  request.expected_type = "application/json";
-  request.limits.attempt = timeout_;
-  return request;
-}
-
-http::Request Server::post(const std::string& path, std::string body) const {
-  http::Request request = to(http::Method::kPost, path);
-  request.body.push_back(http::piece_of(std::move(body)));
-  return request;
-}
-
-Future<http::Response> Server::send(http::Request request, Deadline deadline, Wait wait) {
-  if (wait == Wait::kUntilDeadline) request.patience.total = deadline.remaining();
-  return client_.send(std::move(request), deadline);
-}
+    : served_model_(options.served_model), http_(options, url, key) {}
 
 std::optional<Served> Server::known() const {
   const std::lock_guard lock(mutex_);
@@ -51,9 +18,10 @@ std::optional<Served> Server::known() const {
 
 Future<std::string> Server::version(Deadline deadline) {
   Future<std::string> version =
-      send(to(http::Method::kGet, "/version"), deadline).then([this](http::Response answer) {
-        return reading([&] { return read_version(answer.body); });
-      });
+      http_.send(http_.to(http::Method::kGet, "/version"), deadline)
+          .then([this](http::Response answer) {
+            return http_.reading([&] { return read_version(answer.body); });
+          });
   return settled(std::move(version), [](Outcome<std::string> outcome) {
     if (!outcome.error) return std::move(*outcome.value);
     try {
@@ -71,9 +39,10 @@ Future<Served> Server::served(Deadline deadline) {
 }
 
 Future<Served> Server::ask(Deadline deadline, Wait wait) {
-  return send(to(http::Method::kGet, "/v1/models"), deadline, wait)
+  return http_.send(http_.to(http::Method::kGet, "/v1/models"), deadline, wait)
       .then([this, deadline, wait](http::Response answer) {
-        ServedModel model = reading([&] { return find_served_model(answer.body, served_model_); });
+        ServedModel model =
+            http_.reading([&] { return find_served_model(answer.body, served_model_); });
         return ask_limit(model, deadline, wait)
             .then([this, model](std::optional<LogProbLimit> limit) {
               const std::lock_guard lock(mutex_);
@@ -105,7 +74,7 @@ Future<std::optional<LogProbLimit>> Server::ask_limit(const ServedModel& model, 
 Future<std::optional<LogProbLimit>> Server::ask_limit(const std::string& body, Deadline deadline,
                                                       Wait wait) {
   using Limit = std::optional<LogProbLimit>;
-  return settled(send(post("/v1/completions", body), deadline, wait),
+  return settled(http_.send(http_.post("/v1/completions", body), deadline, wait),
                  [](Outcome<http::Response> outcome) -> Limit {
                    if (!outcome.error) return std::nullopt;
                    try {

@@ -9,10 +9,10 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/future.h"
+#include "engines/json_server.h"
 #include "engines/options.h"
 #include "engines/vllm/refusal.h"
 #include "engines/vllm/served_model.h"
-#include "http/client.h"
 
 namespace retort::engines::vllm {
 
@@ -23,9 +23,6 @@ struct Served {
   std::optional<LogProbLimit> limit;
 };
 
-// How long a request waits for a server that is busy.
-enum class Wait { kNot, kUntilDeadline };
-
 // Threads: any. Futures complete on the client's thread. The destructor ends open requests with
 //   kClosed, and runs what waits for them.
 class Server {
@@ -34,12 +31,9 @@ class Server {
   // plain sight (plain_admin.h).
   Server(const ExternalOptions& options, const std::string& url, const std::string& key);
 
-  const http::Url& url() const { return url_; }
-
-  // To the door `path`, for an answer in JSON, sent again if it breaks; and one with a body.
-  http::Request to(http::Method method, const std::string& path) const;
-  http::Request post(const std::string& path, std::string body) const;
-  Future<http::Response> send(http::Request request, Deadline deadline, Wait wait = Wait::kNot);
+  // Address and requests.
+  JsonServer& http() { return http_; }
+  const JsonServer& http() const { return http_; }
 
   // "" where nothing says it: a gateway before the server may not have this door.
   Future<std::string> version(Deadline deadline);
@@ -50,16 +44,6 @@ class Server {
   Future<Served> served(Deadline deadline);
   std::optional<Served> known() const;
 
-  // An error of what `read` reads gets the address that it came from.
-  template <class F>
-  auto reading(F&& read) const {
-    try {
-      return read();
-    } catch (const Error& error) {
-      throw error.with("url", url_.shown());
-    }
-  }
-
  private:
   Future<std::optional<LogProbLimit>> ask_limit(const ServedModel& model, Deadline deadline,
                                                 Wait wait);
@@ -67,12 +51,10 @@ class Server {
                                                 Wait wait);
 
   const std::string served_model_;  // of the options
-  const Duration timeout_;
-  const http::Url url_;
-  mutable std::mutex mutex_;  // of served_, never held over a call
+  mutable std::mutex mutex_;        // of served_, never held over a call
   std::optional<Served> served_;
   // The last member: its end runs what still waits for it, which uses the others.
-  http::Client client_;
+  JsonServer http_;
 };
 
 }  // namespace retort::engines::vllm

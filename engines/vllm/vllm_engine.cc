@@ -1,17 +1,15 @@
 #include "engines/vllm/vllm_engine.h"
 
-#include <atomic>
-#include <cinttypes>
-#include <cstdio>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
+#include "engines/drawn_tokens.h"
 #include "engines/plain_admin.h"
+#include "engines/request_names.h"
+#include "engines/scored_tokens.h"
 #include "engines/settled.h"
 #include "engines/vllm/completion_question.h"
 #include "engines/vllm/completion_reader.h"
-#include "engines/vllm/drawn_tokens.h"
 #include "engines/vllm/refusal.h"
 #include "engines/vllm/server.h"
 #include "engines/vllm/weight_answers.h"
@@ -21,15 +19,6 @@ namespace retort::engines::vllm {
 namespace {
 
 constexpr int64_t kDefaultMaxLogProbs = 20;  // vLLM's own
-
-// Names no two processes share, so that a request can be found in the server's log.
-std::string random_prefix() {
-  std::random_device device;
-  const uint64_t bits = (uint64_t{device()} << 32) | device();
-  char text[40];
-  std::snprintf(text, sizeof text, "retort-%016" PRIx64 "-", bits);
-  return text;
-}
 
 class Vllm final : public Engine {
  public:
@@ -57,24 +46,20 @@ class Vllm final : public Engine {
  private:
   void check_room(const Served& served, int64_t num_given, int64_t num_new) const;
   Future<Drawn> draw_from(const Served& served, DrawRequest request, Deadline deadline);
-  Future<Scored> score_from(const Served& served, const ScoreRequest& request, Deadline deadline);
-  Future<Scored> score_once(std::shared_ptr<const std::string> body, uint64_t body_bytes,
-                            const ScoreRequest& request, Deadline deadline);
+  Future<Scored> score_from(const Served& served, const ScoreRequest& asked, Deadline deadline);
   Future<Empty> reload(const std::string& path, Deadline deadline);
   Future<Empty> reset_cache(Deadline deadline);
 
-  std::string next_request_id() { return id_prefix_ + std::to_string(next_id_++); }
-
   const ExternalOptions options_;
-  const std::string id_prefix_ = random_prefix();
-  std::atomic<uint64_t> next_id_ = 0;
+  RequestNames names_;
   Server server_;  // the last member: its end runs what uses the others
 };
 
 Future<EngineState> Vllm::state(Deadline deadline) {
-  http::Request health = server_.to(http::Method::kGet, "/health");
+  http::Request health = server_.http().to(http::Method::kGet, "/health");
   health.expected_type.clear();
-  return server_.send(std::move(health), deadline)
+  return server_.http()
+      .send(std::move(health), deadline)
       .then([this, deadline](http::Response) { return server_.version(deadline); })
       .then([this, deadline](std::string version) {
         return server_.ask(deadline, Wait::kNot).then([version](Served served) {
@@ -96,7 +81,7 @@ void Vllm::check_room(const Served& served, int64_t num_given, int64_t num_new) 
                   std::to_string(num_given) + " that are given with " + std::to_string(num_new) +
                   " that it draws are more; start it with a larger --max-model-len, or ask for "
                   "less")
-      .with("url", server_.url().shown());
+      .with("url", server_.http().url().shown());
 }
 
 Future<Drawn> Vllm::draw(DrawRequest request, Deadline deadline) {
@@ -109,20 +94,21 @@ Future<Drawn> Vllm::draw(DrawRequest request, Deadline deadline) {
 Future<Drawn> Vllm::draw_from(const Served& served, DrawRequest asked, Deadline deadline) {
   check_room(served, static_cast<int64_t>(asked.prompt.size()), asked.how.max_new_tokens);
   const int64_t vocab_rows = served.limit ? served.limit->asked : 0;
-  const std::string id = next_request_id();
+  const std::string id = names_.next();
   Question question = draw_question(asked, served.model.name, id, vocab_rows);
   auto reader = std::make_shared<CompletionReader>(asked.prompt, asked.how.max_new_tokens, nullptr);
 
   // What was drawn is lost with the connection, and a second draw would not be the first again.
-  http::Request request = server_.post("/v1/completions", std::move(question.body));
+  http::Request request = server_.http().post("/v1/completions", std::move(question.body));
   request.idempotent = false;
   request.headers.push_back({"X-Request-Id", id});
   request.limits.body_bytes = question.body_bytes;
   request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
   request.on_body = [reader](std::string_view piece) { reader->add(piece); };
-  Future<Drawn> drawn = server_.send(std::move(request), deadline, Wait::kUntilDeadline)
+  Future<Drawn> drawn = server_.http()
+                            .send(std::move(request), deadline, Wait::kUntilDeadline)
                             .then([this, reader, asked = std::move(asked)](http::Response) {
-                              return server_.reading([&] {
+                              return server_.http().reading([&] {
                                 reader->end();
                                 return checked_drawn(std::move(reader->drawn), asked);
                               });
@@ -137,32 +123,11 @@ Future<Scored> Vllm::score(ScoreRequest request, Deadline deadline) {
       });
 }
 
-// A score that broke on its way is asked once more; when the server is gone that is no use, and its
-// error says so.
-Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& request,
+Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& asked,
                                 Deadline deadline) {
-  Question question = score_question(request, served.model.name, next_request_id());
-  check_room(served, num_scored_tokens(request), 1);
-  auto body = std::make_shared<const std::string>(std::move(question.body));
-  const auto once = [this, body, bytes = question.body_bytes, request, deadline] {
-    return score_once(body, bytes, request, deadline);
-  };
+  Question question = score_question(asked, served.model.name, names_.next());
+  check_room(served, num_scored_tokens(asked), 1);
 
-  using Maybe = std::optional<Scored>;
-  Future<Maybe> first = settled(once(), [](Outcome<Scored> outcome) -> Maybe {
-    if (!outcome.error) return std::move(*outcome.value);
-    try {
-      std::rethrow_exception(outcome.error);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kUnavailable || status_of(error) != 0) throw;
-      return std::nullopt;
-    }
-  });
-  return first.then([once](Maybe scored) { return scored ? ready(std::move(*scored)) : once(); });
-}
-
-Future<Scored> Vllm::score_once(std::shared_ptr<const std::string> body, uint64_t body_bytes,
-                                const ScoreRequest& asked, Deadline deadline) {
   // Both ends of the reading live as long as either.
   struct Reading {
     explicit Reading(const ScoreRequest& asked)
@@ -174,14 +139,14 @@ Future<Scored> Vllm::score_once(std::shared_ptr<const std::string> body, uint64_
   };
   auto read = std::make_shared<Reading>(asked);
 
-  http::Request request = server_.to(http::Method::kPost, "/v1/completions");
-  request.body.push_back({.bytes = *body, .owner = body});
-  request.limits.body_bytes = body_bytes;
+  http::Request request = server_.http().post("/v1/completions", std::move(question.body));
+  request.limits.body_bytes = question.body_bytes;
   request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
   request.on_body = [read](std::string_view piece) { read->answer.add(piece); };
-  Future<Scored> scored = server_.send(std::move(request), deadline, Wait::kUntilDeadline)
+  Future<Scored> scored = server_.http()
+                              .send(std::move(request), deadline, Wait::kUntilDeadline)
                               .then([this, read](http::Response) {
-                                return server_.reading([&] {
+                                return server_.http().reading([&] {
                                   read->answer.end();
                                   return read->rows.take();
                                 });
@@ -191,7 +156,7 @@ Future<Scored> Vllm::score_once(std::shared_ptr<const std::string> body, uint64_
 
 Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
   return attempted([&] {
-           refuse_plain_admin(server_.url(), options_.allow_plain_admin, "/collective_rpc");
+           refuse_plain_admin(server_.http().url(), options_.allow_plain_admin, "/collective_rpc");
            check_weight_folder(path);
            return reload(path, deadline);
          })
@@ -204,22 +169,22 @@ Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
 }
 
 Future<Empty> Vllm::reload(const std::string& path, Deadline deadline) {
-  http::Request request = server_.post("/collective_rpc", reload_question(path));
+  http::Request request = server_.http().post("/collective_rpc", reload_question(path));
   request.limits.attempt = options_.load_timeout;
   request.resends = 0;  // one that broke may still go on
   Future<Empty> loaded =
-      server_.send(std::move(request), deadline).then([this](http::Response answer) {
-        return server_.reading([&] { return check_reloaded(answer.body); });
+      server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
+        return server_.http().reading([&] { return check_reloaded(answer.body); });
       });
   return explaining(std::move(loaded), explained_admin);
 }
 
 Future<Empty> Vllm::reset_cache(Deadline deadline) {
-  http::Request request = server_.to(http::Method::kPost, "/reset_prefix_cache");
+  http::Request request = server_.http().to(http::Method::kPost, "/reset_prefix_cache");
   request.expected_type.clear();  // older versions answer nothing
   Future<Empty> reset =
-      server_.send(std::move(request), deadline).then([this](http::Response answer) {
-        return server_.reading([&] { return check_cache_reset(answer.body); });
+      server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
+        return server_.http().reading([&] { return check_cache_reset(answer.body); });
       });
   return explaining(std::move(reset), explained_admin);
 }

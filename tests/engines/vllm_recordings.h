@@ -4,24 +4,20 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/deadline.h"
 #include "engines/engine.h"
 #include "models/safetensors.h"
+#include "tests/engines/recorded_fixture.h"
 #include "tests/engines/recorded_server.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/source_folder.h"
 
 namespace retort::test {
-
-// Bounds a hang; no test gets that far.
-inline Deadline soon() { return Deadline::after(std::chrono::seconds(120)); }
 
 class RecordedVllm : public FolderTest {
  protected:
@@ -67,11 +63,7 @@ class RecordedVllm : public FolderTest {
 
  private:
   void write_weights() {
-    put(folder_ / "weights/config.json", R"({"architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3", "vocab_size": 8, "hidden_size": 4, "intermediate_size": 4,
-        "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
-        "head_dim": 4, "hidden_act": "silu", "max_position_embeddings": 16,
-        "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": true})");
+    put(folder_ / "weights/config.json", kSmallConfig);
     models::write_safetensors(
         folder_ / "weights/model.safetensors",
         {{"model.embed_tokens.weight", at::zeros({8, 4})}, {"lm_head.weight", at::zeros({8, 4})}});

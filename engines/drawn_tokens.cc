@@ -1,4 +1,4 @@
-#include "engines/vllm/drawn_tokens.h"
+#include "engines/drawn_tokens.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 
-namespace retort::engines::vllm {
+namespace retort::engines {
 namespace {
 
 using models::FinishReason;
@@ -19,11 +19,12 @@ void check_ids(const DrawnTokens& tokens, int64_t num_ids) {
   const size_t count = tokens.token_ids.size();
   if (count == 0) not_asked_for("token_ids: nothing was drawn");
   if (tokens.log_probs.size() != count)
-    not_asked_for("token_logprobs: has " + std::to_string(tokens.log_probs.size()) +
+    not_asked_for("log-probabilities: there are " + std::to_string(tokens.log_probs.size()) +
                   " numbers for " + std::to_string(count) + " tokens");
   if (tokens.named_ids != tokens.token_ids)
     not_asked_for(
-        "tokens: names other ids than token_ids, so that log-probabilities have no owner");
+        "log-probabilities: other ids stand beside them than were drawn, so that they have no "
+        "owner");
   const auto largest = *std::max_element(tokens.token_ids.begin(), tokens.token_ids.end());
   if (num_ids > 0 && largest >= num_ids)
     not_asked_for("token_ids: has " + std::to_string(largest) + ", and the tokenizer has " +
@@ -51,17 +52,18 @@ FinishReason stopped(const DrawnTokens& tokens, const DrawRequest& request) {
   not_asked_for(
       shown(ending) + " after token " + std::to_string(tokens.token_ids.back()) +
       ", which no end token and no stop string of the request is; does the server's generation "
-      "config name stop_token_ids?");
+      "config or tokenizer name end tokens of its own?");
 }
 
 FinishReason at_length(const DrawnTokens& tokens, const DrawRequest& request) {
   const auto count = static_cast<int64_t>(tokens.token_ids.size());
   if (count != request.how.max_new_tokens)
-    not_asked_for("finish_reason: \"length\" after " + std::to_string(count) + " of " +
-                  std::to_string(request.how.max_new_tokens) + " tokens (max_new_tokens), behind " +
-                  std::to_string(request.prompt.size()) +
-                  " of the prompt: the server allows no more; raise its --max-model-len, or "
-                  "max_new_tokens of its generation config, or ask for less");
+    not_asked_for(
+        "finish_reason: \"length\" after " + std::to_string(count) + " of " +
+        std::to_string(request.how.max_new_tokens) + " tokens (max_new_tokens), behind " +
+        std::to_string(request.prompt.size()) +
+        " of the prompt: the server allows no more; raise its context length, or what else "
+        "limits max_new_tokens there, or ask for less");
   if (is_end(tokens.token_ids.back(), request))
     not_asked_for("finish_reason: \"length\", but the last token is an end token");
   return FinishReason::kLength;
@@ -94,4 +96,4 @@ Drawn checked_drawn(DrawnTokens tokens, const DrawRequest& request) {
           .finish_reason = reason};
 }
 
-}  // namespace retort::engines::vllm
+}  // namespace retort::engines

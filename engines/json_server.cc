@@ -1,0 +1,44 @@
+#include "engines/json_server.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace retort::engines {
+namespace {
+
+http::ClientOptions client_options(const ExternalOptions& options, const std::string& key) {
+  const int64_t most = std::numeric_limits<int>::max();
+  return {.max_inflight = static_cast<int>(std::min(options.max_inflight, most)),
+          .ca_file = options.ca_file,
+          .api_key = key};
+}
+
+}  // namespace
+
+JsonServer::JsonServer(const ExternalOptions& options, const std::string& url,
+                       const std::string& key)
+    : timeout_(options.timeout),
+      url_(http::parse_url(url)),
+      client_(client_options(options, key)) {}
+
+http::Request JsonServer::to(http::Method method, const std::string& path) const {
+  http::Request request{.method = method, .url = url_.below(path), .idempotent = true};
+  request.resends = 2;
+  request.expected_type = "application/json";
+  request.limits.attempt = timeout_;
+  return request;
+}
+
+http::Request JsonServer::post(const std::string& path, std::string body) const {
+  http::Request request = to(http::Method::kPost, path);
+  request.body.push_back(http::piece_of(std::move(body)));
+  return request;
+}
+
+Future<http::Response> JsonServer::send(http::Request request, Deadline deadline, Wait wait) {
+  if (wait == Wait::kUntilDeadline) request.patience.total = deadline.remaining();
+  return client_.send(std::move(request), deadline);
+}
+
+}  // namespace retort::engines
