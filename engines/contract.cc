@@ -204,8 +204,8 @@ class Check {
   void check_scores() const {
     if (!contract_.scores)
       refuse(
-          "log-probabilities of given tokens are needed, and this engine gives none; vLLM and "
-          "llama.cpp do");
+          "log-probabilities of given tokens are needed, and this engine gives none; vLLM, SGLang "
+          "and llama.cpp do");
   }
 
   void check_top_k() const {

@@ -225,6 +225,7 @@ void JsonReader::keep_code_point(uint32_t code) {
 void JsonReader::keep(std::string_view bytes) {
   if (bytes.empty()) return;
   keep_lone_surrogate();
+  if (!is_key_) handler_.string_piece(bytes);
   token_.append(bytes.substr(0, kKeptBytes - token_.size()));
 }
 

@@ -21,6 +21,9 @@ class JsonHandler {
   virtual void key(std::string_view name) = 0;
   // The first JsonReader::kKeptBytes of it, decoded; so is a key.
   virtual void string(std::string_view text) = 0;
+  // All of a string that is no key, decoded, as it comes; string() follows the last piece. For
+  // strings that may be longer than what string() has.
+  virtual void string_piece(std::string_view) {}
   virtual void number(double value) = 0;  // finite
   virtual void boolean(bool value) = 0;
   virtual void null() = 0;

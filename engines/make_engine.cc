@@ -3,6 +3,7 @@
 #include "engines/kserve/engine.h"
 #include "engines/llamacpp/llamacpp.h"
 #include "engines/plain_admin.h"
+#include "engines/sglang/sglang_engine.h"
 #include "engines/vllm/vllm_engine.h"
 
 namespace retort::engines {
@@ -17,6 +18,7 @@ std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::s
   switch (options.engine) {
     case EngineKind::kLlamacpp: return llamacpp::make_llamacpp(options, url, key);
     case EngineKind::kKserve: return kserve::make_engine(options, url, key);
+    case EngineKind::kSglang: return sglang::make_sglang(options, url, key);
     case EngineKind::kVllm: return vllm::make_vllm(options, url, key);
   }
   throw Error(ErrorCode::kInvalidArgument, "an engine that is none");

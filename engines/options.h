@@ -15,7 +15,7 @@
 
 namespace retort::engines {
 
-enum class EngineKind { kVllm, kLlamacpp, kKserve };
+enum class EngineKind { kVllm, kSglang, kLlamacpp, kKserve };
 
 // How an engine gets the student's weights.
 enum class WeightRoute { kNone, kFolder, kGguf, kRepository };
@@ -94,8 +94,10 @@ std::string read_api_key(const ExternalOptions& options);
 template <>
 struct retort::EnumNames<retort::engines::EngineKind> {
   using E = retort::engines::EngineKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
-      {{"vllm", E::kVllm}, {"llamacpp", E::kLlamacpp}, {"kserve", E::kKserve}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 4> values{{{"vllm", E::kVllm},
+                                                                         {"sglang", E::kSglang},
+                                                                         {"llamacpp", E::kLlamacpp},
+                                                                         {"kserve", E::kKserve}}};
 };
 template <>
 struct retort::EnumNames<retort::engines::WeightRoute> {

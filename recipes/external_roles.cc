@@ -54,7 +54,7 @@ class ExternalCheck {
   // It follows the student, and its numbers are used as they come.
   void check_generator() const {
     if (external_.engine == EngineKind::kKserve)
-      refuse("engine", "kserve draws no completions; use vllm or llamacpp");
+      refuse("engine", "kserve draws no completions; use vllm, sglang or llamacpp");
     const WeightRoute wanted =
         external_.engine == EngineKind::kLlamacpp ? WeightRoute::kGguf : WeightRoute::kFolder;
     if (external_.weights.via != wanted)
@@ -82,7 +82,7 @@ class ExternalCheck {
     if (external_.engine == EngineKind::kLlamacpp && generation.sampling.temperature != 1)
       places_.refuse({"generation", "temperature"},
                      "grpo compares the probabilities of drawn tokens, and llama.cpp's are those "
-                     "at temperature 1; use temperature 1, vLLM with --logprobs-mode "
+                     "at temperature 1; use temperature 1, SGLang, vLLM with --logprobs-mode "
                      "processed_logprobs, or a generator of ours (`model`)");
   }
 

@@ -68,6 +68,32 @@ TEST(JsonReader, KeepsTheBeginningOfLongTexts) {
               "[ \"" + text.substr(0, JsonReader::kKeptBytes) + "\" 2 ] ");
 }
 
+TEST(JsonReader, GivesWholeTextsInPieces) {
+  struct Pieces final : JsonHandler {
+    void begin_object() override {}
+    void end_object() override {}
+    void begin_array() override {}
+    void end_array() override {}
+    void key(std::string_view) override {}
+    void string(std::string_view) override { said += "|"; }
+    void string_piece(std::string_view piece) override { said += piece; }
+    void number(double) override {}
+    void boolean(bool) override {}
+    void null() override {}
+    std::string said;
+  };
+  const std::string text(10 * JsonReader::kKeptBytes, 'x');
+  for (const size_t size : {size_t{1}, size_t{1000}, 2 * text.size()}) {
+    Pieces pieces;
+    JsonReader reader(pieces);
+    const std::string json = "{\"key\": [\"" + text + "\", \"\", \"a\\n\\ud83d\\ude80\"]}";
+    for (size_t at = 0; at < json.size(); at += size)
+      reader.add(std::string_view(json).substr(at, size));
+    reader.end();
+    EXPECT_EQ(pieces.said, text + "||a\n🚀|") << size;
+  }
+}
+
 TEST(JsonReader, ReadsNumbersAsTheyAre) {
   EXPECT_EQ(read("[-7.390861511230469,4.9406564584124654e-324,1e-999,1.7976931348623157e308]"),
             "[ -7.390861511230469 5e-324 0 1.7976931348623157e+308 ] ");

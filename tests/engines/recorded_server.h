@@ -24,12 +24,14 @@ struct Exchange {
 Exchange read_exchange(const std::filesystem::path& file);
 std::map<std::string, Exchange> read_exchanges(const std::filesystem::path& folder);  // by name
 
-// Answers a request that was recorded with what was answered then. A request may have a
-// "request_id" of its own; all else must be as recorded, or the answer is 418 and the request is
-// kept.
+// Answers a request that was recorded with what was answered then. A request may have fields of its
+// own, by default a "request_id"; all else must be as recorded, or the answer is 418 and the
+// request is kept. Where an answer has ${field}, stands what a request had there last.
 class RecordedServer {
  public:
-  explicit RecordedServer(std::map<std::string, Exchange> exchanges);
+  // `own`: those fields, and what answers have of them before any request.
+  explicit RecordedServer(std::map<std::string, Exchange> exchanges,
+                          std::map<std::string, std::string> own = {{"request_id", ""}});
 
   std::string url() const { return server_.url("/"); }
   // What came that nobody recorded.
@@ -43,9 +45,11 @@ class RecordedServer {
 
  private:
   std::string respond(const Received& received);
+  std::string filled(std::string reply) const;
 
   mutable std::mutex mutex_;
   std::map<std::string, Exchange> exchanges_;
+  std::map<std::string, std::string> own_;
   std::map<std::string, std::string> replies_;
   std::map<std::string, Received> last_;
   std::vector<std::string> unknown_, asked_;

@@ -87,6 +87,15 @@ std::vector<KeyRow> external_rows() {
       refused(kGrpoBase, "generation.top_p=0.5", "no engine says from which tokens", {drawing}),
       refused(kGrpoBase, "generation.temperature=0.7", "llama.cpp's are those at temperature 1",
               {drawing}),
+      refused(kGrpoBase,
+              "roles.generator={external: {engine: sglang, url: ['http://127.0.0.1:9'], "
+              "tokenizer: FOLDER/student, served_model: a, weights: {via: gguf, folder: x}}}",
+              "folder for engine: sglang"),
+      refused(kDistillBase,
+              "roles.teacher={external: {engine: sglang, url: ['http://127.0.0.1:9'], tokenizer: "
+              "FOLDER/teacher}}",
+              "gives no hidden states", {"distill.payload=hidden_states"}),
+      in_run(role + ".engine", "tests/engines/sglang_recordings.h", "EngineKind::kSglang"),
       in_run(role + ".weights.via", run, "via: gguf"),
       in_run(role + ".weights.folder", run, ", folder: "),
       refused_with("weights.canary_tokens=0", "must be at least 1"),

@@ -1,0 +1,63 @@
+#include "engines/sglang/weight_answers.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json_text.h"
+
+namespace retort::engines::sglang {
+namespace {
+
+using Json = nlohmann::json;
+
+[[noreturn]] void not_loaded(const std::string& what) { throw Error(ErrorCode::kMismatch, what); }
+
+std::string beginning(const std::string& text) { return json_quote(text.substr(0, 200)); }
+
+}  // namespace
+
+std::string update_question(const std::string& folder, const std::string& version) {
+  const Json body = {{"model_path", folder},
+                     {"load_format", "auto"},
+                     {"weight_version", version},
+                     {"flush_cache", true},
+                     {"abort_all_requests", false},
+                     {"is_async", false},
+                     {"torch_empty_cache", false},
+                     {"keep_pause", false},
+                     {"recapture_cuda_graph", false},
+                     {"token_step", 0},
+                     {"manifest", nullptr}};
+  try {
+    return body.dump();
+  } catch (const Json::exception&) {
+    throw Error(ErrorCode::kInvalidArgument, "weights.folder: holds bytes that are not UTF-8");
+  }
+}
+
+Empty check_updated(const std::string& json) {
+  const bool shallow = json_nesting(json) <= kMaxJsonNesting;
+  const Json answer = shallow ? Json::parse(json, nullptr, false) : Json();
+  const Json success = answer.is_object() ? answer.value("success", Json()) : Json();
+  if (!success.is_boolean() || !success.get<bool>())
+    not_loaded("/update_weights_from_disk: expected {\"success\": true, ...}: " + beginning(json));
+  return {};
+}
+
+Empty check_flushed(const std::string& text) {
+  if (!text.starts_with("Cache flushed."))
+    not_loaded("/flush_cache: expected \"Cache flushed.\": " + beginning(text));
+  return {};
+}
+
+Empty check_loaded(const ModelInfo& model, const std::string& folder, const std::string& version) {
+  if (model.model_path != folder)
+    not_loaded("/model_info: the server serves " + json_quote(model.model_path) + ", and " +
+               json_quote(folder) + " was loaded");
+  if (model.weight_version != version)
+    not_loaded("/model_info: weight_version is " + json_quote(model.weight_version) + ", and " +
+               json_quote(version) + " was loaded");
+  return {};
+}
+
+}  // namespace retort::engines::sglang

@@ -1,0 +1,25 @@
+// What SGLang is told, and answers, when it loads weights.
+#pragma once
+
+#include <string>
+
+#include "base/future.h"
+#include "engines/sglang/served_model.h"
+
+namespace retort::engines::sglang {
+
+// The body for /update_weights_from_disk: the server reads the folder, forgets its cache, and calls
+// the weights `version` from then on. kInvalidArgument for a path that is not UTF-8.
+std::string update_question(const std::string& folder, const std::string& version);
+
+// Of /update_weights_from_disk: {"success": true, "message": ..., "num_paused_requests": ...}.
+// kMismatch for another.
+Empty check_updated(const std::string& json);
+
+// Of /flush_cache: a text that says so. kMismatch for another.
+Empty check_flushed(const std::string& text);
+
+// Of /model_info afterwards. kMismatch if the server serves another folder or version.
+Empty check_loaded(const ModelInfo& model, const std::string& folder, const std::string& version);
+
+}  // namespace retort::engines::sglang
