@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -76,6 +77,19 @@ void run_serving_role(const recipes::RankContext& context) {
   generates ? run_engine_generator_role(context) : run_engine_teacher_role(context);
 }
 
+// It was asked to end and has nothing to save: it ends by the signal that asks for that, so that
+// nobody takes its end for a checkpoint.
+[[noreturn]] void end_as_asked(const Error& why) {
+  RETORT_LOG(kInfo) << why.what();
+  std::signal(SIGTERM, SIG_DFL);
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  ::sigaddset(&mask, SIGTERM);
+  ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
+  ::raise(SIGTERM);
+  std::abort();
+}
+
 }  // namespace
 
 int run_role(const RoleCommand& command) {
@@ -126,6 +140,7 @@ int run_role(const RoleCommand& command) {
       run_serving_role(context);
     return 0;
   } catch (const Error& e) {
+    if (e.code() == ErrorCode::kCancelled && (stop_asked || signals.any())) end_as_asked(e);
     RETORT_LOG(kError) << e.what() << " at " << e.origin();
     launcher.report({.state = "failed",
                      .step = 0,

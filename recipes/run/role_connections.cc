@@ -1,6 +1,10 @@
 #include "recipes/run/role_connections.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "base/deadline.h"
+#include "base/error.h"
 #include "base/process_name.h"
 #include "recipes/external_roles.h"
 #include "recipes/run/agent_options.h"
@@ -8,11 +12,40 @@
 namespace retort::recipes {
 namespace {
 
+constexpr std::chrono::milliseconds kStopLook{500};
+
+// Where a peer says where it is.
+parallel::StoreClient store_of(const RankContext& context, const std::string& peer) {
+  return {context.store_host, context.store_port, context.store_prefix(role_and_rank(peer).first),
+          context.recipe.rpc.timeout, context.connect_store};
+}
+std::string address_key(const std::string& peer) {
+  return "address/" + std::to_string(role_and_rank(peer).second);
+}
+
+// Until the peer has said where it is: a role loads for as long as its model takes. Nothing is
+// lost by a stop before that.
+void wait_for_address(const RankContext& context, const std::string& peer, Deadline deadline) {
+  parallel::StoreClient store = store_of(context, peer);
+  for (;;) {
+    const Deadline look(std::min(Deadline::after(kStopLook).time(), deadline.time()));
+    try {
+      store.get(address_key(peer), look);
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout || deadline.expired()) throw;
+    }
+    if (context.stop_requested())
+      throw Error(ErrorCode::kCancelled, "stopped while it waited for " + peer);
+  }
+}
+
 // Waits for one rank of a role and connects to it; its name.
 std::string connect_rank(RunContext& context, const std::string& role, int64_t rank,
                          Deadline deadline) {
   const std::string peer = process_name(role, rank);
   context.rank.report("waiting", 0, "for " + peer);
+  wait_for_address(context.rank, peer, deadline);
   context.links.keep(peer, deadline);
   return peer;
 }
@@ -39,10 +72,7 @@ std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const s
 }  // namespace
 
 std::string find_peer(const RankContext& context, const std::string& peer, Deadline deadline) {
-  const auto [role, rank] = role_and_rank(peer);
-  parallel::StoreClient store(context.store_host, context.store_port, context.store_prefix(role),
-                              context.recipe.rpc.timeout, context.connect_store);
-  return store.get("address/" + std::to_string(rank), deadline);
+  return store_of(context, peer).get(address_key(peer), deadline);
 }
 
 rpc::PeerLinks* links_to(RunContext& context, const std::string& role) {

@@ -180,6 +180,8 @@ TEST_F(LlamaRunTest, CommandThatEndsIsSaid) {
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("the engine's command exited with code 1"), std::string::npos)
       << result.output;
+  // The student waits for the role: it heeds the request to stop.
+  EXPECT_EQ(result.output.find("signal 9"), std::string::npos) << result.output;
 }
 
 }  // namespace
