@@ -194,14 +194,19 @@ class Program {
     c->add_option("--ca-file", probe_.ca_file, "PEM file of the authorities that are trusted");
 
     // What it is to serve.
-    c->add_option("--for", probe_.purpose,
-                  "draws_with_ratio | draws | given_log_probs | top_k | hidden_states | rewards: "
-                  "fail unless it serves that");
+    auto* purpose =
+        c->add_option("--for", probe_.purpose,
+                      "draws_with_ratio | draws | given_log_probs | top_k | hidden_states | "
+                      "rewards: fail unless it serves that");
     c->add_option("--temperature", probe_.sampling.temperature, "of draws, or of a top-k")
-        ->capture_default_str();
-    c->add_option("--top-p", probe_.sampling.top_p, "of draws")->capture_default_str();
+        ->capture_default_str()
+        ->needs(purpose);
+    c->add_option("--top-p", probe_.sampling.top_p, "of draws")
+        ->capture_default_str()
+        ->needs(purpose);
     c->add_option("--top-k", probe_.wanted_top_k, "tokens of a position, for top_k")
-        ->capture_default_str();
+        ->capture_default_str()
+        ->needs(purpose);
     c->add_option("--timeout", probe_.timeout_seconds, "seconds")->capture_default_str();
     c->add_flag("--json", probe_.json, "the contract as JSON");
     on(c, [this] { return run_probe(probe_); });
