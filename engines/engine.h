@@ -123,6 +123,9 @@ bool is_absent(const std::exception_ptr& error);
 // as `timeout`. A request that hangs is found by its own limit of an attempt.
 Deadline deadline_behind(int64_t before, Duration timeout);
 
+// An address as it may be shown: without user, password and query.
+std::string shown_url(const std::string& url);
+
 // `url`: one of options.url. `key`: of the server; empty: none. Asks nothing yet. kInvalidArgument
 // for an address or options that cannot be.
 std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,

@@ -8,6 +8,8 @@
 
 namespace retort::engines {
 
+std::string shown_url(const std::string& url) { return http::without_secrets(url); }
+
 std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,
                                     const std::string& key) {
   const http::Url address = http::parse_url(url);

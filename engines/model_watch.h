@@ -33,6 +33,7 @@ class ModelWatch {
   struct Options {
     int64_t vocab_rows = 0;
     bool rewards = false;     // ask reward() instead of score()
+    int64_t label = 0;        // of rewards
     double tolerance = 1e-3;  // largest difference that is none; nats, or of rewards
     std::chrono::milliseconds interval{10'000};
     std::chrono::milliseconds timeout{600'000};  // of one question
@@ -43,8 +44,8 @@ class ModelWatch {
   // its tolerance then count. Returns what counts. Errors as look(), kTimeout.
   FirstNumbers begin(const std::optional<FirstNumbers>& earlier, Deadline deadline);
   // Takes the answer to the last question if it is there, and asks the next when it is due.
-  // kMismatch when the numbers are others than at the start; the engine's own error when it could
-  // not answer.
+  // kInvalidArgument when the numbers are others than at the start; the engine's own error when it
+  // could not answer, but not of one that came too late: behind many others it may have no turn.
   void look();
 
  private:

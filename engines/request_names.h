@@ -13,7 +13,8 @@ class RequestNames {
   RequestNames();
   // "retort-<16 digits>-": of this object alone.
   const std::string& prefix() const { return prefix_; }
-  std::string next() { return prefix_ + std::to_string(next_++); }
+  // None is the beginning of another: SGLang aborts all whose names begin with a name.
+  std::string next() { return prefix_ + std::to_string(next_++) + "."; }
 
  private:
   const std::string prefix_;

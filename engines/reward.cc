@@ -90,10 +90,13 @@ Future<RewardAnswer> EngineReward::score(const RewardQuestion& question,
 
 // The last answer completes the pack; the first error is that of the whole.
 void EngineReward::listen(const std::shared_ptr<Pack>& pack, size_t place, Future<double> answer) {
+  bool wanted = true;
   {
     const std::lock_guard lock(shared_->mutex);
-    pack->cancel.push_back(answer.canceller());
+    wanted = !pack->failed;
+    if (wanted) pack->cancel.push_back(answer.canceller());
   }
+  if (!wanted) answer.canceller()();
   answer.on_outcome([shared = shared_, pack, place](Outcome<double> outcome) {
     --shared->open;
     if (outcome.error)

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engines/answer_status.h"
+#include "engines/settled.h"
 
 namespace retort::engines::kserve {
 namespace {
@@ -173,7 +175,11 @@ Future<http::Response> Server::infer(http::Request request, const std::string& m
   request.resends = 1;
   request.limits.attempt = options_.timeout;
   request.patience.total = deadline.remaining();
-  return client_.send(std::move(request), deadline);
+  // A server that loads the model anew has none meanwhile.
+  return explaining(client_.send(std::move(request), deadline), [](const Error& error) {
+    if (status_of(error) != 404) return error;
+    return with_advice(error, ErrorCode::kUnavailable, "the server has no such model now");
+  });
 }
 
 Future<Empty> Server::reload(const std::string& model, const Json& configuration,

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engines/answer_status.h"
 #include "engines/drawn_tokens.h"
+#include "engines/once_more.h"
 #include "engines/plain_admin.h"
 #include "engines/request_names.h"
 #include "engines/scored_tokens.h"
@@ -174,7 +175,9 @@ void Sglang::abort(const std::string& rid) {
 Future<Scored> Sglang::score(ScoreRequest request, Deadline deadline) {
   return server_.served(deadline).then(
       [this, request = std::move(request), deadline](Served served) {
-        return score_from(served, request, deadline);
+        return once_more([this, request, served = std::move(served), deadline] {
+          return score_from(served, request, deadline);
+        });
       });
 }
 
@@ -196,6 +199,7 @@ Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& aske
       Expected{.rid = name.rid, .prompt_tokens = num_tokens, .weight_version = name.cache_salt});
 
   http::Request request = server_.http().post("/generate", std::move(question.body));
+  request.idempotent = false;  // once_more() asks with a reader and a name of its own
   request.limits.body_bytes = question.body_bytes;
   request.limits.body_advice = kTooMuch;
   request.on_body = [read](std::string_view piece) { read->answer.add(piece); };
@@ -239,7 +243,7 @@ Future<Empty> Sglang::update(const std::string& path, const std::string& version
   http::Request request =
       server_.http().post("/update_weights_from_disk", update_question(path, version));
   request.limits.attempt = options_.load_timeout;
-  request.resends = 0;  // one that broke may still go on
+  request.idempotent = false;  // one that broke may still go on
   Future<Empty> updated =
       server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
         return server_.http().reading([&] { return check_updated(answer.body); });

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engines/drawn_tokens.h"
+#include "engines/once_more.h"
 #include "engines/plain_admin.h"
 #include "engines/request_names.h"
 #include "engines/scored_tokens.h"
@@ -119,7 +120,9 @@ Future<Drawn> Vllm::draw_from(const Served& served, DrawRequest asked, Deadline 
 Future<Scored> Vllm::score(ScoreRequest request, Deadline deadline) {
   return server_.served(deadline).then(
       [this, request = std::move(request), deadline](Served served) {
-        return score_from(served, request, deadline);
+        return once_more([this, request, served = std::move(served), deadline] {
+          return score_from(served, request, deadline);
+        });
       });
 }
 
@@ -140,6 +143,7 @@ Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& asked,
   auto read = std::make_shared<Reading>(asked);
 
   http::Request request = server_.http().post("/v1/completions", std::move(question.body));
+  request.resends = 0;  // once_more() asks with a reader of its own
   request.limits.body_bytes = question.body_bytes;
   request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
   request.on_body = [read](std::string_view piece) { read->answer.add(piece); };
@@ -171,7 +175,7 @@ Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
 Future<Empty> Vllm::reload(const std::string& path, Deadline deadline) {
   http::Request request = server_.http().post("/collective_rpc", reload_question(path));
   request.limits.attempt = options_.load_timeout;
-  request.resends = 0;  // one that broke may still go on
+  request.idempotent = false;  // one that broke may still go on
   Future<Empty> loaded =
       server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
         return server_.http().reading([&] { return check_reloaded(answer.body); });

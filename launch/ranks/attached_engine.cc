@@ -28,6 +28,7 @@ AttachedEngine::AttachedEngine(const recipes::RankContext& context)
     : context_(context),
       options_(*context.role_options().external),
       url_(options_.url.at(static_cast<size_t>(context.rank))),
+      shown_url_(engines::shown_url(url_)),
       engine_(engines::make_engine(options_, url_, engines::read_api_key(options_))) {}
 
 engines::EngineState AttachedEngine::start(Deadline deadline) {
@@ -52,15 +53,15 @@ models::ModelConfig AttachedEngine::config(const engines::EngineState& state) co
                                           std::to_string(state.vocab_rows) +
                                           " ids, external.tokenizer has a config.json with " +
                                           std::to_string(config.vocab_size) + ": another model")
-        .with("served", state.served_model);
+        .with("served", state.served_model)
+        .with("url", shown_url_);
   return config;
 }
 
 engines::Contract AttachedEngine::probe(const models::Decoder* local, Deadline deadline) {
   const engines::Needs needs = recipes::engine_needs(context_.recipe, context_.role);
-  context_.report("loading", 0, "asking " + url_ + " what its answers mean");
+  context_.report("loading", 0, "asking " + shown_url_ + " what its answers mean");
   const engines::Contract contract = asked(local, needs.sampling, deadline);
-  shown_url_ = contract.url;
   write_file_atomically(found(".json"), engines::to_json(contract));
   engines::check_contract(contract, needs);
   return contract;
@@ -82,30 +83,18 @@ engines::Contract AttachedEngine::asked(const models::Decoder* local,
   }
 }
 
-template <class Fn>
-void AttachedEngine::refusing_another_model(Fn fn) const {
-  try {
-    fn();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kMismatch) throw;
-    throw Error(ErrorCode::kInvalidArgument, error.message(), error.origin(), error.context())
-        .with("url", shown_url_);
-  }
-}
-
 void AttachedEngine::begin(engines::ModelWatch& watch, Deadline deadline) {
-  refusing_another_model([&] {
-    const fs::path file = found(".first.json");
-    std::optional<engines::FirstNumbers> earlier;
-    if (context_.restart > 0 && fs::exists(file))
-      earlier = engines::read_first_numbers(read_file(file));
-    const engines::FirstNumbers first = watch.begin(earlier, deadline);
-    if (!earlier) write_file_atomically(file, engines::to_json(first));
-  });
+  const fs::path file = found(".first.json");
+  std::optional<engines::FirstNumbers> earlier;
+  if (context_.restart > 0 && fs::exists(file))
+    earlier = engines::read_first_numbers(read_file(file));
+  engines::FirstNumbers first;
+  with_url([&] { first = watch.begin(earlier, deadline); });
+  if (!earlier) write_file_atomically(file, engines::to_json(first));
 }
 
 void AttachedEngine::look(engines::ModelWatch& watch) {
-  refusing_another_model([&] { watch.look(); });
+  with_url([&] { watch.look(); });
 }
 
 fs::path AttachedEngine::found(const std::string& ending) const {
@@ -122,7 +111,7 @@ fs::path AttachedEngine::log() const {
 }
 
 engines::EngineState AttachedEngine::wait(Deadline deadline) {
-  context_.report("loading", 0, "waiting for " + url_);
+  context_.report("loading", 0, "waiting for " + shown_url_);
   std::string said;
   for (;;) {
     check();
@@ -137,12 +126,13 @@ engines::EngineState AttachedEngine::wait(Deadline deadline) {
     }
     if (deadline.expired())
       throw Error(ErrorCode::kTimeout, "no engine after " + format_duration(options_.load_timeout) +
-                                           " (external.load_timeout): " + why);
+                                           " (external.load_timeout): " + why)
+          .with("url", shown_url_);
     // Whether it is not there yet or the address is wrong only who reads this can tell.
     if (why != said) {
       said = why;
-      RETORT_LOG(kWarning) << "waiting for " << url_ << ": " << why;
-      context_.report("loading", 0, "waiting for " + url_ + ": " + why);
+      RETORT_LOG(kWarning) << "waiting for " << shown_url_ << ": " << why;
+      context_.report("loading", 0, "waiting for " + shown_url_ + ": " + why);
     }
     std::this_thread::sleep_for(kLookEvery);
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "engines/contract.h"
 #include "engines/engine.h"
 #include "engines/model_watch.h"
@@ -48,16 +49,22 @@ class AttachedEngine {
   std::filesystem::path found(const std::string& ending) const;
   engines::Contract asked(const models::Decoder* local, const models::SamplingOptions& sampling,
                           Deadline deadline);
-  // Another model is no failure of the process.
+  // Runs `fn`; its errors name the engine.
   template <class Fn>
-  void refusing_another_model(Fn fn) const;
+  void with_url(Fn fn) const {
+    try {
+      fn();
+    } catch (const Error& error) {
+      throw error.with("url", shown_url_);
+    }
+  }
   std::filesystem::path log() const;
   engines::EngineState wait(Deadline deadline);
 
   const recipes::RankContext& context_;
   const engines::ExternalOptions& options_;
   const std::string url_;
-  std::string shown_url_;  // without secrets; once it is probed
+  const std::string shown_url_;  // without secrets
   std::unique_ptr<EngineProcess> process_;
   std::shared_ptr<engines::Engine> engine_;
 };

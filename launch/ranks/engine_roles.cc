@@ -13,6 +13,7 @@
 #include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
+#include "recipes/external_roles.h"
 #include "recipes/run/agent_options.h"
 #include "recipes/run/append_fd.h"
 #include "roles/generator/server.h"
@@ -91,6 +92,7 @@ void run_engine_reward_role(const RankContext& context) {
   engines::ModelWatch watch(attached.engine(),
                             {.vocab_rows = config.vocab_size,
                              .rewards = true,
+                             .label = recipes::engine_needs(context.recipe, context.role).label,
                              .tolerance = engines::reward_tolerance(contract),
                              .timeout = std::chrono::milliseconds(external.timeout)});
   attached.begin(watch, deadline);

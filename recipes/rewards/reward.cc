@@ -81,6 +81,11 @@ RewardSet& RewardSet::operator=(RewardSet&&) noexcept = default;
 
 const std::vector<std::string>& RewardSet::names() const { return impl_->names; }
 
+void RewardSet::stop() {
+  for (const auto& scorer : impl_->scorers)
+    scorer->stop();
+}
+
 std::vector<Scored> RewardSet::score(const std::vector<RewardInput>& inputs) {
   std::vector<Scored> result(inputs.size());
   if (inputs.empty()) return result;

@@ -32,8 +32,13 @@ struct Scored {
   std::vector<std::optional<double>> components;
 };
 
-// A score for each input, by a role of the run.
-using AskRole = std::function<std::vector<double>(const std::vector<RewardInput>&)>;
+// A role of the run that scores.
+struct AskRole {
+  // A score for each input.
+  std::function<std::vector<double>(const std::vector<RewardInput>&)> score;
+  // Ends a score that waits, and all later ones, with kCancelled. Any thread.
+  std::function<void()> stop;
+};
 // Connects to the role of an entry of type: model.
 using ConnectRole = std::function<AskRole(const RewardOptions&)>;
 
@@ -62,6 +67,9 @@ class RewardSet {
   //   one; kUnavailable without a service, or for a status other than 200; kResourceExhausted for a
   //   pattern beyond its match limit; kClosed if the command failed before; a role's own.
   std::vector<Scored> score(const std::vector<RewardInput>& inputs);
+  // Ends a score() that waits for a role, which may take as long as its engine: kCancelled. Any
+  // thread.
+  void stop();
 
  private:
   struct Impl;

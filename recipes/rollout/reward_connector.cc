@@ -10,13 +10,14 @@ namespace retort::recipes {
 rewards::ConnectRole reward_connector(RunContext& context) {
   return [&context](const rewards::RewardOptions& options) -> rewards::AskRole {
     const std::shared_ptr<roles::RewardClient> client = connect_reward_role(context, *options.role);
-    return [client,
-            label = options.label.value_or(0)](const std::vector<rewards::RewardInput>& inputs) {
+    const auto score = [client, label = options.label.value_or(0)](
+                           const std::vector<rewards::RewardInput>& inputs) {
       std::vector<roles::RewardClient::Sequence> sequences;
       for (const rewards::RewardInput& input : inputs)
         sequences.push_back({.prompt = input.prompt_ids, .completion = input.completion_ids});
       return client->score(sequences, label);
     };
+    return {.score = score, .stop = [client] { client->stop(); }};
   };
 }
 

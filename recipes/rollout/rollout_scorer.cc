@@ -84,6 +84,7 @@ RolloutScorer::RolloutScorer(std::shared_ptr<rewards::RewardSet> rewards,
 
 RolloutScorer::~RolloutScorer() {
   queue_->close();
+  rewards_->stop();  // which may wait for a role
   if (thread_.joinable()) thread_.join();
 }
 

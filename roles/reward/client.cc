@@ -36,6 +36,11 @@ void RewardClient::send(Pending& pending, size_t replica) {
 
 RewardAnswer RewardClient::receive(Pending& pending) {
   for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) throw Error(ErrorCode::kCancelled, "nobody waits for the scores any more");
+      cancel_ = pending.answer.canceller();
+    }
     try {
       RewardAnswer answer = pending.answer.get();
       check_answer(pending.question, answer);
@@ -44,6 +49,17 @@ RewardAnswer RewardClient::receive(Pending& pending) {
       send(pending, replicas_.next(error, pending.sent, pending.question.request_id));
     }
   }
+}
+
+void RewardClient::stop() {
+  replicas_.stop();
+  std::function<void()> cancel;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    cancel = cancel_;
+  }
+  if (cancel) cancel();
 }
 
 std::vector<double> RewardClient::score(const std::vector<Sequence>& sequences, int64_t label) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -15,7 +17,7 @@ namespace retort::roles {
 
 // All replicas of one role: requests of a few sequences each go round among them, all of a batch at
 // once (as far as rpc.max_inflight_calls goes); those of a lost replica go to the next one that
-// lives, or wait for one that comes back. Threads: one at a time.
+// lives, or wait for one that comes back. Threads: one at a time, but for stop().
 class RewardClient {
  public:
   static constexpr size_t kSequencesPerRequest = 8;
@@ -30,6 +32,8 @@ class RewardClient {
   // One finite number for each sequence: the model's number `label`. Errors: the role's own;
   // kPeerLost when no replica is left; kMismatch and kCorrupt for an answer that cannot be.
   std::vector<double> score(const std::vector<Sequence>& sequences, int64_t label);
+  // Ends a score() that waits, and all later ones, with kCancelled. Any thread.
+  void stop();
 
  private:
   struct Pending {
@@ -44,6 +48,9 @@ class RewardClient {
   const std::chrono::milliseconds timeout_;
   FrozenReplicas replicas_;
   uint64_t last_request_ = 0;
+  std::mutex mutex_;  // of what follows
+  bool stopped_ = false;
+  std::function<void()> cancel_;  // the answer that is waited for
 };
 
 }  // namespace retort::roles

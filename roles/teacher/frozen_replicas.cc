@@ -11,6 +11,7 @@ namespace {
 
 // How often an answer that a replica no longer has is asked for again.
 constexpr int kMaxRepeats = 3;
+constexpr std::chrono::milliseconds kStopLook{500};
 
 std::string short_of(const std::string& fingerprint) { return fingerprint.substr(0, 16); }
 
@@ -96,6 +97,16 @@ Error FrozenReplicas::none_now() const {
   return Error(ErrorCode::kPeerLost, "no replica of role '" + options_.role + "' can be asked now");
 }
 
+std::optional<size_t> FrozenReplicas::wait(size_t preferred) {
+  const Deadline deadline = Deadline::after(options_.patience);
+  for (;;) {
+    if (stopped_) throw Error(ErrorCode::kCancelled, "nobody waits for '" + options_.role + "'");
+    const Deadline look(std::min(deadline.time(), Deadline::after(kStopLook).time()));
+    if (const auto found = set_.wait(preferred, look)) return found;
+    if (!options_.links || deadline.expired()) return std::nullopt;
+  }
+}
+
 size_t FrozenReplicas::next(const Error& error, Sent& sent, uint64_t request) {
   const std::string peer = options_.replicas[sent.replica].leader;
   const bool lost = error.code() == ErrorCode::kPeerLost && (size() > 1 || options_.links);
@@ -104,7 +115,7 @@ size_t FrozenReplicas::next(const Error& error, Sent& sent, uint64_t request) {
   size_t to = sent.replica;
   if (lost) {
     set_.lost(sent.replica, sent.epoch);
-    const auto found = set_.wait(sent.replica, Deadline::after(options_.patience));
+    const auto found = wait(sent.replica);
     if (!found)
       throw Error(ErrorCode::kPeerLost, "every replica of role '" + options_.role + "' is lost")
           .with("request", request);

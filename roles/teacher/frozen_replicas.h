@@ -2,6 +2,7 @@
 // can be asked, and where a request goes whose replica is lost.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -61,11 +62,15 @@ class FrozenReplicas {
   // Errors: `error` itself, with the replica as context, if it goes nowhere; kPeerLost when no
   // replica is left or came back within `patience`; kMismatch when one came back as another model.
   size_t next(const Error& error, Sent& sent, uint64_t request);
+  // Ends the wait of next(), and all later ones, with kCancelled. Any thread.
+  void stop() { stopped_ = true; }
 
  private:
   Future<TeacherInfo> ask(const TeacherReplica& replica);
   void handshake(const TeacherReplica& replica);
   void check_tokenizers(const std::string& peer, const TeacherInfo& info) const;
+  // One that can be asked, waited for within `patience`; stop() ends it.
+  std::optional<size_t> wait(size_t preferred);
   void check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const;
 
   rpc::Agent& agent_;
@@ -74,6 +79,7 @@ class FrozenReplicas {
   TeacherInfo info_;
   std::map<std::string, std::string> files_;  // TeacherInfo::files of each leader
   ReplicaSet set_;
+  std::atomic<bool> stopped_{false};
 };
 
 }  // namespace retort::roles

@@ -219,6 +219,17 @@ TEST_F(RewardClientTest, WithoutAReplicaItSaysSo) {
   EXPECT_EQ(test::code_of([&] { asked.score(sequences, 0); }), ErrorCode::kPeerLost);
 }
 
+// Who ends does not wait for a judge that is slow, nor for one that is away.
+TEST_F(RewardClientTest, StopEndsTheWait) {
+  Replica slow("judge/0", by_rule);
+  slow.engine->hold = true;
+  auto asked = client({&slow});
+  std::thread stopper([&] { asked.stop(); });
+  EXPECT_EQ(test::code_of([&] { asked.score(sequences, 0); }), ErrorCode::kCancelled);
+  stopper.join();
+  EXPECT_EQ(test::code_of([&] { asked.score(sequences, 0); }), ErrorCode::kCancelled);
+}
+
 TEST_F(RewardClientTest, AnErrorOfTheAnswerEndsTheBatch) {
   Replica wrong("judge/0", [](const RewardRequest&) { return std::nan(""); });
   auto asked = client({&wrong});
@@ -236,7 +247,7 @@ TEST(RewardWatch, FindsAnotherModelUnderTheSameAddress) {
               for (int i = 0; i < 3; ++i)
                 watch.look();
             }),
-            ErrorCode::kMismatch);
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -237,7 +237,7 @@ TEST_F(Kserve, RefusesAnswersThatAreNone) {
   expect_failure(ErrorCode::kCorrupt, "bytes behind its header",
                  reply_with(200, octets, "347", good.body.substr(0, 380)));
   expect_failure(ErrorCode::kUnavailable, "no score today", reply_with(recorded::kRaised));
-  expect_failure(ErrorCode::kMismatch, "'zzz' is not found", reply_with(recorded::kUnknown));
+  expect_failure(ErrorCode::kUnavailable, "'zzz' is not found", reply_with(recorded::kUnknown));
   expect_failure(ErrorCode::kResourceExhausted, "more than the tensors that were asked for",
                  "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
                  "Inference-Header-Content-Length: 347\r\nContent-Length: 1073741824\r\n\r\n" +

@@ -33,7 +33,20 @@ TEST(ModelWatch, FindsAnotherModelUnderTheSameAddress) {
               for (int i = 0; i < 3; ++i)
                 watched.watch.look();
             }),
-            ErrorCode::kMismatch);
+            ErrorCode::kInvalidArgument);
+}
+
+// Behind many others a question may have no turn in its time: others show whether the engine hangs.
+TEST(ModelWatch, LateAnswerIsNone) {
+  Watched watched;
+  int looks = 0;
+  watched.engine->before_score = [&] {
+    if (++looks == 2) throw Error(ErrorCode::kTimeout, "no place");
+    if (looks == 4) throw Error(ErrorCode::kUnavailable, "connection refused");
+  };
+  for (int i = 0; i < 4; ++i)
+    EXPECT_NO_THROW(watched.watch.look());
+  EXPECT_EQ(test::code_of([&] { watched.watch.look(); }), ErrorCode::kUnavailable);
 }
 
 // The engine was away, and its role was started again.
@@ -45,7 +58,7 @@ TEST(ModelWatch, FindsAnotherModelThanAnEarlierProcess) {
   EXPECT_EQ(same.watch.begin(began, Deadline::after(10s)).given, began.given);
   other.engine->decoder = roles::other_decoder(3);
   EXPECT_EQ(test::code_of([&] { other.watch.begin(began, Deadline::after(10s)); }),
-            ErrorCode::kMismatch);
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(test::code_of([] { read_first_numbers("{}"); }), ErrorCode::kCorrupt);
 }
 

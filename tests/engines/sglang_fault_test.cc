@@ -12,33 +12,8 @@ using test::soon;
 
 class SglangFault : public test::RecordedSglang {
  protected:
-  // The body of an exchange with `from` replaced once by `to`.
-  std::string changed(const std::string& name, const std::string& from,
-                      const std::string& to) const {
-    std::string body = exchange(name).answer.at("body").get<std::string>();
-    const size_t at = body.find(from);
-    EXPECT_NE(at, std::string::npos) << from;
-    if (at != std::string::npos) body.replace(at, from.size(), to);
-    return body;
-  }
-  static std::string json_reply(const std::string& body) { return test::reply(200, body); }
-
-  // The errors name the server.
-  void expect_score_error(ErrorCode code, const std::string& part, const std::string& reply) {
-    server().answer("score-top", reply);
-    expect_named(code, part, [&] { engine().score(score({1, 4, 7}, 3), soon()).get(); });
-  }
-  void expect_draw_error(ErrorCode code, const std::string& part, const std::string& reply) {
-    server().answer("draw-length", reply);
-    expect_named(code, part, [&] { engine().draw(draw(), soon()).get(); });
-  }
   void expect_load_error(ErrorCode code, const std::string& part) {
     expect_named(code, part, [&] { engine().load_weights(weights(), soon()).get(); });
-  }
-  template <class F>
-  void expect_named(ErrorCode code, const std::string& part, F&& call) {
-    test::expect_error(code, part, call);
-    test::expect_error(code, server().url(), call);
   }
 
   struct Case {

@@ -131,17 +131,18 @@ TEST_F(SglangWay, AnswersThatBreakOff) {
   });
 }
 
-// A score is asked twice more when its connection breaks; a draw is not, but aborted.
+// A score is asked once more, by another name, when its connection breaks; a draw is not, but
+// aborted.
 TEST_F(SglangWay, BrokenConnections) {
   const auto breaking = serving([](test::Peer& peer, const test::Received&) { peer.close(); });
   const auto engine = make_at(breaking->url());
   test::expect_error(ErrorCode::kUnavailable, "closed by the server",
                      [&] { engine->score(score({7}, 0), soon()).get(); });
-  EXPECT_EQ(breaking->num_questions(), 3);
+  EXPECT_EQ(breaking->num_questions(), 2);
   EXPECT_FALSE(breaking->has_aborted());
   test::expect_error(ErrorCode::kUnavailable, "closed by the server",
                      [&] { engine->draw(draw(), soon()).get(); });
-  EXPECT_EQ(breaking->num_questions(), 4);
+  EXPECT_EQ(breaking->num_questions(), 3);
   EXPECT_EQ(breaking->aborted(), breaking->asked());
 }
 

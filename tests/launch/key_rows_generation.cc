@@ -113,7 +113,9 @@ std::vector<KeyRow> reward_role_rows() {
               "is a model of ours, which scores nothing in this version", with),
       refused(kGrpoBase, "roles.judge.external.engine=vllm",
               "vllm gives no number for a completion", with),
-      refused(kGrpoBase, "roles.judge.external.weights={via: repository, folder: x}",
+      refused(kGrpoBase,
+              "roles.judge={external: {engine: kserve, url: ['http://127.0.0.1:9'], tokenizer: "
+              "FOLDER/student, weights: {via: repository, folder: x}}}",
               "this role's model does not change", with),
   };
 }

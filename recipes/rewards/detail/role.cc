@@ -13,12 +13,14 @@ class Role final : public Scorer {
 
   Scores score(const std::vector<RewardInput>& inputs) override {
     try {
-      const std::vector<double> scores = ask_(inputs);
+      const std::vector<double> scores = ask_.score(inputs);
       return {scores.begin(), scores.end()};
     } catch (const Error& error) {
       throw error.with("reward", name_);
     }
   }
+
+  void stop() override { ask_.stop(); }
 
  private:
   std::string name_;

@@ -17,6 +17,8 @@ class Scorer {
   virtual ~Scorer() = default;
   // one for each input; errors as RewardSet::score
   virtual Scores score(const std::vector<RewardInput>& inputs) = 0;
+  // Ends a score() that may wait for long. Any thread.
+  virtual void stop() {}
 };
 
 inline constexpr Duration kDefaultTimeout = std::chrono::seconds(60);

@@ -1,0 +1,32 @@
+// Asking again what broke on its way.
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "engines/answer_status.h"
+#include "engines/settled.h"
+
+namespace retort::engines {
+
+// ask(), a Future, and again where the first one ended without an answer; when the server is gone
+// that is no use, and its error says so. Not for what must not happen twice.
+template <class F>
+auto once_more(F ask) -> std::invoke_result_t<F> {
+  using Answer = std::decay_t<decltype(ask().get())>;
+  using Maybe = std::optional<Answer>;
+  Future<Maybe> first = settled(ask(), [](Outcome<Answer> outcome) -> Maybe {
+    if (!outcome.error) return std::move(*outcome.value);
+    try {
+      std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnavailable || status_of(error) != 0) throw;
+      return std::nullopt;
+    }
+  });
+  return first.then([ask](Maybe answer) { return answer ? ready(std::move(*answer)) : ask(); });
+}
+
+}  // namespace retort::engines
