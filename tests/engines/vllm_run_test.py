@@ -195,9 +195,10 @@ class VllmRunTest(unittest.TestCase):
             *["on-policy", "on_policy_distill", roles],
             generation={"max_new_tokens": NEW_TOKENS},
             distill={"loss_type": "reverse_kl"},
+            train={"max_steps": VERSIONS},
         )
-        self.check_receipts(run, range(1, 4))
-        self.assertEqual(len(run.column("loss")), 3)
+        self.check_receipts(run, range(1, VERSIONS + 1))
+        self.assertEqual(len(run.column("loss")), VERSIONS)
         say(f"on-policy: losses {run.column('loss')}, {run.seconds:.0f} s")
 
     # What a server may do wrong, done to the real one's questions on their way.
