@@ -350,6 +350,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
   sums.values[kRatioSquare] += result.sampling_ratio_square_sum;
   sums.values[kDrawnDifference] += result.sampling_logp_difference_sum;
   sums.values[kRatioCount] += static_cast<double>(result.sampling_ratio_count);
+  sums.values[kDrawnLogp] += batch.generator_logps.to(at::kDouble).sum().item<double>();
   return result.loss_sum;
 }
 
@@ -376,6 +377,8 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
                                               (sums.values[kRatioCount] * sums.values[kRatioSquare])
                                         : 0);
   row.add("sampling_logp_difference/mean", sums.values[kDrawnDifference] / tokens);
+  // Of tokens drawn from the trainer's own distributions -log p is their entropy on average.
+  row.add("sampling_surprise/mean", -(sums.values[kDrawnLogp] + sums.values[kEntropy]) / tokens);
 }
 
 }  // namespace retort::recipes

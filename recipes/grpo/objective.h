@@ -80,6 +80,7 @@ class GrpoObjective : public Objective {
     kRatioCount,
     kRatioSquare,
     kDrawnDifference,
+    kDrawnLogp,
     kValues
   };
   // A micro-batch of a round, with what the loss needs beside the tokens.

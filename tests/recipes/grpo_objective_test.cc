@@ -200,10 +200,12 @@ TEST_F(GrpoObjectiveTest, ASamplingCorrectionWeighsTokens) {
   const GrpoOptions corrected{.sampling_correction = CorrectionChoice::kTokenTruncate,
                               .importance_sampling_cap = 1.5};
   double loss = 0;
-  double weights = 0, squares = 0, differences = 0;
+  double weights = 0, squares = 0, differences = 0, surprise = 0;
   double tokens = 0;
   for (const Known& sample : first_round()) {
-    const at::Tensor logps = of_tokens(distributions(student_, sample, kTemperature), sample);
+    const at::Tensor all = distributions(student_, sample, kTemperature);
+    const at::Tensor logps = of_tokens(all, sample);
+    surprise += (all.exp() * all).sum().item<double>() - sample.old.sum().item<double>();
     const at::Tensor ratios = (logps - sample.old).exp().clamp_max(1.5);
     const double weight = ratios.sum().item<double>();
     loss -= sample.advantage * weight;
@@ -220,6 +222,7 @@ TEST_F(GrpoObjectiveTest, ASamplingCorrectionWeighsTokens) {
   EXPECT_NEAR(metric(computed.row, "sampling_ratio/effective_sample_size"),
               weights * weights / (tokens * squares), 1e-5);
   EXPECT_NEAR(metric(computed.row, "sampling_logp_difference/mean"), differences / tokens, 1e-5);
+  EXPECT_NEAR(metric(computed.row, "sampling_surprise/mean"), surprise / tokens, 1e-5);
 }
 
 TEST_F(GrpoObjectiveTest, EqualRewardsTeachNothing) {
