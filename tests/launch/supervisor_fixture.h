@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "launch/supervision/supervisor.h"
@@ -110,13 +111,20 @@ class SupervisorTest : public FolderTest {
   int ready_ = 0;  // reports so far, with when_ready()
 };
 
-// Whether a process runs; a zombie that nobody has waited for does not.
-inline bool process_runs(pid_t pid) {
+// As `ps` says it: 'T' is held by a stop signal, 'Z' a zombie; nullopt: there is none.
+inline std::optional<char> process_state(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
-  if (!std::getline(file, text)) return false;
+  if (!std::getline(file, text)) return std::nullopt;
   const size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z';
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
+  return text[name_end + 2];
+}
+
+// Whether a process runs; a zombie that nobody has waited for does not.
+inline bool process_runs(pid_t pid) {
+  const auto state = process_state(pid);
+  return state && *state != 'Z';
 }
 
 }  // namespace retort::test

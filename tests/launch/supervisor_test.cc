@@ -8,6 +8,7 @@
 #include "base/deadline.h"
 #include "tests/launch/supervisor_fixture.h"
 #include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::test {
 namespace {
@@ -187,7 +188,12 @@ TEST_F(SupervisorTest, ADriverThatStaysBehindTheOthersIsAFailure) {
 TEST_F(SupervisorTest, AStoppedProcessCanObey) {
   add("teacher", 0, "stopped");
   add("student", 0, "train", "0");
-  when_ready(2, [&] { ::kill(script_.pids[1], SIGTERM); });
+  // Its report may have been held with it.
+  script_.status = [&](const std::string& role, const std::string&) {
+    if (role != "student") return;
+    EXPECT_TRUE(wait_until([&] { return process_state(script_.pids[0]) == 'T'; }));
+    ::kill(script_.pids[1], SIGTERM);
+  };
   const auto result = run();
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_TRUE(result.remarks.empty());
