@@ -40,7 +40,8 @@ TEST(JsonReader, ReadsWhateverWayItIsCut) {
       " {\"a\" : [1, -2.5e-3,0, 1E+2],\r\n\t\"\\u00e9\\n\\\"\":{}, \"b\":[[],[{}]], "
       "\"c\":[true,false,null,\"\\ud83d\\ude80x\",\"\"]} ";
   const std::string said =
-      "{ a: [ 1 -0.0025 0 100 ] é\n\": { } b: [ [ ] [ { } ] ] c: [ yes no null \"🚀x\" \"\" ] } ";
+      "{ a: [ 1 -0.0025 0 100 ] é\n\": { } "
+      "b: [ [ ] [ { } ] ] c: [ yes no null \"🚀x\" \"\" ] } ";
   for (size_t size = 1; size <= text.size(); ++size)
     EXPECT_EQ(read(text, size), said) << size;
 }

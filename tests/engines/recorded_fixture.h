@@ -88,6 +88,32 @@ class RecordedEngine : public FolderTest {
     expect_named(code, part, [&] { engine().draw(draw(), soon()).get(); });
   }
 
+  // Pages, other encodings, answers cut short or too long.
+  void expect_no_score_of_strangers() {
+    const std::string html = "<html><body>Sign in</body></html>";
+    expect_score_error(ErrorCode::kMismatch, "Sign in",
+                       "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: " +
+                           std::to_string(html.size()) + "\r\n\r\n" + html);
+    expect_score_error(ErrorCode::kCorrupt, "no JSON at byte 0", json_reply(html));
+    expect_score_error(ErrorCode::kMismatch, "gzip",
+                       reply(200, "abc", "Content-Encoding: gzip\r\n"));
+    const std::string whole = exchange("score-top").answer.at("body").get<std::string>();
+    for (const size_t length : {size_t{0}, size_t{1}, size_t{700}, whole.size() - 1})
+      expect_score_error(ErrorCode::kCorrupt, "ends too early",
+                         json_reply(whole.substr(0, length)));
+    expect_score_error(ErrorCode::kResourceExhausted, "answers more than was asked for",
+                       json_reply(whole + std::string(1 << 20, ' ')));
+  }
+  // Ids of no row of the tokenizer; an end token in the middle.
+  void expect_no_draw_of_others() {
+    std::string body = exchange("draw-length").answer.at("body").get<std::string>();
+    for (size_t at = 0; (at = body.find("331", at)) != std::string::npos;)
+      body.replace(at, 3, "401");
+    expect_draw_error(ErrorCode::kMismatch, "has 401", json_reply(body));
+    const std::string early = exchange("draw-end").answer.at("body").get<std::string>();
+    expect_draw_error(ErrorCode::kMismatch, "which no end token", json_reply(early));
+  }
+
   std::map<std::string, Exchange> exchanges_;
   std::vector<std::string> expected_unknown_;
   std::unique_ptr<RecordedServer> server_;

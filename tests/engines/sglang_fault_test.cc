@@ -164,30 +164,13 @@ TEST_F(SglangFault, DrawsThatWereNotAskedFor) {
     expect_draw_error(c.code, c.part, json_reply(changed("draw-length", c.from, c.to)));
   }
 
-  // Ids of no row of the tokenizer; an end token in the middle; a length that was cut.
-  std::string body = exchange("draw-length").answer.at("body").get<std::string>();
-  for (size_t at = 0; (at = body.find("331", at)) != std::string::npos;)
-    body.replace(at, 3, "401");
-  expect_draw_error(ErrorCode::kMismatch, "has 401", json_reply(body));
-  const std::string early = exchange("draw-end").answer.at("body").get<std::string>();
-  expect_draw_error(ErrorCode::kMismatch, "which no end token", json_reply(early));
+  expect_no_draw_of_others();
   const std::string cut = changed("draw-end", "\"type\":\"stop\"", "\"type\":\"length\"");
   expect_draw_error(ErrorCode::kMismatch, "after 6 of 12", json_reply(cut));
 }
 
 TEST_F(SglangFault, WhatIsNoAnswerOfSglang) {
-  const std::string html = "<html><body>Sign in</body></html>";
-  expect_score_error(ErrorCode::kMismatch, "Sign in",
-                     "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: " +
-                         std::to_string(html.size()) + "\r\n\r\n" + html);
-  expect_score_error(ErrorCode::kCorrupt, "no JSON at byte 0", json_reply(html));
-  expect_score_error(ErrorCode::kMismatch, "gzip",
-                     test::reply(200, "abc", "Content-Encoding: gzip\r\n"));
-  const std::string whole = exchange("score-top").answer.at("body").get<std::string>();
-  for (const size_t length : {size_t{0}, size_t{1}, size_t{700}, whole.size() - 1})
-    expect_score_error(ErrorCode::kCorrupt, "ends too early", json_reply(whole.substr(0, length)));
-  expect_score_error(ErrorCode::kResourceExhausted, "answers more than was asked for",
-                     json_reply(whole + std::string(1 << 20, ' ')));
+  expect_no_score_of_strangers();
 
   expect_score_error(ErrorCode::kInvalidArgument, "does not take the request: ",
                      test::reply(400, "{\"error\": {\"message\": \"no such thing\"}}"));
