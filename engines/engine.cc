@@ -38,6 +38,14 @@ bool is_absent(const std::exception_ptr& error) {
   }
 }
 
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
 Deadline deadline_behind(int64_t before, Duration timeout) {
   return Deadline::after(timeout * (1 + before));
 }

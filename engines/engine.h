@@ -118,6 +118,8 @@ class Engine {
 // or a replica of it may answer.
 bool is_absent(const Error& error);
 bool is_absent(const std::exception_ptr& error);
+// The text of any exception.
+std::string message_of(const std::exception_ptr& error);
 
 // For a request that `before` others precede: the engine may take them one by one, each for as long
 // as `timeout`. A request that hangs is found by its own limit of an attempt.

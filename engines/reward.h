@@ -1,18 +1,13 @@
 // A role that scores completions, whose numbers an engine of others computes.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
-#include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <vector>
 
 #include "base/units.h"
 #include "engines/engine.h"
+#include "engines/question_packs.h"
 #include "models/config.h"
 #include "models/text/tokenizer.h"
 #include "roles/reward/methods.h"
@@ -40,36 +35,21 @@ class EngineReward {
 
   // The role must outlive the agent's handlers.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // Throws what ended the engine.
-  void work();
+  // Throws what ended the engine; else there is nothing to do: false.
+  bool work() const;
   // Whoever waits hears that nothing comes, whoever asks later too.
   void stop();
 
   roles::TeacherInfo info(const roles::InfoRequest& request) const;
   Future<roles::RewardAnswer> score(const roles::RewardQuestion& question,
                                     const rpc::CallContext& caller);
-  int64_t completions_scored() const { return shared_->scored; }
+  int64_t completions_scored() const { return packs_.answered(); }
 
  private:
-  struct Pack;
-  // What the engine's thread needs; outlives the role while a question is open.
-  struct Shared {
-    std::string name;
-    std::atomic<int64_t> scored{0};
-    std::atomic<int64_t> open{0};  // questions without an answer
-    std::mutex mutex;              // of what follows, and of packs
-    std::exception_ptr lost;       // the engine is not there any more
-    std::list<std::shared_ptr<Pack>> packs;
-  };
-  void listen(const std::shared_ptr<Pack>& pack, size_t place, Future<double> answer);
-  static void take(Shared& shared, const std::shared_ptr<Pack>& pack, size_t place, double score);
-  static void fail(Shared& shared, const std::shared_ptr<Pack>& pack, std::exception_ptr error);
-  static std::exception_ptr peer_lost(const Shared& shared, const std::string& why);
-
   std::shared_ptr<Engine> engine_;
   models::Tokenizer tokenizer_;
   Options options_;
-  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  QuestionPacks<double> packs_;
 };
 
 }  // namespace retort::engines

@@ -40,6 +40,34 @@ engines::EngineWeightOptions weights_of(const RankContext& context) {
   return weights;
 }
 
+// How far a role has got, for whoever watches the run.
+template <class Role>
+struct Progress {
+  int64_t (Role::*count)() const;
+  const char* unit;
+};
+
+// Answers for `role` until the run stops, and looks whether the engine is still the one it was.
+template <class Role>
+void serve(const RankContext& context, AttachedEngine& attached, engines::ModelWatch& watch,
+           Role& role, Progress<Role> progress) {
+  auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
+  rpc::Agent agent(recipes::agent_options(context, at::kCPU));
+  role.serve(agent, queue);
+  publish_address(context, agent.address());
+
+  context.report("serving", 0, "");
+  const auto tick = [&](int64_t) {
+    attached.check();
+    attached.look(watch);
+    context.report("serving", (role.*progress.count)(), progress.unit);
+  };
+  roles::run_serving_loop(*queue, context.stop_requested, tick, [&] { return role.work(); });
+  role.stop();
+  end_serving(*queue, agent);
+  context.report("done", (role.*progress.count)(), progress.unit);
+}
+
 }  // namespace
 
 void run_engine_teacher_role(const RankContext& context) {
@@ -65,21 +93,8 @@ void run_engine_teacher_role(const RankContext& context) {
        .folder = external.tokenizer,
        .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}});
 
-  auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
-  rpc::Agent agent(recipes::agent_options(context, at::kCPU));
-  teacher.serve(agent, queue);
-  publish_address(context, agent.address());
-
-  context.report("serving", 0, "");
-  const auto tick = [&](int64_t) {
-    attached.check();
-    attached.look(watch);
-    context.report("serving", teacher.requests_served(), "requests answered");
-  };
-  roles::run_serving_loop(*queue, context.stop_requested, tick, [&] { return teacher.work(); });
-  teacher.stop();
-  end_serving(*queue, agent);
-  context.report("done", teacher.requests_served(), "requests answered");
+  serve(context, attached, watch, teacher,
+        {&engines::EngineTeacher::requests_served, "requests answered"});
 }
 
 void run_engine_reward_role(const RankContext& context) {
@@ -100,25 +115,8 @@ void run_engine_reward_role(const RankContext& context) {
       attached.engine(), models::Tokenizer::load(external.tokenizer),
       {.name = context.name(), .timeout = external.timeout, .config = config});
 
-  auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
-  rpc::Agent agent(recipes::agent_options(context, at::kCPU));
-  reward.serve(agent, queue);
-  publish_address(context, agent.address());
-
-  context.report("serving", 0, "");
-  const auto tick = [&](int64_t) {
-    attached.check();
-    attached.look(watch);
-    context.report("serving", reward.completions_scored(), "completions scored");
-  };
-  const auto work = [&] {
-    reward.work();
-    return false;
-  };
-  roles::run_serving_loop(*queue, context.stop_requested, tick, work);
-  reward.stop();
-  end_serving(*queue, agent);
-  context.report("done", reward.completions_scored(), "completions scored");
+  serve(context, attached, watch, reward,
+        {&engines::EngineReward::completions_scored, "completions scored"});
 }
 
 void run_engine_generator_role(const RankContext& context) {

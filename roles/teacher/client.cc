@@ -32,7 +32,7 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options,
                  .weights_fingerprint = options_.weights_fingerprint,
                  .why_same_ids = "distillation compares distributions id by id, so use a teacher "
                                  "with the student's tokenizer"},
-                student_tokenizer) {
+                &student_tokenizer) {
   if (options_.tp != nullptr && options_.tp->size() == 1) options_.tp = nullptr;
   set_common_vocab(student_tokenizer);
   if (options_.spec.kind == PayloadKind::kHiddenStates) head_ = fetch_head();

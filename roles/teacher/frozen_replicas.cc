@@ -17,10 +17,10 @@ std::string short_of(const std::string& fingerprint) { return fingerprint.substr
 
 }  // namespace
 
-FrozenReplicas::FrozenReplicas(rpc::Agent& agent, Options options, const models::Tokenizer& student)
+FrozenReplicas::FrozenReplicas(rpc::Agent& agent, Options options, const models::Tokenizer* student)
     : agent_(agent),
       options_(std::move(options)),
-      student_tokenizer_(student),
+      student_tokenizer_(student ? std::optional(*student) : std::nullopt),
       set_({.replicas = options_.replicas,
             .links = options_.links,
             .ask = [this](const TeacherReplica& replica) { return ask(replica); },
@@ -34,8 +34,9 @@ FrozenReplicas::FrozenReplicas(rpc::Agent& agent, Options options, const models:
 }
 
 Future<TeacherInfo> FrozenReplicas::ask(const TeacherReplica& replica) {
-  const InfoRequest question{.tokenizer_size = student_tokenizer_.vocab_size(),
-                             .weights_fingerprint = options_.weights_fingerprint};
+  const InfoRequest question{
+      .tokenizer_size = student_tokenizer_ ? student_tokenizer_->vocab_size() : 0,
+      .weights_fingerprint = options_.weights_fingerprint};
   return agent_.call(replica.leader, kTeacherInfo, question, {.timeout = options_.timeout});
 }
 
@@ -52,16 +53,17 @@ void FrozenReplicas::handshake(const TeacherReplica& replica) {
 // What the role is asked about are ids, so both must number their tokens alike. It was told how
 // many ids the student knows, and its fingerprint is over the same `known` ones.
 void FrozenReplicas::check_tokenizers(const std::string& peer, const TeacherInfo& info) const {
-  const int64_t known = std::min(student_tokenizer_.vocab_size(), info.tokenizer_size);
-  const std::string mine = student_tokenizer_.vocabulary_fingerprint(known);
+  if (!student_tokenizer_) return;
+  const int64_t known = std::min(student_tokenizer_->vocab_size(), info.tokenizer_size);
+  const std::string mine = student_tokenizer_->vocabulary_fingerprint(known);
   if (mine != info.vocabulary_fingerprint)
     throw Error(ErrorCode::kMismatch,
                 "student and " + options_.role + " tokenizers differ in the " +
                     std::to_string(known) + " ids that both know: student " + short_of(mine) +
                     ", " + options_.role + " " + short_of(info.vocabulary_fingerprint) + "; " +
                     options_.why_same_ids)
-        .with("teacher", peer);
-  if (info.processing_fingerprint != student_tokenizer_.processing_fingerprint()) {
+        .with("peer", peer);
+  if (info.processing_fingerprint != student_tokenizer_->processing_fingerprint()) {
     RETORT_LOG(kWarning) << "the tokenizers of student and " << peer
                          << " have the same vocabulary but other merges, normaliser or chat "
                             "template; only the student's is used";
@@ -73,24 +75,26 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
                                       const TeacherInfo& info) const {
   if (info.tp != static_cast<int64_t>(replica.size()))
     throw Error(ErrorCode::kMismatch,
-                "the teacher's head lies on another number of ranks than its role says")
-        .with("teacher", replica.leader)
+                "the model's head lies on another number of ranks than its role says")
+        .with("peer", replica.leader)
         .with("ranks", info.tp)
         .with("expected", replica.size());
   if (!info_.name.empty() &&
       (info.vocab_rows != info_.vocab_rows || info.hidden_size != info_.hidden_size ||
        info.weight_version != info_.weight_version || info.dtype != info_.dtype ||
        info.tp != info_.tp || info.weights_fingerprint != info_.weights_fingerprint))
-    throw Error(ErrorCode::kMismatch, "replicas of a teacher serve different models")
-        .with("teacher", replica.leader);
+    throw Error(ErrorCode::kMismatch,
+                "replicas of role '" + options_.role + "' serve different models")
+        .with("peer", replica.leader);
 
   // One that was started again has read its files anew.
   const auto before = files_.find(replica.leader);
   if (before != files_.end() && before->second != info.files)
     throw Error(ErrorCode::kMismatch,
-                "the teacher was started again and its model's files have changed since the run "
-                "began; put them back and use --resume, or begin a new run")
-        .with("teacher", replica.leader);
+                "role '" + options_.role +
+                    "' was started again and its model's files have changed since the run began; "
+                    "put them back and use --resume, or begin a new run")
+        .with("peer", replica.leader);
 }
 
 Error FrozenReplicas::none_now() const {
@@ -111,7 +115,7 @@ size_t FrozenReplicas::next(const Error& error, Sent& sent, uint64_t request) {
   const std::string peer = options_.replicas[sent.replica].leader;
   const bool lost = error.code() == ErrorCode::kPeerLost && (size() > 1 || options_.links);
   const bool dropped = error.code() == ErrorCode::kUnavailable && sent.repeats++ < kMaxRepeats;
-  if (!lost && !dropped) throw error.with("teacher", peer);
+  if (!lost && !dropped) throw error.with("peer", peer);
   size_t to = sent.replica;
   if (lost) {
     set_.lost(sent.replica, sent.epoch);

@@ -34,8 +34,9 @@ class FrozenReplicas {
     std::string why_same_ids;
   };
   // Handshake with every replica: fingerprints over the ids both tokenizers know must agree
-  // (kMismatch showing both), replicas must agree with each other.
-  FrozenReplicas(rpc::Agent& agent, Options options, const models::Tokenizer& student);
+  // (kMismatch showing both), replicas must agree with each other. `student`: null for a role that
+  // is asked in words, which has no ids to agree on.
+  FrozenReplicas(rpc::Agent& agent, Options options, const models::Tokenizer* student);
   FrozenReplicas(const FrozenReplicas&) = delete;
   FrozenReplicas& operator=(const FrozenReplicas&) = delete;
 
@@ -75,7 +76,7 @@ class FrozenReplicas {
 
   rpc::Agent& agent_;
   Options options_;
-  models::Tokenizer student_tokenizer_;
+  std::optional<models::Tokenizer> student_tokenizer_;
   TeacherInfo info_;
   std::map<std::string, std::string> files_;  // TeacherInfo::files of each leader
   ReplicaSet set_;

@@ -1,0 +1,164 @@
+// Requests of several questions each, which an engine is asked one by one, all of them at once as
+// far as it goes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/future.h"
+#include "base/units.h"
+#include "engines/engine.h"
+
+namespace retort::engines {
+
+// Errors: the first error of a question is that of its request, whose other questions are
+//   cancelled. An engine that is not there any more ends the role: whoever waits and whoever asks
+//   later gets kPeerLost and asks another replica, rethrow_lost() throws.
+// Threads: any; answers are completed on the engine's thread.
+template <class Answer>
+class QuestionPacks {
+ public:
+  // `name`: of the role's process, "judge/0". `timeout`: of one question, beside the time of those
+  // before it.
+  QuestionPacks(std::string name, Duration timeout) : timeout_(timeout) {
+    shared_->name = std::move(name);
+  }
+
+  // Asks question 0 to count - 1 by `ask(i, deadline)`; their answers, in order.
+  Future<std::vector<Answer>> ask(size_t count,
+                                  const std::function<Future<Answer>(size_t, Deadline)>& ask) {
+    auto pack = std::make_shared<Pack>();
+    Future<std::vector<Answer>> reply = pack->promise.future();
+    pack->open = count;
+    pack->answers.resize(count);
+    if (count == 0) {
+      pack->promise.set_value({});
+      return reply;
+    }
+    shared_->begin(pack);
+    for (size_t i = 0; i < count && !shared_->has_failed(*pack); ++i) {
+      const Deadline deadline = deadline_behind(shared_->open++, timeout_);
+      listen(pack, i, ask(i, deadline));
+    }
+    return reply;
+  }
+
+  // Throws what ended the engine, if it has ended.
+  void rethrow_lost() const {
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->lost) std::rethrow_exception(shared_->lost);
+  }
+
+  // Whoever waits hears that nothing comes, whoever asks later too.
+  void stop() {
+    std::list<std::shared_ptr<Pack>> open;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      open = shared_->packs;
+      if (!shared_->lost)
+        shared_->lost = std::make_exception_ptr(Error(ErrorCode::kClosed, "the role stops"));
+    }
+    for (const auto& pack : open)
+      shared_->fail(pack, shared_->peer_lost("the role stops"));
+  }
+
+  // Questions whose whole request was answered.
+  int64_t answered() const { return shared_->answered; }
+
+ private:
+  struct Pack {
+    Promise<std::vector<Answer>> promise;
+    std::vector<Answer> answers;
+    size_t open = 0;  // questions without an answer
+    bool failed = false;
+    std::vector<std::function<void()>> cancel;  // what is asked
+  };
+
+  // What the engine's thread needs; outlives the role while a question is open.
+  struct Shared {
+    std::string name;
+    std::atomic<int64_t> answered{0};
+    std::atomic<int64_t> open{0};  // questions without an answer
+    std::mutex mutex;              // of what follows, and of packs
+    std::exception_ptr lost;       // the engine is not there any more
+    std::list<std::shared_ptr<Pack>> packs;
+
+    void begin(const std::shared_ptr<Pack>& pack) {
+      const std::lock_guard lock(mutex);
+      if (lost) std::rethrow_exception(peer_lost(message_of(lost)));
+      packs.push_back(pack);
+    }
+
+    bool has_failed(const Pack& pack) {
+      const std::lock_guard lock(mutex);
+      return pack.failed;
+    }
+
+    // The last answer completes the pack. Callers are answered without the lock.
+    void take(const std::shared_ptr<Pack>& pack, size_t place, Answer answer) {
+      {
+        const std::lock_guard lock(mutex);
+        if (pack->failed) return;
+        pack->answers[place] = std::move(answer);
+        if (--pack->open > 0) return;
+        packs.remove(pack);
+      }
+      answered += static_cast<int64_t>(pack->answers.size());
+      pack->promise.set_value(std::move(pack->answers));
+    }
+
+    // The first error is that of the whole.
+    void fail(const std::shared_ptr<Pack>& pack, std::exception_ptr error) {
+      std::vector<std::function<void()>> others;
+      {
+        const std::lock_guard lock(mutex);
+        if (std::exchange(pack->failed, true)) return;
+        others.swap(pack->cancel);
+        packs.remove(pack);
+        if (is_absent(error)) {
+          lost = error;
+          error = peer_lost(message_of(error));
+        }
+      }
+      pack->promise.set_error(std::move(error));
+      for (const auto& cancel : others)
+        cancel();
+    }
+
+    std::exception_ptr peer_lost(const std::string& why) const {
+      return std::make_exception_ptr(
+          Error(ErrorCode::kPeerLost, "the role ends: " + why).with("role", name));
+    }
+  };
+
+  void listen(const std::shared_ptr<Pack>& pack, size_t place, Future<Answer> answer) {
+    bool wanted = true;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      wanted = !pack->failed;
+      if (wanted) pack->cancel.push_back(answer.canceller());
+    }
+    if (!wanted) answer.canceller()();
+    answer.on_outcome([shared = shared_, pack, place](Outcome<Answer> outcome) {
+      --shared->open;
+      if (outcome.error)
+        shared->fail(pack, outcome.error);
+      else
+        shared->take(pack, place, std::move(*outcome.value));
+    });
+  }
+
+  Duration timeout_;
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+}  // namespace retort::engines
