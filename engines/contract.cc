@@ -29,6 +29,8 @@ class Check {
   Check(const Contract& contract, const Needs& needs) : contract_(contract), needs_(needs) {}
 
   void run() const {
+    // Who is asked in words shows no ids.
+    if (needs_.what == Purpose::kWords) return check_words();
     check_vocabulary();
     check_ids();
     check_context();
@@ -49,7 +51,8 @@ class Check {
         check_top_k();
         break;
       case Purpose::kHiddenStates: check_hidden_states(); break;
-      case Purpose::kRewards: break;
+      case Purpose::kRewards:
+      case Purpose::kWords: break;
     }
   }
 
@@ -265,6 +268,13 @@ class Check {
     if (found.largest <= limit) return;
     mismatch("the reward of a completion differs by " + std::to_string(found.largest) +
              " when it " + when + " (allowed: " + std::to_string(limit) + "); " + remedy);
+  }
+
+  void check_words() const {
+    if (!contract_.writes)
+      refuse("an answer in words is needed, and this engine gives none; use engine: openai");
+    if (!contract_.texts_end.value_or(false))
+      mismatch("the engine writes on after max_tokens; is it a server of chat completions?");
   }
 
   const Contract& contract_;

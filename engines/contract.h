@@ -100,6 +100,11 @@ struct Contract {
   std::optional<double> reward;             // the first of the text's
   Difference reward_repeated;               // of all of them: the same question again
   Difference reward_batched;                // beside other requests
+  bool writes = false;                      // it answers in words
+  std::string written;                      // to the probe's question
+  std::optional<bool> texts_repeat;         // the same question, the same words
+  std::optional<bool> texts_in_batch;       // beside other requests, the same words
+  std::optional<bool> texts_end;            // it stops at max_new_tokens
 
   // What is no difference of log-probabilities: the recipe's, or
   // max(1e-4, 4 * the largest of the differences above).
@@ -120,7 +125,8 @@ enum class Purpose {
   kGivenLogProbs,   // log-probabilities of given tokens
   kTopK,            // the most probable tokens of positions, at a temperature
   kHiddenStates,    // the model's final hidden states
-  kRewards          // a number for a completion
+  kRewards,         // a number for a completion
+  kWords            // what it thinks of a completion, in words
 };
 
 struct Needs {
@@ -200,6 +206,11 @@ void Contract::fields(V& visit) {
   visit("reward", reward, "");
   visit("reward_repeated", reward_repeated, "");
   visit("reward_batched", reward_batched, "");
+  visit("writes", writes, "");
+  visit("written", written, "");
+  visit("texts_repeat", texts_repeat, "");
+  visit("texts_in_batch", texts_in_batch, "");
+  visit("texts_end", texts_end, "");
   visit("tolerance", tolerance, "");
   visit("tolerance_given", tolerance_given, "");
   visit("requests", requests, "");
@@ -240,11 +251,12 @@ struct retort::EnumNames<retort::engines::EndProof> {
 template <>
 struct retort::EnumNames<retort::engines::Purpose> {
   using E = retort::engines::Purpose;
-  static constexpr std::array<std::pair<std::string_view, E>, 6> values{
+  static constexpr std::array<std::pair<std::string_view, E>, 7> values{
       {{"draws_with_ratio", E::kDrawsWithRatio},
        {"draws", E::kDraws},
        {"given_log_probs", E::kGivenLogProbs},
        {"top_k", E::kTopK},
        {"hidden_states", E::kHiddenStates},
-       {"rewards", E::kRewards}}};
+       {"rewards", E::kRewards},
+       {"words", E::kWords}}};
 };

@@ -53,6 +53,7 @@ std::string abilities_text(const Contract& contract) {
       "hidden states of width " + std::to_string(contract.hidden_size));
   add(contract.rewards > 0, "rewards of " + std::to_string(contract.rewards) +
                                 (contract.rewards == 1 ? " number" : " numbers"));
+  add(contract.writes, "answers in words");
   return text.empty() ? "nothing" : text;
 }
 
@@ -66,15 +67,16 @@ void add_draws(const Contract& contract, Table& table) {
   table.line("drawn and scored", difference_text(contract.drawn_and_scored));
 }
 
-}  // namespace
+// Of an engine that shows no tokens.
+void add_words(const Contract& contract, Table& table) {
+  constexpr size_t kShown = 100;
+  table.line("answer to the probe", contract.written.substr(0, kShown));
+  table.line("the same question", seen(contract.texts_repeat, "same words", "OTHER words"));
+  table.line("in a batch", seen(contract.texts_in_batch, "same words", "other words"));
+  table.line("length limit", seen(contract.texts_end, "honoured", "IGNORED"));
+}
 
-std::string contract_table(const Contract& contract) {
-  Table table;
-  table.line("engine", std::string(enum_name(contract.engine)) +
-                           (contract.version.empty() ? "" : " " + contract.version) + " at " +
-                           contract.url);
-  table.line("model", contract.served_model);
-  table.line("gives", abilities_text(contract));
+void add_numbers(const Contract& contract, Table& table) {
   table.line("context", count_text(contract.context_tokens) + " tokens");
   table.line("vocabulary", count_text(contract.vocab_rows) + " rows; tokenizer " +
                                std::to_string(contract.tokenizer_ids) + " ids, " +
@@ -107,6 +109,21 @@ std::string contract_table(const Contract& contract) {
   }
   table.line("tolerance", short_number(contract.tolerance) + " nats" +
                               (contract.tolerance_given ? " (the recipe's)" : ""));
+}
+
+}  // namespace
+
+std::string contract_table(const Contract& contract) {
+  Table table;
+  table.line("engine", std::string(enum_name(contract.engine)) +
+                           (contract.version.empty() ? "" : " " + contract.version) + " at " +
+                           contract.url);
+  table.line("model", contract.served_model);
+  table.line("gives", abilities_text(contract));
+  if (contract.writes)
+    add_words(contract, table);
+  else
+    add_numbers(contract, table);
   table.line("asked", std::to_string(contract.requests) + " requests, " +
                           std::to_string(contract.tokens) + " tokens, " +
                           short_number(contract.seconds) + " s");

@@ -64,6 +64,10 @@ Future<double> Engine::reward(RewardRequest, Deadline) {
   return refused<double>("score completions");
 }
 
+Future<Written> Engine::write(WriteRequest, Deadline) {
+  return refused<Written>("answer in words");
+}
+
 Future<Empty> Engine::load_weights(std::string, Deadline) {
   return refused<Empty>("load other weights while it runs");
 }

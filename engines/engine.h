@@ -35,6 +35,7 @@ struct Abilities {
   bool hidden_states = false;  // hidden_states()
   bool seeds = false;          // the same seed draws the same tokens
   int64_t rewards = 0;         // numbers of which reward() gives one; 0: it cannot be asked
+  bool writes = false;         // write()
 };
 
 struct DrawRequest {
@@ -79,6 +80,18 @@ struct RewardRequest {
   int64_t label = 0;  // which of the model's numbers
 };
 
+// What a user says to a model that talks.
+struct WriteRequest {
+  std::string text;
+  int64_t max_new_tokens = 0;
+};
+
+struct Written {
+  std::string text;    // of the assistant, without what it thought
+  bool cut = false;    // it did not end by itself: at max_new_tokens, or by a filter
+  int64_t tokens = 0;  // that it took, as the server counts; 0: it does not say
+};
+
 // One server. Every answer is checked where it arrives: counts, ids and numbers that cannot be
 // (NaN, above 0, a NaN in disguise) are kCorrupt, with the server's address and the field.
 //
@@ -107,6 +120,9 @@ class Engine {
 
   // What the server's model makes of a completion: a finite number.
   virtual Future<double> reward(RewardRequest request, Deadline deadline);
+
+  // What the server's model answers at temperature 0, by its own chat template.
+  virtual Future<Written> write(WriteRequest request, Deadline deadline);
 
   // Makes the server use the weights of `path` (a model folder, or a GGUF file: its kind decides),
   // and forget all that it computed with others. When the future completes, every later request is

@@ -11,9 +11,17 @@
 namespace retort::engines {
 namespace {
 
+constexpr const char* kWatchWords = "Write the names of as many colours as you know.";
 constexpr uint64_t kWatchSeed = 0x7761746368;
 // What no chance at all counts: JSON has no infinity.
 constexpr double kLeast = -1e30;
+
+// Whatever the model is, another one gives random ids other numbers.
+ScoreRequest question_of(const ModelWatch::Options& options) {
+  using Asks = ModelWatch::Asks;
+  if (options.asks == Asks::kWords || options.asks == Asks::kNothing) return {};
+  return score_all(random_ids(kWatchSeed, 0, ModelWatch::kWatchTokens, options.vocab_rows));
+}
 
 }  // namespace
 
@@ -21,13 +29,18 @@ std::string to_json(const FirstNumbers& first) {
   std::vector<double> given = first.given;
   for (double& value : given)
     value = std::max(value, kLeast);
-  return nlohmann::json{{"given", given}, {"tolerance", first.tolerance}}.dump() + "\n";
+  nlohmann::json json{{"given", given}, {"tolerance", first.tolerance}};
+  if (first.words) json["words"] = *first.words;
+  return json.dump() + "\n";
 }
 
 FirstNumbers read_first_numbers(const std::string& json) {
   try {
     const nlohmann::json read = nlohmann::json::parse(json);
-    return {.given = read.at("given"), .tolerance = read.at("tolerance")};
+    FirstNumbers first{
+        .given = read.at("given"), .tolerance = read.at("tolerance"), .words = std::nullopt};
+    if (read.contains("words")) first.words = read.at("words").get<std::string>();
+    return first;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::kCorrupt, std::string("no first numbers of an engine: ") + error.what());
   }
@@ -36,14 +49,15 @@ FirstNumbers read_first_numbers(const std::string& json) {
 ModelWatch::ModelWatch(std::shared_ptr<Engine> engine, Options options)
     : engine_(std::move(engine)),
       options_(options),
-      // Whatever the model is, another one gives random ids other numbers.
-      question_(score_all(random_ids(kWatchSeed, 0, kWatchTokens, options.vocab_rows))),
-      first_{.given = {}, .tolerance = options.tolerance},
+      question_(question_of(options)),
+      first_{.given = {}, .tolerance = options.tolerance, .words = std::nullopt},
       due_(Clock::now()) {}
 
 FirstNumbers ModelWatch::begin(const std::optional<FirstNumbers>& earlier, Deadline deadline) {
   if (earlier) first_ = *earlier;
   if (can_be_asked()) compare(ask(deadline).get(deadline));
+  while (other_words_ > 0)
+    compare(ask(deadline).get(deadline));
   due_ = Clock::now() + options_.interval;
   return first_;
 }
@@ -51,7 +65,7 @@ FirstNumbers ModelWatch::begin(const std::optional<FirstNumbers>& earlier, Deadl
 void ModelWatch::look() {
   if (!can_be_asked()) return;
   if (open_ && open_->ready()) {
-    Future<Numbers> answer = std::move(*open_);
+    Future<Seen> answer = std::move(*open_);
     open_.reset();
     try {
       compare(answer.get());
@@ -67,13 +81,23 @@ void ModelWatch::look() {
 
 bool ModelWatch::can_be_asked() const {
   const Abilities can = engine_->abilities();
-  return options_.rewards ? can.rewards > 0 : can.scores;
+  switch (options_.asks) {
+    case Asks::kLogProbs: return can.scores;
+    case Asks::kReward: return can.rewards > 0;
+    case Asks::kWords: return can.writes;
+    case Asks::kNothing: return false;
+  }
+  return false;
 }
 
-Future<ModelWatch::Numbers> ModelWatch::ask(Deadline deadline) const {
-  if (!options_.rewards)
+Future<ModelWatch::Seen> ModelWatch::ask(Deadline deadline) const {
+  if (options_.asks == Asks::kWords)
+    return engine_->write({.text = kWatchWords, .max_new_tokens = kWatchTokens}, deadline)
+        .then(
+            [](Written written) { return Seen{.numbers = {}, .words = std::move(written.text)}; });
+  if (options_.asks == Asks::kLogProbs)
     return engine_->score(question_, deadline).then([](const Scored& scored) {
-      return Numbers(scored.given.begin(), scored.given.end());
+      return Seen{.numbers = {scored.given.begin(), scored.given.end()}, .words = ""};
     });
 
   const std::vector<int32_t>& ids = question_.token_ids;
@@ -83,10 +107,29 @@ Future<ModelWatch::Numbers> ModelWatch::ask(Deadline deadline) const {
                 .completion = {middle, ids.end()},
                 .label = options_.label},
                deadline)
-      .then([](double reward) { return Numbers{reward}; });
+      .then([](double reward) { return Seen{.numbers = {reward}, .words = ""}; });
 }
 
-void ModelWatch::compare(Numbers now) {
+void ModelWatch::compare(Seen now) {
+  if (options_.asks == Asks::kWords)
+    compare_words(std::move(now.words));
+  else
+    compare_numbers(std::move(now.numbers));
+}
+
+void ModelWatch::compare_words(std::string now) {
+  if (!first_.words) first_.words = now;
+  other_words_ = now == *first_.words ? 0 : other_words_ + 1;
+  if (other_words_ < kOtherWords) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the engine's answer to the same question changed while the run went on: another "
+              "model under the same address; what was answered since its last look is not to be "
+              "trusted: resume from a checkpoint before it")
+      .with("first", *first_.words)
+      .with("now", now);
+}
+
+void ModelWatch::compare_numbers(std::vector<double> now) {
   if (first_.given.empty()) {
     first_.given = std::move(now);
     return;

@@ -14,15 +14,17 @@ namespace retort::engines {
 
 // What an engine gave at the start of a run, which it must give as long as the run goes on.
 struct FirstNumbers {
-  std::vector<double> given;  // of the watch's tokens, or their reward
-  double tolerance = 1e-3;    // largest difference that is none; nats, or of rewards
+  std::vector<double> given;         // of the watch's tokens, or their reward
+  double tolerance = 1e-3;           // largest difference that is none; nats, or of rewards
+  std::optional<std::string> words;  // of an engine that is asked in them
 };
 std::string to_json(const FirstNumbers& first);
 FirstNumbers read_first_numbers(const std::string& json);  // kCorrupt
 
-// Asks now and then for the log-probabilities of the same few tokens, or for their reward, and
-// compares them with the first answer: an address may be given to another model while a run goes
-// on.
+// Asks now and then for the log-probabilities of the same few tokens, or for their reward, or the
+// same question in words, and compares them with the first answer: an address may be given to
+// another model while a run goes on. Words may turn at a near tie beside other requests: they are
+// another model's when they differ kOtherWords times in a row.
 //
 // Use: begin(), then look() again and again, at least as often as the interval.
 // Cost: a question of kWatchTokens tokens an interval; nothing for an engine that cannot be asked.
@@ -30,9 +32,11 @@ FirstNumbers read_first_numbers(const std::string& json);  // kCorrupt
 class ModelWatch {
  public:
   static constexpr int64_t kWatchTokens = 16;
+  static constexpr int kOtherWords = 3;
+  enum class Asks { kLogProbs, kReward, kWords, kNothing };
   struct Options {
-    int64_t vocab_rows = 0;
-    bool rewards = false;     // ask reward() instead of score()
+    Asks asks = Asks::kLogProbs;
+    int64_t vocab_rows = 0;   // of tokens
     int64_t label = 0;        // of rewards
     double tolerance = 1e-3;  // largest difference that is none; nats, or of rewards
     std::chrono::milliseconds interval{10'000};
@@ -50,16 +54,23 @@ class ModelWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Numbers = std::vector<double>;
+  // An answer; one of both.
+  struct Seen {
+    std::vector<double> numbers;
+    std::string words;
+  };
   bool can_be_asked() const;
-  Future<Numbers> ask(Deadline deadline) const;
-  void compare(Numbers now);
+  Future<Seen> ask(Deadline deadline) const;
+  void compare(Seen now);
+  void compare_numbers(std::vector<double> now);
+  void compare_words(std::string now);
 
   std::shared_ptr<Engine> engine_;
   Options options_;
   ScoreRequest question_;
   FirstNumbers first_;
-  std::optional<Future<Numbers>> open_;
+  std::optional<Future<Seen>> open_;
+  int other_words_ = 0;  // answers in a row that are not the first one's
   Clock::time_point due_;
 };
 

@@ -33,6 +33,10 @@ void ExternalOptions::validate() const {
     refuse("api_key_file", "api_key_env is given too; the key is in one of them");
   if (!tensors.empty() && engine != EngineKind::kKserve)
     refuse("tensors", "is for engine: kserve; remove it");
+  if (engine == EngineKind::kOpenai && !tokenizer.empty())
+    refuse("tokenizer", "has no effect with engine: openai, which is asked in words; remove it");
+  if (engine == EngineKind::kOpenai && tolerance)
+    refuse("tolerance", "has no effect with engine: openai, which gives no numbers; remove it");
   if (weights.canary_tokens < 1) refuse("weights.canary_tokens", "must be at least 1");
   if (weights.via == WeightRoute::kNone && !weights.folder.empty())
     refuse("weights.folder", "has no effect with via: none; remove it");

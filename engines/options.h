@@ -15,7 +15,7 @@
 
 namespace retort::engines {
 
-enum class EngineKind { kVllm, kSglang, kLlamacpp, kKserve };
+enum class EngineKind { kVllm, kSglang, kLlamacpp, kKserve, kOpenai };
 
 // How an engine gets the student's weights.
 enum class WeightRoute { kNone, kFolder, kGguf, kRepository };
@@ -56,13 +56,14 @@ struct ExternalOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("engine", engine, "which one it is");
+    visit("engine", engine,
+          "which one it is; openai: any server of its chat completions, for judges");
     visit("url", url,
           "where it listens; several are replicas, each with a process of its own here");
     visit("served_model", served_model, "its name at the server; empty: the only one listed");
     visit("tokenizer", tokenizer,
           "a folder with the tokenizer and the config.json of the model that is served; weights "
-          "are not needed");
+          "are not needed. Empty with engine: openai, whose tokens nobody sees");
     visit("api_key_env", api_key_env,
           "the environment variable that holds the server's key; empty: none");
     visit("api_key_file", api_key_file, "a file that holds it; empty: none");
@@ -94,10 +95,11 @@ std::string read_api_key(const ExternalOptions& options);
 template <>
 struct retort::EnumNames<retort::engines::EngineKind> {
   using E = retort::engines::EngineKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 4> values{{{"vllm", E::kVllm},
+  static constexpr std::array<std::pair<std::string_view, E>, 5> values{{{"vllm", E::kVllm},
                                                                          {"sglang", E::kSglang},
                                                                          {"llamacpp", E::kLlamacpp},
-                                                                         {"kserve", E::kKserve}}};
+                                                                         {"kserve", E::kKserve},
+                                                                         {"openai", E::kOpenai}}};
 };
 template <>
 struct retort::EnumNames<retort::engines::WeightRoute> {

@@ -32,16 +32,6 @@ Contract identity(const ProbeSubject& subject, const Abilities& abilities,
   return contract;
 }
 
-EngineState ask_state(Engine& engine, Deadline deadline) {
-  Future<EngineState> state = engine.state(deadline);
-  try {
-    return state.get(deadline);
-  } catch (const Error& error) {
-    if (state.valid()) state.cancel();
-    throw error.with("probe", "state");
-  }
-}
-
 // Where the engine does not say, the model's config does.
 int64_t vocabulary(const ProbeSubject& subject, const EngineState& state) {
   if (state.vocab_rows > 0) return state.vocab_rows;
@@ -64,6 +54,16 @@ void set_tolerance(const ProbeOptions& options, Contract& contract) {
 }
 
 }  // namespace
+
+EngineState ask_state(Engine& engine, Deadline deadline) {
+  Future<EngineState> state = engine.state(deadline);
+  try {
+    return state.get(deadline);
+  } catch (const Error& error) {
+    if (state.valid()) state.cancel();
+    throw error.with("probe", "state");
+  }
+}
 
 std::string three_digits(double value) {
   char text[32];

@@ -26,7 +26,9 @@ class ExternalCheck {
     if (name_ == Recipe::kDrivingRole)
       places_.refuse({"roles", name_, "external"}, "the student trains here; it needs a `model`");
     check_options();
-    if (recipe_.is_generator(name_))
+    if (external_.engine == EngineKind::kOpenai)
+      check_in_words();
+    else if (recipe_.is_generator(name_))
       check_generator();
     else if (scores())
       check_reward();
@@ -45,7 +47,7 @@ class ExternalCheck {
     } catch (const Error& error) {
       places_.refuse({"roles", name_, "external"}, error.message());
     }
-    if (external_.tokenizer.empty())
+    if (external_.tokenizer.empty() && external_.engine != EngineKind::kOpenai)
       refuse("tokenizer",
              "is missing; expected a folder with the tokenizer and config.json of the model that "
              "is served");
@@ -91,7 +93,25 @@ class ExternalCheck {
     return std::find(roles.begin(), roles.end(), name_) != roles.end();
   }
 
+  bool judges() const {
+    return std::any_of(recipe_.rewards.begin(), recipe_.rewards.end(), [&](const auto& reward) {
+      return reward.role == name_ && reward.type == rewards::RewardType::kJudge;
+    });
+  }
+
+  void check_in_words() const {
+    if (!judges())
+      refuse("engine",
+             "openai answers in words alone, so that it can only be the role of a reward of type: "
+             "judge; use vllm, sglang, llamacpp or kserve");
+    check_no_weights();
+  }
+
   void check_reward() const {
+    if (judges())
+      refuse("engine",
+             "a judge is asked in words: openai, which vLLM, SGLang and llama.cpp's "
+             "server speak as well");
     if (external_.engine != EngineKind::kKserve)
       refuse("engine", std::string(enum_name(external_.engine)) +
                            " gives no number for a completion; use kserve, with a model that has "
@@ -204,6 +224,11 @@ std::optional<int64_t> largest_label(const Recipe& recipe, const std::string& ro
 engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
   using engines::Purpose;
   engines::Needs needs{.role = role, .objective = recipe.recipe.text};
+  if (is_asked_in_words(recipe, role)) {
+    needs.what = Purpose::kWords;
+    return needs;
+  }
+
   needs.context_tokens = recipe.data.max_length;
   if (recipe.is_generator(role)) {
     needs.what = recipe.grpo ? Purpose::kDrawsWithRatio : Purpose::kDraws;
@@ -231,6 +256,11 @@ engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
   needs.temperature = distill.temperature;
   needs.tail_mass = distill.tail != losses::Tail::kRenormalize;
   return needs;
+}
+
+bool is_asked_in_words(const Recipe& recipe, const std::string& role) {
+  const auto& external = recipe.roles.at(role).external;
+  return external && external->engine == EngineKind::kOpenai;
 }
 
 std::vector<std::string> roles_of_engines(const Recipe& recipe) {

@@ -21,6 +21,9 @@ void check_external_roles(const Recipe& recipe, const RecipePlaces& places);
 // What an external role is needed for: what its engine must have been found to give.
 engines::Needs engine_needs(const Recipe& recipe, const std::string& role);
 
+// It is asked in words: it has no tokenizer here, and no ids.
+bool is_asked_in_words(const Recipe& recipe, const std::string& role);
+
 // Roles whose answers another run does not get again: engines compute them in whatever batches.
 std::vector<std::string> roles_of_engines(const Recipe& recipe);
 

@@ -100,6 +100,19 @@ std::vector<double> Questions::reward_together(const std::string& what,
   });
 }
 
+std::vector<Written> Questions::write_together(const std::string& what,
+                                               std::vector<WriteRequest> requests) {
+  return named(what, [&] {
+    std::vector<Future<Written>> open;
+    for (WriteRequest& request : requests) {
+      ++requests_;
+      tokens_ += request.max_new_tokens;
+      open.push_back(engine_.write(std::move(request), deadline_));
+    }
+    return wait_for(std::move(open), deadline_);
+  });
+}
+
 Drawn Questions::draw(const std::string& what, DrawRequest request) {
   return std::move(draw_together(what, {std::move(request)}).front());
 }

@@ -25,6 +25,7 @@ class Questions {
   // [R, H] floating point, finite, on the host.
   at::Tensor hidden_states(const std::string& what, ScoreRequest request);
   // Finite numbers, one for each request.
+  std::vector<Written> write_together(const std::string& what, std::vector<WriteRequest> requests);
   std::vector<double> reward_together(const std::string& what, std::vector<RewardRequest> requests);
 
   int64_t requests() const { return requests_; }

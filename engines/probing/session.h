@@ -34,6 +34,9 @@ struct ProbeSession {
   void refute_ids(const std::string& why);
 };
 
+// Its errors name the question.
+EngineState ask_state(Engine& engine, Deadline deadline);
+
 // "0.0123"
 std::string three_digits(double value);
 

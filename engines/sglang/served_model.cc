@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "engines/json_object.h"
 
 namespace retort::engines::sglang {
 namespace {
@@ -12,14 +13,6 @@ namespace {
 using Json = nlohmann::json;
 
 [[noreturn]] void bad_info(const std::string& what) { throw Error(ErrorCode::kCorrupt, what); }
-
-Json info_object(const std::string& text, const std::string& door) {
-  if (json_nesting(text) <= kMaxJsonNesting) {
-    Json answer = Json::parse(text, nullptr, false);
-    if (answer.is_object()) return answer;
-  }
-  bad_info(door + ": the answer is no JSON object");
-}
 
 std::string text_field(const Json& info, const std::string& door, const std::string& key) {
   const auto found = info.find(key);
@@ -45,7 +38,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 ModelInfo read_model_info(const std::string& json) {
   const std::string door = "/model_info";
-  const Json info = info_object(json, door);
+  const Json info = json_object(json, door);
   if (!flag(info, door, "is_generation"))
     throw Error(ErrorCode::kInvalidArgument,
                 "the server's model does not generate; it was started for embeddings or rewards");
@@ -56,7 +49,7 @@ ModelInfo read_model_info(const std::string& json) {
 
 ServerInfo read_server_info(const std::string& json) {
   const std::string door = "/server_info";
-  const Json info = info_object(json, door);
+  const Json info = json_object(json, door);
   const auto longest = info.find("max_req_input_len");
   if (longest == info.end() || !longest->is_number_integer() || longest->get<int64_t>() < 2)
     bad_info(door + ": max_req_input_len is missing, or no number; SGLang 0.5.23 has it");

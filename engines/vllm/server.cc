@@ -5,6 +5,7 @@
 
 #include "engines/settled.h"
 #include "engines/vllm/completion_question.h"
+#include "engines/vllm/version.h"
 
 namespace retort::engines::vllm {
 
@@ -41,8 +42,8 @@ Future<Served> Server::served(Deadline deadline) {
 Future<Served> Server::ask(Deadline deadline, Wait wait) {
   return http_.send(http_.to(http::Method::kGet, "/v1/models"), deadline, wait)
       .then([this, deadline, wait](http::Response answer) {
-        ServedModel model =
-            http_.reading([&] { return find_served_model(answer.body, served_model_); });
+        ListedModel model =
+            http_.reading([&] { return find_listed_model(answer.body, served_model_); });
         return ask_limit(model, deadline, wait)
             .then([this, model](std::optional<LogProbLimit> limit) {
               const std::lock_guard lock(mutex_);
@@ -52,7 +53,7 @@ Future<Served> Server::ask(Deadline deadline, Wait wait) {
       });
 }
 
-Future<std::optional<LogProbLimit>> Server::ask_limit(const ServedModel& model, Deadline deadline,
+Future<std::optional<LogProbLimit>> Server::ask_limit(const ListedModel& model, Deadline deadline,
                                                       Wait wait) {
   const auto before = known();
   if (before && before->model.name == model.name && before->limit) return ready(before->limit);

@@ -10,15 +10,15 @@
 #include "base/error.h"
 #include "base/future.h"
 #include "engines/json_server.h"
+#include "engines/model_list.h"
 #include "engines/options.h"
 #include "engines/vllm/refusal.h"
-#include "engines/vllm/served_model.h"
 
 namespace retort::engines::vllm {
 
 // What is known of the server once it was asked.
 struct Served {
-  ServedModel model;
+  ListedModel model;
   // asked: the ids that the model knows; nullopt: the server does not say it in words we know
   std::optional<LogProbLimit> limit;
 };
@@ -45,7 +45,7 @@ class Server {
   std::optional<Served> known() const;
 
  private:
-  Future<std::optional<LogProbLimit>> ask_limit(const ServedModel& model, Deadline deadline,
+  Future<std::optional<LogProbLimit>> ask_limit(const ListedModel& model, Deadline deadline,
                                                 Wait wait);
   Future<std::optional<LogProbLimit>> ask_limit(const std::string& body, Deadline deadline,
                                                 Wait wait);

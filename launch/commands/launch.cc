@@ -161,6 +161,8 @@ void note_engines(const recipes::Recipe& recipe) {
     std::cerr << "note: roles." << role
               << (recipe.is_generator(role)
                       ? " draws other samples in each run, also after --resume"
+                  : recipes::is_asked_in_words(recipe, role)
+                      ? " may answer in other words from run to run"
                       : "'s numbers differ in their last bits from run to run")
               << ": they are an engine's" << std::endl;
 }

@@ -93,7 +93,8 @@ int probe_recipe(const ProbeCommand& command) {
       const bool follows = recipe.is_generator(name);
       const engines::Needs needs = recipes::engine_needs(recipe, name);
       // Rewards cannot be compared with a decoder's numbers.
-      const bool compared = !follows && needs.what != engines::Purpose::kRewards;
+      const bool compared = !follows && needs.what != engines::Purpose::kRewards &&
+                            needs.what != engines::Purpose::kWords;
       probe_target({.external = *role.external,
                     .url = url,
                     .local = compared ? role.external->tokenizer : "",
@@ -118,7 +119,8 @@ int run_probe(const ProbeCommand& command) {
   if (std::filesystem::is_regular_file(command.url)) return probe_recipe(command);
   if (!command.role.empty())
     throw Error(ErrorCode::kInvalidArgument, "--role is for a recipe, not for an address");
-  if (command.engine.empty() || command.tokenizer.empty())
+  const bool in_words = command.engine == enum_name(engines::EngineKind::kOpenai);
+  if (command.engine.empty() || (command.tokenizer.empty() && !in_words))
     throw Error(ErrorCode::kInvalidArgument,
                 "'" + command.url +
                     "' is no recipe file; to probe an address give --engine and --tokenizer too");

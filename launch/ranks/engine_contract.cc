@@ -38,6 +38,8 @@ std::optional<models::Decoder> local_copy(const std::string& folder) {
 engines::Contract probe_engine(engines::Engine& engine, const engines::ExternalOptions& options,
                                const std::string& url, const models::Decoder* local,
                                const models::SamplingOptions& sampling, Deadline deadline) {
+  if (options.engine == engines::EngineKind::kOpenai)
+    return engines::probe_words(engine, options.engine, url, deadline);
   const models::Tokenizer tokenizer = models::Tokenizer::load(options.tokenizer);
   const models::ModelConfig config = models::read_model_config(options.tokenizer);
   return engines::probe(

@@ -4,7 +4,9 @@
 #include <memory>
 #include <optional>
 
+#include "base/log.h"
 #include "engines/backend.h"
+#include "engines/judge.h"
 #include "engines/model_watch.h"
 #include "engines/reward.h"
 #include "engines/teacher.h"
@@ -105,8 +107,8 @@ void run_engine_reward_role(const RankContext& context) {
   // Rewards cannot be compared with a decoder's numbers.
   const engines::Contract contract = attached.probe(/*local=*/nullptr, deadline);
   engines::ModelWatch watch(attached.engine(),
-                            {.vocab_rows = config.vocab_size,
-                             .rewards = true,
+                            {.asks = engines::ModelWatch::Asks::kReward,
+                             .vocab_rows = config.vocab_size,
                              .label = recipes::engine_needs(context.recipe, context.role).label,
                              .tolerance = engines::reward_tolerance(contract),
                              .timeout = std::chrono::milliseconds(external.timeout)});
@@ -117,6 +119,32 @@ void run_engine_reward_role(const RankContext& context) {
 
   serve(context, attached, watch, reward,
         {&engines::EngineReward::completions_scored, "completions scored"});
+}
+
+void run_engine_judge_role(const RankContext& context) {
+  const auto& external = *context.role_options().external;
+  AttachedEngine attached(context);
+  const Deadline deadline = Deadline::after(external.load_timeout);
+  const engines::EngineState state = attached.start(deadline);
+  const engines::Contract contract = attached.probe(/*local=*/nullptr, deadline);
+  // Words that change by themselves show nothing of who writes them.
+  const bool steady =
+      contract.texts_repeat.value_or(false) && contract.texts_in_batch.value_or(false);
+  if (!steady) {
+    RETORT_LOG(kWarning) << "the judge answers the same question in other words at temperature 0; "
+                            "its scores are partly chance, and another model under its address "
+                            "would be seen by its name alone";
+  }
+  using Asks = engines::ModelWatch::Asks;
+  engines::ModelWatch watch(attached.engine(),
+                            {.asks = steady ? Asks::kWords : Asks::kNothing,
+                             .timeout = std::chrono::milliseconds(external.timeout)});
+  attached.begin(watch, deadline);
+  engines::EngineJudge judge(
+      attached.engine(),
+      {.name = context.name(), .timeout = external.timeout, .served_model = state.served_model});
+  serve(context, attached, watch, judge,
+        {&engines::EngineJudge::texts_answered, "completions judged"});
 }
 
 void run_engine_generator_role(const RankContext& context) {

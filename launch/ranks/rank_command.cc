@@ -20,6 +20,7 @@
 #include "launch/supervision/signal_catcher.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/vote.h"
+#include "recipes/external_roles.h"
 #include "recipes/run/student.h"
 #include "rpc/rendezvous/rendezvous.h"
 
@@ -71,6 +72,8 @@ void run_serving_role(const recipes::RankContext& context) {
   const bool generates = context.recipe.is_generator(context.role);
   if (!context.role_options().external)
     return generates ? run_generator_role(context) : run_teacher_role(context);
+  if (recipes::is_asked_in_words(context.recipe, context.role))
+    return run_engine_judge_role(context);
   const auto scoring = recipes::reward_roles(context.recipe);
   if (std::find(scoring.begin(), scoring.end(), context.role) != scoring.end())
     return run_engine_reward_role(context);

@@ -14,6 +14,7 @@ void run_generator_role(const recipes::RankContext& context);
 void run_engine_teacher_role(const recipes::RankContext& context);
 void run_engine_generator_role(const recipes::RankContext& context);
 void run_engine_reward_role(const recipes::RankContext& context);
+void run_engine_judge_role(const recipes::RankContext& context);
 
 // Publishes the address of this rank's agent: whoever finds it finds a role that answers.
 void publish_address(const recipes::RankContext& context, const std::string& address);

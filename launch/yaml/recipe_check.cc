@@ -12,6 +12,7 @@
 #include "models/placement.h"
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
+#include "recipes/rewards/reward.h"
 #include "recipes/shared_checks.h"
 
 namespace retort::launch {
@@ -228,11 +229,26 @@ class FileCheck {
   FileCheck(const recipes::Recipe& recipe, const recipes::RecipePlaces& places)
       : recipe_(recipe), places_(places) {}
 
-  void run() const { check_files(); }
+  void run() const {
+    check_files();
+    check_templates();
+  }
 
  private:
+  void check_templates() const {
+    for (size_t i = 0; i < recipe_.rewards.size(); ++i) {
+      const auto& file = recipe_.rewards[i].template_file;
+      try {
+        if (file) rewards::judge_template(*file);
+      } catch (const Error& error) {
+        places_.refuse({"rewards", std::to_string(i), "template"}, error.message());
+      }
+    }
+  }
+
   void check_files() const {
     for (const auto& [name, role] : recipe_.roles) {
+      if (recipes::is_asked_in_words(recipe_, name)) continue;
       std::vector<std::string> path{"roles", name, "model"};
       if (role.external) path = {"roles", name, "external", "tokenizer"};
       if (!fs::is_directory(role.model))

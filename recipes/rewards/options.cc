@@ -39,6 +39,22 @@ void check_pattern(const RewardOptions& options) {
                        options.type == RewardType::kFormat);
 }
 
+// What is asked and how the number is found must be there before the run; the file is read when it
+// begins.
+void check_judge(const RewardOptions& options) {
+  if (!options.role) refuse("type: judge needs role, the name of the role that is asked");
+  if (!options.template_file || options.template_file->empty())
+    refuse("type: judge needs template, the file with the question");
+  if (!options.pattern)
+    refuse("type: judge needs pattern, whose first group is the number, as '(\\d+)'");
+  detail::check_number_pattern(options.name.empty() ? "judge" : options.name, *options.pattern);
+  if (options.scale && !(std::isfinite(*options.scale) && *options.scale != 0))
+    refuse("scale must be a finite number other than 0");
+  if (options.max_new_tokens && *options.max_new_tokens < 1)
+    refuse("max_new_tokens is " + std::to_string(*options.max_new_tokens) +
+           "; expected at least 1");
+}
+
 void check_url(const std::string& url) {
   try {
     http::parse_url(url);
@@ -55,17 +71,21 @@ void RewardOptions::validate() const {
   const bool command = type == RewardType::kCommand;
   const bool http = type == RewardType::kHttp;
   const bool model = type == RewardType::kModel;
+  const bool judge = type == RewardType::kJudge;
   if (!std::isfinite(weight))
     refuse("weight is " + std::to_string(weight) + "; expected a finite number");
 
   // An option that the type does not read is a mistake in the recipe, not something to ignore.
-  only_for(pattern.has_value(), "pattern", pattern_type, "regex and format", type);
+  only_for(pattern.has_value(), "pattern", pattern_type || judge, "regex, format and judge", type);
   only_for(min.has_value(), "min", length, "length", type);
   only_for(max.has_value(), "max", length, "length", type);
   only_for(unit.has_value(), "unit", length, "length", type);
   only_for(!argv.empty(), "argv", command, "command", type);
   only_for(url.has_value(), "url", http, "http", type);
-  only_for(role.has_value(), "role", model, "model", type);
+  only_for(role.has_value(), "role", model || judge, "model and judge", type);
+  only_for(template_file.has_value(), "template", judge, "judge", type);
+  only_for(scale.has_value(), "scale", judge, "judge", type);
+  only_for(max_new_tokens.has_value(), "max_new_tokens", judge, "judge", type);
   only_for(label.has_value(), "label", model, "model", type);
   only_for(timeout.has_value(), "timeout", command || http, "command and http", type);
 
@@ -80,6 +100,7 @@ void RewardOptions::validate() const {
   if (http && !url) refuse("type: http needs url");
   if (http) check_url(*url);
   if (model && !role) refuse("type: model needs role, the name of the role that scores");
+  if (judge) check_judge(*this);
   if (label && *label < 0) refuse("label is " + std::to_string(*label) + "; expected at least 0");
 }
 

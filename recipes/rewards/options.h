@@ -11,7 +11,17 @@
 
 namespace retort::rewards {
 
-enum class RewardType { kExactMatch, kNumeric, kRegex, kFormat, kLength, kCommand, kHttp, kModel };
+enum class RewardType {
+  kExactMatch,
+  kNumeric,
+  kRegex,
+  kFormat,
+  kLength,
+  kCommand,
+  kHttp,
+  kModel,
+  kJudge
+};
 enum class LengthUnit { kTokens, kCharacters };
 
 // What each type computes, and its protocol: docs/rewards.md. An option that has no effect on the
@@ -21,14 +31,17 @@ struct RewardOptions {
   double weight = 1.0;
   // in metrics; empty: the type's name, with _2, _3, ... where several have the same
   std::string name;
-  std::optional<std::string> pattern;  // regex, format
-  std::optional<int64_t> min, max;     // length; at least one
-  std::optional<LengthUnit> unit;      // length
-  std::vector<std::string> argv;       // command
-  std::optional<std::string> url;      // http
-  std::optional<std::string> role;     // model: who computes it
-  std::optional<int64_t> label;        // model
-  std::optional<Duration> timeout;     // command, http: of a whole batch
+  std::optional<std::string> pattern;        // regex, format, judge
+  std::optional<int64_t> min, max;           // length; at least one
+  std::optional<LengthUnit> unit;            // length
+  std::vector<std::string> argv;             // command
+  std::optional<std::string> url;            // http
+  std::optional<std::string> role;           // model, judge: who computes it
+  std::optional<int64_t> label;              // model
+  std::optional<std::string> template_file;  // judge
+  std::optional<double> scale;               // judge
+  std::optional<int64_t> max_new_tokens;     // judge
+  std::optional<Duration> timeout;           // command, http: of a whole batch
 
   template <class V>
   void fields(V& visit) {
@@ -36,14 +49,22 @@ struct RewardOptions {
     visit("weight", weight, "factor of this reward in the sum; 0: only shown in metrics");
     visit("name", name, "name in metrics and errors; empty: the type");
     visit("pattern", pattern,
-          "regex: found anywhere in the completion; format: matches all of it (PCRE2)");
+          "regex: found anywhere in the completion; format: matches all of it; judge: its first "
+          "group, of the first place in the answer, is the number (PCRE2)");
     visit("min", min, "length: shortest completion that gets 1");
     visit("max", max, "length: longest completion that gets 1");
     visit("unit", unit, "length: what is counted; default tokens");
     visit("argv", argv, "command: program and arguments, started once; no shell");
     visit("url", url, "http: where batches are posted");
-    visit("role", role, "model: the role whose model scores prompt and completion");
+    visit(
+        "role", role,
+        "model: the role whose model scores prompt and completion; judge: the role that is asked");
     visit("label", label, "model: which of the model's numbers, from 0; default 0");
+    visit("template", template_file,
+          "judge: the file with the question, in Jinja, of prompt, completion, reference and "
+          "fields");
+    visit("scale", scale, "judge: factor of the number that it names; default 1");
+    visit("max_new_tokens", max_new_tokens, "judge: longest answer; default 16");
     visit("timeout", timeout, "command, http: time for a whole batch; default 60s");
   }
   // kInvalidArgument naming the option; also for a pattern that does not compile
@@ -57,7 +78,7 @@ struct RewardOptions {
 template <>
 struct retort::EnumNames<retort::rewards::RewardType> {
   using E = retort::rewards::RewardType;
-  static constexpr std::array<std::pair<std::string_view, E>, 8> values{
+  static constexpr std::array<std::pair<std::string_view, E>, 9> values{
       {{"exact_match", E::kExactMatch},
        {"numeric", E::kNumeric},
        {"regex", E::kRegex},
@@ -65,7 +86,8 @@ struct retort::EnumNames<retort::rewards::RewardType> {
        {"length", E::kLength},
        {"command", E::kCommand},
        {"http", E::kHttp},
-       {"model", E::kModel}}};
+       {"model", E::kModel},
+       {"judge", E::kJudge}}};
 };
 template <>
 struct retort::EnumNames<retort::rewards::LengthUnit> {

@@ -8,8 +8,10 @@
 namespace retort::rewards {
 namespace {
 
+constexpr const char* kNoRoles = "there are no roles outside a run";
+
 std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const std::string& name,
-                                            const ConnectRole& connect) {
+                                            const ConnectRoles& connect) {
   switch (options.type) {
     case RewardType::kExactMatch: return detail::make_exact_match(name);
     case RewardType::kNumeric: return detail::make_numeric(name);
@@ -21,9 +23,11 @@ std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const 
     case RewardType::kCommand: return detail::make_command(name, options);
     case RewardType::kHttp: return detail::make_http(name, options);
     case RewardType::kModel:
-      if (!connect)
-        detail::fail(ErrorCode::kInvalidArgument, name, "there are no roles outside a run");
-      return detail::make_role(name, connect(options));
+      if (!connect.model) detail::fail(ErrorCode::kInvalidArgument, name, kNoRoles);
+      return detail::make_role(name, connect.model(options));
+    case RewardType::kJudge:
+      if (!connect.judge) detail::fail(ErrorCode::kInvalidArgument, name, kNoRoles);
+      return detail::make_judge(name, options, connect.judge(options));
   }
   RETORT_CHECK(false) << "reward type";
   return nullptr;
@@ -58,7 +62,7 @@ struct RewardSet::Impl {
   std::vector<std::unique_ptr<detail::Scorer>> scorers;
 };
 
-RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores, const ConnectRole& connect)
+RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores, const ConnectRoles& connect)
     : impl_(std::make_unique<Impl>()) {
   if (options.empty())
     throw Error(ErrorCode::kInvalidArgument,

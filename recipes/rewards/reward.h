@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/text/text_template.h"
 #include "recipes/rewards/options.h"
 
 namespace retort::rewards {
@@ -39,8 +40,30 @@ struct AskRole {
   // Ends a score that waits, and all later ones, with kCancelled. Any thread.
   std::function<void()> stop;
 };
-// Connects to the role of an entry of type: model.
-using ConnectRole = std::function<AskRole(const RewardOptions&)>;
+
+// What a judge answered.
+struct Said {
+  std::string text;
+  bool cut = false;  // it did not end by itself
+};
+// A role of the run that is asked in words.
+struct AskJudge {
+  // An answer to each question, of so many tokens at the most.
+  std::function<std::vector<Said>(std::vector<std::string> questions, int64_t max_new_tokens)>
+      answers;
+  // As AskRole's.
+  std::function<void()> stop;
+};
+
+// Connect to the role of an entry.
+struct ConnectRoles {
+  std::function<AskRole(const RewardOptions&)> model;   // of type: model
+  std::function<AskJudge(const RewardOptions&)> judge;  // of type: judge
+};
+
+// The question of a judge. kNotFound or kInvalidArgument, with the file and its line, for one that
+// cannot be.
+models::TextTemplate judge_template(const std::string& file);
 
 // The rewards of a recipe. Commands are started by the constructor and ended by the destructor (end
 // of file on stdin, two seconds later SIGKILL to the process group). One thread.
@@ -53,7 +76,7 @@ class RewardSet {
   // Errors: kInvalidArgument for an empty list, options that validate() refuses, two equal names, a
   //   program that cannot be started, a role without `connect`; `connect`'s.
   explicit RewardSet(std::vector<RewardOptions> options, bool scores = true,
-                     const ConnectRole& connect = {});
+                     const ConnectRoles& connect = {});
   ~RewardSet();
   RewardSet(RewardSet&&) noexcept;
   RewardSet& operator=(RewardSet&&) noexcept;

@@ -1,24 +1,43 @@
 #include "recipes/rollout/reward_connector.h"
 
 #include <memory>
+#include <utility>
 
 #include "recipes/run/role_connections.h"
 #include "roles/reward/client.h"
+#include "roles/reward/judge_client.h"
 
 namespace retort::recipes {
+namespace {
 
-rewards::ConnectRole reward_connector(RunContext& context) {
-  return [&context](const rewards::RewardOptions& options) -> rewards::AskRole {
-    const std::shared_ptr<roles::RewardClient> client = connect_reward_role(context, *options.role);
-    const auto score = [client, label = options.label.value_or(0)](
-                           const std::vector<rewards::RewardInput>& inputs) {
-      std::vector<roles::RewardClient::Sequence> sequences;
-      for (const rewards::RewardInput& input : inputs)
-        sequences.push_back({.prompt = input.prompt_ids, .completion = input.completion_ids});
-      return client->score(sequences, label);
-    };
-    return {.score = score, .stop = [client] { client->stop(); }};
+rewards::AskRole ask_model(RunContext& context, const rewards::RewardOptions& options) {
+  const std::shared_ptr<roles::RewardClient> client = connect_reward_role(context, *options.role);
+  const auto score =
+      [client, label = options.label.value_or(0)](const std::vector<rewards::RewardInput>& inputs) {
+        std::vector<roles::RewardClient::Sequence> sequences;
+        for (const rewards::RewardInput& input : inputs)
+          sequences.push_back({.prompt = input.prompt_ids, .completion = input.completion_ids});
+        return client->score(sequences, label);
+      };
+  return {.score = score, .stop = [client] { client->stop(); }};
+}
+
+rewards::AskJudge ask_judge(RunContext& context, const rewards::RewardOptions& options) {
+  const std::shared_ptr<roles::JudgeClient> client = connect_judge_role(context, *options.role);
+  const auto answers = [client](std::vector<std::string> questions, int64_t max_new_tokens) {
+    std::vector<rewards::Said> said;
+    for (roles::JudgeClient::Said& one : client->ask(std::move(questions), max_new_tokens))
+      said.push_back({.text = std::move(one.text), .cut = one.cut});
+    return said;
   };
+  return {.answers = answers, .stop = [client] { client->stop(); }};
+}
+
+}  // namespace
+
+rewards::ConnectRoles reward_connector(RunContext& context) {
+  return {.model = [&](const auto& options) { return ask_model(context, options); },
+          .judge = [&](const auto& options) { return ask_judge(context, options); }};
 }
 
 }  // namespace retort::recipes

@@ -8,6 +8,6 @@ namespace retort::recipes {
 
 // Connects to the role of an entry when it is called, on the rank that scores; what that returns
 // asks the role with the ids of prompt and completion. `context` must outlive both.
-rewards::ConnectRole reward_connector(RunContext& context);
+rewards::ConnectRoles reward_connector(RunContext& context);
 
 }  // namespace retort::recipes

@@ -69,6 +69,15 @@ std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const s
   return replicas;
 }
 
+roles::FrozenReplicas::Options replica_options(RunContext& context, const std::string& role) {
+  const Recipe& recipe = context.recipe();
+  return {.role = role,
+          .replicas = connect_replicas(context, role),
+          .timeout = recipe.rpc.timeout,
+          .links = links_to(context, role),
+          .patience = load_timeout_of(recipe, role)};
+}
+
 }  // namespace
 
 std::string find_peer(const RankContext& context, const std::string& peer, Deadline deadline) {
@@ -110,18 +119,17 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
 
 std::unique_ptr<roles::RewardClient> connect_reward_role(RunContext& context,
                                                          const std::string& role) {
-  const Recipe& recipe = context.recipe();
-  return std::make_unique<roles::RewardClient>(
-      context.agent,
-      roles::FrozenReplicas::Options{
-          .role = role,
-          .replicas = connect_replicas(context, role),
-          .timeout = recipe.rpc.timeout,
-          .links = links_to(context, role),
-          .patience = load_timeout_of(recipe, role),
-          .why_same_ids = "completions are scored as the ids that were drawn, so serve a model "
-                          "with the student's tokenizer"},
-      context.tokenizer);
+  roles::FrozenReplicas::Options options = replica_options(context, role);
+  options.why_same_ids =
+      "completions are scored as the ids that were drawn, so serve a model with the student's "
+      "tokenizer";
+  return std::make_unique<roles::RewardClient>(context.agent, std::move(options),
+                                               context.tokenizer);
+}
+
+std::unique_ptr<roles::JudgeClient> connect_judge_role(RunContext& context,
+                                                       const std::string& role) {
+  return std::make_unique<roles::JudgeClient>(context.agent, replica_options(context, role));
 }
 
 }  // namespace retort::recipes

@@ -9,6 +9,7 @@
 #include "recipes/run/recipe_run.h"
 #include "roles/payload/payload.h"
 #include "roles/reward/client.h"
+#include "roles/reward/judge_client.h"
 #include "roles/teacher/client.h"
 
 namespace retort::recipes {
@@ -40,5 +41,9 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
 // A client of a role that scores completions, after the handshake with all its replicas.
 std::unique_ptr<roles::RewardClient> connect_reward_role(RunContext& context,
                                                          const std::string& role);
+
+// A client of a role that is asked in words, likewise.
+std::unique_ptr<roles::JudgeClient> connect_judge_role(RunContext& context,
+                                                       const std::string& role);
 
 }  // namespace retort::recipes

@@ -13,6 +13,20 @@ namespace {
       .with("request", question.request_id);
 }
 
+void check_answered(const std::string& method, uint64_t asked, uint64_t answered) {
+  if (answered == asked) return;
+  throw Error(ErrorCode::kMismatch, method + ": an answer to another question")
+      .with("request", asked)
+      .with("answered", answered);
+}
+
+void check_count(const std::string& method, uint64_t request, size_t expected, size_t found) {
+  if (found == expected) return;
+  throw Error(ErrorCode::kCorrupt, method + ": " + std::to_string(found) + " answers for " +
+                                       std::to_string(expected) + " completions")
+      .with("request", request);
+}
+
 }  // namespace
 
 void check_question(const RewardQuestion& question, int64_t vocab_rows) {
@@ -40,20 +54,25 @@ void check_question(const RewardQuestion& question, int64_t vocab_rows) {
              question);
 }
 
-void check_answer(const RewardQuestion& question, const RewardAnswer& answer) {
-  if (answer.request_id != question.request_id)
-    throw Error(ErrorCode::kMismatch, "reward.score: an answer to another question")
-        .with("request", question.request_id)
-        .with("answered", answer.request_id);
-  if (answer.scores.size() != question.num_sequences())
-    throw Error(ErrorCode::kCorrupt, "reward.score: " + std::to_string(answer.scores.size()) +
-                                         " scores for " + std::to_string(question.num_sequences()) +
-                                         " completions")
+void check_question(const JudgeQuestion& question) {
+  if (question.max_new_tokens < 1)
+    throw Error(ErrorCode::kInvalidArgument, "judge.answer: max_new_tokens must be at least 1")
         .with("request", question.request_id);
+}
+
+void check_answer(const RewardQuestion& question, const RewardAnswer& answer) {
+  check_answered("reward.score", question.request_id, answer.request_id);
+  check_count("reward.score", question.request_id, question.num_sequences(), answer.scores.size());
   for (const double score : answer.scores)
     if (!std::isfinite(score))
       throw Error(ErrorCode::kCorrupt, "reward.score: a score is not finite")
           .with("request", question.request_id);
+}
+
+void check_answer(const JudgeQuestion& question, const JudgeAnswer& answer) {
+  check_answered("judge.answer", question.request_id, answer.request_id);
+  check_count("judge.answer", question.request_id, question.texts.size(), answer.texts.size());
+  check_count("judge.answer", question.request_id, question.texts.size(), answer.cut.size());
 }
 
 }  // namespace retort::roles

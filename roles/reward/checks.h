@@ -11,7 +11,10 @@ namespace retort::roles {
 // completion. `vocab_rows`: ids lie below it.
 void check_question(const RewardQuestion& question, int64_t vocab_rows);
 
+void check_question(const JudgeQuestion& question);  // kInvalidArgument
+
 // kMismatch for an answer to another question, kCorrupt for a wrong count or a number that is none.
 void check_answer(const RewardQuestion& question, const RewardAnswer& answer);
+void check_answer(const JudgeQuestion& question, const JudgeAnswer& answer);
 
 }  // namespace retort::roles

@@ -1,8 +1,9 @@
-// The typed remote method of a role that scores completions. Who it is: teacher.info, as of every
-// frozen role.
+// The typed remote methods of a role that scores completions, or says what it thinks of them. Who
+// it is: teacher.info, as of every frozen role.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "rpc/method.h"
@@ -33,6 +34,28 @@ struct RewardAnswer {
   }
 };
 
+// Texts, each a question of its own to a model that talks.
+struct JudgeQuestion {
+  uint64_t request_id = 0;
+  int64_t max_new_tokens = 0;  // of each answer
+  std::vector<std::string> texts;
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id, max_new_tokens, texts);
+  }
+};
+
+struct JudgeAnswer {
+  uint64_t request_id = 0;  // the question's
+  std::vector<std::string> texts;
+  std::vector<uint8_t> cut;  // 1: the answer did not end by itself
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(request_id, texts, cut);
+  }
+};
+
+inline constexpr rpc::Method<JudgeQuestion, JudgeAnswer> kJudgeAnswer{"judge.answer", true};
 inline constexpr rpc::Method<RewardQuestion, RewardAnswer> kRewardScore{"reward.score", true};
 
 }  // namespace retort::roles

@@ -9,8 +9,8 @@
 
 #include "engines/model_watch.h"
 #include "roles/reward/client.h"
-#include "roles/serving_loop.h"
 #include "tests/engines/reward_engine.h"
+#include "tests/engines/serving_replica.h"
 #include "tests/roles/ask_teacher.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/thrown.h"
@@ -116,48 +116,15 @@ TEST_F(EngineRewardTest, StopAnswersWhoWaits) {
   EXPECT_EQ(code_of(std::move(open)), ErrorCode::kPeerLost);
 }
 
-// A replica in this process: its own agent, and the thread that runs its handlers.
-class Replica {
- public:
+struct Replica {
   Replica(const std::string& name, RewardEngine::Rule rule)
       : engine(std::make_shared<RewardEngine>(std::move(rule))),
-        role_(engine, tokenizer(),
-              {.name = name, .config = models::read_model_config(golden_folder())}),
-        agent({.name = name, .secret = "secret"}) {
-    role_.serve(agent, queue_);
-    thread_ = std::thread([this] {
-      try {
-        roles::run_serving_loop(
-            *queue_, [this] { return stop_.load(); }, {},
-            [this] {
-              role_.work();
-              return false;
-            });
-      } catch (const Error&) {  // as its process would end
-      }
-      role_.stop();
-      queue_->close();
-      agent.close();
-    });
-  }
-  ~Replica() {
-    stop_ = true;
-    thread_.join();
-    agent.join();
-  }
+        serving(name, engine, tokenizer(),
+                EngineReward::Options{.name = name,
+                                      .config = models::read_model_config(golden_folder())}) {}
 
   std::shared_ptr<RewardEngine> engine;
-
- private:
-  EngineReward role_;
-  std::shared_ptr<rpc::HandlerQueue> queue_ = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
-
- public:
-  rpc::Agent agent;
-
- private:
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
+  ServingReplica<EngineReward> serving;
 };
 
 class RewardClientTest : public ::testing::Test {
@@ -174,7 +141,7 @@ class RewardClientTest : public ::testing::Test {
         .role = "judge", .replicas = {}, .timeout = 30s, .why_same_ids = "they are compared"};
     for (size_t i = 0; i < replicas.size(); ++i) {
       const std::string name = "judge/" + std::to_string(i);
-      student.connect(name, replicas[i]->agent.address(), Deadline::after(30s));
+      student.connect(name, replicas[i]->serving.address(), Deadline::after(30s));
       options.replicas.push_back({.leader = name, .holders = {}});
     }
     return roles::RewardClient(student, options, tokenizer());
@@ -239,7 +206,9 @@ TEST_F(RewardClientTest, AnErrorOfTheAnswerEndsTheBatch) {
 TEST(RewardWatch, FindsAnotherModelUnderTheSameAddress) {
   double number = 1;
   const auto engine = std::make_shared<RewardEngine>([&](const RewardRequest&) { return number; });
-  ModelWatch watch(engine, {.vocab_rows = 64, .rewards = true, .tolerance = 1e-3, .interval = 0ms});
+  ModelWatch watch(
+      engine,
+      {.asks = ModelWatch::Asks::kReward, .vocab_rows = 64, .tolerance = 1e-3, .interval = 0ms});
   for (int i = 0; i < 3; ++i)
     EXPECT_NO_THROW(watch.look());
   number = 1.01;

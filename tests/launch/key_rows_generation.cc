@@ -86,6 +86,29 @@ std::vector<KeyRow> reward_rows() {
   };
 }
 
+// What a judge thinks shows in a run, with a real server.
+std::vector<KeyRow> judge_rows() {
+  const std::string run = "tests/engines/judge_run_test.cc";
+  const std::string unit = "tests/rewards/judge_test.cc";
+  const std::string entry =
+      "rewards=[{type: judge, role: judge, template: FOLDER/none.jinja, pattern: '(4)'}]";
+  const std::string role = "roles.judge={external: {engine: openai, url: ['http://127.0.0.1:9']}}";
+  const std::vector<std::string> with{role, entry};
+  return {
+      in_run("rewards[].template", run, "template: "),
+      in_run("rewards[].scale", unit, "how.scale = 0.1"),
+      in_run("rewards[].max_new_tokens", unit, "how.max_new_tokens = 5"),
+      refused(kGrpoBase, "rewards.0.template=a", "template has no effect on type: length"),
+      refused(kGrpoBase, "rewards.0.scale=2", "scale has no effect on type: length"),
+      refused(kGrpoBase, "rewards.0.max_new_tokens=2", "max_new_tokens has no effect on type"),
+      refused(kGrpoBase, "rewards.0.scale=2", "none.jinja", with),
+      refused(kGrpoBase, "rewards.0.pattern='4'", "has no group", with),
+      refused(kGrpoBase, "roles.judge.external.engine=vllm", "a judge is asked in words", with),
+      refused(kGrpoBase, "rewards=[{type: model, role: judge}]", "openai answers in words alone",
+              {role}),
+  };
+}
+
 // What a role scores shows in a run, with a server of the test's.
 std::vector<KeyRow> reward_role_rows() {
   const std::string run = "tests/engines/reward_run_test.cc";
@@ -124,7 +147,7 @@ std::vector<KeyRow> reward_role_rows() {
 
 std::vector<KeyRow> generation_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {draw_rows, sync_rows, reward_rows, reward_role_rows})
+  for (const auto& part : {draw_rows, sync_rows, reward_rows, reward_role_rows, judge_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -43,7 +43,8 @@ void refuse(const std::vector<Refused>& cases) {
 
 TEST(RewardOptions, RefusesWhatHasNoEffect) {
   refuse({
-      {{.pattern = "a"}, "pattern has no effect on type: numeric (it is for regex and format)"},
+      {{.pattern = "a"},
+       "pattern has no effect on type: numeric (it is for regex, format and judge)"},
       {{.type = RewardType::kExactMatch, .min = 3}, "min has no effect"},
       {{.type = RewardType::kRegex, .pattern = "a", .max = 3}, "max has no effect"},
       {{.type = RewardType::kFormat, .unit = LengthUnit::kTokens}, "unit has no effect"},

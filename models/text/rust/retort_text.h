@@ -36,6 +36,7 @@ typedef struct {
 } RtInfo;
 typedef struct RtTokenizer RtTokenizer;
 typedef struct RtTemplate RtTemplate;
+typedef struct RtTextTemplate RtTextTemplate;
 
 void rt_string_free(RtString text);
 void rt_tokens_free(RtTokens tokens);
@@ -75,6 +76,13 @@ bool rt_template_has_marks(const RtTemplate* chat);
 int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json,
                            bool add_generation_prompt, bool assistant_spans, RtString* out,
                            RtSpans* spans, RtString* error);
+
+/* A text with places that variables fill, given as a JSON object; a name that it has not is an
+ * error. */
+int32_t rt_text_template_open(RtSlice source, RtTextTemplate** out, RtString* error);
+void rt_text_template_free(RtTextTemplate* text);
+int32_t rt_text_template_render(const RtTextTemplate* text, RtSlice variables_json, RtString* out,
+                                RtString* error);
 
 /* tokenizer.json of a byte-level BPE; *reached is the size of its vocabulary. */
 int32_t rt_train(const RtSlice* texts, size_t num_texts, const RtSlice* special_tokens,

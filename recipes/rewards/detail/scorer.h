@@ -35,6 +35,9 @@ std::unique_ptr<Scorer> make_pattern(std::string name, const std::string& patter
 std::unique_ptr<Scorer> make_command(std::string name, const RewardOptions& options);
 std::unique_ptr<Scorer> make_http(std::string name, const RewardOptions& options);
 std::unique_ptr<Scorer> make_role(std::string name, AskRole ask);
+std::unique_ptr<Scorer> make_judge(std::string name, const RewardOptions& options, AskJudge ask);
+// kInvalidArgument for a pattern without a group.
+void check_number_pattern(const std::string& name, const std::string& pattern);
 
 // "reward 'numeric': " + what, as an error.
 [[noreturn]] void fail(ErrorCode code, const std::string& name, const std::string& what);

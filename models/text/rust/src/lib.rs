@@ -1,4 +1,4 @@
-//! Tokenizers and chat templates behind the C ABI of `../retort_text.h`.
+//! Tokenizers and templates behind the C ABI of `../retort_text.h`.
 //!
 //! Every function that can fail returns a status (0 = done, 1 = error, 2 = a panic was caught) and
 //! writes an error text on failure. Nothing unwinds into the caller; what a function hands out is
@@ -6,11 +6,13 @@
 
 mod abi;
 mod abi_template;
+mod abi_text_template;
 mod abi_tokenizer;
 mod abi_train;
 mod files;
 mod jinja_source;
 mod python;
 mod template;
+mod text_template;
 mod tokenizer;
 mod train;

@@ -77,7 +77,7 @@ impl Marks {
     }
 }
 
-fn explain(error: &Error) -> String {
+pub fn explain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -95,7 +95,7 @@ fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
 }
 
-fn new_environment() -> Environment<'static> {
+pub fn new_environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);

@@ -1,0 +1,48 @@
+// A role that says what it thinks of completions, in words that an engine of others writes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/units.h"
+#include "engines/engine.h"
+#include "engines/question_packs.h"
+#include "roles/reward/methods.h"
+#include "roles/teacher/methods.h"
+#include "rpc/agent.h"
+
+namespace retort::engines {
+
+// Answers teacher.info and judge.answer: one question to the engine for each text, all of them at
+// once as far as the engine's max_inflight goes.
+//
+// Use: serve(agent, queue), then work() between jobs.
+// Errors, threads: as QuestionPacks.
+class EngineJudge {
+ public:
+  struct Options {
+    std::string name;           // "judge/0"
+    Duration timeout{600'000};  // of one question, beside the time of those before it
+    std::string served_model;   // one that was started again must have the same
+  };
+  EngineJudge(std::shared_ptr<Engine> engine, Options options);
+
+  // The role must outlive the agent's handlers.
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
+  // Throws what ended the engine; else there is nothing to do: false.
+  bool work() const;
+  // Whoever waits hears that nothing comes, whoever asks later too.
+  void stop();
+
+  roles::TeacherInfo info() const;
+  Future<roles::JudgeAnswer> answer(const roles::JudgeQuestion& question,
+                                    const rpc::CallContext& caller);
+  int64_t texts_answered() const { return packs_.answered(); }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  Options options_;
+  QuestionPacks<Written> packs_;
+};
+
+}  // namespace retort::engines
