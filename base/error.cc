@@ -71,7 +71,7 @@ CheckFailure::CheckFailure(const char* condition, const char* file, int line) {
 }
 
 CheckFailure::~CheckFailure() {
-  write_log_line(LogLevel::kFatal, message_.str());
+  write_log_line(LogLevel::kFatal, "", message_.str());
   std::abort();
 }
 

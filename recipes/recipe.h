@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/named_list.h"
 #include "base/options.h"
 #include "base/units.h"
@@ -75,6 +76,7 @@ struct LaunchOptions {
   Duration stop_timeout{120'000};
   Duration load_timeout{600'000};
   int64_t max_restarts = 0;
+  LogFormat log_format = LogFormat::kText;
 
   template <class V>
   void fields(V& visit) {
@@ -88,6 +90,8 @@ struct LaunchOptions {
           "time for a role to load its model and serve, at the start and when it is started again");
     visit("max_restarts", max_restarts,
           "how often a run that failed goes on by itself from its last checkpoint");
+    visit("log_format", log_format,
+          "lines of logs/: text, or json objects with time, host, role, rank and step");
   }
   void validate() const;
 };
@@ -162,6 +166,12 @@ struct retort::EnumNames<retort::recipes::Batching> {
   using E = retort::recipes::Batching;
   static constexpr std::array<std::pair<std::string_view, E>, 2> values{
       {{"as_sent", E::kAsSent}, {"dynamic", E::kDynamic}}};
+};
+template <>
+struct retort::EnumNames<retort::LogFormat> {
+  using E = retort::LogFormat;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"text", E::kText}, {"json", E::kJson}}};
 };
 template <>
 struct retort::EnumNames<retort::recipes::Backend> {

@@ -8,9 +8,9 @@
 
 namespace retort::launch {
 
-// Those of `env`, and on a device with `deterministic: true` the switches of the libraries that
-// read them from the environment, unless `env` sets them.
-std::map<std::string, std::string> role_variables(const recipes::RoleOptions& role,
-                                                  bool deterministic);
+// Those of `env`, the form of log lines, and on a device with `deterministic: true` the switches of
+// the libraries that read them from the environment, unless `env` sets them.
+std::map<std::string, std::string> role_variables(const recipes::Recipe& recipe,
+                                                  const recipes::RoleOptions& role);
 
 }  // namespace retort::launch

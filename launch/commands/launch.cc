@@ -76,7 +76,7 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
                         "--run-folder",
                         folder.path().string()};
 
-      spec.env = role_variables(role, recipe.deterministic);
+      spec.env = role_variables(recipe, role);
       specs.push_back(std::move(spec));
     }
   }
@@ -236,6 +236,7 @@ int run_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
   const recipes::Recipe recipe = load_recipe(
       command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
+  set_log_format(recipe.launch.log_format);
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
   note_engines(recipe);

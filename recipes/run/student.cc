@@ -111,6 +111,7 @@ TrainLoopResult run_student(const RankContext& context) {
   std::unique_ptr<MetricsWriter> metrics;
   if (world.rank() == 0) metrics = std::make_unique<MetricsWriter>(context.run_folder);
   context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
+  set_log_step(start.step + 1);
   const auto begin = std::chrono::steady_clock::now();
   const auto time_is_up = [&] {
     return recipe.train.max_time &&
@@ -127,7 +128,11 @@ TrainLoopResult run_student(const RankContext& context) {
                             if (makes_calls) calls.add_to(row, world.all());
                           },
                       .on_metrics = [&](const MetricsRow& row) { metrics->write(row); },
-                      .on_step = [&](int64_t step) { context.report("training", step, ""); },
+                      .on_step =
+                          [&](int64_t step) {
+                            context.report("training", step, "");
+                            set_log_step(step + 1);
+                          },
                       .on_save = [&](int64_t step) { context.report("saving", step, ""); },
                       .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
 

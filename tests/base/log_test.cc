@@ -23,6 +23,23 @@ TEST(Log, LineHasLevelTimeIdentityPlaceAndText) {
       << text;
 }
 
+TEST(Log, JsonLineIsOneObject) {
+  set_log_identity("teacher/1");
+  set_log_format(LogFormat::kJson);
+  set_log_step(40);
+  testing::internal::CaptureStderr();
+  RETORT_LOG(kError) << "it said \"no\"\nand ended";
+  const std::string text = testing::internal::GetCapturedStderr();
+  set_log_format(LogFormat::kText);
+  set_log_identity("-");
+  EXPECT_TRUE(std::regex_match(
+      text, std::regex(R"(\{"time": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", "level": "error", )"
+                       R"("host": "[^"]+", "role": "teacher", "rank": 1, "step": 40, )"
+                       R"("where": "base/log_test\.cc:\d+", )"
+                       R"("message": "it said \\"no\\"\\nand ended"\}\n)")))
+      << text;
+}
+
 TEST(Log, ABelowThresholdLineIsNotEvenFormatted) {
   ASSERT_FALSE(log_enabled(LogLevel::kDebug)) << "RETORT_LOG=debug is set";
   int evaluated = 0;

@@ -87,7 +87,7 @@ std::string environment(const Seen& seen) {
   for (const auto& [name, role] : seen.recipe.roles) {
     const int64_t threads =
         launch::threads_per_process(role.world.threads, seen.recipe.num_processes());
-    const auto variables = launch::role_variables(role, seen.recipe.deterministic);
+    const auto variables = launch::role_variables(seen.recipe, role);
     all += name + ": " + list(launch::child_environment(threads, variables));
   }
   return all;

@@ -142,6 +142,7 @@ std::vector<KeyRow> launch_rows() {
       in_run("launch.load_timeout", "tests/roles/generator_restart_test.cc", ".patience = 200ms"),
       acts(kDistillBase, "launch.load_timeout=1h", timeout),
       in_run("launch.max_restarts", "tests/recipes/restart_run_test.cc", "launch.max_restarts=1"),
+      acts(kSftBase, "launch.log_format=json", environment),
       in_run("launch.stop_timeout", "tests/launch/supervisor_signal_test.cc",
              "stop_timeout = Duration(200)"),
   };
