@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/host_name.h"
 #include "base/json_text.h"
 #include "base/sizes.h"
 
@@ -72,11 +73,6 @@ std::string text_line(LogLevel level, std::string_view where, std::string_view t
   line.append(stamp).append(identity()).append(" ");
   if (!where.empty()) line.append(where).append("] ");
   return line.append(text).append("\n");
-}
-
-std::string host_name() {
-  char name[256] = "";
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 std::string json_line(LogLevel level, std::string_view where, std::string_view text) {

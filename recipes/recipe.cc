@@ -35,6 +35,9 @@ void LaunchOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument, "load_timeout must be above 0");
   if (max_restarts < 0)
     throw Error(ErrorCode::kInvalidArgument, "max_restarts must not be negative");
+  if (metrics_port && (*metrics_port < 0 || *metrics_port > 65535))
+    throw Error(ErrorCode::kInvalidArgument,
+                "metrics_port must be a port, 1 to 65535, or 0: any that is free");
 }
 
 int64_t Recipe::num_processes() const {

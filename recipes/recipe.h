@@ -77,6 +77,7 @@ struct LaunchOptions {
   Duration load_timeout{600'000};
   int64_t max_restarts = 0;
   LogFormat log_format = LogFormat::kText;
+  std::optional<int64_t> metrics_port;
 
   template <class V>
   void fields(V& visit) {
@@ -92,6 +93,10 @@ struct LaunchOptions {
           "how often a run that failed goes on by itself from its last checkpoint");
     visit("log_format", log_format,
           "lines of logs/: text, or json objects with time, host, role, rank and step");
+    visit(
+        "metrics_port", metrics_port,
+        "where the launcher shows the run's numbers to Prometheus, at /metrics; 0: any free port, "
+        "which it prints; empty: nowhere");
   }
   void validate() const;
 };

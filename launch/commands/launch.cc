@@ -14,6 +14,7 @@
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
+#include "launch/supervision/metrics_door.h"
 #include "launch/supervision/observers.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/run_folder.h"
@@ -213,6 +214,14 @@ StartEnd run_once(const LaunchCommand& command, const recipes::Recipe& recipe, R
                      .max_steps = recipe.train.max_steps,
                      .progress = &progress.state()});
   Observers observers({&progress, &status});
+  std::optional<MetricsDoor> metrics;
+  if (recipe.launch.metrics_port) {
+    metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
+                    status);
+    observers.add(&*metrics);
+    std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
+    std::fflush(stdout);
+  }
   Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
                          .log_folder = folder.logs(),
                          .processes = process_specs(recipe, folder, start, store),

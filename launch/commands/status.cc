@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host_name.h"
 #include "launch/commands/commands.h"
 #include "launch/supervision/status_file.h"
 #include "launch/supervision/status_table.h"

@@ -13,6 +13,7 @@ namespace retort::launch {
 class Observers final : public SupervisorObserver {
  public:
   explicit Observers(std::vector<SupervisorObserver*> all) : all_(std::move(all)) {}
+  void add(SupervisorObserver* one) { all_.push_back(one); }
 
   void on_start(const ProcessSpec& spec, pid_t pid) override {
     for (auto* one : all_)

@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host_name.h"
 #include "base/log.h"
 
 namespace retort::launch {
@@ -32,11 +32,6 @@ ProcessState state_of(const ProcessStatus& status) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 StatusFile::StatusFile(Options options) : options_(std::move(options)) {
   status_.run = options_.run;

@@ -17,9 +17,6 @@ namespace retort::launch {
 
 inline constexpr const char* kStatusFile = "status.json";
 
-// This machine, as status.json names it.
-std::string host_name();
-
 // Writes what a supervisor reports (run_status.h has the meaning of each number):
 //
 //   at once       when the state of the run or of a process has changed
@@ -55,6 +52,8 @@ class StatusFile : public SupervisorObserver {
   // How the run ended; the last to be written. One that goes on from its last checkpoint has not
   // ended: whoever watches it sees why it begins again, and no exit code.
   void finish(const SupervisorResult& result, bool goes_on = false);
+  // What is known so far; for others who tell of the run.
+  const RunStatus& status() const { return status_; }
 
  private:
   RunStatus::Process& process(const std::string& role, int64_t rank);

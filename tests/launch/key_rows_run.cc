@@ -143,6 +143,8 @@ std::vector<KeyRow> launch_rows() {
       acts(kDistillBase, "launch.load_timeout=1h", timeout),
       in_run("launch.max_restarts", "tests/recipes/restart_run_test.cc", "launch.max_restarts=1"),
       acts(kSftBase, "launch.log_format=json", environment),
+      in_run("launch.metrics_port", "tests/recipes/metrics_port_run_test.cc", "metrics_port=0"),
+      refused(kSftBase, "launch.metrics_port=65536", "must be a port"),
       in_run("launch.stop_timeout", "tests/launch/supervisor_signal_test.cc",
              "stop_timeout = Duration(200)"),
   };

@@ -54,6 +54,8 @@ bool Command::running() {
   return !reaped_;
 }
 
+std::string Command::output() const { return read_file(output_); }
+
 void Command::signal(int number) {
   if (running()) ::kill(pid_, number);
 }
