@@ -93,6 +93,13 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit) {
     remove_folder(path);
 }
 
+std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir) {
+  const auto complete = list_checkpoints(output_dir);
+  if (complete.size() < 2) return std::nullopt;
+  remove_folder(complete.front().path);
+  return complete.front().path;
+}
+
 void link_final(const fs::path& output_dir, int64_t step) {
   const fs::path temporary = output_dir / ("final.tmp-" + std::to_string(::getpid()));
   const fs::path target = checkpoint_path(output_dir, step).filename();

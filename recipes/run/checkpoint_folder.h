@@ -29,6 +29,11 @@ std::optional<CheckpointEntry> latest_checkpoint(const std::filesystem::path& ou
 // saves calls it.
 void prune_checkpoints(const std::filesystem::path& output_dir, int64_t save_total_limit);
 
+// Removes the oldest complete checkpoint if a newer one stays, and returns where it was; nullopt:
+// there is none to spare. As prune_checkpoints.
+std::optional<std::filesystem::path> drop_oldest_checkpoint(
+    const std::filesystem::path& output_dir);
+
 // Points <output_dir>/final at checkpoint-<step>, replacing an older link in one step.
 void link_final(const std::filesystem::path& output_dir, int64_t step);
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <future>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -98,13 +99,12 @@ CheckpointStore::CheckpointStore(fs::path run_folder, fs::path tokenizer_source,
 
 CheckpointStore::~CheckpointStore() = default;
 
-fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world,
-                               const LoopState& state) {
-  finish(world);  // the checkpoint before this one
-
+// The files, with room for all that belongs into them, and what this rank writes.
+std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Trainer& trainer,
+                                                                 parallel::World& world,
+                                                                 const LoopState& state) const {
   auto pending = std::make_unique<Pending>();
   pending->folder = checkpoint_path(run_folder_, state.step);
-
   run_phase(world.all(), pending->complaint(), [&] {
     pending->parts = parts_of(trainer, world);
     if (world.rank() == 0) {
@@ -121,6 +121,35 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
       for (models::CheckpointPart& part : pending->parts)
         copy_pieces(part);
   });
+  return pending;
+}
+
+// Whether there is more room now than before: the same on all ranks. Who keeps every checkpoint
+// loses none.
+bool CheckpointStore::make_room(parallel::World& world, const Error& why) const {
+  if (why.code() != ErrorCode::kResourceExhausted || options_.save_total_limit == 0) return false;
+  std::optional<fs::path> dropped;
+  run_phase(world.all(), "the oldest checkpoint was not removed for a new one: ", [&] {
+    if (world.rank() == 0) dropped = drop_oldest_checkpoint(run_folder_);
+  });
+  if (dropped) {
+    RETORT_LOG(kWarning) << "removed " << dropped->string()
+                         << ", the oldest checkpoint, and saves again: " << why.what();
+  }
+  return world.all().broadcast(dropped ? dropped->string() : "", 0) != "";
+}
+
+fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world,
+                               const LoopState& state) {
+  finish(world);  // the checkpoint before this one
+  std::unique_ptr<Pending> pending;
+  try {
+    pending = begin(trainer, world, state);
+  } catch (const Error& error) {
+    // All are of one size: where the room of one does not help nothing does.
+    if (!make_room(world, error)) throw;
+    pending = begin(trainer, world, state);
+  }
 
   // Every rank writes its slices into the folder that rank 0 has made.
   pending->temporary = world.all().broadcast(pending->temporary.string(), 0);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/error.h"
 #include "parallel/world.h"
 #include "recipes/run/loop_state.h"
 #include "roles/trainer/trainer.h"
@@ -19,6 +20,9 @@ namespace retort::recipes {
 //
 // Threads: compute.
 // Collectives: on the world, in save() and finish(): every rank must call.
+// A disk that has no room for a checkpoint, which shows before any of it is written: where
+//   save_total_limit says how many are wanted, the oldest is removed, if a newer one stays, and the
+//   save is tried once more.
 // Errors: the same on all ranks: kResourceExhausted when the disk is full and the like, naming the
 //   checkpoint; the temporary folder is removed.
 class CheckpointStore {
@@ -52,6 +56,9 @@ class CheckpointStore {
 
  private:
   struct Pending;
+  std::unique_ptr<Pending> begin(const roles::Trainer& trainer, parallel::World& world,
+                                 const LoopState& state) const;
+  bool make_room(parallel::World& world, const Error& why) const;
 
   std::filesystem::path run_folder_, tokenizer_source_;
   Options options_;

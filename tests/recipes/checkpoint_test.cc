@@ -3,7 +3,9 @@
 #include "recipes/run/checkpoint_store.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 
 #include <random>
 #include <thread>
@@ -160,6 +162,62 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FullDisk,
                            return "Rank" + std::to_string(std::get<0>(info.param)) +
                                   (std::get<1>(info.param) ? "Async" : "Sync");
                          });
+
+// A file system of its own on `folder`, with room for `bytes`, for this thread and the processes
+// that it starts. False: that needs rights which this test has not.
+bool mount_small(const fs::path& folder, uint64_t bytes) {
+  fs::create_directories(folder);
+  const std::string size = "size=" + std::to_string(bytes);
+  return ::unshare(CLONE_NEWNS) == 0 &&
+         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", folder.c_str(), "tmpfs", 0, size.c_str()) == 0;
+}
+
+uint64_t bytes_in(const fs::path& folder) {
+  constexpr uint64_t kPage = 4096;
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) bytes += (entry.file_size() + kPage - 1) / kPage * kPage;
+  return bytes;
+}
+
+// There is room for two and a half: the oldest goes, where fewer are wanted than all.
+TEST_F(Checkpoints, OldestMakesRoomOnAFullDisk) {
+  const fs::path source = model("qwen3", at::kFloat), small = folder_ / "small";
+  const parallel::Layout layout{.dp = 2};
+  const fs::path expected = reference(source, 4, layout);
+  const uint64_t one = bytes_in(expected / "checkpoint-1");
+  if (!mount_small(small, 5 * one / 2)) GTEST_SKIP() << "mounts need root";
+  for (const bool async : {false, true}) {
+    const fs::path run = small / "run";
+    Ranks ranks({.layout = layout,
+                 .source = source,
+                 .run_folder = run,
+                 .async = async,
+                 .save_total_limit = 3});
+    for (int step = 1; step <= 4; ++step) {
+      ranks.expect_ok("train");
+      ranks.expect_ok("save");
+      ranks.expect_ok("finish");
+    }
+    EXPECT_EQ(names_in(run), (std::vector<std::string>{"checkpoint-3", "checkpoint-4"}));
+    for (const char* name : {"checkpoint-3", "checkpoint-4"})
+      EXPECT_EQ(difference(expected / name, run / name), "");
+    fs::remove_all(run);
+  }
+
+  // Who keeps all of them loses none.
+  const fs::path run = small / "all";
+  Ranks ranks({.layout = layout, .source = source, .run_folder = run});
+  for (int step = 1; step <= 2; ++step) {
+    ranks.expect_ok("train");
+    ranks.expect_ok("save");
+  }
+  ranks.expect_ok("train");
+  for (const std::string& answer : ranks.ask("save"))
+    EXPECT_TRUE(answer.starts_with("error resource_exhausted")) << answer;
+  EXPECT_EQ(names_in(run), (std::vector<std::string>{"checkpoint-1", "checkpoint-2"}));
+}
 
 // A rank is killed at a random moment of the save of its third checkpoint, or before or after it.
 TEST_F(Checkpoints, SurviveARankThatIsKilled) {
