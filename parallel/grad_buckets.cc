@@ -262,6 +262,27 @@ double GradBuckets::norm() const {
   return std::sqrt(sum);
 }
 
+std::vector<double> GradBuckets::norms(const std::vector<size_t>& group_of,
+                                       size_t num_groups) const {
+  RETORT_CHECK(group_of.size() == size()) << group_of.size() << " groups named";
+  std::vector<at::Tensor> counted;
+  std::vector<size_t> groups;
+  for (size_t i = 0; i < size(); ++i) {
+    if (!parameter(i).shard.counted) continue;
+    counted.push_back(impl_->part_of_grad(i));
+    groups.push_back(group_of[i]);
+  }
+  at::Tensor sums = at::zeros({to_int64(num_groups)}, at::kDouble);
+  const std::vector<double> squares = detail::sums_of_squares(counted);
+  for (size_t i = 0; i < squares.size(); ++i)
+    sums.mutable_data_ptr<double>()[groups[i]] += squares[i];
+  if (impl_->sharded()) impl_->dp.all_reduce(sums);
+  if (impl_->options.mp != nullptr) impl_->options.mp->all_reduce(sums);
+  const at::Tensor norms = sums.sqrt();
+  const double* first = norms.const_data_ptr<double>();
+  return {first, first + num_groups};
+}
+
 std::vector<std::string> GradBuckets::non_finite() const {
   std::vector<at::Tensor> all;
   for (size_t i = 0; i < size(); ++i)

@@ -92,6 +92,9 @@ class GradBuckets {
   // Collectives: an all-reduce of one double on `mp`, with `shard` one on `dp` before it: every
   // rank must call.
   double norm() const;
+  // The same of groups of parameters: group_of[i] < num_groups is that of parameter i. Collectives:
+  // as norm(), of num_groups doubles.
+  std::vector<double> norms(const std::vector<size_t>& group_of, size_t num_groups) const;
   // Name and norm of each parameter whose gradient is not finite in what this rank has the sums of
   // (it may be another rank's).
   std::vector<std::string> non_finite() const;

@@ -70,7 +70,8 @@ TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps) {
   return {.max_steps = max_steps,
           .logging_steps = train.logging_steps,
           .eval_steps = train.eval_steps,
-          .save_steps = train.save_steps};
+          .save_steps = train.save_steps,
+          .log_layer_grad_norms = train.log_layer_grad_norms};
 }
 
 CheckpointStore::Options checkpoint_options(const TrainOptions& train) {

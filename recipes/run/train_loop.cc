@@ -137,6 +137,9 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     // What is told of the step, and evaluated after it.
     const bool done = state.step == options.max_steps;
     if (state.step % options.logging_steps == 0 || done) {
+      if (options.log_layer_grad_norms)
+        for (const auto& [part, norm] : trainer.layer_grad_norms())
+          row.add("grad_norm/" + part, norm);
       if (hooks.add_metrics) hooks.add_metrics(row);
       emit(row);
     }

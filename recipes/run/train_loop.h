@@ -20,6 +20,7 @@ struct TrainLoopOptions {
   int64_t logging_steps = 1;
   int64_t eval_steps = 0;  // 0: only at the end, if there are evaluation batches
   int64_t save_steps = 0;  // 0: only at the end
+  bool log_layer_grad_norms = false;
 };
 
 // What the loop tells the program around it. Called on the compute thread.

@@ -35,6 +35,7 @@ struct TrainOptions {
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;
   int64_t logging_steps = 1;
+  bool log_layer_grad_norms = false;
   int64_t eval_steps = 50;       // 0: only at the end
   int64_t save_steps = 100;      // 0: only at the end
   int64_t save_total_limit = 3;  // 0: all are kept
@@ -81,6 +82,8 @@ struct TrainOptions {
 
     // What happens when.
     visit("logging_steps", logging_steps, "steps between lines of metrics.jsonl");
+    visit("log_layer_grad_norms", log_layer_grad_norms,
+          "also log the gradient norm of each layer, of the embedding, the last norm and the head");
     visit("eval_steps", eval_steps, "steps between evaluations on data.eval; 0: only at the end");
     visit("save_steps", save_steps, "steps between checkpoints; 0: only at the end");
     visit("save_total_limit", save_total_limit, "newest checkpoints that are kept; 0: all");

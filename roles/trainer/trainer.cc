@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -10,6 +11,14 @@
 
 namespace retort::roles {
 namespace {
+
+// "model.layers.3.self_attn.q_proj.weight" -> "layers.3", "lm_head.weight" -> "lm_head".
+std::string part_of(std::string name) {
+  if (name.starts_with("model.")) name.erase(0, 6);
+  const size_t word = name.find('.');
+  const bool layer = name.substr(0, word) == "layers";
+  return name.substr(0, layer ? name.find('.', word + 1) : word);
+}
 
 std::string join(const std::vector<std::string>& names, size_t most) {
   std::string text;
@@ -83,13 +92,39 @@ Trainer::Update Trainer::finish_step(double count) {
   update.grad_norm = buckets_->norm();
   if (!std::isfinite(update.grad_norm)) refuse_gradient(update.learning_rate);
   // The coefficient of torch.nn.utils.clip_grad_norm_.
+  clipped_ = 1;
   if (options_.max_grad_norm > 0) {
     const double coefficient = options_.max_grad_norm / (update.grad_norm + 1e-6);
-    if (coefficient < 1.0) buckets_->scale(coefficient);
+    if (coefficient < 1.0) clipped_ = coefficient;
   }
+  if (clipped_ < 1) buckets_->scale(clipped_);
   optimizer_->step(*buckets_, update.learning_rate);
   gather_->launch();
   return update;
+}
+
+std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
+  // Every rank has a place for every part, whichever it holds.
+  const auto layers = static_cast<size_t>(decoder_.config().num_hidden_layers);
+  std::vector<std::string> parts{"embed_tokens"};
+  for (size_t layer = 0; layer < layers; ++layer)
+    parts.push_back("layers." + std::to_string(layer));
+  parts.insert(parts.end(), {"norm", "lm_head"});
+
+  std::vector<size_t> group_of;
+  for (size_t i = 0; i < buckets_->size(); ++i) {
+    const std::string part = part_of(buckets_->parameter(i).name);
+    const auto found = std::find(parts.begin(), parts.end(), part);
+    RETORT_CHECK(found != parts.end()) << buckets_->parameter(i).name;
+    group_of.push_back(static_cast<size_t>(found - parts.begin()));
+  }
+
+  const std::vector<double> norms = buckets_->norms(group_of, parts.size());
+  std::vector<std::pair<std::string, double>> named;
+  for (size_t i = 0; i < parts.size(); ++i)
+    named.emplace_back(parts[i], norms[i] / clipped_);
+  if (decoder_.config().tie_word_embeddings) named.pop_back();
+  return named;
 }
 
 models::CheckpointPart Trainer::state_part() const {

@@ -134,8 +134,8 @@ std::string loop(const Seen& seen) {
   const recipes::TrainOptions& train = seen.recipe.train;
   const auto steps = recipes::loop_options(train, 1);
   const auto checkpoints = recipes::checkpoint_options(train);
-  return text(steps.logging_steps, steps.eval_steps, steps.save_steps, checkpoints.save_total_limit,
-              checkpoints.async);
+  return text(steps.logging_steps, steps.log_layer_grad_norms, steps.eval_steps, steps.save_steps,
+              checkpoints.save_total_limit, checkpoints.async);
 }
 
 std::string batches(const Seen& seen) {

@@ -69,6 +69,7 @@ std::vector<KeyRow> memory_rows() {
 std::vector<KeyRow> when_rows() {
   return {
       acts(kSftBase, "train.logging_steps=5", loop),
+      acts(kSftBase, "train.log_layer_grad_norms=true", loop),
       acts(kSftBase, "train.eval_steps=5", loop),
       refused(kDistillBase, "train.eval_steps=5", "has no effect without data.eval"),
       acts(kSftBase, "train.save_steps=5", loop),

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <map>
+#include <regex>
 #include <sstream>
 
 #include "models/decoder.h"
@@ -148,6 +149,42 @@ void check(bool ok, const std::string& what, double value) {
   if (!ok) throw std::runtime_error(text.str());
 }
 
+// Norms of parts, from all gradients of a trainer in one process, as they are after clipping.
+std::map<std::string, double> part_norms(Trainer& trainer) {
+  std::map<std::string, double> squares;
+  for (size_t i = 0; i < trainer.buckets().size(); ++i) {
+    const std::string& name = trainer.buckets().parameter(i).name;
+    const std::regex form("(?:model\\.)?(layers\\.[0-9]+|[a-z_]+)\\..*");
+    std::smatch part;
+    check(std::regex_match(name, part, form), "the form of " + name, 1);
+    const double norm = trainer.buckets().main_grad(i).to(at::kDouble).norm().item<double>();
+    squares[part[1]] += norm * norm;
+  }
+  std::map<std::string, double> norms;
+  for (const auto& [part, square] : squares)
+    norms[part] = std::sqrt(square);
+  return norms;
+}
+
+// In proportion to one another, as the reference's are clipped; their squares sum to grad_norm's.
+void compare_parts(const std::string& where, Trainer& single, Trainer& trainer,
+                   const Trainer::Update& update) {
+  const std::map<std::string, double> expected = part_norms(single);
+  const auto got = trainer.layer_grad_norms();
+  check(got.size() == expected.size(), where + "number of parts", 1);
+  double square = 0, whole = 0;
+  for (const auto& [part, norm] : got) {
+    square += norm * norm;
+    whole += expected.at(part) * expected.at(part);
+  }
+  check(std::abs(std::sqrt(square) / update.grad_norm - 1) <= 1e-6, where + "sum of parts",
+        std::sqrt(square) / update.grad_norm - 1);
+  for (const auto& [part, norm] : got) {
+    const double off = norm / std::sqrt(square) - expected.at(part) / std::sqrt(whole);
+    check(std::abs(off) <= kTolerance, where + "gradient norm of " + part, off);
+  }
+}
+
 void compare(const Case& c, World& world) {
   const models::ModelConfig config = nano(c.tied, c.family);
   World single_world({.role = "single", .layout = {}});
@@ -166,6 +203,7 @@ void compare(const Case& c, World& world) {
     check(std::abs(got.update.grad_norm - expected.update.grad_norm) <=
               kTolerance * expected.update.grad_norm,
           where + "grad_norm", got.update.grad_norm - expected.update.grad_norm);
+    compare_parts(where, single, trainer, got.update);
 
     std::map<std::string, at::Tensor> gradients;
     for (size_t i = 0; i < single.buckets().size(); ++i)
