@@ -9,7 +9,7 @@
 
 namespace retort::data {
 namespace {
-using test::global_batch, test::Ids, test::run_epochs, test::run_ranks, test::StepRecord;
+using test::global_batch, test::RowIds, test::run_epochs, test::run_ranks, test::StepRecord;
 
 class BatchStreamTest : public testing::Test {
  protected:
@@ -20,19 +20,19 @@ class BatchStreamTest : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-Ids all_of(const std::vector<StepRecord>& steps) {
-  Ids all;
+RowIds all_of(const std::vector<StepRecord>& steps) {
+  RowIds all;
   for (const auto& step : steps)
-    for (const Ids& ids : step.micro_batches)
+    for (const RowIds& ids : step.micro_batches)
       all.insert(all.end(), ids.begin(), ids.end());
   return all;
 }
-Ids sorted(Ids ids) {
+RowIds sorted(RowIds ids) {
   std::sort(ids.begin(), ids.end());
   return ids;
 }
-Ids first_integers(int64_t count) {
-  Ids ids;
+RowIds first_integers(int64_t count) {
+  RowIds ids;
   for (int64_t i = 0; i < count; ++i)
     ids.push_back(i);
   return ids;
@@ -44,18 +44,19 @@ TEST_F(BatchStreamTest, UnshuffledUnpackedBatchesAreTheFile) {
       .rows_per_micro_batch = 2, .micro_batches = 2, .packing = false, .shuffle = false};
   const auto steps = run_epochs(set, options, 2);
   ASSERT_EQ(steps.size(), 6u);
-  EXPECT_EQ(steps[0].micro_batches, (std::vector<Ids>{{0, 1}, {2, 3}}));
-  EXPECT_EQ(steps[1].micro_batches, (std::vector<Ids>{{4, 5}, {6, 7}}));
-  EXPECT_EQ(steps[2].micro_batches, (std::vector<Ids>{{8}, {}}))
+  EXPECT_EQ(steps[0].micro_batches, (std::vector<RowIds>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(steps[1].micro_batches, (std::vector<RowIds>{{4, 5}, {6, 7}}));
+  EXPECT_EQ(steps[2].micro_batches, (std::vector<RowIds>{{8}, {}}))
       << "the short batch is used as it is";
   EXPECT_EQ(steps[3].micro_batches, steps[0].micro_batches);
   const auto ranks =
       run_ranks(set, {.rows_per_micro_batch = 2, .packing = false, .shuffle = false}, 2, 1);
   ASSERT_EQ(ranks[0].size(), 3u);
-  EXPECT_EQ(ranks[0][0].micro_batches, (std::vector<Ids>{{0, 2}})) << "pack i goes to rank i mod 2";
-  EXPECT_EQ(ranks[1][0].micro_batches, (std::vector<Ids>{{1, 3}}));
-  EXPECT_EQ(ranks[0][2].micro_batches, (std::vector<Ids>{{8}}));
-  EXPECT_EQ(ranks[1][2].micro_batches, (std::vector<Ids>{{}}))
+  EXPECT_EQ(ranks[0][0].micro_batches, (std::vector<RowIds>{{0, 2}}))
+      << "pack i goes to rank i mod 2";
+  EXPECT_EQ(ranks[1][0].micro_batches, (std::vector<RowIds>{{1, 3}}));
+  EXPECT_EQ(ranks[0][2].micro_batches, (std::vector<RowIds>{{8}}));
+  EXPECT_EQ(ranks[1][2].micro_batches, (std::vector<RowIds>{{}}))
       << "a rank without a pack takes part with an empty micro-batch";
 }
 
@@ -86,10 +87,10 @@ TEST_F(BatchStreamTest, EveryRowOnceAnEpochForEveryLayout) {
                                      .packing = packing,
                                      .shuffle = shuffle};
           const auto ranks = run_ranks(set, options, dp, 1);
-          Ids all;
+          RowIds all;
           for (const auto& rank : ranks) {
             EXPECT_EQ(rank.size(), ranks[0].size()) << "ranks must take as many steps";
-            for (const Ids part = all_of(rank); const int64_t id : part)
+            for (const RowIds part = all_of(rank); const int64_t id : part)
               all.push_back(id);
             for (const auto& step : rank)
               EXPECT_EQ(step.micro_batches.size(), 2u);
@@ -182,7 +183,7 @@ TEST_F(BatchStreamTest, TheOrderIsAFunctionOfSeedAndEpoch) {
     const auto again = run_epochs(set, options, 2);
     EXPECT_EQ(all_of(two), all_of(again));
     const auto one = all_of(run_epochs(set, options, 1));
-    Ids second = all_of(two);
+    RowIds second = all_of(two);
     EXPECT_TRUE(std::equal(one.begin(), one.end(), second.begin()));
     second.erase(second.begin(), second.begin() + static_cast<std::ptrdiff_t>(one.size()));
     EXPECT_NE(second, one) << "each epoch has its own order";
@@ -236,7 +237,7 @@ TEST_F(BatchStreamTest, StepsPerEpoch) {
 
 TEST_F(BatchStreamTest, SkippedRowsAreMissingAndNothingElse) {
   std::string rows;
-  Ids good;
+  RowIds good;
   for (int64_t i = 0; i < 2100; ++i) {  // a whole window of bad rows in the middle
     const bool bad = i % 7 == 0 || (i >= 1000 && i < 2060);
     rows += bad ? "bad\n" : test::numbered_row(i, 5 + i % 40);

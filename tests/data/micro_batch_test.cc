@@ -3,17 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "recipes/data/batches.h"
-#include "tests/data/word_tokenizer.h"
+#include "tests/data/stream_records.h"
 
 namespace retort::data {
 namespace {
+using test::values;
 using Values = std::vector<int64_t>;
-
-Values values(const at::Tensor& tensor) {
-  EXPECT_EQ(tensor.scalar_type(), at::kLong);
-  EXPECT_EQ(tensor.dim(), 1);
-  return Values(tensor.data_ptr<int64_t>(), tensor.data_ptr<int64_t>() + tensor.numel());
-}
 
 TEST(MicroBatch, LaysSamplesEndToEnd) {
   Sample a{.input_ids = {11, 12, 13}, .is_target = {0, 1, 1}, .origin = "a:1"};

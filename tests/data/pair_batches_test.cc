@@ -10,11 +10,7 @@
 
 namespace retort::data {
 namespace {
-using test::Ids;
-
-std::vector<int64_t> values(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
-}
+using test::RowIds, test::values;
 
 PreferenceSample pair_of(std::vector<int32_t> prompt, std::vector<int32_t> chosen,
                          std::vector<int32_t> rejected) {
@@ -28,12 +24,12 @@ PreferenceSample pair_of(std::vector<int32_t> prompt, std::vector<int32_t> chose
 TEST(PairMicroBatch, LaysPairsOut) {
   const PairMicroBatch batch =
       make_pair_micro_batch({pair_of({1, 2}, {3}, {4, 5}), pair_of({6}, {7, 8}, {9})});
-  EXPECT_EQ(values(batch.tokens.input_ids), (Ids{1, 2, 3, 1, 2, 4, 5, 6, 7, 8, 6, 9}));
-  EXPECT_EQ(values(batch.tokens.positions), (Ids{0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0, 1}));
-  EXPECT_EQ(batch.tokens.cu_seqlens, (Ids{0, 3, 7, 10, 12}));
-  EXPECT_EQ(values(batch.predict_positions), (Ids{1, 4, 5, 7, 8, 10}));
-  EXPECT_EQ(values(batch.targets), (Ids{3, 4, 5, 7, 8, 9}));
-  EXPECT_EQ(values(batch.sequence_of_row), (Ids{0, 1, 1, 2, 2, 3}));
+  EXPECT_EQ(values(batch.tokens.input_ids), (RowIds{1, 2, 3, 1, 2, 4, 5, 6, 7, 8, 6, 9}));
+  EXPECT_EQ(values(batch.tokens.positions), (RowIds{0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0, 1}));
+  EXPECT_EQ(batch.tokens.cu_seqlens, (RowIds{0, 3, 7, 10, 12}));
+  EXPECT_EQ(values(batch.predict_positions), (RowIds{1, 4, 5, 7, 8, 10}));
+  EXPECT_EQ(values(batch.targets), (RowIds{3, 4, 5, 7, 8, 9}));
+  EXPECT_EQ(values(batch.sequence_of_row), (RowIds{0, 1, 1, 2, 2, 3}));
   ASSERT_EQ(batch.num_pairs(), 2);
   EXPECT_EQ(batch.shapes[0].prompt_tokens, 2);
   EXPECT_EQ(batch.shapes[0].chosen_tokens, 1);
@@ -45,14 +41,14 @@ TEST(PairMicroBatch, LaysPairsOut) {
 }
 
 struct Step {
-  std::vector<Ids> micro_batches;
+  std::vector<RowIds> micro_batches;
   std::vector<int64_t> tokens;
   Cursor after;
 };
 Step record(const PairBatchStream::Step& step) {
   Step result{{}, {}, step.after};
   for (const PairMicroBatch& batch : step.micro_batches) {
-    Ids ids;
+    RowIds ids;
     for (const auto& pair : batch.pairs)
       ids.push_back(test::pair_id(pair));
     result.micro_batches.push_back(ids);
@@ -74,16 +70,16 @@ Ranks run(const std::shared_ptr<const PreferenceDataset>& set, BatchOptions opti
   }
   return ranks;
 }
-Ids global(const Ranks& ranks, size_t s) {
-  Ids all;
+RowIds global(const Ranks& ranks, size_t s) {
+  RowIds all;
   for (const auto& rank : ranks)
-    for (const Ids& ids : rank.at(s).micro_batches)
+    for (const RowIds& ids : rank.at(s).micro_batches)
       all.insert(all.end(), ids.begin(), ids.end());
   std::sort(all.begin(), all.end());
   return all;
 }
-Ids everything(const Ranks& ranks) {
-  Ids all;
+RowIds everything(const Ranks& ranks) {
+  RowIds all;
   for (size_t s = 0; s < ranks[0].size(); ++s)
     for (const int64_t id : global(ranks, s))
       all.push_back(id);
@@ -100,19 +96,19 @@ TEST_F(PairBatchStreamTest, RowsOfAMicroBatchArePairs) {
   const auto set = test::pair_dataset(folder_, {4, 4, 4, 4, 4});
   const auto ranks = run(set, {.rows_per_micro_batch = 2, .shuffle = false}, 1, 1);
   ASSERT_EQ(ranks[0].size(), 3u);
-  EXPECT_EQ(ranks[0][0].micro_batches, std::vector<Ids>({{0, 1}}));
-  EXPECT_EQ(ranks[0][2].micro_batches, std::vector<Ids>({{4}}));
+  EXPECT_EQ(ranks[0][0].micro_batches, std::vector<RowIds>({{0, 1}}));
+  EXPECT_EQ(ranks[0][2].micro_batches, std::vector<RowIds>({{4}}));
   EXPECT_EQ(PairBatchStream(set, {.rows_per_micro_batch = 2}).steps_per_epoch(), 3);
   const auto two = run(set, {.rows_per_micro_batch = 2, .shuffle = false}, 2, 1);
-  EXPECT_EQ(two[0][0].micro_batches, std::vector<Ids>({{0, 2}}));
-  EXPECT_EQ(two[1][1].micro_batches, std::vector<Ids>({{}}))
+  EXPECT_EQ(two[0][0].micro_batches, std::vector<RowIds>({{0, 2}}));
+  EXPECT_EQ(two[1][1].micro_batches, std::vector<RowIds>({{}}))
       << "a rank without a pair takes part with nothing";
 }
 
 TEST_F(PairBatchStreamTest, EveryGoodPairOnceForEveryLayout) {
   const auto set =
       test::pair_dataset(folder_, test::some_lengths(1500, 40), 10, {.max_length = 50});
-  Ids good;
+  RowIds good;
   for (int64_t i = 0; i < 1500; ++i)
     if (i % 10 != 9) good.push_back(i);
   for (const int64_t tokens : {int64_t{0}, int64_t{400}}) {
@@ -173,7 +169,7 @@ TEST_F(PairBatchStreamTest, BucketsHoldLikeLengthsInShuffledOrder) {
   EXPECT_LT(std::abs(low - high) / high, 0.5)
       << "both halves of the epoch see short and long pairs";
 
-  const Ids first = global(ranks, 0);
+  const RowIds first = global(ranks, 0);
   size_t second_epoch = 0;
   while (ranks[0][second_epoch].after.epoch == 0)
     ++second_epoch;
@@ -228,7 +224,7 @@ TEST_F(PairBatchStreamTest, RefusesWhatCannotWork) {
 TEST_F(PairBatchStreamTest, EvaluationSeesEveryPairOnce) {
   const auto set = test::pair_dataset(folder_, {4, 4, 4, 4, 4, 4, 4}, 4, {.max_length = 30});
   for (const int64_t tokens : {int64_t{0}, int64_t{60}}) {
-    Ids all;
+    RowIds all;
     size_t batches = 0;
     for (const int64_t rank : {0, 1}) {
       const auto mine = eval_pair_batches(*set, {.rows_per_micro_batch = 2,
@@ -242,7 +238,7 @@ TEST_F(PairBatchStreamTest, EvaluationSeesEveryPairOnce) {
           all.push_back(test::pair_id(pair));
     }
     std::sort(all.begin(), all.end());
-    EXPECT_EQ(all, (Ids{0, 1, 2, 4, 5, 6})) << tokens;
+    EXPECT_EQ(all, (RowIds{0, 1, 2, 4, 5, 6})) << tokens;
   }
 }
 

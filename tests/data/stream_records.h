@@ -1,6 +1,9 @@
 // What a BatchStream gave, in a form that tests compare.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,16 +15,23 @@
 
 namespace retort::test {
 
-// Ids of the samples of one micro-batch, in order.
-using Ids = std::vector<int64_t>;
+// Of a row of int64.
+inline std::vector<int64_t> values(const at::Tensor& tensor) {
+  EXPECT_EQ(tensor.scalar_type(), at::kLong);
+  EXPECT_EQ(tensor.dim(), 1);
+  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
+}
+
+// RowIds of the samples of one micro-batch, in order.
+using RowIds = std::vector<int64_t>;
 struct StepRecord {
-  std::vector<Ids> micro_batches;
+  std::vector<RowIds> micro_batches;
   data::Cursor after;
   double epoch = 0;
 };
 
-inline Ids ids_of(const data::MicroBatch& batch) {
-  Ids ids;
+inline RowIds ids_of(const data::MicroBatch& batch) {
+  RowIds ids;
   for (const data::Sample& sample : batch.samples)
     ids.push_back(numbered_row_id(sample));
   return ids;
@@ -53,10 +63,10 @@ inline std::vector<std::vector<StepRecord>> run_ranks(
   return ranks;
 }
 // All samples of step `s` over all ranks, sorted.
-inline Ids global_batch(const std::vector<std::vector<StepRecord>>& ranks, size_t s) {
-  Ids all;
+inline RowIds global_batch(const std::vector<std::vector<StepRecord>>& ranks, size_t s) {
+  RowIds all;
   for (const auto& rank : ranks)
-    for (const Ids& ids : rank.at(s).micro_batches)
+    for (const RowIds& ids : rank.at(s).micro_batches)
       all.insert(all.end(), ids.begin(), ids.end());
   std::sort(all.begin(), all.end());
   return all;

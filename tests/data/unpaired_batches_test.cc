@@ -10,11 +10,7 @@
 
 namespace retort::data {
 namespace {
-using test::Ids;
-
-std::vector<int64_t> values(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
-}
+using test::RowIds, test::values;
 
 UnpairedRow row_of(std::vector<int32_t> prompt, std::vector<int32_t> completion,
                    std::vector<int32_t> other, bool desirable) {
@@ -29,16 +25,16 @@ UnpairedRow row_of(std::vector<int32_t> prompt, std::vector<int32_t> completion,
 TEST(UnpairedMicroBatch, LaysBothCompletionsOut) {
   const UnpairedMicroBatch batch = make_unpaired_micro_batch(
       {row_of({1, 2}, {3}, {7, 8, 9}, true), row_of({6}, {7, 8, 9}, {3}, false)}, 4);
-  EXPECT_EQ(values(batch.own.tokens.input_ids), (Ids{1, 2, 3, 6, 7, 8, 9}));
-  EXPECT_EQ(values(batch.own.tokens.positions), (Ids{0, 1, 2, 0, 1, 2, 3}));
-  EXPECT_EQ(batch.own.tokens.cu_seqlens, (Ids{0, 3, 7}));
-  EXPECT_EQ(values(batch.own.predict_positions), (Ids{1, 3, 4, 5}));
-  EXPECT_EQ(values(batch.own.targets), (Ids{3, 7, 8, 9}));
-  EXPECT_EQ(values(batch.own.sequence_of_row), (Ids{0, 1, 1, 1}));
+  EXPECT_EQ(values(batch.own.tokens.input_ids), (RowIds{1, 2, 3, 6, 7, 8, 9}));
+  EXPECT_EQ(values(batch.own.tokens.positions), (RowIds{0, 1, 2, 0, 1, 2, 3}));
+  EXPECT_EQ(batch.own.tokens.cu_seqlens, (RowIds{0, 3, 7}));
+  EXPECT_EQ(values(batch.own.predict_positions), (RowIds{1, 3, 4, 5}));
+  EXPECT_EQ(values(batch.own.targets), (RowIds{3, 7, 8, 9}));
+  EXPECT_EQ(values(batch.own.sequence_of_row), (RowIds{0, 1, 1, 1}));
 
-  EXPECT_EQ(values(batch.mismatched.tokens.input_ids), (Ids{1, 2, 7, 8, 6, 3}))
+  EXPECT_EQ(values(batch.mismatched.tokens.input_ids), (RowIds{1, 2, 7, 8, 6, 3}))
       << "cut at max_length 4 with its new prompt";
-  EXPECT_EQ(values(batch.mismatched.sequence_of_row), (Ids{0, 0, 1}));
+  EXPECT_EQ(values(batch.mismatched.sequence_of_row), (RowIds{0, 0, 1}));
   EXPECT_EQ(batch.mismatched.completions[0].completion_ids, (std::vector<int32_t>{7, 8}));
   ASSERT_EQ(batch.num_rows(), 2);
   EXPECT_TRUE(batch.samples[0].desirable);
@@ -180,12 +176,12 @@ TEST_F(UnpairedBatchStreamTest, NeitherRowsNorMismatchesDependOnTheLayout) {
       }
     }
 
-    Ids seen;
+    RowIds seen;
     for (size_t s = 0; s < one[0].size(); ++s)
       for (const Place& place : global(one, s))
         seen.push_back(place.id);
     std::sort(seen.begin(), seen.end());
-    Ids good;
+    RowIds good;
     for (int64_t i = 0; i < 1500; ++i)
       if (i % 10 != 9) good.push_back(i);
     EXPECT_EQ(seen, good) << tokens;
@@ -201,7 +197,7 @@ TEST_F(UnpairedBatchStreamTest, MismatchesAreThoseOfTheBatch) {
         .rows_per_micro_batch = 3, .tokens_per_micro_batch = tokens, .micro_batches = 2};
     const auto ranks = run(set, options, 2, 1);
     for (size_t s = 0; s < ranks[0].size(); ++s) {
-      Ids ids, others;
+      RowIds ids, others;
       for (const Place& place : global(ranks, s)) {
         ids.push_back(place.id);
         others.push_back(place.other);

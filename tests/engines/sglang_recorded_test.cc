@@ -18,7 +18,7 @@ using test::soon;
 using Sglang = test::RecordedSglang;
 
 // What `engine` draws is what stands in the answer.
-void expect_drawn(const Drawn& drawn, const json& answer) {
+void expect_output(const Drawn& drawn, const json& answer) {
   EXPECT_EQ(drawn.token_ids, answer.at("output_ids").get<std::vector<int32_t>>());
   std::vector<float> log_probs;
   for (const json& entry : answer.at("meta_info").at("output_token_logprobs"))
@@ -58,7 +58,7 @@ TEST_F(Sglang, HasSeedsWhereTheServerIsDeterministic) {
 
 TEST_F(Sglang, DrawsUntilTheLength) {
   const Drawn drawn = engine().draw(draw(), soon()).get();
-  expect_drawn(drawn, answer("draw-length"));
+  expect_output(drawn, answer("draw-length"));
   EXPECT_EQ(drawn.finish_reason, models::FinishReason::kLength);
   EXPECT_EQ(drawn.token_ids.size(), 12u);
   std::vector<std::string> expected = first();
@@ -70,7 +70,7 @@ TEST_F(Sglang, DrawsUntilAnEndToken) {
   DrawRequest request = draw();
   request.how.eos_token_ids.push_back(160);
   const Drawn drawn = engine().draw(request, soon()).get();
-  expect_drawn(drawn, answer("draw-end"));
+  expect_output(drawn, answer("draw-end"));
   EXPECT_EQ(drawn.finish_reason, models::FinishReason::kEos);
   EXPECT_EQ(drawn.token_ids.back(), 160);
 }
@@ -79,7 +79,7 @@ TEST_F(Sglang, DrawsUntilAStopString) {
   DrawRequest request = draw();
   request.how.stop = {"uys", "never"};
   const Drawn drawn = engine().draw(request, soon()).get();
-  expect_drawn(drawn, answer("draw-stop"));
+  expect_output(drawn, answer("draw-stop"));
   EXPECT_EQ(drawn.finish_reason, models::FinishReason::kStop);
   EXPECT_EQ(drawn.token_ids.size(), 2u);
 }
@@ -88,21 +88,21 @@ TEST_F(Sglang, SendsEveryOptionOfTheSampling) {
   DrawRequest request = draw();
   request.how.sampling = {.temperature = 0.7, .top_p = 0.9, .num_ids = 400};
   request.seed = static_cast<uint64_t>(-3);
-  expect_drawn(engine().draw(request, soon()).get(), answer("draw-sampled"));
+  expect_output(engine().draw(request, soon()).get(), answer("draw-sampled"));
 
   request.how.sampling = {.top_k = 40, .min_p = 0.05, .num_ids = 400};
   request.seed = 5;
-  expect_drawn(engine().draw(request, soon()).get(), answer("draw-least"));
+  expect_output(engine().draw(request, soon()).get(), answer("draw-least"));
 
   request.how.sampling = {.temperature = 0, .num_ids = 400};
   request.seed = 17;
-  expect_drawn(engine().draw(request, soon()).get(), answer("draw-greedy"));
+  expect_output(engine().draw(request, soon()).get(), answer("draw-greedy"));
 
   // Without end tokens it does not look for its own either.
   request = draw();
   request.how.eos_token_ids = {};
   request.seed = 21;
-  expect_drawn(engine().draw(request, soon()).get(), answer("draw-endless"));
+  expect_output(engine().draw(request, soon()).get(), answer("draw-endless"));
 }
 
 TEST_F(Sglang, NamesEachRequest) {

@@ -17,7 +17,7 @@ using test::RecordedVllm, test::soon;
 using Vllm = RecordedVllm;
 
 // What `engine` draws is what stands in the recorded answer.
-void expect_drawn(const Drawn& drawn, const json& choice) {
+void expect_choice(const Drawn& drawn, const json& choice) {
   EXPECT_EQ(drawn.token_ids, choice.at("token_ids").get<std::vector<int32_t>>());
   EXPECT_EQ(drawn.log_probs, choice.at("logprobs").at("token_logprobs").get<std::vector<float>>());
 }
@@ -42,7 +42,7 @@ TEST_F(Vllm, SaysWhatItServes) {
 
 TEST_F(Vllm, DrawsUntilTheLength) {
   const Drawn drawn = engine().draw(draw(), soon()).get();
-  expect_drawn(drawn, choice("draw-length"));
+  expect_choice(drawn, choice("draw-length"));
   EXPECT_EQ(drawn.finish_reason, models::FinishReason::kLength);
   EXPECT_EQ(drawn.token_ids.size(), 12u);
 }
@@ -51,7 +51,7 @@ TEST_F(Vllm, DrawsUntilAnEndToken) {
   DrawRequest request = draw();
   request.how.eos_token_ids.push_back(choice("draw-length").at("token_ids").at(5).get<int>());
   const Drawn drawn = engine().draw(request, soon()).get();
-  expect_drawn(drawn, choice("draw-end"));
+  expect_choice(drawn, choice("draw-end"));
   EXPECT_EQ(drawn.finish_reason, models::FinishReason::kEos);
   EXPECT_EQ(drawn.token_ids.size(), 6u);
   EXPECT_EQ(drawn.token_ids.back(), request.how.eos_token_ids.back());
@@ -61,7 +61,7 @@ TEST_F(Vllm, DrawsUntilAStopString) {
   DrawRequest request = draw();
   request.how.stop = {"uys", "never"};
   const Drawn drawn = engine().draw(request, soon()).get();
-  expect_drawn(drawn, choice("draw-stop"));
+  expect_choice(drawn, choice("draw-stop"));
   EXPECT_EQ(drawn.finish_reason, models::FinishReason::kStop);
   EXPECT_EQ(drawn.token_ids.size(), 2u) << "the string ends in the second token";
 }
@@ -71,15 +71,15 @@ TEST_F(Vllm, SendsEveryOptionOfTheSampling) {
   request.how.sampling = {
       .temperature = 0.7, .top_p = 0.9, .top_k = 40, .repetition_penalty = 1.2, .num_ids = 400};
   request.seed = static_cast<uint64_t>(-3);
-  expect_drawn(engine().draw(request, soon()).get(), choice("draw-sampled"));
+  expect_choice(engine().draw(request, soon()).get(), choice("draw-sampled"));
 
   request.how.sampling = {.min_p = 0.05, .num_ids = 400};
   request.seed = 5;
-  expect_drawn(engine().draw(request, soon()).get(), choice("draw-least"));
+  expect_choice(engine().draw(request, soon()).get(), choice("draw-least"));
 
   request.how.sampling = {.temperature = 0, .num_ids = 400};
   request.seed = 17;
-  expect_drawn(engine().draw(request, soon()).get(), choice("draw-greedy"));
+  expect_choice(engine().draw(request, soon()).get(), choice("draw-greedy"));
 }
 
 TEST_F(Vllm, NamesEachDraw) {

@@ -38,6 +38,8 @@ KeyRow acts(const char* base, std::string change, std::string (*observe)(const S
 KeyRow refused(const char* base, std::string change, std::string message,
                std::vector<std::string> with = {});
 KeyRow in_run(std::string key, std::string test, std::string text);
+// A test that observes keys of several parts.
+inline constexpr const char* kOnPolicyRuns = "tests/recipes/on_policy_run_test.cc";
 
 // "data.train.0.path=x" -> "data.train[].path", "roles.student.model=x" -> "roles.<name>.model".
 std::string key_of(const std::string& change);

@@ -8,14 +8,12 @@ namespace {
 
 using namespace observed;
 
-const char* const kRuns = "tests/recipes/on_policy_run_test.cc";
-
 std::vector<KeyRow> draw_rows() {
   return {
       refused(kSftBase, "generation={}", "this recipe draws no samples"),
       refused(kDistillBase, "generation={}", "has no effect with distill.lmbda: 0"),
       refused(kGrpoBase, "generation.role=other", "no part of this recipe uses the role"),
-      in_run("generation.num_generations", kRuns, "read_samples(reference).size(), 56u"),
+      in_run("generation.num_generations", kOnPolicyRuns, "read_samples(reference).size(), 56u"),
       refused(kOnPolicyBase, "generation.num_generations=4", "draws one completion for each"),
 
       acts(kGrpoBase, "generation.max_new_tokens=5", draw),
@@ -32,7 +30,7 @@ std::vector<KeyRow> draw_rows() {
       acts(kGrpoBase, "generation.max_tokens_per_step=1024", engine),
       acts(kGrpoBase, "generation.max_sequences=8", engine),
       acts(kGrpoBase, "generation.timeout=20m", timeout),
-      in_run("generation.save_samples", kRuns, R"(generation["save_samples"] = "true")"),
+      in_run("generation.save_samples", kOnPolicyRuns, R"(generation["save_samples"] = "true")"),
   };
 }
 
@@ -48,7 +46,7 @@ std::vector<KeyRow> sync_rows() {
       refused(kRejectionBase, every, "always draws with the student of now"),
       acts(kGrpoBase, "weight_sync.bucket_bytes=1MiB", sync),
 
-      in_run("weight_sync.in_flight", kRuns, "weight_sync: {in_flight: abort}"),
+      in_run("weight_sync.in_flight", kOnPolicyRuns, "weight_sync: {in_flight: abort}"),
       // once dead
       refused(kOnPolicyBase, in_flight, nothing),
       refused(kRejectionBase, in_flight, nothing),

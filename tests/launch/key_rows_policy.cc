@@ -8,7 +8,6 @@ namespace {
 
 using namespace observed;
 
-const char* const kRuns = "tests/recipes/on_policy_run_test.cc";
 const char* const kGoldenRuns = "tests/recipes/policy_run_test.cc";
 
 std::vector<KeyRow> ratio_rows() {
@@ -46,8 +45,8 @@ std::vector<KeyRow> grpo_rows() {
       refused(kGrpoBase, "grpo.scale_rewards=none", "has no effect without advantage: grpo",
               {"grpo.advantage=rloo"}),
 
-      in_run("grpo.num_iterations", kRuns, R"(block["num_iterations"] = "2")"),
-      in_run("grpo.max_staleness", kRuns, R"(column(first[1], "staleness"))"),
+      in_run("grpo.num_iterations", kOnPolicyRuns, R"(block["num_iterations"] = "2")"),
+      in_run("grpo.max_staleness", kOnPolicyRuns, R"(column(first[1], "staleness"))"),
       // once dead: no whole round fits into it
       refused(kGrpoBase, "grpo.max_staleness=1", "does not let generation run ahead",
               {"grpo.num_iterations=2"}),
@@ -59,9 +58,10 @@ std::vector<KeyRow> rejection_rows() {
   const std::string best = block + "select=top_fraction";
   return {
       refused(kSftBase, "rejection_sampling={}", "this block belongs to recipe: rejection"),
-      in_run("rejection_sampling.rounds", kRuns, "kept/round-1.jsonl"),
+      in_run("rejection_sampling.rounds", kOnPolicyRuns, "kept/round-1.jsonl"),
       refused(kRejectionBase, block + "rounds=3", "must be a multiple of"),
-      in_run("rejection_sampling.prompts_per_round", kRuns, R"({"prompts_per_round", "7"})"),
+      in_run("rejection_sampling.prompts_per_round", kOnPolicyRuns,
+             R"({"prompts_per_round", "7"})"),
       acts(kRejectionBase, block + "select=threshold", kept, {block + "threshold=0.5"}),
       acts(kRejectionBase, block + "top_n=2", kept),
       refused(kRejectionBase, block + "top_n=2", "has no effect without select: best_of_n",

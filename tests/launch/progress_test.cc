@@ -7,23 +7,16 @@
 #include <thread>
 
 #include "launch/supervision/terminal_text.h"
+#include "tests/launch/process_spec.h"
 #include "tests/support/folder_fixture.h"
 
 namespace retort::test {
 namespace {
 
 using launch::LoggedStep;
-using launch::ProcessSpec;
 using launch::Progress;
 using launch::ProgressState;
 using std::chrono::seconds;
-
-ProcessSpec spec(const std::string& role, int64_t rank) {
-  ProcessSpec result;
-  result.context.role = role;
-  result.context.rank = rank;
-  return result;
-}
 
 TEST(ProgressTextTest, Times) {
   EXPECT_EQ(launch::short_time(seconds(7)), "7s");
@@ -114,16 +107,17 @@ TEST_F(ProgressTest, WithoutATerminalStatesAndStepsAreLines) {
                        .metrics = folder_ / "metrics.jsonl",
                        .start_step = 1,
                        .max_steps = 4});
-    progress.on_start(spec("student", 0), 17);
-    progress.on_status(spec("student", 0), {"training", 0, "", ""});
-    progress.on_status(spec("student", 0), {"training", 2, "", ""});  // same state: no line
-    progress.on_status(spec("student", 0), {"saving", 2, "", ""});    // of every checkpoint: none
-    progress.on_status(spec("student", 0), {"training", 2, "", ""});
+    progress.on_start(process_spec("student", 0), 17);
+    progress.on_status(process_spec("student", 0), {"training", 0, "", ""});
+    progress.on_status(process_spec("student", 0), {"training", 2, "", ""});  // same state: no line
+    progress.on_status(process_spec("student", 0),
+                       {"saving", 2, "", ""});  // of every checkpoint: none
+    progress.on_status(process_spec("student", 0), {"training", 2, "", ""});
     std::ofstream(folder_ / "metrics.jsonl", std::ios::app)
         << "{\"step\": 2, \"loss\": 2.5}\n{\"step\": 2, \"eval_loss\": 3}\n";
     progress.on_tick();
     std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "{\"step\": 4, \"loss\": 1.5}\n";
-    progress.on_exit(spec("student", 0), "done");
+    progress.on_exit(process_spec("student", 0), "done");
   }
   const std::string text = shown();
   const std::string begin =
@@ -253,7 +247,7 @@ TEST_F(ProgressTest, ALiveDisplayIsDrawnInPlace) {
                        .metrics = folder_ / "metrics.jsonl",
                        .max_steps = 4,
                        .now = [] { return Progress::Clock::time_point{}; }});
-    progress.on_start(spec("student", 0), 17);
+    progress.on_start(process_spec("student", 0), 17);
     progress.on_tick();
     progress.on_tick();  // too soon: no second drawing
   }

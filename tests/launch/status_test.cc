@@ -9,6 +9,7 @@
 #include "launch/supervision/observers.h"
 #include "launch/supervision/status_file.h"
 #include "launch/supervision/status_table.h"
+#include "tests/launch/process_spec.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 
@@ -25,14 +26,6 @@ using launch::StatusFile;
 using launch::SupervisorResult;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-ProcessSpec spec(const std::string& role, int64_t rank) {
-  ProcessSpec result;
-  result.context.role = role;
-  result.context.rank = rank;
-  result.driving = role == "student";
-  return result;
-}
 
 constexpr int kKilled = SIGKILL;  // as waitpid gives it
 constexpr int exited(int code) { return code << 8; }
@@ -68,10 +61,10 @@ TEST_F(StatusTest, ARunFromItsStartToItsEnd) {
   EXPECT_TRUE(written().processes.empty());
 
   // Two processes; each step on the way is a state of its own.
-  file.on_start(spec("teacher", 0), 17);
-  file.on_start(spec("student", 0), 18);
-  file.on_status(spec("teacher", 0), {.state = "serving", .step = 0});
-  file.on_status(spec("student", 0), {.state = "waiting", .message = "for teacher/0"});
+  file.on_start(process_spec("teacher", 0), 17);
+  file.on_start(process_spec("student", 0), 18);
+  file.on_status(process_spec("teacher", 0), {.state = "serving", .step = 0});
+  file.on_status(process_spec("student", 0), {.state = "waiting", .message = "for teacher/0"});
   RunStatus status = after(milliseconds(1), file);
   ASSERT_EQ(status.processes.size(), 2u);
   EXPECT_EQ(status.processes[0].state, ProcessState::kReady);
@@ -82,7 +75,7 @@ TEST_F(StatusTest, ARunFromItsStartToItsEnd) {
   progress_.fraction = 0.25;
   progress_.eta = seconds(90);
   progress_.last = launch::LoggedStep{5, {{"loss", 1.5}}};
-  file.on_status(spec("student", 0), {.state = "training", .step = 6});
+  file.on_status(process_spec("student", 0), {.state = "training", .step = 6});
   status = after(milliseconds(1), file);
   EXPECT_EQ(status.state, RunState::kRunning);
   EXPECT_EQ(status.step, 6) << "steps between two logged ones count";
@@ -90,10 +83,10 @@ TEST_F(StatusTest, ARunFromItsStartToItsEnd) {
   EXPECT_EQ(status.loss, 1.5);
 
   // The end: what is asked to end and does has not failed, whichever way it ends.
-  file.on_end(spec("student", 0), {.status = exited(0), .as_asked = true});
+  file.on_end(process_spec("student", 0), {.status = exited(0), .as_asked = true});
   file.on_stopping();
   EXPECT_EQ(after(milliseconds(1), file).state, RunState::kStopping);
-  file.on_end(spec("teacher", 0), {.status = SIGTERM, .as_asked = true});
+  file.on_end(process_spec("teacher", 0), {.status = SIGTERM, .as_asked = true});
   file.finish({.exit_code = 0});
   status = written();
   EXPECT_EQ(status.state, RunState::kDone);
@@ -106,15 +99,15 @@ TEST_F(StatusTest, ARunFromItsStartToItsEnd) {
 
 TEST_F(StatusTest, IsWrittenAtChangesOfStateAndEverySecond) {
   StatusFile file(options());
-  file.on_start(spec("student", 0), 18);
-  file.on_status(spec("student", 0), {.state = "training", .step = 1});
+  file.on_start(process_spec("student", 0), 18);
+  file.on_status(process_spec("student", 0), {.state = "training", .step = 1});
   after(milliseconds(1), file);
-  file.on_status(spec("student", 0), {.state = "training", .step = 2});
+  file.on_status(process_spec("student", 0), {.state = "training", .step = 2});
   EXPECT_EQ(after(milliseconds(500), file).step, 1) << "a step is no change of state";
   EXPECT_EQ(after(milliseconds(501), file).step, 2);
   EXPECT_EQ(written().updated, now_);
 
-  file.on_status(spec("student", 0), {.state = "saving", .step = 2});
+  file.on_status(process_spec("student", 0), {.state = "saving", .step = 2});
   EXPECT_EQ(after(milliseconds(1), file).processes[0].state, ProcessState::kSaving);
   EXPECT_EQ(written().processes[0].since, now_ - milliseconds(1));
   after(-seconds(3600), file);
@@ -123,14 +116,14 @@ TEST_F(StatusTest, IsWrittenAtChangesOfStateAndEverySecond) {
 
 TEST_F(StatusTest, AProcessThatIsStartedAgainIsCounted) {
   StatusFile file(options());
-  file.on_start(spec("teacher", 0), 17);
-  file.on_status(spec("teacher", 0), {.state = "serving", .step = 40});
-  file.on_end(spec("teacher", 0), {.status = kKilled});
+  file.on_start(process_spec("teacher", 0), 17);
+  file.on_status(process_spec("teacher", 0), {.state = "serving", .step = 40});
+  file.on_end(process_spec("teacher", 0), {.status = kKilled});
   RunStatus status = after(milliseconds(1), file);
   EXPECT_EQ(status.processes[0].state, ProcessState::kFailed);
   EXPECT_EQ(status.processes[0].restarts, 0);
 
-  file.on_start(spec("teacher", 0), 23);
+  file.on_start(process_spec("teacher", 0), 23);
   status = after(milliseconds(1), file);
   ASSERT_EQ(status.processes.size(), 1u);
   EXPECT_EQ(status.processes[0].state, ProcessState::kStarting);
@@ -141,10 +134,10 @@ TEST_F(StatusTest, AProcessThatIsStartedAgainIsCounted) {
 
 TEST_F(StatusTest, AFailureNamesItsCause) {
   StatusFile file(options());
-  file.on_start(spec("teacher", 0), 17);
-  file.on_start(spec("student", 0), 18);
-  file.on_end(spec("student", 0), {.status = exited(1)});
-  file.on_end(spec("teacher", 0), {.status = kKilled});
+  file.on_start(process_spec("teacher", 0), 17);
+  file.on_start(process_spec("student", 0), 18);
+  file.on_end(process_spec("student", 0), {.status = exited(1)});
+  file.on_end(process_spec("teacher", 0), {.status = kKilled});
   SupervisorResult result{.exit_code = 1};
   result.cause = ProcessFailure{.role = "teacher", .signal = SIGKILL, .log = "logs/teacher-0.log"};
   result.consequences.push_back(
@@ -193,7 +186,7 @@ TEST_F(StatusTest, ARunThatGoesOnHasNotEnded) {
   result.cause = ProcessFailure{.role = "student", .rank = 1, .signal = SIGKILL};
   {
     StatusFile file(options());
-    file.on_start(spec("student", 1), 18);
+    file.on_start(process_spec("student", 1), 18);
     file.finish(result, /*goes_on=*/true);
   }
   const RunStatus status = written();
@@ -209,7 +202,7 @@ TEST_F(StatusTest, AFileThatCannotBeWrittenDoesNotEndTheRun) {
   StatusFile::Options nowhere = options();
   nowhere.path = folder_ / "missing" / "status.json";
   StatusFile file(nowhere);
-  file.on_start(spec("student", 0), 18);
+  file.on_start(process_spec("student", 0), 18);
   file.on_tick();
   std::filesystem::create_directory(folder_ / "missing");
   now_ += seconds(1);
@@ -220,8 +213,8 @@ TEST_F(StatusTest, AFileThatCannotBeWrittenDoesNotEndTheRun) {
 TEST_F(StatusTest, AnythingAProcessSaysCanBeWritten) {
   progress_.last = launch::LoggedStep{5, {{"loss", std::numeric_limits<double>::quiet_NaN()}}};
   StatusFile file(options());
-  file.on_start(spec("student", 0), 18);
-  file.on_status(spec("student", 0), {.state = "training", .message = "a\xff\"\n\x1b[2Jb"});
+  file.on_start(process_spec("student", 0), 18);
+  file.on_status(process_spec("student", 0), {.state = "training", .message = "a\xff\"\n\x1b[2Jb"});
   const RunStatus status = after(milliseconds(1), file);
   EXPECT_EQ(status.processes[0].message, "a\"\n\x1b[2Jb");
   EXPECT_EQ(status.loss, std::nullopt);

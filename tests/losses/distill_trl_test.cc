@@ -11,7 +11,7 @@
 #include "tests/losses/fixtures.h"
 #include "tests/losses/trl_fixtures.h"
 
-namespace retort::losses {
+namespace retort::losses::jsd {
 namespace {
 
 constexpr double kTolerance = 1e-5;
@@ -93,4 +93,4 @@ TEST(TrlJsd, AWrongTemperatureOrCountIsDetected) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::jsd

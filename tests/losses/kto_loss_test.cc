@@ -15,7 +15,7 @@
 #include "recipes/losses/kto.h"
 #include "tests/support/thrown.h"
 
-namespace retort::losses {
+namespace retort::losses::kto {
 namespace {
 
 using test::expect_refused;
@@ -181,4 +181,4 @@ TEST(KtoRefusals, Inputs) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::kto

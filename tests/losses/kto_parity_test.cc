@@ -16,7 +16,7 @@
 #include "tests/losses/fixtures.h"
 #include "tests/losses/trl_fixtures.h"
 
-namespace retort::losses {
+namespace retort::losses::kto {
 namespace {
 
 constexpr double kTolerance = 1e-5;
@@ -222,4 +222,4 @@ TEST(KtoMutation, AnotherBetaAndAWrongCountAreDetected) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::kto

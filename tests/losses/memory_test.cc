@@ -10,7 +10,7 @@
 #include "tests/losses/fixtures.h"
 #include "tests/losses/peak_allocation.h"
 
-namespace retort::losses {
+namespace retort::losses::memory {
 namespace {
 
 constexpr int64_t kRows = 2048, kVocab = 6400, kWidth = 32, kTeacherWidth = 48;
@@ -88,4 +88,4 @@ TEST(Memory, NoGradientWithoutGradMode) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::memory

@@ -22,7 +22,7 @@
 #include "tests/losses/fixtures.h"
 #include "tests/support/thrown.h"
 
-namespace retort::losses {
+namespace retort::losses::policy {
 namespace {
 
 using test::expect_refused;
@@ -315,4 +315,4 @@ TEST(AdvantageRefusals, Rewards) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::policy

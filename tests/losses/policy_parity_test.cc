@@ -16,7 +16,7 @@
 #include "tests/losses/fixtures.h"
 #include "tests/losses/trl_fixtures.h"
 
-namespace retort::losses {
+namespace retort::losses::policy {
 namespace {
 
 constexpr double kTolerance = 1e-5;
@@ -309,4 +309,4 @@ TEST(PolicyMutation, ADeviationWithoutBesselOrEpsilonIsDetected) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::policy

@@ -15,7 +15,7 @@
 #include "recipes/losses/preference.h"
 #include "tests/support/thrown.h"
 
-namespace retort::losses {
+namespace retort::losses::preference {
 namespace {
 
 using test::expect_refused;
@@ -234,4 +234,4 @@ TEST(PreferenceRefusals, WhoNeedsAReference) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::preference

@@ -16,7 +16,7 @@
 #include "tests/losses/fixtures.h"
 #include "tests/losses/trl_fixtures.h"
 
-namespace retort::losses {
+namespace retort::losses::preference {
 namespace {
 
 constexpr double kTolerance = 1e-5;
@@ -203,4 +203,4 @@ TEST(PreferenceMutation, AWrongCountIsDetected) {
 }
 
 }  // namespace
-}  // namespace retort::losses
+}  // namespace retort::losses::preference

@@ -15,19 +15,15 @@
 #include "recipes/kto/objective.h"
 #include "tests/recipes/fake_frozen_role.h"
 #include "tests/recipes/rank_threads.h"
-#include "tests/roles/nano_model.h"
 #include "tests/support/folder_fixture.h"
 
 namespace retort::recipes {
 namespace {
 
+using test::nano_llama;
+
 constexpr int64_t kRanks = 3;
 constexpr int64_t kMaxLength = 32;
-
-models::Decoder model(uint64_t seed) {
-  return models::Decoder::random(roles::nano_model(models::Family::kLlama, true, 2), seed,
-                                 at::kFloat);
-}
 
 std::vector<int32_t> ids(int32_t first, int32_t count) {
   std::vector<int32_t> result;
@@ -48,11 +44,11 @@ class EvaluationRanksTest : public test::FolderTest {
     const auto errors = test::run_rank_threads(dp, [&](parallel::World& world) {
       const int64_t rank = world.dp().rank();
       auto role = std::make_unique<test::FakeFrozenRole>(
-          model(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+          nano_llama(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
       const std::string name = std::to_string(dp) + "-" + std::to_string(rank);
       auto cache = std::make_unique<ReferenceCache>(folder_ / name, std::string(64, 'a'),
                                                     folder_ / ("run-" + name), rank);
-      const roles::Trainer student(model(1), world, {});
+      const roles::Trainer student(nano_llama(1), world, {});
       rows.at(static_cast<size_t>(rank)) = evaluate(
           student, std::make_unique<Reference>(std::move(role), &world.tp(), std::move(cache)),
           world);

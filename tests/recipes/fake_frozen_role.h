@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <set>
 #include <vector>
 
@@ -14,8 +15,15 @@
 #include "roles/payload/payload.h"
 #include "roles/teacher/frozen_answers.h"
 #include "roles/teacher/requests.h"
+#include "tests/roles/nano_model.h"
 
 namespace retort::test {
+
+// For a student or its frozen role.
+inline models::Decoder nano_llama(uint64_t seed) {
+  return models::Decoder::random(roles::nano_model(models::Family::kLlama, true, 2), seed,
+                                 at::kFloat);
+}
 
 class FakeFrozenRole : public roles::FrozenAnswers {
  public:

@@ -16,8 +16,6 @@
 namespace retort::recipes {
 namespace {
 
-constexpr size_t kRanks = 3;
-
 using Named = std::vector<std::pair<std::string, double>>;
 
 Named doubles_of(const MetricsRow& row) {
@@ -63,6 +61,7 @@ TEST(AllReduce, LeavesTheSumsOfARankAlone) {
 }
 
 TEST(AllReduce, AddsEveryNumberOverTheRanks) {
+  constexpr size_t kRanks = 3;
   parallel::StoreServer store("127.0.0.1");
   std::vector<StepSums> sums(kRanks);
   std::vector<std::unique_ptr<parallel::World>> worlds(kRanks);

@@ -14,19 +14,13 @@
 #include "recipes/sft/objective.h"
 #include "rpc/agent.h"
 #include "tests/recipes/fake_frozen_role.h"
-#include "tests/roles/nano_model.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 
 namespace retort::recipes {
 namespace {
 
-using test::FakeFrozenRole;
-
-models::Decoder model(uint64_t seed) {
-  return models::Decoder::random(roles::nano_model(models::Family::kLlama, true, 2), seed,
-                                 at::kFloat);
-}
+using test::FakeFrozenRole, test::nano_llama;
 
 // `length` tokens of which all but the first two are targets.
 data::Sample sample(int32_t first, int32_t length, const std::string& domain) {
@@ -86,8 +80,9 @@ class ObjectiveTest : public test::FolderTest {
     std::vector<TeacherRoute> routes;
     for (const auto& [weight, domain] : teachers) {
       TeacherRoute route;
-      route.client = std::make_unique<FakeFrozenRole>(
-          model(first_seed + routes.size()), roles::PayloadSpec{.kind = roles::PayloadKind::kFull});
+      route.client =
+          std::make_unique<FakeFrozenRole>(nano_llama(first_seed + routes.size()),
+                                           roles::PayloadSpec{.kind = roles::PayloadKind::kFull});
       route.weight = weight;
       if (!domain.empty()) route.when = {{"domain", domain}};
       routes.push_back(std::move(route));
@@ -102,7 +97,7 @@ class ObjectiveTest : public test::FolderTest {
   }
 
   parallel::World world_{{.role = "student", .layout = {}}};
-  models::Decoder student_ = model(1);
+  models::Decoder student_ = nano_llama(1);
 };
 
 TEST_F(ObjectiveTest, SftIsTheMeanCrossEntropyOfTheTargets) {
@@ -180,7 +175,7 @@ data::PairBatchStream::Step pairs(int64_t) {
 
 TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {
   auto role = std::make_unique<FakeFrozenRole>(
-      model(1), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+      nano_llama(1), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
   const FakeFrozenRole& asked = *role;
   auto cache =
       std::make_unique<ReferenceCache>(folder_ / "cache", std::string(64, 'a'), folder_ / "run", 0);
@@ -201,7 +196,7 @@ TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {
 
 TEST_F(ObjectiveTest, DpoFollowsTheDifferenceFromTheReference) {
   auto role = std::make_unique<FakeFrozenRole>(
-      model(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+      nano_llama(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
   auto cache =
       std::make_unique<ReferenceCache>(folder_ / "cache", std::string(64, 'b'), folder_ / "run", 0);
   DpoObjective objective(

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Asked = test::FakeSampleSource::Asked;
-using Ids = std::vector<uint64_t>;
+using SampleIds = std::vector<uint64_t>;
 
 // Samples 2 and 3 say the same.
 models::Completion answer(const data::PromptSample&, uint64_t sample_id, uint64_t) {
@@ -80,10 +80,10 @@ class RejectionSamplerTest : public ::testing::Test {
   }
 
   // The numbers of the samples in a kept file, line by line.
-  static Ids kept_ids(const fs::path& file) {
+  static SampleIds kept_ids(const fs::path& file) {
     const std::string text = read_file(file);
     const std::regex number(R"("sample_id": (\d+))");
-    Ids ids;
+    SampleIds ids;
     for (auto it = std::sregex_iterator(text.begin(), text.end(), number);
          it != std::sregex_iterator(); ++it)
       ids.push_back(std::stoull((*it)[1].str()));
@@ -116,7 +116,7 @@ class RejectionSamplerTest : public ::testing::Test {
 TEST_F(RejectionSamplerTest, KeepsWhatIsSelected) {
   struct Case {
     RejectionSamplingOptions options;
-    Ids kept;
+    SampleIds kept;
   };
   const std::vector<Case> cases{
       {{.top_n = 1}, {2, 4}},
@@ -146,7 +146,7 @@ TEST_F(RejectionSamplerTest, ARoundIsDrawnWithTheStudentOfItsFirstStep) {
   EXPECT_EQ(second.step, 3);
   EXPECT_EQ(second.number, 1u);
   EXPECT_EQ(second.version, 3u);
-  EXPECT_EQ(second.sample_ids, (Ids{8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(second.sample_ids, (SampleIds{8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(second.prompts.at(0), files_.prompts()->get(2)->prompt_ids);
   EXPECT_EQ(process.samples->asked[0].version, 1u);
   EXPECT_EQ(process.samples->pushed.size(), 2u);
@@ -197,7 +197,7 @@ TEST_F(RejectionSamplerTest, AnEmptyCompletionIsUnscorable) {
         return sample_id % 4 == 0 ? models::Completion() : test::numbered_answer(sample_id);
       });
   process.sampler->step(1, {});
-  EXPECT_EQ(kept_ids(kept("run", 0)), (Ids{2, 3, 7, 5}));
+  EXPECT_EQ(kept_ids(kept("run", 0)), (SampleIds{2, 3, 7, 5}));
   EXPECT_EQ(metrics(*process.sampler).at("num_unscorable"), 2);
   EXPECT_EQ(metrics(*process.sampler).at("num_samples"), 6);
 }

@@ -9,7 +9,6 @@
 
 #include "rpc/agent.h"
 #include "tests/rpc/echo.h"
-#include "tests/support/wait_until.h"
 
 namespace retort::rpc::testing {
 namespace {
@@ -30,10 +29,6 @@ struct Pair {
   HandlerThread handlers;
   Agent server, client;
 };
-
-bool eventually(const std::function<bool()>& condition) {
-  return test::wait_until(condition, 30s, 1ms);
-}
 
 TEST(Deadlines, ACallThatWaitedTooLongFailsAndItsQueuedHandlerNeverRuns) {
   Pair pair;

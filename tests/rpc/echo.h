@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <source_location>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "rpc/agent.h"
 #include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::rpc::testing {
 
@@ -64,6 +66,9 @@ inline RpcOptions rpc_options(const std::string& stream) {
   return rpc;
 }
 inline Deadline soon() { return Deadline::after(30s); }
+inline bool eventually(const std::function<bool()>& condition) {
+  return test::wait_until(condition, 30s, 1ms);
+}
 
 // Runs handlers until it is destroyed.
 class HandlerThread {

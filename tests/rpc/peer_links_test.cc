@@ -10,14 +10,9 @@
 
 #include "base/error.h"
 #include "tests/rpc/echo.h"
-#include "tests/support/wait_until.h"
 
 namespace retort::rpc::testing {
 namespace {
-
-bool eventually(const std::function<bool()>& condition) {
-  return test::wait_until(condition, 30s, 1ms);
-}
 
 // A server that can be replaced by another of its name, and a client that finds whichever
 // published its address last.

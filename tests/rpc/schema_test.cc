@@ -44,8 +44,8 @@ struct Every {
     archive(three, maybe, both, kind);
   }
 };
-struct Tree {
-  std::vector<Tree> branches;
+struct Branch {
+  std::vector<Branch> branches;
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(branches);
@@ -72,7 +72,7 @@ TEST(Schema, NamesTypesInOrder) {
             "{i8 u64 f32 string tensor [{bool f64}] [i32*3] map(string i64?) ({bool f64} bool) "
             "u8(requests=0|replies=1)}");
   EXPECT_EQ(schema_text<Empty>(), "{}");
-  EXPECT_EQ(schema_text<Tree>(), "{[up0]}");
+  EXPECT_EQ(schema_text<Branch>(), "{[up0]}");
 }
 
 TEST(Schema, OrderAndNestingMatter) {

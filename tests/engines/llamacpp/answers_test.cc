@@ -7,23 +7,16 @@
 #include <vector>
 
 #include "tests/engines/llamacpp/fake_server.h"
+#include "tests/http/requests.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {
 namespace {
 
 using retort::test::code_of, retort::test::error_of, retort::test::expect_error,
-    retort::test::reply;
-using test::completion_of, test::error_reply, test::FakeServer, test::forced_of, test::Json,
-    test::json_reply;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
-
-DrawRequest request(int64_t tokens) {
-  DrawRequest request{.prompt = {1, 2}, .how = {}, .seed = 7};
-  request.how.max_new_tokens = tokens;
-  return request;
-}
+    retort::test::reply, retort::test::soon;
+using test::completion_of, test::draw_request, test::error_reply, test::FakeServer, test::forced_of,
+    test::Json, test::json_reply;
 
 struct BadAnswer {
   const char* name;
@@ -45,7 +38,7 @@ TEST_P(BadDraw, IsRefusedByItsField) {
     return json_reply(answer);
   });
   const auto engine = server.engine();
-  const Error error = error_of([&] { engine->draw(request(2), soon()).get(); });
+  const Error error = error_of([&] { engine->draw(draw_request(2), soon()).get(); });
   EXPECT_EQ(error.code(), GetParam().code) << error.what();
   EXPECT_NE(error.message().find(GetParam().part), std::string::npos) << error.what();
   EXPECT_NE(std::string(error.what()).find("url=http://127.0.0.1"), std::string::npos);
@@ -115,11 +108,12 @@ TEST(LlamacppAnswers, ThatAreNoJson) {
   const auto engine = server.engine();
   for (const std::string body : {"<html>hello</html>", R"({"tokens": [3, 4], "stop_ty)", ""}) {
     server.set("/completion", [body](const Json&) { return reply(200, body); });
-    expect_error(ErrorCode::kCorrupt, "no JSON", [&] { engine->draw(request(2), soon()).get(); });
+    expect_error(ErrorCode::kCorrupt, "no JSON",
+                 [&] { engine->draw(draw_request(2), soon()).get(); });
   }
   server.set("/completion", [](const Json&) { return reply(200, std::string(5000, '[')); });
   expect_error(ErrorCode::kCorrupt, "nested too deep",
-               [&] { engine->draw(request(2), soon()).get(); });
+               [&] { engine->draw(draw_request(2), soon()).get(); });
 }
 
 TEST(LlamacppAnswers, ErrorsOfTheServer) {
@@ -128,8 +122,9 @@ TEST(LlamacppAnswers, ErrorsOfTheServer) {
   const auto fails = [&](int status, ErrorCode code, const std::string& part) {
     server.set("/completion",
                [status](const Json&) { return error_reply(status, "no sk-secret, no tokens"); });
-    const Error error = error_of(
-        [&] { engine->draw(request(2), Deadline::after(std::chrono::milliseconds(400))).get(); });
+    const Error error = error_of([&] {
+      engine->draw(draw_request(2), Deadline::after(std::chrono::milliseconds(400))).get();
+    });
     EXPECT_EQ(error.code(), code) << error.what();
     EXPECT_NE(error.message().find(part), std::string::npos) << error.what();
     EXPECT_EQ(std::string(error.what()).find("sk-secret"), std::string::npos) << error.what();
@@ -145,7 +140,7 @@ TEST(LlamacppAnswers, BrokenConnections) {
   FakeServer server;
   const auto engine = server.engine();
   server.set("/completion", [](const Json&) { return ""; });
-  EXPECT_EQ(code_of([&] { engine->draw(request(2), soon()).get(); }), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { engine->draw(draw_request(2), soon()).get(); }), ErrorCode::kUnavailable);
   EXPECT_EQ(server.count("/completion"), 1u);
 
   std::atomic<int> failures{2};

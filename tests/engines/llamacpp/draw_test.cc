@@ -7,21 +7,15 @@
 
 #include "engines/llamacpp/alignment.h"
 #include "tests/engines/llamacpp/fake_server.h"
+#include "tests/http/requests.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {
 namespace {
 
-using retort::test::expect_error;
-using test::completion_of, test::FakeServer, test::forced_of, test::Json, test::json_reply;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
-
-DrawRequest request(int64_t tokens) {
-  DrawRequest request{.prompt = {1, 2}, .how = {}, .seed = 7};
-  request.how.max_new_tokens = tokens;
-  return request;
-}
+using retort::test::expect_error, retort::test::soon;
+using test::completion_of, test::draw_request, test::FakeServer, test::forced_of, test::Json,
+    test::json_reply;
 
 // Every sampler is said, so that none of the server's own acts.
 TEST(LlamacppDraw, SaysAllThatMatters) {
@@ -30,7 +24,7 @@ TEST(LlamacppDraw, SaysAllThatMatters) {
     return json_reply(completion_of(body, {3, 4, 5}));
   });
   const auto engine = server.engine();
-  DrawRequest asked = request(3);
+  DrawRequest asked = draw_request(3);
   asked.how.sampling = {.temperature = 0.7,
                         .top_p = 0.9,
                         .top_k = 20,
@@ -67,7 +61,7 @@ TEST(LlamacppDraw, GoesOnAfterForeignEnds) {
     return json_reply(completion_of(body, {5, 6, 9}, "eos"));
   });
   const auto engine = server.engine();
-  DrawRequest asked = request(8);
+  DrawRequest asked = draw_request(8);
   asked.how.eos_token_ids = {6};
   const Drawn drawn = engine->draw(asked, soon()).get();
   EXPECT_EQ(drawn.token_ids, (std::vector<int32_t>{3, 4, 5, 6}));
@@ -92,7 +86,7 @@ TEST(LlamacppDraw, AFullContextIsNoLength) {
   });
   const auto engine = server.engine();
   expect_error(ErrorCode::kInvalidArgument, "context is full",
-               [&] { engine->draw(request(4), soon()).get(); });
+               [&] { engine->draw(draw_request(4), soon()).get(); });
 }
 
 // The server leaves 3 and one 4 out; which 4 it means cannot be told.
@@ -108,7 +102,7 @@ TEST(LlamacppDraw, AsksForWhatWasLeftOut) {
     return json_reply(answer);
   });
   const auto engine = server.engine();
-  const Drawn drawn = engine->draw(request(4), soon()).get();
+  const Drawn drawn = engine->draw(draw_request(4), soon()).get();
   EXPECT_EQ(drawn.log_probs, (std::vector<float>{-0.25, -0.25, -0.25, -1}));
 
   const std::vector<Json> bodies = server.bodies("/completion");

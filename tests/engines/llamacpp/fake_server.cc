@@ -105,6 +105,12 @@ ExternalOptions FakeServer::options() const {
   return {.engine = EngineKind::kLlamacpp, .url = {server_->url()}};
 }
 
+DrawRequest draw_request(int64_t tokens) {
+  DrawRequest request{.prompt = {1, 2}, .how = {}, .seed = 7};
+  request.how.max_new_tokens = tokens;
+  return request;
+}
+
 std::unique_ptr<Engine> FakeServer::engine(const std::string& key) const {
   return make_engine(options(), server_->url(), key);
 }

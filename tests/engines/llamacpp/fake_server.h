@@ -17,6 +17,9 @@ namespace retort::engines::test {
 
 using Json = nlohmann::json;
 
+// For `tokens` tokens after a prompt of two.
+DrawRequest draw_request(int64_t tokens);
+
 // Answers like a server of one model "tiny" of 100 tokens with 2 slots of 64 tokens; doors can be
 // given other answers. Bodies of requests are kept.
 class FakeServer {

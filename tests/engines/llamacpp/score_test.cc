@@ -15,10 +15,8 @@
 namespace retort::engines {
 namespace {
 
-using retort::test::code_of, retort::test::expect_error;
+using retort::test::code_of, retort::test::expect_error, retort::test::soon;
 using test::completion_of, test::FakeServer, test::forced_of, test::Json, test::json_reply;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 
 TEST(LlamacppScore, AsksForEachPosition) {
   FakeServer server;
