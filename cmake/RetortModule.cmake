@@ -40,6 +40,37 @@ function(retort_module name)
   endif()
 endfunction()
 
+# retort_test_library(name SOURCES ... USES ... PRIVATE ...): what several tests share, compiled
+#   once: a static library retort_<name> (alias retort::<name>). Its files are compiled as those of
+#   executables are, so that the tests' precompiled headers serve them.
+function(retort_test_library name)
+  cmake_parse_arguments(L "" "" "SOURCES;USES;PRIVATE" ${ARGN})
+  set(target retort_${name})
+  add_library(${target} STATIC ${L_SOURCES})
+  add_library(retort::${name} ALIAS ${target})
+  target_link_libraries(${target} PUBLIC retort::test_support)
+  foreach(use ${L_USES})
+    target_link_libraries(${target} PUBLIC retort::${use})
+  endforeach()
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:retort_test_flags> ${L_PRIVATE})
+  set_target_properties(
+    ${target}
+    PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD_BATCH_SIZE 8
+  )
+  target_compile_options(${target} PRIVATE -fPIE)
+  retort_use_test_headers(${target} ${L_USES})
+endfunction()
+
+# Where files include LibTorch's headers, which is wherever something but these is used: parsing
+# those is half of a test's compilation.
+function(retort_use_test_headers target)
+  set(uses ${ARGN})
+  list(REMOVE_ITEM uses base http scripted_server)
+  if(uses)
+    target_precompile_headers(${target} REUSE_FROM retort_test_headers)
+  endif()
+endfunction()
+
 # retort_test(name LABEL <unit|contract|multiproc|parity|fault|gpu> SOURCES ... USES ...)
 function(retort_test name)
   cmake_parse_arguments(T "" "LABEL;TIMEOUT" "SOURCES;USES" ${ARGN})
@@ -55,10 +86,7 @@ function(retort_test name)
     ${name}
     PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF
   )
-  # Where most files include LibTorch's headers: parsing those is half of a test's compilation.
-  if(T_USES MATCHES "rpc|parallel|models|losses|roles|recipes|run_support|rank_process")
-    target_precompile_headers(${name} REUSE_FROM retort_test_headers)
-  endif()
+  retort_use_test_headers(${name} ${T_USES})
   add_test(NAME ${name} COMMAND ${name})
   if(T_LABEL STREQUAL "gpu")
     set_property(GLOBAL APPEND PROPERTY RETORT_GPU_TESTS ${name}) # RetortPackage.cmake

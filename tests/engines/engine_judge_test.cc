@@ -35,8 +35,8 @@ TEST(EngineJudge, AnswersEachText) {
   });
 }
 
-struct Replica {
-  Replica(const std::string& name, WordsEngine::Rule rule, const std::string& model = "critic")
+struct JudgeReplica {
+  JudgeReplica(const std::string& name, WordsEngine::Rule rule, const std::string& model = "critic")
       : serving(name, std::make_shared<WordsEngine>(std::move(rule)), options(name, model)) {}
 
   ServingReplica<EngineJudge> serving;
@@ -44,7 +44,7 @@ struct Replica {
 
 class JudgeClientTest : public ::testing::Test {
  protected:
-  roles::JudgeClient client(const std::vector<Replica*>& replicas) {
+  roles::JudgeClient client(const std::vector<JudgeReplica*>& replicas) {
     roles::FrozenReplicas::Options options{.role = "judge", .replicas = {}, .timeout = 30s};
     for (size_t i = 0; i < replicas.size(); ++i) {
       const std::string name = "judge/" + std::to_string(i);
@@ -70,8 +70,8 @@ class JudgeClientTest : public ::testing::Test {
 };
 
 TEST_F(JudgeClientTest, AnswersComeBackInOrderWhenAReplicaIsLost) {
-  Replica first("judge/0", by_echo);
-  Replica lost("judge/1", [](const WriteRequest& request) -> Written {
+  JudgeReplica first("judge/0", by_echo);
+  JudgeReplica lost("judge/1", [](const WriteRequest& request) -> Written {
     if (request.text < "15") return by_echo(request);
     throw Error(ErrorCode::kUnavailable, "connection refused");
   });
@@ -81,7 +81,7 @@ TEST_F(JudgeClientTest, AnswersComeBackInOrderWhenAReplicaIsLost) {
 }
 
 TEST_F(JudgeClientTest, WithoutAReplicaItSaysSo) {
-  Replica lost("judge/0", [](const WriteRequest&) -> Written {
+  JudgeReplica lost("judge/0", [](const WriteRequest&) -> Written {
     throw Error(ErrorCode::kUnavailable, "connection refused");
   });
   auto asked = client({&lost});

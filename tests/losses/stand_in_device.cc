@@ -186,8 +186,8 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                                            dtype.value_or(at::kFloat));
 }
 
-const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
-                         std::optional<at::MemoryFormat>) {
+const at::Tensor& resize_in_place(const at::Tensor& self, at::IntArrayRef size,
+                                  std::optional<at::MemoryFormat>) {
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize());
   if (self.storage().nbytes() < bytes) {  // what it held is lost
     self.storage().set_data_ptr_noswap(memory()->allocate(bytes));
@@ -198,7 +198,7 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
-  if (target.sizes() != source.sizes()) resize(target, source.sizes(), {});
+  if (target.sizes() != source.sizes()) resize_in_place(target, source.sizes(), {});
   return copy_from(source, target, false);
 }
 
@@ -230,7 +230,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
-  m.impl("resize_", &resize);
+  m.impl("resize_", &resize_in_place);
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
