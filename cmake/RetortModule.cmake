@@ -84,7 +84,7 @@ function(retort_test name)
   endforeach()
   set_target_properties(
     ${name}
-    PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF
+    PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 8
   )
   retort_use_test_headers(${name} ${T_USES})
   add_test(NAME ${name} COMMAND ${name})
