@@ -118,8 +118,14 @@ function(retort_bench name)
   foreach(use ${B_USES})
     target_link_libraries(${name} PRIVATE retort::${use})
   endforeach()
+  # Its files are compiled as those of the modules are, whose precompiled headers serve them.
   set_target_properties(
     ${name}
-    PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench UNITY_BUILD OFF
+    PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench
+      POSITION_INDEPENDENT_CODE OFF
+      UNITY_BUILD_BATCH_SIZE 8
   )
+  target_compile_options(${name} PRIVATE -fPIC)
+  target_precompile_headers(${name} REUSE_FROM retort_torch_headers)
 endfunction()
