@@ -275,6 +275,10 @@ class Check {
       refuse("an answer in words is needed, and this engine gives none; use engine: openai");
     if (!contract_.texts_end.value_or(false))
       mismatch("the engine writes on after max_tokens; is it a server of chat completions?");
+    if (contract_.context_tokens > 0 && contract_.context_tokens <= needs_.answer_tokens)
+      refuse("answers may have " + std::to_string(needs_.answer_tokens) +
+             " tokens (max_new_tokens), and the engine takes " +
+             std::to_string(contract_.context_tokens) + " with the question");
   }
 
   const Contract& contract_;

@@ -102,6 +102,7 @@ struct Contract {
   Difference reward_batched;                // beside other requests
   bool writes = false;                      // it answers in words
   std::string written;                      // to the probe's question
+  std::string answered_by;                  // the model, as its answers name it
   std::optional<bool> texts_repeat;         // the same question, the same words
   std::optional<bool> texts_in_batch;       // beside other requests, the same words
   std::optional<bool> texts_end;            // it stops at max_new_tokens
@@ -139,6 +140,7 @@ struct Needs {
   int64_t context_tokens = 0;  // of the longest prompt and its completion; 0: any
   int64_t hidden_size = 0;     // 0: any
   int64_t label = 0;           // largest that is asked for, of rewards
+  int64_t answer_tokens = 0;   // of the longest answer in words
   bool seeds = false;          // a run must be repeatable
 };
 
@@ -208,6 +210,7 @@ void Contract::fields(V& visit) {
   visit("reward_batched", reward_batched, "");
   visit("writes", writes, "");
   visit("written", written, "");
+  visit("answered_by", answered_by, "");
   visit("texts_repeat", texts_repeat, "");
   visit("texts_in_batch", texts_in_batch, "");
   visit("texts_end", texts_end, "");

@@ -87,9 +87,11 @@ struct WriteRequest {
 };
 
 struct Written {
-  std::string text;    // of the assistant, without what it thought
-  bool cut = false;    // it did not end by itself: at max_new_tokens, or by a filter
-  int64_t tokens = 0;  // that it took, as the server counts; 0: it does not say
+  std::string text;     // of the assistant, without what it thought
+  bool cut = false;     // it did not end by itself: at max_new_tokens, or by a filter
+  int64_t tokens = 0;   // that it took, as the server counts; 0: it does not say
+  std::string refused;  // why the server takes no such question, in its words; else empty
+  std::string model;    // that answered, as the server calls it; "" if it does not say
 };
 
 // One server. Every answer is checked where it arrives: counts, ids and numbers that cannot be
@@ -121,7 +123,8 @@ class Engine {
   // What the server's model makes of a completion: a finite number.
   virtual Future<double> reward(RewardRequest request, Deadline deadline);
 
-  // What the server's model answers at temperature 0, by its own chat template.
+  // What the server's model answers at temperature 0, by its own chat template. A question that it
+  // takes not, for what stands in it or its length, is no error: Written::refused.
   virtual Future<Written> write(WriteRequest request, Deadline deadline);
 
   // Makes the server use the weights of `path` (a model folder, or a GGUF file: its kind decides),

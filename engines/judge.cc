@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "engines/served_info.h"
 #include "roles/reward/checks.h"
 
@@ -42,9 +43,14 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
              return engine_->write(
                  {.text = question.texts[i], .max_new_tokens = question.max_new_tokens}, deadline);
            })
-      .then([id = question.request_id](std::vector<Written> written) {
+      .then([id = question.request_id, refused = refused_](std::vector<Written> written) {
         JudgeAnswer answer{.request_id = id, .texts = {}, .cut = {}};
         for (Written& one : written) {
+          if (!one.refused.empty() && (*refused)++ == 0) {
+            RETORT_LOG(kWarning) << "the server refuses a question, whose completion gets no "
+                                    "score; later ones are not logged: "
+                                 << one.refused;
+          }
           answer.texts.push_back(std::move(one.text));
           answer.cut.push_back(one.cut ? 1 : 0);
         }

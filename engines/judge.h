@@ -1,6 +1,8 @@
 // A role that says what it thinks of completions, in words that an engine of others writes.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -23,7 +25,8 @@ class EngineJudge {
   struct Options {
     std::string name;           // "judge/0"
     Duration timeout{600'000};  // of one question, beside the time of those before it
-    std::string served_model;   // one that was started again must have the same
+    std::string served_model;   // and who answers: a replica, or one that was started again, must
+                                // have the same
   };
   EngineJudge(std::shared_ptr<Engine> engine, Options options);
 
@@ -35,6 +38,7 @@ class EngineJudge {
   void stop();
 
   roles::TeacherInfo info() const;
+  // What the server refuses to be asked has no words, and is cut: logged the first time.
   Future<roles::JudgeAnswer> answer(const roles::JudgeQuestion& question,
                                     const rpc::CallContext& caller);
   int64_t texts_answered() const { return packs_.answered(); }
@@ -43,6 +47,7 @@ class EngineJudge {
   std::shared_ptr<Engine> engine_;
   Options options_;
   QuestionPacks<Written> packs_;
+  std::shared_ptr<std::atomic<int64_t>> refused_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace retort::engines

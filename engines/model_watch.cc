@@ -11,6 +11,7 @@
 namespace retort::engines {
 namespace {
 
+constexpr int64_t kWordTokens = 32;
 constexpr const char* kWatchWords = "Write the names of as many colours as you know.";
 constexpr uint64_t kWatchSeed = 0x7761746368;
 // What no chance at all counts: JSON has no infinity.
@@ -70,13 +71,20 @@ void ModelWatch::look() {
     try {
       compare(answer.get());
     } catch (const Error& error) {
-      // Behind many others it may have had no turn: whether the engine hangs they will show.
-      if (error.code() != ErrorCode::kTimeout) throw;
+      // Behind many others it may have had no turn: whether the engine hangs they will show. A
+      // service that is asked in words may fail for a moment, which others wait for.
+      const bool forgiven = error.code() == ErrorCode::kTimeout ||
+                            (options_.asks == Asks::kWords && is_absent(error));
+      if (!forgiven) throw;
     }
   }
   if (open_ || Clock::now() < due_) return;
   due_ = Clock::now() + options_.interval;
   open_ = ask(Deadline::after(options_.timeout));
+}
+
+WriteRequest ModelWatch::words_question() {
+  return {.text = kWatchWords, .max_new_tokens = kWordTokens};
 }
 
 bool ModelWatch::can_be_asked() const {
@@ -92,9 +100,9 @@ bool ModelWatch::can_be_asked() const {
 
 Future<ModelWatch::Seen> ModelWatch::ask(Deadline deadline) const {
   if (options_.asks == Asks::kWords)
-    return engine_->write({.text = kWatchWords, .max_new_tokens = kWatchTokens}, deadline)
-        .then(
-            [](Written written) { return Seen{.numbers = {}, .words = std::move(written.text)}; });
+    return engine_->write(words_question(), deadline).then([](Written written) {
+      return Seen{.numbers = {}, .words = std::move(written.text)};
+    });
   if (options_.asks == Asks::kLogProbs)
     return engine_->score(question_, deadline).then([](const Scored& scored) {
       return Seen{.numbers = {scored.given.begin(), scored.given.end()}, .words = ""};

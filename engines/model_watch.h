@@ -32,7 +32,8 @@ FirstNumbers read_first_numbers(const std::string& json);  // kCorrupt
 class ModelWatch {
  public:
   static constexpr int64_t kWatchTokens = 16;
-  static constexpr int kOtherWords = 3;
+  static constexpr int kOtherWords = 6;
+  static WriteRequest words_question();  // what Asks::kWords asks
   enum class Asks { kLogProbs, kReward, kWords, kNothing };
   struct Options {
     Asks asks = Asks::kLogProbs;

@@ -68,8 +68,9 @@ inline constexpr int64_t kMaxProbeLabels = 4;
 // for the text. Questions that are open then are cancelled.
 Contract probe(const ProbeSubject& subject, const ProbeOptions& options, Deadline deadline);
 
-// Of an engine that is asked in words: its answer to a plain question, again, beside three others,
-// and one that must be cut after two tokens. Threads, errors: as probe().
+// Of an engine that is asked in words: its answer to a plain question, three times again, three
+// times beside seven others, and one that must be cut after two tokens. Threads, errors: as
+// probe().
 Contract probe_words(Engine& engine, EngineKind kind, const std::string& url, Deadline deadline);
 
 }  // namespace retort::engines

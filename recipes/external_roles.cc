@@ -100,6 +100,11 @@ class ExternalCheck {
   }
 
   void check_in_words() const {
+    for (const rewards::RewardOptions& reward : recipe_.rewards)
+      if (reward.role == name_ && reward.type == rewards::RewardType::kModel)
+        refuse("engine",
+               "openai gives no number for a completion, as a reward of type: model needs; use "
+               "kserve, in a role of its own");
     if (!judges())
       refuse("engine",
              "openai answers in words alone, so that it can only be the role of a reward of type: "
@@ -226,6 +231,10 @@ engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
   engines::Needs needs{.role = role, .objective = recipe.recipe.text};
   if (is_asked_in_words(recipe, role)) {
     needs.what = Purpose::kWords;
+    for (const rewards::RewardOptions& reward : recipe.rewards)
+      if (reward.role == role)
+        needs.answer_tokens = std::max(
+            needs.answer_tokens, reward.max_new_tokens.value_or(rewards::kDefaultAnswerTokens));
     return needs;
   }
 

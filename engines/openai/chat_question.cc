@@ -57,20 +57,22 @@ uint64_t answer_bytes(const WriteRequest& request) {
   return kAnswerBytes + kTokenBytes * static_cast<uint64_t>(request.max_new_tokens);
 }
 
-ChatAnswer read_chat_answer(const std::string& json) {
+Written read_chat_answer(const std::string& json) {
+  constexpr size_t kShown = 500;
   const nlohmann::json answer = json_object(json, "/v1/chat/completions");
+  if (answer.contains("error") && !answer["error"].is_null())
+    corrupt("the answer is an error: " + answer["error"].dump().substr(0, kShown));
   const nlohmann::json& choice = only_choice(answer);
-  ChatAnswer read;
-  read.written.text = text_of(choice);
-  read.written.tokens = tokens_of(answer);
+  Written written{.text = text_of(choice)};
+  written.tokens = tokens_of(answer);
 
   const auto reason = choice.find("finish_reason");
   if (reason == choice.end() || !reason->is_string()) corrupt("the choice has no finish_reason");
-  read.written.cut = reason->get<std::string>() != "stop";
+  written.cut = reason->get<std::string>() != "stop";
 
   const auto model = answer.find("model");
-  if (model != answer.end() && model->is_string()) read.model = model->get<std::string>();
-  return read;
+  if (model != answer.end() && model->is_string()) written.model = model->get<std::string>();
+  return written;
 }
 
 }  // namespace retort::engines::openai

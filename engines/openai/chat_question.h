@@ -15,11 +15,8 @@ std::string chat_question(const std::string& served_model, const WriteRequest& r
 // What an answer may bring at the most: its tokens, each escaped, and what servers say beside them.
 uint64_t answer_bytes(const WriteRequest& request);
 
-struct ChatAnswer {
-  Written written;
-  std::string model;  // as the answer names it; "" if it does not
-};
-// kCorrupt for an answer that is none.
-ChatAnswer read_chat_answer(const std::string& json);
+// kCorrupt for an answer that is none, in the server's words where it has some: gateways say
+// "error" with a status of 200.
+Written read_chat_answer(const std::string& json);
 
 }  // namespace retort::engines::openai

@@ -1,6 +1,7 @@
 #include "engines/openai/openai_engine.h"
 
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "engines/answer_status.h"
@@ -21,15 +22,16 @@ std::string without_version(std::string url) {
 }
 
 Error explained(const Error& error) {
+  if (!is_no_door(status_of(error))) return error;
+  return with_advice(error, ErrorCode::kInvalidArgument,
+                     "the server has no chat completions there, or not this model; url is the "
+                     "address without /v1/chat/completions");
+}
+
+// Too long, or with what the server does not want to read: the next question may do.
+bool is_refusal(const Error& error) {
   const int status = status_of(error);
-  if (is_no_door(status))
-    return with_advice(error, ErrorCode::kInvalidArgument,
-                       "the server has no chat completions there, or not this model; url is the "
-                       "address without /v1/chat/completions");
-  if (status == 400 || status == 413 || status == 422)
-    return with_advice(error, ErrorCode::kInvalidArgument,
-                       "the server does not take the question; is it longer than its context?");
-  return error;
+  return status == 400 || status == 413 || status == 422;
 }
 
 class OpenaiEngine final : public Engine {
@@ -61,10 +63,9 @@ class OpenaiEngine final : public Engine {
       http::Request question = http_.post("/v1/chat/completions", chat_question(model, request));
       question.limits.body_bytes = answer_bytes(request);
       question.limits.body_advice = "this is more than max_new_tokens can be";
-      return explaining(http_.send(std::move(question), deadline, Wait::kUntilDeadline), explained)
-          .then([this](const http::Response& answer) {
-            return http_.reading([&] { return checked(read_chat_answer(answer.body)); });
-          });
+      question.patience.server_errors = true;
+      return settled(http_.send(std::move(question), deadline, Wait::kUntilDeadline),
+                     [this](Outcome<http::Response> outcome) { return written(outcome); });
     });
   }
 
@@ -90,7 +91,18 @@ class OpenaiEngine final : public Engine {
     }
   }
 
-  Written checked(ChatAnswer answer) {
+  Written written(const Outcome<http::Response>& outcome) {
+    if (!outcome.error)
+      return http_.reading([&] { return checked(read_chat_answer(outcome.value->body)); });
+    try {
+      std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      if (is_refusal(error)) return {.cut = true, .refused = error.message()};
+      throw explained(error);
+    }
+  }
+
+  Written checked(Written answer) {
     const std::lock_guard lock(mutex_);
     if (!answered_by_) answered_by_ = answer.model;
     if (*answered_by_ != answer.model)
@@ -98,7 +110,7 @@ class OpenaiEngine final : public Engine {
                                                    *answered_by_ + "', and one comes from '" +
                                                    answer.model +
                                                    "': another model under the same address");
-    return std::move(answer.written);
+    return answer;
   }
 
   const std::string served_model_;  // of the options

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "engines/model_watch.h"
 #include "engines/probe.h"
 #include "engines/probing/session.h"
 #include "http/url.h"
@@ -9,33 +10,41 @@
 namespace retort::engines {
 namespace {
 
-constexpr int64_t kAnswerTokens = 32;
 constexpr int64_t kFewTokens = 2;
+constexpr int kTimes = 3;  // the same question alone, and beside others
+constexpr int kOthers = 7;
 
-WriteRequest plain_question() {
-  return {.text = "Name the first three planets from the sun, and nothing else.",
-          .max_new_tokens = kAnswerTokens};
+std::string words_of(const Written& written) {
+  if (written.refused.empty()) return written.text;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the server does not take a plain question: " + written.refused);
 }
 
+// The question that a watch asks as long as the run goes on.
 void ask_words(Questions& ask, Contract& contract) {
-  const Written first = ask.write_together("an answer", {plain_question()}).front();
-  contract.written = first.text;
-  const Written again = ask.write_together("the answer, again", {plain_question()}).front();
-  contract.texts_repeat = again.text == first.text;
+  const WriteRequest plain = ModelWatch::words_question();
+  const Written first = ask.write_together("an answer", {plain}).front();
+  contract.written = words_of(first);
+  contract.answered_by = first.model;
+  contract.texts_repeat = contract.texts_in_batch = true;
+  for (int i = 0; i < kTimes; ++i) {
+    const Written again = ask.write_together("the answer, again", {plain}).front();
+    contract.texts_repeat = *contract.texts_repeat && words_of(again) == first.text;
 
-  const auto other = [](const std::string& text) {
-    return WriteRequest{.text = text, .max_new_tokens = kAnswerTokens};
-  };
-  const std::vector<Written> together = ask.write_together(
-      "the answer beside others",
-      {other("What is a retort?"), plain_question(), other("Count to ten."), other("Say no.")});
-  contract.texts_in_batch = together[1].text == first.text;
+    std::vector<WriteRequest> together{plain};
+    for (int other = 0; other < kOthers; ++other)
+      together.push_back({.text = "Count from " + std::to_string(kOthers * i + other) + ".",
+                          .max_new_tokens = plain.max_new_tokens});
+    const Written beside = ask.write_together("the answer beside others", together).front();
+    contract.texts_in_batch = *contract.texts_in_batch && words_of(beside) == first.text;
+  }
 
-  WriteRequest shorter = plain_question();
+  // Where the server does not count, only less text shows that it was cut.
+  WriteRequest shorter = plain;
   shorter.max_new_tokens = kFewTokens;
   const Written cut = ask.write_together("a short answer", {shorter}).front();
-  contract.texts_end =
-      cut.tokens <= kFewTokens && (cut.cut || cut.text.size() <= first.text.size());
+  const bool less = words_of(cut).size() < first.text.size();
+  contract.texts_end = cut.tokens > 0 ? cut.tokens <= kFewTokens : cut.cut || less;
 }
 
 }  // namespace

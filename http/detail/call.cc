@@ -111,7 +111,7 @@ void Call::take(ExchangeResult result) {
   }
 
   const Response& response = result.response;
-  if (puts_off(response) && request().patience.total.count() > 0) {
+  if (puts_off(response, request().patience) && request().patience.total.count() > 0) {
     pause(response);
     if (!ended_ && !has_place_) return;
   }

@@ -37,7 +37,11 @@ Error redirection(const Response& response, std::string_view secret) {
 
 }  // namespace
 
-bool puts_off(const Response& response) { return response.status == 429 || response.status == 503; }
+bool puts_off(const Response& response, const Patience& patience) {
+  const int status = response.status;
+  if (status == 429 || status == 503) return true;
+  return patience.server_errors && (status == 408 || status / 100 == 5);
+}
 
 std::optional<Error> error_of_status(const Request& request, const Response& response,
                                      std::string_view secret) {

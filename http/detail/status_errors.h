@@ -10,7 +10,7 @@
 namespace retort::http::detail {
 
 // 429 and 503: the server did not begin with the request.
-bool puts_off(const Response& response);
+bool puts_off(const Response& response, const Patience& patience);
 
 // The error that a complete answer is, without address; nullopt if it is none. A redirection always
 // is one, other statuses unless Request::any_status. `secret`: as in shown().

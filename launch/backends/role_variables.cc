@@ -5,7 +5,8 @@ namespace retort::launch {
 std::map<std::string, std::string> role_variables(const recipes::Recipe& recipe,
                                                   const recipes::RoleOptions& role) {
   std::map<std::string, std::string> variables = role.env;
-  variables.emplace("RETORT_LOG_FORMAT", enum_name(recipe.launch.log_format));
+  // Text is what a process writes unless its environment says otherwise.
+  if (recipe.launch.log_format == LogFormat::kJson) variables.emplace("RETORT_LOG_FORMAT", "json");
   if (recipe.deterministic && role.world.device == parallel::Device::kCuda) {
     variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");  // cuBLAS: one workspace a stream
     variables.emplace("NCCL_ALGO", "Ring");  // NCCL: sums in one order, whatever it tunes

@@ -156,6 +156,23 @@ bool may_resume(const SupervisorResult& result, const recipes::Recipe& recipe) {
          recipes::latest_checkpoint(fs::absolute(recipe.output_dir).lexically_normal());
 }
 
+// A judge's question belongs to the run: it is kept there, and a run goes on with the same one.
+void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
+  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
+    const auto& file = recipe.rewards[i].template_file;
+    if (!file) continue;
+    const fs::path kept = run_folder / "templates" / (std::to_string(i) + ".jinja");
+    const std::string text = read_file(*file);
+    fs::create_directories(kept.parent_path());
+    if (!fs::exists(kept)) write_file_atomically(kept, text);
+    if (read_file(kept) != text)
+      throw Error(ErrorCode::kMismatch,
+                  "rewards[" + std::to_string(i) + "].template: '" + *file +
+                      "' is not the one that the run began with, which is kept as " +
+                      kept.string() + "; put it back, or begin a new run");
+  }
+}
+
 // A user who compares two runs must know which numbers may differ.
 void note_engines(const recipes::Recipe& recipe) {
   for (const std::string& role : recipes::roles_of_engines(recipe))
@@ -181,6 +198,7 @@ StartEnd run_once(const LaunchCommand& command, const recipes::Recipe& recipe, R
   const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode);
   folder.write_resolved_recipe(resolved_yaml(recipe));
   write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
+  keep_templates(recipe, folder.path());
 
   // Where the processes of this start find each other, and where training goes on.
   const bool resumes = mode == RunFolderMode::kResume;
@@ -245,7 +263,7 @@ int run_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
   const recipes::Recipe recipe = load_recipe(
       command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
-  set_log_format(recipe.launch.log_format);
+  if (recipe.launch.log_format == LogFormat::kJson) set_log_format(LogFormat::kJson);
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
   note_engines(recipe);

@@ -127,10 +127,13 @@ void run_engine_judge_role(const RankContext& context) {
   const Deadline deadline = Deadline::after(external.load_timeout);
   const engines::EngineState state = attached.start(deadline);
   const engines::Contract contract = attached.probe(/*local=*/nullptr, deadline);
-  // Words that change by themselves show nothing of who writes them.
-  const bool steady =
-      contract.texts_repeat.value_or(false) && contract.texts_in_batch.value_or(false);
-  if (!steady) {
+  // Words that change by themselves, or are none, show nothing of who writes them.
+  const bool steady = contract.texts_repeat.value_or(false) &&
+                      contract.texts_in_batch.value_or(false) && !contract.written.empty();
+  if (contract.written.empty()) {
+    RETORT_LOG(kWarning) << "the judge says nothing within 32 tokens; if it thinks first, give it "
+                            "more (rewards[].max_new_tokens)";
+  } else if (!steady) {
     RETORT_LOG(kWarning) << "the judge answers the same question in other words at temperature 0; "
                             "its scores are partly chance, and another model under its address "
                             "would be seen by its name alone";
@@ -141,8 +144,9 @@ void run_engine_judge_role(const RankContext& context) {
                              .timeout = std::chrono::milliseconds(external.timeout)});
   attached.begin(watch, deadline);
   engines::EngineJudge judge(
-      attached.engine(),
-      {.name = context.name(), .timeout = external.timeout, .served_model = state.served_model});
+      attached.engine(), {.name = context.name(),
+                          .timeout = external.timeout,
+                          .served_model = state.served_model + " (" + contract.answered_by + ")"});
   serve(context, attached, watch, judge,
         {&engines::EngineJudge::texts_answered, "completions judged"});
 }

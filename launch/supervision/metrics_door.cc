@@ -33,7 +33,8 @@ void MetricsDoor::on_tick() {
 
 std::string MetricsDoor::page() const {
   const ProgressState& progress = progress_.state();
-  return metrics_page(status_.status(), progress.last, progress.last_eval);
+  return metrics_page(status_.status(), StatusFile::Clock::now(), progress.last,
+                      progress.last_eval);
 }
 
 }  // namespace retort::launch

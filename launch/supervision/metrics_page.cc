@@ -63,7 +63,7 @@ void add_states(Page& page, const std::string& name, State now, const Labels& la
   }
 }
 
-void add_processes(Page& page, const RunStatus& status) {
+void add_processes(Page& page, const RunStatus& status, RunStatus::Time now) {
   for (const RunStatus::Process& process : status.processes)
     add_states(page, "process_state", process.state, of_process(process));
   for (const RunStatus::Process& process : status.processes)
@@ -71,7 +71,7 @@ void add_processes(Page& page, const RunStatus& status) {
   for (const RunStatus::Process& process : status.processes)
     page.add("process_restarts", static_cast<double>(process.restarts), of_process(process));
   for (const RunStatus::Process& process : status.processes) {
-    const std::chrono::duration<double> age = status.updated - process.last_report;
+    const std::chrono::duration<double> age = now - process.last_report;
     page.add("process_report_age_seconds", age.count(), of_process(process));
   }
 }
@@ -83,7 +83,8 @@ void add_logged(Page& page, const LoggedStep& row) {
 
 }  // namespace
 
-std::string metrics_page(const RunStatus& status, const std::optional<LoggedStep>& last,
+std::string metrics_page(const RunStatus& status, RunStatus::Time now,
+                         const std::optional<LoggedStep>& last,
                          const std::optional<LoggedStep>& last_eval) {
   Page page(status.run);
   add_states(page, "run_state", status.state);
@@ -91,7 +92,7 @@ std::string metrics_page(const RunStatus& status, const std::optional<LoggedStep
   if (status.max_steps) page.add("max_steps", static_cast<double>(*status.max_steps));
   page.add("fraction", status.fraction);
   if (status.eta) page.add("eta_seconds", static_cast<double>(status.eta->count()));
-  add_processes(page, status);
+  add_processes(page, status, now);
 
   // An evaluation's names have a prefix of their own but for the step's, which it may share.
   std::map<std::string, double> logged;

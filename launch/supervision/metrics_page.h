@@ -15,7 +15,8 @@ namespace retort::launch {
 //   retort_process_step, retort_process_restarts, retort_process_report_age_seconds
 //   retort_logged_<name>   each number of the last row of metrics.jsonl and of the last evaluation,
 //                          characters that no name may have as _: retort_logged_rewards_chosen
-std::string metrics_page(const RunStatus& status, const std::optional<LoggedStep>& last,
+std::string metrics_page(const RunStatus& status, RunStatus::Time now,
+                         const std::optional<LoggedStep>& last,
                          const std::optional<LoggedStep>& last_eval);
 
 }  // namespace retort::launch

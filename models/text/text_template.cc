@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/json_text.h"
 #include "models/text/detail/rust_call.h"
 
 namespace retort::models {
@@ -15,10 +16,12 @@ struct TextTemplate::Impl {
   ~Impl() { rt_text_template_free(handle); }
 };
 
-TextTemplate::TextTemplate(const std::string& source, std::string origin) {
+TextTemplate::TextTemplate(const std::string& source, const std::vector<std::string>& names,
+                           std::string origin) {
   auto impl = std::make_shared<Impl>();
   impl->origin = std::move(origin);
-  call_rust(impl->origin, rt_text_template_open, borrow(source), &impl->handle);
+  const std::string list = json_array(names, json_quote);
+  call_rust(impl->origin, rt_text_template_open, borrow(source), borrow(list), &impl->handle);
   impl_ = std::move(impl);
 }
 

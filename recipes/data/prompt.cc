@@ -25,6 +25,13 @@ std::string content_of(const Json& message) {
                                                           : std::string();
 }
 
+// What the last user's message says.
+std::string question_of(const Json& messages) {
+  for (auto message = messages.rbegin(); message != messages.rend(); ++message)
+    if (message->at("role") == "user") return content_of(*message);
+  return "";
+}
+
 void set_messages(PromptSample& sample, Json messages, const models::Tokenizer& tokenizer,
                   const models::ChatTemplate& chat) {
   detail::require_template(chat, tokenizer);
@@ -32,6 +39,7 @@ void set_messages(PromptSample& sample, Json messages, const models::Tokenizer& 
     sample.reference = content_of(messages.back());
     messages.erase(messages.size() - 1);
   }
+  sample.question = question_of(messages);
   sample.prompt_text = chat.render(messages.dump(), true).text;
   sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
 }
@@ -49,6 +57,7 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
   } else if (prompt.is_array()) {
     detail::check_messages(prompt, "prompt");
     detail::require_template(chat, tokenizer);
+    sample.question = question_of(prompt);
     sample.prompt_text = chat.render(prompt.dump(), true).text;
     sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
   } else {
@@ -118,6 +127,7 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin,
 
     // An answer is the reference, whatever the format has; every other column is a field.
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");
+    if (sample.question.empty()) sample.question = sample.prompt_text;
     if (sample.prompt_ids.empty()) bad_row("the prompt has no tokens");
     std::vector<std::string_view> used(detail::kKeys.begin(), detail::kKeys.end());
     used.insert(used.end(), {"system"});

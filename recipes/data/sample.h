@@ -45,6 +45,7 @@ Format detect_format(std::string_view json_line, const std::string& origin, cons
 struct PromptSample {
   std::vector<int32_t> prompt_ids;
   std::string prompt_text, reference;
+  std::string question;  // what the user said last in a conversation, else the prompt
   std::string origin;
   // other string/number columns of the row, for rewards and routing
   std::vector<std::pair<std::string, std::string>> fields;

@@ -289,9 +289,13 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
       .add("num_unscorable", advantages.num_unscorable)
       .add("completions/mean_length", sum[1] / sum[0])
       .add("completions/clipped_ratio", sum[2] / sum[0]);
-  for (size_t r = 0; r < rewards; ++r)
-    round_metrics_.add("rewards/" + scorer_->names()[r],
-                       sum[3 + 2 * r] / std::max(1.0, sum[4 + 2 * r]));
+  for (size_t r = 0; r < rewards; ++r) {
+    const std::string name = "rewards/" + scorer_->names()[r];
+    const double scores = sum[4 + 2 * r];  // of none there is no mean
+    round_metrics_
+        .add(name, scores > 0 ? sum[3 + 2 * r] / scores : std::numeric_limits<double>::quiet_NaN())
+        .add(name + "/num_missing", static_cast<int64_t>(sum[0] - scores));
+  }
 
   round_metrics_.add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("staleness", step - static_cast<int64_t>(rollout.weight_version))

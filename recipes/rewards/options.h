@@ -22,6 +22,8 @@ enum class RewardType {
   kModel,
   kJudge
 };
+inline constexpr int64_t kDefaultAnswerTokens = 16;  // of a judge
+
 enum class LengthUnit { kTokens, kCharacters };
 
 // What each type computes, and its protocol: docs/rewards.md. An option that has no effect on the
@@ -50,7 +52,7 @@ struct RewardOptions {
     visit("name", name, "name in metrics and errors; empty: the type");
     visit("pattern", pattern,
           "regex: found anywhere in the completion; format: matches all of it; judge: its first "
-          "group, of the first place in the answer, is the number (PCRE2)");
+          "group, at the last place in the answer, is the number (PCRE2)");
     visit("min", min, "length: shortest completion that gets 1");
     visit("max", max, "length: longest completion that gets 1");
     visit("unit", unit, "length: what is counted; default tokens");

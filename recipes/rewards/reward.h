@@ -17,6 +17,7 @@ namespace retort::rewards {
 // One completion to be scored.
 struct RewardInput {
   std::string prompt, completion;
+  std::string question;    // what the user said last in a conversation, else the prompt
   std::string reference;   // "" if the row has none
   int64_t num_tokens = 0;  // of the completion
   // whether it ended at max_new_tokens, not at EOS

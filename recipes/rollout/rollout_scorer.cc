@@ -54,6 +54,7 @@ void share_scores(const std::vector<RolloutSample*>& samples, size_t components,
 rewards::RewardInput input_of(const data::PromptSample& prompt) {
   return {.prompt = prompt.prompt_text,
           .completion = {},
+          .question = prompt.question,
           .reference = prompt.reference,
           .fields = prompt.fields,
           .origin = prompt.origin,

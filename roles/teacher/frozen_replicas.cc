@@ -87,6 +87,15 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
                 "replicas of role '" + options_.role + "' serve different models")
         .with("peer", replica.leader);
 
+  // What is asked in words has neither ids nor sizes: only its name says who answers.
+  const bool in_words = !student_tokenizer_.has_value();
+  if (in_words && !info_.name.empty() && info.files != info_.files)
+    throw Error(ErrorCode::kMismatch, "role '" + options_.role + "' is served by '" + info_.files +
+                                          "' and by '" + info.files +
+                                          "': every address must serve one model; name it with "
+                                          "external.served_model")
+        .with("peer", replica.leader);
+
   // One that was started again has read its files anew.
   const auto before = files_.find(replica.leader);
   if (before != files_.end() && before->second != info.files)

@@ -21,6 +21,19 @@ EngineJudge::Options options(const std::string& name, const std::string& model =
   return {.name = name, .timeout = 100s, .served_model = model};
 }
 
+TEST(EngineJudge, RefusedQuestionHasNoWords) {
+  EngineJudge role(std::make_shared<WordsEngine>([](const WriteRequest& request) {
+                     return request.text == "a" ? Written{.cut = true, .refused = "too long"}
+                                                : by_echo(request);
+                   }),
+                   options("judge/0"));
+  const roles::JudgeAnswer answer =
+      role.answer({.max_new_tokens = 4, .texts = {"a", "b"}}, roles::some_call())
+          .get(Deadline::after(30s));
+  EXPECT_EQ(answer.texts, (std::vector<std::string>{"", "b/4"}));
+  EXPECT_EQ(answer.cut, (std::vector<uint8_t>{1, 0}));
+}
+
 TEST(EngineJudge, AnswersEachText) {
   EngineJudge role(std::make_shared<WordsEngine>(by_echo), options("judge/0"));
   const roles::JudgeAnswer answer =
@@ -90,6 +103,13 @@ TEST_F(JudgeClientTest, WithoutAReplicaItSaysSo) {
   EXPECT_EQ(test::code_of([&] { said(asked); }), ErrorCode::kCancelled);
 }
 
+TEST_F(JudgeClientTest, ReplicasMustServeOneModel) {
+  JudgeReplica first("judge/0", by_echo), other("judge/1", by_echo, "larger");
+  test::expect_error(ErrorCode::kMismatch, "is served by 'critic' and by 'larger'", [&] {
+    client({&first, &other});
+  });
+}
+
 TEST(JudgeProbe, SteadyWordsAreAccepted) {
   WordsEngine engine(by_echo);
   const Contract contract =
@@ -102,6 +122,13 @@ TEST(JudgeProbe, SteadyWordsAreAccepted) {
   EXPECT_NO_THROW(check_contract(contract, needs));
   EXPECT_NE(contract_table(contract).find("answers in words"), std::string::npos);
   EXPECT_EQ(contract_from_json(to_json(contract)).written, contract.written);
+
+  // The longest answer that the recipe asks for must have room.
+  Contract small = contract;
+  small.context_tokens = 64;
+  test::expect_refused("max_new_tokens", [&] {
+    check_contract(small, {.what = Purpose::kWords, .role = "judge", .answer_tokens = 64});
+  });
 
   // Another role has no use for words.
   EXPECT_THROW(check_contract(contract, {.what = Purpose::kTopK, .role = "teacher"}), Error);
@@ -119,14 +146,27 @@ TEST(JudgeProbe, WordsThatChangeAreSeen) {
   EXPECT_NE(contract_table(contract).find("OTHER words"), std::string::npos);
 }
 
+// Whether the server counts its tokens or not.
 TEST(JudgeProbe, WhoWritesOnAfterTheLimitIsRefused) {
+  for (const int64_t tokens : {9, 0}) {
+    WordsEngine engine([&](const WriteRequest&) {
+      return Written{.text = "on and on and on", .cut = false, .tokens = tokens};
+    });
+    const Contract contract =
+        probe_words(engine, EngineKind::kOpenai, "http://host:8000", Deadline::after(1min));
+    test::expect_error(ErrorCode::kMismatch, "writes on after max_tokens", [&] {
+      check_contract(contract, {.what = Purpose::kWords, .role = "judge"});
+    });
+  }
+}
+
+TEST(JudgeProbe, WhoRefusesAPlainQuestionIsNoJudge) {
   WordsEngine engine([](const WriteRequest&) {
-    return Written{.text = "on and on and on", .cut = false, .tokens = 9};
+    return Written{.cut = true, .refused = "max_tokens is not supported"};
   });
-  const Contract contract =
-      probe_words(engine, EngineKind::kOpenai, "http://host:8000", Deadline::after(1min));
-  test::expect_error(ErrorCode::kMismatch, "writes on after max_tokens",
-                     [&] { check_contract(contract, {.what = Purpose::kWords, .role = "judge"}); });
+  test::expect_refused("max_tokens is not supported", [&] {
+    probe_words(engine, EngineKind::kOpenai, "http://host:8000", Deadline::after(1min));
+  });
 }
 
 class JudgeWatch : public ::testing::Test {
@@ -138,15 +178,19 @@ class JudgeWatch : public ::testing::Test {
   }
 
   std::string words = "red, green";
-  std::shared_ptr<WordsEngine> engine = std::make_shared<WordsEngine>(
-      [this](const WriteRequest&) { return Written{.text = words, .cut = false, .tokens = 2}; });
+  bool fails = false;
+  std::shared_ptr<WordsEngine> engine = std::make_shared<WordsEngine>([this](const WriteRequest&) {
+    if (fails) throw Error(ErrorCode::kUnavailable, "status 502");
+    return Written{.text = words, .cut = false, .tokens = 2};
+  });
   ModelWatch watch{engine, {.asks = ModelWatch::Asks::kWords, .interval = 0ms}};
 };
 
 TEST_F(JudgeWatch, FindsAnotherModelUnderTheSameAddress) {
   look(3);
   words = "blue";
-  test::expect_error(ErrorCode::kInvalidArgument, "another model", [&] { look(4); });
+  test::expect_error(ErrorCode::kInvalidArgument, "another model",
+                     [&] { look(ModelWatch::kOtherWords + 1); });
 }
 
 // At a near tie words may turn beside other requests.
@@ -172,6 +216,15 @@ TEST_F(JudgeWatch, FindsAnotherModelThanAnEarlierProcess) {
   EXPECT_NO_THROW(begun_again());
   words = "blue";
   EXPECT_EQ(test::code_of(begun_again), ErrorCode::kInvalidArgument);
+}
+
+// For a moment: others wait for it.
+TEST_F(JudgeWatch, FailureIsNotAnotherModel) {
+  look(2);
+  fails = true;
+  EXPECT_NO_THROW(look(3));
+  fails = false;
+  EXPECT_NO_THROW(look(3));
 }
 
 TEST_F(JudgeWatch, UnsteadyWordsAreNotAsked) {

@@ -4,11 +4,13 @@
 #include <signal.h>
 
 #include <fstream>
+#include <regex>
 
 #include "base/file.h"
 #include "tests/engines/engine_run.h"
 #include "tests/engines/llamacpp/real_server.h"
 #include "tests/recipes/on_policy_support.h"
+#include "tests/support/source_folder.h"
 
 namespace retort::test {
 namespace {
@@ -16,26 +18,6 @@ namespace {
 using namespace std::chrono_literals;
 using engines::test::RealServer, engines::test::TinyModel, engines::test::engines_python;
 using Json = nlohmann::json;
-
-// What a user would write instead of a judge.
-constexpr const char* kProgram = R"py(import json, re, sys, urllib.request
-for line in sys.stdin:
-    row = json.loads(line)
-    text = "Rate '" + row["completion"] + "' after '" + row["prompt"] + "'."
-    body = {"model": "tiny", "messages": [{"role": "user", "content": text}],
-            "temperature": 0, "max_tokens": 24}
-    request = urllib.request.Request(sys.argv[1] + "/v1/chat/completions",
-                                     json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
-    choice = json.load(urllib.request.urlopen(request))["choices"][0]
-    said, cut = choice["message"]["content"], choice["finish_reason"] != "stop"
-    found = re.search("([0-9]+)", said)
-    if found and cut and found.end() == len(said):
-        found = None
-    print(json.dumps({
-  "id" : row["id"], "score" : float(found[1]) * 0.1 if found else None}),
-          flush=True)
-)py";
 
 class JudgeRunTest : public EngineRunTest {
  protected:
@@ -46,8 +28,7 @@ class JudgeRunTest : public EngineRunTest {
     server_ = std::make_unique<RealServer>(
         model_->gguf(),
         std::vector<std::string>{"--slots", "4", "--context", "256", "--alias", "tiny"});
-    std::ofstream(file("judge.jinja")) << "Rate '{{ completion }}' after '{{ prompt }}'.";
-    std::ofstream(file("judge.py")) << kProgram;
+    std::ofstream(file("judge.jinja")) << "Rate '{{ completion }}' after '{{ question }}'.";
   }
   static void TearDownTestSuite() {
     server_.reset();
@@ -64,11 +45,12 @@ class JudgeRunTest : public EngineRunTest {
   }
   static std::string judge(const std::string& file) {
     return "{type: judge, role: judge, template: " + file +
-           ", pattern: '([0-9]+)', scale: 0.1, max_new_tokens: 24}, " + kOther;
+           ", pattern: '([0-9]+)', scale: 0.1, max_new_tokens: 64}, " + kOther;
   }
   static std::string program() {
     return "{type: command, name: judge, argv: [" + engines_python().value() + ", " +
-           file("judge.py") + ", '" + server_->url() + "']}, " + kOther;
+           (source_folder() / "tests/engines/ask_judge.py").string() + ", '" + server_->url() +
+           "']}, " + kOther;
   }
   static const std::string& server_url() { return server_->url(); }
   static constexpr const char* kOther = "{type: length, min: 2, max: 4, weight: 0.5}";
@@ -84,7 +66,7 @@ TEST_F(JudgeRunTest, IsTheRunOfAProgramThatAsksTheSame) {
   expect_learnt(run);
   EXPECT_EQ(column(run, "reward"), column(ours, "reward"));
   EXPECT_EQ(column(run, "rewards/judge"), column(ours, "rewards/judge"));
-  EXPECT_EQ(column(run, "num_unscorable"), column(ours, "num_unscorable"));
+  EXPECT_EQ(column(run, "rewards/judge/num_missing"), column(ours, "rewards/judge/num_missing"));
   EXPECT_EQ(column(run, "rewards/judge").size(), 3u);
   expect_same_losses(run, ours, 0);
 
@@ -96,7 +78,9 @@ TEST_F(JudgeRunTest, IsTheRunOfAProgramThatAsksTheSame) {
   EXPECT_FALSE(column(run, "rpc/judge/judge.answer/calls").empty());
   EXPECT_FALSE(Json::parse(read_file(run / "status.json")).at("reproducible").get<bool>());
   const std::string log = read_file(run / "logs/student-0.log");
-  EXPECT_NE(log.find("answers name a number; asked: 'Rate"), std::string::npos);
+  EXPECT_TRUE(std::regex_search(
+      log, std::regex("[1-9][0-9]* of the first [0-9]+ answers name a number; asked: 'Rate")));
+  EXPECT_EQ(read_file(run / "templates/0.jinja"), read_file(file("judge.jinja")));
 }
 
 // The run's own process of the role is killed while it asks: it comes back, and the batch is asked
@@ -126,7 +110,20 @@ TEST_F(JudgeRunTest, WhatCannotBeIsRefusedBeforeTheRun) {
   };
   refused("wrong.jinja", grpo(judge(file("wrong.jinja")), role()));
   refused("none.jinja", grpo(judge(file("none.jinja")), role()));
-  refused("openai answers in words alone", grpo("{type: model, role: judge}", role()));
+  refused("openai gives no number for a completion", grpo("{type: model, role: judge}", role()));
+}
+
+// A question belongs to the run, which goes on with the same one.
+TEST_F(JudgeRunTest, ChangedTemplateIsRefusedOnResume) {
+  std::ofstream(file("changed.jinja")) << "Rate '{{ completion }}'.";
+  const fs::path run = launched("changed", grpo(judge(file("changed.jinja")), role()));
+  std::ofstream(file("changed.jinja")) << "Rate {{ completion }}.";
+  const CommandResult result = retort(
+      {"launch", (run.parent_path() / "changed.yaml").string(), "--resume", "train.max_steps=4"},
+      60s);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.output.find("is not the one that the run began with"), std::string::npos)
+      << result.output;
 }
 
 // As a user looks at a server before there is a recipe.

@@ -74,6 +74,7 @@ TEST_F(OpenaiTest, AsksOneUserMessageAtTemperatureZero) {
   EXPECT_EQ(written.text, "Score: 7");
   EXPECT_TRUE(written.cut);
   EXPECT_EQ(written.tokens, 4);
+  EXPECT_EQ(written.model, "tiny");
   ASSERT_EQ(questions.size(), 1u);
   EXPECT_EQ(json::parse(questions[0].body),
             json::parse(R"({"model": "tiny", "temperature": 0, "max_tokens": 4,
@@ -132,29 +133,43 @@ TEST_F(OpenaiTest, AnotherModelAtOnceIsRefused) {
                        [&] { asked->write(question(), soon()).get(soon()); });
 }
 
-TEST_F(OpenaiTest, RefusalsSayWhatToDo) {
+// A question that is too long, or that a filter stops, is one completion's matter.
+TEST_F(OpenaiTest, QuestionThatIsRefusedIsNoError) {
+  for (const int status : {400, 413, 422}) {
+    const Written refused = written(R"({"error": {"message": "exceeds the context"}})", status);
+    EXPECT_NE(refused.refused.find("exceeds the context"), std::string::npos) << refused.refused;
+    EXPECT_TRUE(refused.cut);
+    EXPECT_EQ(refused.text, "");
+  }
+  EXPECT_EQ(written(kAnswer).refused, "");
+}
+
+TEST_F(OpenaiTest, ErrorsSayWhatToDo) {
   const auto error = [&](int status, const std::string& body) {
     return test::error_of([&] { written(body, status); });
   };
-  const Error longer = error(400, R"({"error": {"message": "exceeds the context size"}})");
-  EXPECT_EQ(longer.code(), ErrorCode::kInvalidArgument);
-  EXPECT_NE(longer.message().find("longer than its context"), std::string::npos) << longer.what();
-  EXPECT_NE(longer.message().find("exceeds the context size"), std::string::npos) << longer.what();
   EXPECT_NE(error(404, "{}").message().find("url is the address without"), std::string::npos);
   EXPECT_EQ(error(401, "{}").code(), ErrorCode::kUnauthenticated);
-  EXPECT_EQ(error(500, "{}").code(), ErrorCode::kUnavailable);
+
+  // Gateways say it with a status of 200.
+  test::expect_error(ErrorCode::kCorrupt, "no capacity left", [&] {
+    written(R"({"error": {"code": 529, "message": "no capacity left"}})");
+  });
 }
 
-TEST_F(OpenaiTest, BusyServerIsWaitedFor) {
+TEST_F(OpenaiTest, ServerThatIsBusyOrFailsForAMomentIsWaitedFor) {
   std::atomic<int> asked{0};
   test::ScriptedServer busy(test::answer_all([&](const Received& request) {
     if (request.target == "/v1/models") return models;
-    return ++asked < 3 ? reply(429, "busy", "Retry-After: 0\r\n") : json_reply(200, kAnswer);
+    const int statuses[] = {429, 500, 502, 408};
+    const int turn = asked++;
+    return turn < 4 ? reply(statuses[turn], "busy", "Retry-After: 0\r\n")
+                    : json_reply(200, kAnswer);
   }));
   const auto patient =
       make_engine({.engine = EngineKind::kOpenai, .url = {busy.url()}}, busy.url(), "");
   EXPECT_EQ(patient->write(question(), soon()).get(soon()).text, "Score: 7");
-  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(asked, 5);
 }
 
 TEST_F(OpenaiTest, ItDoesNothingElse) {

@@ -44,7 +44,7 @@ TEST(PageServer, ServesWhoWaitsOnceOthersAreSilent) {
   const PageServer server({.page = [] { return "page"; }});
   std::vector<std::unique_ptr<Client>> others;
   for (int i = 0; i < PageServer::kMaxConnections + 2; ++i) {
-    others.push_back(std::make_unique<Client>());
+    others.push_back(std::make_unique<Client>(ClientOptions{.keep_idle = std::chrono::hours(1)}));
     EXPECT_EQ(test::ask(*others.back(), get(url_of(server, "/metrics"))).body, "page");
   }
 }

@@ -88,10 +88,13 @@ std::vector<KeyRow> reward_rows() {
 std::vector<KeyRow> judge_rows() {
   const std::string run = "tests/engines/judge_run_test.cc";
   const std::string unit = "tests/rewards/judge_test.cc";
+  const auto played_by = [](const std::string& engine) {
+    return "roles.judge={external: {url: ['http://127.0.0.1:9'], engine: " + engine + "}}";
+  };
+  // Any text may be a question.
   const std::string entry =
-      "rewards=[{type: judge, role: judge, template: FOLDER/none.jinja, pattern: '(4)'}]";
-  const std::string role = "roles.judge={external: {engine: openai, url: ['http://127.0.0.1:9']}}";
-  const std::vector<std::string> with{role, entry};
+      "rewards=[{type: judge, role: judge, template: FOLDER/train.jsonl, pattern: '(4)'}]";
+  const std::vector<std::string> with{played_by("openai"), entry};
   return {
       in_run("rewards[].template", run, "template: "),
       in_run("rewards[].scale", unit, "how.scale = 0.1"),
@@ -99,11 +102,12 @@ std::vector<KeyRow> judge_rows() {
       refused(kGrpoBase, "rewards.0.template=a", "template has no effect on type: length"),
       refused(kGrpoBase, "rewards.0.scale=2", "scale has no effect on type: length"),
       refused(kGrpoBase, "rewards.0.max_new_tokens=2", "max_new_tokens has no effect on type"),
-      refused(kGrpoBase, "rewards.0.scale=2", "none.jinja", with),
+      refused(kGrpoBase, "rewards.0.template=FOLDER/none.jinja", "none.jinja", with),
       refused(kGrpoBase, "rewards.0.pattern='4'", "has no group", with),
-      refused(kGrpoBase, "roles.judge.external.engine=vllm", "a judge is asked in words", with),
-      refused(kGrpoBase, "rewards=[{type: model, role: judge}]", "openai answers in words alone",
-              {role}),
+      refused(kGrpoBase, played_by("vllm, tokenizer: FOLDER/student"), "a judge is asked in words",
+              with),
+      refused(kGrpoBase, "rewards=[{type: model, role: judge}]", "openai gives no number for a",
+              with),
   };
 }
 

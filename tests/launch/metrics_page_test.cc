@@ -10,10 +10,11 @@
 namespace retort::launch {
 namespace {
 
+const RunStatus::Time kNow{std::chrono::seconds(100)};
+
 RunStatus status() {
   RunStatus status{.run = "my \"run\"", .recipe = "sft"};
   status.state = RunState::kRunning;
-  status.updated = RunStatus::Time(std::chrono::seconds(100));
   status.step = 40;
   status.max_steps = 200;
   status.fraction = 0.2;
@@ -31,7 +32,7 @@ TEST(MetricsPage, HasEveryNumberOfTheRun) {
   const LoggedStep row{.step = 40,
                        .values = {{"loss", 1.5}, {"rewards/chosen", -0.25}, {"kl", std::nan("")}}};
   const LoggedStep eval{.step = 20, .values = {{"eval_loss", 2.5}, {"step", 20}}};
-  const std::string page = metrics_page(status(), row, eval);
+  const std::string page = metrics_page(status(), kNow, row, eval);
   const std::string of = R"({run="my \"run\"")";
   const std::string student = of + R"(,role="student",rank="1",host="gpu1")";
   for (const std::string& line : std::vector<std::string>{
@@ -50,7 +51,7 @@ TEST(MetricsPage, HasEveryNumberOfTheRun) {
 TEST(MetricsPage, HasTheFormThatPrometheusReads) {
   RunStatus two = status();
   two.processes.push_back({.role = "teacher", .rank = 0, .host = "gpu2"});
-  std::istringstream page(metrics_page(two, LoggedStep{.values = {{"rpc/a b/p99", 1}}}, {}));
+  std::istringstream page(metrics_page(two, kNow, LoggedStep{.values = {{"rpc/a b/p99", 1}}}, {}));
   const std::regex type(R"(# TYPE (retort_[a-z0-9_]+) gauge)");
   const std::regex sample(R"rx((retort_[a-z0-9_]+)\{[a-z]+=".*"\} (NaN|[-+0-9.e]+))rx");
   std::string name;

@@ -54,11 +54,11 @@ class JudgeTest : public ::testing::Test {
   test::TemporaryFolder files_;
 };
 
-TEST_F(JudgeTest, AsksTheTemplateAndTakesTheFirstGroup) {
+TEST_F(JudgeTest, AsksTheTemplateAndTakesTheFirstGroupOfTheLastPlace) {
   RewardOptions how = options("{{ prompt }} / {{ completion }}\n{% if reference %}!{% endif %}",
                               "Score: ([0-9.]+)");
   EXPECT_EQ(scores(how, {{.text = "No 3. Score: 7.5 of 10"}, {.text = "Score: 2, Score: 9"}}),
-            (Scores{7.5, 2.0}));
+            (Scores{7.5, 9.0}));
   EXPECT_EQ(asked,
             (std::vector<std::string>{"the prompt / answer 0\n!", "the prompt / answer 1\n"}));
   EXPECT_EQ(longest, 16) << "the default";
@@ -81,13 +81,23 @@ TEST_F(JudgeTest, AnswerWithoutANumberIsUnscorable) {
             (Scores{{}, {}, {}, {}, {}, 4.0}));
 }
 
-// "1" may be the beginning of "10".
+// "1" may be the beginning of "10", and "1." of "1.5".
 TEST_F(JudgeTest, NumberAtTheEndOfACutAnswerIsNone) {
-  EXPECT_EQ(scores(options("{{ completion }}"), {{.text = "it is 1", .cut = true},
-                                                 {.text = "it is 1.", .cut = true},
-                                                 {.text = "it is 1 of", .cut = true},
-                                                 {.text = "it is 1", .cut = false}}),
-            (Scores{{}, {}, 1.0, 1.0}));
+  const RewardOptions how = options("{{ completion }}", "([0-9]+(?:\\.[0-9]+)?)");
+  EXPECT_EQ(scores(how, {{.text = "it is 1", .cut = true},
+                         {.text = "it is 1.", .cut = true},
+                         {.text = "it is 1,", .cut = true},
+                         {.text = "it is 1 of", .cut = true},
+                         {.text = "it is 1", .cut = false}}),
+            (Scores{{}, {}, {}, 1.0, 1.0}));
+}
+
+TEST_F(JudgeTest, WhatItThinksIsNotItsAnswer) {
+  EXPECT_EQ(
+      scores(options("{{ completion }}", "([0-9]+)"), {{.text = "<think>3? 4?</think> It is 8."},
+                                                       {.text = "\n<think>3 or 4 of", .cut = true},
+                                                       {.text = "<think>3</think> none"}}),
+      (Scores{8.0, {}, {}}));
 }
 
 TEST_F(JudgeTest, WhatTheTemplateAsksForMustBeThere) {

@@ -9,7 +9,9 @@ namespace retort::models {
 namespace {
 
 std::string rendered(const std::string& source, const std::string& variables) {
-  return TextTemplate(source, "judge.jinja").render(variables);
+  return TextTemplate(source, {"prompt", "fields", "num_tokens", "list", "reference"},
+                      "judge.jinja")
+      .render(variables);
 }
 
 TEST(TextTemplate, FillsNamedValues) {
@@ -27,16 +29,32 @@ TEST(TextTemplate, NameThatIsNoneIsAnError) {
   const auto refused = [](const std::string& source) {
     return test::message_of([&] { rendered(source, R"({"prompt": "a", "fields": {}})"); });
   };
-  EXPECT_NE(refused("first line\n{{ promt }}").find("undefined value"), std::string::npos);
-  EXPECT_NE(refused("first line\n{{ promt }}").find("judge.jinja"), std::string::npos);
-  EXPECT_NE(refused("first line\n{{ promt }}").find(":2"), std::string::npos);
+  EXPECT_NE(refused("first line\n{{ reference }}").find("undefined value"), std::string::npos);
+  EXPECT_NE(refused("first line\n{{ reference }}").find("judge.jinja"), std::string::npos);
+  EXPECT_NE(refused("first line\n{{ reference }}").find(":2"), std::string::npos);
   EXPECT_NE(refused("{{ fields.level }}").find("undefined value"), std::string::npos);
   EXPECT_NE(refused("{% for x in list %}{% endfor %}").find("undefined value"), std::string::npos);
   EXPECT_EQ(rendered("{% if reference %}{{ reference }}{% else %}none{% endif %}", "{}"), "none");
 }
 
+// Found when the template is read, also where nothing would be printed.
+TEST(TextTemplate, UnknownNameIsRefusedBeforeItIsUsed) {
+  for (const std::string source :
+       {"{{ promt }}", "{% if refrence %}x{% endif %}", "{% if promt == 'a' %}x{% endif %}"}) {
+    const std::string message = test::message_of([&] {
+      TextTemplate(source, {"prompt", "reference"}, "judge.jinja");
+    });
+    EXPECT_NE(message.find("may use prompt, reference"), std::string::npos) << message;
+  }
+  EXPECT_NO_THROW(
+      TextTemplate("{% set n = namespace(x=1) %}{% for i in range(3) %}{{ i }}"
+                   "{{ prompt|trim }}{{ loop.index }}{{ n.x }}{% endfor %}",
+                   {"prompt"}, "judge.jinja"));
+}
+
 TEST(TextTemplate, WrongTemplateIsRefusedWithItsLine) {
-  const std::string message = test::message_of([] { TextTemplate("a\n{% if %}", "judge.jinja"); });
+  const std::string message =
+      test::message_of([] { TextTemplate("a\n{% if %}", {}, "judge.jinja"); });
   EXPECT_NE(message.find("judge.jinja"), std::string::npos) << message;
   EXPECT_NE(message.find(":2"), std::string::npos) << message;
 }

@@ -77,9 +77,10 @@ int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json,
                            bool add_generation_prompt, bool assistant_spans, RtString* out,
                            RtSpans* spans, RtString* error);
 
-/* A text with places that variables fill, given as a JSON object; a name that it has not is an
- * error. */
-int32_t rt_text_template_open(RtSlice source, RtTextTemplate** out, RtString* error);
+/* A text with places that variables fill, given as a JSON object; names_json lists all their names.
+ * Another name, and one that is not given when it is printed, is an error. */
+int32_t rt_text_template_open(RtSlice source, RtSlice names_json, RtTextTemplate** out,
+                              RtString* error);
 void rt_text_template_free(RtTextTemplate* text);
 int32_t rt_text_template_render(const RtTextTemplate* text, RtSlice variables_json, RtString* out,
                                 RtString* error);

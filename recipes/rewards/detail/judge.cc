@@ -13,8 +13,6 @@
 namespace retort::rewards::detail {
 namespace {
 
-constexpr int64_t kDefaultAnswerTokens = 16;
-
 // What a template sees. A row without a reference has no such name, so that it is not read as one.
 std::string variables_of(const RewardInput& input) {
   Json json = to_json(input);
@@ -28,6 +26,22 @@ std::optional<double> finite_number(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
     return std::nullopt;
   return value;
+}
+
+// What a model said after it thought; nullopt: it was still thinking.
+std::optional<std::string_view> after_thought(std::string_view text) {
+  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos || !text.substr(begin).starts_with(kBegin)) return text;
+  const size_t end = text.find(kEnd);
+  if (end == std::string_view::npos) return std::nullopt;
+  return text.substr(end + kEnd.size());
+}
+
+// Whether more of a number may have followed where an answer was cut: "1" of "10", "7." of "7.5".
+bool may_go_on(std::string_view text, std::string_view number) {
+  const auto end = static_cast<size_t>(number.data() + number.size() - text.data());
+  return text.substr(end).find_first_of(" \t\r\n") == std::string_view::npos;
 }
 
 class Judge final : public Scorer {
@@ -76,14 +90,13 @@ class Judge final : public Scorer {
     }
   }
 
-  // A number at the very end of an answer that was cut may be the beginning of another one.
+  // The last place counts: before it a judge may quote the completion, or think aloud.
   std::optional<double> score_of(const Said& said, const RewardInput& input) const {
-    const auto match = number_.find(said.text, "the judge's answer about " + sample_name(input));
-    if (!match || !match->group) return std::nullopt;
-    const bool at_end =
-        match->group->data() + match->group->size() == said.text.data() + said.text.size();
-    if (said.cut && at_end) return std::nullopt;
-    const auto number = finite_number(*match->group);
+    const auto text = after_thought(said.text);
+    if (!text) return std::nullopt;
+    const auto group = number_.find_last(*text, "the judge's answer about " + sample_name(input));
+    if (!group || (said.cut && may_go_on(*text, *group))) return std::nullopt;
+    const auto number = finite_number(*group);
     return number ? std::optional(*number * scale_) : std::nullopt;
   }
 
@@ -130,7 +143,9 @@ std::unique_ptr<Scorer> make_judge(std::string name, const RewardOptions& option
 namespace retort::rewards {
 
 models::TextTemplate judge_template(const std::string& file) {
-  return models::TextTemplate(read_file(file), file);
+  return models::TextTemplate(
+      read_file(file),
+      {"prompt", "question", "completion", "reference", "num_tokens", "truncated", "fields"}, file);
 }
 
 }  // namespace retort::rewards

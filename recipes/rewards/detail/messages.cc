@@ -10,6 +10,7 @@ Json to_json(const RewardInput& input) {
     fields[name] = value;
   Json json;
   json["prompt"] = input.prompt;
+  json["question"] = input.question;
   json["completion"] = input.completion;
   json["reference"] = input.reference.empty() ? Json() : Json(input.reference);
   json["num_tokens"] = input.num_tokens;

@@ -12,8 +12,8 @@ namespace retort::rewards::detail {
 
 using Json = nlohmann::ordered_json;
 
-// {prompt, completion, reference, num_tokens, truncated, fields}; `reference` null if there is
-// none.
+// {prompt, question, completion, reference, num_tokens, truncated, fields}; `reference` null if
+// there is none.
 Json to_json(const RewardInput& input);
 // One line; bytes that are not UTF-8 are replaced.
 std::string dump(const Json& value);

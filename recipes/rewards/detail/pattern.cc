@@ -16,7 +16,7 @@ class Pattern final : public Scorer {
     Scores scores;
     for (const RewardInput& input : inputs) {
       const std::string what = "the completion of " + sample_name(input);
-      scores.emplace_back(regex_.find(input.completion, what) ? 1.0 : 0.0);
+      scores.emplace_back(regex_.matches(input.completion, what) ? 1.0 : 0.0);
     }
     return scores;
   }

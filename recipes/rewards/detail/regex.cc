@@ -32,6 +32,13 @@ PCRE2_SPTR bytes_of(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.empty() ? "" : text.data());
 }
 
+size_t next_character(std::string_view text, size_t at) {
+  do
+    ++at;
+  while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80);
+  return at;
+}
+
 }  // namespace
 
 struct Regex::Compiled {
@@ -70,9 +77,10 @@ int Regex::num_groups() const {
   return static_cast<int>(groups);
 }
 
-std::optional<Regex::Match> Regex::find(std::string_view text, const std::string& what) const {
+std::optional<Regex::Place> Regex::find(std::string_view text, size_t from,
+                                        const std::string& what) const {
   // 0: it matched, and has more groups than are asked for.
-  const int found = pcre2_match(compiled_->code.get(), bytes_of(text), text.size(), 0, 0,
+  const int found = pcre2_match(compiled_->code.get(), bytes_of(text), text.size(), from, 0,
                                 compiled_->match.get(), compiled_->context.get());
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0)
@@ -81,11 +89,28 @@ std::optional<Regex::Match> Regex::find(std::string_view text, const std::string
              std::to_string(text.size()) + " bytes): " + message_of(found) +
              "; nested repetitions backtrack without end, use possessive ones (++, *+)");
 
-  Match match;
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(compiled_->match.get());
+  Place place{.begin = ends[0], .end = ends[1], .group = std::nullopt};
   const bool has_group = (found == 0 || found > 1) && ends[2] != PCRE2_UNSET;
-  if (has_group) match.group = text.substr(ends[2], ends[3] - ends[2]);
-  return match;
+  if (has_group) place.group = text.substr(ends[2], ends[3] - ends[2]);
+  return place;
+}
+
+bool Regex::matches(std::string_view text, const std::string& what) const {
+  return find(text, 0, what).has_value();
+}
+
+std::optional<std::string_view> Regex::find_last(std::string_view text,
+                                                 const std::string& what) const {
+  std::optional<Place> last;
+  for (size_t from = 0; from <= text.size();) {
+    const auto place = find(text, from, what);
+    if (!place) break;
+    last = place;
+    // A place without characters is not found again.
+    from = place->end > from ? place->end : next_character(text, from);
+  }
+  return last ? last->group : std::nullopt;
 }
 
 }  // namespace retort::rewards::detail

@@ -18,15 +18,20 @@ class Regex {
 
   int num_groups() const;
 
-  struct Match {
-    // the first group, if there is one and it took part
-    std::optional<std::string_view> group;
-  };
-  // The first place in `text`; nullopt: none. kResourceExhausted naming `what` the text is when it
+  // Whether it is found anywhere in `text`. kResourceExhausted naming `what` the text is when it
   // takes too long.
-  std::optional<Match> find(std::string_view text, const std::string& what) const;
+  bool matches(std::string_view text, const std::string& what) const;
+  // The first group of the last place that a search from the beginning finds; nullopt: there is no
+  // place, or the group took no part in it. Errors as matches().
+  std::optional<std::string_view> find_last(std::string_view text, const std::string& what) const;
 
  private:
+  // A place: the whole of it, and its first group.
+  struct Place {
+    size_t begin = 0, end = 0;
+    std::optional<std::string_view> group;
+  };
+  std::optional<Place> find(std::string_view text, size_t from, const std::string& what) const;
   struct Compiled;
   std::string reward_, pattern_;
   std::unique_ptr<Compiled> compiled_;

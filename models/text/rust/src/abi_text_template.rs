@@ -3,16 +3,19 @@
 use crate::abi::{guard, write_string, RtSlice, RtString};
 use crate::text_template::TextTemplate;
 
+/// `names_json`: a list of the names of values.
 /// # Safety
-/// `source` is readable, the rest writable.
+/// Slices are readable, the rest writable.
 #[no_mangle]
 pub unsafe extern "C" fn rt_text_template_open(
     source: RtSlice,
+    names_json: RtSlice,
     out: *mut *mut TextTemplate,
     error: *mut RtString,
 ) -> i32 {
     guard(error, || {
-        let opened = TextTemplate::open(source.text("the template")?)?;
+        let names = names_json.text("the template's names")?;
+        let opened = TextTemplate::open(source.text("the template")?, names)?;
         *out = Box::into_raw(Box::new(opened));
         Ok(())
     })

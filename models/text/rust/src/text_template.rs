@@ -12,11 +12,28 @@ pub struct TextTemplate {
 }
 
 impl TextTemplate {
-    pub fn open(source: &str) -> Result<TextTemplate, String> {
+    /// `names_json`: the names of the values that there will be.
+    pub fn open(source: &str, names_json: &str) -> Result<TextTemplate, String> {
+        let names: Vec<String> = serde_json::from_str(names_json)
+            .map_err(|e| format!("the template's names: {e}"))?;
         let mut environment = new_environment();
         // A name that is written wrong must not become an empty place.
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         environment.add_template_owned(NAME, source.to_owned()).map_err(|e| explain(&e))?;
+
+        // Static: also where only a condition asks for it.
+        let template = environment.get_template(NAME).map_err(|e| explain(&e))?;
+        let globals: Vec<String> = environment.globals().map(|(name, _)| name.to_owned()).collect();
+        let mut unknown: Vec<String> = template.undeclared_variables(false).into_iter().collect();
+        unknown.retain(|name| !names.contains(name) && !globals.contains(name));
+        unknown.sort();
+        if !unknown.is_empty() {
+            return Err(format!(
+                "there is no {}; the template may use {}",
+                unknown.join(", "),
+                names.join(", ")
+            ));
+        }
         Ok(TextTemplate { environment })
     }
 
