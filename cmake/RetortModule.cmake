@@ -91,6 +91,12 @@ function(retort_test name)
   if(T_LABEL STREQUAL "gpu")
     set_property(GLOBAL APPEND PROPERTY RETORT_GPU_TESTS ${name}) # RetortPackage.cmake
   endif()
+  # ctest begins with the dearest: tests of many processes, those that may take longest first. What
+  # it measures itself counts from the second time on.
+  set(cost 1)
+  if(T_LABEL MATCHES "^(multiproc|fault|engines_light)$")
+    set(cost ${T_TIMEOUT})
+  endif()
   set(
     environment
     OMP_NUM_THREADS=1
@@ -104,6 +110,7 @@ function(retort_test name)
     PROPERTIES
       LABELS "${T_LABEL}"
       TIMEOUT ${T_TIMEOUT}
+      COST ${cost}
       ENVIRONMENT
         "${environment}"
   )
