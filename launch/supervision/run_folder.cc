@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kLock = ".lock";
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 21> kNames{
+constexpr std::array<std::string_view, 22> kNames{
     kResolvedRecipe,
     kDrivingLock,
     ".incarnation",
@@ -38,6 +38,7 @@ constexpr std::array<std::string_view, 21> kNames{
     "tensorboard",
     "logs",
     "trace",
+    "templates",
     "checkpoint-",
     "final",
     "final.tmp-",

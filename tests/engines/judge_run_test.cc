@@ -124,6 +124,7 @@ TEST_F(JudgeRunTest, ChangedTemplateIsRefusedOnResume) {
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("is not the one that the run began with"), std::string::npos)
       << result.output;
+  must({"launch", (run.parent_path() / "changed.yaml").string(), "--overwrite"});
 }
 
 // As a user looks at a server before there is a recipe.
