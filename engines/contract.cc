@@ -273,7 +273,7 @@ class Check {
   void check_words() const {
     if (!contract_.writes)
       refuse("an answer in words is needed, and this engine gives none; use engine: openai");
-    if (!contract_.texts_end.value_or(false))
+    if (!contract_.words_stop_at_limit.value_or(false))
       mismatch("the engine writes on after max_tokens; is it a server of chat completions?");
     if (contract_.context_tokens > 0 && contract_.context_tokens <= needs_.answer_tokens)
       refuse("answers may have " + std::to_string(needs_.answer_tokens) +

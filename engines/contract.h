@@ -103,9 +103,9 @@ struct Contract {
   bool writes = false;                      // it answers in words
   std::string written;                      // to the probe's question
   std::string answered_by;                  // the model, as its answers name it
-  std::optional<bool> texts_repeat;         // the same question, the same words
-  std::optional<bool> texts_in_batch;       // beside other requests, the same words
-  std::optional<bool> texts_end;            // it stops at max_new_tokens
+  std::optional<bool> words_repeat;         // the same question, the same words
+  std::optional<bool> words_in_batch;       // beside other requests, the same words
+  std::optional<bool> words_stop_at_limit;  // it stops at max_new_tokens
 
   // What is no difference of log-probabilities: the recipe's, or
   // max(1e-4, 4 * the largest of the differences above).
@@ -211,9 +211,9 @@ void Contract::fields(V& visit) {
   visit("writes", writes, "");
   visit("written", written, "");
   visit("answered_by", answered_by, "");
-  visit("texts_repeat", texts_repeat, "");
-  visit("texts_in_batch", texts_in_batch, "");
-  visit("texts_end", texts_end, "");
+  visit("words_repeat", words_repeat, "");
+  visit("words_in_batch", words_in_batch, "");
+  visit("words_stop_at_limit", words_stop_at_limit, "");
   visit("tolerance", tolerance, "");
   visit("tolerance_given", tolerance_given, "");
   visit("requests", requests, "");

@@ -71,9 +71,9 @@ void add_draws(const Contract& contract, Table& table) {
 void add_words(const Contract& contract, Table& table) {
   constexpr size_t kShown = 100;
   table.line("answer to the probe", contract.written.substr(0, kShown));
-  table.line("the same question", seen(contract.texts_repeat, "same words", "OTHER words"));
-  table.line("in a batch", seen(contract.texts_in_batch, "same words", "other words"));
-  table.line("length limit", seen(contract.texts_end, "honoured", "IGNORED"));
+  table.line("the same question", seen(contract.words_repeat, "same words", "OTHER words"));
+  table.line("in a batch", seen(contract.words_in_batch, "same words", "other words"));
+  table.line("length limit", seen(contract.words_stop_at_limit, "honoured", "IGNORED"));
 }
 
 void add_numbers(const Contract& contract, Table& table) {

@@ -123,8 +123,8 @@ class Engine {
   // What the server's model makes of a completion: a finite number.
   virtual Future<double> reward(RewardRequest request, Deadline deadline);
 
-  // What the server's model answers at temperature 0, by its own chat template. A question that it
-  // takes not, for what stands in it or its length, is no error: Written::refused.
+  // What the server's model answers at temperature 0, by its own chat template. One that the server
+  // refuses (too long, filtered) is no error: Written::refused.
   virtual Future<Written> write(WriteRequest request, Deadline deadline);
 
   // Makes the server use the weights of `path` (a model folder, or a GGUF file: its kind decides),

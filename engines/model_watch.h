@@ -27,7 +27,8 @@ FirstNumbers read_first_numbers(const std::string& json);  // kCorrupt
 // another model's when they differ kOtherWords times in a row.
 //
 // Use: begin(), then look() again and again, at least as often as the interval.
-// Cost: a question of kWatchTokens tokens an interval; nothing for an engine that cannot be asked.
+// Cost: a question of kWatchTokens tokens an interval, or an answer of 32 in words; nothing for an
+// engine that cannot be asked.
 // Threads: one, which waits in begin() alone.
 class ModelWatch {
  public:
@@ -46,11 +47,13 @@ class ModelWatch {
   ModelWatch(std::shared_ptr<Engine> engine, Options options);
 
   // Asks for the first time. `earlier`: what a process before this one began with; its numbers and
-  // its tolerance then count. Returns what counts. Errors as look(), kTimeout.
+  // its tolerance then count. Words are asked for until they are the first ones, or kOtherWords are
+  // not. Returns what counts. Errors as look(), kTimeout.
   FirstNumbers begin(const std::optional<FirstNumbers>& earlier, Deadline deadline);
   // Takes the answer to the last question if it is there, and asks the next when it is due.
   // kInvalidArgument when the numbers are others than at the start; the engine's own error when it
   // could not answer, but not of one that came too late: behind many others it may have no turn.
+  // Who is asked in words may also be away for a moment.
   void look();
 
  private:

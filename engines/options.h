@@ -57,7 +57,7 @@ struct ExternalOptions {
   template <class V>
   void fields(V& visit) {
     visit("engine", engine,
-          "which one it is; openai: any server of its chat completions, for judges");
+          "which one it is; openai: any server of OpenAI's chat completions, for judges");
     visit("url", url,
           "where it listens; several are replicas, each with a process of its own here");
     visit("served_model", served_model, "its name at the server; empty: the only one listed");

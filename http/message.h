@@ -54,7 +54,8 @@ struct Limits {
 struct Patience {
   // all pauses of a request together; an answer that asks for more is an error at once. 0: none
   Duration total = Duration(0);
-  // Also 408 and 5xx: for a request that only asks, of a service whose gateway fails now and then.
+  // Also 408 and 5xx but 501: for a request that only asks, of a service whose gateway fails now
+  // and then.
   bool server_errors = false;
   Duration first_pause = std::chrono::milliseconds(500);
   Duration longest_pause = std::chrono::seconds(30);

@@ -12,7 +12,8 @@ namespace retort::http {
 // to prove who he is.
 //
 // Threads: one of its own, on which `page` is called; the destructor waits for it.
-// Limits: kMaxConnections at a time, others wait; kPatience for a request; its head 8 KiB, no body.
+// Limits: kMaxConnections at a time, others wait; kPatienceSeconds for a request; its head 8 KiB,
+// no body.
 class PageServer {
  public:
   static constexpr int kMaxConnections = 32;
@@ -23,7 +24,7 @@ class PageServer {
     uint16_t port = 0;                  // 0: any that is free
     std::string path = "/metrics";
     std::string content_type = "text/plain; version=0.0.4; charset=utf-8";
-    std::function<std::string()> page;
+    std::function<std::string()> page;  // must not throw
   };
   // kUnavailable naming the address when nobody can listen there.
   explicit PageServer(Options options);

@@ -25,8 +25,9 @@ class Questions {
   // [R, H] floating point, finite, on the host.
   at::Tensor hidden_states(const std::string& what, ScoreRequest request);
   // Finite numbers, one for each request.
-  std::vector<Written> write_together(const std::string& what, std::vector<WriteRequest> requests);
   std::vector<double> reward_together(const std::string& what, std::vector<RewardRequest> requests);
+  // What the engine writes, one for each request, in order.
+  std::vector<Written> write_together(const std::string& what, std::vector<WriteRequest> requests);
 
   int64_t requests() const { return requests_; }
   int64_t tokens() const { return tokens_; }

@@ -40,7 +40,7 @@ Error redirection(const Response& response, std::string_view secret) {
 bool puts_off(const Response& response, const Patience& patience) {
   const int status = response.status;
   if (status == 429 || status == 503) return true;
-  return patience.server_errors && (status == 408 || status / 100 == 5);
+  return patience.server_errors && (status == 408 || (status / 100 == 5 && status != 501));
 }
 
 std::optional<Error> error_of_status(const Request& request, const Response& response,

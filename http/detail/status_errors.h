@@ -9,7 +9,8 @@
 
 namespace retort::http::detail {
 
-// 429 and 503: the server did not begin with the request.
+// 429 and 503: the server did not begin. With patience.server_errors also 408 and 5xx but 501,
+// where it may have.
 bool puts_off(const Response& response, const Patience& patience);
 
 // The error that a complete answer is, without address; nullopt if it is none. A redirection always

@@ -14,7 +14,7 @@
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
-#include "launch/supervision/metrics_door.h"
+#include "launch/supervision/metrics_endpoint.h"
 #include "launch/supervision/observers.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/run_folder.h"
@@ -116,6 +116,9 @@ void refuse_to_overwrite_inputs(const recipes::Recipe& recipe) {
     check("roles." + name + ".external.api_key_file", role.external->api_key_file);
     check("roles." + name + ".external.ca_file", role.external->ca_file);
   }
+  for (size_t i = 0; i < recipe.rewards.size(); ++i)
+    check("rewards[" + std::to_string(i) + "].template",
+          recipe.rewards[i].template_file.value_or(""));
   for (const auto& source : recipe.data.train)
     check("data.train", source.path);
   for (const auto& source : recipe.data.eval)
@@ -232,7 +235,7 @@ StartEnd run_once(const LaunchCommand& command, const recipes::Recipe& recipe, R
                      .max_steps = recipe.train.max_steps,
                      .progress = &progress.state()});
   Observers observers({&progress, &status});
-  std::optional<MetricsDoor> metrics;
+  std::optional<MetricsEndpoint> metrics;
   if (recipe.launch.metrics_port) {
     metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
                     status);

@@ -128,11 +128,13 @@ void run_engine_judge_role(const RankContext& context) {
   const engines::EngineState state = attached.start(deadline);
   const engines::Contract contract = attached.probe(/*local=*/nullptr, deadline);
   // Words that change by themselves, or are none, show nothing of who writes them.
-  const bool steady = contract.texts_repeat.value_or(false) &&
-                      contract.texts_in_batch.value_or(false) && !contract.written.empty();
+  const bool steady = contract.words_repeat.value_or(false) &&
+                      contract.words_in_batch.value_or(false) && !contract.written.empty();
   if (contract.written.empty()) {
-    RETORT_LOG(kWarning) << "the judge says nothing within 32 tokens; if it thinks first, give it "
-                            "more (rewards[].max_new_tokens)";
+    RETORT_LOG(kWarning) << "the judge says nothing within "
+                         << engines::ModelWatch::words_question().max_new_tokens
+                         << " tokens, so that another model under its address would be seen by its "
+                            "name alone; if it thinks first, rewards[].max_new_tokens needs room";
   } else if (!steady) {
     RETORT_LOG(kWarning) << "the judge answers the same question in other words at temperature 0; "
                             "its scores are partly chance, and another model under its address "

@@ -63,8 +63,8 @@ struct RewardOptions {
         "model: the role whose model scores prompt and completion; judge: the role that is asked");
     visit("label", label, "model: which of the model's numbers, from 0; default 0");
     visit("template", template_file,
-          "judge: the file with the question, in Jinja, of prompt, completion, reference and "
-          "fields");
+          "judge: a Jinja file, what the judge is asked; it may use question, prompt, completion, "
+          "reference, num_tokens, truncated and fields");
     visit("scale", scale, "judge: factor of the number that it names; default 1");
     visit("max_new_tokens", max_new_tokens, "judge: longest answer; default 16");
     visit("timeout", timeout, "command, http: time for a whole batch; default 60s");

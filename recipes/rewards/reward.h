@@ -62,8 +62,8 @@ struct ConnectRoles {
   std::function<AskJudge(const RewardOptions&)> judge;  // of type: judge
 };
 
-// The question of a judge. kNotFound or kInvalidArgument, with the file and its line, for one that
-// cannot be.
+// What a judge is asked, read from `file`. kInvalidArgument naming the file, and for bad Jinja its
+// line.
 models::TextTemplate judge_template(const std::string& file);
 
 // The rewards of a recipe. Commands are started by the constructor and ended by the destructor (end

@@ -20,9 +20,8 @@ namespace retort::recipes {
 //
 // Threads: compute.
 // Collectives: on the world, in save() and finish(): every rank must call.
-// A disk that has no room for a checkpoint, which shows before any of it is written: where
-//   save_total_limit says how many are wanted, the oldest is removed, if a newer one stays, and the
-//   save is tried once more.
+// Full disk: it shows before anything is written. With save_total_limit the oldest checkpoint is
+//   removed, unless it is the only one, and the save is tried once more.
 // Errors: the same on all ranks: kResourceExhausted when the disk is full and the like, naming the
 //   checkpoint; the temporary folder is removed.
 class CheckpointStore {

@@ -92,12 +92,12 @@ Trainer::Update Trainer::finish_step(double count) {
   update.grad_norm = buckets_->norm();
   if (!std::isfinite(update.grad_norm)) refuse_gradient(update.learning_rate);
   // The coefficient of torch.nn.utils.clip_grad_norm_.
-  clipped_ = 1;
+  clip_factor_ = 1;
   if (options_.max_grad_norm > 0) {
     const double coefficient = options_.max_grad_norm / (update.grad_norm + 1e-6);
-    if (coefficient < 1.0) clipped_ = coefficient;
+    if (coefficient < 1.0) clip_factor_ = coefficient;
   }
-  if (clipped_ < 1) buckets_->scale(clipped_);
+  if (clip_factor_ < 1) buckets_->scale(clip_factor_);
   optimizer_->step(*buckets_, update.learning_rate);
   gather_->launch();
   return update;
@@ -122,7 +122,7 @@ std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
   const std::vector<double> norms = buckets_->norms(group_of, parts.size());
   std::vector<std::pair<std::string, double>> named;
   for (size_t i = 0; i < parts.size(); ++i)
-    named.emplace_back(parts[i], norms[i] / clipped_);
+    named.emplace_back(parts[i], norms[i] / clip_factor_);
   if (decoder_.config().tie_word_embeddings) named.pop_back();
   return named;
 }

@@ -72,7 +72,8 @@ class Trainer {
   Update finish_step(double count);
   // Of the gradient of the last finish_step, before clipping, by the parts of the model:
   // "embed_tokens", "layers.0", ..., "norm", "lm_head" (without one where the head is tied). Their
-  // squares sum to grad_norm's. Collectives: those of GradBuckets::norms; every rank must call.
+  // squares sum to grad_norm's square. Collectives: those of GradBuckets::norms; every rank must
+  // call.
   std::vector<std::pair<std::string, double>> layer_grad_norms() const;
   int64_t step() const { return optimizer_->num_steps(); }
 
@@ -89,7 +90,7 @@ class Trainer {
   std::unique_ptr<parallel::ParameterGather> gather_;
   std::unique_ptr<parallel::AdamW> optimizer_;
   std::unique_ptr<Pipeline> pipeline_;
-  double clipped_ = 1;  // what the last gradient was multiplied with
+  double clip_factor_ = 1;  // what the last gradient was multiplied with
 };
 
 }  // namespace retort::roles

@@ -116,8 +116,8 @@ TEST(JudgeProbe, SteadyWordsAreAccepted) {
       probe_words(engine, EngineKind::kOpenai, "http://host:8000", Deadline::after(1min));
   EXPECT_TRUE(contract.writes);
   EXPECT_EQ(contract.served_model, "critic");
-  EXPECT_TRUE(contract.texts_repeat.value() && contract.texts_in_batch.value());
-  EXPECT_TRUE(contract.texts_end.value());
+  EXPECT_TRUE(contract.words_repeat.value() && contract.words_in_batch.value());
+  EXPECT_TRUE(contract.words_stop_at_limit.value());
   const Needs needs{.what = Purpose::kWords, .role = "judge", .objective = "grpo"};
   EXPECT_NO_THROW(check_contract(contract, needs));
   EXPECT_NE(contract_table(contract).find("answers in words"), std::string::npos);
@@ -141,8 +141,8 @@ TEST(JudgeProbe, WordsThatChangeAreSeen) {
   });
   const Contract contract =
       probe_words(engine, EngineKind::kOpenai, "http://host:8000", Deadline::after(1min));
-  EXPECT_FALSE(contract.texts_repeat.value());
-  EXPECT_FALSE(contract.texts_in_batch.value());
+  EXPECT_FALSE(contract.words_repeat.value());
+  EXPECT_FALSE(contract.words_in_batch.value());
   EXPECT_NE(contract_table(contract).find("OTHER words"), std::string::npos);
 }
 

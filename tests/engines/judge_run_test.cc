@@ -73,7 +73,7 @@ TEST_F(JudgeRunTest, IsTheRunOfAProgramThatAsksTheSame) {
   // What the probe found, how often the role was asked, and that words may differ.
   const Json contract = Json::parse(read_file(run / "contracts/judge.json"));
   EXPECT_TRUE(contract.at("writes").get<bool>());
-  EXPECT_TRUE(contract.at("texts_end").get<bool>());
+  EXPECT_TRUE(contract.at("words_stop_at_limit").get<bool>());
   EXPECT_EQ(contract.at("served_model"), "tiny");
   EXPECT_FALSE(column(run, "rpc/judge/judge.answer/calls").empty());
   EXPECT_FALSE(Json::parse(read_file(run / "status.json")).at("reproducible").get<bool>());
@@ -125,6 +125,14 @@ TEST_F(JudgeRunTest, ChangedTemplateIsRefusedOnResume) {
   EXPECT_NE(result.output.find("is not the one that the run began with"), std::string::npos)
       << result.output;
   must({"launch", (run.parent_path() / "changed.yaml").string(), "--overwrite"});
+
+  // Its copy in the run is no template to begin anew with: it would be removed first.
+  const CommandResult own =
+      retort({"launch", (run.parent_path() / "changed.yaml").string(), "--overwrite",
+              "rewards.0.template=" + (run / "templates/0.jinja").string()},
+             60s);
+  EXPECT_NE(own.output.find("which --overwrite would empty"), std::string::npos) << own.output;
+  EXPECT_TRUE(fs::exists(run / "templates/0.jinja"));
 }
 
 // As a user looks at a server before there is a recipe.

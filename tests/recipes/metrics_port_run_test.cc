@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 TEST(MetricsPort, ShowsTheRunWhileItGoesOn) {
   TemporaryFolder folder;
-  const fs::path recipe = write_recipe(folder / "r", {.teacher = "teacher", .steps = 400});
+  const fs::path recipe = write_recipe(folder / "r", {.teacher = "teacher", .steps = 1'000'000});
   Command launch({retort_binary(), "launch", recipe.string(), "launch.metrics_port=0"});
   std::smatch found;
   std::string said;

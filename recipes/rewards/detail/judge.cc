@@ -48,7 +48,7 @@ class Judge final : public Scorer {
  public:
   Judge(std::string name, const RewardOptions& options, AskJudge ask)
       : name_(std::move(name)),
-        question_(judge_template(*options.template_file)),
+        template_(judge_template(*options.template_file)),
         number_(name_, *options.pattern, /*whole=*/false),
         scale_(options.scale.value_or(1)),
         max_new_tokens_(options.max_new_tokens.value_or(kDefaultAnswerTokens)),
@@ -73,7 +73,7 @@ class Judge final : public Scorer {
  private:
   std::string question_about(const RewardInput& input) const {
     try {
-      return question_.render(variables_of(input));
+      return template_.render(variables_of(input));
     } catch (const Error& error) {
       fail(error.code(), name_, sample_name(input) + ": " + error.message());
     }
@@ -117,7 +117,7 @@ class Judge final : public Scorer {
   }
 
   std::string name_;
-  models::TextTemplate question_;
+  models::TextTemplate template_;
   Regex number_;
   double scale_;
   int64_t max_new_tokens_;

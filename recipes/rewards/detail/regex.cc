@@ -90,7 +90,7 @@ std::optional<Regex::Place> Regex::find(std::string_view text, size_t from,
              "; nested repetitions backtrack without end, use possessive ones (++, *+)");
 
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(compiled_->match.get());
-  Place place{.begin = ends[0], .end = ends[1], .group = std::nullopt};
+  Place place{.end = ends[1], .group = std::nullopt};
   const bool has_group = (found == 0 || found > 1) && ends[2] != PCRE2_UNSET;
   if (has_group) place.group = text.substr(ends[2], ends[3] - ends[2]);
   return place;

@@ -9,6 +9,7 @@
 
 namespace retort::rewards::detail {
 
+// Threads: one at a time.
 class Regex {
  public:
   // `whole`: it must match all of a text, and its dots match newlines. kInvalidArgument naming the
@@ -26,9 +27,9 @@ class Regex {
   std::optional<std::string_view> find_last(std::string_view text, const std::string& what) const;
 
  private:
-  // A place: the whole of it, and its first group.
+  // Where a place ends, and its first group.
   struct Place {
-    size_t begin = 0, end = 0;
+    size_t end = 0;
     std::optional<std::string_view> group;
   };
   std::optional<Place> find(std::string_view text, size_t from, const std::string& what) const;

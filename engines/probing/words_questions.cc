@@ -26,17 +26,17 @@ void ask_words(Questions& ask, Contract& contract) {
   const Written first = ask.write_together("an answer", {plain}).front();
   contract.written = words_of(first);
   contract.answered_by = first.model;
-  contract.texts_repeat = contract.texts_in_batch = true;
+  contract.words_repeat = contract.words_in_batch = true;
   for (int i = 0; i < kTimes; ++i) {
     const Written again = ask.write_together("the answer, again", {plain}).front();
-    contract.texts_repeat = *contract.texts_repeat && words_of(again) == first.text;
+    contract.words_repeat = *contract.words_repeat && words_of(again) == first.text;
 
     std::vector<WriteRequest> together{plain};
     for (int other = 0; other < kOthers; ++other)
       together.push_back({.text = "Count from " + std::to_string(kOthers * i + other) + ".",
                           .max_new_tokens = plain.max_new_tokens});
     const Written beside = ask.write_together("the answer beside others", together).front();
-    contract.texts_in_batch = *contract.texts_in_batch && words_of(beside) == first.text;
+    contract.words_in_batch = *contract.words_in_batch && words_of(beside) == first.text;
   }
 
   // Where the server does not count, only less text shows that it was cut.
@@ -44,7 +44,7 @@ void ask_words(Questions& ask, Contract& contract) {
   shorter.max_new_tokens = kFewTokens;
   const Written cut = ask.write_together("a short answer", {shorter}).front();
   const bool less = words_of(cut).size() < first.text.size();
-  contract.texts_end = cut.tokens > 0 ? cut.tokens <= kFewTokens : cut.cut || less;
+  contract.words_stop_at_limit = cut.tokens > 0 ? cut.tokens <= kFewTokens : cut.cut || less;
 }
 
 }  // namespace

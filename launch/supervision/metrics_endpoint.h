@@ -16,11 +16,11 @@ namespace retort::launch {
 // GET /metrics at `address`, as long as it lives; the page is made anew every second.
 // Told of everything after `progress` and `status`, which outlive it.
 // Threads: one, the supervisor's; answers have one of their own.
-class MetricsDoor final : public SupervisorObserver {
+class MetricsEndpoint final : public SupervisorObserver {
  public:
   // kUnavailable if nobody can listen there.
-  MetricsDoor(const std::string& address, uint16_t port, const Progress& progress,
-              const StatusFile& status);
+  MetricsEndpoint(const std::string& address, uint16_t port, const Progress& progress,
+                  const StatusFile& status);
 
   void on_tick() override;
   uint16_t port() const { return server_.port(); }

@@ -1,4 +1,4 @@
-#include "launch/supervision/metrics_door.h"
+#include "launch/supervision/metrics_endpoint.h"
 
 #include <chrono>
 #include <utility>
@@ -12,8 +12,8 @@ constexpr std::chrono::seconds kEvery{1};
 
 }  // namespace
 
-MetricsDoor::MetricsDoor(const std::string& address, uint16_t port, const Progress& progress,
-                         const StatusFile& status)
+MetricsEndpoint::MetricsEndpoint(const std::string& address, uint16_t port,
+                                 const Progress& progress, const StatusFile& status)
     : progress_(progress),
       status_(status),
       page_(page()),
@@ -22,7 +22,7 @@ MetricsDoor::MetricsDoor(const std::string& address, uint16_t port, const Progre
                  return page_;
                }}) {}
 
-void MetricsDoor::on_tick() {
+void MetricsEndpoint::on_tick() {
   const auto now = std::chrono::steady_clock::now();
   if (now < due_) return;
   due_ = now + kEvery;
@@ -31,7 +31,7 @@ void MetricsDoor::on_tick() {
   page_ = std::move(fresh);
 }
 
-std::string MetricsDoor::page() const {
+std::string MetricsEndpoint::page() const {
   const ProgressState& progress = progress_.state();
   return metrics_page(status_.status(), StatusFile::Clock::now(), progress.last,
                       progress.last_eval);
