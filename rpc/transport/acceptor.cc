@@ -1,5 +1,6 @@
 #include "rpc/transport/acceptor.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -29,7 +30,8 @@ Acceptor::Acceptor(std::shared_ptr<rpc::detail::Loop> loop, AcceptorOptions opti
       options_(std::move(options)),
       identity_(std::move(identity)),
       streams_(std::move(streams)),
-      handlers_(std::move(handlers)) {
+      handlers_(std::move(handlers)),
+      room_timer_(loop_->io()) {
   identity_.validate();
   policy_.find_session = handlers_.find_session;
   policy_.supervision = handlers_.on_supervision != nullptr;
@@ -51,9 +53,19 @@ void Acceptor::accept(const std::shared_ptr<Port>& port) {
       [self = shared_from_this(), port](const error_code& code, tcp::socket socket) {
         if (self->closed_) return;
         if (code) return self->on_accept_error(port, code);
-        self->greet(std::move(socket));
-        self->accept(port);
+        self->admit(port, std::move(socket));
       });
+}
+
+// Where there is no room one connection is held and the others stay in the system's queue.
+void Acceptor::admit(const std::shared_ptr<Port>& port, tcp::socket socket) {
+  if (!make_room()) {
+    ++counters_.held_back;
+    held_back_.push_back({port, std::move(socket)});
+    return;
+  }
+  greet(std::move(socket));
+  accept(port);
 }
 
 // Without descriptors the connection stays in the system's queue, where it would make the loop
@@ -75,16 +87,15 @@ void Acceptor::on_accept_error(const std::shared_ptr<Port>& port, const error_co
 void Acceptor::greet(tcp::socket socket) {
   ++counters_.accepted;
   apply(options_.sockets, socket);
-  while (unproven_.size() >= options_.max_unproven && evict_oldest()) {
-  }
-
   auto handshake = std::make_shared<ServerHandshake>(
       loop_->io(), streams_.accepted(std::move(socket)), identity_, policy_);
-  const auto place = unproven_.insert(unproven_.end(), handshake);
+  const auto place =
+      unproven_.insert(unproven_.end(), Unproven{handshake, Deadline::after(options_.silence)});
   handshake->start(Deadline::after(options_.proof_timeout),
                    [self = shared_from_this(), place](HandshakeResult result) {
                      self->unproven_.erase(place);
                      self->on_result(std::move(result));
+                     self->resume();
                    });
 }
 
@@ -111,9 +122,34 @@ void Acceptor::on_result(HandshakeResult result) {
   }
 }
 
+bool Acceptor::make_room() {
+  while (unproven_.size() >= options_.max_unproven) {
+    const auto silent = std::find_if(unproven_.begin(), unproven_.end(), [](const Unproven& each) {
+      return !each.handshake->under_way();
+    });
+    if (silent == unproven_.end()) return false;  // each of them ends in time, well or not
+    if (!silent->may_be_silent.expired()) {
+      room_timer_.expires_at(silent->may_be_silent.time());
+      room_timer_.async_wait([self = shared_from_this()](const error_code& code) {
+        if (!code) self->resume();
+      });
+      return false;
+    }
+    const auto handshake = silent->handshake;  // its callback takes it out of the list
+    handshake->abort(Refusal::kEvicted);
+  }
+  return true;
+}
+
+void Acceptor::resume() {
+  if (closed_) return;
+  for (HeldBack& each : std::exchange(held_back_, {}))
+    admit(each.port, std::move(each.socket));
+}
+
 bool Acceptor::evict_oldest() {
   if (unproven_.empty()) return false;
-  const auto oldest = unproven_.front();  // its callback takes it out of the list
+  const auto oldest = unproven_.front().handshake;  // its callback takes it out of the list
   oldest->abort(Refusal::kEvicted);
   return true;
 }
@@ -125,6 +161,8 @@ void Acceptor::close() {
     port->acceptor.close(ignored);
     port->pause.cancel();
   }
+  room_timer_.cancel();
+  held_back_.clear();
   while (evict_oldest()) {
   }
 }

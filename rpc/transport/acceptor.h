@@ -6,8 +6,10 @@
 //                     -> supervision: on_supervision(stream, who)    the launcher hears a process
 //                     -> refused: closed and counted
 //
-// Limits: so many connections may be unproven at a time, each for so long. Beyond that, and when
-//   the process has no descriptors left, the oldest gives way.
+// Limits: so many connections may be unproven at a time, each for so long. Beyond that new ones
+//   wait in the system's queue, so that a crowd of honest ones comes in one after the other and
+//   nobody is thrown out; a connection that has said nothing for a while gives way to them. When
+//   the process has no descriptors left the oldest gives way.
 // Errors: the constructor throws kUnavailable if it cannot listen. Later ones cost a connection
 //   each.
 // Threads: the constructor, addresses() and counters() on any; start() and close() on the loop
@@ -39,6 +41,8 @@ struct AcceptorOptions {
   PortRange ports;
   size_t max_unproven = 256;
   std::chrono::milliseconds proof_timeout{5'000};
+  // What has said nothing for so long gives way when there is no room.
+  std::chrono::milliseconds silence{1'000};
   SocketOptions sockets;
 };
 
@@ -72,7 +76,24 @@ class Acceptor : public std::enable_shared_from_this<Acceptor> {
     boost::asio::steady_timer pause;
   };
 
+  // One that has not proved itself yet.
+  struct Unproven {
+    std::shared_ptr<ServerHandshake> handshake;
+    Deadline may_be_silent;
+  };
+
+  // One that waits for room; its port accepts no other meanwhile.
+  struct HeldBack {
+    std::shared_ptr<Port> port;
+    boost::asio::ip::tcp::socket socket;
+  };
+
   void accept(const std::shared_ptr<Port>& port);
+  void admit(const std::shared_ptr<Port>& port, boost::asio::ip::tcp::socket socket);
+  // Whether one more may come; one that was silent for too long gives way, now or when it is time.
+  bool make_room();
+  // Admits what waits for room, if there is some now.
+  void resume();
   void on_accept_error(const std::shared_ptr<Port>& port, const boost::system::error_code& code);
   void greet(boost::asio::ip::tcp::socket socket);
   void on_result(HandshakeResult result);
@@ -87,7 +108,9 @@ class Acceptor : public std::enable_shared_from_this<Acceptor> {
   ServerPolicy policy_;
   std::vector<std::shared_ptr<Port>> ports_;
   std::vector<std::string> addresses_;
-  std::list<std::shared_ptr<Handshake>> unproven_;  // oldest first
+  std::list<Unproven> unproven_;  // oldest first
+  std::vector<HeldBack> held_back_;
+  boost::asio::steady_timer room_timer_;
   AcceptorCounters counters_;
   bool closed_ = false;
 };

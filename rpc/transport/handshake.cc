@@ -86,6 +86,7 @@ void ServerHandshake::on_frame(ProofFrame type, std::string_view body) {
   const bool hello = type == ProofFrame::kClientHello;
   ProofStep step = hello ? rules_->on_client_hello(body) : rules_->on_client_proof(body);
   if (step.refusal != Refusal::kNone) return send_refusal(step.refusal, std::move(step.send));
+  under_way_ = true;
   if (hello)
     return send(std::move(step.send), [this] { receive(ProofFrame::kClientProof, false); });
   send(std::move(step.send), [this] { finish({.proven = rules_->proven()}); });

@@ -70,6 +70,8 @@ class ServerHandshake final : public Handshake {
   // The identity and the policy outlive the handshake.
   ServerHandshake(boost::asio::io_context& io, std::shared_ptr<Stream> stream,
                   const Identity& identity, const ServerPolicy& policy);
+  // The other side has said its first words, and they were those of a proof.
+  bool under_way() const { return under_way_; }
 
  private:
   void begin() override;
@@ -80,6 +82,7 @@ class ServerHandshake final : public Handshake {
   const Identity& identity_;
   const ServerPolicy& policy_;
   std::optional<ServerRules> rules_;
+  bool under_way_ = false;
 };
 
 class ClientHandshake final : public Handshake {

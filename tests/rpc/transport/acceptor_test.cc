@@ -6,10 +6,17 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <future>
+
+#include "base/sizes.h"
+#include "rpc/detail/peer_address.h"
+#include "rpc/transport/dial.h"
 #include "tests/rpc/transport/echo_pipe.h"
 #include "tests/rpc/transport/node.h"
 #include "tests/rpc/transport/raw_stream.h"
 #include "tests/rpc/transport/spawned_node.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::rpc::transport::testing {
 namespace {
@@ -99,6 +106,61 @@ TEST(Room, TheOldestStrangerGivesWay) {
   EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
   EXPECT_EQ(server.acceptor->counters().proven_control, 1u);
   EXPECT_GE(server.acceptor->counters().proven_data, 1u);
+}
+
+// Every rank of a large run may come to one port at the same time.
+void expect_all_come_in(int herd, size_t room) {
+  auto options = at({"127.0.0.1"});
+  options.acceptor.max_unproven = room;
+  options.acceptor.silence = 60'000ms;  // however slow the machine
+  Node server(options), clients(node_options("student/0"));
+  const Identity identity = identity_of("student/0");
+  const rpc::detail::PeerAddress address = rpc::detail::parse_address(server.address());
+  std::atomic<int> proven{0}, failed{0};
+
+  // The server takes nobody until all of them have dialed.
+  std::promise<void> all_dialed;
+  server.loop->post([go = all_dialed.get_future().share()] { go.wait(); });
+  std::vector<std::shared_ptr<Dial>> dials;
+  clients.on_loop([&] {
+    for (int i = 0; i < herd; ++i) {
+      const PeerPort peer{address.host, address.port, {.name = "teacher/0"}};
+      dials.push_back(std::make_shared<Dial>(clients.loop->io(), identity, clients.streams,
+                                             SocketOptions{}, peer));
+      dials.back()->start(
+          soon(), [&](const HandshakeResult& result) { ++(result.error ? failed : proven); });
+    }
+  });
+  all_dialed.set_value();
+
+  EXPECT_TRUE(test::wait_until([&] { return proven + failed == herd; }));
+  EXPECT_EQ(proven, herd);
+  const AcceptorCounters& counters = server.acceptor->counters();
+  EXPECT_EQ(counters.proven_control, to_size(herd));
+  EXPECT_EQ(counters.evicted(), 0u);
+  EXPECT_EQ(counters.timed_out(), 0u);
+  if (room == 1) {
+    EXPECT_GT(counters.held_back, 0u) << "there was no room for all of them";
+  }
+}
+
+TEST(Room, AHerdOfHonestPeersWaitsAndNobodyIsThrownOut) {
+  expect_all_come_in(256, 1);
+  expect_all_come_in(500, 16);
+  expect_all_come_in(500, AcceptorOptions().max_unproven);
+}
+
+// Strangers that say nothing do not keep honest peers out.
+TEST(Room, SilentStrangersGiveWayToAHerd) {
+  auto options = at({"127.0.0.1"});
+  options.acceptor.max_unproven = 4;
+  options.acceptor.silence = 20ms;
+  Node server(options), client(node_options("student/0"));
+  std::vector<std::unique_ptr<RawStream>> strangers;
+  for (int i = 0; i < 12; ++i)
+    strangers.push_back(std::make_unique<RawStream>(server.address()));
+  EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
+  EXPECT_GE(server.refused(Refusal::kEvicted, 9), 9u);
 }
 
 TEST(Room, WithoutDescriptorsTheOldestStrangerGivesWay) {
