@@ -2,14 +2,18 @@
 // group (Gloo on the CPU).
 //
 // Threads: the compute thread only, in program order; every member must make the same calls in the
-// same order. Errors: kTimeout at the group's timeout, kCollective for anything else, both naming
-// group, rank, operation, sequence number and shape. After an error the group is unusable. A group
-// of one rank does nothing and costs nothing. Shapes and dtypes must agree between the ranks: Gloo
-// may end a process that receives more than it expects. Tensors on a device (world.device: cuda): a
-// collective is queued behind what the current stream has queued, and wait() makes that stream wait
-// for it, not the thread; it is NCCL's, so sums are not in rank order. A failure or timeout on the
-// device is thrown by the next call or wait() on any group of the world. Messages between two
-// ranks, and all of it where ranks share a device, go through host memory.
+// same order, over all groups that have its ranks. Two ranks connect when an operation first needs
+// it, and groups of equal ranks share connections (parallel/detail/mesh.h). Errors: kTimeout at the
+// group's timeout, kCollective for anything else, both naming group, rank, operation, sequence
+// number and shape. After an error the group is unusable, and so is every other of the same ranks.
+// A group of one rank does nothing and costs nothing. Shapes and dtypes must agree between the
+// ranks: Gloo may end a process that receives more than it expects. Tensors on a device
+// (world.device: cuda): a collective is queued behind what the current stream has queued, and
+// wait() makes that stream wait for it, not the thread; it is NCCL's, so sums are not in rank
+// order.
+// A failure or timeout on the device is thrown by the next call or wait() on any group of the
+// world. Messages between two ranks, and all of it where ranks share a device, go through host
+// memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,6 +48,7 @@ class Group {
  public:
   struct Impl;
   explicit Group(std::shared_ptr<Impl> impl);
+  static constexpr int kMaxMessageTags = 1 << 27;
 
   const std::string& name() const;  // "student.dp"
   int rank() const;                 // position in ranks()
@@ -70,9 +75,10 @@ class Group {
   void reduce_scatter(at::Tensor& out, const at::Tensor& in);
   Work reduce_scatter_async(at::Tensor& out, const at::Tensor& in);
   // One point-to-point message to / from the member at that position (shape and dtype agreed
-  // beforehand; tag in [0, 2^30)). send() returns when the receiver has taken the message, so two
-  // ranks must pair their calls in one order; the asynchronous forms only post it. The Work of a
-  // receive is done when the data is in `tensor`, that of a send when the receiver has taken it.
+  // beforehand; tag in [0, kMaxMessageTags)). send() returns when the receiver has taken the
+  // message, so two ranks must pair their calls in one order; the asynchronous forms only post it.
+  // The Work of a receive is done when the data is in `tensor`, that of a send when the receiver
+  // has taken it.
   // Messages between two ranks with one tag arrive in the order of the calls.
   void send(const at::Tensor& tensor, int to, int tag = 0);
   void recv(at::Tensor& tensor, int from, int tag = 0);

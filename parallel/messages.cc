@@ -20,7 +20,8 @@ using detail::flat_view;
 using detail::throw_invalid;
 
 // The tags of exchanges lie above those of the callers' messages.
-constexpr int kFirstExchangeTag = 1 << 30;
+constexpr int kFirstExchangeTag = Group::kMaxMessageTags;
+static_assert(2 * kFirstExchangeTag == detail::Mesh::kMaxTags);
 
 int next_exchange_tag(Group::Impl& group) {
   return kFirstExchangeTag | to_int(group.num_exchanges++ & (kFirstExchangeTag - 1));
@@ -28,12 +29,14 @@ int next_exchange_tag(Group::Impl& group) {
 
 void post_send(Work::Impl& work, at::Tensor bytes, int to, int tag) {
   std::vector<at::Tensor> tensors{std::move(bytes)};
-  detail::start_part(work, [&](c10d::Backend& b) { return b.send(tensors, to, tag); });
+  const int own = detail::Mesh::message_tag(work.group->place_in_mesh, tag);
+  detail::start_part(work, [&](c10d::Backend& b) { return b.send(tensors, to, own); });
 }
 
 void post_recv(Work::Impl& work, at::Tensor bytes, int from, int tag) {
   std::vector<at::Tensor> tensors{std::move(bytes)};
-  detail::start_part(work, [&](c10d::Backend& b) { return b.recv(tensors, from, tag); });
+  const int own = detail::Mesh::message_tag(work.group->place_in_mesh, tag);
+  detail::start_part(work, [&](c10d::Backend& b) { return b.recv(tensors, from, own); });
 }
 
 void check_message(const Group::Impl& group, const char* operation, int position, int tag) {
@@ -41,7 +44,7 @@ void check_message(const Group::Impl& group, const char* operation, int position
   if (position == group.position)
     throw_invalid(group, operation, "a rank cannot exchange a message with itself");
   if (tag < 0 || tag >= kFirstExchangeTag)
-    throw_invalid(group, operation, "tag " + std::to_string(tag) + " is outside of [0, 2^30)");
+    throw_invalid(group, operation, "tag " + std::to_string(tag) + " is outside of [0, 2^27)");
 }
 
 void check_parts(const Group::Impl& group, const char* operation, const at::Tensor& whole,

@@ -47,6 +47,27 @@ auto store_call(const StoreClient::Impl& impl, const char* operation, const std:
   }
 }
 
+std::vector<std::string> with_prefix(const StoreClient::Impl& impl,
+                                     const std::vector<std::string>& keys) {
+  std::vector<std::string> full;
+  full.reserve(keys.size());
+  for (const std::string& key : keys)
+    full.push_back(impl.prefix + key);
+  return full;
+}
+
+// "address/0" or "address/0 and 7 more", for errors.
+std::string key_names(const std::vector<std::string>& keys) {
+  if (keys.empty()) return "no keys";
+  return keys.size() == 1 ? keys.front()
+                          : keys.front() + " and " + std::to_string(keys.size() - 1) + " more";
+}
+
+// Zero would mean "for ever" to c10d.
+std::chrono::milliseconds time_left(Deadline deadline) {
+  return std::max(deadline.remaining(), std::chrono::milliseconds(1));
+}
+
 }  // namespace
 
 StoreClient::StoreClient(const std::string& host, uint16_t port, std::string prefix,
@@ -90,19 +111,35 @@ void StoreClient::set(const std::string& key, const std::string& value) {
 }
 
 std::string StoreClient::get(const std::string& key, Deadline deadline) {
-  const std::vector<uint8_t> value = store_call(*impl_, "get", key, [&] {
-    const std::string full = impl_->prefix + key;
-    // Zero would mean "for ever" to c10d.
-    if (!impl_->store->check({full}))
-      impl_->store->wait({full}, std::max(deadline.remaining(), std::chrono::milliseconds(1)));
-    return impl_->store->get(full);
-  });
-  return {value.begin(), value.end()};
+  return get_all({key}, deadline).front();
 }
 
-bool StoreClient::contains(const std::string& key) {
-  return store_call(*impl_, "check", key,
-                    [&] { return impl_->store->check({impl_->prefix + key}); });
+std::vector<std::string> StoreClient::get_all(const std::vector<std::string>& keys,
+                                              Deadline deadline) {
+  if (keys.empty()) return {};
+  const std::vector<std::string> full = with_prefix(*impl_, keys);
+  const auto values = store_call(*impl_, "get", key_names(keys), [&] {
+    if (!impl_->store->check(full)) impl_->store->wait(full, time_left(deadline));
+    return impl_->store->multiGet(full);
+  });
+
+  std::vector<std::string> texts;
+  texts.reserve(values.size());
+  for (const std::vector<uint8_t>& value : values)
+    texts.emplace_back(value.begin(), value.end());
+  return texts;
+}
+
+void StoreClient::wait_all(const std::vector<std::string>& keys, Deadline deadline) {
+  store_call(*impl_, "wait", key_names(keys),
+             [&] { impl_->store->wait(with_prefix(*impl_, keys), time_left(deadline)); });
+}
+
+bool StoreClient::contains(const std::string& key) { return contains_all({key}); }
+
+bool StoreClient::contains_all(const std::vector<std::string>& keys) {
+  return store_call(*impl_, "check", key_names(keys),
+                    [&] { return impl_->store->check(with_prefix(*impl_, keys)); });
 }
 
 int64_t StoreClient::add(const std::string& key, int64_t amount) {

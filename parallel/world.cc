@@ -13,10 +13,12 @@
 
 #include "base/log.h"
 #include "base/sizes.h"
+#include "parallel/detail/arrival.h"
 #include "parallel/detail/c10d_impl.h"
 #include "parallel/detail/device_backends.h"
 #include "parallel/detail/device_setup.h"
 #include "parallel/detail/device_watch.h"
+#include "parallel/detail/mesh.h"
 #include "parallel/detail/sockets.h"
 
 namespace retort::parallel {
@@ -52,43 +54,31 @@ void validate(const World::Options& options) {
                                              "which this process has not loaded; use device: cpu");
 }
 
-std::string arrival_key(int64_t rank) { return "rank/" + std::to_string(rank); }
-
-// "1, 3": the ranks that have not said that they are here.
-std::string missing_ranks(StoreClient& store, int64_t size) {
-  std::string missing;
-  for (int64_t rank = 0; rank < size; ++rank)
-    if (!store.contains(arrival_key(rank)))
-      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-  return missing;
-}
-
 // Waits until every rank of the role has said that it is here, and names those that have not.
 void await_all_ranks(StoreClient& store, const World::Options& options, Deadline deadline) {
+  constexpr size_t kMaxNamed = 16;
   const int64_t size = options.layout.world_size();
-  store.set(arrival_key(options.rank), "here");
-  for (int64_t rank = 0; rank < size; ++rank) {
-    try {
-      store.get(arrival_key(rank), deadline);
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::kTimeout) throw;
-      throw Error(ErrorCode::kTimeout,
-                  "role '" + options.role + "': rank(s) " + missing_ranks(store, size) + " of " +
-                      std::to_string(size) + " did not arrive within " +
-                      std::to_string(options.timeout.count()) +
-                      " ms; look for why they stopped, or raise launch.collective_timeout")
-          .with("rank", options.rank);
-    }
-  }
+  const std::string place = "rank/";
+  if (detail::meet(store, place, options.rank, size, deadline)) return;
+
+  std::string missing;
+  for (const int64_t rank : detail::missing_members(store, place, size, kMaxNamed))
+    missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  throw Error(ErrorCode::kTimeout,
+              "role '" + options.role + "': rank(s) " + missing + " of " + std::to_string(size) +
+                  " did not arrive within " + std::to_string(options.timeout.count()) +
+                  " ms; look for why they stopped, or raise launch.collective_timeout")
+      .with("rank", options.rank);
 }
 
-// The network device that all groups of a world share, on the interface that leads to the store.
+// A network device on the interface that leads to the store. It connects two ranks when they first
+// need it.
 std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
   return c10d::ProcessGroupGloo::createDeviceForHostname(
-      detail::local_address_towards(options.store_host, options.store_port));
+      detail::local_address_towards(options.store_host, options.store_port), /*lazyInit=*/true);
 }
 
-// The group of this rank along the axes, not connected yet; this rank alone if none of them holds
+// The group of this rank along the axes, without its network; this rank alone if none of them holds
 // it.
 std::shared_ptr<Group::Impl> find_group(const World::Options& options, const char* name,
                                         std::string_view axes) {
@@ -124,22 +114,25 @@ Error connect_error(const Group::Impl& group, const char* op, const std::excepti
       .with("op", op);
 }
 
-// Connects every pair of members.
-void connect(Group::Impl& group, const StoreClient& store,
-             const std::shared_ptr<gloo::transport::Device>& device) {
-  auto options = c10d::ProcessGroupGloo::Options::create(group.timeout);
-  options->devices = {device};
-  options->threads = 1;  // one queue: collectives run in the order of the calls
-  try {
-    group.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        group_store(group, store, "group"), group.position, to_int(group.ranks.size()),
-        std::move(options));
-  } catch (const std::exception& e) {
-    throw connect_error(group, "connect", e);
-  }
+// Gives the group the connections of the mesh that has its ranks, which is new if there is none.
+void share_mesh(Group::Impl& group, const StoreClient& store, const World::Options& options,
+                std::vector<std::shared_ptr<detail::Mesh>>& meshes) {
+  auto found =
+      std::ranges::find_if(meshes, [&](const auto& mesh) { return mesh->ranks() == group.ranks; });
+  if (found == meshes.end())
+    found = meshes.insert(meshes.end(),
+                          std::make_shared<detail::Mesh>(detail::Mesh::Options{
+                              .place = group.name + "/" + std::to_string(group.ranks.front()),
+                              .ranks = group.ranks,
+                              .position = group.position,
+                              .timeout = group.timeout,
+                              .store = store,
+                              .device = make_device(options)}));
+  group.mesh = *found;
+  group.place_in_mesh = group.mesh->add_group();
 }
 
-// Connects the same members for collectives on their devices, and has them watched.
+// Connects the members for collectives on their devices, and has them watched.
 void connect_devices(Group::Impl& group, const StoreClient& store, const World::Options& options,
                      const std::shared_ptr<detail::DeviceWatch>& watch) {
   try {
@@ -176,7 +169,8 @@ struct World::Impl {
   std::optional<DeviceChoice> device;
   std::shared_ptr<detail::DeviceWatch> watch;
   std::vector<c10::intrusive_ptr<c10d::Backend>> device_backends;
-  std::vector<Group> groups;                    // as kGroups
+  std::vector<std::shared_ptr<detail::Mesh>> meshes;  // one for each set of ranks
+  std::vector<Group> groups;                          // as kGroups
   int exceptions = std::uncaught_exceptions();  // that were on their way when the world was made
 };
 
@@ -185,31 +179,31 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   const Options& o = impl_->options;
 
-  // Rendezvous: nobody connects before all ranks are there, so that an error names who is missing.
+  // The groups, in an order that is the same on all ranks. Nobody connects to anybody yet.
   std::optional<StoreClient> store;
-  std::shared_ptr<gloo::transport::Device> network;
-  if (o.layout.world_size() > 1) {
-    const Deadline deadline = Deadline::after(o.timeout);
+  const Deadline deadline = Deadline::after(o.timeout);
+  if (o.layout.world_size() > 1)
     store.emplace(o.store_host, o.store_port, o.store_prefix, o.timeout, o.connect_store);
-    await_all_ranks(*store, o, deadline);
-    network = make_device(o);
+  std::vector<std::shared_ptr<Group::Impl>> large;  // of more than this rank
+  for (const auto& [name, axes] : kGroups) {
+    const std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
+    impl_->groups.emplace_back(group);
+    if (group->ranks.size() == 1) continue;
+    share_mesh(*group, *store, o, impl_->meshes);
+    large.push_back(group);
   }
 
-  // The ranks share out the devices of their hosts.
-  if (o.layout.device != Device::kCpu) impl_->device = share_out_devices(o);
-  const bool device_groups =
-      impl_->device && o.device_groups && !impl_->device->shared && o.layout.world_size() > 1;
-  if (device_groups) impl_->watch = std::make_shared<detail::DeviceWatch>();
+  // Rendezvous: an error names who is missing.
+  if (store) await_all_ranks(*store, o, deadline);
 
-  // The groups, in an order that is the same on all ranks.
-  for (const auto& [name, axes] : kGroups) {
-    std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
-    if (group->ranks.size() > 1) connect(*group, *store, network);
-    if (group->ranks.size() > 1 && device_groups) {
-      connect_devices(*group, *store, o, impl_->watch);
-      impl_->device_backends.push_back(group->device_backend);
-    }
-    impl_->groups.emplace_back(std::move(group));
+  // The ranks share out the devices of their hosts, and connect the groups there.
+  if (o.layout.device == Device::kCpu) return;
+  impl_->device = share_out_devices(o);
+  if (!o.device_groups || impl_->device->shared || !store) return;
+  impl_->watch = std::make_shared<detail::DeviceWatch>();
+  for (const std::shared_ptr<Group::Impl>& group : large) {
+    connect_devices(*group, *store, o, impl_->watch);
+    impl_->device_backends.push_back(group->device_backend);
   }
 }
 

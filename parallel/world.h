@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/deadline.h"
 #include "parallel/device_module.h"
@@ -38,7 +39,12 @@ class StoreClient {
   void set(const std::string& key, const std::string& value);
   // Waits until the key exists; kTimeout naming the key.
   std::string get(const std::string& key, Deadline deadline);
+  // The same for many at once: at most three requests, however many there are.
+  std::vector<std::string> get_all(const std::vector<std::string>& keys, Deadline deadline);
+  // Waits without the values: one request.
+  void wait_all(const std::vector<std::string>& keys, Deadline deadline);
   bool contains(const std::string& key);
+  bool contains_all(const std::vector<std::string>& keys);
   int64_t add(const std::string& key, int64_t amount);
   struct Impl;
   const std::shared_ptr<Impl>& impl() const { return impl_; }
@@ -62,12 +68,15 @@ class StoreServer {
 // This rank's place in its role, and the groups of ranks that it is in. A group of one rank is
 // free.
 //
-// Collectives: the constructor, over all ranks of the role: it waits for them and creates every
-//   group on every rank in one fixed order. Where collectives run on devices the destructor waits
-//   for the other ranks too, unless an exception is on its way or a collective has failed.
+// Collectives: the constructor, over all ranks of the role: it waits for them. Where collectives
+//   run on devices the destructor waits for the other ranks too, unless an exception is on its way
+//   or a collective has failed.
+// Connections: two ranks connect when they first have something for each other, and groups of the
+//   same ranks (all, dp and dp_pp of a role that is data-parallel only) share them
+//   (parallel/detail/mesh.h).
 // Errors: of the constructor, kInvalidArgument and kUnavailable for the options; kTimeout naming
-//   the ranks that did not arrive; kTimeout or kCollective when the members of a group cannot
-//   connect; StoreClient's.
+//   the ranks that did not arrive; kTimeout or kCollective when the members of a group on devices
+//   cannot connect; StoreClient's.
 // Threads: compute.
 class World {
  public:

@@ -24,6 +24,7 @@ struct StoreClient::Impl {
 
 namespace detail {
 class DeviceWatch;
+class Mesh;
 struct WatchedGroup;
 }  // namespace detail
 
@@ -32,7 +33,8 @@ struct Group::Impl {
   std::vector<int> ranks;
   int position = 0;  // of this rank in `ranks`
   std::chrono::milliseconds timeout{0};
-  c10::intrusive_ptr<c10d::Backend> backend;  // null: a group of one rank
+  std::shared_ptr<detail::Mesh> mesh;  // its connections; null: a group of one rank
+  int place_in_mesh = 0;               // its number among the groups that share them
   // For collectives of tensors on a device: the backend, and the watch over them. Null on the CPU
   // and where ranks share a device.
   c10::intrusive_ptr<c10d::Backend> device_backend;

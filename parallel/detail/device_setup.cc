@@ -3,27 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "base/sizes.h"
+#include "base/this_host.h"
 #include "parallel/detail/device_backends.h"
 
 namespace retort::parallel::detail {
 namespace {
-
-// The host's name and the start of its boot id, which tells machines of one name apart.
-std::string this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  std::string boot = read_file("/proc/sys/kernel/random/boot_id");
-  boot.resize(std::min<size_t>(boot.size(), 8));
-  return std::string(name.data()) + " (" + boot + ")";
-}
 
 // NCCL's settings in the environment: "NCCL_DEBUG=INFO TORCH_NCCL_..."; empty if there are none.
 std::string nccl_settings() {
@@ -53,11 +44,13 @@ DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank,
   // Every rank writes where it is and reads the same list.
   std::vector<RankHost> ranks{{this_host(), module.num_devices()}};
   if (store != nullptr) {
-    const auto key = [](int64_t r) { return "device/" + std::to_string(r); };
-    store->set(key(rank), to_text(ranks.front()));
-    ranks.clear();
+    std::vector<std::string> keys;
     for (int64_t r = 0; r < size; ++r)
-      ranks.push_back(from_text(store->get(key(r), deadline)));
+      keys.push_back("device/" + std::to_string(r));
+    store->set(keys[to_size(rank)], to_text(ranks.front()));
+    ranks.clear();
+    for (const std::string& text : store->get_all(keys, deadline))
+      ranks.push_back(from_text(text));
   }
 
   if (const std::string settings = nccl_settings(); !settings.empty()) {

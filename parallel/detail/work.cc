@@ -20,6 +20,7 @@ Error Work::Impl::fail(const std::exception& e) {
               .with("sequence", sequence)
               .with("shape", shape);
   if (!group->failure) group->failure = error;
+  if (group->mesh && !group->mesh->failure) group->mesh->failure = error;
   return *error;
 }
 
@@ -75,6 +76,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group,
                                      const char* operation, const at::Tensor* tensor) {
   if (!group->failure && group->watch) group->failure = group->watch->failure();
+  if (!group->failure && group->mesh) group->failure = group->mesh->failure;
   if (group->failure)
     throw Error(ErrorCode::kCollective,
                 std::string("the group failed before: ") + group->failure->what())

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "parallel/detail/c10d_impl.h"
+#include "parallel/detail/mesh.h"
 #include "parallel/group.h"
 
 namespace retort::parallel {
@@ -52,7 +53,7 @@ std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group,
 template <class F>
 void start_part(Work::Impl& work, F&& start) {
   try {
-    work.parts.push_back(start(*work.group->backend));
+    work.parts.push_back(work.group->mesh->start(work.group->place_in_mesh, start));
   } catch (const std::exception& e) {
     throw work.fail(e);
   }

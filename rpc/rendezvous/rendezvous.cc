@@ -1,6 +1,8 @@
 #include "rpc/rendezvous/rendezvous.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "rpc/detail/bind_address.h"
@@ -11,19 +13,32 @@
 namespace retort::rpc {
 namespace {
 
-c10::intrusive_ptr<c10d::Store> connect(const RendezvousAccess& access, const std::string& host,
-                                        uint16_t port, std::chrono::milliseconds timeout) {
-  if (timeout.count() <= 0)
-    throw Error(ErrorCode::kInvalidArgument, "the timeout of a store must be positive")
-        .with("ms", timeout.count());
-  const transport::Identity identity = rendezvous::identity_of(access, access.name);
+// The connections of one process: one to each server, which every store of it shares.
+class SharedSessions {
+ public:
+  explicit SharedSessions(RendezvousAccess access) : access_(std::move(access)) {}
 
-  const Deadline deadline =
-      Deadline::after(std::min<std::chrono::milliseconds>(timeout, rendezvous::kMaxStoreTimeout));
-  auto session = std::make_shared<rendezvous::StoreSession>(
-      identity, detail::streams_for(identity, access.encryption, host), host, port, deadline);
-  return c10::make_intrusive<rendezvous::StoreClient>(std::move(session), timeout);
-}
+  std::shared_ptr<rendezvous::StoreSession> get(const std::string& host, uint16_t port,
+                                                Deadline deadline) {
+    const transport::Identity identity = rendezvous::identity_of(access_, access_.name);
+    // Whoever comes while another thread connects waits for that, no longer than its own deadline.
+    std::unique_lock lock(mutex_, deadline.time());
+    if (!lock)
+      throw Error(ErrorCode::kTimeout, "another thread still connects to the run's store")
+          .with("store", host + ":" + std::to_string(port));
+
+    std::shared_ptr<rendezvous::StoreSession>& session = sessions_[{host, port}];
+    if (!session || session->ended())
+      session = std::make_shared<rendezvous::StoreSession>(
+          identity, detail::streams_for(identity, access_.encryption, host), host, port, deadline);
+    return session;
+  }
+
+ private:
+  const RendezvousAccess access_;
+  std::timed_mutex mutex_;
+  std::map<std::pair<std::string, uint16_t>, std::shared_ptr<rendezvous::StoreSession>> sessions_;
+};
 
 }  // namespace
 
@@ -47,9 +62,16 @@ uint16_t RendezvousServer::port() const { return server_->port(); }
 SupervisionPort& RendezvousServer::supervision() { return *supervision_; }
 
 ConnectStore store_connector(RendezvousAccess access) {
-  return [access = std::move(access)](const std::string& host, uint16_t port,
-                                      std::chrono::milliseconds timeout) {
-    return connect(access, host, port, timeout);
+  auto sessions = std::make_shared<SharedSessions>(std::move(access));
+  return [sessions](const std::string& host, uint16_t port,
+                    std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Store> {
+    if (timeout.count() <= 0)
+      throw Error(ErrorCode::kInvalidArgument, "the timeout of a store must be positive")
+          .with("ms", timeout.count());
+    const Deadline deadline =
+        Deadline::after(std::min<std::chrono::milliseconds>(timeout, rendezvous::kMaxStoreTimeout));
+    return c10::make_intrusive<rendezvous::StoreClient>(sessions->get(host, port, deadline),
+                                                        timeout);
   };
 }
 

@@ -4,7 +4,7 @@
 //
 // Use: the launcher keeps a RendezvousServer for as long as the run lives and tells each process
 //   its host and port. A process makes a ConnectStore of what it knows, and calls it for every
-//   store that it needs; all of them see the same keys.
+//   store that it needs; all of them see the same keys, over one connection.
 //     RendezvousServer server({.run = run, .secret = secret});
 //     const ConnectStore connect = store_connector({.name = "student/0", .run = run, ...});
 //     c10::intrusive_ptr<c10d::Store> store = connect(host, port, timeout);
@@ -60,8 +60,9 @@ class RendezvousServer {
 };
 
 // Connects to the run's store, trying again until the timeout while nobody answers; the timeout is
-// then that of every call of the store. Throws kTimeout, kUnauthenticated or kMismatch; what the
-// store itself throws is c10d's (rpc/rendezvous/store_client.h).
+// then that of every call of the store. Stores that one connector (or a copy of it) made share a
+// connection; when that is lost the next store gets a new one. Throws kTimeout, kUnauthenticated or
+// kMismatch; what the store itself throws is c10d's (rpc/rendezvous/store_client.h).
 using ConnectStore = std::function<c10::intrusive_ptr<c10d::Store>(
     const std::string& host, uint16_t port, std::chrono::milliseconds timeout)>;
 ConnectStore store_connector(RendezvousAccess access);

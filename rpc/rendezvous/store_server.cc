@@ -58,7 +58,8 @@ StoreStats StoreServer::stats() {
     promise.set_value({.connections = connections_.size(),
                        .keys = state_.num_keys(),
                        .stored_bytes = state_.stored_bytes(),
-                       .waiters = state_.num_waiters()});
+                       .waiters = state_.num_waiters(),
+                       .requests = num_requests_});
   });
   return stats.get();
 }
@@ -73,6 +74,7 @@ void StoreServer::welcome(std::shared_ptr<transport::Stream> stream, const trans
 }
 
 void StoreServer::on_request(uint64_t connection, std::string_view content) {
+  ++num_requests_;
   state_.handle(connection, from_bytes<StoreRequest>(content), Deadline::Clock::now());
   arm();
 }

@@ -44,6 +44,7 @@ struct StoreStats {
   size_t keys = 0;
   size_t stored_bytes = 0;
   size_t waiters = 0;
+  uint64_t requests = 0;  // that ever came
 };
 
 class StoreServer {
@@ -77,6 +78,7 @@ class StoreServer {
   StoreState state_;
   std::map<uint64_t, std::shared_ptr<FrameConnection>> connections_;
   uint64_t next_connection_ = 0;
+  uint64_t num_requests_ = 0;
   boost::asio::steady_timer timer_;
   std::optional<StoreState::TimePoint> armed_for_;
   bool closing_ = false;

@@ -112,6 +112,11 @@ StoreReply StoreSession::call(StoreRequest request, Deadline deadline) {
   }
 }
 
+bool StoreSession::ended() const {
+  std::lock_guard lock(mutex_);
+  return ended_.has_value();
+}
+
 void StoreSession::on_reply(std::string_view content) {
   StoreReply reply = from_bytes<StoreReply>(content);
   std::optional<Promise<StoreReply>> promise;

@@ -46,6 +46,9 @@ class StoreSession {
   // larger than a frame, kTimeout if there is no reply by the deadline, kPeerLost.
   StoreReply call(StoreRequest request, Deadline deadline);
 
+  // The connection is lost; every call fails from then on.
+  bool ended() const;
+
   const StoreLimits& limits() const { return limits_; }
   // "127.0.0.1:4000", for errors.
   const std::string& address() const { return address_; }
@@ -72,7 +75,7 @@ class StoreSession {
   Promise<Empty> connected_;
   std::shared_ptr<FrameConnection> connection_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Promise<StoreReply>> pending_;
   uint64_t next_id_ = 1;
   std::optional<Error> ended_;

@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <memory>
 
 #include "base/sizes.h"
 #include "tests/parallel/rank_process.h"
@@ -116,7 +117,8 @@ void check_refusals(Group& group) {
           "two dtypes");
   require(code([&] { group.reduce_scatter(half_part, half); }) == ErrorCode::kInvalidArgument,
           "sums are of fp32");
-  require(code([&] { group.send_async(k, next, 1 << 30); }) == ErrorCode::kInvalidArgument,
+  require(code([&] { group.send_async(k, next, Group::kMaxMessageTags); }) ==
+              ErrorCode::kInvalidArgument,
           "tag too large");
   require(code([&] { group.recv_async(k, next, -1); }) == ErrorCode::kInvalidArgument,
           "negative tag");
@@ -266,19 +268,28 @@ TEST(Messages, TwoWorldsOfAProcessDoNotMeet) {
   expect_success(spawn_ranks(store, {.scenario = "two_new_worlds", .layout = {.tp = 2}}, 2));
 }
 
+// A world for each operation: a failure makes every group of the same ranks unusable.
 void stopped_exchange_scenario() {
-  World world(child_world_options());
-  world.all().barrier();
-  if (world.rank() == 1) raise(SIGSTOP);
+  std::vector<std::unique_ptr<World>> worlds;
+  for (int i = 0; i < 3; ++i) {
+    World::Options options = child_world_options();
+    options.store_prefix += std::to_string(i) + "/";
+    worlds.push_back(std::make_unique<World>(options));
+    worlds.back()->all().barrier();
+  }
+  if (worlds.front()->rank() == 1) raise(SIGSTOP);
+
   at::Tensor in = at::ones({600});
   at::Tensor part = at::empty({300});
   const auto report = [](const Error& e) {
     say(std::string(to_string(e.code())));
     say(e.what());
   };
-  report(error_of([&] { world.dp().reduce_scatter(part, in); }));
-  report(error_of([&] { world.all().all_gather_into(in, part); }));
-  report(error_of([&] { world.dp_pp().recv(in, 1); }));
+  report(error_of([&] { worlds[0]->dp().reduce_scatter(part, in); }));
+  report(error_of([&] { worlds[1]->all().all_gather_into(in, part); }));
+  report(error_of([&] { worlds[2]->dp_pp().recv(in, 1); }));
+  require(error_of([&] { worlds[0]->all().barrier(); }).code() == ErrorCode::kCollective,
+          "groups of the same ranks fail together");
 }
 
 TEST(Messages, AStoppedRankIsATimeoutThatNamesGroupAndOperation) {
