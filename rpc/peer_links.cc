@@ -1,6 +1,8 @@
 #include "rpc/peer_links.h"
 
 #include <algorithm>
+#include <exception>
+#include <random>
 #include <utility>
 
 #include "base/error.h"
@@ -52,25 +54,58 @@ PeerLinks::~PeerLinks() {
 }
 
 void PeerLinks::keep(const std::string& peer, Deadline deadline) {
+  keep_at({.peer = peer, .address = {}}, deadline, false);
+}
+
+void PeerLinks::keep_at(const Place& place, Deadline deadline, const std::atomic<bool>& given_up) {
   // Looked up again now and then: it may be lost, and started again elsewhere, before it answers.
+  std::string address = place.address;
   Duration pause = options_.first_pause;
   for (bool connected = false; !connected;) {
-    const std::string address = options_.find(peer, deadline);
+    if (address.empty()) address = options_.find(place.peer, deadline);
     const Deadline attempt = Deadline::after(options_.attempt);
     try {
-      agent_.connect(peer, address, Deadline(std::min(attempt.time(), deadline.time())));
+      agent_.connect(place.peer, address, Deadline(std::min(attempt.time(), deadline.time())));
       connected = true;
     } catch (const Error& error) {
-      const bool last = Deadline::after(pause).time() >= deadline.time();
+      const bool last = given_up || Deadline::after(pause).time() >= deadline.time();
       if (!may_be_elsewhere(error) || last) throw;
-      std::this_thread::sleep_for(pause);
+      std::this_thread::sleep_for(transport::with_jitter(pause));
       pause = Duration(std::min(2 * pause.count(), options_.longest_pause.count()));
+      address.clear();
     }
   }
 
   std::lock_guard lock(state_->mutex);
-  state_->links[peer].up = is_live(peer);
+  state_->links[place.peer].up = is_live(place.peer);
   state_->changed.notify_all();
+}
+
+void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
+  std::shuffle(places.begin(), places.end(), std::minstd_rand(std::random_device{}()));
+  std::atomic<size_t> next{0};
+  std::atomic<bool> given_up{false};
+  std::mutex error_mutex;
+  std::exception_ptr first_error;
+  const auto connect_some = [&] {
+    for (size_t i = next++; i < places.size() && !given_up; i = next++) {
+      try {
+        keep_at(places[i], deadline, given_up);
+      } catch (...) {
+        std::lock_guard lock(error_mutex);
+        if (!first_error) first_error = std::current_exception();
+        given_up = true;
+      }
+    }
+  };
+
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min(kAtOnce, places.size()); ++i)
+    threads.emplace_back(connect_some);
+  connect_some();
+  for (std::thread& thread : threads)
+    thread.join();
+  if (first_error) std::rethrow_exception(first_error);
 }
 
 // Whether a successor's address may be found later: nobody answers, or who answers is another

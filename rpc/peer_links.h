@@ -2,6 +2,7 @@
 // for as long as it takes.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -47,6 +48,17 @@ class PeerLinks {
   // Agent::connect's.
   void keep(const std::string& peer, Deadline deadline);
 
+  // The same for many peers whose addresses are known, at most kAtOnce of them at a time: first
+  // where they were said to be, then where `find` says. Each process takes them in an order of its
+  // own, so that a crowd does not come to one peer after the other. Errors: the first one; attempts
+  // that are under way then end first.
+  static constexpr size_t kAtOnce = 32;
+  struct Place {
+    std::string peer;
+    std::string address;
+  };
+  void keep_all(std::vector<Place> places, Deadline deadline);
+
   bool up(const std::string& peer) const;
   // Waits until all of them are up; false when some are not by the deadline.
   bool wait_up(const std::vector<std::string>& peers, Deadline deadline) const;
@@ -66,6 +78,10 @@ class PeerLinks {
     std::string last_error;
   };
   struct State;
+
+  // `address`: where it is tried first; empty: as `find` says. `given_up`: when true, the next
+  // failure is the last.
+  void keep_at(const Place& place, Deadline deadline, const std::atomic<bool>& given_up);
 
   void run();
   std::string next_due(std::unique_lock<std::mutex>& lock);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/process_name.h"
+#include "base/sizes.h"
 #include "recipes/external_roles.h"
 #include "recipes/run/agent_options.h"
 
@@ -14,58 +16,78 @@ namespace {
 
 constexpr std::chrono::milliseconds kStopLook{500};
 
-// Where a peer says where it is.
-parallel::StoreClient store_of(const RankContext& context, const std::string& peer) {
-  return {context.store_host, context.store_port, context.store_prefix(role_and_rank(peer).first),
+// Where the ranks of a role say where they are.
+parallel::StoreClient store_of(const RankContext& context, const std::string& role) {
+  return {context.store_host, context.store_port, context.store_prefix(role),
           context.recipe.rpc.timeout, context.connect_store};
 }
-std::string address_key(const std::string& peer) {
-  return "address/" + std::to_string(role_and_rank(peer).second);
+std::string address_key(int64_t rank) { return "address/" + std::to_string(rank); }
+
+// "teacher/0 and 3 more"
+std::string names_of(const std::string& role, const std::vector<int64_t>& ranks) {
+  const std::string first = process_name(role, ranks.front());
+  return ranks.size() == 1 ? first : first + " and " + std::to_string(ranks.size() - 1) + " more";
 }
 
-// Until the peer has said where it is: a role loads for as long as its model takes. Nothing is
-// lost by a stop before that.
-void wait_for_address(const RankContext& context, const std::string& peer, Deadline deadline) {
-  parallel::StoreClient store = store_of(context, peer);
+// Until all of these ranks have said where they are: a role loads for as long as its model takes.
+// Nothing is lost by a stop before that.
+std::vector<std::string> wait_for_addresses(const RankContext& context, const std::string& role,
+                                            const std::vector<int64_t>& ranks, Deadline deadline) {
+  std::vector<std::string> keys;
+  for (const int64_t rank : ranks)
+    keys.push_back(address_key(rank));
+  parallel::StoreClient store = store_of(context, role);
   for (;;) {
     const Deadline look(std::min(Deadline::after(kStopLook).time(), deadline.time()));
     try {
-      store.get(address_key(peer), look);
-      return;
+      store.wait_all(keys, look);
+      return store.get_all(keys, deadline);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kTimeout || deadline.expired()) throw;
     }
     if (context.stop_requested())
-      throw Error(ErrorCode::kCancelled, "stopped while it waited for " + peer);
+      throw Error(ErrorCode::kCancelled, "stopped while it waited for " + names_of(role, ranks));
   }
 }
 
-// Waits for one rank of a role and connects to it; its name.
-std::string connect_rank(RunContext& context, const std::string& role, int64_t rank,
-                         Deadline deadline) {
-  const std::string peer = process_name(role, rank);
-  context.rank.report("waiting", 0, "for " + peer);
-  wait_for_address(context.rank, peer, deadline);
-  context.links.keep(peer, deadline);
-  return peer;
+// Waits for these ranks of a role and connects to them, many at a time; their names. One deadline
+// for all of it.
+std::vector<std::string> connect_ranks(RunContext& context, const std::string& role,
+                                       const std::vector<int64_t>& ranks) {
+  const Deadline deadline = Deadline::after(load_timeout_of(context.recipe(), role));
+  context.rank.report("waiting", 0, "for " + names_of(role, ranks));
+  const std::vector<std::string> addresses =
+      wait_for_addresses(context.rank, role, ranks, deadline);
+
+  std::vector<std::string> peers;
+  std::vector<rpc::PeerLinks::Place> places;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    peers.push_back(process_name(role, ranks[i]));
+    places.push_back({.peer = peers.back(), .address = addresses[i]});
+  }
+  context.links.keep_all(std::move(places), deadline);
+  return peers;
 }
 
 // Leader and last stage of each replica.
 std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const std::string& role) {
   const parallel::Layout& layout = context.recipe().roles.at(role).world;
-  const Deadline deadline = Deadline::after(load_timeout_of(context.recipe(), role));
+  std::vector<int64_t> ranks;
+  const auto name = [&](int64_t rank) {
+    if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
+    return process_name(role, rank);
+  };
+
   std::vector<roles::TeacherReplica> replicas;
   for (int64_t dp = 0; dp < layout.dp; ++dp) {
-    const int64_t leader = parallel::rank_of(layout, {.tp = 0, .dp = dp, .pp = 0});
-    roles::TeacherReplica replica{.leader = connect_rank(context, role, leader, deadline),
-                                  .holders = {}};
-    for (int64_t tp = 0; tp < layout.tp; ++tp) {
-      const int64_t holder = parallel::rank_of(layout, {.tp = tp, .dp = dp, .pp = layout.pp - 1});
-      replica.holders.push_back(holder == leader ? replica.leader
-                                                 : connect_rank(context, role, holder, deadline));
-    }
+    roles::TeacherReplica replica{
+        .leader = name(parallel::rank_of(layout, {.tp = 0, .dp = dp, .pp = 0})), .holders = {}};
+    for (int64_t tp = 0; tp < layout.tp; ++tp)
+      replica.holders.push_back(
+          name(parallel::rank_of(layout, {.tp = tp, .dp = dp, .pp = layout.pp - 1})));
     replicas.push_back(std::move(replica));
   }
+  connect_ranks(context, role, ranks);
   return replicas;
 }
 
@@ -81,7 +103,8 @@ roles::FrozenReplicas::Options replica_options(RunContext& context, const std::s
 }  // namespace
 
 std::string find_peer(const RankContext& context, const std::string& peer, Deadline deadline) {
-  return store_of(context, peer).get(address_key(peer), deadline);
+  const auto [role, rank] = role_and_rank(peer);
+  return store_of(context, role).get(address_key(rank), deadline);
 }
 
 rpc::PeerLinks* links_to(RunContext& context, const std::string& role) {
@@ -89,11 +112,9 @@ rpc::PeerLinks* links_to(RunContext& context, const std::string& role) {
 }
 
 std::vector<std::string> connect_role(RunContext& context, const std::string& role) {
-  const Deadline deadline = Deadline::after(load_timeout_of(context.recipe(), role));
-  std::vector<std::string> peers;
-  for (int64_t rank = 0; rank < context.recipe().roles.at(role).world.world_size(); ++rank)
-    peers.push_back(connect_rank(context, role, rank, deadline));
-  return peers;
+  std::vector<int64_t> ranks(to_size(context.recipe().roles.at(role).world.world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return connect_ranks(context, role, ranks);
 }
 
 std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,

@@ -21,8 +21,9 @@ std::string find_peer(const RankContext& context, const std::string& peer, Deadl
 // What a client of a role connects again with; null where a lost replica ends the run.
 rpc::PeerLinks* links_to(RunContext& context, const std::string& role);
 
-// Waits until every rank of a role has published its address and connects to it; their names, in
-// the order of ranks. Waits at most launch.load_timeout.
+// Waits until every rank of a role has published its address and connects to them, many at a time;
+// their names, in the order of ranks. All of it within launch.load_timeout. The store is asked for
+// all addresses at once, so its requests do not grow with the role.
 std::vector<std::string> connect_role(RunContext& context, const std::string& role);
 
 // How a frozen role is asked.

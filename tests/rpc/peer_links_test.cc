@@ -152,5 +152,58 @@ TEST_F(Links, EndWhileAPeerIsAway) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
 }
 
+// A role of several ranks, which are kept all at once.
+class ManyLinks : public ::testing::Test {
+ protected:
+  static constexpr int kServers = 40;  // more than are connected to at a time
+
+  ManyLinks() {
+    for (int i = 0; i < kServers; ++i) {
+      const std::string name = "teacher/" + std::to_string(i);
+      servers_.push_back(std::make_unique<Agent>(agent_options(name)));
+      places_.push_back({.peer = name, .address = servers_.back()->address()});
+    }
+  }
+  PeerLinks::Options finding() {
+    return {.find = [this](const std::string& peer, Deadline) {
+      ++looked_up_;
+      return servers_.at(std::stoul(peer.substr(peer.find('/') + 1)))->address();
+    }};
+  }
+
+  std::vector<std::unique_ptr<Agent>> servers_;
+  std::vector<PeerLinks::Place> places_;
+  std::atomic<int> looked_up_{0};
+  Agent client_{agent_options("student/0")};
+};
+
+TEST_F(ManyLinks, AllAreUpAndNoneIsLookedUp) {
+  PeerLinks links(client_, finding());
+  links.keep_all(places_, soon());
+  for (const PeerLinks::Place& place : places_)
+    EXPECT_TRUE(links.up(place.peer)) << place.peer;
+  EXPECT_EQ(looked_up_, 0);
+}
+
+// It was started again after the addresses were read.
+TEST_F(ManyLinks, OneThatHasMovedIsFound) {
+  servers_[3].reset();
+  servers_[3] = std::make_unique<Agent>(agent_options("teacher/3"));
+  PeerLinks::Options options = finding();
+  options.attempt = std::chrono::milliseconds(500);  // at the port where nobody is
+  PeerLinks links(client_, options);
+  links.keep_all(places_, soon());
+  EXPECT_TRUE(links.up("teacher/3"));
+  EXPECT_GE(looked_up_, 1);
+}
+
+TEST_F(ManyLinks, TheFirstErrorEndsIt) {
+  PeerLinks links(client_, {.find = [](const std::string& peer, Deadline) -> std::string {
+                    throw Error(ErrorCode::kUnavailable, "nobody knows " + peer);
+                  }});
+  places_[5].address = servers_[6]->address();
+  EXPECT_EQ(code_of([&] { links.keep_all(places_, soon()); }), ErrorCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace retort::rpc::testing
