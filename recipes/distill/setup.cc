@@ -74,7 +74,7 @@ class DistillRun : public SampleRun {
   std::unique_ptr<roles::TeacherClient> connect(const TeacherOptions& teacher) {
     if (!context().world.forms_loss()) return nullptr;
     return connect_frozen_role(context(), teacher.role, options_.payload_spec(),
-                               {.tp = &context().world.tp()});
+                               {.tp = &context().world.tp(), .same_rows = &context().world.dp()});
   }
 
   const DistillOptions& options_;

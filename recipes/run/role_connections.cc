@@ -134,6 +134,7 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
                                     .student_vocab_rows = context.vocab_rows,
                                     .weights_fingerprint = options.weights_fingerprint,
                                     .tp = options.tp,
+                                    .same_rows = options.same_rows,
                                     .device = device},
       context.tokenizer);
 }

@@ -31,6 +31,8 @@ struct FrozenRoleOptions {
   bool weights_fingerprint = false;
   // the ranks that need every answer together, each a part of it; null: this rank asks alone
   parallel::Group* tp = nullptr;
+  // those that compare with the same rows of its head, and all connect now; null: this rank alone
+  parallel::Group* same_rows = nullptr;
 };
 
 // A client of a frozen role, after the handshake with all its replicas.

@@ -6,8 +6,10 @@
 #include <ATen/ops/tensor.h>
 
 #include "base/error.h"
+#include "base/this_host.h"
 #include "parallel/vote.h"
 #include "roles/payload/sharded.h"
+#include "roles/teacher/host_fetch.h"
 
 namespace retort::roles {
 namespace {
@@ -35,7 +37,7 @@ TeacherClient::TeacherClient(rpc::Agent& agent, Options options,
                 &student_tokenizer) {
   if (options_.tp != nullptr && options_.tp->size() == 1) options_.tp = nullptr;
   set_common_vocab(student_tokenizer);
-  if (options_.spec.kind == PayloadKind::kHiddenStates) head_ = fetch_head();
+  if (options_.spec.kind == PayloadKind::kHiddenStates) head_ = head_of_this_host();
 }
 
 // Rows above what both tokenizers can name are padding: masked inside the divergence, on both
@@ -64,16 +66,18 @@ at::Tensor TeacherClient::fetch_rows(const std::string& peer, int64_t begin, int
   return reply.weight;
 }
 
-// Each row from the rank that has it.
-at::Tensor TeacherClient::fetch_head() const {
-  // Those that this rank of the student compares with.
+Range TeacherClient::wanted_rows() const {
   Range wanted{0, info().vocab_rows};
   if (options_.tp != nullptr) {
     const Range own = shard_of(options_.student_vocab_rows, parts(), part());
     const bool last = own.size() > 0 && own.end == options_.student_vocab_rows;
     wanted = intersect({own.begin, last ? info().vocab_rows : own.end}, wanted);
   }
+  return wanted;
+}
 
+// Each row from the rank that has it.
+at::Tensor TeacherClient::fetch_head(Range wanted) const {
   std::vector<at::Tensor> rows;
   for (int64_t rank = 0; rank < info().tp; ++rank) {
     const Range there = intersect(wanted, shard_of(info().vocab_rows, info().tp, rank));
@@ -83,6 +87,14 @@ at::Tensor TeacherClient::fetch_head() const {
       rows.push_back(fetch_rows(peer, begin, std::min(begin + step, there.end)));
   }
   return rows.empty() ? at::empty({0, info().hidden_size}, at::kFloat) : at::cat(rows, 0);
+}
+
+// From device to device every rank fetches its own: nothing of it crosses host memory.
+at::Tensor TeacherClient::head_of_this_host() const {
+  const Range wanted = wanted_rows();
+  if (options_.same_rows == nullptr || options_.device) return fetch_head(wanted);
+  return fetch_once_a_host(*options_.same_rows, this_host(), {wanted.size(), info().hidden_size},
+                           [&] { return fetch_head(wanted); });
 }
 
 PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,

@@ -27,7 +27,8 @@ namespace retort::roles {
 //
 // With a tensor-parallel group each of its ranks has a client, and all make the same calls: each
 // asks for its own part (roles/payload/parts.h) and no byte of an answer crosses from teacher to
-// student twice. Collectives: only in receive(). Threads: compute.
+// student twice. Collectives: in receive(), and with `same_rows` in the constructor. Threads:
+// compute.
 class TeacherClient : public FrozenAnswers {
  public:
   struct Options {
@@ -42,6 +43,9 @@ class TeacherClient : public FrozenAnswers {
     bool weights_fingerprint = false;  // ask for TeacherInfo::weights_fingerprint
     // the student's ranks that need each answer together; null: this rank alone
     parallel::Group* tp = nullptr;
+    // The student's ranks that compare with the same rows of the head, which is then fetched once a
+    // host; all of them make a client at the same time. Null: this rank fetches it.
+    parallel::Group* same_rows = nullptr;
     // Answers and head come onto devices, as rpc.device_maps says, and are used on this one. Null:
     // they come in host memory.
     std::optional<at::Device> device;
@@ -74,7 +78,10 @@ class TeacherClient : public FrozenAnswers {
   PieceMap pieces() const { return {.vocab_rows = info().vocab_rows, .ranks = info().tp}; }
   void set_common_vocab(const models::Tokenizer& student);
   at::Tensor fetch_rows(const std::string& peer, int64_t begin, int64_t end) const;
-  at::Tensor fetch_head() const;
+  // Those rows of the head that this rank of the student compares with.
+  Range wanted_rows() const;
+  at::Tensor fetch_head(Range wanted) const;
+  at::Tensor head_of_this_host() const;
   void dispatch(PendingPayload& pending, size_t replica);
   Payload receive_part(PendingPayload pending, double* waited);
   Payload take_pieces(PendingPayload& pending) const;
