@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/sizes.h"
 
 namespace retort {
@@ -45,11 +46,16 @@ int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
   return 0;
 }
 
+// Two hosts, or two containers, may have a process of the same number.
+std::string unique_suffix() { return "-" + std::to_string(::getpid()) + "-" + random_hex(4); }
+
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
 }  // namespace
+
+std::string temporary_suffix() { return ".tmp" + unique_suffix(); }
 
 std::string read_file(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -87,7 +93,7 @@ void replace_file(const fs::path& path, std::string_view content) {
 }
 
 AtomicFile::AtomicFile(fs::path path)
-    : path_(std::move(path)), temporary_(path_.string() + ".tmp-" + std::to_string(::getpid())) {
+    : path_(std::move(path)), temporary_(path_.string() + temporary_suffix()) {
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("cannot create", temporary_, errno);
 }
@@ -131,7 +137,7 @@ void AtomicFile::take_place() {
 }
 
 AtomicFolder::AtomicFolder(fs::path path)
-    : path_(std::move(path)), temporary_(path_.string() + ".tmp-" + std::to_string(::getpid())) {
+    : path_(std::move(path)), temporary_(path_.string() + temporary_suffix()) {
   std::error_code failed;
   fs::remove_all(temporary_, failed);
   failed.clear();
@@ -153,7 +159,7 @@ void AtomicFolder::commit() {
     sync_path(temporary_, O_RDONLY | O_DIRECTORY);
 
     // A folder cannot be renamed over one that has files, so the old one moves aside first.
-    const fs::path old = path_.string() + ".old-" + std::to_string(::getpid());
+    const fs::path old = path_.string() + ".old" + unique_suffix();
     const bool replaces = fs::exists(path_);
     if (replaces) fs::rename(path_, old);
     fs::rename(temporary_, path_);

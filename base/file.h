@@ -16,6 +16,10 @@ namespace retort {
 // The whole file. kInvalidArgument if it cannot be opened, naming the path.
 std::string read_file(const std::filesystem::path& path);
 
+// What the name of a file that is not complete ends in: ".tmp-<pid>-<random>", another one at each
+// call and on every host that sees the folder.
+std::string temporary_suffix();
+
 // Writes `path` so that after a crash either the old or the new content is there.
 // kResourceExhausted when the disk is full, kUnavailable on any other failure; the temporary file
 // is removed.
@@ -47,8 +51,8 @@ class AtomicFile {
   uint64_t size_ = 0;
 };
 
-// A new folder under a temporary name beside `path`, `<path>.tmp-<pid>`, which any process may
-// fill; commit() syncs every file and folder in it and renames it to `path` (an existing `path` is
+// A new folder under a temporary name beside `path`, `<path>.tmp-...`, which any process may fill;
+// commit() syncs every file and folder in it and renames it to `path` (an existing `path` is
 // replaced), destruction without commit() removes it. The old `path` is untouched until then.
 // Errors as write_file_atomically.
 class AtomicFolder {

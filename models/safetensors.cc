@@ -69,7 +69,7 @@ std::vector<TensorInfo> infos_of(const NamedTensors& tensors) {
 // One of `files`, under a temporary name first.
 void write_atomically(const std::filesystem::path& folder, const std::string& name,
                       const SafetensorsLayout& layout, const NamedTensors& tensors) {
-  const std::string temporary = name + ".tmp-" + std::to_string(::getpid());
+  const std::string temporary = name + temporary_suffix();
   const SafetensorsFiles files = SafetensorsFiles::one(temporary, layout);
   try {
     create_safetensors(folder, files);

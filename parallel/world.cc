@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/log.h"
+#include "base/network_interfaces.h"
 #include "base/sizes.h"
 #include "parallel/detail/arrival.h"
 #include "parallel/detail/c10d_impl.h"
@@ -19,7 +20,6 @@
 #include "parallel/detail/device_setup.h"
 #include "parallel/detail/device_watch.h"
 #include "parallel/detail/mesh.h"
-#include "parallel/detail/sockets.h"
 
 namespace retort::parallel {
 namespace {
@@ -71,11 +71,13 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
       .with("rank", options.rank);
 }
 
-// A network device on the interface that leads to the store. It connects two ranks when they first
-// need it.
+// A network device at the address where the other ranks reach this one. It connects two ranks when
+// they first need it.
 std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
   return c10d::ProcessGroupGloo::createDeviceForHostname(
-      detail::local_address_towards(options.store_host, options.store_port), /*lazyInit=*/true);
+      options.address.empty() ? address_towards(options.store_host, options.store_port)
+                              : options.address,
+      /*lazyInit=*/true);
 }
 
 // The group of this rank along the axes, without its network; this rank alone if none of them holds

@@ -106,6 +106,10 @@ class World {
     // If false, ranks only choose their devices; collectives go through host memory.
     bool device_groups = true;
     bool high_priority_streams = true;  // collectives' kernels go before those of the computation
+
+    // Of this host, in numbers: where the other ranks reach this one. Empty: that of the interface
+    // that leads to the store.
+    std::string address;
   };
 
   explicit World(Options options);

@@ -19,7 +19,9 @@ struct RpcOptions {
   // What carries the connections: tcp, the project's own. TensorPipe's uv, shm and ibv are refused,
   // because their listeners read strangers' bytes before anything is proved.
   std::vector<std::string> transports{"tcp"};
-  // The address or name that the process listens at; auto: 127.0.0.1.
+  // Where the process listens: an address, interface, subnet or name of its host
+  // (base/network_interfaces.h). auto: 127.0.0.1; in a run, the address on the way to the
+  // rendezvous (rpc/listen_address.h).
   std::string bind = "auto";
   // What others are told: host or host:port; empty: the address that is listened at.
   std::string advertise;
@@ -60,7 +62,8 @@ struct RpcOptions {
   template <class V>
   void fields(V& visit) {
     visit("transports", transports, "what carries the connections: tcp");
-    visit("bind", bind, "address or name to listen at; auto: 127.0.0.1");
+    visit("bind", bind,
+          "address, interface, subnet or name to listen at; auto: as the way to the rendezvous");
     visit("advertise", advertise, "host or host:port that peers use; empty: as bound");
     visit("port", port, "one a process: a number, a range like \"7000-7100\", or 0: any");
     visit("encryption", encryption, "TLS with the run's secret; auto: off loopback");

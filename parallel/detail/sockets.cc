@@ -69,25 +69,6 @@ std::string try_connect(const addrinfo& address, Deadline deadline) {
 
 }  // namespace
 
-std::string local_address_towards(const std::string& host, uint16_t port) {
-  std::string why = "no address";
-  const AddressList list = resolve(host, port, SOCK_DGRAM);
-  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
-    // Connecting a datagram socket only chooses the route.
-    const Socket probe(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_storage local{};
-    socklen_t size = sizeof local;
-    char text[NI_MAXHOST];
-    if (probe.get() >= 0 && connect(probe.get(), a->ai_addr, a->ai_addrlen) == 0 &&
-        getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof text, nullptr, 0,
-                    NI_NUMERICHOST) == 0)
-      return text;
-    why = last_error();
-  }
-  throw Error(ErrorCode::kUnavailable, "no route to the store's host '" + host + "': " + why);
-}
-
 int bind_tcp_socket(const std::string& host, uint16_t port, uint16_t& bound_port) {
   std::string why = "no address";
   const AddressList list = resolve(host, port, SOCK_STREAM);

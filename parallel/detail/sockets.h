@@ -1,5 +1,5 @@
-// What c10d does not do with TCP: find the address of this host that others can reach, listen on
-// one interface only, and wait for a server no longer than a deadline.
+// What c10d does not do with TCP: listen on one interface only, and wait for a server no longer
+// than a deadline.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,6 @@
 #include "base/deadline.h"
 
 namespace retort::parallel::detail {
-
-// The numeric address of the interface that routes to `host` (127.0.0.1 for a local store). Sends
-// nothing. kInvalidArgument if `host` does not resolve, kUnavailable if no route leads there.
-std::string local_address_towards(const std::string& host, uint16_t port);
 
 // A TCP socket bound to `host` only (c10d's own server listens on every interface); port 0:
 // ephemeral. Returns the file descriptor and sets `bound_port`. kInvalidArgument if `host` does not

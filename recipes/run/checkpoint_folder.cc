@@ -101,7 +101,7 @@ std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir) {
 }
 
 void link_final(const fs::path& output_dir, int64_t step) {
-  const fs::path temporary = output_dir / ("final.tmp-" + std::to_string(::getpid()));
+  const fs::path temporary = output_dir / ("final" + temporary_suffix());
   const fs::path target = checkpoint_path(output_dir, step).filename();
   std::error_code failed;
   fs::remove(temporary, failed);

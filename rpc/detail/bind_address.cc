@@ -1,12 +1,12 @@
 #include "rpc/detail/bind_address.h"
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "base/network_interfaces.h"
 #include "rpc/detail/peer_address.h"
 #include "rpc/transport/port_number.h"
 #include "rpc/transport/tls_context.h"
@@ -14,31 +14,31 @@
 namespace retort::rpc::detail {
 namespace {
 
-using boost::asio::ip::tcp;
-using boost::system::error_code;
 using transport::port_number;
+
+// An address that means all interfaces.
+bool is_unspecified(const std::string& bind) {
+  boost::system::error_code not_numeric;
+  const auto address = boost::asio::ip::make_address(bind, not_numeric);
+  return !not_numeric && address.is_unspecified();
+}
 
 }  // namespace
 
 std::string resolve_bind(const std::string& bind) {
   if (bind == "auto") return "127.0.0.1";
-
-  error_code code;
-  auto address = boost::asio::ip::make_address(bind, code);
-  if (code) {
-    boost::asio::io_context io;
-    const auto found = tcp::resolver(io).resolve(bind, "0", code);
-    if (code || found.empty())
-      throw Error(ErrorCode::kUnavailable, "rpc.bind does not resolve: " + code.message())
-          .with("bind", bind);
-    address = found.begin()->endpoint().address();
-  }
-
-  if (address.is_unspecified())
+  if (is_unspecified(bind))
     throw Error(ErrorCode::kInvalidArgument,
                 "rpc.bind must be the address of one interface; peers connect to it")
         .with("bind", bind);
-  return address.to_string();
+
+  try {
+    const std::vector<InterfaceAddress> all = interface_addresses();
+    const bool is_here = is_interface_choice(bind, all);
+    return choose_address(is_here ? bind : resolve_host(bind).at(0), all).address;
+  } catch (const Error& error) {
+    throw Error(error.code(), "rpc.bind: " + error.message()).with("bind", bind);
+  }
 }
 
 transport::PortRange parse_ports(const std::string& ports) {
@@ -56,9 +56,7 @@ transport::PortRange parse_ports(const std::string& ports) {
 
 bool encrypts(Encryption encryption, const std::string& host) {
   if (encryption != Encryption::kAuto) return encryption == Encryption::kAlways;
-  error_code not_numeric;
-  const auto address = boost::asio::ip::make_address(host, not_numeric);
-  return not_numeric ? host != "localhost" : !address.is_loopback();
+  return !is_loopback_host(host);
 }
 
 transport::StreamFactory streams_for(const transport::Identity& identity, Encryption encryption,

@@ -10,9 +10,10 @@
 
 namespace retort::rpc::detail {
 
-// The numeric address to listen at. A name is resolved here and now.
-// kInvalidArgument for an address that means all interfaces, kUnavailable for a name that does not
-// resolve.
+// The numeric address to listen at, of what choose_address() takes (base/network_interfaces.h) or
+// of the name of a host, which is resolved here and now; auto: 127.0.0.1.
+// kInvalidArgument for an address that means all interfaces; choose_address()'s, which list those
+// of this host; kUnavailable for a name that does not resolve.
 std::string resolve_bind(const std::string& bind);
 
 // "0", "7000" or "7000-7100"; kInvalidArgument.

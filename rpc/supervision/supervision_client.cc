@@ -1,13 +1,13 @@
 #include "rpc/supervision/supervision.h"
 
 #include <algorithm>
-#include <boost/asio/ip/address.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <utility>
 
+#include "base/network_interfaces.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/loop.h"
 #include "rpc/rendezvous/store_frames.h"
@@ -30,12 +30,6 @@ constexpr size_t kMaxSentReports = 16;
 constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{500};
 // One attempt to connect: a launcher that stands still takes connections and says nothing.
 constexpr std::chrono::milliseconds kAttempt{5'000};
-
-bool is_loopback(const std::string& host) {
-  boost::system::error_code not_numeric;
-  const auto address = boost::asio::ip::make_address(host, not_numeric);
-  return not_numeric ? host == "localhost" : address.is_loopback();
-}
 
 }  // namespace
 
@@ -100,7 +94,7 @@ SupervisionClient::Impl::Impl(Options o)
           .port = std::to_string(options.port),
           .target = {.name = rendezvous::kStoreName, .purpose = transport::Purpose::kSupervision}},
       period(supervision::heartbeat_period(options.times)),
-      same_host(is_loopback(options.host)) {
+      same_host(is_loopback_host(options.host)) {
   loop.start();
   loop.post([this] {
     attempt();
