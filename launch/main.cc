@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "launch/backends/child_process.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/join.h"
 #include "launch/commands/launch.h"
 #include "launch/ranks/rank_command.h"
 #include "launch/version.h"
@@ -40,6 +41,7 @@ class Program {
     app_.set_version_flag("--version", version_text());
     app_.require_subcommand(1);
     add_launch();
+    add_join();
     add_status();
     add_eval();
     add_generate();
@@ -78,6 +80,25 @@ class Program {
     c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")
         ->excludes(resume);
     on(c, [this] { return run_launch(launch_); });
+  }
+
+  void add_join() {
+    auto* c = app_.add_subcommand(
+        "join", "become one rank of a run that a scheduler or any other program starts");
+    c->add_option("recipe", join_.recipe, "recipe file (YAML); student/0 needs it");
+    c->add_option("overrides", join_.overrides, "key.path=value ...");
+    c->add_option("--role", join_.place.role, "or RETORT_ROLE; none: the rank counts all roles");
+    c->add_option("--rank", join_.place.rank, "or RETORT_RANK, or what a scheduler sets");
+    c->add_option("--rendezvous", join_.place.rendezvous, "HOST:PORT, or RETORT_RENDEZVOUS");
+    c->add_option("--secret-file", join_.place.secret_file, "or RETORT_SECRET_FILE");
+    c->add_option("--advertise", join_.place.advertise,
+                  "host[:port] that others reach this process by, or RETORT_ADVERTISE");
+    c->add_option("--output", join_.output, "the run's folder as this host sees it");
+    auto* resume = c->add_flag("--resume", join_.resume,
+                               "continue the run in output_dir from its newest checkpoint");
+    c->add_flag("--overwrite", join_.overwrite, "delete what is in output_dir first")
+        ->excludes(resume);
+    on(c, [this] { return run_join(join_); });
   }
 
   void add_status() {
@@ -294,6 +315,7 @@ class Program {
   std::function<int()> action_;
   Columns columns_;
   LaunchCommand launch_;
+  JoinCommand join_;
   StatusCommand status_;
   EvalCommand eval_;
   GenerateCommand generate_;

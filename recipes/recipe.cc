@@ -26,6 +26,13 @@ struct BlockFinder {
 
 }  // namespace
 
+void RendezvousOptions::validate() const {
+  if (address && address->empty())
+    throw Error(ErrorCode::kInvalidArgument, "address is empty; write a host, or null");
+  if (port < 0 || port > 65535)
+    throw Error(ErrorCode::kInvalidArgument, "port must be a port, or 0 for any that is free");
+}
+
 void LaunchOptions::validate() const {
   if (collective_timeout.count() <= 0)
     throw Error(ErrorCode::kInvalidArgument, "collective_timeout must be above 0");

@@ -69,9 +69,26 @@ struct RoleOptions {
   }
 };
 
+// Where the processes of a run meet: the run's store.
+struct RendezvousOptions {
+  std::optional<std::string> address;
+  int64_t port = 0;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("address", address,
+          "host that every process of the run reaches the store by; null: loopback with retort "
+          "launch, what the environment says with retort join");
+    visit("port", port, "of the store; 0: any that is free, with retort launch");
+  }
+  void validate() const;
+};
+
 // The `launch:` block.
 struct LaunchOptions {
   Backend backend = Backend::kLocal;
+  RendezvousOptions rendezvous;
+  std::optional<std::string> secret_file;
   Duration collective_timeout{120'000};
   Duration stop_timeout{120'000};
   Duration load_timeout{600'000};
@@ -82,6 +99,10 @@ struct LaunchOptions {
   template <class V>
   void fields(V& visit) {
     visit("backend", backend, "where processes are started");
+    visit("rendezvous", rendezvous, "where the processes of the run meet");
+    visit("secret_file", secret_file,
+          "file that holds the run's secret, 16 characters or more; null: made for the run, with "
+          "retort launch");
     visit("collective_timeout", collective_timeout,
           "a collective that takes longer fails; the student's have at least as long as a rank may "
           "wait for other roles and for rewards");

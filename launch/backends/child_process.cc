@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "launch/backends/exec_arguments.h"
 #include "launch/supervision/child_context.h"
 
 namespace retort::launch {
@@ -89,14 +90,6 @@ class SpawnSetup {
   std::vector<OwnedFd> copies_;
 };
 
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (const auto& text : texts)
-    result.push_back(const_cast<char*>(text.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
 }  // namespace
 
 OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
@@ -126,7 +119,7 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   const int error =
       ::posix_spawn(&pid_, options.program.c_str(), setup.actions(), setup.attributes(),
-                    pointers(arguments).data(), pointers(options.environment).data());
+                    exec_pointers(arguments).data(), exec_pointers(options.environment).data());
   if (error != 0) {
     pid_ = -1;
     const bool room = error == EAGAIN || error == ENOMEM;

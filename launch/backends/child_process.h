@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/backends/watched_process.h"
+
 namespace retort::launch {
 
 // A file descriptor that closes itself.
@@ -38,28 +40,29 @@ struct SpawnOptions {
   int input_fd = -1, hold_fd = -1;
 };
 
-class ChildProcess {
+class ChildProcess final : public WatchedProcess {
  public:
   // posix_spawn into a new process group, with no signal blocked and default handlers.
   // kInvalidArgument when the program or the log cannot be opened, kResourceExhausted when the
   // system has no room for another process.
   explicit ChildProcess(const SpawnOptions& options);
   // Kills the group and waits for the process if it still runs.
-  ~ChildProcess();
+  ~ChildProcess() override;
   ChildProcess(ChildProcess&&) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
 
-  pid_t pid() const { return pid_; }
-  int pidfd() const { return pidfd_.get(); }  // readable once the process has ended
-  bool running() const { return pid_ > 0 && !status_; }
+  pid_t pid() const override { return pid_; }
+  bool is_child() const override { return true; }
+  int pidfd() const override { return pidfd_.get(); }
+  bool running() const override { return pid_ > 0 && !status_; }
   // Whether a stop signal (SIGSTOP, a debugger) holds it now.
-  bool stopped() const;
+  bool stopped() const override;
   // To the process alone, or to all that it started too. Nothing once it has ended.
-  void signal(int number) const;
-  void signal_group(int number) const;
+  void signal(int number) const override;
+  void signal_group(int number) const override;
   // If the process has ended: kills what is left of its group and returns the status for WIFEXITED
   // and so on. Never waits.
-  std::optional<int> try_reap();
+  std::optional<int> try_reap() override;
 
  private:
   pid_t pid_ = -1;

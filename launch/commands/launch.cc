@@ -1,7 +1,5 @@
 #include "launch/commands/launch.h"
 
-#include <unistd.h>
-
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -9,87 +7,37 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/hash.h"
-#include "launch/backends/role_variables.h"
+#include "base/log.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
-#include "launch/supervision/metrics_endpoint.h"
-#include "launch/supervision/observers.h"
-#include "launch/supervision/progress.h"
+#include "launch/commands/run_once.h"
 #include "launch/supervision/run_folder.h"
-#include "launch/supervision/status_file.h"
+#include "launch/supervision/secret_file.h"
 #include "launch/supervision/supervisor.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
-#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// What the processes of one start have in common.
-struct RunStart {
-  std::string run;
-  std::string secret;
-  int64_t incarnation = 0;
-  bool resume = false;
-};
-
+// Every rank is a child of this process.
 std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunFolder& folder,
-                                       const RunStart& start, const rpc::RendezvousServer& store) {
+                                       const RunStart& start) {
   const int64_t processes = recipe.num_processes();
   std::vector<ProcessSpec> specs;
   for (const auto& [name, role] : recipe.roles) {
     for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
-      ProcessSpec spec;
-      spec.driving = name == recipes::Recipe::kDrivingRole;
-      spec.context = {.run = start.run,
-                      .role = name,
-                      .rank = rank,
-                      .incarnation = start.incarnation,
-                      .store_host = store.host(),
-                      .store_port = store.port(),
-                      .secret = start.secret,
-                      .encryption = recipe.rpc.encryption,
-                      .heartbeat_interval = recipe.rpc.heartbeat_interval,
-                      .peer_timeout = recipe.rpc.peer_timeout,
-                      .resume = start.resume,
-                      .threads = threads_per_process(role.world.threads, processes)};
-
-      if (!spec.driving) {
-        const int64_t replica = parallel::coordinate_of(role.world, rank).dp;
-        spec.replica = name + " replica " + std::to_string(replica);
-        spec.restarts = role.restarts;
-      }
-
-      // The program starts itself; its secret comes on its stdin, not as an argument.
-      spec.arguments = {"role",
-                        "--run",
-                        start.run,
-                        "--role",
-                        name,
-                        "--rank",
-                        std::to_string(rank),
-                        "--run-folder",
-                        folder.path().string()};
-
-      spec.env = role_variables(recipe, role);
-      specs.push_back(std::move(spec));
+      ChildContext context = rank_context_of(recipe, start, name, rank);
+      context.threads = threads_per_process(role.world.threads, processes);
+      specs.push_back(child_spec(recipe, folder, std::move(context)));
     }
   }
   return specs;
-}
-
-// Each start of a run has its own number, part of every key in the store.
-int64_t next_incarnation(const fs::path& run_folder) {
-  const fs::path file = run_folder / ".incarnation";
-  const int64_t number = fs::exists(file) ? std::stoll(read_file(file)) + 1 : 1;
-  write_file_atomically(file, std::to_string(number) + "\n");
-  return number;
 }
 
 RunFolderMode mode_of(const LaunchCommand& command) {
@@ -97,8 +45,40 @@ RunFolderMode mode_of(const LaunchCommand& command) {
   return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
-// --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
-// there.
+// As one word of a shell's command line: in quotes if it holds anything that a shell may read.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+
+  // Nothing ends single quotes but a single quote, which therefore stands outside of them.
+  std::string quoted = "'";
+  for (const char c : text)
+    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+StartOptions options_of(const LaunchCommand& command, const recipes::Recipe& recipe,
+                        RunFolderMode mode, int64_t restarts_left) {
+  StartOptions options{.recipe = recipe, .mode = mode, .restarts_left = restarts_left};
+  options.run = fs::absolute(recipe.output_dir).lexically_normal().filename().string();
+  options.secret =
+      recipe.launch.secret_file ? read_secret(*recipe.launch.secret_file) : random_hex(32);
+  options.encryption = recipe.rpc.encryption;
+  const recipes::RendezvousOptions& rendezvous = recipe.launch.rendezvous;
+  options.store_bind = rendezvous.address ? *rendezvous.address : recipe.rpc.bind;
+  options.store_ports = std::to_string(rendezvous.port);
+  options.processes = [&recipe](const RunFolder& folder, const RunStart& start, SignalCatcher&) {
+    return process_specs(recipe, folder, start);
+  };
+  options.last_line = [&command](const SupervisorResult& result, const fs::path& folder) {
+    return last_line(command, result, folder);
+  };
+  return options;
+}
+
+}  // namespace
+
 void refuse_to_overwrite_inputs(const recipes::Recipe& recipe) {
   const fs::path folder = fs::weakly_canonical(fs::absolute(recipe.output_dir));
   const auto check = [&](const std::string& what, const std::string& path) {
@@ -127,55 +107,6 @@ void refuse_to_overwrite_inputs(const recipes::Recipe& recipe) {
     check(input.key, input.path);
 }
 
-// As one word of a shell's command line: in quotes if it holds anything that a shell may read.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-
-  // Nothing ends single quotes but a single quote, which therefore stands outside of them.
-  std::string quoted = "'";
-  for (const char c : text)
-    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
-// What went wrong goes to stderr; how a run that did not fail goes on, or where its result is, to
-// stdout.
-void print_end(const LaunchCommand& command, const SupervisorResult& result,
-               const RunFolder& folder) {
-  for (const std::string& remark : result.remarks)
-    std::cerr << "note: " << remark << "\n";
-  if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
-
-  if (const std::string line = last_line(command, result, folder.path()); !line.empty())
-    std::printf("%s\n", line.c_str());
-}
-
-// Whether a run that ended so may go on by itself from its last checkpoint: not after a wrong
-// recipe, and not when somebody asked it to stop.
-bool may_resume(const SupervisorResult& result, const recipes::Recipe& recipe) {
-  return result.cause && result.signal == 0 && result.exit_code != 2 &&
-         recipes::latest_checkpoint(fs::absolute(recipe.output_dir).lexically_normal());
-}
-
-// A judge's question belongs to the run: it is kept there, and a run goes on with the same one.
-void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
-  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
-    const auto& file = recipe.rewards[i].template_file;
-    if (!file) continue;
-    const fs::path kept = run_folder / "templates" / (std::to_string(i) + ".jinja");
-    const std::string text = read_file(*file);
-    fs::create_directories(kept.parent_path());
-    if (!fs::exists(kept)) write_file_atomically(kept, text);
-    if (read_file(kept) != text)
-      throw Error(ErrorCode::kMismatch,
-                  "rewards[" + std::to_string(i) + "].template: '" + *file +
-                      "' is not the one that the run began with, which is kept as " +
-                      kept.string() + "; put it back, or begin a new run");
-  }
-}
-
 // A user who compares two runs must know which numbers may differ.
 void note_engines(const recipes::Recipe& recipe) {
   for (const std::string& role : recipes::roles_of_engines(recipe))
@@ -187,80 +118,6 @@ void note_engines(const recipes::Recipe& recipe) {
                       : "'s numbers differ in their last bits from run to run")
               << ": they are an engine's" << std::endl;
 }
-
-// How one start of the run ended.
-struct StartEnd {
-  int exit_code = 0;
-  bool goes_on = false;
-};
-
-// One start of the run, to its end. `restarts_left`: how often the run may go on by itself after
-// it.
-StartEnd run_once(const LaunchCommand& command, const recipes::Recipe& recipe, RunFolderMode mode,
-                  int64_t restarts_left, SignalCatcher& signals) {
-  const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode);
-  folder.write_resolved_recipe(resolved_yaml(recipe));
-  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
-  keep_templates(recipe, folder.path());
-
-  // Where the processes of this start find each other, and where training goes on.
-  const bool resumes = mode == RunFolderMode::kResume;
-  const RunStart start{.run = folder.path().filename().string(),
-                       .secret = random_hex(32),
-                       .incarnation = next_incarnation(folder.path()),
-                       .resume = resumes};
-  rpc::RendezvousServer store(
-      {.run = start.run, .secret = start.secret, .encryption = recipe.rpc.encryption},
-      recipe.rpc.bind, "0",
-      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
-  const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
-  if (resumes)
-    std::printf("resuming %s at step %lld\n", folder.path().c_str(),
-                static_cast<long long>(start_step));
-
-  // Progress writes to the descriptor, past stdout's buffer.
-  std::fflush(stdout);
-  Progress progress({.fd = STDOUT_FILENO,
-                     .live = ::isatty(STDOUT_FILENO) != 0,
-                     .title = recipe.recipe.text + " -> " + recipe.output_dir,
-                     .metrics = folder.metrics(),
-                     .start_step = start_step,
-                     .max_steps = recipe.train.max_steps,
-                     .num_epochs = recipe.train.num_train_epochs});
-  StatusFile status({.path = folder.path() / kStatusFile,
-                     .run = start.run,
-                     .recipe = recipe.recipe.text,
-                     .reproducible = recipes::roles_of_engines(recipe).empty(),
-                     .start_step = start_step,
-                     .max_steps = recipe.train.max_steps,
-                     .progress = &progress.state()});
-  Observers observers({&progress, &status});
-  std::optional<MetricsEndpoint> metrics;
-  if (recipe.launch.metrics_port) {
-    metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
-                    status);
-    observers.add(&*metrics);
-    std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
-    std::fflush(stdout);
-  }
-  Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
-                         .log_folder = folder.logs(),
-                         .processes = process_specs(recipe, folder, start, store),
-                         .supervision = &store.supervision(),
-                         .stop_timeout = recipe.launch.stop_timeout,
-                         .held_timeout = recipe.rpc.peer_timeout,
-                         .hold_fd = folder.lock_fd()},
-                        &observers);
-
-  const SupervisorResult result = supervisor.run(signals);
-  const bool goes_on = restarts_left > 0 && may_resume(result, recipe);
-  progress.finish();
-  status.finish(result, goes_on);
-  print_end(command, result, folder);
-  return {result.exit_code, goes_on};
-}
-
-}  // namespace
 
 int run_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
@@ -277,11 +134,14 @@ int run_launch(const LaunchCommand& command) {
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
   const int64_t most = recipe.launch.max_restarts;
-  StartEnd end = run_once(command, recipe, mode_of(command), most, signals);
+  const auto start = [&](RunFolderMode mode, int64_t restarts_left) {
+    return run_once(options_of(command, recipe, mode, restarts_left), signals);
+  };
+  StartEnd end = start(mode_of(command), most);
   for (int64_t restart = 1; end.goes_on; ++restart) {
     std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of " << most
               << " times (launch.max_restarts)" << std::endl;
-    end = run_once(command, recipe, RunFolderMode::kResume, most - restart, signals);
+    end = start(RunFolderMode::kResume, most - restart);
   }
   return end.exit_code;
 }

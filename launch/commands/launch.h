@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+namespace retort::recipes {
+struct Recipe;
+}  // namespace retort::recipes
+
 namespace retort::launch {
 
 struct SupervisorResult;
@@ -18,6 +22,12 @@ struct LaunchCommand {
 // Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
 // every role's processes, shows progress, and supervises until all are gone.
 int run_launch(const LaunchCommand& command);
+
+// --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
+// there. kInvalidArgument naming the key.
+void refuse_to_overwrite_inputs(const recipes::Recipe& recipe);
+// On stderr: a user who compares two runs must know which numbers may differ.
+void note_engines(const recipes::Recipe& recipe);
 
 // The last line of a run that did not fail: the command that goes on from its newest checkpoint,
 // with recipe and overrides as they were typed; that there is no checkpoint; or where the result

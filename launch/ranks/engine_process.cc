@@ -17,6 +17,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "launch/backends/child_process.h"
+#include "launch/backends/exec_arguments.h"
 
 extern char** environ;
 
@@ -35,14 +36,6 @@ std::vector<std::string> engine_environment() {
     if (!is_launchers_variable(text.substr(0, text.find('=')))) kept.emplace_back(text);
   }
   return kept;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (std::string& text : texts)
-    all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
 }
 
 struct Start {
@@ -95,7 +88,8 @@ EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::fi
   OwnedFd reader(ends[0]), writer(ends[1]);
 
   std::vector<std::string> words = argv, variables = engine_environment();
-  std::vector<char*> word_pointers = pointers(words), variable_pointers = pointers(variables);
+  std::vector<char*> word_pointers = exec_pointers(words),
+                     variable_pointers = exec_pointers(variables);
   const Start start{word_pointers.data(), variable_pointers.data(), out.get(), writer.get(),
                     ::getpid()};
   // Until the child has no handlers of ours.

@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/network_interfaces.h"
+#include "launch/ranks/joined_rank.h"
 #include "launch/ranks/serving_roles.h"
 #include "launch/supervision/child_context.h"
 #include "launch/supervision/driving_lock.h"
@@ -22,30 +24,39 @@
 #include "parallel/vote.h"
 #include "recipes/external_roles.h"
 #include "recipes/run/student.h"
+#include "rpc/listen_address.h"
 #include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace {
 
-recipes::RankContext make_context(const RoleCommand& command, const ChildContext& child) {
+recipes::RankContext make_context(const RoleCommand& command, const ChildContext& child,
+                                  const std::string& address) {
   if (child.run != command.run || child.role != command.role || child.rank != command.rank)
     throw Error(ErrorCode::kInvalidArgument,
                 "the command line and what the launcher passed name different roles");
   recipes::RankContext context;
   context.run_folder = command.run_folder;
-  context.recipe = load_recipe(context.run_folder / kResolvedRecipe, {}, {.cuda = true});
+  context.recipe = child.recipe.empty()
+                       ? load_recipe(context.run_folder / kResolvedRecipe, {}, {.cuda = true})
+                       : parse_recipe(child.recipe, "the run's recipe", {.cuda = true});
+  // As whoever started the run has settled it for the address at which its processes meet.
+  context.recipe.rpc.encryption = child.encryption;
+  context.address = address;
+  context.advertise = child.advertise;
   context.run = child.run;
   context.role = child.role;
   context.rank = child.rank;
   context.incarnation = child.incarnation;
   context.restart = child.restart;
+  context.life = child.life;
   context.store_host = child.store_host;
   context.store_port = child.store_port;
   context.secret = child.secret;
   context.connect_store = rpc::store_connector({.name = context.name(),
                                                 .run = context.run,
                                                 .secret = context.secret,
-                                                .encryption = context.recipe.rpc.encryption});
+                                                .encryption = child.encryption});
   context.resume = child.resume;
   context.threads = child.threads;
   return context;
@@ -82,8 +93,7 @@ void run_serving_role(const recipes::RankContext& context) {
 
 // It was asked to end and has nothing to save: it ends by the signal that asks for that, so that
 // nobody takes its end for a checkpoint.
-[[noreturn]] void end_as_asked(const Error& why) {
-  RETORT_LOG(kInfo) << why.what();
+[[noreturn]] void end_as_asked() {
   std::signal(SIGTERM, SIG_DFL);
   sigset_t mask;
   ::sigemptyset(&mask);
@@ -93,73 +103,137 @@ void run_serving_role(const recipes::RankContext& context) {
   std::abort();
 }
 
+// NCCL picks an interface of its own unless it is told; the user's choice stays.
+void name_interface_for_nccl(const std::string& address) {
+  const std::string interface = choose_address(address, interface_addresses()).interface;
+  ::setenv("NCCL_SOCKET_IFNAME", ("=" + interface).c_str(), /*overwrite=*/0);
+}
+
+// A rank at work: what it was told, and what it reports.
+class Rank {
+ public:
+  Rank(const RoleCommand& command, const ChildContext& child, std::string address,
+       SignalCatcher& signals)
+      : command_(command), child_(child), address_(std::move(address)), signals_(signals) {}
+
+  // The exit code, or nullopt if it was asked to end and has nothing to save.
+  std::optional<int> run(LauncherLink& launcher);
+  void ask_to_stop() { stop_asked_ = true; }
+  bool is_driving() const { return command_.role == recipes::Recipe::kDrivingRole; }
+  // What it reported last of its work.
+  const std::string& state() const { return state_; }
+
+ private:
+  // A signal to a serving rank that joined is one to its run, which still needs it to save.
+  bool is_stopping() const {
+    return stop_asked_ || (signals_.any() && (is_driving() || !child_.joined));
+  }
+  void work(LauncherLink& launcher);
+  int failed(LauncherLink& launcher, const ProcessStatus& status, int exit_code);
+
+  const RoleCommand& command_;
+  const ChildContext& child_;
+  const std::string address_;
+  SignalCatcher& signals_;
+  std::atomic<bool> stop_asked_{false};
+  std::optional<DrivingLock> lock_;
+  std::string state_;
+};
+
+void Rank::work(LauncherLink& launcher) {
+  recipes::RankContext context = make_context(command_, child_, address_);
+  const recipes::RoleOptions& role = context.recipe.roles.at(context.role);
+  log_environment(role);
+  // Before LibTorch is used, which looks once whether there is CUDA.
+  if (role.world.device == parallel::Device::kCuda)
+    context.device_module = parallel::DeviceModule::load();
+
+  at::set_num_threads(static_cast<int>(context.threads));
+  if (context.recipe.deterministic) use_deterministic_algorithms();
+
+  context.stop_requested = [this] { return is_stopping(); };
+  context.report = [&](const std::string& state, int64_t step, const std::string& message) {
+    // From its first step on the student has something to save.
+    if (is_driving() && state == "training" && !lock_) {
+      lock_.emplace(command_.run_folder);
+      launcher.set_grace(child_.stop_timeout);
+    }
+    state_ = state;
+    launcher.report({.state = state, .step = step, .message = message, .error = ""});
+  };
+
+  if (is_driving())
+    recipes::run_student(context);
+  else
+    run_serving_role(context);
+}
+
+int Rank::failed(LauncherLink& launcher, const ProcessStatus& status, int exit_code) {
+  state_ = status.state;
+  launcher.report(status);
+  return exit_code;
+}
+
+std::optional<int> Rank::run(LauncherLink& launcher) {
+  try {
+    work(launcher);
+    return 0;
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::kCancelled && is_stopping()) {
+      RETORT_LOG(kInfo) << e.what();
+      return std::nullopt;
+    }
+    RETORT_LOG(kError) << e.what() << " at " << e.origin();
+    return failed(launcher,
+                  {.state = "failed",
+                   .step = 0,
+                   .message = e.what(),
+                   .error = std::string(to_string(e.code())),
+                   .of_another_rank = parallel::failed_rank(e, command_.role).has_value()},
+                  exit_code_for(e.code()));
+  } catch (const std::exception& e) {
+    const std::string text = e.what();
+    RETORT_LOG(kError) << text;
+    return failed(launcher,
+                  {.state = "failed",
+                   .step = 0,
+                   .message = Error(ErrorCode::kRemote, text.substr(0, text.find('\n'))).what(),
+                   .error = std::string(to_string(ErrorCode::kRemote))},
+                  1);
+  }
+}
+
 }  // namespace
 
 int run_role(const RoleCommand& command) {
   const ChildContext child = read_child_context();
+  const std::string address = rpc::listen_address(child.bind, child.store_host, child.store_port);
+  if (child.cuda) name_interface_for_nccl(address);
   set_log_identity(process_name(command.role, command.rank));
   // Never destroyed: a signal that comes after the work is done must not turn a good exit into a
   // death by signal.
-  const SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
+  SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
 
   // What ties this process to its launcher. If that is lost a serving process goes on while a
   // driving one saves.
-  const bool driving = command.role == recipes::Recipe::kDrivingRole;
-  const Duration stop_timeout = child.stop_timeout;
-  std::atomic<bool> stop_asked{false};
+  Rank rank(command, child, address, signals);
   std::function<bool()> is_needed;
-  if (!driving) is_needed = [&command] { return anyone_drives(command.run_folder); };
-  std::optional<DrivingLock> lock;
-  LauncherLink launcher({.context = child,
-                         .on_lost = [&stop_asked] { stop_asked = true; },
-                         .on_stop = [&stop_asked] { stop_asked = true; },
-                         .is_needed = is_needed,
-                         .need_limit = stop_timeout});
-
-  try {
-    recipes::RankContext context = make_context(command, child);
-    const recipes::RoleOptions& role = context.recipe.roles.at(context.role);
-    log_environment(role);
-    // Before LibTorch is used, which looks once whether there is CUDA.
-    if (role.world.device == parallel::Device::kCuda)
-      context.device_module = parallel::DeviceModule::load();
-
-    at::set_num_threads(static_cast<int>(context.threads));
-    if (context.recipe.deterministic) use_deterministic_algorithms();
-
-    context.stop_requested = [&] { return stop_asked.load() || signals.any(); };
-    context.report = [&](const std::string& state, int64_t step, const std::string& message) {
-      // From its first step on the student has something to save.
-      if (driving && state == "training" && !lock) {
-        lock.emplace(command.run_folder);
-        launcher.set_grace(stop_timeout);
-      }
-      launcher.report({.state = state, .step = step, .message = message, .error = ""});
-    };
-
-    if (driving)
-      recipes::run_student(context);
-    else
-      run_serving_role(context);
-    return 0;
-  } catch (const Error& e) {
-    if (e.code() == ErrorCode::kCancelled && (stop_asked || signals.any())) end_as_asked(e);
-    RETORT_LOG(kError) << e.what() << " at " << e.origin();
-    launcher.report({.state = "failed",
-                     .step = 0,
-                     .message = e.what(),
-                     .error = std::string(to_string(e.code())),
-                     .of_another_rank = parallel::failed_rank(e, command.role).has_value()});
-    return exit_code_for(e.code());
-  } catch (const std::exception& e) {
-    const std::string text = e.what();
-    RETORT_LOG(kError) << text;
-    launcher.report({.state = "failed",
-                     .step = 0,
-                     .message = Error(ErrorCode::kRemote, text.substr(0, text.find('\n'))).what(),
-                     .error = std::string(to_string(ErrorCode::kRemote))});
-    return 1;
+  if (!rank.is_driving()) is_needed = [&command] { return anyone_drives(command.run_folder); };
+  {
+    LauncherLink launcher({.context = child,
+                           .on_lost = [&rank] { rank.ask_to_stop(); },
+                           .on_stop = [&rank] { rank.ask_to_stop(); },
+                           .is_needed = is_needed,
+                           .need_limit = child.stop_timeout});
+    if (child.joined)
+      return run_joined_rank({.driving = rank.is_driving(),
+                              .launcher = launcher,
+                              .signals = signals,
+                              .work = [&] { return rank.run(launcher); },
+                              .state = [&] { return rank.state(); }});
+    if (const auto code = rank.run(launcher)) return *code;
   }
+  end_as_asked();
 }
 
 }  // namespace retort::launch

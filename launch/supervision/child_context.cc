@@ -1,6 +1,7 @@
 #include "launch/supervision/child_context.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,7 +15,7 @@
 namespace retort::launch {
 namespace {
 
-constexpr size_t kMaxContextBytes = 60'000;  // less than a pipe holds
+constexpr size_t kMaxContextBytes = 4 << 20;
 
 }  // namespace
 
@@ -25,14 +26,20 @@ std::string encode_context(const ChildContext& context) {
       .add("rank", context.rank)
       .add("incarnation", context.incarnation)
       .add("restart", context.restart)
+      .add("life", context.life)
       .add("store_host", context.store_host)
       .add("store_port", static_cast<int64_t>(context.store_port))
       .add("secret", context.secret)
       .add("encryption", enum_name(context.encryption))
+      .add("bind", context.bind)
+      .add("advertise", context.advertise)
+      .add("cuda", context.cuda)
       .add("heartbeat_interval_ms", static_cast<int64_t>(context.heartbeat_interval.count()))
       .add("peer_timeout_ms", static_cast<int64_t>(context.peer_timeout.count()))
       .add("resume", context.resume)
       .add("threads", context.threads)
+      .add("recipe", context.recipe)
+      .add("joined", context.joined)
       .add("stop_timeout_ms", static_cast<int64_t>(context.stop_timeout.count()))
       .str();
 }
@@ -46,14 +53,20 @@ ChildContext decode_context(std::string_view text) {
     context.rank = json.at("rank").get<int64_t>();
     context.incarnation = json.at("incarnation").get<int64_t>();
     context.restart = json.at("restart").get<int64_t>();
+    context.life = json.at("life").get<int64_t>();
     context.store_host = json.at("store_host").get<std::string>();
     context.store_port = json.at("store_port").get<uint16_t>();
     context.secret = json.at("secret").get<std::string>();
     context.encryption = parse_enum<rpc::Encryption>(json.at("encryption").get<std::string>());
+    context.bind = json.at("bind").get<std::string>();
+    context.advertise = json.at("advertise").get<std::string>();
+    context.cuda = json.at("cuda").get<bool>();
     context.heartbeat_interval = Duration(json.at("heartbeat_interval_ms").get<int64_t>());
     context.peer_timeout = Duration(json.at("peer_timeout_ms").get<int64_t>());
     context.resume = json.at("resume").get<bool>();
     context.threads = json.at("threads").get<int64_t>();
+    context.recipe = json.at("recipe").get<std::string>();
+    context.joined = json.at("joined").get<bool>();
     context.stop_timeout = Duration(json.at("stop_timeout_ms").get<int64_t>());
     return context;
   } catch (const nlohmann::json::exception& e) {
@@ -65,16 +78,16 @@ ChildContext decode_context(std::string_view text) {
 
 OwnedFd context_input(const ChildContext& context) {
   const std::string line = encode_context(context) + "\n";
-  RETORT_CHECK(line.size() < kMaxContextBytes) << "more than a pipe holds";
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
+  RETORT_CHECK(line.size() < kMaxContextBytes) << "a context of " << line.size() << " bytes";
+  // A file without a name, in memory: a pipe would hold 64 KiB alone.
+  OwnedFd input(::memfd_create("retort-context", MFD_CLOEXEC));
+  if (input.get() < 0)
     throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot make a pipe: ") + std::strerror(errno));
-  OwnedFd input(ends[0]);
-  const OwnedFd output(ends[1]);
-  if (::write(output.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+                std::string("cannot make a file in memory: ") + std::strerror(errno));
+  const auto written = ::pwrite(input.get(), line.data(), line.size(), 0);
+  if (written != static_cast<ssize_t>(line.size()))
     throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot write into a pipe: ") + std::strerror(errno));
+                std::string("cannot write into a file in memory: ") + std::strerror(errno));
   return input;
 }
 

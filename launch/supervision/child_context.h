@@ -1,5 +1,6 @@
-// What a launcher hands to each role process besides its command line: one line on the process's
-// stdin, so that the run's secret is neither in an argument, in the environment nor in a file.
+// What a role process is told besides its command line: one line on its stdin, so that the run's
+// secret is neither in an argument, in the environment nor in a file. A launcher writes it, and so
+// does `retort join` before it becomes the role process (launch/join).
 #pragma once
 
 #include <cstdint>
@@ -17,16 +18,26 @@ struct ChildContext {
   int64_t rank = 0;
   int64_t incarnation = 0;
   int64_t restart = 0;  // of the process within this start of the run
+  // What tells it from the processes of its name that were started before: each has a larger one.
+  int64_t life = 0;
   // The launcher's port: the run's store, and the process's supervision connection.
   std::string store_host;
   uint16_t store_port = 0;
   std::string secret;
   rpc::Encryption encryption = rpc::Encryption::kAuto;
+  // rpc.bind, and what this process tells others instead of where it listens; empty: the recipe's
+  std::string bind = "auto", advertise;
+  bool cuda = false;  // it computes on a device, so that NCCL needs the interface
   // Of the supervision connection; the recipe's, which the process has not read yet.
   Duration heartbeat_interval{1'000};
   Duration peer_timeout{15'000};
   bool resume = false;
   int64_t threads = 1;
+  // The resolved recipe itself, for a process that may not see the run folder; empty: from there.
+  std::string recipe;
+  // Whoever started it is no launcher that watches it as its child: it says itself how it ends, and
+  // a signal to it is one to the run.
+  bool joined = false;
   // for driving processes to save when the run is stopped; the supervisor's own setting
   Duration stop_timeout{120'000};
 
@@ -39,7 +50,7 @@ std::string encode_context(const ChildContext& context);
 ChildContext decode_context(std::string_view text);
 
 // What a process with this context gets as its stdin. kResourceExhausted when the system has no
-// descriptor left.
+// descriptor or memory left.
 OwnedFd context_input(const ChildContext& context);
 // Reads what the supervisor passed to this process, once, at its start; stdin is empty afterwards.
 // kInvalidArgument when it was not started by a supervisor.

@@ -48,7 +48,7 @@ LauncherLink::LauncherLink(Options options) : options_(std::move(options)), grac
                  .encryption = context.encryption},
       .host = context.store_host,
       .port = context.store_port,
-      .restart = context.restart,
+      .restart = context.life,
       .times = {.interval = context.heartbeat_interval, .limit = context.peer_timeout},
       .on_lost =
           [this](const std::string& why) {
@@ -74,6 +74,11 @@ LauncherLink::~LauncherLink() {
 }
 
 void LauncherLink::report(const ProcessStatus& status) { client_->report(encode_status(status)); }
+
+bool LauncherLink::lost() {
+  std::lock_guard lock(mutex_);
+  return !lost_.empty();
+}
 
 void LauncherLink::set_grace(Duration grace) {
   std::lock_guard lock(mutex_);

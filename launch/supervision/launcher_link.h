@@ -55,6 +55,8 @@ class LauncherLink {
 
   // Never waits.
   void report(const ProcessStatus& status);
+  // Whether the launcher is lost: on_lost was called, or is about to be.
+  bool lost();
   // Another grace, for a launcher that is lost from now on: of a process that has something to
   // save.
   void set_grace(Duration grace);

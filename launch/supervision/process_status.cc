@@ -36,6 +36,8 @@ std::string encode_status(const ProcessStatus& status) {
       .raw("message", utf8_json(one_line(status.message)))
       .add("error", status.error)
       .add("of_another_rank", status.of_another_rank)
+      .raw("ended", status.ended ? std::to_string(*status.ended) : "null")
+      .add("signal", status.signal)
       .str();
 }
 
@@ -56,6 +58,14 @@ std::optional<ProcessStatus> decode_status(std::string_view text) {
   const auto of_another_rank = json.find("of_another_rank");
   if (of_another_rank == json.end() || !of_another_rank->is_boolean()) return std::nullopt;
   status.of_another_rank = of_another_rank->get<bool>();
+
+  const auto ended = json.find("ended");
+  if (ended == json.end() || (!ended->is_null() && !ended->is_number_integer()))
+    return std::nullopt;
+  if (!ended->is_null()) status.ended = ended->get<int64_t>();
+  const auto signal = json.find("signal");
+  if (signal == json.end() || !signal->is_number_integer()) return std::nullopt;
+  status.signal = signal->get<int64_t>();
   return status;
 }
 

@@ -18,6 +18,11 @@ struct ProcessStatus {
   std::string error;  // state failed: the name of the ErrorCode
   // State failed: another rank of the role met the error, and a vote brought it to this one.
   bool of_another_rank = false;
+  // The last word of a process whose end nobody sees: its exit code, or the negative number of the
+  // signal that ends it. `state` is then the state before.
+  std::optional<int64_t> ended;
+  // A signal that it got and that is meant for the run; 0: none.
+  int64_t signal = 0;
 
   bool operator==(const ProcessStatus&) const = default;
 };

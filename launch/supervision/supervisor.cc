@@ -39,17 +39,30 @@ void Supervisor::Impl::start(Watched& child) {
   ChildContext context = child.spec->context;
   context.stop_timeout = options.stop_timeout;
   context.restart = child.restarts;
+  context.life = child.spec->context.life + child.restarts;
   child.answer_by.reset();
   child.last = {};
   child.served = child.connected = child.silent = false;
-  child.life = child.restarts;
-  child.log = options.log_folder / (context.role + "-" + std::to_string(context.rank) + ".log");
+  child.life = context.life;
+  child.log = child.spec->joined ? fs::path("its own output on " + child.spec->joined->host)
+                                 : options.log_folder /
+                                       (context.role + "-" + std::to_string(context.rank) + ".log");
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
   child.log_offset = missing ? 0 : static_cast<int64_t>(size);
   options.supervision->expect(child.spec->name(), child.life);
+  if (child.spec->joined) {
+    auto process = std::make_unique<JoinedProcess>(child.spec->joined->pid);
+    child.joined = process.get();
+    child.process = std::move(process);
+    child.spec->joined->tell(context);
+    child.connect_by = Deadline::after(options.connect_timeout);
+    observer->on_start(*child.spec, child.process->pid());
+    return;
+  }
+
   const OwnedFd told = context_input(context);
-  child.process.emplace(
+  child.process = std::make_unique<ChildProcess>(
       SpawnOptions{.program = options.program,
                    .arguments = child.spec->arguments,
                    .environment = child_environment(context.threads, child.spec->env),
@@ -65,7 +78,8 @@ void Supervisor::Impl::start(Watched& child) {
 void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}, {options.supervision->fd(), POLLIN, 0}};
   for (const Watched& child : children)
-    if (!child.gone()) entries.push_back({child.process->pidfd(), POLLIN, 0});
+    if (!child.gone() && child.process->pidfd() >= 0)
+      entries.push_back({child.process->pidfd(), POLLIN, 0});
 
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
@@ -109,12 +123,13 @@ std::vector<std::pair<Watched*, int>> Supervisor::Impl::take_ends() {
 void Supervisor::Impl::ended(Watched& child, int status) {
   child.exit_status = status;
   const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  const bool obeyed = child.asked_to_stop && WIFSIGNALED(status) &&
+  const bool obeyed = child.asked_to_stop && !child.lost && WIFSIGNALED(status) &&
                       (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGKILL);
   const bool early = good && !child.spec->driving && !child.asked_to_stop;
   ProcessFailure words{
       .exit_code = WIFEXITED(status) ? std::optional(WEXITSTATUS(status)) : std::nullopt,
-      .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+      .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+      .lost = child.lost};
   observer->on_end(*child.spec, {.status = status, .as_asked = (good && !early) || obeyed});
   observer->on_exit(*child.spec, good && !early ? "done" : words.what());
   if (phase == Phase::kKilled || (good && !early)) return;
@@ -203,6 +218,7 @@ void Supervisor::Impl::advance() {
   if (deadline && deadline->expired()) on_deadline();
   start_replicas();
   end_held();
+  look_for_joined();
 }
 
 void Supervisor::Impl::on_deadline() {
@@ -218,9 +234,14 @@ void Supervisor::Impl::on_deadline() {
   } else if (phase == Phase::kKilled) {
     for (auto& child : children) {
       if (child.exit_status) continue;
-      result.remarks.push_back("process " + std::to_string(child.process->pid()) + " (" +
-                               child.spec->name() +
-                               ") is stuck in the system and could not be ended");
+      if (child.joined)
+        result.remarks.push_back(child.spec->name() + " on " + child.spec->joined->host +
+                                 " has not said that it ended; it ends when it finds that this "
+                                 "process is gone");
+      else
+        result.remarks.push_back("process " + std::to_string(child.process->pid()) + " (" +
+                                 child.spec->name() +
+                                 ") is stuck in the system and could not be ended");
       child.exit_status = SIGKILL;
     }
     return;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +22,13 @@
 
 namespace retort::launch {
 
+// A process that somebody else started and that waits to be told what it is.
+struct JoinedSpec {
+  std::string host;
+  pid_t pid = 0;
+  std::function<void(const ChildContext&)> tell;
+};
+
 // One process to start. Driving processes run the recipe; the others serve them and are stopped
 // when all of those are done.
 struct ProcessSpec {
@@ -30,6 +38,7 @@ struct ProcessSpec {
   // that is started again when one of them is lost.
   std::string replica;
   int64_t restarts = 0;
+  std::optional<JoinedSpec> joined;        // it is there already; it cannot be started again
   std::vector<std::string> arguments;      // without argv[0]
   std::map<std::string, std::string> env;  // besides the launcher's own environment
 
@@ -53,6 +62,8 @@ struct SupervisorOptions {
   Duration serving_timeout{30'000};
   // after a failure: for all others to end before they are killed
   Duration failure_grace{10'000};
+  // of a process that joined: until its connection is there, once it was told what it is
+  Duration connect_timeout{60'000};
   // after a stop signal (SIGSTOP) to a serving process: until it is taken for lost
   Duration held_timeout{15'000};
   // stays open in every child until it ends (the run folder's lock); -1: none
@@ -67,6 +78,7 @@ struct ProcessFailure {
   std::optional<int> exit_code;  // it ended by itself
   int signal = 0;                // or was ended by this signal
   bool started = true;           // false: it could not be started again; `message` says why
+  bool lost = false;             // it joined by itself, and nothing comes from it any more
   std::string error, message;    // what it reported before it ended; may be empty
   bool of_another_rank = false;  // another rank of its role met that error and reports it too
   std::filesystem::path log;
@@ -147,6 +159,10 @@ class SupervisorObserver {
 //
 // Left behind: what the processes started and did not end, in whatever process group, is killed
 // once they have all ended (orphans.h, which also says what is spared).
+//
+// Joined: a process that somebody else started is watched by its connection alone. It says how it
+// ends; one that goes silent without that has failed. A signal that it reports is one to the run.
+// Nobody can kill it: what does not end as asked ends by itself (launcher_link.h).
 //
 // Silent: a process from which nothing comes over its connection (it is frozen, or cut off) is
 // named, at once and beside a failure; nobody ends it for that alone.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,11 @@ enum class Phase {
 
 struct Watched {
   const ProcessSpec* spec = nullptr;
-  std::optional<ChildProcess> process;
+  std::unique_ptr<WatchedProcess> process;
+  JoinedProcess* joined = nullptr;     // `process`, if it joined by itself
+  std::optional<Deadline> connect_by;  // of one that joined
+  std::optional<Deadline> back_by;     // its connection broke; in a run that fails it is back then
+  bool lost = false;                   // it joined, and nothing comes from it any more
   std::filesystem::path log;
   int64_t log_offset = 0;
   ProcessStatus last;
@@ -68,6 +73,9 @@ struct Supervisor::Impl {
   void poll_once(SignalCatcher& signals);
   void take_events();
   void on_report(Watched& child, const std::string& report);
+  // Nothing comes any more from one that joined.
+  void lose(Watched& child);
+  void look_for_joined();
   std::vector<std::pair<Watched*, int>> take_ends();
   void ended(Watched& child, int status);
   void signalled(int number);
@@ -89,7 +97,7 @@ struct Supervisor::Impl {
   void finish();
   bool is_child(pid_t pid) const {
     return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
-      return c.process && c.process->running() && c.process->pid() == pid;
+      return c.process && c.process->is_child() && c.process->running() && c.process->pid() == pid;
     });
   }
   bool driver_said(const char* state) const {

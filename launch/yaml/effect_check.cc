@@ -65,7 +65,10 @@ void check_device_maps(const Recipe& recipe, const RecipePlaces& places) {
 
 void check_rpc(const Recipe& recipe, const RecipePlaces& places) {
   check_device_maps(recipe, places);
-  const std::string changed = first_change(recipe.rpc);
+  // The ranks of a role alone meet at an address, too, and encryption is that of their store.
+  rpc::RpcOptions others = recipe.rpc;
+  if (recipe.num_processes() > 1) others.bind = rpc::RpcOptions().bind;
+  const std::string changed = first_change(others);
   if (recipe.roles.size() == 1 && !changed.empty())
     places.refuse({"rpc", changed},
                   "has no effect: the only role speaks to no other; remove the key");

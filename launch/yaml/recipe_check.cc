@@ -194,7 +194,8 @@ class RoleCheck {
   const LoadOptions& options_;
 };
 
-void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {
+void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& places,
+                 bool is_one_host) {
   constexpr int64_t kFewest = 16;
   if (recipe.rpc.max_inflight_calls < kFewest)
     places.refuse({"rpc", "max_inflight_calls"},
@@ -202,10 +203,10 @@ void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& pla
                   "them; at least " +
                       std::to_string(kFewest));
 
-  // Each process listens at a port of its own, and all are on this host. A role alone has no peers.
+  // Each process listens at a port of its own. A role alone has no peers.
   const std::optional<int64_t> ports = recipe.rpc.num_ports();
   const int64_t processes = recipe.num_processes();
-  if (recipe.roles.size() > 1 && ports && *ports < processes)
+  if (is_one_host && recipe.roles.size() > 1 && ports && *ports < processes)
     places.refuse({"rpc", "port"}, "is enough for " + std::to_string(*ports) + " of the " +
                                        std::to_string(processes) +
                                        " processes of this host, each of which listens at a port "
@@ -287,7 +288,7 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   TopLevelCheck(recipe, places).run();
   RoleCheck(recipe, places, options).run();
   check_data(recipe, places);
-  check_ports(recipe, places);
+  check_ports(recipe, places, options.is_one_host);
   check_effects(recipe, places);
   recipes::check_reward_roles(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);

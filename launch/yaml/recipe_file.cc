@@ -13,11 +13,9 @@
 namespace retort::launch {
 namespace {
 
-YamlNode read_tree(const std::filesystem::path& path, std::span<const std::string> overrides) {
-  if (std::filesystem::is_directory(path))
-    throw Error(ErrorCode::kInvalidArgument,
-                path.string() + " is a folder; expected a recipe (YAML file)");
-  YamlNode root = parse_yaml(read_file(path), path.string());
+YamlNode read_tree(std::string_view text, const std::string& name,
+                   std::span<const std::string> overrides) {
+  YamlNode root = parse_yaml(text, name);
   for (const auto& assignment : overrides)
     apply_override(root, assignment);
   if (root.kind != YamlNode::Kind::kMap)
@@ -27,12 +25,8 @@ YamlNode read_tree(const std::filesystem::path& path, std::span<const std::strin
   return root;
 }
 
-}  // namespace
-
-recipes::Recipe load_recipe(const std::filesystem::path& path,
-                            std::span<const std::string> overrides, const LoadOptions& options,
-                            std::vector<std::string>* warnings) {
-  const YamlNode root = read_tree(path, overrides);
+recipes::Recipe checked_recipe(const YamlNode& root, const LoadOptions& options,
+                               std::vector<std::string>* warnings) {
   const YamlPlaces places(root);
   recipes::Recipe recipe;
   const YamlReader::LaterNames later = recipes::reserved_key;
@@ -49,6 +43,22 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
   check_recipe(recipe, places, options);
   if (warnings) *warnings = places.warnings();
   return recipe;
+}
+
+}  // namespace
+
+recipes::Recipe load_recipe(const std::filesystem::path& path,
+                            std::span<const std::string> overrides, const LoadOptions& options,
+                            std::vector<std::string>* warnings) {
+  if (std::filesystem::is_directory(path))
+    throw Error(ErrorCode::kInvalidArgument,
+                path.string() + " is a folder; expected a recipe (YAML file)");
+  return checked_recipe(read_tree(read_file(path), path.string(), overrides), options, warnings);
+}
+
+recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
+                             const LoadOptions& options) {
+  return checked_recipe(read_tree(text, name, {}), options, nullptr);
 }
 
 std::string resolved_yaml(const recipes::Recipe& recipe) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "recipes/recipe.h"
@@ -13,6 +14,7 @@ namespace retort::launch {
 struct LoadOptions {
   bool cuda = false;        // the CUDA module is there, or nothing is to be computed
   bool check_files = true;  // models and data must exist
+  bool is_one_host = true;  // all processes of the run are on this host
 };
 
 // Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no
@@ -22,6 +24,10 @@ struct LoadOptions {
 recipes::Recipe load_recipe(const std::filesystem::path& path,
                             std::span<const std::string> overrides, const LoadOptions& options = {},
                             std::vector<std::string>* warnings = nullptr);
+
+// The same of a text that is no file; `name` stands in messages.
+recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
+                             const LoadOptions& options = {});
 
 // Every field of the recipe as YAML; load_recipe of this text gives the same recipe.
 std::string resolved_yaml(const recipes::Recipe& recipe);

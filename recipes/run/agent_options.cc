@@ -39,7 +39,9 @@ rpc::Agent::Options agent_options(const RankContext& context, at::Device device)
   rpc::Agent::Options options{.name = context.name(),
                               .secret = context.secret,
                               .rpc = context.recipe.rpc,
-                              .restart = static_cast<uint64_t>(context.restart)};
+                              .restart = static_cast<uint64_t>(context.life)};
+  if (!context.address.empty()) options.rpc.bind = context.address;
+  if (!context.advertise.empty()) options.rpc.advertise = context.advertise;
   options.rpc.device_maps = device_maps_of(context.recipe, context.role);
   if (options.rpc.device_maps.empty()) return options;
 

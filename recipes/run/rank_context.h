@@ -22,8 +22,11 @@ struct RankContext {
   int64_t rank = 0;
   int64_t incarnation = 0;  // counts restarts of the run; part of every store key
   int64_t restart = 0;      // counts restarts of this serving process within it
+  int64_t life = 0;         // larger than that of every process of this name before
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
+  // Where this process listens, in numbers, and what it tells others instead; empty: the same.
+  std::string address, advertise;
   std::string secret;
   parallel::ConnectStore connect_store;  // with proof of the secret
   bool resume = false;
@@ -48,7 +51,8 @@ struct RankContext {
             .store_prefix = store_prefix(role) + world + "/",
             .timeout = recipe.launch.collective_timeout,
             .connect_store = connect_store,
-            .device_module = device_module};
+            .device_module = device_module,
+            .address = address};
   }
 };
 

@@ -59,14 +59,20 @@ TEST(ChildContextTest, RoundTrip) {
                                      .rank = 3,
                                      .incarnation = 7,
                                      .restart = 2,
+                                     .life = 1'700'000'000'002,
                                      .store_host = "127.0.0.1",
                                      .store_port = 65535,
                                      .secret = "se\"cret",
                                      .encryption = rpc::Encryption::kAlways,
+                                     .bind = "10.0.0.0/8",
+                                     .advertise = "gpu1:7000",
+                                     .cuda = true,
                                      .heartbeat_interval = Duration(200),
                                      .peer_timeout = Duration(2'000),
                                      .resume = true,
                                      .threads = 4,
+                                     .recipe = "recipe: sft\noutput_dir: \"a\"\n",
+                                     .joined = true,
                                      .stop_timeout = Duration(90'000)};
   EXPECT_EQ(launch::decode_context(launch::encode_context(context)), context);
   EXPECT_THROW(launch::decode_context("{\"run\": 1}"), Error);

@@ -1,0 +1,18 @@
+// What exec and posix_spawn take for arguments and environment.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace retort::launch {
+
+// The texts as pointers, a null behind the last. They point into `texts`, and nobody writes there.
+inline std::vector<char*> exec_pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const std::string& text : texts)
+    result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,282 @@
+#include "launch/commands/join.h"
+
+#include <netdb.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "launch/commands/launch.h"
+#include "launch/commands/model_check.h"
+#include "launch/commands/run_once.h"
+#include "launch/join/become_rank.h"
+#include "launch/join/meeting.h"
+#include "launch/supervision/secret_file.h"
+#include "launch/yaml/recipe_file.h"
+#include "parallel/device_module.h"
+#include "recipes/run/checkpoint_folder.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kKeeper = "student/0";
+
+// The name of this host with its domain, where the resolver knows one.
+std::string full_host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  addrinfo hints{};
+  hints.ai_flags = AI_CANONNAME;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name, nullptr, &hints, &found) != 0) return name;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(found, &freeaddrinfo);
+  return list->ai_canonname != nullptr ? list->ai_canonname : name;
+}
+
+std::string mode_text(const JoinCommand& command) {
+  if (command.resume) return "resume";
+  return command.overwrite ? "overwrite" : "fresh";
+}
+
+RunFolderMode mode_of(const JoinCommand& command) {
+  if (command.resume) return RunFolderMode::kResume;
+  return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
+}
+
+// Hosts may see the run's folder at different places.
+std::string digest_of(recipes::Recipe recipe) {
+  recipe.output_dir.clear();
+  return sha256_hex(resolved_yaml(recipe)).substr(0, 16);
+}
+
+recipes::Recipe load(const JoinCommand& command) {
+  std::vector<std::string> overrides = command.overrides;
+  if (!command.output.empty()) overrides.push_back("output_dir=" + command.output);
+  recipes::Recipe recipe = load_recipe(
+      command.recipe, overrides, {.cuda = parallel::DeviceModule::present(), .is_one_host = false});
+  if (recipe.launch.max_restarts > 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "launch.max_restarts has no effect with retort join: whoever starts the processes "
+                "starts them again, with --resume; remove the key");
+  return recipe;
+}
+
+std::string secret_of(const JoinPlace& place, const recipes::LaunchOptions& launch) {
+  if (!place.secret_file.empty() && launch.secret_file && *launch.secret_file != place.secret_file)
+    throw Error(ErrorCode::kInvalidArgument, "RETORT_SECRET_FILE or --secret-file says " +
+                                                 place.secret_file + ", launch.secret_file says " +
+                                                 *launch.secret_file + "; leave one of them out");
+  const std::string file =
+      place.secret_file.empty() ? launch.secret_file.value_or("") : place.secret_file;
+  if (file.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "nothing says where the run's secret is; set RETORT_SECRET_FILE, --secret-file or "
+                "launch.secret_file to a file that all processes of the run have");
+  return read_secret(file);
+}
+
+// Of every process but student/0.
+MeetingAccess access_of(const JoinPlace& place, const recipes::LaunchOptions& launch,
+                        rpc::Encryption encryption, const std::string& own_name) {
+  const MeetingPoint point = meeting_point(place, launch.rendezvous);
+  return {.host = point.host,
+          .port = point.port,
+          .secret = secret_of(place, launch),
+          .encryption = rpc::settled_encryption(encryption, point.host),
+          .own_name = own_name};
+}
+
+// Every process of the run but student/0, in the order of global ranks.
+std::vector<std::string> others_of(const recipes::Recipe& recipe) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& role) {
+    for (int64_t rank = 0; rank < recipe.roles.at(role).world.world_size(); ++rank)
+      if (const std::string name = process_name(role, rank); name != kKeeper) names.push_back(name);
+  };
+  add(recipes::Recipe::kDrivingRole);
+  for (const auto& [role, options] : recipe.roles)
+    if (role != recipes::Recipe::kDrivingRole) add(role);
+  return names;
+}
+
+// Larger than that of every process of this run before, whichever folder it had: one that was left
+// over is turned away.
+int64_t first_life() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+}
+
+// What student/0 does to have all processes of its run: waits for the others, and shares out cores.
+class Keeper {
+ public:
+  Keeper(const recipes::Recipe& recipe, const JoinPlace& place, MeetingAccess access,
+         std::string mode)
+      : recipe_(recipe), place_(place), access_(std::move(access)), mode_(std::move(mode)) {}
+
+  std::vector<ProcessSpec> processes(const RunFolder& folder, const RunStart& start,
+                                     SignalCatcher& signals) {
+    MeetingAccess access = access_;
+    access.host = start.store_host;
+    access.port = start.store_port;
+    host_.emplace(access, MeetingStart{.digest = digest_of(recipe_),
+                                       .mode = mode_,
+                                       .recipe = resolved_yaml(recipe_),
+                                       .load_timeout = recipe_.launch.load_timeout});
+
+    const std::vector<std::string> names = others_of(recipe_);
+    if (!names.empty())
+      std::cerr << "note: waiting at " << access_.host << ":" << start.store_port << " for "
+                << names.size() << " other processes, at most "
+                << format_duration(recipe_.launch.load_timeout) << std::endl;
+    std::vector<Member> members =
+        host_->wait_for(names, recipe_.launch.load_timeout, [&signals] { return signals.any(); });
+    members.push_back(own_member(kKeeper));
+    return specs(folder, start, members);
+  }
+
+ private:
+  std::vector<ProcessSpec> specs(const RunFolder& folder, const RunStart& start,
+                                 const std::vector<Member>& members) {
+    const auto cores = share_cores(members);
+    const int64_t life = first_life();
+    std::vector<ProcessSpec> specs;
+    for (const Member& member : members) {
+      const auto [role, rank] = role_and_rank(member.name);
+      ChildContext context = rank_context_of(recipe_, start, role, rank);
+      const int64_t wanted = recipe_.roles.at(role).world.threads;
+      context.threads = wanted > 0 ? wanted : cores.at(member.name);
+      context.life = life;
+      if (member.name == kKeeper) context.advertise = place_.advertise;
+
+      ProcessSpec spec = child_spec(recipe_, folder, std::move(context));
+      // Whoever started it may start the run again; nobody here can.
+      if (member.name != kKeeper) {
+        spec.restarts = 0;
+        spec.joined = JoinedSpec{.host = member.host,
+                                 .pid = static_cast<pid_t>(member.pid),
+                                 .tell = [this](const ChildContext& told) { host_->tell(told); }};
+      }
+      specs.push_back(std::move(spec));
+    }
+    return specs;
+  }
+
+  const recipes::Recipe& recipe_;
+  const JoinPlace& place_;
+  const MeetingAccess access_;
+  const std::string mode_;
+  std::optional<MeetingHost> host_;
+};
+
+std::string last_line_of(const SupervisorResult& result, const fs::path& run_folder) {
+  if (result.cause || result.killed) return "";
+  if (!result.stopped_early) return last_line({}, result, run_folder);
+  return recipes::latest_checkpoint(run_folder)
+             ? "stopped; start all processes again with --resume to go on"
+             : "stopped before a checkpoint was complete; start all processes again with --resume";
+}
+
+int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::Recipe& recipe) {
+  const MeetingAccess access = access_of(place, recipe.launch, recipe.rpc.encryption, kKeeper);
+  set_log_format(recipe.launch.log_format);
+  note_engines(recipe);
+  if (command.overwrite) refuse_to_overwrite_inputs(recipe);
+  check_models(recipe);
+  SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // never destroyed
+  Keeper keeper(recipe, place, access, mode_text(command));
+
+  StartOptions options{.recipe = recipe, .mode = mode_of(command)};
+  options.run = kJoinedRun;
+  options.secret = access.secret;
+  options.encryption = access.encryption;
+  options.store_bind = rpc::rendezvous_address(recipe.rpc.bind, access.host, access.port);
+  options.store_ports = std::to_string(access.port);
+  options.processes = [&keeper](const RunFolder& folder, const RunStart& start,
+                                SignalCatcher& caught) {
+    return keeper.processes(folder, start, caught);
+  };
+  options.last_line = last_line_of;
+  try {
+    return run_once(options, signals).exit_code;
+  } catch (const Error& error) {
+    if (!error.message().starts_with("cannot listen")) throw;
+    throw Error(error.code(), "student/0 cannot serve the run at " + access.host + ":" +
+                                  std::to_string(access.port) + ": " + error.message() +
+                                  "; is there another student/0?");
+  }
+}
+
+// What this process is told must be what it would have told.
+void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
+                     const std::string& name, MeetingGuest& guest) {
+  const MeetingStart& start = guest.start();
+  if (const std::string own = digest_of(recipe); own != start.digest)
+    guest.refuse(name, Error(ErrorCode::kMismatch,
+                             "its recipe, once resolved, has the digest " + own +
+                                 ", that of student/0 has " + start.digest +
+                                 "; give all processes the same recipe and overrides"));
+  if (const std::string own = mode_text(command); own != start.mode)
+    guest.refuse(name, Error(ErrorCode::kMismatch, "it was started for a " + own +
+                                                       " run, student/0 for a " + start.mode +
+                                                       " one; give all processes the same flags"));
+}
+
+[[noreturn]] void join_run(const JoinCommand& command, const JoinPlace& place,
+                           std::optional<recipes::Recipe> recipe) {
+  const std::string called = place.role.value_or("rank") + "/" + std::to_string(place.rank);
+  const recipes::LaunchOptions launch = recipe ? recipe->launch : recipes::LaunchOptions{};
+  const rpc::Encryption encryption = recipe ? recipe->rpc.encryption : rpc::Encryption::kAuto;
+  const MeetingAccess access = access_of(place, launch, encryption, called);
+
+  ChildContext context;
+  {
+    MeetingGuest guest(access, launch.load_timeout);
+    const bool has_own = recipe.has_value();
+    if (!has_own) {
+      recipe = parse_recipe(guest.start().recipe, "the recipe of student/0",
+                            {.cuda = parallel::DeviceModule::present(), .is_one_host = false});
+      if (!command.output.empty()) recipe->output_dir = command.output;
+    }
+    const RankName rank = rank_of_place(place, *recipe);
+    const std::string name = process_name(rank.role, rank.rank);
+    if (name == kKeeper)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "this process is student/0, which keeps the run and needs the recipe itself");
+    if (has_own) check_agreement(command, *recipe, name, guest);
+
+    // The others may need as long as this one to be there.
+    guest.claim(name);
+    context = guest.wait_for_context(name, guest.start().load_timeout + launch.load_timeout);
+  }
+
+  context.store_host = access.host;
+  context.store_port = access.port;
+  context.secret = access.secret;
+  context.advertise = place.advertise;
+  context.recipe = resolved_yaml(*recipe);
+  context.joined = true;
+  become_rank(context, *recipe);
+}
+
+}  // namespace
+
+int run_join(const JoinCommand& command) {
+  const JoinPlace place = find_place(command.place, own_variables(), full_host_name());
+  std::optional<recipes::Recipe> recipe;
+  if (!command.recipe.empty()) recipe = load(command);
+
+  if (recipe) {
+    const RankName rank = rank_of_place(place, *recipe);
+    if (process_name(rank.role, rank.rank) == kKeeper) return keep_run(command, place, *recipe);
+  }
+  join_run(command, place, std::move(recipe));
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,189 @@
+#include "launch/commands/run_once.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "launch/backends/role_variables.h"
+#include "launch/commands/commands.h"
+#include "launch/supervision/metrics_endpoint.h"
+#include "launch/supervision/observers.h"
+#include "launch/supervision/progress.h"
+#include "launch/supervision/status_file.h"
+#include "launch/yaml/recipe_file.h"
+#include "recipes/external_roles.h"
+#include "recipes/run/checkpoint_folder.h"
+#include "rpc/rendezvous/rendezvous.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+// Each start of a run has its own number, part of every key in the store.
+int64_t next_incarnation(const fs::path& run_folder) {
+  const fs::path file = run_folder / ".incarnation";
+  const int64_t number = fs::exists(file) ? std::stoll(read_file(file)) + 1 : 1;
+  write_file_atomically(file, std::to_string(number) + "\n");
+  return number;
+}
+
+// A judge's question belongs to the run: it is kept there, and a run goes on with the same one.
+void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
+  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
+    const auto& file = recipe.rewards[i].template_file;
+    if (!file) continue;
+    const fs::path kept = run_folder / "templates" / (std::to_string(i) + ".jinja");
+    const std::string text = read_file(*file);
+    fs::create_directories(kept.parent_path());
+    if (!fs::exists(kept)) write_file_atomically(kept, text);
+    if (read_file(kept) != text)
+      throw Error(ErrorCode::kMismatch,
+                  "rewards[" + std::to_string(i) + "].template: '" + *file +
+                      "' is not the one that the run began with, which is kept as " +
+                      kept.string() + "; put it back, or begin a new run");
+  }
+}
+
+// What went wrong goes to stderr; how a run that did not fail goes on, or where its result is, to
+// stdout.
+void print_end(const StartOptions& options, const SupervisorResult& result,
+               const RunFolder& folder) {
+  for (const std::string& remark : result.remarks)
+    std::cerr << "note: " << remark << "\n";
+  if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
+
+  if (const std::string line = options.last_line(result, folder.path()); !line.empty())
+    std::printf("%s\n", line.c_str());
+}
+
+// Whether a run that ended so may go on by itself from its last checkpoint: not after a wrong
+// recipe, and not when somebody asked it to stop.
+bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
+  return result.cause && result.signal == 0 && result.exit_code != 2 &&
+         recipes::latest_checkpoint(folder.path());
+}
+
+}  // namespace
+
+ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& start,
+                             const std::string& role, int64_t rank) {
+  return {.run = start.run,
+          .role = role,
+          .rank = rank,
+          .incarnation = start.incarnation,
+          .store_host = start.store_host,
+          .store_port = start.store_port,
+          .secret = start.secret,
+          .encryption = start.encryption,
+          .bind = recipe.rpc.bind,
+          .cuda = recipe.roles.at(role).world.device == parallel::Device::kCuda,
+          .heartbeat_interval = recipe.rpc.heartbeat_interval,
+          .peer_timeout = recipe.rpc.peer_timeout,
+          .resume = start.resume};
+}
+
+std::vector<std::string> role_arguments(const ChildContext& context, const fs::path& run_folder) {
+  return {"role",
+          "--run",
+          context.run,
+          "--role",
+          context.role,
+          "--rank",
+          std::to_string(context.rank),
+          "--run-folder",
+          run_folder.string()};
+}
+
+ProcessSpec child_spec(const recipes::Recipe& recipe, const RunFolder& folder,
+                       ChildContext context) {
+  const recipes::RoleOptions& role = recipe.roles.at(context.role);
+  ProcessSpec spec;
+  spec.context = std::move(context);
+  spec.driving = spec.context.role == recipes::Recipe::kDrivingRole;
+  if (!spec.driving) {
+    const int64_t replica = parallel::coordinate_of(role.world, spec.context.rank).dp;
+    spec.replica = spec.context.role + " replica " + std::to_string(replica);
+    spec.restarts = role.restarts;
+  }
+
+  // The program starts itself; its secret comes on its stdin, not as an argument.
+  spec.arguments = role_arguments(spec.context, folder.path());
+  spec.env = role_variables(recipe, role);
+  return spec;
+}
+
+StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
+  const recipes::Recipe& recipe = options.recipe;
+  // Where the processes of this start find each other: of two that keep one run the second one ends
+  // here.
+  rpc::RendezvousServer store(
+      {.run = options.run, .secret = options.secret, .encryption = options.encryption},
+      options.store_bind, options.store_ports,
+      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+
+  const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), options.mode);
+  folder.write_resolved_recipe(resolved_yaml(recipe));
+  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
+  keep_templates(recipe, folder.path());
+
+  // Where training goes on.
+  const bool resumes = options.mode == RunFolderMode::kResume;
+  const RunStart start{.run = options.run,
+                       .secret = options.secret,
+                       .incarnation = next_incarnation(folder.path()),
+                       .resume = resumes,
+                       .store_host = store.host(),
+                       .store_port = store.port(),
+                       .encryption = options.encryption};
+  const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
+  if (resumes)
+    std::printf("resuming %s at step %lld\n", folder.path().c_str(),
+                static_cast<long long>(start_step));
+
+  // Progress writes to the descriptor, past stdout's buffer.
+  std::fflush(stdout);
+  Progress progress({.fd = STDOUT_FILENO,
+                     .live = ::isatty(STDOUT_FILENO) != 0,
+                     .title = recipe.recipe.text + " -> " + recipe.output_dir,
+                     .metrics = folder.metrics(),
+                     .start_step = start_step,
+                     .max_steps = recipe.train.max_steps,
+                     .num_epochs = recipe.train.num_train_epochs});
+  StatusFile status({.path = folder.path() / kStatusFile,
+                     .run = folder.path().filename().string(),
+                     .recipe = recipe.recipe.text,
+                     .reproducible = recipes::roles_of_engines(recipe).empty(),
+                     .start_step = start_step,
+                     .max_steps = recipe.train.max_steps,
+                     .progress = &progress.state()});
+  Observers observers({&progress, &status});
+  std::optional<MetricsEndpoint> metrics;
+  if (recipe.launch.metrics_port) {
+    metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
+                    status);
+    observers.add(&*metrics);
+    std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
+    std::fflush(stdout);
+  }
+  Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
+                         .log_folder = folder.logs(),
+                         .processes = options.processes(folder, start, signals),
+                         .supervision = &store.supervision(),
+                         .stop_timeout = recipe.launch.stop_timeout,
+                         .held_timeout = recipe.rpc.peer_timeout,
+                         .hold_fd = folder.lock_fd()},
+                        &observers);
+
+  const SupervisorResult result = supervisor.run(signals);
+  const bool goes_on = options.restarts_left > 0 && may_resume(result, folder);
+  progress.finish();
+  status.finish(result, goes_on);
+  print_end(options, result, folder);
+  return {result.exit_code, goes_on};
+}
+
+}  // namespace retort::launch

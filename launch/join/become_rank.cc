@@ -1,0 +1,41 @@
+#include "launch/join/become_rank.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "launch/backends/exec_arguments.h"
+#include "launch/backends/role_variables.h"
+#include "launch/commands/run_once.h"
+
+namespace retort::launch {
+
+void become_rank(const ChildContext& context, const recipes::Recipe& recipe) {
+  namespace fs = std::filesystem;
+  const fs::path program = fs::read_symlink("/proc/self/exe");
+  const fs::path run_folder = fs::absolute(recipe.output_dir).lexically_normal();
+  std::vector<std::string> arguments = role_arguments(context, run_folder);
+  arguments.insert(arguments.begin(), program.string());
+  std::vector<std::string> environment =
+      child_environment(context.threads, role_variables(recipe, recipe.roles.at(context.role)));
+
+  // It keeps what a launcher's child has: its input and its output.
+  const OwnedFd input = context_input(context);
+  const bool kept = ::dup2(input.get(), STDIN_FILENO) == STDIN_FILENO &&
+                    ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) == 0;
+  if (kept)
+    ::execve(program.c_str(), exec_pointers(arguments).data(), exec_pointers(environment).data());
+  throw Error(ErrorCode::kUnavailable, "cannot become the process of " + context.role + "/" +
+                                           std::to_string(context.rank) + ": " +
+                                           std::strerror(errno));
+}
+
+}  // namespace retort::launch
