@@ -1,0 +1,14 @@
+"""Runs the tests of a file, or says why they cannot run here as GoogleTest would say it."""
+import os
+import sys
+import unittest
+
+import hosts
+
+
+def main():
+    why = hosts.why_not()
+    if not why:
+        unittest.main(verbosity=2)
+    print(f"{os.path.basename(sys.argv[0])}: Skipped\n{why}\n[  SKIPPED ] hosts")
+    sys.exit(77)
