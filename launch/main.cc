@@ -9,6 +9,7 @@
 #include "base/descriptor_limit.h"
 #include "base/error.h"
 #include "launch/backends/child_process.h"
+#include "launch/backends/host_command.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/join.h"
 #include "launch/commands/launch.h"
@@ -309,6 +310,12 @@ class Program {
       restore_library_path();
       return run_role(role_);
     });
+
+    auto* host = app_.add_subcommand("host",
+                                     "the processes of a run on this host, for a launcher on "
+                                     "another one (started by launch, by ssh)")
+                     ->group("");
+    on(host, [] { return run_host(); });
   }
 
   CLI::App app_;

@@ -1,4 +1,4 @@
-// What `retort --version` prints.
+// Which program this is: what `retort --version` prints, and what other hosts compare.
 #pragma once
 
 #include <string>
@@ -7,5 +7,7 @@ namespace retort::launch {
 
 // "retort 0.1.0\nLibTorch 2.11.0\n..."
 std::string version_text();
+// "retort 0.1.0, build e9b809c3...": equal where the program is the same, byte by byte.
+std::string build_text();
 
 }  // namespace retort::launch

@@ -19,6 +19,7 @@
 #include "recipes/distill/options.h"
 #include "recipes/dpo/options.h"
 #include "recipes/grpo/options.h"
+#include "recipes/hosts_options.h"
 #include "recipes/kto/options.h"
 #include "recipes/rejection_sampling/options.h"
 #include "recipes/rewards/options.h"
@@ -38,7 +39,7 @@ struct RecipeName {
 };
 
 enum class Batching { kAsSent, kDynamic };
-enum class Backend { kLocal };
+enum class Backend { kLocal, kSsh };
 
 // One entry of `roles:`. A role with `external` has, once resolved, that one's tokenizer folder as
 // its `model` and a process for each of its addresses.
@@ -49,6 +50,7 @@ struct RoleOptions {
   FloatType dtype = FloatType::kFloat32;
   Batching batching = Batching::kAsSent;
   int64_t restarts = 3;
+  std::vector<std::string> hosts;
   std::map<std::string, std::string> env;
 
   template <class V>
@@ -63,6 +65,7 @@ struct RoleOptions {
     visit("restarts", restarts,
           "serving roles: how often the processes of a replica are started again when one of them "
           "is lost; 0: that ends the run");
+    visit("hosts", hosts, "of launch.hosts, where its processes may be; []: any of them");
     visit("env", env,
           "environment variables of this role's processes, before the launcher's own: NCCL_*, "
           "GLOO_*, CUDA_VISIBLE_DEVICES where roles share a machine's devices");
@@ -77,8 +80,8 @@ struct RendezvousOptions {
   template <class V>
   void fields(V& visit) {
     visit("address", address,
-          "host that every process of the run reaches the store by; null: loopback with retort "
-          "launch, what the environment says with retort join");
+          "host that every process of the run reaches the store by; null: with retort launch "
+          "loopback, or where `hosts` reach it; with retort join what the environment says");
     visit("port", port, "of the store; 0: any that is free, with retort launch");
   }
   void validate() const;
@@ -87,6 +90,8 @@ struct RendezvousOptions {
 // The `launch:` block.
 struct LaunchOptions {
   Backend backend = Backend::kLocal;
+  std::vector<HostOptions> hosts;
+  SshOptions ssh;
   RendezvousOptions rendezvous;
   std::optional<std::string> secret_file;
   Duration collective_timeout{120'000};
@@ -98,7 +103,9 @@ struct LaunchOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("backend", backend, "where processes are started");
+    visit("backend", backend, "where processes are started: on this host, or by ssh on `hosts`");
+    visit("hosts", hosts, "backend: ssh: the hosts, filled in their order");
+    visit("ssh", ssh, "backend: ssh: how the hosts are reached");
     visit("rendezvous", rendezvous, "where the processes of the run meet");
     visit("secret_file", secret_file,
           "file that holds the run's secret, 16 characters or more; null: made for the run, with "
@@ -202,5 +209,6 @@ struct retort::EnumNames<retort::LogFormat> {
 template <>
 struct retort::EnumNames<retort::recipes::Backend> {
   using E = retort::recipes::Backend;
-  static constexpr std::array<std::pair<std::string_view, E>, 1> values{{{"local", E::kLocal}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"local", E::kLocal}, {"ssh", E::kSsh}}};
 };

@@ -106,10 +106,21 @@ void OwnedFd::reset() {
   if (fd_ >= 0) ::close(release());
 }
 
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw Error(ErrorCode::kResourceExhausted,
+                std::string("cannot make a pipe: ") + std::strerror(errno));
+  return {OwnedFd(ends[0]), OwnedFd(ends[1])};
+}
+
 ChildProcess::ChildProcess(const SpawnOptions& options) {
   // What the child inherits: its output, and descriptors at numbers that it knows.
   SpawnSetup setup;
   setup.redirect_output(options.log.string());
+  if (options.output_fd >= 0) setup.pass(options.output_fd, STDOUT_FILENO);
+  if (options.output_fd >= 0 && !options.errors_to_log)
+    setup.pass(options.output_fd, STDERR_FILENO);
   if (options.input_fd >= 0) setup.pass(options.input_fd, STDIN_FILENO);
   if (options.hold_fd >= 0) setup.pass(options.hold_fd, kHoldFd);
   setup.close_from(options.hold_fd >= 0 ? kHoldFd + 1 : kHoldFd);
@@ -221,12 +232,16 @@ std::vector<std::string> child_environment(int64_t threads,
 }
 
 int64_t threads_per_process(int64_t wanted, int64_t num_processes) {
-  if (wanted > 0) return wanted;
   cpu_set_t cores;
   CPU_ZERO(&cores);
   const int64_t available =
       ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  return std::max<int64_t>(1, available / std::max<int64_t>(1, num_processes));
+  return threads_per_process(wanted, available, num_processes);
+}
+
+int64_t threads_per_process(int64_t wanted, int64_t cores, int64_t num_processes) {
+  if (wanted > 0) return wanted;
+  return std::max<int64_t>(1, cores / std::max<int64_t>(1, num_processes));
 }
 
 }  // namespace retort::launch

@@ -11,8 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "launch/backends/watched_process.h"
-
 namespace retort::launch {
 
 // A file descriptor that closes itself.
@@ -31,38 +29,46 @@ class OwnedFd {
   int fd_ = -1;
 };
 
+struct Pipe {
+  OwnedFd out, in;  // what is written to `in` is read from `out`
+};
+// Both ends close on exec. kResourceExhausted when the system has no descriptor left.
+Pipe make_pipe();
+
 struct SpawnOptions {
   std::filesystem::path program;
   std::vector<std::string> arguments;    // without argv[0]
   std::vector<std::string> environment;  // the whole environment, "NAME=value"
   std::filesystem::path log;             // stdout and stderr are appended to it
+  // Takes stdout, and stderr too unless those have another place: -1: `log` does.
+  int output_fd = -1;
+  bool errors_to_log = false;  // stderr is appended to `log` although there is an output_fd
   // Inherited as stdin (-1: /dev/null) and as kHoldFd (-1: none); every other descriptor is closed.
   int input_fd = -1, hold_fd = -1;
 };
 
-class ChildProcess final : public WatchedProcess {
+class ChildProcess {
  public:
   // posix_spawn into a new process group, with no signal blocked and default handlers.
   // kInvalidArgument when the program or the log cannot be opened, kResourceExhausted when the
   // system has no room for another process.
   explicit ChildProcess(const SpawnOptions& options);
   // Kills the group and waits for the process if it still runs.
-  ~ChildProcess() override;
+  ~ChildProcess();
   ChildProcess(ChildProcess&&) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
 
-  pid_t pid() const override { return pid_; }
-  bool is_child() const override { return true; }
-  int pidfd() const override { return pidfd_.get(); }
-  bool running() const override { return pid_ > 0 && !status_; }
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }  // readable once the process has ended
+  bool running() const { return pid_ > 0 && !status_; }
   // Whether a stop signal (SIGSTOP, a debugger) holds it now.
-  bool stopped() const override;
+  bool stopped() const;
   // To the process alone, or to all that it started too. Nothing once it has ended.
-  void signal(int number) const override;
-  void signal_group(int number) const override;
+  void signal(int number) const;
+  void signal_group(int number) const;
   // If the process has ended: kills what is left of its group and returns the status for WIFEXITED
   // and so on. Never waits.
-  std::optional<int> try_reap() override;
+  std::optional<int> try_reap();
 
  private:
   pid_t pid_ = -1;
@@ -88,5 +94,7 @@ void restore_library_path();
 // `wanted` OpenMP threads, or for 0 an equal share of the cores that this process may use; at least
 // 1.
 int64_t threads_per_process(int64_t wanted, int64_t num_processes);
+// The same of a host with that many cores.
+int64_t threads_per_process(int64_t wanted, int64_t cores, int64_t num_processes);
 
 }  // namespace retort::launch

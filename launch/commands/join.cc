@@ -21,6 +21,7 @@
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -60,7 +61,11 @@ recipes::Recipe load(const JoinCommand& command) {
   std::vector<std::string> overrides = command.overrides;
   if (!command.output.empty()) overrides.push_back("output_dir=" + command.output);
   recipes::Recipe recipe = load_recipe(
-      command.recipe, overrides, {.cuda = parallel::DeviceModule::present(), .is_one_host = false});
+      command.recipe, overrides, {.cuda = parallel::DeviceModule::present(), .is_launched = false});
+  if (recipe.launch.backend != recipes::Backend::kLocal)
+    throw Error(ErrorCode::kInvalidArgument,
+                "launch.backend: ssh has no effect with retort join: whoever starts the processes "
+                "places them; remove it, with launch.hosts");
   if (recipe.launch.max_restarts > 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "launch.max_restarts has no effect with retort join: whoever starts the processes "
@@ -159,8 +164,8 @@ class Keeper {
       // Whoever started it may start the run again; nobody here can.
       if (member.name != kKeeper) {
         spec.restarts = 0;
-        spec.joined = JoinedSpec{.host = member.host,
-                                 .pid = static_cast<pid_t>(member.pid),
+        spec.host = member.host;
+        spec.joined = JoinedSpec{.pid = static_cast<pid_t>(member.pid),
                                  .tell = [this](const ChildContext& told) { host_->tell(told); }};
       }
       specs.push_back(std::move(spec));
@@ -183,6 +188,22 @@ std::string last_line_of(const SupervisorResult& result, const fs::path& run_fol
              : "stopped before a checkpoint was complete; start all processes again with --resume";
 }
 
+// Before anything is written: of two that keep one run the second one ends here.
+rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& access,
+                            const rpc::RendezvousAccess& served) {
+  try {
+    return rpc::RendezvousServer(
+        served, rpc::rendezvous_address(recipe.rpc.bind, access.host, access.port),
+        std::to_string(access.port),
+        {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  } catch (const Error& error) {
+    if (!error.message().starts_with("cannot listen")) throw;
+    throw Error(error.code(), "student/0 cannot serve the run at " + access.host + ":" +
+                                  std::to_string(access.port) + ": " + error.message() +
+                                  "; is there another student/0?");
+  }
+}
+
 int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::Recipe& recipe) {
   const MeetingAccess access = access_of(place, recipe.launch, recipe.rpc.encryption, kKeeper);
   set_log_format(recipe.launch.log_format);
@@ -192,25 +213,17 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // never destroyed
   Keeper keeper(recipe, place, access, mode_text(command));
 
-  StartOptions options{.recipe = recipe, .mode = mode_of(command)};
-  options.run = kJoinedRun;
-  options.secret = access.secret;
-  options.encryption = access.encryption;
-  options.store_bind = rpc::rendezvous_address(recipe.rpc.bind, access.host, access.port);
-  options.store_ports = std::to_string(access.port);
-  options.processes = [&keeper](const RunFolder& folder, const RunStart& start,
-                                SignalCatcher& caught) {
-    return keeper.processes(folder, start, caught);
+  const rpc::RendezvousAccess served{
+      .run = kJoinedRun, .secret = access.secret, .encryption = access.encryption};
+  rpc::RendezvousServer store = serve(recipe, access, served);
+  const RunFolder folder = open_run_folder(recipe, mode_of(command));
+  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = served};
+  options.resume = command.resume;
+  options.processes = [&](const RunStart& start) {
+    return keeper.processes(folder, start, signals);
   };
   options.last_line = last_line_of;
-  try {
-    return run_once(options, signals).exit_code;
-  } catch (const Error& error) {
-    if (!error.message().starts_with("cannot listen")) throw;
-    throw Error(error.code(), "student/0 cannot serve the run at " + access.host + ":" +
-                                  std::to_string(access.port) + ": " + error.message() +
-                                  "; is there another student/0?");
-  }
+  return run_once(options, signals).exit_code;
 }
 
 // What this process is told must be what it would have told.
@@ -241,7 +254,7 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
     const bool has_own = recipe.has_value();
     if (!has_own) {
       recipe = parse_recipe(guest.start().recipe, "the recipe of student/0",
-                            {.cuda = parallel::DeviceModule::present(), .is_one_host = false});
+                            {.cuda = parallel::DeviceModule::present(), .is_launched = false});
       if (!command.output.empty()) recipe->output_dir = command.output;
     }
     const RankName rank = rank_of_place(place, *recipe);

@@ -2,13 +2,18 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <string_view>
+#include <memory>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "launch/backends/placement.h"
+#include "launch/backends/run_mark.h"
+#include "launch/backends/shell_word.h"
+#include "launch/backends/ssh_backend.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_once.h"
@@ -20,21 +25,38 @@
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// Every rank is a child of this process.
+// To listen where other hosts find it, unless the recipe says where; and with its host's cores.
+void place_on_host(const recipes::Recipe& recipe, const Placement& placement,
+                   const SshBackend& hosts, ProcessSpec& spec) {
+  const size_t host = placement.host_of(spec.context.role, spec.context.rank);
+  const int64_t wanted = recipe.roles.at(spec.context.role).world.threads;
+  spec.host = recipe.launch.hosts[host].host;
+  spec.context.threads =
+      threads_per_process(wanted, hosts.facts(host).cores, placement.processes[host]);
+  // What a launcher's own host inherits.
+  if (const char* level = std::getenv("RETORT_LOG")) spec.env.emplace("RETORT_LOG", level);
+  if (recipe.rpc.bind == rpc::RpcOptions().bind) spec.context.bind = hosts.facts(host).address;
+}
+
+// `hosts`: null where every rank is a child of this process.
 std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunFolder& folder,
-                                       const RunStart& start) {
+                                       const RunStart& start, const SshBackend* hosts) {
+  const Placement placement = hosts ? place_processes(recipe) : Placement();
   const int64_t processes = recipe.num_processes();
   std::vector<ProcessSpec> specs;
   for (const auto& [name, role] : recipe.roles) {
     for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
       ChildContext context = rank_context_of(recipe, start, name, rank);
       context.threads = threads_per_process(role.world.threads, processes);
-      specs.push_back(child_spec(recipe, folder, std::move(context)));
+      ProcessSpec spec = child_spec(recipe, folder, std::move(context));
+      if (hosts) place_on_host(recipe, placement, *hosts, spec);
+      specs.push_back(std::move(spec));
     }
   }
   return specs;
@@ -45,36 +67,58 @@ RunFolderMode mode_of(const LaunchCommand& command) {
   return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
-// As one word of a shell's command line: in quotes if it holds anything that a shell may read.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-
-  // Nothing ends single quotes but a single quote, which therefore stands outside of them.
-  std::string quoted = "'";
-  for (const char c : text)
-    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
+// Connects to the hosts of `launch.hosts`; null where the run has none.
+std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const RunFolder& folder,
+                                          const SignalCatcher& signals) {
+  if (recipe.launch.backend == recipes::Backend::kLocal) return nullptr;
+  constexpr Duration kLeave{15'000};
+  const std::string mark = make_run_mark(folder.path(), kLeave);
+  fs::create_directories(folder.logs());
+  std::vector<HostLinkOptions> hosts;
+  for (const recipes::HostOptions& host : recipe.launch.hosts)
+    hosts.push_back({.host = host,
+                     .ssh = recipe.launch.ssh,
+                     .run_folder = folder.path(),
+                     .mark = mark,
+                     .log = folder.logs() / ("host-" + host.host + ".log"),
+                     .interval = recipe.rpc.heartbeat_interval,
+                     .limit = recipe.rpc.peer_timeout});
+  return std::make_unique<SshBackend>(std::move(hosts), signals);
 }
 
-StartOptions options_of(const LaunchCommand& command, const recipes::Recipe& recipe,
-                        RunFolderMode mode, int64_t restarts_left) {
-  StartOptions options{.recipe = recipe, .mode = mode, .restarts_left = restarts_left};
-  options.run = fs::absolute(recipe.output_dir).lexically_normal().filename().string();
-  options.secret =
-      recipe.launch.secret_file ? read_secret(*recipe.launch.secret_file) : random_hex(32);
-  options.encryption = recipe.rpc.encryption;
-  const recipes::RendezvousOptions& rendezvous = recipe.launch.rendezvous;
-  options.store_bind = rendezvous.address ? *rendezvous.address : recipe.rpc.bind;
-  options.store_ports = std::to_string(rendezvous.port);
-  options.processes = [&recipe](const RunFolder& folder, const RunStart& start, SignalCatcher&) {
-    return process_specs(recipe, folder, start);
+// Where the run's store listens: where the recipe says, or else where the hosts reach this one.
+std::string store_bind(const recipes::Recipe& recipe, const SshBackend* hosts) {
+  if (recipe.launch.rendezvous.address) return *recipe.launch.rendezvous.address;
+  const bool is_said = recipe.rpc.bind != rpc::RpcOptions().bind;
+  return hosts && !is_said ? hosts->launcher_address() : recipe.rpc.bind;
+}
+
+// One start of the run, to its end.
+StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& recipe, RunFolderMode mode,
+                   int64_t restarts_left, SignalCatcher& signals) {
+  // Hosts are asked for in the folder, and say where the store is to listen.
+  const RunFolder folder = open_run_folder(recipe, mode);
+  const std::unique_ptr<SshBackend> hosts = connect_hosts(recipe, folder, signals);
+  const auto& secret_file = recipe.launch.secret_file;
+  const rpc::RendezvousAccess access{
+      .run = folder.path().filename().string(),
+      .secret = secret_file ? read_secret(*secret_file) : random_hex(32),
+      .encryption = recipe.rpc.encryption};
+  rpc::RendezvousServer store(
+      access, store_bind(recipe, hosts.get()), std::to_string(recipe.launch.rendezvous.port),
+      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+
+  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
+  options.resume = mode == RunFolderMode::kResume;
+  options.restarts_left = restarts_left;
+  options.backend = hosts.get();
+  options.processes = [&](const RunStart& start) {
+    return process_specs(recipe, folder, start, hosts.get());
   };
-  options.last_line = [&command](const SupervisorResult& result, const fs::path& folder) {
-    return last_line(command, result, folder);
+  options.last_line = [&](const SupervisorResult& result, const fs::path& path) {
+    return last_line(command, result, path);
   };
-  return options;
+  return run_once(options, signals);
 }
 
 }  // namespace
@@ -135,7 +179,7 @@ int run_launch(const LaunchCommand& command) {
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
   const int64_t most = recipe.launch.max_restarts;
   const auto start = [&](RunFolderMode mode, int64_t restarts_left) {
-    return run_once(options_of(command, recipe, mode, restarts_left), signals);
+    return start_run(command, recipe, mode, restarts_left, signals);
   };
   StartEnd end = start(mode_of(command), most);
   for (int64_t restart = 1; end.goes_on; ++restart) {

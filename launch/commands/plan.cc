@@ -3,6 +3,8 @@
 #include <cstdio>
 
 #include "base/json_text.h"
+#include "base/process_name.h"
+#include "launch/backends/placement.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
 #include "launch/yaml/recipe_file.h"
@@ -102,7 +104,27 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
 double mib(double bytes) { return bytes / 1048576.0; }
 double mib(int64_t bytes) { return mib(static_cast<double>(bytes)); }
 
+// What runs on one of launch.hosts.
+struct HostPlan {
+  std::string host;
+  int64_t slots = 0;
+  std::vector<std::string> processes;
+};
+
+std::vector<HostPlan> plan_hosts(const Recipe& recipe) {
+  std::vector<HostPlan> hosts;
+  for (const recipes::HostOptions& host : recipe.launch.hosts)
+    hosts.push_back({.host = host.host, .slots = host.slots, .processes = {}});
+  if (hosts.empty()) return hosts;
+  const Placement placement = place_processes(recipe);
+  for (const auto& [name, role] : recipe.roles)
+    for (int64_t rank = 0; rank < role.world.world_size(); ++rank)
+      hosts[placement.host_of(name, rank)].processes.push_back(process_name(name, rank));
+  return hosts;
+}
+
 struct Plan {
+  std::vector<HostPlan> hosts;
   std::vector<RolePlan> roles;
   std::vector<LinkPlan> links;
   double tokens_per_step = 0;  // of all ranks, at most
@@ -118,7 +140,8 @@ struct Plan {
 Plan make_plan(const Recipe& recipe) {
   const recipes::RecipePlan own = recipes::recipe_type(recipe).plan(recipe);
   const int64_t tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row);
-  Plan plan{.roles = {},
+  Plan plan{.hosts = plan_hosts(recipe),
+            .roles = {},
             .links = own.links,
             .tokens_per_step = recipes::tokens_per_step(recipe, own.sequences_per_row)};
   for (const auto& [name, role] : recipe.roles)
@@ -147,6 +170,13 @@ void print_roles(const Plan& plan) {
 
 void print_text(const Plan& plan) {
   print_roles(plan);
+  for (const HostPlan& host : plan.hosts) {
+    std::printf("host %s: %zu of %lld slots:", host.host.c_str(), host.processes.size(),
+                static_cast<long long>(host.slots));
+    for (const std::string& process : host.processes)
+      std::printf(" %s", process.c_str());
+    std::printf("\n");
+  }
   std::printf("tokens per step: at most %.0f\n", plan.tokens_per_step);
   for (const LinkPlan& link : plan.links)
     std::printf(
@@ -185,8 +215,16 @@ std::string plan_json(const Recipe& recipe) {
         .add("max_prefetch_bytes_per_rank", link.prefetch_bytes)
         .str();
   };
+  const auto of_host = [](const HostPlan& host) {
+    return JsonLine()
+        .add("host", std::string_view(host.host))
+        .add("slots", host.slots)
+        .raw("processes", json_array(host.processes, json_quote))
+        .str();
+  };
 
   return JsonLine()
+      .raw("hosts", json_array(plan.hosts, of_host))
       .raw("roles", json_array(plan.roles, of_role))
       .raw("links", json_array(plan.links, of_link))
       .add("max_tokens_per_step", plan.tokens_per_step)

@@ -69,6 +69,14 @@ bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
 
 }  // namespace
 
+RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode) {
+  RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode);
+  folder.write_resolved_recipe(resolved_yaml(recipe));
+  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
+  keep_templates(recipe, folder.path());
+  return folder;
+}
+
 ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& start,
                              const std::string& role, int64_t rank) {
   return {.run = start.run,
@@ -118,29 +126,19 @@ ProcessSpec child_spec(const recipes::Recipe& recipe, const RunFolder& folder,
 
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   const recipes::Recipe& recipe = options.recipe;
-  // Where the processes of this start find each other: of two that keep one run the second one ends
-  // here.
-  rpc::RendezvousServer store(
-      {.run = options.run, .secret = options.secret, .encryption = options.encryption},
-      options.store_bind, options.store_ports,
-      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  const RunFolder& folder = options.folder;
 
-  const RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), options.mode);
-  folder.write_resolved_recipe(resolved_yaml(recipe));
-  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
-  keep_templates(recipe, folder.path());
-
-  // Where training goes on.
-  const bool resumes = options.mode == RunFolderMode::kResume;
-  const RunStart start{.run = options.run,
-                       .secret = options.secret,
+  // Where the processes of this start find each other, and where training goes on.
+  rpc::RendezvousServer& store = options.store;
+  const RunStart start{.run = options.access.run,
+                       .secret = options.access.secret,
                        .incarnation = next_incarnation(folder.path()),
-                       .resume = resumes,
+                       .resume = options.resume,
                        .store_host = store.host(),
                        .store_port = store.port(),
-                       .encryption = options.encryption};
+                       .encryption = options.access.encryption};
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
-  if (resumes)
+  if (options.resume)
     std::printf("resuming %s at step %lld\n", folder.path().c_str(),
                 static_cast<long long>(start_step));
 
@@ -171,11 +169,12 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   }
   Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
                          .log_folder = folder.logs(),
-                         .processes = options.processes(folder, start, signals),
+                         .processes = options.processes(start),
                          .supervision = &store.supervision(),
                          .stop_timeout = recipe.launch.stop_timeout,
                          .held_timeout = recipe.rpc.peer_timeout,
-                         .hold_fd = folder.lock_fd()},
+                         .hold_fd = folder.lock_fd(),
+                         .backend = options.backend},
                         &observers);
 
   const SupervisorResult result = supervisor.run(signals);

@@ -1,5 +1,5 @@
-// One start of a run, from the side of the process that keeps it: its folder, its store, what is
-// shown and written of it, and its processes until all have ended.
+// One start of a run, from the side of the process that keeps it: what is shown and written of it,
+// and its processes until all have ended.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,15 @@
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/supervisor.h"
 #include "recipes/recipe.h"
-#include "rpc/options.h"
+#include "rpc/rendezvous/rendezvous_access.h"
+
+namespace retort::rpc {
+class RendezvousServer;
+}  // namespace retort::rpc
 
 namespace retort::launch {
+
+class Backend;
 
 // What the processes of one start have in common.
 struct RunStart {
@@ -26,20 +32,20 @@ struct RunStart {
   rpc::Encryption encryption = rpc::Encryption::kAuto;
 };
 
+// Whoever keeps the run makes its folder and its store, in the order that suits it, and has them
+// until the start has ended.
 struct StartOptions {
   const recipes::Recipe& recipe;
-  RunFolderMode mode = RunFolderMode::kFresh;
+  const RunFolder& folder;
+  rpc::RendezvousServer& store;
+  rpc::RendezvousAccess access;  // what the clients of the store prove
+  bool resume = false;
   // How often the run may go on by itself after this start.
   int64_t restarts_left = 0;
+  Backend* backend = nullptr;  // SupervisorOptions::backend
 
-  // Of the store: what its clients prove, and where it listens (RendezvousServer).
-  std::string run, secret;
-  rpc::Encryption encryption = rpc::Encryption::kAuto;
-  std::string store_bind = "auto", store_ports = "0";
-
-  // The processes of this start, asked for once the store is there.
-  std::function<std::vector<ProcessSpec>(const RunFolder&, const RunStart&, SignalCatcher&)>
-      processes;
+  // The processes of this start.
+  std::function<std::vector<ProcessSpec>(const RunStart&)> processes;
   // What to print last of a run that did not fail; "" for nothing.
   std::function<std::string(const SupervisorResult&, const std::filesystem::path&)> last_line;
 };
@@ -50,7 +56,11 @@ struct StartEnd {
   bool goes_on = false;
 };
 
-// To its end. Errors of RunFolder, RendezvousServer, Supervisor::run and `processes`.
+// The folder of the recipe's run, with what is known of that before it starts. Errors of RunFolder;
+// kMismatch when a run would go on with another question to its judge.
+RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode);
+
+// To its end. Errors of Supervisor::run and `processes`.
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals);
 
 // What one rank is started with, but for what its role's processes do not share: threads.

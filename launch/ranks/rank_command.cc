@@ -37,9 +37,11 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
                 "the command line and what the launcher passed name different roles");
   recipes::RankContext context;
   context.run_folder = command.run_folder;
+  // Whoever started the run has checked it for the hosts that its processes are on.
+  const LoadOptions options{.cuda = true, .is_launched = false};
   context.recipe = child.recipe.empty()
-                       ? load_recipe(context.run_folder / kResolvedRecipe, {}, {.cuda = true})
-                       : parse_recipe(child.recipe, "the run's recipe", {.cuda = true});
+                       ? load_recipe(context.run_folder / kResolvedRecipe, {}, options)
+                       : parse_recipe(child.recipe, "the run's recipe", options);
   // As whoever started the run has settled it for the address at which its processes meet.
   context.recipe.rpc.encryption = child.encryption;
   context.address = address;

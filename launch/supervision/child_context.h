@@ -25,7 +25,8 @@ struct ChildContext {
   uint16_t store_port = 0;
   std::string secret;
   rpc::Encryption encryption = rpc::Encryption::kAuto;
-  // rpc.bind, and what this process tells others instead of where it listens; empty: the recipe's
+  // Where it listens on its host, in the words of rpc.bind, and what it tells others instead of
+  // that; empty: rpc.advertise.
   std::string bind = "auto", advertise;
   bool cuda = false;  // it computes on a device, so that NCCL needs the interface
   // Of the supervision connection; the recipe's, which the process has not read yet.

@@ -18,7 +18,7 @@ int ProcessFailure::distance_from_cause() const {
 
 std::string ProcessFailure::what() const {
   if (!started) return "could not be started again";
-  if (lost) return "was lost: nothing came from it any more";
+  if (!lost.empty()) return "was lost: " + lost;
   if (exit_code) return "exited with code " + std::to_string(*exit_code);
   if (signal != 0)
     return "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";

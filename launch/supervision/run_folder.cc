@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "launch/backends/run_mark.h"
 #include "launch/supervision/driving_lock.h"
 #include "recipes/run/metrics_writer.h"
 
@@ -24,9 +25,10 @@ namespace {
 constexpr const char* kLock = ".lock";
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 22> kNames{
+constexpr std::array<std::string_view, 23> kNames{
     kResolvedRecipe,
     kDrivingLock,
+    kRunMark,
     ".incarnation",
     "plan.json",
     "receipts.jsonl",

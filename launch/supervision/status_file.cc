@@ -75,7 +75,7 @@ void StatusFile::on_start(const ProcessSpec& spec, pid_t pid) {
   auto& started = process(spec.context.role, spec.context.rank);
   if (started.pid != 0) started.restarts += 1;
   started.pid = pid;
-  started.host = spec.joined ? spec.joined->host : status_.launcher_host;
+  started.host = spec.host.empty() ? status_.launcher_host : spec.host;
   started.state = ProcessState::kStarting;
   started.since = started.last_report = options_.now();
   started.step = 0;

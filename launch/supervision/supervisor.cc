@@ -44,42 +44,40 @@ void Supervisor::Impl::start(Watched& child) {
   child.last = {};
   child.served = child.connected = child.silent = false;
   child.life = context.life;
-  child.log = child.spec->joined ? fs::path("its own output on " + child.spec->joined->host)
+  child.log = child.spec->joined ? fs::path("its own output on " + child.spec->host)
                                  : options.log_folder /
                                        (context.role + "-" + std::to_string(context.rank) + ".log");
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
   child.log_offset = missing ? 0 : static_cast<int64_t>(size);
   options.supervision->expect(child.spec->name(), child.life);
-  if (child.spec->joined) {
-    auto process = std::make_unique<JoinedProcess>(child.spec->joined->pid);
-    child.joined = process.get();
-    child.process = std::move(process);
-    child.spec->joined->tell(context);
-    child.connect_by = Deadline::after(options.connect_timeout);
-    observer->on_start(*child.spec, child.process->pid());
-    return;
-  }
-
-  const OwnedFd told = context_input(context);
-  child.process = std::make_unique<ChildProcess>(
-      SpawnOptions{.program = options.program,
-                   .arguments = child.spec->arguments,
-                   .environment = child_environment(context.threads, child.spec->env),
-                   .log = child.log,
-                   .input_fd = told.get(),
-                   .hold_fd = options.hold_fd});
+  child.process.reset();
+  if (child.spec->joined)
+    start_joined(child, context);
+  else
+    child.process = backend.start({.context = context,
+                                   .host = child.spec->host,
+                                   .driving = child.spec->driving,
+                                   .arguments = child.spec->arguments,
+                                   .env = child.spec->env,
+                                   .log = child.log});
   child.exit_status.reset();
   child.reaped.reset();
   observer->on_start(*child.spec, child.process->pid());
 }
 
+void Supervisor::Impl::start_joined(Watched& child, const ChildContext& context) {
+  child.spec->joined->tell(context);
+  auto process = std::make_unique<JoinedProcess>(child.spec->joined->pid);
+  child.joined = process.get();
+  child.process = std::move(process);
+  child.connect_by = Deadline::after(options.connect_timeout);
+}
+
 // Waits for the next event, at most a tick.
 void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}, {options.supervision->fd(), POLLIN, 0}};
-  for (const Watched& child : children)
-    if (!child.gone() && child.process->pidfd() >= 0)
-      entries.push_back({child.process->pidfd(), POLLIN, 0});
+  backend.poll_for(entries);
 
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
@@ -88,6 +86,7 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
       errno != EINTR)
     throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
 
+  backend.work();
   for (const auto& [child, status] : take_ends())
     ended(*child, status);
 
@@ -123,13 +122,14 @@ std::vector<std::pair<Watched*, int>> Supervisor::Impl::take_ends() {
 void Supervisor::Impl::ended(Watched& child, int status) {
   child.exit_status = status;
   const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  const bool obeyed = child.asked_to_stop && !child.lost && WIFSIGNALED(status) &&
+  const bool was_seen = child.process->lost().empty();
+  const bool obeyed = child.asked_to_stop && was_seen && WIFSIGNALED(status) &&
                       (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGKILL);
   const bool early = good && !child.spec->driving && !child.asked_to_stop;
   ProcessFailure words{
       .exit_code = WIFEXITED(status) ? std::optional(WEXITSTATUS(status)) : std::nullopt,
       .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-      .lost = child.lost};
+      .lost = child.process->lost()};
   observer->on_end(*child.spec, {.status = status, .as_asked = (good && !early) || obeyed});
   observer->on_exit(*child.spec, good && !early ? "done" : words.what());
   if (phase == Phase::kKilled || (good && !early)) return;
@@ -179,7 +179,7 @@ void Supervisor::Impl::terminate(bool driving, bool serving) {
   }
 }
 
-// A process whose connection does not answer is on this host all the same.
+// A process whose connection does not answer gets signals all the same, unless it joined.
 void Supervisor::Impl::signal_unanswered() {
   for (Watched& child : children) {
     if (child.gone() || !child.answer_by || !child.answer_by->expired()) continue;
@@ -235,7 +235,7 @@ void Supervisor::Impl::on_deadline() {
     for (auto& child : children) {
       if (child.exit_status) continue;
       if (child.joined)
-        result.remarks.push_back(child.spec->name() + " on " + child.spec->joined->host +
+        result.remarks.push_back(child.spec->name() + " on " + child.spec->host +
                                  " has not said that it ended; it ends when it finds that this "
                                  "process is gone");
       else

@@ -22,9 +22,10 @@
 
 namespace retort::launch {
 
+class Backend;
+
 // A process that somebody else started and that waits to be told what it is.
 struct JoinedSpec {
-  std::string host;
   pid_t pid = 0;
   std::function<void(const ChildContext&)> tell;
 };
@@ -41,6 +42,7 @@ struct ProcessSpec {
   std::optional<JoinedSpec> joined;        // it is there already; it cannot be started again
   std::vector<std::string> arguments;      // without argv[0]
   std::map<std::string, std::string> env;  // besides the launcher's own environment
+  std::string host;                        // of the backend's, or where it joined; "": this one
 
   std::string name() const { return process_name(context.role, context.rank); }
 };
@@ -68,6 +70,9 @@ struct SupervisorOptions {
   Duration held_timeout{15'000};
   // stays open in every child until it ends (the run folder's lock); -1: none
   int hold_fd = -1;
+  // What starts the processes that have not joined, and outlives the supervisor. Null: they are its
+  // children, of `program` and with `hold_fd`.
+  Backend* backend = nullptr;
 };
 
 // How one process failed.
@@ -77,8 +82,8 @@ struct ProcessFailure {
   pid_t pid = 0;
   std::optional<int> exit_code;  // it ended by itself
   int signal = 0;                // or was ended by this signal
+  std::string lost;              // why its end is only taken for granted; "": it was seen
   bool started = true;           // false: it could not be started again; `message` says why
-  bool lost = false;             // it joined by itself, and nothing comes from it any more
   std::string error, message;    // what it reported before it ended; may be empty
   bool of_another_rank = false;  // another rank of its role met that error and reports it too
   std::filesystem::path log;
@@ -86,7 +91,7 @@ struct ProcessFailure {
 
   std::string name() const { return process_name(role, rank); }
   // "exited with code 1", "was killed by signal 11 (Segmentation fault)", "could not be started
-  // again", "did not end in time and was killed".
+  // again", "was lost: host h2 is silent for 15s", "did not end in time and was killed".
   std::string what() const;
   // How far it is from being the cause, which is 0. A code that another process's failure brings
   // about weighs more than to be told an error by the rank that met it, because that error still

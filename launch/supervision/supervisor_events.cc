@@ -1,6 +1,5 @@
 // What the processes of a run say over their supervision connections.
 #include <algorithm>
-#include <csignal>
 
 #include "base/sizes.h"
 #include "launch/supervision/supervisor_impl.h"
@@ -36,7 +35,7 @@ void Supervisor::Impl::take_events() {
       case Kind::kSilent:
         child->silent = true;
         if (child->joined) {
-          lose(*child);
+          child->joined->lose();
           break;
         }
         observer->on_phase(event.process + " is silent: it stands still, or is cut off");
@@ -67,11 +66,6 @@ void Supervisor::Impl::on_report(Watched& child, const std::string& report) {
   observer->on_status(*child.spec, *status);
 }
 
-void Supervisor::Impl::lose(Watched& child) {
-  child.lost = true;
-  child.joined->end(-SIGKILL);
-}
-
 // A process that was told what it is and does not come has ended meanwhile. Where something failed
 // already, one whose connection broke is rather the cause than somebody who will be heard again.
 void Supervisor::Impl::look_for_joined() {
@@ -79,7 +73,7 @@ void Supervisor::Impl::look_for_joined() {
     if (!child.joined || child.gone()) continue;
     const bool never_came = child.connect_by && child.connect_by->expired();
     const bool is_cause = phase == Phase::kFailing && child.back_by && child.back_by->expired();
-    if (never_came || is_cause) lose(child);
+    if (never_came || is_cause) child.joined->lose();
   }
 }
 

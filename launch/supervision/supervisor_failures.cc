@@ -25,7 +25,7 @@ ProcessFailure Supervisor::Impl::failure_of(const Watched& child) const {
   return {.role = child.spec->context.role,
           .rank = child.spec->context.rank,
           .pid = child.process ? child.process->pid() : 0,
-          .lost = child.lost,
+          .lost = child.process ? child.process->lost() : "",
           .error = child.last.error,
           .message = child.last.state == "failed" ? child.last.message : "",
           .of_another_rank = child.last.of_another_rank,

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "launch/backends/child_process.h"
+#include "launch/backends/backend.h"
+#include "launch/backends/joined_process.h"
+#include "launch/backends/local_backend.h"
 #include "launch/supervision/orphans.h"
 #include "launch/supervision/supervisor.h"
 
@@ -24,11 +26,10 @@ enum class Phase {
 
 struct Watched {
   const ProcessSpec* spec = nullptr;
-  std::unique_ptr<WatchedProcess> process;
+  std::unique_ptr<RoleProcess> process;
   JoinedProcess* joined = nullptr;     // `process`, if it joined by itself
   std::optional<Deadline> connect_by;  // of one that joined
   std::optional<Deadline> back_by;     // its connection broke; in a run that fails it is back then
-  bool lost = false;                   // it joined, and nothing comes from it any more
   std::filesystem::path log;
   int64_t log_offset = 0;
   ProcessStatus last;
@@ -52,8 +53,10 @@ struct Supervisor::Impl {
   SupervisorOptions options;
   SupervisorObserver quiet;
   SupervisorObserver* observer;
+  LocalBackend local;
+  Backend& backend;
   std::vector<Watched> children;
-  Orphans orphans{[this](pid_t pid) { return is_child(pid); }};
+  Orphans orphans{[this](pid_t pid) { return backend.is_child(pid); }};
   SupervisorResult result;
   std::vector<ProcessFailure> failures;  // in time
   Phase phase = Phase::kRunning;
@@ -64,17 +67,20 @@ struct Supervisor::Impl {
   Deadline next_look{Deadline::Clock::now()};  // for processes that are held
 
   Impl(SupervisorOptions o, SupervisorObserver* o2)
-      : options(std::move(o)), observer(o2 ? o2 : &quiet) {}
+      : options(std::move(o)),
+        observer(o2 ? o2 : &quiet),
+        local(options.program, options.hold_fd),
+        backend(options.backend ? *options.backend : local) {}
   ~Impl() { children.clear(); }  // before `orphans` ends what they leave behind
 
   void start_all();
   // An error leaves the child as one that has ended.
   void start(Watched& child);
+  // Tells a process that waits for it what it is.
+  void start_joined(Watched& child, const ChildContext& context);
   void poll_once(SignalCatcher& signals);
   void take_events();
   void on_report(Watched& child, const std::string& report);
-  // Nothing comes any more from one that joined.
-  void lose(Watched& child);
   void look_for_joined();
   std::vector<std::pair<Watched*, int>> take_ends();
   void ended(Watched& child, int status);
@@ -95,11 +101,6 @@ struct Supervisor::Impl {
   void end_orphans();
   bool cut_off();
   void finish();
-  bool is_child(pid_t pid) const {
-    return std::any_of(children.begin(), children.end(), [&](const Watched& c) {
-      return c.process && c.process->is_child() && c.process->running() && c.process->pid() == pid;
-    });
-  }
   bool driver_said(const char* state) const {
     return std::any_of(children.begin(), children.end(),
                        [&](const Watched& c) { return c.spec->driving && c.last.state == state; });

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/backends/placement.h"
 #include "launch/yaml/writer.h"
 #include "recipes/registry.h"
 #include "recipes/run/student_options.h"
@@ -46,6 +47,29 @@ std::string keeps_to_host(const Recipe& recipe, const std::string& role) {
     if (recipe.roles.at(end).world.device != parallel::Device::kCuda)
       return "roles." + end + ".world.device is cpu";
   return "";
+}
+
+// Where processes are placed must be asked for by the backend, and they must fit.
+void check_hosts(const Recipe& recipe, const RecipePlaces& places) {
+  const recipes::LaunchOptions& launch = recipe.launch;
+  if (launch.backend == recipes::Backend::kLocal) {
+    const std::string why = "has no effect with launch.backend: local; write backend: ssh";
+    if (!launch.hosts.empty()) places.refuse({"launch", "hosts"}, why);
+    if (const std::string changed = first_change(launch.ssh); !changed.empty())
+      places.refuse({"launch", "ssh", changed}, why);
+    for (const auto& [name, role] : recipe.roles)
+      if (!role.hosts.empty()) places.refuse({"roles", name, "hosts"}, why);
+    return;
+  }
+
+  if (launch.hosts.empty())
+    places.refuse({"launch", "backend"},
+                  "ssh needs launch.hosts, e.g. hosts: [{host: gpu1, slots: 8}]");
+  try {
+    place_processes(recipe);
+  } catch (const Error& error) {
+    places.refuse({"launch", "hosts"}, error.message());
+  }
 }
 
 void check_device_maps(const Recipe& recipe, const RecipePlaces& places) {
@@ -144,6 +168,7 @@ void check_collective_timeout(const Recipe& recipe, const RecipePlaces& places) 
 }  // namespace
 
 void check_effects(const Recipe& recipe, const RecipePlaces& places) {
+  check_hosts(recipe, places);
   check_rpc(recipe, places);
   check_weights(recipe.data, places);
   check_target_choice(recipe.data, places);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launch/backends/child_process.h"
+#include "launch/backends/placement.h"
 #include "launch/yaml/effect_check.h"
 #include "models/config.h"
 #include "models/placement.h"
@@ -195,7 +196,7 @@ class RoleCheck {
 };
 
 void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& places,
-                 bool is_one_host) {
+                 bool is_launched) {
   constexpr int64_t kFewest = 16;
   if (recipe.rpc.max_inflight_calls < kFewest)
     places.refuse({"rpc", "max_inflight_calls"},
@@ -203,13 +204,15 @@ void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& pla
                   "them; at least " +
                       std::to_string(kFewest));
 
-  // Each process listens at a port of its own. A role alone has no peers.
+  // Each process listens at a port of its own on its host. A role alone has no peers.
   const std::optional<int64_t> ports = recipe.rpc.num_ports();
-  const int64_t processes = recipe.num_processes();
-  if (is_one_host && recipe.roles.size() > 1 && ports && *ports < processes)
+  const bool on_hosts = recipe.launch.backend != recipes::Backend::kLocal;
+  const int64_t processes =
+      on_hosts ? std::ranges::max(place_processes(recipe).processes) : recipe.num_processes();
+  if (is_launched && recipe.roles.size() > 1 && ports && *ports < processes)
     places.refuse({"rpc", "port"}, "is enough for " + std::to_string(*ports) + " of the " +
                                        std::to_string(processes) +
-                                       " processes of this host, each of which listens at a port "
+                                       " processes of a host, each of which listens at a port "
                                        "of its own; write a range of at least " +
                                        std::to_string(processes) + ", or 0: any that is free");
 }
@@ -288,8 +291,8 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   TopLevelCheck(recipe, places).run();
   RoleCheck(recipe, places, options).run();
   check_data(recipe, places);
-  check_ports(recipe, places, options.is_one_host);
   check_effects(recipe, places);
+  check_ports(recipe, places, options.is_launched);
   recipes::check_reward_roles(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);
   recipes::check_external_roles(recipe, places);

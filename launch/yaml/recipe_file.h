@@ -14,7 +14,7 @@ namespace retort::launch {
 struct LoadOptions {
   bool cuda = false;        // the CUDA module is there, or nothing is to be computed
   bool check_files = true;  // models and data must exist
-  bool is_one_host = true;  // all processes of the run are on this host
+  bool is_launched = true;  // by retort launch, which knows where each process of the run is
 };
 
 // Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no

@@ -23,7 +23,7 @@ fs::path create_folder(const fs::path& folder) {
   return folder;
 }
 
-std::optional<int64_t> step_of(std::string_view line) {
+std::optional<int64_t> step_in_line(std::string_view line) {
   const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object()) return std::nullopt;
   const auto step = row.find("step");
@@ -74,7 +74,7 @@ CutRows cut_rows(const fs::path& path, int64_t step) {
         std::string_view(content).substr(begin, whole ? end - begin : std::string::npos);
     ++number;
 
-    const std::optional<int64_t> at = step_of(line);
+    const std::optional<int64_t> at = step_in_line(line);
     if (!at && whole && end + 1 < content.size())
       throw Error(ErrorCode::kCorrupt,
                   path.string() + ":" + std::to_string(number) +

@@ -58,6 +58,17 @@ def free_ports(draw):
             continue
 
 
+def result_of(folder):
+    """What must repeat of a run: the metrics without times, and the model."""
+    digest = hashlib.sha256()
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        kept = {k: v for k, v in row.items() if k not in TIMES and not k.startswith("rpc/")}
+        digest.update(json.dumps(kept, sort_keys=True).encode())
+    digest.update((folder / "final/model.safetensors").read_bytes())
+    return digest.hexdigest()
+
+
 class Run:
     """A launch of a recipe in a folder of its own. With `ports` its connections pass a relay, which
     must listen there before, and `shim` is preloaded."""
@@ -154,14 +165,7 @@ class Run:
             return 0
 
     def result(self):
-        """What must repeat: the metrics without times, and the model."""
-        digest = hashlib.sha256()
-        for line in open(self.run / "metrics.jsonl"):
-            row = json.loads(line)
-            kept = {k: v for k, v in row.items() if k not in TIMES and not k.startswith("rpc/")}
-            digest.update(json.dumps(kept, sort_keys=True).encode())
-        digest.update((self.run / "final/model.safetensors").read_bytes())
-        return digest.hexdigest()
+        return result_of(self.run)
 
 
 class SaveWatch:

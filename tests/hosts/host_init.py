@@ -18,6 +18,8 @@ AuthorizedKeysFile /etc/ssh/id.pub
 PasswordAuthentication no
 StrictModes no
 UsePAM no
+ClientAliveInterval 10
+ClientAliveCountMax 2
 PidFile none
 LogLevel ERROR
 """

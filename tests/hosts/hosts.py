@@ -1,5 +1,5 @@
-"""Whole hosts on one machine: each has processes, mounts, network, host name and System V objects of
-its own, a /tmp, /run and /dev/shm that nobody else sees, and a real sshd. A bridge joins them.
+"""Whole hosts on one machine: each has processes, mounts, network, host name and System V objects
+of its own, a /tmp, /run and /dev/shm that nobody else sees, and a real sshd. A bridge joins them.
 
     with Network(["h1", "h2"], keep=[folder]) as network:
         h1, h2 = network.hosts
@@ -25,6 +25,8 @@ PROGRAMS = ("unshare", "nsenter", "ip", "tc", "ss", "sshd", "ssh", "ssh-keygen")
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 PRIVATE = ("/tmp", "/run", "/dev/shm")  # what a host has of its own
 SSHD_PORT = 22
+TRIAL = """set -e; mount -t tmpfs none /mnt; ip link add br0 type bridge
+ip link add veth0 type veth peer name veth1; ip addr add fd77::1/64 dev veth0 nodad"""
 
 
 def why_not():
@@ -35,8 +37,8 @@ def why_not():
         if not shutil.which(program, path=SEARCH):
             return f"there is no {program} (Debian: openssh-server, iproute2, util-linux)"
     tried = subprocess.run(
-        ["unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "br0", "type",
-         "bridge"], capture_output=True, text=True)
+        ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "sh", "-c", TRIAL],
+        capture_output=True, text=True, env=dict(os.environ, PATH=SEARCH))
     return "" if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
 
 

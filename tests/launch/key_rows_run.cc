@@ -130,6 +130,44 @@ std::vector<KeyRow> world_rows() {
   };
 }
 
+// Hosts that are placed on show in a plan; how they are reached shows on real ones.
+std::vector<KeyRow> host_rows() {
+  const std::string run = "tests/hosts/ssh_test.py";
+  const std::string two = "launch.hosts=[{host: h1, slots: 1}, {host: h2, slots: 3}]";
+  const std::vector<std::string> with{"launch.backend=ssh", two};
+  return {
+      refused(kDistillBase, "launch.backend=ssh", "ssh needs launch.hosts"),
+      in_run("launch.backend", run, "backend: ssh"),
+      refused(kDistillBase, two, "has no effect with launch.backend: local"),
+      acts(kDistillBase, "launch.hosts=[{host: h1}, {host: h2}]", plan, with),
+      refused(kDistillBase, "launch.hosts=[{host: h1}, {host: h1}]", "is there twice", with),
+      acts(kDistillBase, "launch.hosts.1.host=h3", plan, with),
+      refused(kDistillBase, "launch.hosts.1.host=-oProxyCommand=x", "one word", with),
+      acts(kDistillBase, "launch.hosts.1.slots=4", plan, with),
+      refused(kDistillBase, "launch.hosts.1.slots=0", "at least 1", with),
+      refused(kDistillBase, "roles.student.world.dp=9",
+              "roles.student does not fit: its rank 4 needs 1 slot(s) of one host, and free are "
+              "h1 0 of 1, h2 0 of 3",
+              with),
+      refused(kDistillBase, "launch.hosts.0.address=a b", "one word", with),
+      in_run("launch.hosts[].address", run, "address: "),
+      in_run("launch.ssh.identity_file", run, "identity_file: "),
+      in_run("launch.ssh.program", run, "launch.ssh.program="),
+      in_run("launch.ssh.user", run, "launch.ssh.user="),
+      in_run("launch.ssh.port", run, "launch.ssh.port="),
+      refused(kDistillBase, "launch.ssh.port=22222", "has no effect with launch.backend: local"),
+      refused(kDistillBase, "launch.ssh.port=0", "between 1 and 65535", with),
+      acts(kDistillBase, "roles.teacher.hosts=[h2]", plan,
+           {"launch.backend=ssh", "launch.hosts=[{host: h1, slots: 3}, {host: h2, slots: 3}]"}),
+      refused(kDistillBase, "roles.teacher.hosts=[h9]", "is none of launch.hosts", with),
+      refused(kDistillBase, "roles.teacher.hosts=[h1]",
+              "roles.teacher does not fit: its rank 0 needs 1 slot(s) of one host, and free are "
+              "h1 0 of 1",
+              with),
+      refused(kDistillBase, "roles.teacher.hosts=[h1]", "has no effect with launch.backend: local"),
+  };
+}
+
 std::vector<KeyRow> launch_rows() {
   const std::string two = "roles.student.world.dp=2";
   return {
@@ -197,7 +235,8 @@ std::vector<KeyRow> rpc_rows() {
 
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {top_rows, role_rows, external_rows, world_rows, launch_rows, rpc_rows})
+  for (const auto& part :
+       {top_rows, role_rows, external_rows, world_rows, host_rows, launch_rows, rpc_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -46,7 +46,6 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "kto.reference",
       "grpo.reference",
       "generation.role",
-      "launch.backend",     // has one choice so far
       "rpc.transports",     // has one choice; the others are refused with the reason
       "data.eval[].weight"  // sources have it for training
   };

@@ -53,7 +53,7 @@ TEST_F(RecipeTest, APortForEachProcess) {
   };
   const std::string place = "r.yaml:10: rpc.port: is enough for ";
   const std::string reason =
-      " of the 3 processes of this host, each of which listens at a port of its own; write a range "
+      " of the 3 processes of a host, each of which listens at a port of its own; write a range "
       "of at least 3, or 0: any that is free";
   EXPECT_EQ(error_of(with("7000-7001")), place + "2" + reason);
   EXPECT_EQ(error_of(with("7000")), place + "1" + reason);

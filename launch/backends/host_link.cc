@@ -1,0 +1,296 @@
+#include "launch/backends/host_link.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "launch/backends/shell_word.h"
+#include "launch/supervision/supervisor.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+// To reach a host and log in there.
+constexpr std::chrono::milliseconds kConnect{30'000};
+// For one process to be spawned, which takes a host milliseconds.
+constexpr std::chrono::milliseconds kSpawn{60'000};
+constexpr std::chrono::milliseconds kLinkTick{100};
+
+std::string find_ssh() {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (const std::string file = folder + "/ssh"; ::access(file.c_str(), X_OK) == 0) return file;
+  throw Error(ErrorCode::kUnavailable,
+              "launch.backend: ssh: there is no program `ssh` in PATH; install openssh-client");
+}
+
+// Nobody is asked for anything, and the connection is this launcher's alone: it ends with the
+// client. A host that is cut off ends the client soon after it ends the run.
+std::vector<std::string> ssh_arguments(const HostLinkOptions& options) {
+  const auto seconds = [](Duration time) {
+    return std::to_string(
+        std::max<int64_t>(1, (std::chrono::milliseconds(time).count() + 999) / 1000));
+  };
+  std::vector<std::string> result{
+      "-T",
+      "-oBatchMode=yes",
+      "-oControlPath=none",
+      "-oClearAllForwardings=yes",
+      "-oConnectTimeout=" + seconds(Duration(kConnect)),
+      "-oServerAliveInterval=" + seconds(Duration(options.limit.count() / 3)),
+      "-oServerAliveCountMax=3",
+      "-p" + std::to_string(options.ssh.port)};
+  if (options.ssh.user) result.push_back("-l" + *options.ssh.user);
+  if (options.ssh.identity_file) result.push_back("-i" + *options.ssh.identity_file);
+  result.insert(result.end(),
+                {"--", options.host.host, "exec " + shell_word(options.ssh.program) + " host"});
+  return result;
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    all.emplace_back(*entry);
+  return all;
+}
+
+std::string last_words(const fs::path& log, int64_t offset) {
+  const auto lines = log_tail(log, offset, 1);
+  return lines.empty() ? "" : ": " + lines.back();
+}
+
+}  // namespace
+
+// A process on the host, as far as the launcher has heard.
+class HostLink::Process final : public RoleProcess {
+ public:
+  Process(HostLink& link, uint64_t id, const fs::path& log)
+      : link_(link),
+        id_(id),
+        log_(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+    if (log_.get() < 0)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "cannot open " + log.string() + ": " + std::strerror(errno));
+    link_.processes_[id_] = this;
+  }
+  ~Process() override {
+    if (running()) signal_group(SIGKILL);
+    link_.processes_.erase(id_);
+  }
+
+  pid_t pid() const override { return pid_; }
+  bool running() const override { return pid_ > 0 && !status_; }
+  bool stopped() const override { return running() && held_; }
+  void signal(int number) override { tell(number, /*group=*/false); }
+  void signal_group(int number) override { tell(number, /*group=*/true); }
+  std::optional<int> try_reap() override { return status_; }
+  std::string lost() const override { return lost_; }
+
+  void take(const FromHost& frame) {
+    switch (frame.kind) {
+      case FromHostKind::kStarted: pid_ = static_cast<pid_t>(frame.number); break;
+      case FromHostKind::kRefused: refused_ = frame.text; break;
+      case FromHostKind::kHeld: held_ = frame.number != 0; break;
+      case FromHostKind::kEnded: status_ = static_cast<int>(frame.number); break;
+      case FromHostKind::kOutput:
+        if (::write(log_.get(), frame.text.data(), frame.text.size()) < 0) {
+          RETORT_LOG(kWarning) << "cannot write a log: " << std::strerror(errno);
+        }
+        break;
+      default: break;
+    }
+  }
+  void lose(const std::string& why) {
+    if (status_) return;
+    lost_ = why;
+    status_ = SIGKILL;
+  }
+  bool decided() const { return pid_ > 0 || !refused_.empty() || status_; }
+  const std::string& refused() const { return refused_; }
+
+ private:
+  void tell(int number, bool group) {
+    if (running())
+      link_.tell({.kind = ToHostKind::kSignal, .id = id_, .number = number, .group = group});
+  }
+
+  HostLink& link_;
+  const uint64_t id_;
+  OwnedFd log_;
+  pid_t pid_ = 0;
+  bool held_ = false;
+  std::string refused_, lost_;
+  std::optional<int> status_;
+};
+
+HostLink::HostLink(HostLinkOptions options)
+    : options_(std::move(options)), signs_(options_.interval, Duration(2 * kConnect)) {
+  Pipe to_host = make_pipe(), from_host = make_pipe();
+  std::error_code missing;
+  const auto before = fs::file_size(options_.log, missing);  // what an earlier start said
+  log_offset_ = missing ? 0 : static_cast<int64_t>(before);
+  ssh_.emplace(SpawnOptions{.program = find_ssh(),
+                            .arguments = ssh_arguments(options_),
+                            .environment = own_environment(),
+                            .log = options_.log,
+                            .output_fd = from_host.in.get(),
+                            .errors_to_log = true,
+                            .input_fd = to_host.out.get()});
+  stream_.emplace(std::move(from_host.out), std::move(to_host.in));
+}
+
+HostLink::~HostLink() {
+  if (stream_->out() >= 0 && !lost_) finish(Deadline::after(Duration(10'000)));
+}
+
+void HostLink::check() const {
+  if (lost_) throw *lost_;
+}
+
+void HostLink::poll_for(std::vector<pollfd>& entries) const {
+  if (lost_) return;
+  entries.push_back({stream_->in(), POLLIN, 0});
+  if (stream_->unsent() > 0) entries.push_back({stream_->out(), POLLOUT, 0});
+}
+
+void HostLink::work() {
+  ssh_->try_reap();
+  if (lost_) return;
+  signs_.look();
+  try {
+    listen();
+  } catch (const Error& error) {
+    lose(error);
+  }
+}
+
+// What came before the end of a connection counts before the end does.
+void HostLink::listen() {
+  const bool open = stream_->fill();
+  if (!greeted_) greet();
+  while (greeted_) {
+    auto frame = stream_->next();
+    if (!frame) break;
+    signs_.heard();
+    take(read_from_host(*frame));
+  }
+
+  if (greeted_ && signs_.due()) tell({});
+  if (!open || !stream_->flush())
+    throw Error(ErrorCode::kUnavailable,
+                name() + (facts_ ? " has ended the connection" : " could not be reached") +
+                    last_words(options_.log, log_offset_));
+  if (signs_.silent())
+    throw Error(
+        ErrorCode::kUnavailable,
+        name() + (greeted_ ? " is silent for " + format_duration(options_.limit)
+                           : " did not answer within " + format_duration(Duration(2 * kConnect))));
+}
+
+// Its version is compared before it is told anything.
+void HostLink::greet() {
+  const auto line = stream_->line(kVersionBeginning);
+  if (!line) return;
+  if (*line != version_line())
+    throw Error(ErrorCode::kMismatch, name() + " has another program than this host: " +
+                                          line->substr(kVersionBeginning.size()) + "; here it is " +
+                                          version_line().substr(kVersionBeginning.size()));
+  greeted_ = true;
+  signs_ = LifeSigns(options_.interval, options_.limit);
+  tell({.kind = ToHostKind::kPlace,
+        .folder = fs::current_path().string(),
+        .run_folder = options_.run_folder.string(),
+        .interval_ms = options_.interval.count(),
+        .limit_ms = options_.limit.count()});
+}
+
+void HostLink::take(FromHost frame) {
+  if (frame.kind == FromHostKind::kHere) return take_here(frame);
+  if (frame.kind == FromHostKind::kRefused && frame.id == 0)
+    throw Error(
+        ErrorCode::kUnavailable,
+        name() + " does not see the folders of this run, which must be shared: " + frame.text);
+  const auto process = processes_.find(frame.id);
+  if (process != processes_.end()) process->second->take(frame);
+}
+
+void HostLink::take_here(const FromHost& frame) {
+  if (frame.text != options_.mark)
+    throw Error(ErrorCode::kUnavailable,
+                name() + ": " + options_.run_folder.string() +
+                    " is another folder there than here; the run's folder must be shared");
+  // "client port server port"
+  std::istringstream connection(frame.connection);
+  std::string from, port, to;
+  connection >> from >> port >> to;
+  if (options_.host.address) to = *options_.host.address;
+  if (to.empty() || from.empty())
+    throw Error(ErrorCode::kUnavailable,
+                name() + " does not say how it was reached (SSH_CONNECTION)");
+  facts_ = HostFacts{
+      .address = to, .launcher_address = from, .cores = std::max<int64_t>(1, frame.number)};
+}
+
+void HostLink::lose(Error why) {
+  lost_ = std::move(why);
+  stream_->close_out();
+  ssh_->signal_group(SIGTERM);
+  for (const auto& [id, process] : processes_)
+    process->lose(lost_->message());
+}
+
+void HostLink::tell(const ToHost& frame) {
+  if (!lost_) stream_->send(rpc::to_bytes(frame));
+}
+
+std::unique_ptr<RoleProcess> HostLink::start(const ProcessStart& start) {
+  check();
+  const uint64_t id = next_id_++;
+  auto process = std::make_unique<Process>(*this, id, start.log);
+  tell({.kind = ToHostKind::kStart,
+        .id = id,
+        .context = encode_context(start.context),
+        .arguments = start.arguments,
+        .env = start.env,
+        .log = start.log.string(),
+        .driving = start.driving});
+  const Deadline deadline = Deadline::after(kSpawn);
+  while (!process->decided()) {
+    std::vector<pollfd> entries;
+    poll_for(entries);
+    ::poll(entries.data(), entries.size(), static_cast<int>(kLinkTick.count()));
+    work();
+    check();
+    if (deadline.expired())
+      throw Error(ErrorCode::kUnavailable, name() + " has not started a process in time");
+  }
+  if (!process->refused().empty())
+    throw Error(ErrorCode::kUnavailable, name() + ": " + process->refused());
+  return process;
+}
+
+void HostLink::finish(Deadline deadline) {
+  tell({.kind = ToHostKind::kEnd});
+  while (!ssh_->try_reap() && !deadline.expired()) {
+    if (!lost_ && !stream_->flush()) lose(Error(ErrorCode::kUnavailable, name() + " is gone"));
+    stream_->fill();
+    stream_->drop();
+    pollfd entry{ssh_->pidfd(), POLLIN, 0};
+    ::poll(&entry, 1, 20);
+  }
+  if (!lost_) lose(Error(ErrorCode::kUnavailable, name() + " has finished"));
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,86 @@
+// A launcher's connection to one other host: the ssh client that runs `retort host` there, and the
+// processes that it has started.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "launch/backends/backend.h"
+#include "launch/backends/child_process.h"
+#include "launch/backends/frame_stream.h"
+#include "launch/backends/host_frames.h"
+#include "launch/backends/life_signs.h"
+#include "recipes/hosts_options.h"
+
+namespace retort::launch {
+
+struct HostLinkOptions {
+  recipes::HostOptions host;
+  recipes::SshOptions ssh;
+  std::filesystem::path run_folder;
+  std::string mark;           // what the host must read there (run_mark.h)
+  std::filesystem::path log;  // what ssh and the host's own program say
+  Duration interval{1'000}, limit{15'000};
+};
+
+// What a host says of itself.
+struct HostFacts {
+  std::string address;           // of the host, for others
+  std::string launcher_address;  // as the host sees it
+  int64_t cores = 1;
+};
+
+// Threads: one. Outlives the processes that it started.
+class HostLink {
+ public:
+  // Begins to connect. kInvalidArgument when there is no ssh.
+  explicit HostLink(HostLinkOptions options);
+  ~HostLink();  // ends the host's part of the run if finish() did not
+  HostLink(const HostLink&) = delete;
+  HostLink& operator=(const HostLink&) = delete;
+
+  // What the host said; nullopt until then. kMismatch for another program, kUnavailable for a host
+  // that cannot be reached or does not see the run's folder.
+  const std::optional<HostFacts>& facts() const { return facts_; }
+  void check() const;
+
+  // Waits until it has started. kUnavailable when the host is lost.
+  std::unique_ptr<RoleProcess> start(const ProcessStart& start);
+  void poll_for(std::vector<pollfd>& entries) const;
+  void work();
+  bool is_child(pid_t pid) const { return ssh_->running() && ssh_->pid() == pid; }
+
+  // Nothing runs any more: the host's part ends. What is not done at the deadline is cut off.
+  void finish(Deadline deadline);
+
+ private:
+  class Process;
+  void listen();
+  void greet();
+  void take(FromHost frame);
+  void take_here(const FromHost& frame);
+  void lose(Error why);
+  void tell(const ToHost& frame);
+  std::string name() const { return "host " + options_.host.host; }
+
+  const HostLinkOptions options_;
+  std::optional<ChildProcess> ssh_;
+  std::optional<FrameStream> stream_;
+  int64_t log_offset_ = 0;
+  LifeSigns signs_;
+  bool greeted_ = false;  // its version was right
+  std::optional<HostFacts> facts_;
+  std::optional<Error> lost_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Process*> processes_;
+};
+
+}  // namespace retort::launch

@@ -1,0 +1,27 @@
+// Which host each process of a run is started on, with `launch.hosts`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "recipes/recipe.h"
+
+namespace retort::launch {
+
+struct Placement {
+  std::map<std::string, std::vector<size_t>> hosts;  // role -> rank -> index in launch.hosts
+  std::vector<int64_t> processes;                    // on each of launch.hosts
+
+  size_t host_of(const std::string& role, int64_t rank) const;
+};
+
+// Roles in their order, ranks in theirs, onto the hosts in theirs: each host is filled before the
+// next one is begun, and the tp ranks that compute together are on one host. `roles.<name>.hosts`
+// leaves a role the hosts that it names. kInvalidArgument, naming the role and what is free, when
+// something does not fit, and for hosts that nobody listed or that are listed twice.
+Placement place_processes(const recipes::Recipe& recipe);
+
+}  // namespace retort::launch

@@ -1,0 +1,62 @@
+#include "launch/backends/run_mark.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/hash.h"
+
+namespace retort::launch {
+namespace {
+
+[[noreturn]] void refuse_mark(const std::filesystem::path& file, const std::string& why) {
+  throw Error(ErrorCode::kUnavailable, file.string() + ": " + why);
+}
+
+}  // namespace
+
+std::string make_run_mark(const std::filesystem::path& run_folder, Duration timeout) {
+  const auto file = run_folder / kRunMark;
+  const OwnedFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (fd.get() < 0) refuse_mark(file, std::strerror(errno));
+  const Deadline deadline = Deadline::after(timeout);
+  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      refuse_mark(file, std::string("cannot be locked: ") + std::strerror(errno));
+    if (deadline.expired())
+      refuse_mark(file, "processes of an earlier start still run on a host; wait for them to end");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  // Written in place: a renamed file would be another one than that which is held.
+  const std::string text = random_hex(16);
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    refuse_mark(file, std::string("cannot be written: ") + std::strerror(errno));
+  return text;
+}
+
+RunMark read_run_mark(const std::filesystem::path& run_folder) {
+  const auto file = run_folder / kRunMark;
+  RunMark mark{.text = {}, .hold = OwnedFd(::open(file.c_str(), O_RDWR | O_CLOEXEC))};
+  if (mark.hold.get() < 0) refuse_mark(file, std::strerror(errno));
+  // Waits at most for a launcher that writes at this moment.
+  int locked = -1;
+  do {
+    locked = ::flock(mark.hold.get(), LOCK_SH);
+  } while (locked != 0 && errno == EINTR);
+  if (locked != 0) refuse_mark(file, std::string("cannot be locked: ") + std::strerror(errno));
+  std::array<char, 256> bytes;
+  const ssize_t got = ::read(mark.hold.get(), bytes.data(), bytes.size());
+  if (got < 0) refuse_mark(file, std::strerror(errno));
+  mark.text.assign(bytes.data(), static_cast<size_t>(got));
+  return mark;
+}
+
+}  // namespace retort::launch

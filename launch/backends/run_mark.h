@@ -1,0 +1,26 @@
+// A file in the run folder that shows whether two hosts see the same folder, and that the processes
+// which the hosts of a run have started are gone.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/units.h"
+#include "launch/backends/child_process.h"
+
+namespace retort::launch {
+
+inline constexpr const char* kRunMark = ".hosts";
+
+// Of the launcher: waits until no process of an earlier start is left on any host, writes something
+// random and returns it. kUnavailable at the timeout, or if the file cannot be written.
+std::string make_run_mark(const std::filesystem::path& run_folder, Duration timeout);
+
+struct RunMark {
+  std::string text;
+  OwnedFd hold;  // whoever has it open is waited for by the next launcher
+};
+// Of a host. kUnavailable naming the path if there is none.
+RunMark read_run_mark(const std::filesystem::path& run_folder);
+
+}  // namespace retort::launch

@@ -1,0 +1,38 @@
+// Processes on the hosts of `launch.hosts`, each of which is reached by one ssh connection.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launch/backends/backend.h"
+#include "launch/backends/host_link.h"
+#include "launch/supervision/signal_catcher.h"
+
+namespace retort::launch {
+
+// Use: make it before the run's store, whose address the hosts tell; then a Supervisor starts
+//   processes with it, by the names of the hosts.
+// Errors: of the constructor, kMismatch for a host with another program, kUnavailable for one that
+//   cannot be reached or does not see the folder, kCancelled when a signal comes meanwhile.
+class SshBackend final : public Backend {
+ public:
+  SshBackend(std::vector<HostLinkOptions> hosts, const SignalCatcher& signals);
+  ~SshBackend() override;  // ends what is left on the hosts
+
+  // By index of launch.hosts.
+  const HostFacts& facts(size_t host) const { return *links_.at(host)->facts(); }
+  // This host's address, as the others see it.
+  std::string launcher_address() const;
+
+  std::unique_ptr<RoleProcess> start(const ProcessStart& start) override;
+  void poll_for(std::vector<pollfd>& entries) const override;
+  void work() override;
+  bool is_child(pid_t pid) const override;
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<HostLink>> links_;
+};
+
+}  // namespace retort::launch

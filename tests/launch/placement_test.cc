@@ -1,0 +1,88 @@
+// Which host each process is placed on, and the life signs between hosts.
+#include "launch/backends/placement.h"
+
+#include <gtest/gtest.h>
+
+#include "launch/backends/life_signs.h"
+#include "tests/support/thrown.h"
+
+namespace retort::test {
+namespace {
+
+using recipes::HostOptions;
+
+struct RoleSize {
+  std::string name;
+  int64_t tp = 1, dp = 1;
+  std::vector<std::string> hosts = {};
+};
+
+recipes::Recipe recipe_of(const std::vector<int64_t>& slots, const std::vector<RoleSize>& roles) {
+  recipes::Recipe recipe;
+  for (size_t i = 0; i < slots.size(); ++i)
+    recipe.launch.hosts.push_back({.host = "h" + std::to_string(i), .slots = slots[i]});
+  for (const RoleSize& role : roles) {
+    recipe.roles[role.name].world.tp = role.tp;
+    recipe.roles[role.name].world.dp = role.dp;
+    recipe.roles[role.name].hosts = role.hosts;
+  }
+  return recipe;
+}
+
+std::vector<size_t> placed(const launch::Placement& placement, const std::string& role) {
+  return placement.hosts.at(role);
+}
+
+using Hosts = std::vector<size_t>;
+
+TEST(Placement, FillsHostsInTheirOrderWithRolesInTheirs) {
+  const auto placement =
+      launch::place_processes(recipe_of({3, 4}, {{"student", 1, 4}, {"teacher", 1, 2}}));
+  EXPECT_EQ(placed(placement, "student"), (Hosts{0, 0, 0, 1}));
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{1, 1}));
+  EXPECT_EQ(placement.processes, (std::vector<int64_t>{3, 3}));
+}
+
+TEST(Placement, KeepsTpRanksOnOneHostAndLetsOthersFillTheGap) {
+  const auto placement =
+      launch::place_processes(recipe_of({3, 4}, {{"student", 2, 2}, {"teacher", 1, 2}}));
+  EXPECT_EQ(placed(placement, "student"), (Hosts{0, 0, 1, 1}));
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{0, 1}));
+}
+
+TEST(Placement, GoesWhereARoleSays) {
+  const auto placement = launch::place_processes(
+      recipe_of({2, 2, 2}, {{"student", 1, 2, {"h2", "h1"}}, {"teacher", 1, 1, {"h2"}}}));
+  EXPECT_EQ(placed(placement, "student"), (Hosts{1, 1}));
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{2}));
+}
+
+TEST(Placement, NamesWhatDoesNotFit) {
+  expect_refused(
+      "roles.teacher does not fit: its rank 2, with the tp ranks beside it, needs 2 slot(s) of one "
+      "host, and free are h0 1 of 3, h1 1 of 3",
+      [] {
+        launch::place_processes(recipe_of({3, 3}, {{"student", 2, 1}, {"teacher", 2, 2}}));
+      });
+}
+
+TEST(LifeSigns, AreSilentAfterTheLimitButNotForTimeInWhichNobodyLooked) {
+  using std::chrono::seconds;
+  launch::LifeSigns::Clock::time_point now{seconds(1000)};
+  launch::LifeSigns signs(Duration(1'000), Duration(15'000), now);
+  EXPECT_TRUE(signs.due());
+  EXPECT_FALSE(signs.due());
+  for (int i = 0; i < 15; ++i)
+    signs.look(now += seconds(1));
+  EXPECT_TRUE(signs.due());
+  EXPECT_FALSE(signs.silent());
+  signs.look(now += seconds(60));  // this process stood still
+  EXPECT_FALSE(signs.silent());
+  signs.look(now += seconds(1));
+  EXPECT_TRUE(signs.silent());
+  signs.heard();
+  EXPECT_FALSE(signs.silent());
+}
+
+}  // namespace
+}  // namespace retort::test
