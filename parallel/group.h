@@ -1,19 +1,17 @@
 // A set of ranks of one role that run collectives together: a thin wrapper over a c10d process
 // group (Gloo on the CPU).
 //
-// Threads: the compute thread only, in program order; every member must make the same calls in the
-// same order, over all groups that have its ranks. Two ranks connect when an operation first needs
-// it, and groups of equal ranks share connections (parallel/detail/mesh.h). Errors: kTimeout at the
-// group's timeout, kCollective for anything else, both naming group, rank, operation, sequence
-// number and shape. After an error the group is unusable, and so is every other of the same ranks.
-// A group of one rank does nothing and costs nothing. Shapes and dtypes must agree between the
-// ranks: Gloo may end a process that receives more than it expects. Tensors on a device
-// (world.device: cuda): a collective is queued behind what the current stream has queued, and
-// wait() makes that stream wait for it, not the thread; it is NCCL's, so sums are not in rank
-// order.
-// A failure or timeout on the device is thrown by the next call or wait() on any group of the
-// world. Messages between two ranks, and all of it where ranks share a device, go through host
-// memory.
+// Threads: the compute thread only, in program order; every member must make the same calls in
+// the same order, over all groups that have its ranks. Groups of equal ranks share their
+// connections (parallel/detail/mesh.h). Errors: kTimeout at the group's timeout, kCollective for
+// anything else, both naming group, rank, operation, sequence number and shape. After an error
+// the group is unusable, and so is every other of the same ranks. A group of one rank does
+// nothing and costs nothing. Shapes and dtypes must agree between the ranks: Gloo may end a
+// process that receives more than it expects. Tensors on a device (world.device: cuda): a
+// collective is queued behind what the current stream has queued, and wait() makes that stream
+// wait for it, not the thread; it is NCCL's, so sums are not in rank order. A failure or timeout
+// on the device is thrown by the next call or wait() on any group of the world. Messages between
+// two ranks, and all of it where ranks share a device, go through host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>

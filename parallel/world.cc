@@ -71,8 +71,7 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
       .with("rank", options.rank);
 }
 
-// A network device at the address where the other ranks reach this one. It connects two ranks when
-// they first need it.
+// A network device at the address where the other ranks reach this one.
 std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
   return c10d::ProcessGroupGloo::createDeviceForHostname(
       options.address.empty() ? address_towards(options.store_host, options.store_port)
@@ -99,39 +98,47 @@ std::shared_ptr<Group::Impl> find_group(const World::Options& options, const cha
   return impl;
 }
 
-// The store as one group sees it: its keys carry the group's name and first rank.
-c10::intrusive_ptr<c10d::Store> group_store(const Group::Impl& group, const StoreClient& store,
-                                            const char* kind) {
+// The store as the devices of one group see it: its keys carry the group's name and first rank.
+c10::intrusive_ptr<c10d::Store> device_store(const Group::Impl& group, const StoreClient& store) {
   return c10::make_intrusive<c10d::PrefixStore>(
-      store.impl()->prefix + kind + "/" + group.name + "/" + std::to_string(group.ranks.front()),
+      store.impl()->prefix + "device/" + group.name + "/" + std::to_string(group.ranks.front()),
       store.impl()->store);
 }
 
-Error connect_error(const Group::Impl& group, const char* op, const std::exception& e) {
-  const std::string why = detail::first_line(e);
-  return Error(detail::says_timeout(why) ? ErrorCode::kTimeout : ErrorCode::kCollective,
-               "the members of the group could not connect: " + why)
-      .with("group", group.name)
-      .with("rank", group.ranks[to_size(group.position)])
-      .with("op", op);
-}
-
 // Gives the group the connections of the mesh that has its ranks, which is new if there is none.
-void share_mesh(Group::Impl& group, const StoreClient& store, const World::Options& options,
+void share_mesh(Group::Impl& group, StoreClient& store, const World::Options& options,
                 std::vector<std::shared_ptr<detail::Mesh>>& meshes) {
   auto found =
       std::ranges::find_if(meshes, [&](const auto& mesh) { return mesh->ranks() == group.ranks; });
-  if (found == meshes.end())
-    found = meshes.insert(meshes.end(),
-                          std::make_shared<detail::Mesh>(detail::Mesh::Options{
-                              .place = group.name + "/" + std::to_string(group.ranks.front()),
-                              .ranks = group.ranks,
-                              .position = group.position,
-                              .timeout = group.timeout,
-                              .store = store,
-                              .device = make_device(options)}));
+  if (found == meshes.end()) {
+    found = meshes.insert(meshes.end(), std::make_shared<detail::Mesh>(
+                                            detail::Mesh::Options{.name = group.name,
+                                                                  .ranks = group.ranks,
+                                                                  .position = group.position,
+                                                                  .timeout = group.timeout,
+                                                                  .device = make_device(options)}));
+    store.set((*found)->key(group.position), (*found)->address());
+  }
   group.mesh = *found;
   group.place_in_mesh = group.mesh->add_group();
+}
+
+// Connects this rank with its neighbours in each mesh. All ranks have left their addresses: they
+// come in one question.
+void connect_meshes(StoreClient& store, const std::vector<std::shared_ptr<detail::Mesh>>& meshes,
+                    Deadline deadline) {
+  std::vector<std::string> keys;
+  for (const auto& mesh : meshes)
+    for (int position = 0; position < to_int(mesh->ranks().size()); ++position)
+      keys.push_back(mesh->key(position));
+  const std::vector<std::string> addresses = store.get_all(keys, deadline);
+
+  auto next = addresses.begin();
+  for (const auto& mesh : meshes) {
+    const auto end = next + to_int(mesh->ranks().size());
+    mesh->connect({next, end});
+    next = end;
+  }
 }
 
 // Connects the members for collectives on their devices, and has them watched.
@@ -141,9 +148,10 @@ void connect_devices(Group::Impl& group, const StoreClient& store, const World::
     group.device_backend = options.device_module->backends().connect(
         {group.name, group.position, to_int(group.ranks.size()), group.timeout,
          options.high_priority_streams},
-        group_store(group, store, "device"));
+        device_store(group, store));
   } catch (const std::exception& e) {
-    throw connect_error(group, "connect devices", e);
+    throw detail::unconnected(group.name, group.ranks[to_size(group.position)], "connect devices",
+                              e);
   }
   group.watch = watch;
   group.watched = watch->add_group(group.name, group.ranks[to_size(group.position)], group.timeout,
@@ -181,7 +189,7 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   const Options& o = impl_->options;
 
-  // The groups, in an order that is the same on all ranks. Nobody connects to anybody yet.
+  // The groups, in an order that is the same on all ranks. This rank listens for each.
   std::optional<StoreClient> store;
   const Deadline deadline = Deadline::after(o.timeout);
   if (o.layout.world_size() > 1)
@@ -195,8 +203,11 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
     large.push_back(group);
   }
 
-  // Rendezvous: an error names who is missing.
-  if (store) await_all_ranks(*store, o, deadline);
+  // Rendezvous: nobody connects before all ranks are there, so that an error names who is missing.
+  if (store) {
+    await_all_ranks(*store, o, deadline);
+    connect_meshes(*store, impl_->meshes, deadline);
+  }
 
   // The ranks share out the devices of their hosts, and connect the groups there.
   if (o.layout.device == Device::kCpu) return;

@@ -1,12 +1,13 @@
 // The connections of one set of ranks, which all groups of exactly these ranks share.
 //
-// Making one waits for nobody: a rank listens and leaves its address in the store. Gloo connects
-// two ranks when one of them first has something for the other (its lazy devices), so a group that
-// is never used has no connection, and the order in which groups are first used is free. A sum or a
-// barrier needs a rank's neighbours in a ring or a tree, not all ranks; an exchange needs all.
+// A rank listens at one port. Neighbours in the ring of ranks connect when the world is made: what
+// sums and what stages of a pipeline need. Any other two connect when one of them first has
+// something for the other (Gloo's lazy devices), by the addresses that every rank has from the
+// start: the run's store is not asked again. A sum needs a rank's neighbours in the ring, a barrier
+// or a broadcast log2 of the ranks, an exchange all of them.
 //
-// Collectives: all ranks make the mesh, and know that the others have (World waits for them) before
-//   an operation starts: it would wait for the address of a rank that has none.
+// Collectives: the constructor and connect(), by all ranks, in the same order for all meshes; World
+//   waits for all ranks between the two.
 // Tags: operations of two groups never meet, though they use the same connections: each group has
 //   tags of its own. They wait in one queue, though: the ranks must agree on the order of all
 //   operations of the groups that share a mesh.
@@ -33,24 +34,35 @@ class Device;
 
 namespace retort::parallel::detail {
 
+class AddressBook;
 class GlooGroup;
+
+// That this rank could not connect to the other members of a group; `op`: for which operations.
+Error unconnected(const std::string& group, int rank, const char* op, const std::exception& e);
 
 class Mesh {
  public:
   struct Options {
-    std::string place;  // the mesh's name in the store, under the world's prefix
+    std::string name;  // of the first group that uses it, for errors
     std::vector<int> ranks;
     int position = 0;  // of this rank in `ranks`
     std::chrono::milliseconds timeout{0};
-    StoreClient store;
     // Of this mesh alone: a device that connects later belongs to one context of Gloo's.
     std::shared_ptr<gloo::transport::Device> device;
   };
-  // kTimeout or kCollective if the address cannot be left.
-  explicit Mesh(const Options& options);
+  // Listens. kCollective if it cannot.
+  explicit Mesh(Options options);
   ~Mesh();
 
-  const std::vector<int>& ranks() const { return ranks_; }
+  const std::vector<int>& ranks() const { return options_.ranks; }
+
+  // Where this rank listens, and the key of that in the store for the member at `position`.
+  std::string address() const;
+  std::string key(int position) const;
+
+  // Takes what address() is at each member, by position, and connects this rank with its
+  // neighbours. kTimeout or kCollective naming group and rank if one of them cannot be reached.
+  void connect(const std::vector<std::string>& addresses);
 
   // A number below kMaxGroups for a group that shares this mesh. All ranks add the same groups in
   // the same order.
@@ -88,8 +100,9 @@ class Mesh {
 
   c10d::Backend& backend();
 
-  const std::vector<int> ranks_;
+  const Options options_;
   std::vector<uint32_t> next_tags_;  // of each group's collectives
+  c10::intrusive_ptr<AddressBook> addresses_;
   c10::intrusive_ptr<GlooGroup> gloo_;
 };
 

@@ -91,12 +91,25 @@ TEST(Scale, ARankAsksTheStoreAsOftenInALargeWorldAsInASmallOne) {
   EXPECT_EQ(large.stats().requests, 8 * small.stats().requests);
 }
 
-TEST(Scale, NobodyConnectsBeforeAGroupIsUsed) {
-  // A rank listens once for each set of ranks that its groups have: {all, mp}, tp, {pp, embedding}.
+TEST(Scale, ARankIsConnectedToItsNeighboursInEachSetOfRanks) {
+  // A rank listens once for each set that its groups have: {all, mp}, tp, {pp, embedding}. A ring
+  // of four has four connections; of the two pairs of tp, and of pp, each has one.
   Worlds worlds({.tp = 2, .pp = 2});
-  EXPECT_EQ(worlds.sockets(), 4 * 3);
+  const int64_t at_first = 4 * 3 + 2 * (4 + 2 + 2);
+  EXPECT_EQ(worlds.sockets(), at_first);
   worlds.use([](World& world) { sum_over(world.tp(), 2); });
-  EXPECT_EQ(worlds.sockets(), 4 * 3 + 4) << "each rank and its only neighbour";
+  EXPECT_EQ(worlds.sockets(), at_first);
+}
+
+TEST(Scale, NobodyAsksTheStoreOnceTheWorldIsMade) {
+  Worlds worlds({.dp = 8});
+  const int64_t before = worlds.stats().requests;
+  worlds.use([](World& world) {  // with everybody else
+    at::Tensor parts = at::full({8}, 1.0), sum = at::full({1}, 0.0);
+    world.dp().reduce_scatter(sum, parts);
+    if (*sum.const_data_ptr<float>() != 8) throw Error(ErrorCode::kCorrupt, "a wrong sum");
+  });
+  EXPECT_EQ(worlds.stats().requests, before);
 }
 
 TEST(Scale, GroupsOfTheSameRanksShareTheirConnections) {
