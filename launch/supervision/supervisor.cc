@@ -92,7 +92,7 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
 
   orphans.reap();
   while (const auto number = signals.next())
-    signalled(*number);
+    signalled(*number, /*is_own=*/true);
   if (phase != Phase::kRunning) observer->on_stopping();
   observer->on_tick();
 }
@@ -148,9 +148,14 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   fail(child, status);
 }
 
-void Supervisor::Impl::signalled(int number) {
+// A scheduler asks this process and those of the run at one time, in any order: what a process of
+// the run tells is not the first time that this one is asked.
+void Supervisor::Impl::signalled(int number, bool is_own) {
   if (phase == Phase::kKilled) return;
-  if (result.signal != 0) {
+  const bool is_second = is_own && was_asked;
+  was_asked |= is_own;
+  if (!is_second && result.signal != 0) return;
+  if (is_second) {
     result.killed = true;
     observer->on_phase("killed");
     kill_all();

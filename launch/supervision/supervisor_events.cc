@@ -54,7 +54,7 @@ void Supervisor::Impl::on_report(Watched& child, const std::string& report) {
 
   // Of one that joined: a signal is one to the run, and its last word says how it ends.
   if (child.joined && status->signal != 0) {
-    if (result.signal == 0) signalled(to_int(status->signal));
+    signalled(to_int(status->signal), /*is_own=*/false);
     return;
   }
   if (child.joined && status->ended) {

@@ -60,6 +60,7 @@ struct Supervisor::Impl {
   SupervisorResult result;
   std::vector<ProcessFailure> failures;  // in time
   Phase phase = Phase::kRunning;
+  bool was_asked = false;            // to stop, by a signal to this process
   std::optional<Deadline> deadline;  // of the phase
   std::optional<Deadline> settle;    // after the first failure: until then a better cause may show
   // Replicas that were lost: when they are started again.
@@ -84,7 +85,7 @@ struct Supervisor::Impl {
   void look_for_joined();
   std::vector<std::pair<Watched*, int>> take_ends();
   void ended(Watched& child, int status);
-  void signalled(int number);
+  void signalled(int number, bool is_own);
   void advance();
   void on_deadline();
   void terminate(bool driving, bool serving);

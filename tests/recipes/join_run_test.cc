@@ -262,6 +262,25 @@ TEST_P(SignalAt, StopsTheRunWithACheckpointThatGoesOn) {
 }
 INSTANTIATE_TEST_SUITE_P(Rank, SignalAt, testing::Values(0, 1, 2));
 
+// As scancel does it: what a rank tells first is not a person's first Ctrl-C.
+TEST(Joined, ASignalToAllProcessesAsksOnce) {
+  const TemporaryFolder folder;
+  JoinedRun run(folder / "joined");
+  run.start_all(distill(folder / "joined", 100000), kSize);
+  wait_for_steps(folder / "joined" / "run", 2);
+  // Without student/1 nobody can save, so that the second signal finds the run still stopping.
+  run[1].signal(SIGSTOP);
+  run[2].signal(SIGTERM);
+  EXPECT_TRUE(wait_until([&] { return run[0].output().find("stopping (") != std::string::npos; }));
+  run[0].signal(SIGTERM);
+  run[1].signal(SIGTERM);
+  run[1].signal(SIGCONT);
+  const auto results = run.wait();
+  EXPECT_EQ(results[0].exit_code, 4) << results[0].output;
+  EXPECT_EQ(results[1].exit_code, 4) << results[1].output;
+  EXPECT_EQ(results[2].exit_code, 0) << results[2].output;
+}
+
 // Whatever is lost, the others end by themselves and nothing stays.
 class LossOf : public testing::TestWithParam<size_t> {};
 
