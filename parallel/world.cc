@@ -75,8 +75,7 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
 std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
   return c10d::ProcessGroupGloo::createDeviceForHostname(
       options.address.empty() ? address_towards(options.store_host, options.store_port)
-                              : options.address,
-      /*lazyInit=*/true);
+                              : options.address);
 }
 
 // The group of this rank along the axes, without its network; this rank alone if none of them holds
@@ -106,39 +105,21 @@ c10::intrusive_ptr<c10d::Store> device_store(const Group::Impl& group, const Sto
 }
 
 // Gives the group the connections of the mesh that has its ranks, which is new if there is none.
-void share_mesh(Group::Impl& group, StoreClient& store, const World::Options& options,
+void share_mesh(Group::Impl& group, const StoreClient& store,
+                const std::shared_ptr<gloo::transport::Device>& device,
                 std::vector<std::shared_ptr<detail::Mesh>>& meshes) {
   auto found =
       std::ranges::find_if(meshes, [&](const auto& mesh) { return mesh->ranks() == group.ranks; });
-  if (found == meshes.end()) {
+  if (found == meshes.end())
     found = meshes.insert(meshes.end(), std::make_shared<detail::Mesh>(
                                             detail::Mesh::Options{.name = group.name,
                                                                   .ranks = group.ranks,
                                                                   .position = group.position,
                                                                   .timeout = group.timeout,
-                                                                  .device = make_device(options)}));
-    store.set((*found)->key(group.position), (*found)->address());
-  }
+                                                                  .store = store,
+                                                                  .device = device}));
   group.mesh = *found;
   group.place_in_mesh = group.mesh->add_group();
-}
-
-// Connects this rank with its neighbours in each mesh. All ranks have left their addresses: they
-// come in one question.
-void connect_meshes(StoreClient& store, const std::vector<std::shared_ptr<detail::Mesh>>& meshes,
-                    Deadline deadline) {
-  std::vector<std::string> keys;
-  for (const auto& mesh : meshes)
-    for (int position = 0; position < to_int(mesh->ranks().size()); ++position)
-      keys.push_back(mesh->key(position));
-  const std::vector<std::string> addresses = store.get_all(keys, deadline);
-
-  auto next = addresses.begin();
-  for (const auto& mesh : meshes) {
-    const auto end = next + to_int(mesh->ranks().size());
-    mesh->connect({next, end});
-    next = end;
-  }
 }
 
 // Connects the members for collectives on their devices, and has them watched.
@@ -189,24 +170,24 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   const Options& o = impl_->options;
 
-  // The groups, in an order that is the same on all ranks. This rank listens for each.
+  // Rendezvous: nobody connects before all ranks are there, so that an error names who is missing.
   std::optional<StoreClient> store;
-  const Deadline deadline = Deadline::after(o.timeout);
-  if (o.layout.world_size() > 1)
+  std::shared_ptr<gloo::transport::Device> network;
+  if (o.layout.world_size() > 1) {
+    const Deadline deadline = Deadline::after(o.timeout);
     store.emplace(o.store_host, o.store_port, o.store_prefix, o.timeout, o.connect_store);
+    await_all_ranks(*store, o, deadline);
+    network = make_device(o);
+  }
+
+  // The groups, in an order that is the same on all ranks.
   std::vector<std::shared_ptr<Group::Impl>> large;  // of more than this rank
   for (const auto& [name, axes] : kGroups) {
     const std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
     impl_->groups.emplace_back(group);
     if (group->ranks.size() == 1) continue;
-    share_mesh(*group, *store, o, impl_->meshes);
+    share_mesh(*group, *store, network, impl_->meshes);
     large.push_back(group);
-  }
-
-  // Rendezvous: nobody connects before all ranks are there, so that an error names who is missing.
-  if (store) {
-    await_all_ranks(*store, o, deadline);
-    connect_meshes(*store, impl_->meshes, deadline);
   }
 
   // The ranks share out the devices of their hosts, and connect the groups there.

@@ -71,9 +71,8 @@ class StoreServer {
 // Collectives: the constructor, over all ranks of the role: it waits for them. Where collectives
 //   run on devices the destructor waits for the other ranks too, unless an exception is on its way
 //   or a collective has failed.
-// Connections: neighbours connect at once, other ranks when they first have something for each
-//   other; groups of the same ranks (all, dp and dp_pp of a role that is data-parallel only) share
-//   them (parallel/detail/mesh.h).
+// Connections: groups of the same ranks (all, dp and dp_pp of a role that is data-parallel only)
+//   share them (parallel/detail/mesh.h).
 // Errors: of the constructor, kInvalidArgument and kUnavailable for the options; kTimeout naming
 //   the ranks that did not arrive; kTimeout or kCollective when the members of a group
 //   cannot connect; StoreClient's.

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include <ATen/ops/zeros.h>
-
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -17,26 +15,44 @@ constexpr int kCollectiveTagBits = 29;
 
 }  // namespace
 
-// The store that Gloo sees: the addresses of the members, in this process. It asks for the address
-// of a rank when it first connects to it, which may be long after the launcher is gone.
+// The store that Gloo sees: it leaves an address of its own, and asks for those of all members, one
+// by one. Here they come in one question to the run's store.
 class AddressBook final : public c10d::HashStore {
  public:
-  // Gloo leaves its own address, under a key that ends in its position.
-  void set(const std::string& key, const std::vector<uint8_t>& address) override {
-    own_key_ = key;
-    own_address_ = {address.begin(), address.end()};
-    c10d::HashStore::set(key, address);
-  }
-  const std::string& own_address() const { return own_address_; }
+  AddressBook(const Mesh::Options& options, StoreClient store)
+      : options_(options), store_(std::move(store)) {}
 
-  void learn(int own_position, int position, const std::string& address) {
-    const size_t prefix = own_key_.size() - std::to_string(own_position).size();
-    c10d::HashStore::set(own_key_.substr(0, prefix) + std::to_string(position),
-                         {address.begin(), address.end()});
+  // Its keys end in a position: they are Gloo's, and lead to ours.
+  void set(const std::string& key, const std::vector<uint8_t>& address) override {
+    prefix_ = key.substr(0, key.size() - std::to_string(options_.position).size());
+    store_.set(key_of(options_.position), {address.begin(), address.end()});
   }
+
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    if (!check(keys)) learn_all(Deadline::after(timeout));
+    c10d::HashStore::wait(keys, timeout);
+  }
+  using c10d::HashStore::wait;
 
  private:
-  std::string own_key_, own_address_;
+  std::string key_of(int position) const {
+    return "mesh/" + options_.name + "/" + std::to_string(options_.ranks.front()) + "/" +
+           std::to_string(position);
+  }
+
+  void learn_all(Deadline deadline) {
+    std::vector<std::string> keys;
+    for (int position = 0; position < to_int(options_.ranks.size()); ++position)
+      keys.push_back(key_of(position));
+    int position = 0;
+    for (const std::string& address : store_.get_all(keys, deadline))
+      c10d::HashStore::set(prefix_ + std::to_string(position++), {address.begin(), address.end()});
+  }
+
+  const Mesh::Options& options_;
+  StoreClient store_;
+  std::string prefix_;
 };
 
 // c10d numbers the collectives of a process group by one count, which is part of their tags.
@@ -67,50 +83,20 @@ Mesh::OwnTags::~OwnTags() {
   mesh_.next_tags_[to_size(group_)] = group | (mesh_.gloo_->next_tag() & kCount);
 }
 
-Mesh::Mesh(Options options)
-    : options_(std::move(options)), addresses_(c10::make_intrusive<AddressBook>()) {
+Mesh::Mesh(Options options) : options_(std::move(options)) {
   auto gloo_options = c10d::ProcessGroupGloo::Options::create(options_.timeout);
   gloo_options->devices = {options_.device};
   gloo_options->threads = 1;  // one queue: collectives run in the order of the calls
   try {
-    gloo_ = c10::make_intrusive<GlooGroup>(addresses_, options_.position,
-                                           to_int(options_.ranks.size()), std::move(gloo_options));
+    gloo_ = c10::make_intrusive<GlooGroup>(
+        c10::make_intrusive<AddressBook>(options_, options_.store), options_.position,
+        to_int(options_.ranks.size()), std::move(gloo_options));
   } catch (const std::exception& e) {
     throw unconnected(options_.name, options_.ranks[to_size(options_.position)], "connect", e);
   }
 }
 
 Mesh::~Mesh() = default;
-
-std::string Mesh::address() const { return addresses_->own_address(); }
-
-std::string Mesh::key(int position) const {
-  return "mesh/" + options_.name + "/" + std::to_string(options_.ranks.front()) + "/" +
-         std::to_string(position);
-}
-
-void Mesh::connect(const std::vector<std::string>& addresses) {
-  const int size = to_int(options_.ranks.size());
-  for (int position = 0; position < size; ++position)
-    if (position != options_.position)
-      addresses_->learn(options_.position, position, addresses[to_size(position)]);
-
-  // A word to both neighbours, who are one and the same in a mesh of two.
-  std::vector<int> neighbours{(options_.position + 1) % size};
-  if (size > 2) neighbours.push_back((options_.position + size - 1) % size);
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  try {
-    for (const int neighbour : neighbours) {
-      std::vector<at::Tensor> heard{at::zeros({1})}, said{at::zeros({1})};
-      works.push_back(gloo_->recv(heard, neighbour, /*tag=*/0));
-      works.push_back(gloo_->send(said, neighbour, /*tag=*/0));
-    }
-    for (const auto& work : works)
-      work->wait();
-  } catch (const std::exception& e) {
-    throw unconnected(options_.name, options_.ranks[to_size(options_.position)], "connect", e);
-  }
-}
 
 int Mesh::add_group() {
   const int group = to_int(next_tags_.size());

@@ -1,13 +1,8 @@
-// The connections of one set of ranks, which all groups of exactly these ranks share.
+// The connections of one set of ranks, which all groups of exactly these ranks share: each rank is
+// connected to every other from the start. Its address and those of the others pass through the
+// run's store once, in one question; the store is not asked again.
 //
-// A rank listens at one port. Neighbours in the ring of ranks connect when the world is made: what
-// sums and what stages of a pipeline need. Any other two connect when one of them first has
-// something for the other (Gloo's lazy devices), by the addresses that every rank has from the
-// start: the run's store is not asked again. A sum needs a rank's neighbours in the ring, a barrier
-// or a broadcast log2 of the ranks, an exchange all of them.
-//
-// Collectives: the constructor and connect(), by all ranks, in the same order for all meshes; World
-//   waits for all ranks between the two.
+// Collectives: the constructor, by all ranks, in the same order for all meshes.
 // Tags: operations of two groups never meet, though they use the same connections: each group has
 //   tags of its own. They wait in one queue, though: the ranks must agree on the order of all
 //   operations of the groups that share a mesh.
@@ -34,7 +29,6 @@ class Device;
 
 namespace retort::parallel::detail {
 
-class AddressBook;
 class GlooGroup;
 
 // That this rank could not connect to the other members of a group; `op`: for which operations.
@@ -43,26 +37,18 @@ Error unconnected(const std::string& group, int rank, const char* op, const std:
 class Mesh {
  public:
   struct Options {
-    std::string name;  // of the first group that uses it, for errors
+    std::string name;  // of the first group that uses it
     std::vector<int> ranks;
     int position = 0;  // of this rank in `ranks`
     std::chrono::milliseconds timeout{0};
-    // Of this mesh alone: a device that connects later belongs to one context of Gloo's.
+    StoreClient store;
     std::shared_ptr<gloo::transport::Device> device;
   };
-  // Listens. kCollective if it cannot.
+  // kTimeout or kCollective naming group and rank if a member cannot be reached.
   explicit Mesh(Options options);
   ~Mesh();
 
   const std::vector<int>& ranks() const { return options_.ranks; }
-
-  // Where this rank listens, and the key of that in the store for the member at `position`.
-  std::string address() const;
-  std::string key(int position) const;
-
-  // Takes what address() is at each member, by position, and connects this rank with its
-  // neighbours. kTimeout or kCollective naming group and rank if one of them cannot be reached.
-  void connect(const std::vector<std::string>& addresses);
 
   // A number below kMaxGroups for a group that shares this mesh. All ranks add the same groups in
   // the same order.
@@ -102,7 +88,6 @@ class Mesh {
 
   const Options options_;
   std::vector<uint32_t> next_tags_;  // of each group's collectives
-  c10::intrusive_ptr<AddressBook> addresses_;
   c10::intrusive_ptr<GlooGroup> gloo_;
 };
 

@@ -195,15 +195,13 @@ TEST_F(Files, FolderUnderAFileIsUnavailable) {
 }
 
 TEST_F(Files, AFolderIsFilledByAnybodyAndCommitted) {
-  fs::path temporary;
   {
     AtomicFolder folder(folder_ / "c");
-    temporary = folder.temporary();
-    std::ofstream(temporary / "x") << "1";
+    std::ofstream(folder.temporary() / "x") << "1";
   }
   EXPECT_EQ(names(), std::set<std::string>{}) << "given up";
   AtomicFolder folder(folder_ / "c");
-  std::ofstream(temporary / "x") << "2";
+  std::ofstream(folder.temporary() / "x") << "2";
   EXPECT_FALSE(fs::exists(folder_ / "c"));
   folder.commit();
   EXPECT_EQ(read_file(folder_ / "c/x"), "2");

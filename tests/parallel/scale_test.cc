@@ -88,17 +88,17 @@ TEST(Scale, ARankAsksTheStoreAsOftenInALargeWorldAsInASmallOne) {
   Worlds large({.dp = 32});
   EXPECT_EQ(small.stats().connections, 4u) << "one a process";
   EXPECT_EQ(large.stats().connections, 32u);
-  EXPECT_EQ(large.stats().requests, 8 * small.stats().requests);
+  // Arriving takes three, or four of the last rank; an address is left with one, and the others'
+  // are asked for with two, or three where somebody's is missing still.
+  EXPECT_LE(small.stats().requests, 8u * 4);
+  EXPECT_LE(large.stats().requests, 8u * 32);
 }
 
-TEST(Scale, ARankIsConnectedToItsNeighboursInEachSetOfRanks) {
-  // A rank listens once for each set that its groups have: {all, mp}, tp, {pp, embedding}. A ring
-  // of four has four connections; of the two pairs of tp, and of pp, each has one.
+TEST(Scale, ARankIsConnectedOnceToEachOtherOfASetOfRanks) {
+  // {all, mp} are four ranks with six connections; of the two pairs of tp, and of {pp, embedding},
+  // each has one. A rank listens once for all of them.
   Worlds worlds({.tp = 2, .pp = 2});
-  const int64_t at_first = 4 * 3 + 2 * (4 + 2 + 2);
-  EXPECT_EQ(worlds.sockets(), at_first);
-  worlds.use([](World& world) { sum_over(world.tp(), 2); });
-  EXPECT_EQ(worlds.sockets(), at_first);
+  EXPECT_EQ(worlds.sockets(), 4 + 2 * (6 + 2 + 2));
 }
 
 TEST(Scale, NobodyAsksTheStoreOnceTheWorldIsMade) {
@@ -123,16 +123,6 @@ TEST(Scale, GroupsOfTheSameRanksShareTheirConnections) {
     sum_over(world.all(), 3);
   });
   EXPECT_EQ(worlds.sockets(), after_one);
-}
-
-TEST(Scale, ASumNeedsNeighboursOnly) {
-  constexpr int64_t kRanks = 16;
-  Worlds worlds({.dp = kRanks});
-  worlds.use([](World& world) {
-    at::Tensor tensor = at::full({1 << 14}, 1.0);
-    world.dp().all_reduce(tensor);
-  });
-  EXPECT_LE(worlds.sockets(), kRanks + kRanks * 2) << "a ring, not a mesh";
 }
 
 // Groups of the same ranks use the same connections at the same time, and messages with equal tags.
