@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "launch/commands/launch.h"
 #include "launch/commands/model_check.h"
@@ -31,12 +32,11 @@ constexpr const char* kKeeper = "student/0";
 
 // The name of this host with its domain, where the resolver knows one.
 std::string full_host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
+  const std::string name = host_name();
   addrinfo hints{};
   hints.ai_flags = AI_CANONNAME;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(name, nullptr, &hints, &found) != 0) return name;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return name;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(found, &freeaddrinfo);
   return list->ai_canonname != nullptr ? list->ai_canonname : name;
 }

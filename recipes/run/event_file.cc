@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host_name.h"
 #include "recipes/run/append_fd.h"
 
 namespace retort::recipes {
@@ -185,11 +186,9 @@ EventFile::EventFile(const fs::path& folder) {
   if (failed)
     throw Error(ErrorCode::kUnavailable,
                 "cannot create folder " + folder.string() + ": " + failed.message());
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   const double now = wall_time_now();
   const std::string stem = "events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) +
-                           "." + host.data() + "." + std::to_string(::getpid());
+                           "." + host_name() + "." + std::to_string(::getpid());
   for (int i = 0; i == 0 || fs::exists(path_); ++i)
     path_ = folder / (stem + "." + std::to_string(i));
   fd_ = open_for_append(path_);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/sizes.h"
 #include "parallel/vote.h"
 
 namespace retort::roles {
@@ -21,7 +22,7 @@ std::vector<int64_t> hosts_of(parallel::Group& group, const std::string& host) {
 
 int first_on(const std::vector<int64_t>& hosts, int64_t host) {
   int first = 0;
-  while (hosts[static_cast<size_t>(first)] != host)
+  while (hosts[to_size(first)] != host)
     ++first;
   return first;
 }
@@ -35,7 +36,7 @@ at::Tensor fetch_once_a_host(parallel::Group& group, const std::string& host, at
   // Whoever failed on its way here is heard before anybody waits for its message.
   parallel::run_on_all(group, [] {});
   const std::vector<int64_t> hosts = hosts_of(group, host);
-  const int64_t own = hosts[static_cast<size_t>(group.rank())];
+  const int64_t own = hosts[to_size(group.rank())];
   const int first = first_on(hosts, own);
   const bool fetches = first == group.rank();
   at::Tensor tensor =
@@ -52,7 +53,7 @@ at::Tensor fetch_once_a_host(parallel::Group& group, const std::string& host, at
   }
   std::vector<parallel::Work> sent;
   for (int rank = first + 1; rank < group.size(); ++rank) {
-    if (hosts[static_cast<size_t>(rank)] != own) continue;
+    if (hosts[to_size(rank)] != own) continue;
     sent.push_back(group.send_async(type, rank));
     sent.push_back(group.send_async(tensor, rank));
   }
