@@ -1,111 +1,30 @@
 """Runs with launch.backend: ssh on whole hosts (hosts.py): the numbers of one host, and what is
 left when they end, are stopped, or lose their launcher, a host or the network."""
 import json
-import os
-import pathlib
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-import unittest
 
 import hosts
+import runs
 import skip
+from runs import PROGRAM, distill, grpo, result_of
 
-ROOT = pathlib.Path(os.environ["RETORT_SOURCE_DIR"])
-PROGRAM = pathlib.Path(os.environ["RETORT_BIN"])
-sys.path.insert(0, str(ROOT / "tests/faults"))
-import launched  # noqa: E402
-import scenarios  # noqa: E402
-
-LIMIT = 240  # seconds; bounds a hang
 SSH = "ssh: {identity_file: %s, program: %s}" % (hosts.IDENTITY, PROGRAM)
 # The student's two ranks on two hosts, and another role beside the second.
 PLACES = "hosts: [{host: h1, slots: 1}, {host: h2, slots: 2}]"
 ON_HOSTS = "launch: {backend: ssh, %s, %s}\n" % (PLACES, SSH)
 
 
-def distill(steps=12):
-    roles = {"teacher": {"model": "teacher"}}
-    text = scenarios.recipe("distill", roles, scenarios.GOLDENS / "rows.jsonl", steps,
-                            "distill: {teachers: [{role: teacher}]}\n", batch=2)
-    return text.replace("{dp: 1, tp: 1,", "{dp: 2, tp: 1,", 1)
-
-
-def grpo(data, steps=12):
-    text = scenarios.grpo()(data).replace("max_steps: 120", f"max_steps: {steps}")
-    return text.replace("{dp: 1, tp: 1,", "{dp: 2, tp: 1,", 1)
-
-
-def libraries():
-    """The folders that the program's libraries come from."""
-    lines = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True).stdout.splitlines()
-    files = [line.split("=> ")[1].split(" (")[0] for line in lines if "=> /" in line]
-    return {str(pathlib.Path(os.path.abspath(file)).parent) for file in files}
-
-
-class SshTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
-        with open(self.folder / "prompts.jsonl", "w") as file:
-            for i in range(10):
-                row = {"prompt": scenarios.words(i + 1, 1 + i % 6), "completion": "w1"}
-                file.write(json.dumps(row) + "\n")
-
-    def network(self, family=4):
-        network = hosts.Network(
-            ["launcher", "h1", "h2"], family=family,
-            keep=[ROOT, PROGRAM.parent, self.folder, *libraries()])
-        self.enterContext(network)
-        return network
-
-    def launch(self, host, name, text, *settings):
-        """Starts a recipe of its own folder; the run's folder is in `.run`."""
-        file = self.folder / f"{name}.yaml"
-        run = self.folder / name
-        file.write_text(text + f"output_dir: {run}\n")
-        process = hosts.Process(host, [PROGRAM, "launch", file, *settings], f"{run}.out")
-        process.run = run
-        return process
-
-    def finish(self, process, code=0):
-        self.assertEqual(process.wait(LIMIT), code, process.text())
-
-    def expect_nothing_left(self, network, gone=()):
-        for host in network.hosts:
-            if host not in gone:
-                try:
-                    hosts.wait_until(lambda: not host.leftovers(), host.name, 60)
-                except TimeoutError:
-                    self.fail(f"left on {host.name}: {host.leftovers()}")
-
-    def steps(self, process):
-        file = process.run / "metrics.jsonl"
-        return len(file.read_text().splitlines()) if file.exists() else 0
-
-    def wait_for_steps(self, process, count):
-        hosts.wait_until(lambda: self.steps(process) >= count or not process.running(),
-                         f"step {count}", LIMIT)
-        self.assertTrue(process.running(), process.text())
-
-    def one_host(self, network, name, text):
-        """What the same layout gives on one host."""
-        alone = self.launch(network.hosts[0], name, text)
-        self.finish(alone)
-        return launched.result_of(alone.run)
-
+class SshTest(runs.RunTest):
     def compare(self, family):
-        network = self.network(family)
+        network = self.network(family=family)
         launcher, h1, h2 = network.hosts
         for name, text in (("distill", distill()), ("grpo", grpo(self.folder))):
-            expected = self.one_host(network, f"{name}-one", text)
+            expected = self.one_host(network.hosts[0], f"{name}-one", text)
             before = h2.bytes()
             process = self.launch(launcher, f"{name}-two", text + ON_HOSTS)
             self.finish(process)
-            self.assertEqual(launched.result_of(process.run), expected)
+            self.assertEqual(result_of(process.run), expected)
             sent, received = (now - then for now, then in zip(h2.bytes(), before))
             print(f"{name}, IPv{family}: {sent} bytes from h2, {received} to it", flush=True)
             # Gradients of the student cross in every step, both ways, whatever else does: memory
@@ -127,7 +46,7 @@ class SshTest(unittest.TestCase):
 
     def test_ctrl_c_saves_and_the_run_goes_on_to_the_same_bits(self):
         network = self.network()
-        expected = self.one_host(network, "one", distill(200))
+        expected = self.one_host(network.hosts[0], "one", distill(200))
         process = self.launch(network.hosts[0], "two", distill(200) + ON_HOSTS)
         self.wait_for_steps(process, 3)
         process.signal(signal.SIGINT)
@@ -139,7 +58,7 @@ class SshTest(unittest.TestCase):
             network.hosts[0], [PROGRAM, "launch", self.folder / "two.yaml", "--resume"],
             self.folder / "resumed.out")
         self.finish(process)
-        self.assertEqual(launched.result_of(self.folder / "two"), expected)
+        self.assertEqual(result_of(self.folder / "two"), expected)
 
     def test_a_launcher_that_is_killed_takes_all_hosts_along(self):
         network = self.network()
@@ -166,7 +85,7 @@ class SshTest(unittest.TestCase):
     def test_a_cut_of_ten_seconds_is_survived(self):
         network = self.network()
         launcher, h1, h2 = network.hosts
-        expected = self.one_host(network, "one", distill(300))
+        expected = self.one_host(network.hosts[0], "one", distill(300))
         process = self.launch(launcher, "two", distill(300) + ON_HOSTS)
         self.wait_for_steps(process, 3)
         h2.cut()
@@ -174,7 +93,7 @@ class SshTest(unittest.TestCase):
         self.assertLess(self.steps(process), 300, "it was over before the cut could matter")
         h2.attach()
         self.finish(process)
-        self.assertEqual(launched.result_of(process.run), expected)
+        self.assertEqual(result_of(process.run), expected)
         self.expect_nothing_left(network)
 
     def test_a_cut_for_longer_ends_the_run_and_everything_on_both_sides(self):
