@@ -42,6 +42,7 @@ void LaunchOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument, "load_timeout must be above 0");
   if (max_restarts < 0)
     throw Error(ErrorCode::kInvalidArgument, "max_restarts must not be negative");
+  if (min_dp && *min_dp < 1) throw Error(ErrorCode::kInvalidArgument, "min_dp must be at least 1");
   if (metrics_port && (*metrics_port < 0 || *metrics_port > 65535))
     throw Error(ErrorCode::kInvalidArgument,
                 "metrics_port must be a port, 1 to 65535, or 0: any that is free");

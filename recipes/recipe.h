@@ -98,6 +98,7 @@ struct LaunchOptions {
   Duration stop_timeout{120'000};
   Duration load_timeout{600'000};
   int64_t max_restarts = 0;
+  std::optional<int64_t> min_dp;
   LogFormat log_format = LogFormat::kText;
   std::optional<int64_t> metrics_port;
 
@@ -119,6 +120,10 @@ struct LaunchOptions {
           "time for a role to load its model and serve, at the start and when it is started again");
     visit("max_restarts", max_restarts,
           "how often a run that failed goes on by itself from its last checkpoint");
+    visit(
+        "min_dp", min_dp,
+        "backend: ssh, max_restarts: without a lost host the student may go on with a smaller dp, "
+        "down to this, and as many more micro-batches a step; null: with its own only");
     visit("log_format", log_format,
           "lines of logs/: text, or json objects with time, host, role, rank and step");
     visit(

@@ -51,6 +51,8 @@ class HostLink {
   // that cannot be reached or does not see the run's folder.
   const std::optional<HostFacts>& facts() const { return facts_; }
   void check() const;
+  // Why it is lost, or could not be reached; null: it is not.
+  const Error* lost() const { return lost_ ? &*lost_ : nullptr; }
 
   // Waits until it has started. kUnavailable when the host is lost.
   std::unique_ptr<RoleProcess> start(const ProcessStart& start);

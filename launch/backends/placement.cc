@@ -42,40 +42,85 @@ void check_names(const std::vector<HostOptions>& hosts) {
       refuse_placement("'" + hosts[i].host + "' is there twice; give it the slots of both");
 }
 
+// Free slots of launch.hosts, and the roles' way to them.
+class Slots {
+ public:
+  Slots(const Recipe& recipe, const LostHosts& lost, const Placement& placement)
+      : recipe_(recipe), lost_(lost), used_(placement.processes) {}
+
+  // The first of a role's hosts with room for its tp ranks that compute together; their slots are
+  // taken. kInvalidArgument, naming what is free, if there is none.
+  size_t take(const std::string& role, int64_t rank) {
+    const RoleOptions& options = recipe_.roles.at(role);
+    const int64_t together = options.world.tp;
+    const std::vector<size_t> allowed = hosts_for(recipe_.launch.hosts, role, options);
+    const auto host = std::ranges::find_if(allowed, [&](size_t i) { return free(i) >= together; });
+    if (host == allowed.end())
+      refuse_placement("roles." + role + " does not fit: its rank " + std::to_string(rank) +
+                       (together > 1 ? ", with the tp ranks beside it," : "") + " needs " +
+                       std::to_string(together) + " slot(s) of one host, and free are " +
+                       text_of(allowed));
+    used_[*host] += together;
+    return *host;
+  }
+  const std::vector<int64_t>& used() const { return used_; }
+
+ private:
+  int64_t free(size_t host) const {
+    return lost_.contains(host) ? 0 : recipe_.launch.hosts[host].slots - used_[host];
+  }
+  std::string text_of(const std::vector<size_t>& hosts) const {
+    std::string text;
+    for (const size_t i : hosts)
+      text += (text.empty() ? "" : ", ") + recipe_.launch.hosts[i].host +
+              (lost_.contains(i) ? " none, being lost"
+                                 : " " + std::to_string(free(i)) + " of " +
+                                       std::to_string(recipe_.launch.hosts[i].slots));
+    return text;
+  }
+
+  const Recipe& recipe_;
+  const LostHosts& lost_;
+  std::vector<int64_t> used_;
+};
+
 }  // namespace
 
 size_t Placement::host_of(const std::string& role, int64_t rank) const {
   return hosts.at(role).at(static_cast<size_t>(rank));
 }
 
-Placement place_processes(const Recipe& recipe) {
-  const std::vector<HostOptions>& hosts = recipe.launch.hosts;
-  check_names(hosts);
+Placement place_processes(const Recipe& recipe, const LostHosts& lost) {
+  check_names(recipe.launch.hosts);
   Placement placement;
-  placement.processes.resize(hosts.size());
-  const auto free = [&](size_t host) { return hosts[host].slots - placement.processes[host]; };
-
+  placement.processes.resize(recipe.launch.hosts.size());
+  Slots slots(recipe, lost, placement);
   for (const auto& [name, role] : recipe.roles) {
-    const std::vector<size_t> allowed = hosts_for(hosts, name, role);
     const int64_t together = role.world.tp;
-    for (int64_t rank = 0; rank < role.world.world_size(); rank += together) {
-      const auto host =
-          std::ranges::find_if(allowed, [&](size_t i) { return free(i) >= together; });
-      if (host == allowed.end()) {
-        std::string left;
-        for (const size_t i : allowed)
-          left += (left.empty() ? "" : ", ") + hosts[i].host + " " + std::to_string(free(i)) +
-                  " of " + std::to_string(hosts[i].slots);
-        refuse_placement("roles." + name + " does not fit: its rank " + std::to_string(rank) +
-                         (together > 1 ? ", with the tp ranks beside it," : "") + " needs " +
-                         std::to_string(together) + " slot(s) of one host, and free are " + left);
-      }
-      placement.processes[*host] += together;
+    for (int64_t rank = 0; rank < role.world.world_size(); rank += together)
       placement.hosts[name].insert(placement.hosts[name].end(), static_cast<size_t>(together),
-                                   *host);
+                                   slots.take(name, rank));
+  }
+  placement.processes = slots.used();
+  return placement;
+}
+
+void place_again(const Recipe& recipe, const std::string& role, std::span<const int64_t> ranks,
+                 const LostHosts& lost, Placement& placement) {
+  const auto together = static_cast<size_t>(recipe.roles.at(role).world.tp);
+  Slots slots(recipe, lost, placement);
+  std::vector<size_t> hosts = placement.hosts.at(role);
+  for (size_t i = 0; i < ranks.size(); i += together) {
+    const auto first = static_cast<size_t>(ranks[i]);
+    if (!lost.contains(hosts[first])) continue;
+    try {
+      std::fill_n(hosts.begin() + ranks[i], together, slots.take(role, ranks[i]));
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kUnavailable, error.message());
     }
   }
-  return placement;
+  placement.hosts[role] = std::move(hosts);
+  placement.processes = slots.used();
 }
 
 }  // namespace retort::launch

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,10 +20,19 @@ struct Placement {
   size_t host_of(const std::string& role, int64_t rank) const;
 };
 
+// Hosts that are lost, by index in launch.hosts: nothing is placed on them.
+using LostHosts = std::set<size_t>;
+
 // Roles in their order, ranks in theirs, onto the hosts in theirs: each host is filled before the
 // next one is begun, and the tp ranks that compute together are on one host. `roles.<name>.hosts`
 // leaves a role the hosts that it names. kInvalidArgument, naming the role and what is free, when
 // something does not fit, and for hosts that nobody listed or that are listed twice.
-Placement place_processes(const recipes::Recipe& recipe);
+Placement place_processes(const recipes::Recipe& recipe, const LostHosts& lost = {});
+
+// Moves those of a role's `ranks`, in ascending order and whole groups of tp ranks, that are on
+// lost hosts to free slots of others; the rest stays where it is. kUnavailable, changing nothing,
+// when there is no room for them.
+void place_again(const recipes::Recipe& recipe, const std::string& role,
+                 std::span<const int64_t> ranks, const LostHosts& lost, Placement& placement);
 
 }  // namespace retort::launch

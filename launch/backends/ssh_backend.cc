@@ -15,42 +15,58 @@ bool is_loopback(const std::string& address) {
 
 }  // namespace
 
-SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, const SignalCatcher& signals) {
+SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted,
+                       const SignalCatcher& signals) {
   for (HostLinkOptions& host : hosts) {
     names_.push_back(host.host.host);
     links_.push_back(std::make_unique<HostLink>(std::move(host)));
   }
 
   // Each link has a deadline of its own.
-  const auto all_here = [&] {
-    return std::ranges::all_of(links_, [](const auto& link) { return link->facts().has_value(); });
+  const auto may_be_lost = [&](const HostLink& link) {
+    return wanted == HostsWanted::kThoseLeft && link.lost() &&
+           link.lost()->code() == ErrorCode::kUnavailable;
   };
-  while (!all_here()) {
+  const auto decided = [&](const auto& link) {
+    return link->facts().has_value() || may_be_lost(*link);
+  };
+  while (!std::ranges::all_of(links_, decided)) {
     std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}};
     poll_for(entries);
     ::poll(entries.data(), entries.size(), static_cast<int>(kConnectTick.count()));
     work();
     for (const auto& link : links_)
-      link->check();
+      if (!may_be_lost(*link)) link->check();
     if (signals.any())
       throw Error(ErrorCode::kCancelled, "stopped before anything was started on the hosts");
   }
+  if (lost().size() == links_.size()) links_.front()->check();
   launcher_address();  // throws where there is none
 }
 
 SshBackend::~SshBackend() = default;
 
 std::string SshBackend::launcher_address() const {
-  const auto far = std::ranges::find_if(
-      links_, [](const auto& link) { return !is_loopback(link->facts()->launcher_address); });
+  const auto is_here = [](const auto& link) { return link->facts().has_value(); };
+  const auto far = std::ranges::find_if(links_, [&](const auto& link) {
+    return is_here(link) && !is_loopback(link->facts()->launcher_address);
+  });
   const bool alone = far == links_.end();
   for (size_t i = 0; i < links_.size(); ++i)
-    if (!alone && is_loopback(links_[i]->facts()->address))
+    if (!alone && is_here(links_[i]) && is_loopback(links_[i]->facts()->address))
       throw Error(ErrorCode::kInvalidArgument,
                   "launch.hosts: " + names_[i] + " is reached over loopback, at " +
                       links_[i]->facts()->address +
                       ", where other hosts do not find it; give it an `address`");
-  return (alone ? links_.front() : *far)->facts()->launcher_address;
+  const auto any = alone ? std::ranges::find_if(links_, is_here) : far;
+  return (*any)->facts()->launcher_address;
+}
+
+LostHosts SshBackend::lost() const {
+  LostHosts result;
+  for (size_t i = 0; i < links_.size(); ++i)
+    if (links_[i]->lost()) result.insert(i);
+  return result;
 }
 
 std::unique_ptr<RoleProcess> SshBackend::start(const ProcessStart& start) {

@@ -7,9 +7,16 @@
 
 #include "launch/backends/backend.h"
 #include "launch/backends/host_link.h"
+#include "launch/backends/placement.h"
 #include "launch/supervision/signal_catcher.h"
 
 namespace retort::launch {
+
+// Which of the hosts must be there at the start.
+enum class HostsWanted {
+  kAll,
+  kThoseLeft,  // of a run that goes on by itself: one that cannot be reached is lost; at least one
+};
 
 // Use: make it before the run's store, whose address the hosts tell; then a Supervisor starts
 //   processes with it, by the names of the hosts.
@@ -17,11 +24,14 @@ namespace retort::launch {
 //   cannot be reached or does not see the folder, kCancelled when a signal comes meanwhile.
 class SshBackend final : public Backend {
  public:
-  SshBackend(std::vector<HostLinkOptions> hosts, const SignalCatcher& signals);
+  SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted, const SignalCatcher& signals);
   ~SshBackend() override;  // ends what is left on the hosts
 
-  // By index of launch.hosts.
-  const HostFacts& facts(size_t host) const { return *links_.at(host)->facts(); }
+  // By index of launch.hosts; not of one that was lost before it said anything.
+  const HostFacts& facts(size_t host) const { return links_.at(host)->facts().value(); }
+  LostHosts lost() const;
+  // Of one that is lost.
+  std::string why_lost(size_t host) const { return links_.at(host)->lost()->message(); }
   // This host's address, as the others see it.
   std::string launcher_address() const;
 

@@ -6,15 +6,17 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "launch/backends/placement.h"
+#include "launch/backends/host_places.h"
 #include "launch/backends/run_mark.h"
 #include "launch/backends/shell_word.h"
 #include "launch/backends/ssh_backend.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/fit_to_hosts.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_once.h"
 #include "launch/supervision/run_folder.h"
@@ -31,23 +33,12 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// To listen where other hosts find it, unless the recipe says where; and with its host's cores.
-void place_on_host(const recipes::Recipe& recipe, const Placement& placement,
-                   const SshBackend& hosts, ProcessSpec& spec) {
-  const size_t host = placement.host_of(spec.context.role, spec.context.rank);
-  const int64_t wanted = recipe.roles.at(spec.context.role).world.threads;
-  spec.host = recipe.launch.hosts[host].host;
-  spec.context.threads =
-      threads_per_process(wanted, hosts.facts(host).cores, placement.processes[host]);
-  // What a launcher's own host inherits.
-  if (const char* level = std::getenv("RETORT_LOG")) spec.env.emplace("RETORT_LOG", level);
-  if (recipe.rpc.bind == rpc::RpcOptions().bind) spec.context.bind = hosts.facts(host).address;
-}
+// For what is left of a run that has just ended.
+constexpr Duration kEndOfRun{15'000};
 
-// `hosts`: null where every rank is a child of this process.
+// `places`: null where every rank is a child of this process.
 std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunFolder& folder,
-                                       const RunStart& start, const SshBackend* hosts) {
-  const Placement placement = hosts ? place_processes(recipe) : Placement();
+                                       const RunStart& start, const HostPlaces* places) {
   const int64_t processes = recipe.num_processes();
   std::vector<ProcessSpec> specs;
   for (const auto& [name, role] : recipe.roles) {
@@ -55,7 +46,7 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
       ChildContext context = rank_context_of(recipe, start, name, rank);
       context.threads = threads_per_process(role.world.threads, processes);
       ProcessSpec spec = child_spec(recipe, folder, std::move(context));
-      if (hosts) place_on_host(recipe, placement, *hosts, spec);
+      if (places) places->place(spec);
       specs.push_back(std::move(spec));
     }
   }
@@ -69,7 +60,7 @@ RunFolderMode mode_of(const LaunchCommand& command) {
 
 // Connects to the hosts of `launch.hosts`; null where the run has none.
 std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const RunFolder& folder,
-                                          const SignalCatcher& signals) {
+                                          HostsWanted wanted, const SignalCatcher& signals) {
   if (recipe.launch.backend == recipes::Backend::kLocal) return nullptr;
   constexpr Duration kLeave{15'000};
   const std::string mark = make_run_mark(folder.path(), kLeave);
@@ -83,7 +74,7 @@ std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const R
                      .log = folder.logs() / ("host-" + host.host + ".log"),
                      .interval = recipe.rpc.heartbeat_interval,
                      .limit = recipe.rpc.peer_timeout});
-  return std::make_unique<SshBackend>(std::move(hosts), signals);
+  return std::make_unique<SshBackend>(std::move(hosts), wanted, signals);
 }
 
 // Where the run's store listens: where the recipe says, or else where the hosts reach this one.
@@ -93,28 +84,62 @@ std::string store_bind(const recipes::Recipe& recipe, const SshBackend* hosts) {
   return hosts && !is_said ? hosts->launcher_address() : recipe.rpc.bind;
 }
 
-// One start of the run, to its end.
-StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& recipe, RunFolderMode mode,
-                   int64_t restarts_left, SignalCatcher& signals) {
+// A run that goes on by itself does so on the hosts that are left.
+recipes::Recipe recipe_for(const recipes::Recipe& recipe, const RunFolder& folder,
+                           const SshBackend& hosts) {
+  for (const size_t host : hosts.lost())
+    std::cerr << "note: " << hosts.why_lost(host) << "; the run goes on without it" << std::endl;
+  recipes::Recipe result = fit_to_hosts(recipe, hosts.lost());
+  const int64_t before = recipe.student().world.dp, now = result.student().world.dp;
+  if (now == before) return result;
+  std::cerr << "note: roles.student.world.dp is " << now << " instead of " << before
+            << " (launch.min_dp), and train.gradient_accumulation_steps "
+            << result.train.gradient_accumulation_steps << std::endl;
+  describe_run(result, folder);
+  return result;
+}
+
+// One start of the run.
+struct Start {
+  RunFolderMode mode = RunFolderMode::kFresh;
+  int64_t restarts_left = 0;
+  bool by_itself = false;  // nobody asked for it: the one before has failed
+};
+
+// To its end.
+StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written, const Start& how,
+                   SignalCatcher& signals) {
+  // Processes of a host that was cut off hold the folder until they have ended by themselves.
+  const recipes::LaunchOptions& launch = written.launch;
+  const Duration others =
+      how.by_itself ? launch.stop_timeout + written.rpc.peer_timeout : Duration(0);
+  const RunFolder folder = open_run_folder(written, how.mode, others + kEndOfRun);
   // Hosts are asked for in the folder, and say where the store is to listen.
-  const RunFolder folder = open_run_folder(recipe, mode);
-  const std::unique_ptr<SshBackend> hosts = connect_hosts(recipe, folder, signals);
-  const auto& secret_file = recipe.launch.secret_file;
+  const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
+  const std::unique_ptr<SshBackend> hosts = connect_hosts(written, folder, wanted, signals);
+  const recipes::Recipe recipe = hosts ? recipe_for(written, folder, *hosts) : written;
+  std::optional<HostPlaces> places;
+  if (hosts) places.emplace(recipe, *hosts);
+
   const rpc::RendezvousAccess access{
       .run = folder.path().filename().string(),
-      .secret = secret_file ? read_secret(*secret_file) : random_hex(32),
+      .secret = launch.secret_file ? read_secret(*launch.secret_file) : random_hex(32),
       .encryption = recipe.rpc.encryption};
   rpc::RendezvousServer store(
-      access, store_bind(recipe, hosts.get()), std::to_string(recipe.launch.rendezvous.port),
+      access, store_bind(recipe, hosts.get()), std::to_string(launch.rendezvous.port),
       {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
 
   StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
-  options.resume = mode == RunFolderMode::kResume;
-  options.restarts_left = restarts_left;
+  options.resume = how.mode == RunFolderMode::kResume;
+  options.restarts_left = how.restarts_left;
   options.backend = hosts.get();
   options.processes = [&](const RunStart& start) {
-    return process_specs(recipe, folder, start, hosts.get());
+    return process_specs(recipe, folder, start, places ? &*places : nullptr);
   };
+  if (places)
+    options.place_again = [&](const std::vector<ProcessSpec*>& replica) {
+      places->place_again(replica);
+    };
   options.last_line = [&](const SupervisorResult& result, const fs::path& path) {
     return last_line(command, result, path);
   };
@@ -173,19 +198,20 @@ int run_launch(const LaunchCommand& command) {
   note_engines(recipe);
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   check_models(recipe);
+  check_min_dp(recipe);
 
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
   const int64_t most = recipe.launch.max_restarts;
-  const auto start = [&](RunFolderMode mode, int64_t restarts_left) {
-    return start_run(command, recipe, mode, restarts_left, signals);
-  };
-  StartEnd end = start(mode_of(command), most);
+  StartEnd end =
+      start_run(command, recipe, {.mode = mode_of(command), .restarts_left = most}, signals);
   for (int64_t restart = 1; end.goes_on; ++restart) {
     std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of " << most
               << " times (launch.max_restarts)" << std::endl;
-    end = start(RunFolderMode::kResume, most - restart);
+    const Start again{
+        .mode = RunFolderMode::kResume, .restarts_left = most - restart, .by_itself = true};
+    end = start_run(command, recipe, again, signals);
   }
   return end.exit_code;
 }

@@ -69,12 +69,17 @@ bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
 
 }  // namespace
 
-RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode) {
-  RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode);
-  folder.write_resolved_recipe(resolved_yaml(recipe));
-  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
+RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
+                          Duration lock_timeout) {
+  RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode, lock_timeout);
+  describe_run(recipe, folder);
   keep_templates(recipe, folder.path());
   return folder;
+}
+
+void describe_run(const recipes::Recipe& recipe, const RunFolder& folder) {
+  folder.write_resolved_recipe(resolved_yaml(recipe));
+  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
 }
 
 ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& start,
@@ -174,7 +179,8 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
                          .stop_timeout = recipe.launch.stop_timeout,
                          .held_timeout = recipe.rpc.peer_timeout,
                          .hold_fd = folder.lock_fd(),
-                         .backend = options.backend},
+                         .backend = options.backend,
+                         .place_again = options.place_again},
                         &observers);
 
   const SupervisorResult result = supervisor.run(signals);

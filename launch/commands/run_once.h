@@ -43,6 +43,7 @@ struct StartOptions {
   // How often the run may go on by itself after this start.
   int64_t restarts_left = 0;
   Backend* backend = nullptr;  // SupervisorOptions::backend
+  std::function<void(const std::vector<ProcessSpec*>&)> place_again;  // likewise
 
   // The processes of this start.
   std::function<std::vector<ProcessSpec>(const RunStart&)> processes;
@@ -58,7 +59,10 @@ struct StartEnd {
 
 // The folder of the recipe's run, with what is known of that before it starts. Errors of RunFolder;
 // kMismatch when a run would go on with another question to its judge.
-RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode);
+RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
+                          Duration lock_timeout = Duration(15'000));
+// Writes what is known of the run into its folder, for its processes and for people.
+void describe_run(const recipes::Recipe& recipe, const RunFolder& folder);
 
 // To its end. Errors of Supervisor::run and `processes`.
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals);

@@ -73,6 +73,9 @@ struct SupervisorOptions {
   // What starts the processes that have not joined, and outlives the supervisor. Null: they are its
   // children, of `program` and with `hold_fd`.
   Backend* backend = nullptr;
+  // Called before the processes of a replica are started again, with all of them: says where, as
+  // their host may be lost. kUnavailable when there is no room. Null: where they were.
+  std::function<void(const std::vector<ProcessSpec*>& replica)> place_again;
 };
 
 // How one process failed.
@@ -156,6 +159,9 @@ class SupervisorObserver {
 // stop signal. All of its replica are killed and started, at most ProcessSpec::restarts times; the
 // run goes on. Not after exit code 2, which says that the recipe is wrong. A replica of which a
 // process cannot be started (no room for one, say) is lost once more, and tried again as often.
+//
+// Given up: a replica for which there is no room on any host (place_again), while another of its
+// role lives. The run goes on with the others.
 //
 // Failed: another process fails, or a serving one ends before the driving ones. All are asked to
 // end, and their process groups get SIGKILL after failure_grace. The exit code is the cause's 2 or

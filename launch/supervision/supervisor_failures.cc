@@ -124,20 +124,56 @@ void Supervisor::Impl::start_replicas() {
 
 // What keeps a process from starting (no room for one, a log that cannot be opened) may pass: the
 // replica is lost once more, with those of its processes that have started.
-void Supervisor::Impl::start_replica(const std::string& replica) {
-  for (Watched& child : children) {
-    if (child.spec->replica != replica) continue;
+void Supervisor::Impl::start_replica(const std::string& name) {
+  std::vector<Watched*> replica;
+  for (Watched& child : children)
+    if (child.spec->replica == name) replica.push_back(&child);
+  if (options.place_again && !place_replica(replica)) return;
+
+  for (Watched* child : replica) {
     try {
-      start(child);
+      start(*child);
     } catch (const Error& error) {
-      ProcessFailure failure = failure_of(child);
-      failure.started = false;
-      failure.error = to_string(error.code());
-      failure.message = error.message();
-      if (!restart_replica(child, failure)) fail(std::move(failure));
+      not_started(*child, error);
       return;
     }
   }
+}
+
+// Its answers are those of the others of its role, which have more to do then.
+bool Supervisor::Impl::place_replica(const std::vector<Watched*>& replica) {
+  std::vector<ProcessSpec*> specs;
+  for (const Watched* child : replica)
+    specs.push_back(child->spec);
+  try {
+    options.place_again(specs);
+    return true;
+  } catch (const Error& error) {
+    if (!others_live(*specs.front())) {
+      not_started(*replica.front(), error);
+      return false;
+    }
+    const std::string words =
+        specs.front()->replica + " is given up, the others of its role go on: " + error.message();
+    observer->on_phase(words);
+    result.remarks.push_back(words);
+    return false;
+  }
+}
+
+bool Supervisor::Impl::others_live(const ProcessSpec& spec) const {
+  return std::ranges::any_of(children, [&](const Watched& other) {
+    const bool of_role = other.spec->context.role == spec.context.role;
+    return of_role && other.spec->replica != spec.replica && !other.exit_status;
+  });
+}
+
+void Supervisor::Impl::not_started(Watched& child, const Error& error) {
+  ProcessFailure failure = failure_of(child);
+  failure.started = false;
+  failure.error = to_string(error.code());
+  failure.message = error.message();
+  if (!restart_replica(child, failure)) fail(std::move(failure));
 }
 
 // A process that a stop signal holds cannot answer. One that serves and can be started again is

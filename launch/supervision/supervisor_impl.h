@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "launch/backends/backend.h"
 #include "launch/backends/joined_process.h"
 #include "launch/backends/local_backend.h"
@@ -25,7 +26,7 @@ enum class Phase {
 };
 
 struct Watched {
-  const ProcessSpec* spec = nullptr;
+  ProcessSpec* spec = nullptr;
   std::unique_ptr<RoleProcess> process;
   JoinedProcess* joined = nullptr;     // `process`, if it joined by itself
   std::optional<Deadline> connect_by;  // of one that joined
@@ -97,6 +98,10 @@ struct Supervisor::Impl {
   bool restart_replica(Watched& child, const ProcessFailure& how);
   void start_replicas();
   void start_replica(const std::string& replica);
+  // False when there is no place for it: it was given up, lost once more, or has failed.
+  bool place_replica(const std::vector<Watched*>& replica);
+  bool others_live(const ProcessSpec& spec) const;
+  void not_started(Watched& child, const Error& error);
   ProcessFailure failure_of(const Watched& child) const;
   void end_held();
   void end_orphans();

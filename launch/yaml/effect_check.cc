@@ -72,6 +72,24 @@ void check_hosts(const Recipe& recipe, const RecipePlaces& places) {
   }
 }
 
+// The student may go on with fewer replicas where a run goes on by itself, and hosts can be lost.
+void check_min_dp(const Recipe& recipe, const RecipePlaces& places) {
+  const recipes::LaunchOptions& launch = recipe.launch;
+  if (!launch.min_dp) return;
+  const recipes::KeyPath path{"launch", "min_dp"};
+  if (launch.backend != recipes::Backend::kSsh)
+    places.refuse(path, "has no effect without launch.backend: ssh, whose hosts may be lost");
+  if (launch.max_restarts == 0)
+    places.refuse(path, "has no effect without launch.max_restarts: no run goes on by itself");
+  if (*launch.min_dp > recipe.student().world.dp)
+    places.refuse(path, "is above roles.student.world.dp, which is " +
+                            std::to_string(recipe.student().world.dp));
+  if (recipe.train.batch_size_rampup_steps > 0)
+    places.refuse(path,
+                  "goes with a batch that is the same for every dp, which is not so while "
+                  "train.batch_size_rampup_steps let it grow");
+}
+
 void check_device_maps(const Recipe& recipe, const RecipePlaces& places) {
   for (const auto& [role, map] : recipe.rpc.device_maps) {
     const recipes::KeyPath path{"rpc", "device_maps", role};
@@ -169,6 +187,7 @@ void check_collective_timeout(const Recipe& recipe, const RecipePlaces& places) 
 
 void check_effects(const Recipe& recipe, const RecipePlaces& places) {
   check_hosts(recipe, places);
+  check_min_dp(recipe, places);
   check_rpc(recipe, places);
   check_weights(recipe.data, places);
   check_target_choice(recipe.data, places);

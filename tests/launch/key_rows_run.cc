@@ -165,6 +165,15 @@ std::vector<KeyRow> host_rows() {
               "h1 0 of 1",
               with),
       refused(kDistillBase, "roles.teacher.hosts=[h1]", "has no effect with launch.backend: local"),
+      in_run("launch.min_dp", "tests/hosts/lost_host_test.py", "launch.min_dp=1"),
+      refused(kDistillBase, "launch.min_dp=1", "has no effect without launch.backend: ssh"),
+      refused(kDistillBase, "launch.min_dp=1", "has no effect without launch.max_restarts", with),
+      refused(kDistillBase, "launch.min_dp=2", "is above roles.student.world.dp, which is 1",
+              {"launch.backend=ssh", two, "launch.max_restarts=1"}),
+      refused(kDistillBase, "launch.min_dp=0", "must be at least 1"),
+      refused(kDistillBase, "launch.min_dp=1", "batch_size_rampup_steps",
+              {"launch.backend=ssh", two, "launch.max_restarts=1",
+               "train.gradient_accumulation_steps=2", "train.batch_size_rampup_steps=2"}),
   };
 }
 

@@ -66,6 +66,46 @@ TEST(Placement, NamesWhatDoesNotFit) {
       });
 }
 
+// What is told of the rest of a replica's ranks when its host is lost.
+TEST(PlaceAgain, MovesWhatWasOnALostHostToFreeSlots) {
+  const auto recipe = recipe_of({3, 2, 3}, {{"student", 1, 2}, {"teacher", 2, 2}});
+  auto placement = launch::place_processes(recipe);
+  ASSERT_EQ(placed(placement, "teacher"), (Hosts{1, 1, 2, 2}));
+  // The first replica's two ranks need a host of their own again, and there is none.
+  const std::vector<int64_t> first{0, 1}, second{2, 3};
+  expect_error(
+      ErrorCode::kUnavailable,
+      "roles.teacher does not fit: its rank 0, with the tp ranks beside it, needs 2 slot(s) of one "
+      "host, and free are h0 1 of 3, h1 none, being lost, h2 1 of 3",
+      [&] { launch::place_again(recipe, "teacher", first, {1}, placement); });
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{1, 1, 2, 2}));
+
+  // A replica whose host lives stays where it is.
+  launch::place_again(recipe, "teacher", second, {1}, placement);
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{1, 1, 2, 2}));
+
+  const auto roomy = recipe_of({3, 2, 4}, {{"student", 1, 2}, {"teacher", 2, 2}});
+  launch::place_again(roomy, "teacher", first, {1}, placement);
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{2, 2, 2, 2}));
+  EXPECT_EQ(placement.processes[2], 4);
+}
+
+TEST(PlaceAgain, KeepsToTheHostsOfTheRole) {
+  const auto recipe = recipe_of({2, 1, 1}, {{"student", 1, 1}, {"teacher", 1, 1, {"h1", "h2"}}});
+  auto placement = launch::place_processes(recipe);
+  const std::vector<int64_t> ranks{0};
+  launch::place_again(recipe, "teacher", ranks, {1}, placement);
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{2}));
+  EXPECT_THROW(launch::place_again(recipe, "teacher", ranks, {1, 2}, placement), Error);
+}
+
+TEST(Placement, UsesNoLostHost) {
+  const auto recipe = recipe_of({2, 2, 2}, {{"student", 1, 2}, {"teacher", 1, 1}});
+  const auto placement = launch::place_processes(recipe, {0});
+  EXPECT_EQ(placed(placement, "student"), (Hosts{1, 1}));
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{2}));
+}
+
 TEST(LifeSigns, AreSilentAfterTheLimitButNotForTimeInWhichNobodyLooked) {
   using std::chrono::seconds;
   launch::LifeSigns::Clock::time_point now{seconds(1000)};

@@ -170,6 +170,69 @@ TEST_F(NoStart, OnlySoOftenAsTheRecipeSays) {
       << result.cause->message;
 }
 
+// Where its host is lost there may be another one.
+TEST_F(Restart, WhereItIsPlaced) {
+  add_server(0, "a", 1);
+  add_server(1, "a", 1);
+  std::vector<std::string> placed;
+  options_.place_again = [&](const std::vector<launch::ProcessSpec*>& replica) {
+    for (const launch::ProcessSpec* spec : replica)
+      placed.push_back(spec->name());
+  };
+  int serving = 0;
+  script_.status = [&](const std::string& role, const std::string& state) {
+    if (role != "teacher" || state != "serving") return;
+    ++serving;
+    if (serving == 2) ::kill(lives_.at("teacher/1").front(), SIGKILL);
+    if (serving == 4) finish_run();
+  };
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_EQ(placed, (std::vector<std::string>{"teacher/0", "teacher/1"}));
+}
+
+class NoPlace : public Restart {
+ protected:
+  // Replica a is lost, and no host has room for it; the run is asked to end once that is told.
+  void lose_a() {
+    options_.place_again = [](const std::vector<launch::ProcessSpec*>&) {
+      throw Error(ErrorCode::kUnavailable, "no slot is free");
+    };
+    script_.status = [this](const std::string& role, const std::string& state) {
+      if (role == "teacher" && state == "serving" && ++serving_ == servers_)
+        ::kill(lives_.at("teacher/0").front(), SIGKILL);
+    };
+    script_.phase = [this](const std::string& message) {
+      if (message.find("is given up") != std::string::npos) finish_run();
+    };
+  }
+  int serving_ = 0, servers_ = 1;
+};
+
+TEST_F(NoPlace, IsGivenUpWhereAnotherReplicaLives) {
+  add_server(0, "a", 3);
+  add_server(1, "b", 3);
+  servers_ = 2;
+  lose_a();
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_EQ(lives("teacher/0"), 1u);
+  EXPECT_EQ(lives("teacher/1"), 1u);
+  ASSERT_EQ(result.remarks.size(), 2u);
+  EXPECT_EQ(result.remarks[1], "a is given up, the others of its role go on: no slot is free");
+}
+
+TEST_F(NoPlace, EndsTheRunWhereItIsTheOnlyOne) {
+  add_server(0, "a", 2);
+  lose_a();
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->what(), "could not be started again");
+  EXPECT_EQ(result.cause->message, "no slot is free");
+  EXPECT_EQ(lives("teacher/0"), 1u);
+}
+
 // While the driver saves it may need its teacher.
 TEST_F(Restart, AlsoWhileTheRunIsStopped) {
   options_.processes.clear();

@@ -1,0 +1,35 @@
+#include "launch/backends/host_places.h"
+
+#include <cstdlib>
+
+namespace retort::launch {
+
+HostPlaces::HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts)
+    : recipe_(recipe), hosts_(hosts), placement_(place_processes(recipe, hosts.lost())) {}
+
+void HostPlaces::place(ProcessSpec& spec) const {
+  const size_t host = move(spec);
+  const int64_t wanted = recipe_.roles.at(spec.context.role).world.threads;
+  spec.context.threads =
+      threads_per_process(wanted, hosts_.facts(host).cores, placement_.processes[host]);
+  // What a launcher's own host inherits.
+  if (const char* level = std::getenv("RETORT_LOG")) spec.env.emplace("RETORT_LOG", level);
+}
+
+void HostPlaces::place_again(const std::vector<ProcessSpec*>& replica) {
+  std::vector<int64_t> ranks;
+  for (const ProcessSpec* spec : replica)
+    ranks.push_back(spec->context.rank);
+  launch::place_again(recipe_, replica.front()->context.role, ranks, hosts_.lost(), placement_);
+  for (ProcessSpec* spec : replica)
+    move(*spec);
+}
+
+size_t HostPlaces::move(ProcessSpec& spec) const {
+  const size_t host = placement_.host_of(spec.context.role, spec.context.rank);
+  spec.host = recipe_.launch.hosts[host].host;
+  if (recipe_.rpc.bind == rpc::RpcOptions().bind) spec.context.bind = hosts_.facts(host).address;
+  return host;
+}
+
+}  // namespace retort::launch
