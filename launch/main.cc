@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_command.h"
+#include "launch/commands/attach.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/join.h"
 #include "launch/commands/launch.h"
@@ -74,13 +75,22 @@ class Program {
   void add_launch() {
     auto* c = app_.add_subcommand(
         "launch", "run a recipe: start all role processes, show progress, exit when it is done");
-    c->add_option("recipe", launch_.recipe, "recipe file (YAML)")->required();
+    auto* recipe = c->add_option("recipe", launch_.recipe, "recipe file (YAML)");
     c->add_option("overrides", launch_.overrides, "key.path=value ...");
     auto* resume = c->add_flag("--resume", launch_.resume,
                                "continue the run in output_dir from its newest checkpoint");
-    c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")
-        ->excludes(resume);
-    on(c, [this] { return run_launch(launch_); });
+    auto* overwrite =
+        c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")
+            ->excludes(resume);
+    c->add_option("--attach", attached_run_,
+                  "take over the run in this folder, whose launcher is gone "
+                  "(launch.launcher_lost: continue)")
+        ->excludes(recipe)
+        ->excludes(resume)
+        ->excludes(overwrite);
+    c->require_option(1, 0);
+    on(c,
+       [this] { return attached_run_.empty() ? run_launch(launch_) : run_attach(attached_run_); });
   }
 
   void add_join() {
@@ -322,6 +332,7 @@ class Program {
   std::function<int()> action_;
   Columns columns_;
   LaunchCommand launch_;
+  std::string attached_run_;
   JoinCommand join_;
   StatusCommand status_;
   EvalCommand eval_;

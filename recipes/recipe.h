@@ -87,6 +87,8 @@ struct RendezvousOptions {
   void validate() const;
 };
 
+enum class LauncherLost { kStop, kContinue };
+
 // The `launch:` block.
 struct LaunchOptions {
   Backend backend = Backend::kLocal;
@@ -99,6 +101,7 @@ struct LaunchOptions {
   Duration load_timeout{600'000};
   int64_t max_restarts = 0;
   std::optional<int64_t> min_dp;
+  LauncherLost launcher_lost = LauncherLost::kStop;
   LogFormat log_format = LogFormat::kText;
   std::optional<int64_t> metrics_port;
 
@@ -124,6 +127,9 @@ struct LaunchOptions {
         "min_dp", min_dp,
         "backend: ssh, max_restarts: without a lost host the student may go on with a smaller dp, "
         "down to this, and as many more micro-batches a step; null: with its own only");
+    visit("launcher_lost", launcher_lost,
+          "what a run does whose launcher is killed or cut off: saves and ends; or goes on, until "
+          "another one takes over (retort launch --attach RUN)");
     visit("log_format", log_format,
           "lines of logs/: text, or json objects with time, host, role, rank and step");
     visit(
@@ -211,6 +217,13 @@ struct retort::EnumNames<retort::LogFormat> {
   static constexpr std::array<std::pair<std::string_view, E>, 2> values{
       {{"text", E::kText}, {"json", E::kJson}}};
 };
+template <>
+struct retort::EnumNames<retort::recipes::LauncherLost> {
+  using E = retort::recipes::LauncherLost;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"stop", E::kStop}, {"continue", E::kContinue}}};
+};
+
 template <>
 struct retort::EnumNames<retort::recipes::Backend> {
   using E = retort::recipes::Backend;

@@ -56,10 +56,10 @@ class HostLoop {
     while (!ended_ && !(lost_ && (!processes_ || processes_->empty()))) {
       wait();
       if (!lost_) listen();
-      if (signals_.next()) lose("a signal asks this host's part of the run to end");
+      if (signals_.next()) end_by_signal();
       if (processes_) processes_->work(full());
       orphans_.reap();
-      if (lost_) end_processes();
+      if (lost_ && !goes_on_) end_processes();
     }
     if (processes_) kill_processes();
     for (const pid_t pid : orphans_.end_all(Deadline::after(kHostReap))) {
@@ -138,6 +138,14 @@ class HostLoop {
     lost_ = true;
     if (!processes_) return;
     processes_->keep_output();
+    // Processes that go on without their launcher end by themselves, or by another one's request.
+    goes_on_ = processes_->outlive_launcher();
+    kill_at_ = Deadline::after(processes_->stop_timeout() + kBeyondTheirStop);
+  }
+
+  void end_by_signal() {
+    lose("a signal asks this host's part of the run to end");
+    if (!std::exchange(goes_on_, false)) return;
     kill_at_ = Deadline::after(processes_->stop_timeout() + kBeyondTheirStop);
   }
 
@@ -168,6 +176,7 @@ class HostLoop {
   Orphans orphans_{[this](pid_t pid) { return processes_ && processes_->is_child(pid); }};
   bool ended_ = false;  // the launcher says so
   bool lost_ = false;
+  bool goes_on_ = false;  // without the launcher
   std::optional<Deadline> kill_at_;
 };
 

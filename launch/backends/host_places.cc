@@ -1,11 +1,15 @@
 #include "launch/backends/host_places.h"
 
 #include <cstdlib>
+#include <utility>
 
 namespace retort::launch {
 
 HostPlaces::HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts)
-    : recipe_(recipe), hosts_(hosts), placement_(place_processes(recipe, hosts.lost())) {}
+    : HostPlaces(recipe, hosts, place_processes(recipe, hosts.lost())) {}
+
+HostPlaces::HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts, Placement placement)
+    : recipe_(recipe), hosts_(hosts), placement_(std::move(placement)) {}
 
 void HostPlaces::place(ProcessSpec& spec) const {
   const size_t host = move(spec);

@@ -14,6 +14,8 @@ class HostPlaces {
  public:
   // On those hosts that are not lost. Errors of place_processes.
   HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts);
+  // Where they are already.
+  HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts, Placement placement);
 
   // A process listens where other hosts find it, unless the recipe says where, and has its host's
   // cores.

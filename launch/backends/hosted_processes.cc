@@ -51,6 +51,7 @@ void HostedProcesses::start(const ToHost& frame) {
                           .output = std::move(output.out),
                           .child = ChildProcess(options)});
     stop_timeout_ = std::max(stop_timeout_, start.context.stop_timeout);
+    outlive_launcher_ |= start.context.outlives_launcher;
     tell_(
         {.kind = FromHostKind::kStarted, .id = frame.id, .number = processes_.back().child.pid()});
   } catch (const Error& error) {

@@ -42,6 +42,8 @@ class HostedProcesses {
 
   bool empty() const { return processes_.empty(); }
   bool any_driving() const;
+  // Whether they go on when the launcher is lost.
+  bool outlive_launcher() const { return outlive_launcher_; }
   // The longest that one of them may take to save and end.
   Duration stop_timeout() const { return stop_timeout_; }
   bool is_child(pid_t pid) const;
@@ -61,6 +63,7 @@ class HostedProcesses {
   int hold_fd_;
   bool told_ = true;  // output goes to the launcher
   Duration stop_timeout_{0};
+  bool outlive_launcher_ = false;
   std::list<Process> processes_;
 };
 

@@ -70,6 +70,11 @@ recipes::Recipe load(const JoinCommand& command) {
     throw Error(ErrorCode::kInvalidArgument,
                 "launch.max_restarts has no effect with retort join: whoever starts the processes "
                 "starts them again, with --resume; remove the key");
+  if (recipe.launch.launcher_lost == recipes::LauncherLost::kContinue)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "launch.launcher_lost: continue has no effect with retort join: student/0 keeps the "
+        "run, and is of it; remove the key");
   return recipe;
 }
 

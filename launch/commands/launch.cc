@@ -18,7 +18,9 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/fit_to_hosts.h"
 #include "launch/commands/model_check.h"
+#include "launch/commands/run_hosts.h"
 #include "launch/commands/run_once.h"
+#include "launch/supervision/launcher_address.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/secret_file.h"
 #include "launch/supervision/supervisor.h"
@@ -58,32 +60,6 @@ RunFolderMode mode_of(const LaunchCommand& command) {
   return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
-// Connects to the hosts of `launch.hosts`; null where the run has none.
-std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const RunFolder& folder,
-                                          HostsWanted wanted, const SignalCatcher& signals) {
-  if (recipe.launch.backend == recipes::Backend::kLocal) return nullptr;
-  constexpr Duration kLeave{15'000};
-  const std::string mark = make_run_mark(folder.path(), kLeave);
-  fs::create_directories(folder.logs());
-  std::vector<HostLinkOptions> hosts;
-  for (const recipes::HostOptions& host : recipe.launch.hosts)
-    hosts.push_back({.host = host,
-                     .ssh = recipe.launch.ssh,
-                     .run_folder = folder.path(),
-                     .mark = mark,
-                     .log = folder.logs() / ("host-" + host.host + ".log"),
-                     .interval = recipe.rpc.heartbeat_interval,
-                     .limit = recipe.rpc.peer_timeout});
-  return std::make_unique<SshBackend>(std::move(hosts), wanted, signals);
-}
-
-// Where the run's store listens: where the recipe says, or else where the hosts reach this one.
-std::string store_bind(const recipes::Recipe& recipe, const SshBackend* hosts) {
-  if (recipe.launch.rendezvous.address) return *recipe.launch.rendezvous.address;
-  const bool is_said = recipe.rpc.bind != rpc::RpcOptions().bind;
-  return hosts && !is_said ? hosts->launcher_address() : recipe.rpc.bind;
-}
-
 // A run that goes on by itself does so on the hosts that are left.
 recipes::Recipe recipe_for(const recipes::Recipe& recipe, const RunFolder& folder,
                            const SshBackend& hosts) {
@@ -114,9 +90,14 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
   const Duration others =
       how.by_itself ? launch.stop_timeout + written.rpc.peer_timeout : Duration(0);
   const RunFolder folder = open_run_folder(written, how.mode, others + kEndOfRun);
+  fs::remove(folder.path() / kLauncherAddress);  // of a start that is over
+  const LauncherLock lock(folder.path());
   // Hosts are asked for in the folder, and say where the store is to listen.
   const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
-  const std::unique_ptr<SshBackend> hosts = connect_hosts(written, folder, wanted, signals);
+  std::unique_ptr<SshBackend> hosts;
+  if (launch.backend == recipes::Backend::kSsh)
+    hosts =
+        connect_hosts(written, folder, make_run_mark(folder.path(), kEndOfRun), wanted, signals);
   const recipes::Recipe recipe = hosts ? recipe_for(written, folder, *hosts) : written;
   std::optional<HostPlaces> places;
   if (hosts) places.emplace(recipe, *hosts);
@@ -203,9 +184,13 @@ int run_launch(const LaunchCommand& command) {
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
+  const Start first{.mode = mode_of(command), .restarts_left = recipe.launch.max_restarts};
+  return go_on_by_itself(command, recipe, start_run(command, recipe, first, signals), signals);
+}
+
+int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe, StartEnd end,
+                    SignalCatcher& signals) {
   const int64_t most = recipe.launch.max_restarts;
-  StartEnd end =
-      start_run(command, recipe, {.mode = mode_of(command), .restarts_left = most}, signals);
   for (int64_t restart = 1; end.goes_on; ++restart) {
     std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of " << most
               << " times (launch.max_restarts)" << std::endl;

@@ -11,6 +11,8 @@ struct Recipe;
 
 namespace retort::launch {
 
+class SignalCatcher;
+struct StartEnd;
 struct SupervisorResult;
 
 struct LaunchCommand {
@@ -22,6 +24,11 @@ struct LaunchCommand {
 // Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
 // every role's processes, shows progress, and supervises until all are gone.
 int run_launch(const LaunchCommand& command);
+
+// After a start of the run that ended like this: those that follow by themselves
+// (launch.max_restarts), and the exit code of the last.
+int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe, StartEnd end,
+                    SignalCatcher& signals);
 
 // --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
 // there. kInvalidArgument naming the key.

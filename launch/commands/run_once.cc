@@ -23,10 +23,16 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
+// Until processes that look for their next launcher have found it: NFS may show them a file that is
+// new after a minute.
+constexpr Duration kFindLauncher{90'000};
+
 // Each start of a run has its own number, part of every key in the store.
-int64_t next_incarnation(const fs::path& run_folder) {
+int64_t incarnation(const fs::path& run_folder, bool attached) {
   const fs::path file = run_folder / ".incarnation";
-  const int64_t number = fs::exists(file) ? std::stoll(read_file(file)) + 1 : 1;
+  const int64_t before = fs::exists(file) ? std::stoll(read_file(file)) : 0;
+  if (attached) return before;
+  const int64_t number = before + 1;
   write_file_atomically(file, std::to_string(number) + "\n");
   return number;
 }
@@ -96,7 +102,8 @@ ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& star
           .cuda = recipe.roles.at(role).world.device == parallel::Device::kCuda,
           .heartbeat_interval = recipe.rpc.heartbeat_interval,
           .peer_timeout = recipe.rpc.peer_timeout,
-          .resume = start.resume};
+          .resume = start.resume,
+          .outlives_launcher = recipe.launch.launcher_lost == recipes::LauncherLost::kContinue};
 }
 
 std::vector<std::string> role_arguments(const ChildContext& context, const fs::path& run_folder) {
@@ -137,7 +144,7 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   rpc::RendezvousServer& store = options.store;
   const RunStart start{.run = options.access.run,
                        .secret = options.access.secret,
-                       .incarnation = next_incarnation(folder.path()),
+                       .incarnation = incarnation(folder.path(), options.attached),
                        .resume = options.resume,
                        .store_host = store.host(),
                        .store_port = store.port(),
@@ -172,16 +179,17 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
     std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
     std::fflush(stdout);
   }
-  Supervisor supervisor({.program = fs::read_symlink("/proc/self/exe"),
-                         .log_folder = folder.logs(),
-                         .processes = options.processes(start),
-                         .supervision = &store.supervision(),
-                         .stop_timeout = recipe.launch.stop_timeout,
-                         .held_timeout = recipe.rpc.peer_timeout,
-                         .hold_fd = folder.lock_fd(),
-                         .backend = options.backend,
-                         .place_again = options.place_again},
-                        &observers);
+  SupervisorOptions supervised{.program = fs::read_symlink("/proc/self/exe"),
+                               .log_folder = folder.logs(),
+                               .processes = options.processes(start),
+                               .supervision = &store.supervision(),
+                               .stop_timeout = recipe.launch.stop_timeout,
+                               .held_timeout = recipe.rpc.peer_timeout,
+                               .hold_fd = folder.lock_fd(),
+                               .backend = options.backend,
+                               .place_again = options.place_again};
+  if (options.attached) supervised.connect_timeout = kFindLauncher;
+  Supervisor supervisor(std::move(supervised), &observers);
 
   const SupervisorResult result = supervisor.run(signals);
   const bool goes_on = options.restarts_left > 0 && may_resume(result, folder);

@@ -40,9 +40,11 @@ struct StartOptions {
   rpc::RendezvousServer& store;
   rpc::RendezvousAccess access;  // what the clients of the store prove
   bool resume = false;
+  // Its processes live: this start is theirs, and they know where it began.
+  bool attached = false;
   // How often the run may go on by itself after this start.
   int64_t restarts_left = 0;
-  Backend* backend = nullptr;  // SupervisorOptions::backend
+  Backend* backend = nullptr;                                         // SupervisorOptions::backend
   std::function<void(const std::vector<ProcessSpec*>&)> place_again;  // likewise
 
   // The processes of this start.

@@ -29,22 +29,6 @@ struct Look {
   int exit_code() const { return lost ? 1 : status.exit_code.value_or(0); }
 };
 
-RunStatus read_status(const std::filesystem::path& run) {
-  if (!std::filesystem::is_directory(run))
-    throw Error(ErrorCode::kInvalidArgument,
-                "'" + run.string() + "' is no folder; expected the output_dir of a run");
-  const auto file = run / kStatusFile;
-  if (!std::filesystem::exists(file))
-    throw Error(ErrorCode::kInvalidArgument,
-                "'" + run.string() + "' holds no " + kStatusFile +
-                    "; `retort launch` writes it into its output_dir when it starts a run");
-  try {
-    return decode_run_status(read_file(file));
-  } catch (const Error& e) {
-    throw Error(e.code(), file.string() + ": " + e.message());
-  }
-}
-
 // Of another host's processes nothing is known.
 bool may_run(pid_t pid, const std::string& host) {
   if (host != host_name()) return true;
@@ -52,7 +36,7 @@ bool may_run(pid_t pid, const std::string& host) {
 }
 
 Look look_at(const std::filesystem::path& run) {
-  Look look{.status = read_status(run)};
+  Look look{.status = read_run_status(run)};
   look.lost = launcher_is_lost(look.status, StatusFile::Clock::now(),
                                may_run(look.status.launcher_pid, look.status.launcher_host));
   return look;

@@ -30,8 +30,20 @@
 namespace retort::launch {
 namespace {
 
+// The run's store is the launcher's, wherever that is by then.
+parallel::ConnectStore connect_to_store(const ChildContext& child, LauncherLink& launcher) {
+  return rpc::store_connector({.name = process_name(child.role, child.rank),
+                               .run = child.run,
+                               .secret = child.secret,
+                               .encryption = child.encryption},
+                              [&launcher] {
+                                const LauncherAddress at = launcher.where();
+                                return rpc::StorePlace{.host = at.host, .port = at.port};
+                              });
+}
+
 recipes::RankContext make_context(const RoleCommand& command, const ChildContext& child,
-                                  const std::string& address) {
+                                  const std::string& address, LauncherLink& launcher) {
   if (child.run != command.run || child.role != command.role || child.rank != command.rank)
     throw Error(ErrorCode::kInvalidArgument,
                 "the command line and what the launcher passed name different roles");
@@ -55,10 +67,7 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   context.store_host = child.store_host;
   context.store_port = child.store_port;
   context.secret = child.secret;
-  context.connect_store = rpc::store_connector({.name = context.name(),
-                                                .run = context.run,
-                                                .secret = context.secret,
-                                                .encryption = child.encryption});
+  context.connect_store = connect_to_store(child, launcher);
   context.resume = child.resume;
   context.threads = child.threads;
   return context;
@@ -143,7 +152,7 @@ class Rank {
 };
 
 void Rank::work(LauncherLink& launcher) {
-  recipes::RankContext context = make_context(command_, child_, address_);
+  recipes::RankContext context = make_context(command_, child_, address_, launcher);
   const recipes::RoleOptions& role = context.recipe.roles.at(context.role);
   log_environment(role);
   // Before LibTorch is used, which looks once whether there is CUDA.
@@ -220,20 +229,30 @@ int run_role(const RoleCommand& command) {
   // driving one saves.
   Rank rank(command, child, address, signals);
   std::function<bool()> is_needed;
-  if (!rank.is_driving()) is_needed = [&command] { return anyone_drives(command.run_folder); };
+  const auto is_training = [&command] { return anyone_drives(command.run_folder); };
+  if (!rank.is_driving()) is_needed = is_training;
+  std::optional<LauncherLink::Options::Next> next;
+  if (child.outlives_launcher)
+    next = {.is_training = is_training,
+            .find = [&command] { return read_launcher_address(command.run_folder); }};
   {
     LauncherLink launcher({.context = child,
                            .on_lost = [&rank] { rank.ask_to_stop(); },
                            .on_stop = [&rank] { rank.ask_to_stop(); },
                            .is_needed = is_needed,
-                           .need_limit = child.stop_timeout});
+                           .need_limit = child.stop_timeout,
+                           .next = next});
     if (child.joined)
       return run_joined_rank({.driving = rank.is_driving(),
                               .launcher = launcher,
                               .signals = signals,
                               .work = [&] { return rank.run(launcher); },
                               .state = [&] { return rank.state(); }});
-    if (const auto code = rank.run(launcher)) return *code;
+    const std::optional<int> code = rank.run(launcher);
+    // To a launcher that did not start this process nobody else says how it ends.
+    if (launcher.is_another())
+      launcher.report({.state = "ended", .ended = code.value_or(-SIGTERM)});
+    if (code) return *code;
   }
   end_as_asked();
 }

@@ -40,6 +40,7 @@ std::string encode_context(const ChildContext& context) {
       .add("threads", context.threads)
       .add("recipe", context.recipe)
       .add("joined", context.joined)
+      .add("outlives_launcher", context.outlives_launcher)
       .add("stop_timeout_ms", static_cast<int64_t>(context.stop_timeout.count()))
       .str();
 }
@@ -67,6 +68,7 @@ ChildContext decode_context(std::string_view text) {
     context.threads = json.at("threads").get<int64_t>();
     context.recipe = json.at("recipe").get<std::string>();
     context.joined = json.at("joined").get<bool>();
+    context.outlives_launcher = json.at("outlives_launcher").get<bool>();
     context.stop_timeout = Duration(json.at("stop_timeout_ms").get<int64_t>());
     return context;
   } catch (const nlohmann::json::exception& e) {

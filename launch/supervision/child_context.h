@@ -39,6 +39,8 @@ struct ChildContext {
   // Whoever started it is no launcher that watches it as its child: it says itself how it ends, and
   // a signal to it is one to the run.
   bool joined = false;
+  // It goes on when its launcher is lost, and looks for the next one (launch.launcher_lost).
+  bool outlives_launcher = false;
   // for driving processes to save when the run is stopped; the supervisor's own setting
   Duration stop_timeout{120'000};
 

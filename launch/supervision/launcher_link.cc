@@ -14,6 +14,7 @@ namespace retort::launch {
 namespace {
 
 constexpr std::chrono::milliseconds kAskAgain{100};
+constexpr std::chrono::milliseconds kLookForAnother{500};
 // Beyond the time that a request to stop gave: what a launcher on this host does at that time comes
 // first.
 constexpr std::chrono::milliseconds kBeyondStop{10'000};
@@ -30,6 +31,13 @@ constexpr std::chrono::milliseconds kBeyondStop{10'000};
 
 LauncherLink::LauncherLink(Options options) : options_(std::move(options)), grace_(options_.grace) {
   const ChildContext& context = options_.context;
+  dial({.host = context.store_host, .port = context.store_port});
+  thread_ = std::thread([this] { watch(); });
+}
+
+// The client of the launcher before is destroyed without the lock, which its threads take.
+void LauncherLink::dial(const LauncherAddress& launcher) {
+  const ChildContext& context = options_.context;
   std::function<void(Duration)> on_stop;
   if (options_.on_stop) {
     on_stop = [this](Duration within) {
@@ -41,13 +49,13 @@ LauncherLink::LauncherLink(Options options) : options_(std::move(options)), grac
     };
   }
 
-  client_.emplace(rpc::SupervisionClient::Options{
+  auto client = std::make_shared<rpc::SupervisionClient>(rpc::SupervisionClient::Options{
       .access = {.name = process_name(context.role, context.rank),
                  .run = context.run,
                  .secret = context.secret,
                  .encryption = context.encryption},
-      .host = context.store_host,
-      .port = context.store_port,
+      .host = launcher.host,
+      .port = launcher.port,
       .restart = context.life,
       .times = {.interval = context.heartbeat_interval, .limit = context.peer_timeout},
       .on_lost =
@@ -57,23 +65,46 @@ LauncherLink::LauncherLink(Options options) : options_(std::move(options)), grac
             changed_.notify_all();
           },
       .on_stop = on_stop});
-  thread_ = std::thread([this] { watch(); });
+  std::lock_guard lock(mutex_);
+  at_ = launcher;
+  client_.swap(client);
 }
 
 LauncherLink::~LauncherLink() {
-  if (!client_->flush(Deadline::after(options_.context.peer_timeout))) {
+  if (!client()->flush(Deadline::after(options_.context.peer_timeout))) {
     RETORT_LOG(kWarning) << "what this process said last has not reached the launcher";
   }
-  client_.reset();
   {
     std::lock_guard lock(mutex_);
     ended_ = true;
     changed_.notify_all();
   }
   thread_.join();
+  client_.reset();
 }
 
-void LauncherLink::report(const ProcessStatus& status) { client_->report(encode_status(status)); }
+std::shared_ptr<rpc::SupervisionClient> LauncherLink::client() {
+  std::lock_guard lock(mutex_);
+  return client_;
+}
+
+void LauncherLink::report(const ProcessStatus& status) {
+  {
+    std::lock_guard lock(mutex_);
+    reported_ = status;
+  }
+  client()->report(encode_status(status));
+}
+
+LauncherAddress LauncherLink::where() {
+  std::lock_guard lock(mutex_);
+  return at_;
+}
+
+bool LauncherLink::is_another() {
+  std::lock_guard lock(mutex_);
+  return is_another_;
+}
 
 bool LauncherLink::lost() {
   std::lock_guard lock(mutex_);
@@ -87,10 +118,13 @@ void LauncherLink::set_grace(Duration grace) {
 
 void LauncherLink::watch() {
   std::unique_lock lock(mutex_);
-  if (!wait_for_loss(lock)) return;
-  RETORT_LOG(kError) << "the launcher is gone: " << lost_;
-  const bool replaced = lost_ == rpc::kReplaced;  // then its successor is needed, not this one
-  if (!replaced && options_.is_needed && !wait_until_unneeded(lock)) return;
+  bool replaced = false;  // then its successor is needed, not this process
+  do {
+    if (!wait_for_loss(lock)) return;
+    RETORT_LOG(kError) << "the launcher is gone: " << lost_;
+    replaced = lost_ == rpc::kReplaced;
+  } while (!replaced && options_.next && !stop_by_ && wait_for_another(lock));
+  if (ended_ || (!replaced && options_.is_needed && !wait_until_unneeded(lock))) return;
 
   const Deadline end = Deadline::after(grace_);
   RETORT_LOG(kError) << "stopping, because the launcher is gone; at the latest in "
@@ -111,6 +145,28 @@ bool LauncherLink::wait_for_loss(std::unique_lock<std::mutex>& lock) {
     if (!ended_ && lost_.empty() && stop_by_->expired()) kill_own_group();
   }
   return !ended_;
+}
+
+bool LauncherLink::wait_for_another(std::unique_lock<std::mutex>& lock) {
+  RETORT_LOG(kWarning) << "going on without one, until there is another (retort launch --attach)";
+  while (!ended_ && options_.next->is_training()) {
+    const auto next = options_.next->find();
+    if (!next || *next == at_) {
+      changed_.wait_for(lock, kLookForAnother, [this] { return ended_; });
+      continue;
+    }
+
+    RETORT_LOG(kWarning) << "another launcher is at " << next->host << ":" << next->port;
+    lost_.clear();
+    is_another_ = true;
+    const std::optional<ProcessStatus> reported = reported_;
+    lock.unlock();
+    dial(*next);
+    if (reported) client()->report(encode_status(*reported));
+    lock.lock();
+    return true;
+  }
+  return false;
 }
 
 bool LauncherLink::wait_until_unneeded(std::unique_lock<std::mutex>& lock) {

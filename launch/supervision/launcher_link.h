@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "base/deadline.h"
 #include "base/units.h"
 #include "launch/supervision/child_context.h"
+#include "launch/supervision/launcher_address.h"
 #include "launch/supervision/process_status.h"
 #include "rpc/supervision/supervision.h"
 
@@ -26,9 +28,10 @@ namespace retort::launch {
 //                            on_lost                      after that
 //                            killed with its group        grace later
 //
-// so that the driving ones can save while somebody still answers them. One that was asked to stop
-// and has not ended long after the time it was given is killed with its group too: the launcher
-// does that to the processes of its own host, for the others nobody else could.
+// so that the driving ones can save while somebody still answers them. With `next` both go on
+// instead, for as long as the run trains, and dial another launcher once there is one. One that was
+// asked to stop and has not ended long after the time it was given is killed with its group too:
+// the launcher does that to the processes of its own host, for the others nobody else could.
 //
 // Nothing is killed once this object is destroyed. The destructor waits until the launcher has all
 // reports, at most ChildContext::peer_timeout and not for one that is lost.
@@ -47,6 +50,13 @@ class LauncherLink {
     std::function<bool()> is_needed = {};
     Duration need_limit{0};
     Duration grace{10'000};  // for a process to end once it was told to
+    // Of a run that goes on without its launcher (launch.launcher_lost: continue). Both are asked
+    // twice a second while there is none, and must not block.
+    struct Next {
+      std::function<bool()> is_training;
+      std::function<std::optional<LauncherAddress>()> find;  // nullopt until there is another one
+    };
+    std::optional<Next> next = {};
   };
   explicit LauncherLink(Options options);
   ~LauncherLink();
@@ -57,12 +67,20 @@ class LauncherLink {
   void report(const ProcessStatus& status);
   // Whether the launcher is lost: on_lost was called, or is about to be.
   bool lost();
+  // Where it is, or was.
+  LauncherAddress where();
+  // Whether it is another one than the one that started this process, which knows no exit codes.
+  bool is_another();
   // Another grace, for a launcher that is lost from now on: of a process that has something to
   // save.
   void set_grace(Duration grace);
 
  private:
   void watch();
+  void dial(const LauncherAddress& launcher);
+  std::shared_ptr<rpc::SupervisionClient> client();
+  // True once there is another launcher, which is dialed.
+  bool wait_for_another(std::unique_lock<std::mutex>& lock);
   // False when the destructor ends the waiting.
   bool wait_for_loss(std::unique_lock<std::mutex>& lock);
   bool wait_until_unneeded(std::unique_lock<std::mutex>& lock);
@@ -75,8 +93,11 @@ class LauncherLink {
   std::string lost_;  // why; empty: it is not
   std::optional<Deadline> stop_by_;
   bool ended_ = false;
+  LauncherAddress at_;
+  bool is_another_ = false;
+  std::optional<ProcessStatus> reported_;  // last
 
-  std::optional<rpc::SupervisionClient> client_;
+  std::shared_ptr<rpc::SupervisionClient> client_;
   std::thread thread_;
 };
 

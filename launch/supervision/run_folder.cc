@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "launch/backends/run_mark.h"
 #include "launch/supervision/driving_lock.h"
+#include "launch/supervision/launcher_address.h"
 #include "recipes/run/metrics_writer.h"
 
 namespace retort::launch {
@@ -25,10 +26,12 @@ namespace {
 constexpr const char* kLock = ".lock";
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 23> kNames{
+constexpr std::array<std::string_view, 25> kNames{
     kResolvedRecipe,
     kDrivingLock,
     kRunMark,
+    kLauncherAddress,
+    ".launcher.",
     ".incarnation",
     "plan.json",
     "receipts.jsonl",
@@ -88,10 +91,15 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
   if (mode == RunFolderMode::kFresh && !entries.empty())
     refuse("output_dir " + path_.string() + " is not empty (" + entries.front() +
            "...); --resume continues the run in it, --overwrite replaces it");
-  if (mode == RunFolderMode::kResume && !fs::is_regular_file(resolved_recipe()))
-    refuse("--resume: " + path_.string() + " holds no run (no " + kResolvedRecipe +
-           "); start it without --resume");
+  const bool goes_on = mode == RunFolderMode::kResume || mode == RunFolderMode::kAttach;
+  if (goes_on && !fs::is_regular_file(resolved_recipe()))
+    refuse((mode == RunFolderMode::kAttach ? "--attach: " : "--resume: ") + path_.string() +
+           " holds no run (no " + kResolvedRecipe + "); start it without --resume");
   if (mode == RunFolderMode::kOverwrite) refuse_foreign(path_, entries);
+  if (mode == RunFolderMode::kAttach) {
+    join_lock();
+    return;
+  }
   std::error_code failed;
   fs::create_directories(path_, failed);
   if (failed)
@@ -122,6 +130,14 @@ void RunFolder::lock(Duration timeout) {
                   "another run uses " + path_.string() + "; wait for it to end, or stop it");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+// On one host the processes of the run hold it; else it is ours now, so that nobody resumes the run
+// beside them.
+void RunFolder::join_lock() {
+  lock_ = OwnedFd(::open((path_ / kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (lock_.get() >= 0) ::flock(lock_.get(), LOCK_EX | LOCK_NB);
+  resume_from_ = recipes::latest_checkpoint(path_);
 }
 
 void RunFolder::remove_run() const {

@@ -18,6 +18,7 @@ inline constexpr const char* kResolvedRecipe = "recipe.resolved.yaml";
 enum class RunFolderMode {
   kFresh,      // must be missing or empty
   kResume,     // must hold a run; continues at its newest complete checkpoint
+  kAttach,     // must hold a run whose processes live; nothing in it is changed
   kOverwrite,  // what a run left there is removed first
 };
 
@@ -39,12 +40,13 @@ class RunFolder {
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
   int lock_fd() const { return lock_.get(); }
 
-  // Where a resumed run continues; nullopt: at the beginning.
+  // Where a resumed run continues, or one goes on that is attached to; nullopt: at the beginning.
   const std::optional<recipes::CheckpointEntry>& resume_from() const { return resume_from_; }
   void write_resolved_recipe(const std::string& yaml) const;
 
  private:
   void lock(Duration timeout);
+  void join_lock();
   void remove_run() const;
 
   std::filesystem::path path_;

@@ -33,6 +33,22 @@ ProcessState state_of(const ProcessStatus& status) {
 
 }  // namespace
 
+RunStatus read_run_status(const std::filesystem::path& run) {
+  if (!std::filesystem::is_directory(run))
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + run.string() + "' is no folder; expected the output_dir of a run");
+  const auto file = run / kStatusFile;
+  if (!std::filesystem::exists(file))
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + run.string() + "' holds no " + kStatusFile +
+                    "; `retort launch` writes it into its output_dir when it starts a run");
+  try {
+    return decode_run_status(read_file(file));
+  } catch (const Error& e) {
+    throw Error(e.code(), file.string() + ": " + e.message());
+  }
+}
+
 StatusFile::StatusFile(Options options) : options_(std::move(options)) {
   status_.run = options_.run;
   status_.recipe = options_.recipe;

@@ -17,6 +17,10 @@ namespace retort::launch {
 
 inline constexpr const char* kStatusFile = "status.json";
 
+// What the file in a run's folder says. kInvalidArgument where there is none, kCorrupt for one that
+// is none.
+RunStatus read_run_status(const std::filesystem::path& run_folder);
+
 // Writes what a supervisor reports (run_status.h has the meaning of each number):
 //
 //   at once       when the state of the run or of a process has changed

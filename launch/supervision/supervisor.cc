@@ -36,21 +36,25 @@ void Supervisor::Impl::start_all() {
 }
 
 void Supervisor::Impl::start(Watched& child) {
+  // Only its first life is one that somebody else started.
+  if (child.restarts > 0) child.spec->joined.reset();
+  const bool is_elsewhere = child.spec->joined && !child.spec->joined->is_replaceable;
   ChildContext context = child.spec->context;
   context.stop_timeout = options.stop_timeout;
-  context.restart = child.restarts;
+  context.restart = child.spec->context.restart + child.restarts;
   context.life = child.spec->context.life + child.restarts;
   child.answer_by.reset();
   child.last = {};
   child.served = child.connected = child.silent = false;
   child.life = context.life;
-  child.log = child.spec->joined ? fs::path("its own output on " + child.spec->host)
-                                 : options.log_folder /
-                                       (context.role + "-" + std::to_string(context.rank) + ".log");
+  child.log = is_elsewhere ? fs::path("its own output on " + child.spec->host)
+                           : options.log_folder /
+                                 (context.role + "-" + std::to_string(context.rank) + ".log");
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
   child.log_offset = missing ? 0 : static_cast<int64_t>(size);
   options.supervision->expect(child.spec->name(), child.life);
+  child.joined = nullptr;
   child.process.reset();
   if (child.spec->joined)
     start_joined(child, context);
@@ -67,7 +71,7 @@ void Supervisor::Impl::start(Watched& child) {
 }
 
 void Supervisor::Impl::start_joined(Watched& child, const ChildContext& context) {
-  child.spec->joined->tell(context);
+  if (child.spec->joined->tell) child.spec->joined->tell(context);
   auto process = std::make_unique<JoinedProcess>(child.spec->joined->pid);
   child.joined = process.get();
   child.process = std::move(process);

@@ -27,7 +27,9 @@ class Backend;
 // A process that somebody else started and that waits to be told what it is.
 struct JoinedSpec {
   pid_t pid = 0;
-  std::function<void(const ChildContext&)> tell;
+  std::function<void(const ChildContext&)> tell = {};  // null: it knows
+  // A launcher before started it, as this one would: when it is lost it is started again.
+  bool is_replaceable = false;
 };
 
 // One process to start. Driving processes run the recipe; the others serve them and are stopped
@@ -39,7 +41,7 @@ struct ProcessSpec {
   // that is started again when one of them is lost.
   std::string replica;
   int64_t restarts = 0;
-  std::optional<JoinedSpec> joined;        // it is there already; it cannot be started again
+  std::optional<JoinedSpec> joined;        // it is there already
   std::vector<std::string> arguments;      // without argv[0]
   std::map<std::string, std::string> env;  // besides the launcher's own environment
   std::string host;                        // of the backend's, or where it joined; "": this one

@@ -92,7 +92,10 @@ bool Supervisor::Impl::restart_replica(Watched& child, const ProcessFailure& how
   for (Watched& other : children) {
     if (other.spec->replica != spec.replica) continue;
     ++other.restarts;
-    if (!other.exit_status) other.process->signal_group(SIGKILL);
+    if (other.exit_status) continue;
+    other.process->signal_group(SIGKILL);
+    // One that no signal reaches ends by itself.
+    if (other.joined) options.supervision->stop(other.spec->name(), options.failure_grace);
   }
 
   const std::string times =

@@ -90,6 +90,14 @@ void check_min_dp(const Recipe& recipe, const RecipePlaces& places) {
                   "train.batch_size_rampup_steps let it grow");
 }
 
+// The next launcher must prove the secret of the one before.
+void check_launcher_lost(const Recipe& recipe, const RecipePlaces& places) {
+  const recipes::LaunchOptions& launch = recipe.launch;
+  if (launch.launcher_lost == recipes::LauncherLost::kContinue && !launch.secret_file)
+    places.refuse({"launch", "launcher_lost"},
+                  "continue needs launch.secret_file, which the next launcher reads");
+}
+
 void check_device_maps(const Recipe& recipe, const RecipePlaces& places) {
   for (const auto& [role, map] : recipe.rpc.device_maps) {
     const recipes::KeyPath path{"rpc", "device_maps", role};
@@ -188,6 +196,7 @@ void check_collective_timeout(const Recipe& recipe, const RecipePlaces& places) 
 void check_effects(const Recipe& recipe, const RecipePlaces& places) {
   check_hosts(recipe, places);
   check_min_dp(recipe, places);
+  check_launcher_lost(recipe, places);
   check_rpc(recipe, places);
   check_weights(recipe.data, places);
   check_target_choice(recipe.data, places);

@@ -16,10 +16,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kStopLook{500};
 
-// Where the ranks of a role say where they are.
-parallel::StoreClient store_of(const RankContext& context, const std::string& role) {
+// Where the ranks of a role say where they are. A store that is gone may be elsewhere soon, so
+// nobody dials it for longer than the deadline.
+parallel::StoreClient store_of(const RankContext& context, const std::string& role,
+                               Deadline deadline) {
+  const Duration timeout = std::min(context.recipe.rpc.timeout, deadline.remaining());
   return {context.store_host, context.store_port, context.store_prefix(role),
-          context.recipe.rpc.timeout, context.connect_store};
+          std::max(timeout, Duration(1)), context.connect_store};
 }
 std::string address_key(int64_t rank) { return "address/" + std::to_string(rank); }
 
@@ -36,7 +39,7 @@ std::vector<std::string> wait_for_addresses(const RankContext& context, const st
   std::vector<std::string> keys;
   for (const int64_t rank : ranks)
     keys.push_back(address_key(rank));
-  parallel::StoreClient store = store_of(context, role);
+  parallel::StoreClient store = store_of(context, role, deadline);
   for (;;) {
     const Deadline look(std::min(Deadline::after(kStopLook).time(), deadline.time()));
     try {
@@ -104,7 +107,7 @@ roles::FrozenReplicas::Options replica_options(RunContext& context, const std::s
 
 std::string find_peer(const RankContext& context, const std::string& peer, Deadline deadline) {
   const auto [role, rank] = role_and_rank(peer);
-  return store_of(context, role).get(address_key(rank), deadline);
+  return store_of(context, role, deadline).get(address_key(rank), deadline);
 }
 
 rpc::PeerLinks* links_to(RunContext& context, const std::string& role) {

@@ -61,17 +61,19 @@ uint16_t RendezvousServer::port() const { return server_->port(); }
 
 SupervisionPort& RendezvousServer::supervision() { return *supervision_; }
 
-ConnectStore store_connector(RendezvousAccess access) {
+ConnectStore store_connector(RendezvousAccess access, std::function<StorePlace()> where) {
   auto sessions = std::make_shared<SharedSessions>(std::move(access));
-  return [sessions](const std::string& host, uint16_t port,
-                    std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Store> {
+  return [sessions, where = std::move(where)](
+             const std::string& host, uint16_t port,
+             std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Store> {
     if (timeout.count() <= 0)
       throw Error(ErrorCode::kInvalidArgument, "the timeout of a store must be positive")
           .with("ms", timeout.count());
     const Deadline deadline =
         Deadline::after(std::min<std::chrono::milliseconds>(timeout, rendezvous::kMaxStoreTimeout));
-    return c10::make_intrusive<rendezvous::StoreClient>(sessions->get(host, port, deadline),
-                                                        timeout);
+    const StorePlace place = where ? where() : StorePlace{.host = host, .port = port};
+    return c10::make_intrusive<rendezvous::StoreClient>(
+        sessions->get(place.host, place.port, deadline), timeout);
   };
 }
 

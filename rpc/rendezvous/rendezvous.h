@@ -65,6 +65,12 @@ class RendezvousServer {
 // kMismatch; what the store itself throws is c10d's (rpc/rendezvous/store_client.h).
 using ConnectStore = std::function<c10::intrusive_ptr<c10d::Store>(
     const std::string& host, uint16_t port, std::chrono::milliseconds timeout)>;
-ConnectStore store_connector(RendezvousAccess access);
+struct StorePlace {
+  std::string host;
+  uint16_t port = 0;
+};
+// `where`: says where the store is by now, which then counts instead of what a caller was told when
+// it began; null: where the caller says.
+ConnectStore store_connector(RendezvousAccess access, std::function<StorePlace()> where = {});
 
 }  // namespace retort::rpc

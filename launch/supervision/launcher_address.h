@@ -1,0 +1,42 @@
+// Where the launcher of a run is, of a run that outlives its launchers (launch.launcher_lost).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "launch/backends/child_process.h"
+
+namespace retort::launch {
+
+// Names of files in the run folder.
+inline constexpr const char* kLauncherAddress = ".launcher";
+inline constexpr const char* kLauncherLock = ".launcher.lock";
+
+struct LauncherAddress {
+  std::string host;
+  uint16_t port = 0;
+  int64_t number = 0;  // of the run's launchers, the first one's is 0
+
+  bool operator==(const LauncherAddress&) const = default;
+};
+
+// Says where the next launcher of the run is, for its processes, which look for it when the one
+// before is gone. kUnavailable.
+void announce_launcher(const std::filesystem::path& run_folder, const std::string& host,
+                       uint16_t port);
+// What was written last; nullopt if nothing was, or it cannot be read now.
+std::optional<LauncherAddress> read_launcher_address(const std::filesystem::path& run_folder);
+
+// Held by a launcher for as long as it keeps the run, and by nothing that it starts.
+class LauncherLock {
+ public:
+  // kUnavailable where another launcher keeps the run.
+  explicit LauncherLock(const std::filesystem::path& run_folder);
+
+ private:
+  OwnedFd file_;
+};
+
+}  // namespace retort::launch

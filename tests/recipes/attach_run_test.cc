@@ -1,0 +1,178 @@
+// A run whose launcher is killed goes on (launch.launcher_lost: continue), another launcher takes
+// it over, and what it computes is that of a run that nobody disturbed.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "tests/recipes/on_policy_support.h"
+
+namespace retort::test {
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(120);
+constexpr auto kWait = std::chrono::seconds(60);
+
+class Attach : public testing::Test {
+ protected:
+  Attach() { write_file_atomically(folder_ / "secret", "0123456789abcdef0123456789abcdef\n"); }
+  ~Attach() override {
+    EXPECT_TRUE(wait_until([&] { return all_gone(run()); }, kWait));
+  }
+
+  // Two student ranks and two teachers.
+  CommandResult undisturbed(int64_t steps) {
+    return retort({"launch", recipe("whole", steps), "train.save_steps=20"}, kDeadline);
+  }
+  void launch(int64_t steps) {
+    launcher_.emplace(std::vector<std::string>{
+        retort_binary(), "launch", recipe("disturbed", steps), "train.save_steps=20",
+        "launch.launcher_lost=continue", "launch.secret_file=" + (folder_ / "secret").string(),
+        "launch.max_restarts=1", "rpc.heartbeat_interval=200ms", "rpc.peer_timeout=2s"});
+    wait_for_rows(5);
+  }
+  void lose_launcher() {
+    launcher_->signal(SIGKILL);
+    launcher_->wait();
+  }
+  Command attach() { return Command({retort_binary(), "launch", "--attach", run()}); }
+  // Until all processes have found it.
+  void wait_for_all(const Command& launcher) {
+    const auto found = [&] {
+      const auto status = nlohmann::json::parse(read_file(fs::path(run()) / "status.json"));
+      return status.at("launcher").at("pid") == launcher.pid() &&
+             status.at("processes").size() == 4 &&
+             std::ranges::none_of(status.at("processes"), [](const nlohmann::json& process) {
+               return process.at("state") == "starting";
+             });
+    };
+    ASSERT_TRUE(wait_until(found, kWait)) << launcher.output();
+  }
+  void wait_for_words(const Command& launcher, const std::string& words) {
+    ASSERT_TRUE(
+        wait_until([&] { return launcher.output().find(words) != std::string::npos; }, kWait))
+        << words << "\n"
+        << launcher.output();
+  }
+  void wait_for_more_rows(size_t more) { wait_for_rows(metrics_rows(run()) + more); }
+  void wait_for_rows(size_t rows) {
+    ASSERT_TRUE(wait_until([&] { return metrics_rows(run()) >= rows; }, kWait));
+  }
+  void kill_rank(const std::string& role, int64_t rank) {
+    const int pid = role_process(folder_ / "disturbed", role, rank);
+    ASSERT_GT(pid, 0);
+    ::kill(pid, SIGKILL);
+  }
+  void expect_undisturbed_numbers() const {
+    EXPECT_EQ(timeless_metrics(run()), timeless_metrics(folder_ / "whole/run"));
+    EXPECT_TRUE(read_file(fs::path(run()) / "final/model.safetensors") ==
+                read_file(folder_ / "whole/run/final/model.safetensors"));
+  }
+  std::string run() const { return (folder_ / "disturbed/run").string(); }
+
+  TemporaryFolder folder_;
+  std::optional<Command> launcher_;
+
+ private:
+  std::string recipe(const char* name, int64_t steps) {
+    return write_recipe(folder_ / name, {.teacher = "teacher",
+                                         .dp = 2,
+                                         .rows = 2,
+                                         .steps = steps,
+                                         .teacher_replicas = 2,
+                                         .distill = {{"payload", "topk"}}})
+        .string();
+  }
+};
+
+TEST_F(Attach, TakesOverARunAndStartsWhatItLosesAgain) {
+  const auto whole = undisturbed(500);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  launch(500);
+  lose_launcher();
+  wait_for_more_rows(20);
+
+  Command second = attach();
+  wait_for_all(second);
+  kill_rank("teacher", 1);
+  wait_for_words(second, "it is started again, 1 of 3 times");
+  const auto result = second.wait(kDeadline);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("done: " + run() + "/final"), std::string::npos) << result.output;
+  expect_undisturbed_numbers();
+}
+
+// A replica that is lost meanwhile is not started again; the other one answers for it.
+TEST_F(Attach, IsNotNeededForARunToGetDone) {
+  const auto whole = undisturbed(400);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  launch(400);
+  lose_launcher();
+  kill_rank("teacher", 1);
+  ASSERT_TRUE(wait_until([&] { return all_gone(run()); }, kWait));
+  expect_undisturbed_numbers();
+  const auto late = attach().wait();
+  EXPECT_EQ(late.exit_code, 2);
+  EXPECT_NE(late.output.find("no process of " + run() + " trains"), std::string::npos)
+      << late.output;
+}
+
+TEST_F(Attach, StopsARunWithACheckpointThatGoesOn) {
+  const auto whole = undisturbed(200);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  launch(200);
+  lose_launcher();
+  Command second = attach();
+  wait_for_all(second);
+  second.signal(SIGTERM);
+  const auto stopped = second.wait(kDeadline);
+  ASSERT_EQ(stopped.exit_code, 4) << stopped.output;
+  EXPECT_NE(stopped.output.find("--resume"), std::string::npos) << stopped.output;
+  EXPECT_LT(metrics_rows(run()), 200u);
+
+  const auto resumed = retort({"launch", run() + "/recipe.resolved.yaml", "--resume"}, kDeadline);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  expect_undisturbed_numbers();
+}
+
+// As the launcher before would have (launch.max_restarts).
+TEST_F(Attach, GoesOnFromACheckpointAfterALostStudent) {
+  const auto whole = undisturbed(500);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  launch(500);
+  wait_for_rows(25);
+  lose_launcher();
+  Command second = attach();
+  wait_for_all(second);
+  kill_rank("student", 1);
+  const auto result = second.wait(kDeadline);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("goes on from its last checkpoint, 1 of 1"), std::string::npos)
+      << result.output;
+  expect_undisturbed_numbers();
+}
+
+TEST_F(Attach, IsRefusedWhileALauncherLives) {
+  launch(100000);
+  const auto second = attach().wait();
+  EXPECT_EQ(second.exit_code, 3);
+  EXPECT_NE(second.output.find("the run has a launcher, which lives"), std::string::npos)
+      << second.output;
+  launcher_->signal(SIGTERM);
+  EXPECT_EQ(launcher_->wait(kDeadline).exit_code, 4);
+  const auto late = attach().wait();
+  EXPECT_EQ(late.exit_code, 2);
+  EXPECT_NE(late.output.find("has ended, with exit code 4"), std::string::npos) << late.output;
+}
+
+TEST_F(Attach, IsRefusedForARunThatEndsWithItsLauncher) {
+  const auto whole = undisturbed(5);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  const auto second = retort({"launch", "--attach", (folder_ / "whole/run").string()});
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_NE(second.output.find("launch.launcher_lost: stop"), std::string::npos) << second.output;
+}
+
+}  // namespace
+}  // namespace retort::test
