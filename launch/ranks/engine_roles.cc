@@ -10,6 +10,7 @@
 #include "engines/model_watch.h"
 #include "engines/reward.h"
 #include "engines/teacher.h"
+#include "launch/backends/child_process.h"
 #include "launch/ranks/attached_engine.h"
 #include "launch/ranks/engine_contract.h"
 #include "launch/ranks/served_calls.h"

@@ -1,0 +1,88 @@
+#include "launch/commands/role_plan.h"
+
+#include "models/config.h"
+#include "recipes/registry.h"
+
+namespace retort::launch {
+namespace {
+
+using recipes::FloatType;
+using recipes::Recipe;
+using recipes::RoleOptions;
+
+// Whether the student keeps what it pushed last (roles/generator/pushed_weights.h).
+bool keeps_pushed_weights(const Recipe& recipe) {
+  return recipe.generation && recipe.roles.at(recipe.generation->role).restarts > 0;
+}
+
+// What its processes need here: nothing, but for a generator the student's weights, and once more
+// while new ones arrive. What the engine needs where it runs is for the engine to say.
+RolePlan plan_external(const Recipe& recipe, const std::string& name, const RoleOptions& role) {
+  RolePlan plan{
+      .name = name, .model = role.external->url.front(), .ranks = role.world.world_size()};
+  if (!recipe.is_generator(name)) return plan;
+  const int64_t dtype_bytes = role.dtype == FloatType::kFloat32 ? 4 : 2;
+  plan.parameters = models::read_model_config(recipe.student().model).num_parameters();
+  plan.memory.parameters = plan.parameters * dtype_bytes;
+  plan.pushed_weights = plan.memory.parameters;
+  return plan;
+}
+
+RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
+                   int64_t micro_batch_tokens, int64_t extra_forwards) {
+  if (role.external) return plan_external(recipe, name, role);
+  const models::ModelConfig config = models::read_model_config(role.model);
+  RolePlan plan{.name = name,
+                .model = role.model,
+                .ranks = role.world.world_size(),
+                .parameters = config.num_parameters()};
+  plan.trains = name == Recipe::kDrivingRole;
+  // A forward pass is 2 FLOP per parameter and token, a backward pass 4.
+  const int64_t passes = 2 * (1 + extra_forwards) + (plan.trains ? 4 : 0);
+  plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);
+
+  // The memory of the stage that needs most.
+  for (int64_t stage = 0; stage < role.world.pp; ++stage) {
+    const models::TrainingMemory memory = models::estimate_training_memory(
+        config, {.layout = role.world,
+                 .stage = stage,
+                 .tokens = micro_batch_tokens,
+                 .micro_batches = recipe.train.gradient_accumulation_steps,
+                 .dtype_bytes = role.dtype == FloatType::kFloat32 ? 4 : 2,
+                 .gradient_checkpointing = recipe.train.gradient_checkpointing,
+                 .gradient_checkpointing_every = recipe.train.gradient_checkpointing_every,
+                 .bucket_bytes = static_cast<int64_t>(recipe.train.grad_bucket_bytes.bytes)});
+    const auto most = [&](const models::TrainingMemory& m) {
+      return plan.trains ? m.peak() : m.parameters;
+    };
+    if (most(memory) > most(plan.memory)) plan.memory = memory;
+  }
+
+  if (!plan.trains) plan.memory = {.parameters = plan.memory.parameters};
+
+  // A rank of the first replica sends its own parameters; a copy of a device's lies on the host.
+  if (plan.trains && keeps_pushed_weights(recipe)) {
+    plan.pushed_weights = plan.memory.parameters;
+    plan.pushed_on_host = role.world.device != parallel::Device::kCpu;
+  }
+
+  // A generator draws on with the old weights until all of the new ones are there.
+  if (recipe.generation && name == recipe.generation->role) {
+    plan.pushed_weights = plan.memory.parameters;
+    plan.kv_cache = static_cast<int64_t>(recipe.generation->kv_cache.bytes);
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<RolePlan> plan_roles(const Recipe& recipe) {
+  const recipes::RecipePlan own = recipes::recipe_type(recipe).plan(recipe);
+  const int64_t tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row);
+  std::vector<RolePlan> plans;
+  for (const auto& [name, role] : recipe.roles)
+    plans.push_back(plan_role(recipe, name, role, tokens, own.extra_forwards));
+  return plans;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,33 @@
+// What a role of a recipe needs, from sizes alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/memory_estimate.h"
+#include "recipes/recipe.h"
+
+namespace retort::launch {
+
+struct RolePlan {
+  std::string name;
+  std::string model;
+  int64_t ranks = 1, parameters = 0;
+  // of the rank that needs most; of a serving role only the parameters count
+  models::TrainingMemory memory;
+  // of the student the copy of what it pushed last, for a generator that is started again without
+  // it; of a generator what is pushed, beside the weights in use
+  int64_t pushed_weights = 0;
+  bool pushed_on_host = false;  // and not where it computes
+  int64_t kv_cache = 0;         // of a generator
+  bool trains = false;
+  double flops_per_token = 0;
+  int64_t peak() const { return memory.peak() + kv_cache + (pushed_on_host ? 0 : pushed_weights); }
+  double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
+};
+
+// In the recipe's order of roles. Reads the models' configs, no weights.
+std::vector<RolePlan> plan_roles(const recipes::Recipe& recipe);
+
+}  // namespace retort::launch
