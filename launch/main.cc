@@ -49,6 +49,7 @@ class Program {
     add_generate();
     add_chat();
     add_recipe_commands();
+    add_doctor();
     add_probe();
     add_model();
     add_tokenizer();
@@ -207,6 +208,15 @@ class Program {
         ->add_flag("--json", recipe_.json);
   }
 
+  void add_doctor() {
+    auto* c = app_.add_subcommand(
+        "doctor", "whether this host, and those of a recipe, will do; what is wrong, what to do");
+    c->add_option("recipe", doctor_.recipe, "recipe file (YAML); none: what holds of any run");
+    c->add_option("overrides", doctor_.overrides, "key.path=value ...");
+    c->add_flag("--json", doctor_.json);
+    on(c, [this] { return run_doctor(doctor_); });
+  }
+
   void add_probe() {
     auto* c = app_.add_subcommand(
         "probe", "what the answers of an inference engine mean, and whether a role can use them");
@@ -339,6 +349,7 @@ class Program {
   GenerateCommand generate_;
   ChatCommand chat_;
   RecipeCommand recipe_;
+  DoctorCommand doctor_;
   ProbeCommand probe_;
   ModelInitCommand init_;
   ModelExportCommand export_;

@@ -1,12 +1,15 @@
 #include "rpc/listen_address.h"
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/network_interfaces.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/peer_address.h"
+#include "rpc/transport/listening_ports.h"
 #include "rpc/transport/port_number.h"
 
 namespace retort::rpc {
@@ -40,6 +43,24 @@ std::string rendezvous_address(const std::string& bind, const std::string& rende
 
 Encryption settled_encryption(Encryption encryption, const std::string& rendezvous) {
   return detail::encrypts(encryption, rendezvous) ? Encryption::kAlways : Encryption::kNever;
+}
+
+int64_t count_free_ports(const std::string& ports, const std::string& address, int64_t wanted) {
+  const transport::PortRange range = detail::parse_ports(ports);
+  boost::asio::io_context io;
+  // Each stays open while the others are tried.
+  std::vector<boost::asio::ip::tcp::acceptor> open;
+  for (int port = range.first; port <= range.last; ++port) {
+    if (static_cast<int64_t>(open.size()) == wanted) break;
+    const auto one = static_cast<uint16_t>(port);
+    try {
+      for (auto& acceptor : transport::open_ports(io, {address}, {.first = one, .last = one}))
+        open.push_back(std::move(acceptor));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnavailable) throw;
+    }
+  }
+  return static_cast<int64_t>(open.size());
 }
 
 HostPort parse_host_port(const std::string& address) {

@@ -28,6 +28,10 @@ std::string rendezvous_address(const std::string& bind, const std::string& rende
 // name comes to the same answer.
 Encryption settled_encryption(Encryption encryption, const std::string& rendezvous);
 
+// How many of the ports of `ports` (RpcOptions::port) can be listened at here and now; counted up
+// to `wanted`. kInvalidArgument for ports that are none.
+int64_t count_free_ports(const std::string& ports, const std::string& address, int64_t wanted);
+
 // "host:port" or "[ipv6]:port" in two; kInvalidArgument.
 struct HostPort {
   std::string host;

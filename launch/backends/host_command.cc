@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "launch/backends/hosted_processes.h"
 #include "launch/backends/life_signs.h"
 #include "launch/backends/run_mark.h"
+#include "launch/doctor/host_answer.h"
 #include "launch/supervision/driving_lock.h"
 #include "launch/supervision/orphans.h"
 #include "launch/supervision/signal_catcher.h"
@@ -58,6 +60,8 @@ class HostLoop {
       if (!lost_) listen();
       if (signals_.next()) end_by_signal();
       if (processes_) processes_->work(full());
+      if (answer_.valid() && answer_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+        tell({.kind = FromHostKind::kExamined, .text = answer_.get()});
       orphans_.reap();
       if (lost_ && !goes_on_) end_processes();
     }
@@ -65,7 +69,12 @@ class HostLoop {
     for (const pid_t pid : orphans_.end_all(Deadline::after(kHostReap))) {
       RETORT_LOG(kError) << "process " << pid << " could not be ended";
     }
-    return lost_ ? 1 : 0;
+    const int code = lost_ ? 1 : 0;
+    // What an examination still waits for, nobody wants to know any more, and the destructor of its
+    // future would wait, too. Its thread ends with the process, whose destructors have nothing else
+    // to do than the system does.
+    if (answer_.valid()) std::quick_exit(code);
+    return code;
   }
 
  private:
@@ -105,7 +114,15 @@ class HostLoop {
       case ToHostKind::kSignal: processes_->signal(frame); break;
       case ToHostKind::kEnd: ended_ = true; break;
       case ToHostKind::kBeat: break;
+      case ToHostKind::kExamine: examine(frame.question); break;
     }
+  }
+
+  // Engines that do not answer are waited for: on a thread, so that this one gives life signs.
+  void examine(const std::string& question) {
+    if (answer_.valid())
+      throw Error(ErrorCode::kCorrupt, "the launcher asks again before it has an answer");
+    answer_ = std::async(std::launch::async, doctor::answer_as_host, question);
   }
 
   // Shows that this host sees the folders of the launcher's.
@@ -173,6 +190,7 @@ class HostLoop {
   std::filesystem::path run_folder_;
   RunMark mark_;
   std::optional<HostedProcesses> processes_;
+  std::future<std::string> answer_;  // to the doctor of the launcher's host
   Orphans orphans_{[this](pid_t pid) { return processes_ && processes_->is_child(pid); }};
   bool ended_ = false;  // the launcher says so
   bool lost_ = false;

@@ -24,6 +24,8 @@ ToHost read_to_host(std::string_view content) {
   require_frame(is_place == (frame.interval_ms > 0) && is_place == (frame.limit_ms > 0), kind,
                 "its times");
   require_frame(frame.number >= 0 && frame.number < 64, kind, "its signal");
+  require_frame((frame.kind == ToHostKind::kExamine) == !frame.question.empty(), kind,
+                "its question");
   return frame;
 }
 

@@ -8,6 +8,8 @@
 //   start id: context, ...     -->
 //                              <-- started   --  or refused, with a message
 //                              <-- output    --  of a process; before its end
+//   examine: what of           -->
+//                              <-- examined  --  what was found (launch/doctor)
 //   signal id                  -->
 //                              <-- held      --  a stop signal holds it, or no more
 //                              <-- ended     --  with its status
@@ -31,8 +33,17 @@
 
 namespace retort::launch {
 
-enum class ToHostKind : uint8_t { kPlace, kStart, kSignal, kEnd, kBeat };
-enum class FromHostKind : uint8_t { kHere, kStarted, kRefused, kOutput, kHeld, kEnded, kBeat };
+enum class ToHostKind : uint8_t { kPlace, kStart, kSignal, kEnd, kBeat, kExamine };
+enum class FromHostKind : uint8_t {
+  kHere,
+  kStarted,
+  kRefused,
+  kOutput,
+  kHeld,
+  kEnded,
+  kBeat,
+  kExamined
+};
 
 struct ToHost {
   ToHostKind kind = ToHostKind::kBeat;
@@ -47,17 +58,18 @@ struct ToHost {
   bool driving = false;  // start
   int64_t number = 0;    // signal
   bool group = false;    // signal
+  std::string question;  // examine
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(kind, id, folder, run_folder, interval_ms, limit_ms, context, arguments, env, log,
-            driving, number, group);
+            driving, number, group, question);
   }
 };
 
 struct FromHost {
   FromHostKind kind = FromHostKind::kBeat;
   uint64_t id = 0;
-  std::string text;        // here: the run's mark; refused: why; output
+  std::string text;        // here: the run's mark; refused: why; output; examined
   std::string connection;  // here: SSH_CONNECTION
   int64_t number = 0;      // here: cores; started: pid; held: 1 or 0; ended: status
   template <class A>
@@ -79,21 +91,24 @@ FromHost read_from_host(std::string_view content);
 template <>
 struct retort::EnumNames<retort::launch::ToHostKind> {
   using E = retort::launch::ToHostKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 5> values{{{"place", E::kPlace},
+  static constexpr std::array<std::pair<std::string_view, E>, 6> values{{{"place", E::kPlace},
                                                                          {"start", E::kStart},
                                                                          {"signal", E::kSignal},
                                                                          {"end", E::kEnd},
-                                                                         {"beat", E::kBeat}}};
+                                                                         {"beat", E::kBeat},
+                                                                         {"examine", E::kExamine}}};
 };
 
 template <>
 struct retort::EnumNames<retort::launch::FromHostKind> {
   using E = retort::launch::FromHostKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 7> values{{{"here", E::kHere},
-                                                                         {"started", E::kStarted},
-                                                                         {"refused", E::kRefused},
-                                                                         {"output", E::kOutput},
-                                                                         {"held", E::kHeld},
-                                                                         {"ended", E::kEnded},
-                                                                         {"beat", E::kBeat}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 8> values{
+      {{"here", E::kHere},
+       {"started", E::kStarted},
+       {"refused", E::kRefused},
+       {"output", E::kOutput},
+       {"held", E::kHeld},
+       {"ended", E::kEnded},
+       {"beat", E::kBeat},
+       {"examined", E::kExamined}}};
 };

@@ -218,6 +218,10 @@ void HostLink::greet() {
 
 void HostLink::take(FromHost frame) {
   if (frame.kind == FromHostKind::kHere) return take_here(frame);
+  if (frame.kind == FromHostKind::kExamined) {
+    examined_ = std::move(frame.text);
+    return;
+  }
   if (frame.kind == FromHostKind::kRefused && frame.id == 0)
     throw Error(
         ErrorCode::kUnavailable,
@@ -249,6 +253,10 @@ void HostLink::lose(Error why) {
   ssh_->signal_group(SIGTERM);
   for (const auto& [id, process] : processes_)
     process->lose(lost_->message());
+}
+
+void HostLink::examine(const std::string& question) {
+  tell({.kind = ToHostKind::kExamine, .question = question});
 }
 
 void HostLink::tell(const ToHost& frame) {

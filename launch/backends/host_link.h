@@ -54,6 +54,11 @@ class HostLink {
   // Why it is lost, or could not be reached; null: it is not.
   const Error* lost() const { return lost_ ? &*lost_ : nullptr; }
 
+  // Asks what `retort doctor` asks a host (launch/doctor/host_answer.h). work() takes the answer,
+  // which is there from then on.
+  void examine(const std::string& question);
+  const std::optional<std::string>& examined() const { return examined_; }
+
   // Waits until it has started. kUnavailable when the host is lost.
   std::unique_ptr<RoleProcess> start(const ProcessStart& start);
   void poll_for(std::vector<pollfd>& entries) const;
@@ -80,6 +85,7 @@ class HostLink {
   LifeSigns signs_;
   bool greeted_ = false;  // its version was right
   std::optional<HostFacts> facts_;
+  std::optional<std::string> examined_;
   std::optional<Error> lost_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Process*> processes_;

@@ -23,4 +23,8 @@ struct RunMark {
 // Of a host. kUnavailable naming the path if there is none.
 RunMark read_run_mark(const std::filesystem::path& run_folder);
 
+// Removes the mark if it is this one; one that a launcher has made meanwhile stays. kUnavailable if
+// there is none.
+void remove_run_mark(const std::filesystem::path& run_folder, const std::string& text);
+
 }  // namespace retort::launch

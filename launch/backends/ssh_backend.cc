@@ -15,6 +15,22 @@ bool is_loopback(const std::string& address) {
 
 }  // namespace
 
+std::vector<HostLinkOptions> links_to_hosts(const recipes::Recipe& recipe,
+                                            const std::filesystem::path& run_folder,
+                                            const std::string& mark,
+                                            const std::filesystem::path& logs) {
+  std::vector<HostLinkOptions> links;
+  for (const recipes::HostOptions& host : recipe.launch.hosts)
+    links.push_back({.host = host,
+                     .ssh = recipe.launch.ssh,
+                     .run_folder = run_folder,
+                     .mark = mark,
+                     .log = logs / ("host-" + host.host + ".log"),
+                     .interval = recipe.rpc.heartbeat_interval,
+                     .limit = recipe.rpc.peer_timeout});
+  return links;
+}
+
 SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted,
                        const SignalCatcher& signals) {
   for (HostLinkOptions& host : hosts) {

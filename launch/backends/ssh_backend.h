@@ -1,6 +1,7 @@
 // Processes on the hosts of `launch.hosts`, each of which is reached by one ssh connection.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "launch/backends/host_link.h"
 #include "launch/backends/placement.h"
 #include "launch/supervision/signal_catcher.h"
+#include "recipes/recipe.h"
 
 namespace retort::launch {
 
@@ -17,6 +19,13 @@ enum class HostsWanted {
   kAll,
   kThoseLeft,  // of a run that goes on by itself: one that cannot be reached is lost; at least one
 };
+
+// What the links to `launch.hosts` of a recipe are made with, in their order. The hosts' words go
+// into files of `logs`.
+std::vector<HostLinkOptions> links_to_hosts(const recipes::Recipe& recipe,
+                                            const std::filesystem::path& run_folder,
+                                            const std::string& mark,
+                                            const std::filesystem::path& logs);
 
 // Use: make it before the run's store, whose address the hosts tell; then a Supervisor starts
 //   processes with it, by the names of the hosts.

@@ -105,11 +105,20 @@ struct StatusCommand {
 // kInvalidArgument if `run` holds no run.
 int run_status(const StatusCommand& command);
 
+struct DoctorCommand {
+  std::string recipe;  // "": only what holds of any run on this host
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+// Looks at this host, and at those of the recipe, and prints what it has found (launch/doctor). 0
+// without problems, else 1.
+int run_doctor(const DoctorCommand& command);
+
 struct RecipeCommand {
   std::string recipe;
   std::vector<std::string> overrides;
-  bool json = false;
-  int64_t samples = 4;
+  bool json = false;    // plan
+  int64_t samples = 4;  // audit
 };
 int run_audit(const RecipeCommand& command);
 int run_check(const RecipeCommand& command);

@@ -23,8 +23,6 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kLock = ".lock";
-
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
 constexpr std::array<std::string_view, 25> kNames{
     kResolvedRecipe,
@@ -50,7 +48,7 @@ constexpr std::array<std::string_view, 25> kNames{
     "cache",
     "kept",
     "samples",
-    kLock,
+    kRunLock,
     "recipe.resolved.yaml.",
 };
 
@@ -64,7 +62,7 @@ bool written_by_a_run(const std::string& name) {
 std::vector<std::string> entries_of(const fs::path& path) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(path))
-    if (entry.path().filename() != kLock) names.push_back(entry.path().filename().string());
+    if (entry.path().filename() != kRunLock) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -114,7 +112,7 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
 }
 
 void RunFolder::lock(Duration timeout) {
-  const fs::path file = path_ / kLock;
+  const fs::path file = path_ / kRunLock;
   lock_ = OwnedFd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock_.get() < 0)
     throw Error(ErrorCode::kUnavailable,
@@ -135,7 +133,7 @@ void RunFolder::lock(Duration timeout) {
 // On one host the processes of the run hold it; else it is ours now, so that nobody resumes the run
 // beside them.
 void RunFolder::join_lock() {
-  lock_ = OwnedFd(::open((path_ / kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  lock_ = OwnedFd(::open((path_ / kRunLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock_.get() >= 0) ::flock(lock_.get(), LOCK_EX | LOCK_NB);
   resume_from_ = recipes::latest_checkpoint(path_);
 }

@@ -14,6 +14,8 @@
 namespace retort::launch {
 
 inline constexpr const char* kResolvedRecipe = "recipe.resolved.yaml";
+// The file that RunFolder locks.
+inline constexpr const char* kRunLock = ".lock";
 
 enum class RunFolderMode {
   kFresh,      // must be missing or empty

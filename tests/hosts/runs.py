@@ -63,11 +63,14 @@ class RunTest(unittest.TestCase):
         return network
 
     def launch(self, host, name, text, *settings):
-        """Starts a recipe of its own folder; the run's folder is in `.run`."""
+        return self.start(host, "launch", name, text, *settings)
+
+    def start(self, host, command, name, text, *settings):
+        """Starts a command on a recipe of its own folder; the run's folder is in `.run`."""
         file = self.folder / f"{name}.yaml"
         run = self.folder / name
         file.write_text(text + f"output_dir: {run}\n")
-        process = hosts.Process(host, [PROGRAM, "launch", file, *settings], f"{run}.out")
+        process = hosts.Process(host, [PROGRAM, command, file, *settings], f"{run}.{command}.out")
         process.run = run
         return process
 

@@ -84,6 +84,8 @@ TEST(HostFrames, ImpossibleOnesAreCorrupt) {
   refuse({.kind = ToHostKind::kPlace, .interval_ms = 1000}, "its times");
   refuse({.kind = ToHostKind::kSignal, .id = 3, .number = 64}, "its signal");
   refuse({.kind = ToHostKind::kSignal, .id = 3, .number = -9}, "its signal");
+  refuse({.kind = ToHostKind::kExamine}, "its question");
+  refuse({.kind = ToHostKind::kBeat, .question = "?"}, "its question");
   expect_error(ErrorCode::kCorrupt, "its process", [] {
     launch::read_from_host(rpc::to_bytes(FromHost{.kind = FromHostKind::kEnded}));
   });

@@ -1,0 +1,73 @@
+// retort doctor: whether this host, and those of a recipe, will do for a run.
+#include <csignal>
+#include <cstdio>
+
+#include "base/host_name.h"
+#include "launch/commands/commands.h"
+#include "launch/doctor/checks.h"
+#include "launch/doctor/other_hosts.h"
+#include "launch/yaml/recipe_file.h"
+#include "rpc/listen_address.h"
+
+namespace retort::launch {
+namespace {
+
+using doctor::Finding;
+using doctor::HostShare;
+
+// The launcher's host, on which all processes are unless the recipe has hosts.
+HostShare share_of_launcher(const recipes::Recipe& recipe) {
+  HostShare share{.recipe = &recipe, .ranks = {}, .bind = recipe.rpc.bind};
+  if (recipe.launch.backend == recipes::Backend::kLocal)
+    for (const auto& [name, role] : recipe.roles)
+      share.ranks[name] = role.world.world_size();
+  if (recipe.launch.rendezvous.address) share.rendezvous = *recipe.launch.rendezvous.address;
+  return share;
+}
+
+// As store_bind (launch.cc) has it: where the recipe does not say where the run meets, it meets
+// where its processes listen, or where hosts reach this one.
+void settle_rendezvous(HostShare& share, const std::optional<std::string>& launcher_address) {
+  if (share.recipe->launch.rendezvous.address) return;
+  if (share.bind != rpc::RpcOptions().bind)
+    share.rendezvous = rpc::listen_address(share.bind, share.rendezvous, 0);
+  else if (launcher_address)
+    share.rendezvous = *launcher_address;
+}
+
+std::vector<Finding> examine_run(const recipes::Recipe& recipe) {
+  doctor::OtherHosts others;
+  if (recipe.launch.backend == recipes::Backend::kSsh) {
+    // What is written to the run's folder for hosts to read is removed, whatever comes.
+    const SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});
+    others = doctor::examine_hosts(recipe, signals);
+  }
+  HostShare share = share_of_launcher(recipe);
+  try {
+    settle_rendezvous(share, others.launcher_address);
+  } catch (const Error&) {
+    // The check of the address says it.
+  }
+  std::vector<Finding> findings = examine(share, host_name());
+  findings.insert(findings.end(), others.findings.begin(), others.findings.end());
+  return findings;
+}
+
+}  // namespace
+
+int run_doctor(const DoctorCommand& command) {
+  std::vector<Finding> findings;
+  if (command.recipe.empty())
+    findings = doctor::examine(HostShare{}, host_name());
+  else
+    findings = examine_run(
+        load_recipe(command.recipe, command.overrides, {.cuda = true, .check_files = false}));
+
+  const std::string text =
+      command.json ? doctor::to_json(findings) + "\n" : doctor::to_text(findings);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  return doctor::count_of(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
+}
+
+}  // namespace retort::launch

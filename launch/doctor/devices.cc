@@ -1,0 +1,76 @@
+// Devices and their driver, through the CUDA module where there is one.
+#include <fstream>
+
+#include "base/error.h"
+#include "launch/doctor/checks.h"
+#include "parallel/device_module.h"
+
+namespace retort::launch::doctor {
+namespace {
+
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07 ..."; "" without a driver.
+std::string driver_text() {
+  std::ifstream in("/proc/driver/nvidia/version");
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+int64_t ranks_on_devices(const HostShare& share) {
+  int64_t most = 0;
+  for (const auto& [role, ranks] : share.ranks)
+    if (share.recipe->roles.at(role).world.device == parallel::Device::kCuda)
+      most = std::max(most, ranks);
+  return most;
+}
+
+struct Devices {
+  int64_t count = 0;
+  std::string what;
+};
+
+Devices count_devices() {
+  const auto module = parallel::DeviceModule::load();
+  const int64_t count = module->num_devices();
+  return {.count = count, .what = std::to_string(count) + " devices; " + module->versions()};
+}
+
+// A module that does not load, for want of the libraries of CUDA: only runs on devices need it.
+Finding judge_unloaded(const HostShare& share, int64_t ranks, const std::string& what) {
+  const std::string action =
+      "install the libraries of CUDA that it names; until then world.device: cuda fails here";
+  if (ranks > 0) return problem(what, action);
+  return share.recipe == nullptr ? warning(what, action) : fine(what);
+}
+
+}  // namespace
+
+std::optional<Finding> check_devices(const HostShare& share) {
+  const int64_t ranks = share.recipe == nullptr ? 0 : ranks_on_devices(share);
+  const std::string driver = driver_text();
+  const std::string driver_said = driver.empty() ? "no NVIDIA driver" : driver;
+  if (!parallel::DeviceModule::present()) {
+    const std::string what = "no libretort_cuda.so beside the program; " + driver_said;
+    if (ranks == 0) return fine(what);
+    return problem(what,
+                   "world.device: cuda needs a program that was built with ./dev build --cuda");
+  }
+
+  Devices devices;
+  try {
+    devices = count_devices();
+  } catch (const Error& error) {
+    return judge_unloaded(share, ranks, error.message() + "; " + driver_said);
+  }
+  const std::string what = devices.what + "; " + driver_said;
+  if (ranks == 0) return fine(what);
+  const std::string wanted =
+      "; a role has " + std::to_string(ranks) + " ranks with device: cuda here";
+  if (devices.count == 0)
+    return problem(what + wanted, "install the driver, or let the container see the devices");
+  if (ranks > devices.count)
+    return problem(what + wanted, "place fewer ranks of a role on this host (slots, hosts, dp)");
+  return fine(what + wanted);
+}
+
+}  // namespace retort::launch::doctor
