@@ -14,6 +14,8 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/join.h"
 #include "launch/commands/launch.h"
+#include "launch/links/link_job.h"
+#include "launch/links/link_process.h"
 #include "launch/ranks/rank_command.h"
 #include "launch/version.h"
 
@@ -203,7 +205,9 @@ class Program {
         run_audit)
         ->add_option("--samples", recipe_.samples, "samples to print")
         ->capture_default_str();
-    add("check", "self-checks before money is spent; non-zero on the first that fails", run_check);
+    add("check", "self-checks before money is spent; non-zero on the first that fails", run_check)
+        ->add_flag("--links", recipe_.links,
+                   "also measure the connections between roles, where the recipe places them");
     add("plan", "roles, ranks, memory and bytes per step; starts nothing", run_plan)
         ->add_flag("--json", recipe_.json);
   }
@@ -336,6 +340,14 @@ class Program {
                                      "another one (started by launch, by ssh)")
                      ->group("");
     on(host, [] { return run_host(); });
+
+    auto* link = app_.add_subcommand(links::kLinkRole,
+                                     "one end of a connection that is measured (started by check)")
+                     ->group("");
+    on(link, [] {
+      restore_library_path();
+      return links::run_link_process();
+    });
   }
 
   CLI::App app_;

@@ -1,19 +1,46 @@
 // retort check: the recipe's own self-checks.
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 
+#include "base/error.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
+#include "launch/links/measure_links.h"
 #include "launch/yaml/recipe_file.h"
 #include "models/loaded_model.h"
 #include "recipes/registry.h"
 
 namespace retort::launch {
+namespace {
+
+bool has_failed(const links::MeasuredLink& link) {
+  return !link.encrypted.error.empty() || !link.plain.error.empty();
+}
+
+void check_links(const recipes::Recipe& recipe) {
+  // What is started on hosts ends, whatever comes.
+  SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
+  const links::MeasuredLinks measured = links::measure_links(recipe, signals);
+  if (measured.links.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "--links: this recipe has no role that the student talks with");
+  std::fputs(link_table(measured).c_str(), stdout);
+  std::fflush(stdout);
+  if (std::ranges::any_of(measured.links, has_failed))
+    throw Error(
+        ErrorCode::kUnavailable,
+        "a connection that the run needs, or one like it, cannot be had; the table says why");
+}
+
+}  // namespace
 
 int run_check(const RecipeCommand& command) {
   const recipes::Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   check_models(recipe);
   recipes::SelfCheck check(models::load_model(recipe.student().model, "float32"));
   recipes::recipe_type(recipe).self_check(recipe, check);
+  if (command.links) check_links(recipe);
   std::printf("all checks passed\n");
   return 0;
 }

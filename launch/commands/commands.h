@@ -119,6 +119,7 @@ struct RecipeCommand {
   std::vector<std::string> overrides;
   bool json = false;    // plan
   int64_t samples = 4;  // audit
+  bool links = false;   // check: those between hosts are measured, too
 };
 int run_audit(const RecipeCommand& command);
 int run_check(const RecipeCommand& command);

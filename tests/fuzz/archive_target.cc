@@ -10,6 +10,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
+#include "launch/links/link_methods.h"
 #include "roles/generator/methods.h"
 #include "roles/teacher/methods.h"
 #include "roles/teacher/replica_link.h"
@@ -73,7 +74,7 @@ constexpr auto kTypes =
           roles::HeadReply, roles::ForwardRequest, roles::Payload, roles::PullRequest,
           roles::GeneratorInfo, roles::GenerateRequest, roles::CollectRequest, roles::Samples,
           roles::WeightBucket, roles::CommitWeights, roles::CommitReply,
-          std::vector<roles::Samples>, roles::ReplicaLink::Message>();
+          std::vector<roles::Samples>, roles::ReplicaLink::Message, launch::links::LinkMessage>();
 
 bool decode(std::string_view bytes) {
   ByteSource source(bytes);
@@ -145,6 +146,8 @@ std::vector<Seed> seeds() {
   add_seeds(all, "replica_message", 17,
             roles::ReplicaLink::Message{.kind = roles::ReplicaLink::Message::Kind::kCompute,
                                         .batch = {.requests = {forward}, .keys = {"key"}}});
+  add_seeds(all, "link_message", 18,
+            launch::links::LinkMessage{.wanted_bytes = 64, .bytes = at::zeros({2}, at::kByte)});
   return all;
 }
 

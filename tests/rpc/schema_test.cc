@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "launch/links/link_methods.h"
 #include "roles/generator/methods.h"
 #include "roles/reward/methods.h"
 #include "roles/teacher/methods.h"
@@ -109,7 +110,8 @@ std::string method_lines() {
   return line_of(kTeacherInfo) + line_of(kTeacherHead) + line_of(kTeacherForward) +
          line_of(kTeacherPull) + line_of(kRewardScore) + line_of(kJudgeAnswer) +
          line_of(kGeneratorInfo) + line_of(kGenerateSubmit) + line_of(kGenerateCollect) +
-         line_of(kGeneratorScore) + line_of(kWeightsBucket) + line_of(kWeightsCommit);
+         line_of(kGeneratorScore) + line_of(kWeightsBucket) + line_of(kWeightsCommit) +
+         line_of(launch::links::kLinkEcho);
 }
 
 // With RETORT_UPDATE_DOCS=1 the file is written first.
