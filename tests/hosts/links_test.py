@@ -14,6 +14,21 @@ ROW = re.compile(r"  (\S+) +(\S+) +(on \*|off) +([\d.]+) +([\d.]+) +([\d.]+) +([
 # 1 MiB an answer.
 LARGE = ("distill.payload=full", "train.per_device_train_batch_size=64")
 
+# Counts the bytes of an interface's packets, those with a run of zeros and the others, until it is
+# asked to end.
+COUNT = """import signal, socket, sys
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+link.bind((sys.argv[1], 0))
+seen = [0, 0]
+def end(*_):
+    print(*seen, flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+while True:
+    packet = link.recv(1 << 17)
+    seen[bytes(256) not in packet] += len(packet)"""
+
 
 class LinksTest(runs.RunTest):
     def measure(self, network, text, *settings):
@@ -33,7 +48,15 @@ class LinksTest(runs.RunTest):
         self.assertEqual(sorted(free), [("h2", "h1", "off"), ("h2", "h1", "on *"),
                                         ("h2", "h2", "off"), ("h2", "h2", "on *")])
         h2.limit("80mbit")
+        count = hosts.Process(h2, ["python3", "-c", COUNT, "eth0"], self.folder / "count.out")
+        hosts.wait_until(lambda: count.text() == "up\n", "packets are counted")
         slow = self.measure(network, text, *LARGE)
+        count.signal(signal.SIGTERM)
+        self.finish(count)
+        # What is sent are zeros: six messages or more that everybody can read, and as many that
+        # nobody can.
+        readable, others = map(int, count.text().split()[1:])
+        self.assertGreater(min(readable, others), 4 << 20)
         for encryption in ("off", "on *"):
             rate = slow["h2", "h1", encryption][2]
             self.assertGreater(rate, 5)
