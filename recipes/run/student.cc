@@ -1,18 +1,23 @@
 #include "recipes/run/student.h"
 
 #include <chrono>
+#include <map>
+#include <string>
+#include <variant>
 
 #include "base/log.h"
 #include "models/checkpoint.h"
 #include "parallel/vote.h"
 #include "recipes/registry.h"
 #include "recipes/run/agent_options.h"
+#include "recipes/run/agreement.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/role_connections.h"
 #include "recipes/run/rpc_metrics.h"
+#include "recipes/run/spike_watch.h"
 #include "recipes/run/student_options.h"
 #include "roles/trainer/trainer.h"
 
@@ -73,6 +78,27 @@ void report_end(const RankContext& context, const TrainLoopResult& result) {
       result.stopped_early ? "checkpoint saved at step " + std::to_string(result.step) : "");
 }
 
+// What leaves its usual range is told in the log, and to whoever watches the run.
+class Spikes {
+ public:
+  explicit Spikes(const RankContext& context) : context_(context) {}
+
+  void see(const MetricsRow& row) {
+    for (const auto& [name, value] : row.values) {
+      if (name != "loss" && name != "grad_norm") continue;
+      const double number = std::visit([](auto v) { return static_cast<double>(v); }, value);
+      const auto said = watches_[name].see(name, row.step, number);
+      if (!said) continue;
+      RETORT_LOG(kWarning) << *said;
+      context_.report("training", row.step, *said);
+    }
+  }
+
+ private:
+  const RankContext& context_;
+  std::map<std::string, SpikeWatch> watches_;
+};
+
 }  // namespace
 
 TrainLoopResult run_student(const RankContext& context) {
@@ -99,12 +125,14 @@ TrainLoopResult run_student(const RankContext& context) {
                  .agent = agent,
                  .links = links};
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
+  check_same_rows(world, work->rows().fingerprint());
   const LoopState start =
       starting_state(context, checkpoint, work->rows().fingerprint(), role.world);
   const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });
 
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
   if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
+  check_replicas_agree(trainer.decoder(), world, "at the start");
   // A vote, because only some ranks wait for other roles.
   parallel::run_on_all(world.all(), [&] { work->start(trainer, start); });
 
@@ -118,23 +146,33 @@ TrainLoopResult run_student(const RankContext& context) {
            std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
   };
   RpcMetrics calls(agent);
+  Spikes spikes(context);
   const bool makes_calls = !serving_roles(recipe).empty();
-  const TrainLoopResult result =
-      run_train_loop(trainer, world, work->objective(), work->evaluator(), checkpoints, start,
-                     loop_options(recipe.train, max_steps),
-                     {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
-                      .add_metrics =
-                          [&](MetricsRow& row) {
-                            if (makes_calls) calls.add_to(row, world.all());
-                          },
-                      .on_metrics = [&](const MetricsRow& row) { metrics->write(row); },
-                      .on_step =
-                          [&](int64_t step) {
-                            context.report("training", step, "");
-                            set_log_step(step + 1);
-                          },
-                      .on_save = [&](int64_t step) { context.report("saving", step, ""); },
-                      .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
+  const TrainLoopResult result = run_train_loop(
+      trainer, world, work->objective(), work->evaluator(), checkpoints, start,
+      loop_options(recipe.train, max_steps),
+      {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
+       .add_metrics =
+           [&](MetricsRow& row) {
+             if (makes_calls) calls.add_to(row, world.all());
+           },
+       .on_metrics =
+           [&](const MetricsRow& row) {
+             metrics->write(row);
+             spikes.see(row);
+           },
+       .on_step =
+           [&](int64_t step) {
+             context.report("training", step, "");
+             set_log_step(step + 1);
+           },
+       .on_save =
+           [&](int64_t step) {
+             // A checkpoint of replicas that differ would be of none of them.
+             check_replicas_agree(trainer.decoder(), world, "at step " + std::to_string(step));
+             context.report("saving", step, "");
+           },
+       .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
 
   if (work->rows().num_skipped() > 0) {
     RETORT_LOG(kWarning) << work->rows().num_skipped()
