@@ -17,7 +17,7 @@ STEPS = 600
 
 
 class AttachTest(runs.RunTest):
-    def start(self):
+    def begin(self):
         (self.folder / "secret").write_text("0123456789abcdef0123456789abcdef\n")
         self.net = self.network(["launcher", "h1", "h2", "h3"])
         self.launcher, self.h1, self.h2, self.h3 = self.net.hosts
@@ -39,7 +39,7 @@ class AttachTest(runs.RunTest):
         self.assertLess(self.steps(run), STEPS)
 
     def test_another_launcher_starts_what_is_lost_in_a_spare_slot(self):
-        run, expected = self.start()
+        run, expected = self.begin()
         run.signal(signal.SIGKILL)
         self.finish(run, 137)
         self.expect_progress(run)
@@ -53,7 +53,7 @@ class AttachTest(runs.RunTest):
         self.expect_nothing_left(self.net)
 
     def test_a_launcher_on_another_host_takes_over_when_that_of_the_first_is_gone(self):
-        run, expected = self.start()
+        run, expected = self.begin()
         self.launcher.gone()
         self.expect_progress(run)
         second = self.attach(self.h1, run)
@@ -62,7 +62,7 @@ class AttachTest(runs.RunTest):
         self.expect_nothing_left(self.net, gone=[self.launcher])
 
     def test_nobody_takes_it_over_and_it_gets_done(self):
-        run, expected = self.start()
+        run, expected = self.begin()
         run.signal(signal.SIGKILL)
         hosts.wait_until(lambda: (run.run / "final").exists(), "the run is done", runs.LIMIT)
         self.expect_nothing_left(self.net)

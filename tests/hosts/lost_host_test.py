@@ -27,7 +27,7 @@ def served_by_two(text):
 
 
 class LostHostTest(runs.RunTest):
-    def start(self, text, slots, *settings):
+    def begin(self, text, slots, *settings):
         """A run on a network of its own, some steps after its start; what it gives undisturbed."""
         names = [f"h{i + 1}" for i in range(len(slots))]
         self.net = self.network(["launcher", *names])
@@ -55,7 +55,7 @@ class LostHostTest(runs.RunTest):
         return [(row["step"], row["loss"]) for row in rows if "loss" in row]
 
     def served_elsewhere(self, text, role):
-        run, expected = self.start(text, (2, 1, 1))
+        run, expected = self.begin(text, (2, 1, 1))
         self.assertEqual(self.places(run)[f"{role}/0"], "h2")
         gone = self.lose(run, "h2")
         self.finish(run)
@@ -71,7 +71,7 @@ class LostHostTest(runs.RunTest):
         self.served_elsewhere(grpo(self.folder, STEPS), "generator")
 
     def served_by_the_rest(self, text, role):
-        run, expected = self.start(served_by_two(text), (2, 1, 1))
+        run, expected = self.begin(served_by_two(text), (2, 1, 1))
         self.assertEqual(self.places(run)[f"{role}/1"], "h3")
         gone = self.lose(run, "h3")
         self.finish(run)
@@ -87,7 +87,7 @@ class LostHostTest(runs.RunTest):
         self.served_by_the_rest(grpo(self.folder, STEPS), "generator")
 
     def test_what_trained_there_goes_on_elsewhere_from_the_last_checkpoint(self):
-        run, expected = self.start(distill(STEPS), (1, 2, 2), "launch.max_restarts=1")
+        run, expected = self.begin(distill(STEPS), (1, 2, 2), "launch.max_restarts=1")
         self.assertEqual(self.places(run)["student/1"], "h2")
         gone = self.lose(run, "h2")
         self.finish(run)
@@ -100,7 +100,7 @@ class LostHostTest(runs.RunTest):
         self.expect_nothing_left(self.net, gone=[gone])
 
     def test_with_fewer_replicas_where_no_slot_is_left(self):
-        run, _ = self.start(distill(STEPS), (1, 1, 1), "launch.max_restarts=1", "launch.min_dp=1")
+        run, _ = self.begin(distill(STEPS), (1, 1, 1), "launch.max_restarts=1", "launch.min_dp=1")
         self.assertEqual(self.places(run)["student/1"], "h2")
         gone = self.lose(run, "h2")
         self.finish(run)
@@ -116,7 +116,7 @@ class LostHostTest(runs.RunTest):
         self.expect_nothing_left(self.net, gone=[gone])
 
     def test_without_room_the_run_ends_and_says_what_would_help(self):
-        run, _ = self.start(distill(STEPS), (1, 1, 1), "launch.max_restarts=1")
+        run, _ = self.begin(distill(STEPS), (1, 1, 1), "launch.max_restarts=1")
         gone = self.lose(run, "h2")
         self.finish(run, 3)
         self.assertIn("the run cannot go on without the lost hosts: roles.teacher does not fit",
@@ -125,7 +125,7 @@ class LostHostTest(runs.RunTest):
         self.expect_nothing_left(self.net, gone=[gone])
 
     def test_a_world_that_is_cut_in_two_is_named_and_goes_on_when_it_is_whole(self):
-        run, expected = self.start(distill(STEPS), (1, 2), "launch.max_restarts=1")
+        run, expected = self.begin(distill(STEPS), (1, 2), "launch.max_restarts=1")
         h2 = self.net.hosts[2]
         h2.cut()
         hosts.wait_until(lambda: "goes on from its last checkpoint" in run.text(),
