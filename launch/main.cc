@@ -208,8 +208,11 @@ class Program {
     add("check", "self-checks before money is spent; non-zero on the first that fails", run_check)
         ->add_flag("--links", recipe_.links,
                    "also measure the connections between roles, where the recipe places them");
-    add("plan", "roles, ranks, memory and bytes per step; starts nothing", run_plan)
-        ->add_flag("--json", recipe_.json);
+    auto* plan =
+        add("plan", "roles, ranks, memory, bytes and seconds per step; starts nothing", run_plan);
+    plan->add_flag("--json", recipe_.json);
+    plan->add_option("--link-gbit", recipe_.link_gbit, "Gbit/s of a host's link, for the seconds")
+        ->capture_default_str();
   }
 
   void add_doctor() {

@@ -114,17 +114,21 @@ struct DoctorCommand {
 // without problems, else 1.
 int run_doctor(const DoctorCommand& command);
 
+// Of a link between two hosts, unless the user says another number.
+inline constexpr double kUsualLinkGbit = 10;
+
 struct RecipeCommand {
   std::string recipe;
   std::vector<std::string> overrides;
-  bool json = false;    // plan
-  int64_t samples = 4;  // audit
-  bool links = false;   // check: those between hosts are measured, too
+  bool json = false;                  // plan
+  double link_gbit = kUsualLinkGbit;  // plan: of a host's link
+  int64_t samples = 4;                // audit
+  bool links = false;                 // check: those between hosts are measured, too
 };
 int run_audit(const RecipeCommand& command);
 int run_check(const RecipeCommand& command);
 int run_plan(const RecipeCommand& command);
 // What plan --json prints and a run keeps as plan.json.
-std::string plan_json(const recipes::Recipe& recipe);
+std::string plan_json(const recipes::Recipe& recipe, double link_gbit = kUsualLinkGbit);
 
 }  // namespace retort::launch

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/error.h"
 #include "base/json_text.h"
 #include "base/process_name.h"
 #include "launch/backends/placement.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/role_plan.h"
+#include "launch/commands/transfer_plan.h"
 #include "launch/yaml/recipe_file.h"
 #include "recipes/registry.h"
 
@@ -43,6 +45,7 @@ struct Plan {
   std::vector<HostPlan> hosts;
   std::vector<RolePlan> roles;
   std::vector<LinkPlan> links;
+  std::vector<TransferPlan> transfers;
   double tokens_per_step = 0;  // of all ranks, at most
 
   // The role with the most work per token and rank sets the pace when everything overlaps.
@@ -55,9 +58,11 @@ struct Plan {
 
 Plan make_plan(const Recipe& recipe) {
   const recipes::RecipePlan own = recipes::recipe_type(recipe).plan(recipe);
+  const std::vector<RolePlan> roles = plan_roles(recipe);
   return {.hosts = plan_hosts(recipe),
-          .roles = plan_roles(recipe),
+          .roles = roles,
           .links = own.links,
+          .transfers = plan_transfers(recipe, roles, own.links),
           .tokens_per_step = recipes::tokens_per_step(recipe, own.sequences_per_row)};
 }
 
@@ -80,7 +85,19 @@ void print_roles(const Plan& plan) {
       "role: its weights, and what a generator has besides)\n");
 }
 
-void print_text(const Plan& plan) {
+void print_transfers(const Plan& plan, double link_gbit) {
+  if (plan.transfers.empty()) return;
+  std::printf("between hosts, at %g Gbit/s a link (--link-gbit):\n", link_gbit);
+  for (const TransferPlan& transfer : plan.transfers) {
+    const std::string every = transfer.every_steps == 1
+                                  ? "each step"
+                                  : "each " + std::to_string(transfer.every_steps) + " steps";
+    std::printf("  %-28s %12.2f MiB  %10.4f s  %s\n", transfer.what.c_str(), mib(transfer.bytes),
+                transfer.seconds(link_gbit), every.c_str());
+  }
+}
+
+void print_text(const Plan& plan, double link_gbit) {
   print_roles(plan);
   for (const HostPlan& host : plan.hosts) {
     std::printf("host %s: %zu of %lld slots:", host.host.c_str(), host.processes.size(),
@@ -97,13 +114,14 @@ void print_text(const Plan& plan) {
         "per student rank\n",
         link.role.c_str(), link.bytes_per_token, mib(link.bytes_per_step),
         static_cast<long long>(link.prefetch), mib(link.prefetch_bytes));
+  print_transfers(plan, link_gbit);
   std::printf("expected bottleneck: %s (%.3g FLOP per token and rank)\n",
               plan.bottleneck().name.c_str(), plan.bottleneck().flops_per_rank());
 }
 
 }  // namespace
 
-std::string plan_json(const Recipe& recipe) {
+std::string plan_json(const Recipe& recipe, double link_gbit) {
   const Plan plan = make_plan(recipe);
   const auto of_role = [](const RolePlan& role) {
     return JsonLine()
@@ -135,22 +153,35 @@ std::string plan_json(const Recipe& recipe) {
         .str();
   };
 
+  const auto of_transfer = [&](const TransferPlan& transfer) {
+    return JsonLine()
+        .add("what", std::string_view(transfer.what))
+        .add("bytes", transfer.bytes)
+        .add("every_steps", transfer.every_steps)
+        .add("seconds", transfer.seconds(link_gbit))
+        .str();
+  };
+
   return JsonLine()
       .raw("hosts", json_array(plan.hosts, of_host))
       .raw("roles", json_array(plan.roles, of_role))
       .raw("links", json_array(plan.links, of_link))
+      .add("link_gbit", link_gbit)
+      .raw("transfers", json_array(plan.transfers, of_transfer))
       .add("max_tokens_per_step", plan.tokens_per_step)
       .add("expected_bottleneck", std::string_view(plan.bottleneck().name))
       .str();
 }
 
 int run_plan(const RecipeCommand& command) {
+  if (!(command.link_gbit > 0))
+    throw Error(ErrorCode::kInvalidArgument, "--link-gbit must be above 0");
   const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   check_models(recipe);
   if (command.json)
-    std::printf("%s\n", plan_json(recipe).c_str());
+    std::printf("%s\n", plan_json(recipe, command.link_gbit).c_str());
   else
-    print_text(make_plan(recipe));
+    print_text(make_plan(recipe), command.link_gbit);
   return 0;
 }
 

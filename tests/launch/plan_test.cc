@@ -1,6 +1,9 @@
 // What `retort plan` says of a recipe with a reference.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <tuple>
+
 #include "launch/commands/commands.h"
 #include "tests/launch/key_bases.h"
 #include "tests/launch/recipe_fixture.h"
@@ -64,6 +67,49 @@ TEST_F(Plan, GrposReferenceAnswersOnceForARound) {
   expect_holds(of(kGrpoBase, {"roles.reference.model=FOLDER/student", "grpo.beta=0.1"}),
                link(step, step));
   expect_holds(of(kGrpoBase), R"("links": [])");
+}
+
+// The bytes of a transfer; -1 if the plan has none.
+double transfer(const std::string& plan, const std::string& what, const char* key = "bytes") {
+  const auto json = nlohmann::json::parse(plan);
+  for (const auto& one : json.at("transfers"))
+    if (one.at("what") == what) return one.at(key);
+  return -1;
+}
+
+TEST_F(Plan, TransfersFollowFromTheirFormulas) {
+  const std::string alone = of(kDpoBase);
+  EXPECT_EQ(transfer(alone, "payload reference -> student"), 4 * 2 * (2 * 16));
+  EXPECT_EQ(transfer(alone, "gradients of student"), -1);
+  EXPECT_DOUBLE_EQ(transfer(alone, "payload reference -> student", "seconds"),
+                   4 * 2 * (2 * 16) * 8 / 10e9);
+
+  // A ring over three replicas; with a sharded optimizer the weights come back besides.
+  const auto gradients = [&](const char* more) {
+    const std::string plan = of(kDpoBase, {"roles.student.world.dp=3", more});
+    const auto student = nlohmann::json::parse(plan).at("roles").at(0);
+    return std::tuple<double, double, double>(transfer(plan, "gradients of student"),
+                                              student.at("gradient_bytes_per_rank"),
+                                              student.at("weight_bytes_per_rank"));
+  };
+  const auto [ring, sums, weights] = gradients("roles.student.world.tp=1");
+  EXPECT_NEAR(ring, 2 * 2.0 / 3 * sums, 1e-6 * ring);
+  const auto [sharded, shard_sums, all] =
+      gradients("roles.student.world.distributed_optimizer=true");
+  EXPECT_NEAR(sharded, 2 * 2.0 / 3 * shard_sums + 2.0 / 3 * all, 1e-6 * sharded);
+}
+
+// Whoever has the weights of a push sends them to two at most.
+TEST_F(Plan, APushIsTheModelOnceOrTwice) {
+  const std::string what = "push student -> generator";
+  const std::string one = of(kGrpoBase);
+  const double weights = nlohmann::json::parse(one).at("roles").at(0).at("parameters");
+  EXPECT_EQ(transfer(one, what), 4 * weights);
+  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.generator.world.dp=5"}), what), 2 * 4 * weights);
+  EXPECT_EQ(
+      transfer(of(kGrpoBase, {"roles.generator.dtype=bfloat16", "roles.student.dtype=bfloat16"}),
+               what),
+      2 * weights);
 }
 
 // The number of a role's entry that stands behind `key`.
