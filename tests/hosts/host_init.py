@@ -1,6 +1,6 @@
 """The first process of a host (hosts.py): makes the host's own places, starts sshd, and reaps.
-host_init.py NAME KEYS SSHD KEEP...: KEYS is a folder with what goes into /etc; it is not needed any
-more once this says "up"."""
+host_init.py NAME KEYS SSHD PATIENCE KEEP...: KEYS is a folder with what goes into /etc; it is not
+needed any more once this says "up". PATIENCE: seconds that sshd waits for a silent client."""
 import ctypes
 import os
 import pathlib
@@ -18,8 +18,8 @@ AuthorizedKeysFile /etc/ssh/id.pub
 PasswordAuthentication no
 StrictModes no
 UsePAM no
-ClientAliveInterval 10
-ClientAliveCountMax 2
+ClientAliveInterval %d
+ClientAliveCountMax 1
 PidFile none
 LogLevel ERROR
 """
@@ -47,7 +47,7 @@ def make_private_places(keep):
     mount("proc", "/proc", "proc")
 
 
-def write_etc(name, keys):
+def write_etc(name, keys, patience):
     """This host's keys, names and users, where no other host sees them."""
     files = {"/etc/hosts": (keys / "hosts").read_text(), "/etc/passwd": passwords()}
     own = {path.name: path.read_bytes() for path in keys.iterdir()}
@@ -57,7 +57,7 @@ def write_etc(name, keys):
                            ("ssh_known_hosts", "known")):
         (etc / target).write_bytes(own[source])
         (etc / target).chmod(0o600 if source in (f"host-{name}", "id") else 0o644)
-    (etc / "sshd_config").write_text(SSHD_CONFIG)
+    (etc / "sshd_config").write_text(SSHD_CONFIG % patience)
     for path, text in files.items():
         copy = etc / pathlib.Path(path).name
         copy.write_text(text)
@@ -74,9 +74,9 @@ def passwords():
 
 def main():
     name, keys, sshd = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
-    keep = [*sys.argv[4:], str(keys)]
+    patience, keep = int(sys.argv[4]), [*sys.argv[5:], str(keys)]
     make_private_places(keep)
-    write_etc(name, keys)
+    write_etc(name, keys, patience)
     LIBC.umount2(str(keys).encode(), 2)
     LIBC.umount2(str(STAGE).encode(), 2)
     os.rmdir(keys)

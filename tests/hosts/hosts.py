@@ -20,6 +20,7 @@ import tempfile
 import time
 
 INIT = pathlib.Path(__file__).with_name("host_init.py")
+WIRE = pathlib.Path(__file__).with_name("wire.py")
 IDENTITY = "/etc/ssh/id"  # in each host: the key that all of them admit
 PROGRAMS = ("unshare", "nsenter", "ip", "tc", "ss", "sshd", "ssh", "ssh-keygen")
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -109,7 +110,8 @@ class Host:
     """One of a Network's."""
 
     def __init__(self, network, index, name):
-        self.name, self.port = name, f"p{index}"
+        self.name, self.index, self.port = name, index, f"p{index}"
+        self.end, self.wire = self.port, None  # of its line at the switch; what makes it bad
         self.ipv4, self.ipv6 = f"10.77.0.{10 + index}", f"fd77::{10 + index}"
         self.network = network
 
@@ -118,7 +120,8 @@ class Host:
         self.unshared = subprocess.Popen(
             ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork",
              "--kill-child=SIGKILL", "--propagation", "private", sys.executable, str(INIT),
-             self.name, str(folder), shutil.which("sshd", path=SEARCH), *map(str, keep)],
+             self.name, str(folder), shutil.which("sshd", path=SEARCH),
+             str(self.network.patience), *map(str, keep)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
             preexec_fn=end_with_parent)
         if self.unshared.stdout.readline().strip() != "up":
@@ -145,11 +148,11 @@ class Host:
 
     def attach(self):
         """Joins the others again."""
-        self.network.ip("link", "set", self.port, "master", "br0")
+        self.network.ip("link", "set", self.end, "master", "br0")
 
     def cut(self):
         """Nothing comes or goes, and nobody here is told: the link itself stays up."""
-        self.network.ip("link", "set", self.port, "nomaster")
+        self.network.ip("link", "set", self.end, "nomaster")
 
     def gone(self):
         """As if the power failed: no connection is closed first."""
@@ -157,16 +160,48 @@ class Host:
         os.kill(self.init, signal.SIGKILL)
         self.unshared.wait()
 
-    def limit(self, rate):
-        """What it sends and gets, as tc writes rates: "100mbit"."""
-        shape = ["root", "tbf", "rate", rate, "burst", "128k", "latency", "200ms"]
-        self.run(["tc", "qdisc", "replace", "dev", "eth0", *shape])
-        checked(self.network.enter(["tc", "qdisc", "replace", "dev", self.port, *shape]))
+    def limit(self, rate=None, delay=0, loss=0):
+        """Of what it sends and of what it gets: the rate as tc writes it ("100mbit"), seconds on
+        the way, and which part is lost. Once a host."""
+        if rate:
+            shape = ["root", "tbf", "rate", rate, "burst", "128k", "latency", "200ms"]
+            self.run(["tc", "qdisc", "replace", "dev", "eth0", *shape])
+            checked(self.network.enter(["tc", "qdisc", "replace", "dev", self.port, *shape]))
+        if delay or loss:
+            self.lengthen(delay, loss)
+
+    def lengthen(self, delay, loss):
+        """Puts a wire between the host's port and the switch."""
+        near, far, join = f"n{self.index}", f"f{self.index}", f"b{self.index}"
+        self.wire = subprocess.Popen(
+            self.network.enter([sys.executable, str(WIRE), near, far, str(delay), str(loss)]),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+            preexec_fn=end_with_parent)
+        if self.wire.stdout.readline().strip() != "up":
+            raise RuntimeError(f"the wire of {self.name} did not come up (/dev/net/tun?)")
+
+        self.cut()
+        self.network.ip("link", "add", join, "type", "bridge")
+        for device in (self.port, near):
+            self.network.ip("link", "set", device, "master", join)
+        for device in (join, near, far):
+            self.network.ip("link", "set", device, "up")
+        self.end = far
+        self.attach()
 
     def bytes(self):
         """(sent, received) over its link so far."""
+        return self.count("bytes")
+
+    def carried(self):
+        """bytes() without the headers of Ethernet, IP and TCP (which has time stamps)."""
+        header = 14 + (40 if self.network.family == 6 else 20) + 32
+        return tuple(size - header * packets
+                     for size, packets in zip(self.bytes(), self.count("packets")))
+
+    def count(self, what):
         link = json.loads(self.network.ip("-s", "-j", "link", "show", self.port))[0]
-        return link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]
+        return link["stats64"]["rx"][what], link["stats64"]["tx"][what]
 
     def processes(self):
         """{pid of this side: command line}, without the host's own."""
@@ -196,10 +231,10 @@ class Host:
 
 class Network:
     """Hosts of these names on one switch. Each finds the others by name, over IPv4, or over IPv6
-    where `family` is 6."""
+    where `family` is 6. `patience`: seconds that an sshd waits for a client that is silent."""
 
-    def __init__(self, names, keep=(), family=4):
-        self.family = family
+    def __init__(self, names, keep=(), family=4, patience=20):
+        self.family, self.patience = family, patience
         self.hosts = [Host(self, i + 1, name) for i, name in enumerate(names)]
         # A folder in a private place of a host is seen there if it is kept.
         self.keep = sorted({str(path) for path in keep if str(path).startswith(PRIVATE)})
@@ -224,6 +259,7 @@ class Network:
 
     def __exit__(self, *_):
         processes = [h.unshared for h in self.hosts if hasattr(h, "unshared")] + [self.switch]
+        processes += [h.wire for h in self.hosts if h.wire]
         for process in processes:
             process.kill()
             process.wait()

@@ -27,6 +27,13 @@ def reaches(host, address, seconds):
     return subprocess.run(argv, capture_output=True).returncode == 0
 
 
+def resent(host):
+    """How many TCP segments it had to send again."""
+    names, numbers = [line.split() for line in host.run(["cat", "/proc/net/snmp"]).splitlines()
+                      if line.startswith("Tcp:")]
+    return int(numbers[names.index("RetransSegs")])
+
+
 class HostsTest(unittest.TestCase):
     def test_hosts_are_apart_and_meet_by_ssh(self):
         with hosts.Network(["h1", "h2"], family=6) as network:
@@ -63,6 +70,20 @@ class HostsTest(unittest.TestCase):
             received = h2.bytes()[1] - before
             self.assertGreater(received, 2_000_000)
             self.assertLess(received, 2_400_000)
+
+    def test_a_long_bad_line_delays_and_loses_and_can_be_cut(self):
+        with hosts.Network(["h1", "h2"]) as network:
+            h1, h2 = network.hosts
+            h2.limit(delay=0.1, loss=0.1)
+            for address in (h2.ipv4, h2.ipv6):
+                began = time.monotonic()
+                self.assertTrue(reaches(h1, address, 30))
+                self.assertGreaterEqual(time.monotonic() - began, 0.2)
+            h2.cut()
+            self.assertFalse(reaches(h1, h2.ipv4, 1))
+            h2.attach()
+            h1.run(["sh", "-c", f"head -c 500000 /dev/zero | {' '.join(SSH)} h2 'cat >/dev/null'"])
+            self.assertGreater(resent(h1), 0)
 
     def test_nothing_outlives_an_owner_that_is_killed(self):
         folder = str(pathlib.Path(hosts.__file__).parent)

@@ -5,25 +5,12 @@ import json
 import hosts
 import runs
 import skip
-from runs import PROGRAM, distill, grpo, result_of
+from runs import distill, grpo, on_hosts, result_of, served_by_two
 
 # A host that is gone is found within seconds; what it took is saved often.
 SETTINGS = ("rpc.peer_timeout=4s", "rpc.heartbeat_interval=200ms", "train.save_steps=3",
             "launch.stop_timeout=20s")
 STEPS = 300
-
-
-def on_hosts(*slots):
-    """`slots` of h1, h2 and so on."""
-    places = ", ".join(f"{{host: h{i + 1}, slots: {n}}}" for i, n in enumerate(slots))
-    ssh = f"ssh: {{identity_file: {hosts.IDENTITY}, program: {PROGRAM}}}"
-    return f"launch: {{backend: ssh, hosts: [{places}], {ssh}}}\n"
-
-
-def served_by_two(text):
-    """The second role of a recipe with two replicas."""
-    head, tail = text.rsplit("world: {dp: 1,", 1)
-    return head + "world: {dp: 2," + tail
 
 
 class LostHostTest(runs.RunTest):
@@ -43,10 +30,6 @@ class LostHostTest(runs.RunTest):
         host.gone()
         self.assertLess(self.steps(run), STEPS, "it was over before the loss could matter")
         return host
-
-    def places(self, run):
-        status = json.loads((run.run / "status.json").read_text())
-        return {f"{p['role']}/{p['rank']}": p["host"] for p in status["processes"]}
 
     def numbers(self, run):
         """(step, loss) of each line of a run's folder."""

@@ -25,12 +25,36 @@ def distill(steps=12):
     roles = {"teacher": {"model": "teacher"}}
     text = scenarios.recipe("distill", roles, scenarios.GOLDENS / "rows.jsonl", steps,
                             "distill: {teachers: [{role: teacher}]}\n", batch=2)
-    return text.replace("{dp: 1, tp: 1,", "{dp: 2, tp: 1,", 1)
+    return trained_by(2, text)
 
 
-def grpo(data, steps=12):
-    text = scenarios.grpo()(data).replace("max_steps: 120", f"max_steps: {steps}")
-    return text.replace("{dp: 1, tp: 1,", "{dp: 2, tp: 1,", 1)
+def dpo(data, steps=12):
+    return trained_by(2, scenarios.dpo()(data).replace("max_steps: 60", f"max_steps: {steps}"))
+
+
+def grpo(data, steps=12, reference=False):
+    text = scenarios.grpo(more="beta: 0.05" if reference else "")(data)
+    if reference:
+        text = text.replace("data:\n", scenarios.role("reference", "qwen3") + "data:\n", 1)
+    return trained_by(2, text.replace("max_steps: 120", f"max_steps: {steps}"))
+
+
+def trained_by(ranks, text):
+    """The student of a recipe with that many replicas."""
+    return text.replace("{dp: 1, tp: 1,", f"{{dp: {ranks}, tp: 1,", 1)
+
+
+def served_by_two(text):
+    """The last role of a recipe with two replicas."""
+    head, tail = text.rsplit("world: {dp: 1,", 1)
+    return head + "world: {dp: 2," + tail
+
+
+def on_hosts(*slots):
+    """The block that starts a recipe on h1, h2 and so on, with that many slots each."""
+    places = ", ".join(f"{{host: h{i + 1}, slots: {n}}}" for i, n in enumerate(slots))
+    ssh = f"ssh: {{identity_file: {hosts.IDENTITY}, program: {PROGRAM}}}"
+    return f"launch: {{backend: ssh, hosts: [{places}], {ssh}}}\n"
 
 
 def libraries():
@@ -55,9 +79,9 @@ class RunTest(unittest.TestCase):
                 row = {"prompt": scenarios.words(i + 1, 1 + i % 6), "completion": "w1"}
                 file.write(json.dumps(row) + "\n")
 
-    def network(self, names=("launcher", "h1", "h2"), family=4, keep=()):
+    def network(self, names=("launcher", "h1", "h2"), family=4, keep=(), patience=20):
         network = hosts.Network(
-            list(names), family=family,
+            list(names), family=family, patience=patience,
             keep=[ROOT, PROGRAM.parent, self.folder, *libraries(), *keep])
         self.enterContext(network)
         return network
@@ -87,6 +111,11 @@ class RunTest(unittest.TestCase):
 
     def steps(self, process):
         return steps(process.run)
+
+    def places(self, process):
+        """{process: host}, as a run says it."""
+        status = json.loads((process.run / "status.json").read_text())
+        return {f"{p['role']}/{p['rank']}": p["host"] for p in status["processes"]}
 
     def wait_for_steps(self, process, count):
         hosts.wait_until(lambda: self.steps(process) >= count or not process.running(),

@@ -1,6 +1,5 @@
 """Runs with launch.backend: ssh on whole hosts (hosts.py): the numbers of one host, and what is
 left when they end, are stopped, or lose their launcher, a host or the network."""
-import json
 import signal
 import time
 
@@ -9,10 +8,8 @@ import runs
 import skip
 from runs import PROGRAM, distill, grpo, result_of
 
-SSH = "ssh: {identity_file: %s, program: %s}" % (hosts.IDENTITY, PROGRAM)
 # The student's two ranks on two hosts, and another role beside the second.
-PLACES = "hosts: [{host: h1, slots: 1}, {host: h2, slots: 2}]"
-ON_HOSTS = "launch: {backend: ssh, %s, %s}\n" % (PLACES, SSH)
+ON_HOSTS = runs.on_hosts(1, 2)
 
 
 class SshTest(runs.RunTest):
@@ -31,10 +28,9 @@ class SshTest(runs.RunTest):
             # that a process of h1 and one of h2 copied directly would not be seen here.
             model = (process.run / "final/model.safetensors").stat().st_size
             self.assertGreater(min(sent, received), self.steps(process) * model / 2)
-            status = json.loads((process.run / "status.json").read_text())
-            places = {f"{p['role']}/{p['rank']}": p["host"] for p in status["processes"]}
             other = "teacher/0" if name == "distill" else "generator/0"
-            self.assertEqual(places, {"student/0": "h1", "student/1": "h2", other: "h2"})
+            self.assertEqual(self.places(process),
+                             {"student/0": "h1", "student/1": "h2", other: "h2"})
             self.assertIn(" student/0 ", (process.run / "logs/student-0.log").read_text())
             self.expect_nothing_left(network)
 
