@@ -26,6 +26,7 @@ PROGRAMS = ("unshare", "nsenter", "ip", "tc", "ss", "sshd", "ssh", "ssh-keygen")
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 PRIVATE = ("/tmp", "/run", "/dev/shm")  # what a host has of its own
 SSHD_PORT = 22
+ETHERNET, MTU = 14, 1500  # bytes: a frame's header, and the most that follows it
 TRIAL = """set -e; mount -t tmpfs none /mnt; ip link add br0 type bridge
 ip link add veth0 type veth peer name veth1; ip addr add fd77::1/64 dev veth0 nodad"""
 
@@ -194,10 +195,20 @@ class Host:
         return self.count("bytes")
 
     def carried(self):
-        """bytes() without the headers of Ethernet, IP and TCP (which has time stamps)."""
-        header = 14 + (40 if self.network.family == 6 else 20) + 32
+        """bytes() without the headers of Ethernet, IP and TCP."""
+        header = ETHERNET + self.headers()
         return tuple(size - header * packets
                      for size, packets in zip(self.bytes(), self.count("packets")))
+
+    def resent(self):
+        """Of what it sent, the bytes that TCP sent again, at most: it may on a busy machine."""
+        lines = [line.split() for line in self.run(["cat", "/proc/net/snmp"]).splitlines()]
+        names, numbers = [line for line in lines if line[0] == "Tcp:"]
+        return int(numbers[names.index("RetransSegs")]) * (MTU - self.headers())
+
+    def headers(self):
+        """Of IP and of TCP, which has time stamps."""
+        return (40 if self.network.family == 6 else 20) + 32
 
     def count(self, what):
         link = json.loads(self.network.ip("-s", "-j", "link", "show", self.port))[0]

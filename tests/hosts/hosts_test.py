@@ -27,13 +27,6 @@ def reaches(host, address, seconds):
     return subprocess.run(argv, capture_output=True).returncode == 0
 
 
-def resent(host):
-    """How many TCP segments it had to send again."""
-    names, numbers = [line.split() for line in host.run(["cat", "/proc/net/snmp"]).splitlines()
-                      if line.startswith("Tcp:")]
-    return int(numbers[names.index("RetransSegs")])
-
-
 class HostsTest(unittest.TestCase):
     def test_hosts_are_apart_and_meet_by_ssh(self):
         with hosts.Network(["h1", "h2"], family=6) as network:
@@ -83,7 +76,7 @@ class HostsTest(unittest.TestCase):
             self.assertFalse(reaches(h1, h2.ipv4, 1))
             h2.attach()
             h1.run(["sh", "-c", f"head -c 500000 /dev/zero | {' '.join(SSH)} h2 'cat >/dev/null'"])
-            self.assertGreater(resent(h1), 0)
+            self.assertGreater(h1.resent(), 0)
 
     def test_nothing_outlives_an_owner_that_is_killed(self):
         folder = str(pathlib.Path(hosts.__file__).parent)

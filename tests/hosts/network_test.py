@@ -23,37 +23,34 @@ class NetworkTest(runs.RunTest):
         super().setUp()
         scenarios.write_data(self.folder, PROGRAM)
 
-    def expect_bits_of_one_host(self, network, name, text, block, serving, *settings):
-        """`serving`: the processes on the hosts after the student's two."""
+    def expect_bits(self, network, name, text, block, *settings, meanwhile=lambda process: None):
+        """A run on hosts gives what the same layout gives on one; `meanwhile` strikes it."""
         if name not in self.alone:
             self.alone[name] = self.one_host(network.hosts[0], f"{name}-one", text)
         process = self.launch(network.hosts[0], name, text + block, *settings)
+        meanwhile(process)
         self.finish(process)
         self.assertEqual(result_of(process.run), self.alone[name])
-        expected = {"student/0": "h1", "student/1": "h2"}
-        expected.update({role: f"h{3 + i}" for i, role in enumerate(serving)})
-        self.assertEqual(self.places(process), expected)
         self.expect_nothing_left(network)
+        return process
 
 
 class TwoHostsTest(NetworkTest):
     def test_a_distillation_gives_the_bits_of_one_host(self):
         network = self.network(("launcher", "h1", "h2"), family=6)
-        text = distill()
-        expected = self.one_host(network.hosts[0], "one", text)
-        process = self.launch(network.hosts[0], "two", text + on_hosts(2, 1))
-        self.finish(process)
-        self.assertEqual(result_of(process.run), expected)
-        self.assertEqual(self.places(process)["teacher/0"], "h2")
-        self.expect_nothing_left(network)
+        process = self.expect_bits(network, "two", distill(), on_hosts(2, 1))
+        self.assertEqual(self.places(process),
+                         {"student/0": "h1", "student/1": "h1", "teacher/0": "h2"})
 
 
 class FourHostsTest(NetworkTest):
     """Teachers, reference, generator and each rank of the student on hosts of their own."""
 
     def compare(self, network):
-        def compared(name, text, *serving):
-            self.expect_bits_of_one_host(network, name, text, EACH_ITS_OWN, serving)
+        def compared(name, text, third, fourth):
+            process = self.expect_bits(network, name, text, EACH_ITS_OWN)
+            self.assertEqual(self.places(process), {"student/0": "h1", "student/1": "h2",
+                                                    third: "h3", fourth: "h4"})
         compared("distill", served_by_two(distill()), "teacher/0", "teacher/1")
         compared("dpo", served_by_two(dpo(self.folder)), "reference/0", "reference/1")
         compared("grpo", grpo(self.folder, reference=True), "generator/0", "reference/0")
@@ -102,19 +99,20 @@ class BytesTest(NetworkTest):
         file = process.run.with_suffix(".yaml")
         return json.loads(hosts.checked([PROGRAM, "plan", file, "--json"]))
 
-    def compare(self, measured, expected):
-        """Each direction by the formula; None: no formula, and nothing large."""
+    def compare(self, network, measured, expected):
+        """Each direction by the formula; None: no formula, and nothing large. What TCP sends again
+        may come on top, on a line that a busy machine does not read in time."""
+        resent = [host.resent() for host in network.hosts][1:]
         largest = max(n for pair in expected for n in pair if n)
         for i, (counts, formulas) in enumerate(zip(measured, expected)):
-            for way, count, formula in zip(("sent", "received"), counts, formulas):
+            again = {"sent": resent[i], "received": sum(resent) - resent[i]}
+            for way, count, formula in zip(again, counts, formulas):
                 off = f", {100 * (count / formula - 1):+.2f} %" if formula else ""
-                print(f"h{i + 1} {way}: {count}, formula {formula or 0:.0f}{off}", flush=True)
-        for counts, formulas in zip(measured, expected):
-            for count, formula in zip(counts, formulas):
+                print(f"h{i + 1} {way}: {count}, formula {formula or 0:.0f}{off}; again: at most "
+                      f"{again[way]}", flush=True)
                 if formula:
-                    self.assertLess(abs(count - formula), 0.05 * formula)
-                else:
-                    self.assertLess(count, 0.05 * largest)
+                    self.assertGreater(count, 0.95 * formula)
+                self.assertLess(count - again[way], 1.05 * formula if formula else 0.05 * largest)
 
     def test_gradients_of_three_ranks_and_payloads_of_a_teacher(self):
         length, rows = 128, 4
@@ -138,7 +136,8 @@ class BytesTest(NetworkTest):
         hidden = plan["links"][0]["bytes_per_target_token"]
         # Each rank fetches the head once: as many bytes for each id as a token's states have.
         payload = self.TLS * (tokens + self.VOCABULARY) * hidden
-        self.compare(measured, 3 * [(gradients, gradients + payload)] + [(3 * payload, None)])
+        self.compare(network, measured,
+                     3 * [(gradients, gradients + payload)] + [(3 * payload, None)])
 
     def test_gradients_of_two_ranks_and_pushes_to_a_generator(self):
         text = scenarios.grpo(more="beta: 0.05")(self.folder).replace(
@@ -156,8 +155,8 @@ class BytesTest(NetworkTest):
         versions = max(json.loads(row).get("weight_version", 0) for row in rows)
         self.assertGreaterEqual(versions, self.STEPS - 1)
         pushed = self.TLS * versions * plan["roles"][1]["pushed_weights_bytes_per_rank"]
-        self.compare(measured, [(gradients + pushed, gradients), (gradients, gradients),
-                                (None, pushed), (None, None)])
+        self.compare(network, measured, [(gradients + pushed, gradients), (gradients, gradients),
+                                         (None, pushed), (None, None)])
 
 
 class CutTest(NetworkTest):
@@ -168,23 +167,18 @@ class CutTest(NetworkTest):
 
     def survives(self, index, seconds, timeout):
         network = self.network(FOUR, patience=10 * seconds)
-        text = served_by_two(distill(self.STEPS))
-        if "long distill" not in self.alone:
-            self.alone["long distill"] = self.one_host(network.hosts[0], "one", text)
-        process = self.launch(network.hosts[0], "four", text + EACH_ITS_OWN,
-                              f"rpc.peer_timeout={timeout}")
-        self.wait_for_steps(process, 3)
-        host = network.hosts[index]
-        host.cut()
-        time.sleep(seconds)
-        self.assertLess(self.steps(process), self.STEPS, "it was over before the cut could matter")
-        self.assertTrue(process.running(), process.text())
-        host.attach()
-        self.finish(process)
-        self.assertEqual(result_of(process.run), self.alone["long distill"])
+
+        def cut(process):
+            self.wait_for_steps(process, 3)
+            network.hosts[index].cut()
+            time.sleep(seconds)
+            self.assertLess(self.steps(process), self.STEPS, "it was over before the cut mattered")
+            self.assertTrue(process.running(), process.text())
+            network.hosts[index].attach()
+        process = self.expect_bits(network, "long", served_by_two(distill(self.STEPS)),
+                                   EACH_ITS_OWN, f"rpc.peer_timeout={timeout}", meanwhile=cut)
         # Nobody was lost and started again: the same processes went on.
         self.assertNotIn("silent", process.text())
-        self.expect_nothing_left(network)
 
     def test_a_teacher_is_cut_off_for_ten_seconds(self):
         self.survives(3, 10, "40s")
