@@ -10,9 +10,7 @@ from runs import PROGRAM, distill, result_of
 
 SETTINGS = ("rpc.peer_timeout=4s", "rpc.heartbeat_interval=200ms", "train.save_steps=50",
             "launch.launcher_lost=continue")
-PLACES = "hosts: [{host: h1, slots: 1}, {host: h2, slots: 2}, {host: h3, slots: 1}]"
-ON_HOSTS = "launch: {backend: ssh, %s, ssh: {identity_file: %s, program: %s}}\n" % (
-    PLACES, hosts.IDENTITY, PROGRAM)
+ON_HOSTS = runs.on_hosts(1, 2, 1)
 STEPS = 600
 
 
