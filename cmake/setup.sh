@@ -26,7 +26,7 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv curl ca-certificates
   libgloo-dev libboost1.81-dev libcereal-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev
   libgtest-dev libbenchmark-dev libssl-dev libzstd-dev zlib1g-dev libpcre2-dev libxxhash-dev)
 # What the tests of the label `hosts` make hosts of.
-HOSTS_PACKAGES=(openssh-server openssh-client iproute2)
+HOSTS_PACKAGES=(openssh-server openssh-client iproute2 slurmctld slurmd slurm-client)
 CARGO_MINIMUM=1.85
 # Downloads belong to the user, not to a clone: every clone finds them, a new version gets a new
 # folder.

@@ -85,12 +85,17 @@ class Program {
     auto* overwrite =
         c->add_flag("--overwrite", launch_.overwrite, "delete what is in output_dir first")
             ->excludes(resume);
+    auto* submit = c->add_flag("--submit", launch_.submit,
+                               "as a job of Slurm (launch.backend: slurm), which starts it later");
+    // Said by the script of such a job, not by people; not listed.
+    c->add_flag("--submitted", launch_.submitted)->group("")->excludes(submit);
     c->add_option("--attach", attached_run_,
                   "take over the run in this folder, whose launcher is gone "
                   "(launch.launcher_lost: continue)")
         ->excludes(recipe)
         ->excludes(resume)
-        ->excludes(overwrite);
+        ->excludes(overwrite)
+        ->excludes(submit);
     c->require_option(1, 0);
     on(c,
        [this] { return attached_run_.empty() ? run_launch(launch_) : run_attach(attached_run_); });
@@ -108,6 +113,8 @@ class Program {
     c->add_option("--advertise", join_.place.advertise,
                   "host[:port] that others reach this process by, or RETORT_ADVERTISE");
     c->add_option("--output", join_.output, "the run's folder as this host sees it");
+    c->add_option("--encryption", join_.encryption,
+                  "auto | always | never, as the run's rpc.encryption; without a recipe");
     auto* resume = c->add_flag("--resume", join_.resume,
                                "continue the run in output_dir from its newest checkpoint");
     c->add_flag("--overwrite", join_.overwrite, "delete what is in output_dir first")

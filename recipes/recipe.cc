@@ -48,6 +48,12 @@ void LaunchOptions::validate() const {
                 "metrics_port must be a port, 1 to 65535, or 0: any that is free");
 }
 
+void LaunchOptions::resolve(bool is_stop_timeout_written) {
+  // Slurm kills what has not ended KillWait after it was asked to, which is 30 s unless raised.
+  constexpr Duration kWithinKillWait{25'000};
+  if (backend == Backend::kSlurm && !is_stop_timeout_written) stop_timeout = kWithinKillWait;
+}
+
 int64_t Recipe::num_processes() const {
   int64_t sum = 0;
   for (const auto& [name, role] : roles)

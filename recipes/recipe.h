@@ -26,6 +26,7 @@
 #include "recipes/rollout/options.h"
 #include "recipes/run/float_type.h"
 #include "recipes/run/train_options.h"
+#include "recipes/slurm_options.h"
 #include "rpc/options.h"
 
 namespace retort::recipes {
@@ -39,7 +40,7 @@ struct RecipeName {
 };
 
 enum class Batching { kAsSent, kDynamic };
-enum class Backend { kLocal, kSsh };
+enum class Backend { kLocal, kSsh, kSlurm };
 
 // One entry of `roles:`. A role with `external` has, once resolved, that one's tokenizer folder as
 // its `model` and a process for each of its addresses.
@@ -94,6 +95,7 @@ struct LaunchOptions {
   Backend backend = Backend::kLocal;
   std::vector<HostOptions> hosts;
   SshOptions ssh;
+  SlurmOptions slurm;
   RendezvousOptions rendezvous;
   std::optional<std::string> secret_file;
   Duration collective_timeout{120'000};
@@ -107,9 +109,11 @@ struct LaunchOptions {
 
   template <class V>
   void fields(V& visit) {
-    visit("backend", backend, "where processes are started: on this host, or by ssh on `hosts`");
+    visit("backend", backend,
+          "where processes are started: on this host, by ssh on `hosts`, or by Slurm");
     visit("hosts", hosts, "backend: ssh: the hosts, filled in their order");
     visit("ssh", ssh, "backend: ssh: how the hosts are reached");
+    visit("slurm", slurm, "backend: slurm: what `retort launch --submit` asks for");
     visit("rendezvous", rendezvous, "where the processes of the run meet");
     visit("secret_file", secret_file,
           "file that holds the run's secret, 16 characters or more; null: made for the run, with "
@@ -118,7 +122,8 @@ struct LaunchOptions {
           "a collective that takes longer fails; the student's have at least as long as a rank may "
           "wait for other roles and for rewards");
     visit("stop_timeout", stop_timeout,
-          "time to save and end after Ctrl-C or SIGTERM; then processes are killed");
+          "time to save and end after Ctrl-C or SIGTERM; then processes are killed. With backend: "
+          "slurm 25s unless written, and at most Slurm's KillWait");
     visit("load_timeout", load_timeout,
           "time for a role to load its model and serve, at the start and when it is started again");
     visit("max_restarts", max_restarts,
@@ -138,6 +143,8 @@ struct LaunchOptions {
         "which it prints; empty: nowhere");
   }
   void validate() const;
+  // Defaults that follow from the backend.
+  void resolve(bool is_stop_timeout_written);
 };
 
 struct Recipe {
@@ -227,6 +234,6 @@ struct retort::EnumNames<retort::recipes::LauncherLost> {
 template <>
 struct retort::EnumNames<retort::recipes::Backend> {
   using E = retort::recipes::Backend;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
-      {{"local", E::kLocal}, {"ssh", E::kSsh}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"local", E::kLocal}, {"ssh", E::kSsh}, {"slurm", E::kSlurm}}};
 };

@@ -1,6 +1,8 @@
 // What exec and posix_spawn take for arguments and environment.
 #pragma once
 
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
@@ -13,6 +15,14 @@ inline std::vector<char*> exec_pointers(const std::vector<std::string>& texts) {
     result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);
   return result;
+}
+
+// The environment of this process, "NAME=value".
+inline std::vector<std::string> own_environment() {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    all.emplace_back(*entry);
+  return all;
 }
 
 }  // namespace retort::launch

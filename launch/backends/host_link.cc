@@ -7,13 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "launch/backends/exec_arguments.h"
+#include "launch/backends/find_program.h"
 #include "launch/backends/shell_word.h"
 #include "launch/supervision/supervisor.h"
 
@@ -26,15 +27,6 @@ constexpr std::chrono::milliseconds kConnect{30'000};
 // For one process to be spawned, which takes a host milliseconds.
 constexpr std::chrono::milliseconds kSpawn{60'000};
 constexpr std::chrono::milliseconds kLinkTick{100};
-
-std::string find_ssh() {
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path ? path : "/usr/bin:/bin");
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (const std::string file = folder + "/ssh"; ::access(file.c_str(), X_OK) == 0) return file;
-  throw Error(ErrorCode::kUnavailable,
-              "launch.backend: ssh: there is no program `ssh` in PATH; install openssh-client");
-}
 
 // Nobody is asked for anything, and the connection is this launcher's alone: it ends with the
 // client. A host that is cut off ends the client soon after it ends the run.
@@ -57,13 +49,6 @@ std::vector<std::string> ssh_arguments(const HostLinkOptions& options) {
   result.insert(result.end(),
                 {"--", options.host.host, "exec " + shell_word(options.ssh.program) + " host"});
   return result;
-}
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> all;
-  for (char** entry = environ; *entry != nullptr; ++entry)
-    all.emplace_back(*entry);
-  return all;
 }
 
 std::string last_words(const fs::path& log, int64_t offset) {
@@ -141,7 +126,7 @@ HostLink::HostLink(HostLinkOptions options)
   std::error_code missing;
   const auto before = fs::file_size(options_.log, missing);  // what an earlier start said
   log_offset_ = missing ? 0 : static_cast<int64_t>(before);
-  ssh_.emplace(SpawnOptions{.program = find_ssh(),
+  ssh_.emplace(SpawnOptions{.program = find_program("ssh", "launch.backend: ssh", "openssh-client"),
                             .arguments = ssh_arguments(options_),
                             .environment = own_environment(),
                             .log = options_.log,

@@ -3,20 +3,18 @@
 #include <netdb.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/host_name.h"
 #include "base/log.h"
 #include "launch/commands/launch.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_once.h"
 #include "launch/join/become_rank.h"
+#include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
 #include "launch/supervision/secret_file.h"
 #include "launch/yaml/recipe_file.h"
@@ -51,12 +49,6 @@ RunFolderMode mode_of(const JoinCommand& command) {
   return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
-// Hosts may see the run's folder at different places.
-std::string digest_of(recipes::Recipe recipe) {
-  recipe.output_dir.clear();
-  return sha256_hex(resolved_yaml(recipe)).substr(0, 16);
-}
-
 recipes::Recipe load(const JoinCommand& command) {
   std::vector<std::string> overrides = command.overrides;
   if (!command.output.empty()) overrides.push_back("output_dir=" + command.output);
@@ -64,8 +56,9 @@ recipes::Recipe load(const JoinCommand& command) {
       command.recipe, overrides, {.cuda = parallel::DeviceModule::present(), .is_launched = false});
   if (recipe.launch.backend != recipes::Backend::kLocal)
     throw Error(ErrorCode::kInvalidArgument,
-                "launch.backend: ssh has no effect with retort join: whoever starts the processes "
-                "places them; remove it, with launch.hosts");
+                "launch.backend: " + std::string(enum_name(recipe.launch.backend)) +
+                    " has no effect with retort join: whoever starts the processes places them; "
+                    "remove it, with the keys that belong to it");
   if (recipe.launch.max_restarts > 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "launch.max_restarts has no effect with retort join: whoever starts the processes "
@@ -103,88 +96,6 @@ MeetingAccess access_of(const JoinPlace& place, const recipes::LaunchOptions& la
           .own_name = own_name};
 }
 
-// Every process of the run but student/0, in the order of global ranks.
-std::vector<std::string> others_of(const recipes::Recipe& recipe) {
-  std::vector<std::string> names;
-  const auto add = [&](const std::string& role) {
-    for (int64_t rank = 0; rank < recipe.roles.at(role).world.world_size(); ++rank)
-      if (const std::string name = process_name(role, rank); name != kKeeper) names.push_back(name);
-  };
-  add(recipes::Recipe::kDrivingRole);
-  for (const auto& [role, options] : recipe.roles)
-    if (role != recipes::Recipe::kDrivingRole) add(role);
-  return names;
-}
-
-// Larger than that of every process of this run before, whichever folder it had: one that was left
-// over is turned away.
-int64_t first_life() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
-}
-
-// What student/0 does to have all processes of its run: waits for the others, and shares out cores.
-class Keeper {
- public:
-  Keeper(const recipes::Recipe& recipe, const JoinPlace& place, MeetingAccess access,
-         std::string mode)
-      : recipe_(recipe), place_(place), access_(std::move(access)), mode_(std::move(mode)) {}
-
-  std::vector<ProcessSpec> processes(const RunFolder& folder, const RunStart& start,
-                                     SignalCatcher& signals) {
-    MeetingAccess access = access_;
-    access.host = start.store_host;
-    access.port = start.store_port;
-    host_.emplace(access, MeetingStart{.digest = digest_of(recipe_),
-                                       .mode = mode_,
-                                       .recipe = resolved_yaml(recipe_),
-                                       .load_timeout = recipe_.launch.load_timeout});
-
-    const std::vector<std::string> names = others_of(recipe_);
-    if (!names.empty())
-      std::cerr << "note: waiting at " << access_.host << ":" << start.store_port << " for "
-                << names.size() << " other processes, at most "
-                << format_duration(recipe_.launch.load_timeout) << std::endl;
-    std::vector<Member> members =
-        host_->wait_for(names, recipe_.launch.load_timeout, [&signals] { return signals.any(); });
-    members.push_back(own_member(kKeeper));
-    return specs(folder, start, members);
-  }
-
- private:
-  std::vector<ProcessSpec> specs(const RunFolder& folder, const RunStart& start,
-                                 const std::vector<Member>& members) {
-    const auto cores = share_cores(members);
-    const int64_t life = first_life();
-    std::vector<ProcessSpec> specs;
-    for (const Member& member : members) {
-      const auto [role, rank] = role_and_rank(member.name);
-      ChildContext context = rank_context_of(recipe_, start, role, rank);
-      const int64_t wanted = recipe_.roles.at(role).world.threads;
-      context.threads = wanted > 0 ? wanted : cores.at(member.name);
-      context.life = life;
-      if (member.name == kKeeper) context.advertise = place_.advertise;
-
-      ProcessSpec spec = child_spec(recipe_, folder, std::move(context));
-      // Whoever started it may start the run again; nobody here can.
-      if (member.name != kKeeper) {
-        spec.restarts = 0;
-        spec.host = member.host;
-        spec.joined = JoinedSpec{.pid = static_cast<pid_t>(member.pid),
-                                 .tell = [this](const ChildContext& told) { host_->tell(told); }};
-      }
-      specs.push_back(std::move(spec));
-    }
-    return specs;
-  }
-
-  const recipes::Recipe& recipe_;
-  const JoinPlace& place_;
-  const MeetingAccess access_;
-  const std::string mode_;
-  std::optional<MeetingHost> host_;
-};
-
 std::string last_line_of(const SupervisorResult& result, const fs::path& run_folder) {
   if (result.cause || result.killed) return "";
   if (!result.stopped_early) return last_line({}, result, run_folder);
@@ -216,7 +127,12 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   check_models(recipe);
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // never destroyed
-  Keeper keeper(recipe, place, access, mode_text(command));
+  Keeper keeper({.recipe = recipe,
+                 .access = access,
+                 .mode = mode_text(command),
+                 .own_rank = kKeeper,
+                 .advertise = place.advertise,
+                 .is_stopping = [&signals] { return signals.any(); }});
 
   const rpc::RendezvousAccess served{
       .run = kJoinedRun, .secret = access.secret, .encryption = access.encryption};
@@ -224,9 +140,7 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   const RunFolder folder = open_run_folder(recipe, mode_of(command));
   StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = served};
   options.resume = command.resume;
-  options.processes = [&](const RunStart& start) {
-    return keeper.processes(folder, start, signals);
-  };
+  options.processes = [&](const RunStart& start) { return keeper.processes(folder, start); };
   options.last_line = last_line_of;
   return run_once(options, signals).exit_code;
 }
@@ -235,7 +149,7 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
 void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
                      const std::string& name, MeetingGuest& guest) {
   const MeetingStart& start = guest.start();
-  if (const std::string own = digest_of(recipe); own != start.digest)
+  if (const std::string own = recipe_digest(recipe); own != start.digest)
     guest.refuse(name, Error(ErrorCode::kMismatch,
                              "its recipe, once resolved, has the digest " + own +
                                  ", that of student/0 has " + start.digest +
@@ -250,7 +164,10 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
                            std::optional<recipes::Recipe> recipe) {
   const std::string called = place.role.value_or("rank") + "/" + std::to_string(place.rank);
   const recipes::LaunchOptions launch = recipe ? recipe->launch : recipes::LaunchOptions{};
-  const rpc::Encryption encryption = recipe ? recipe->rpc.encryption : rpc::Encryption::kAuto;
+  const rpc::Encryption encryption =
+      recipe
+          ? recipe->rpc.encryption
+          : parse_enum<rpc::Encryption>(command.encryption.empty() ? "auto" : command.encryption);
   const MeetingAccess access = access_of(place, launch, encryption, called);
 
   ChildContext context;
@@ -258,13 +175,13 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
     MeetingGuest guest(access, launch.load_timeout);
     const bool has_own = recipe.has_value();
     if (!has_own) {
-      recipe = parse_recipe(guest.start().recipe, "the recipe of student/0",
+      recipe = parse_recipe(guest.start().recipe, "the run's recipe",
                             {.cuda = parallel::DeviceModule::present(), .is_launched = false});
       if (!command.output.empty()) recipe->output_dir = command.output;
     }
     const RankName rank = rank_of_place(place, *recipe);
     const std::string name = process_name(rank.role, rank.rank);
-    if (name == kKeeper)
+    if (name == kKeeper && !guest.start().has_launcher)
       throw Error(ErrorCode::kInvalidArgument,
                   "this process is student/0, which keeps the run and needs the recipe itself");
     if (has_own) check_agreement(command, *recipe, name, guest);
@@ -288,6 +205,9 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
 int run_join(const JoinCommand& command) {
   const JoinPlace place = find_place(command.place, own_variables(), full_host_name());
   std::optional<recipes::Recipe> recipe;
+  if (!command.recipe.empty() && !command.encryption.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "--encryption has no effect with a recipe, whose rpc.encryption counts");
   if (!command.recipe.empty()) recipe = load(command);
 
   if (recipe) {

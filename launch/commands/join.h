@@ -14,11 +14,13 @@ struct JoinCommand {
   JoinArguments place;
   std::string output;  // the run's folder as this host sees it; "": output_dir of the recipe
   bool resume = false, overwrite = false;
+  std::string encryption;  // of a process without a recipe: as rpc.encryption; "": auto
 };
 
-// student/0 keeps the run: its folder, its store, progress and supervision, and a rank of its own
-// as a child; it ends with the exit code of the run. Every other process meets it (launch/join),
-// is told what it is, and becomes that rank by exec: this returns only for student/0.
+// student/0 keeps the run, unless a launcher does: its folder, its store, progress and supervision,
+// and a rank of its own as a child; it ends with the exit code of the run. Every other process
+// meets it (launch/join), is told what it is, and becomes that rank by exec: this returns only for
+// student/0.
 //
 // Errors: those of find_place() and MeetingGuest; kMismatch for another recipe or mode, with both.
 int run_join(const JoinCommand& command);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -20,6 +21,10 @@
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_hosts.h"
 #include "launch/commands/run_once.h"
+#include "launch/commands/submit.h"
+#include "launch/join/meeting.h"
+#include "launch/slurm/run.h"
+#include "launch/slurm/texts.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/secret_file.h"
@@ -29,6 +34,7 @@
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "rpc/listen_address.h"
 #include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
@@ -37,6 +43,20 @@ namespace {
 
 // For what is left of a run that has just ended.
 constexpr Duration kEndOfRun{15'000};
+
+// One start of the run.
+struct Start {
+  RunFolderMode mode = RunFolderMode::kFresh;
+  int64_t restarts_left = 0;
+  bool by_itself = false;  // nobody asked for it: the one before has failed
+};
+
+// Processes of a host that was cut off hold the folder until they have ended by themselves.
+RunFolder open_folder(const recipes::Recipe& recipe, const Start& how) {
+  const Duration others =
+      how.by_itself ? recipe.launch.stop_timeout + recipe.rpc.peer_timeout : Duration(0);
+  return open_run_folder(recipe, how.mode, others + kEndOfRun);
+}
 
 // `places`: null where every rank is a child of this process.
 std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunFolder& folder,
@@ -55,9 +75,30 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
   return specs;
 }
 
-RunFolderMode mode_of(const LaunchCommand& command) {
-  if (command.resume) return RunFolderMode::kResume;
-  return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
+// One start of the run by steps of a job, to its end.
+StartEnd start_in_job(const LaunchCommand& command, const recipes::Recipe& recipe,
+                      const SlurmJob& job, const Start& how, SignalCatcher& signals) {
+  const RunFolder folder = open_folder(recipe, how);
+  const std::string bind = slurm_store_bind(recipe, job);
+  const auto& secret_file = recipe.launch.secret_file;
+  const rpc::RendezvousAccess access{
+      .run = kJoinedRun,
+      .secret = secret_file ? read_secret(*secret_file) : random_hex(32),
+      .encryption = rpc::settled_encryption(recipe.rpc.encryption, bind)};
+  rpc::RendezvousServer store(
+      access, bind, std::to_string(recipe.launch.rendezvous.port),
+      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  SlurmRun run(recipe, folder, job, access, signals);
+
+  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
+  options.resume = how.mode == RunFolderMode::kResume;
+  options.restarts_left = how.restarts_left;
+  options.backend = &run.backend();
+  options.processes = [&](const RunStart& start) { return run.processes(start); };
+  options.last_line = [&](const SupervisorResult& result, const fs::path& path) {
+    return last_line(command, result, path);
+  };
+  return run_once(options, signals);
 }
 
 // A run that goes on by itself does so on the hosts that are left.
@@ -75,33 +116,23 @@ recipes::Recipe recipe_for(const recipes::Recipe& recipe, const RunFolder& folde
   return result;
 }
 
-// One start of the run.
-struct Start {
-  RunFolderMode mode = RunFolderMode::kFresh;
-  int64_t restarts_left = 0;
-  bool by_itself = false;  // nobody asked for it: the one before has failed
-};
-
-// To its end.
+// One start of the run, to its end.
 StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written, const Start& how,
                    SignalCatcher& signals) {
-  // Processes of a host that was cut off hold the folder until they have ended by themselves.
-  const recipes::LaunchOptions& launch = written.launch;
-  const Duration others =
-      how.by_itself ? launch.stop_timeout + written.rpc.peer_timeout : Duration(0);
-  const RunFolder folder = open_run_folder(written, how.mode, others + kEndOfRun);
+  const RunFolder folder = open_folder(written, how);
   fs::remove(folder.path() / kLauncherAddress);  // of a start that is over
   const LauncherLock lock(folder.path());
   // Hosts are asked for in the folder, and say where the store is to listen.
   const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
   std::unique_ptr<SshBackend> hosts;
-  if (launch.backend == recipes::Backend::kSsh)
+  if (written.launch.backend == recipes::Backend::kSsh)
     hosts =
         connect_hosts(written, folder, make_run_mark(folder.path(), kEndOfRun), wanted, signals);
   const recipes::Recipe recipe = hosts ? recipe_for(written, folder, *hosts) : written;
   std::optional<HostPlaces> places;
   if (hosts) places.emplace(recipe, *hosts);
 
+  const recipes::LaunchOptions& launch = recipe.launch;
   const rpc::RendezvousAccess access{
       .run = folder.path().filename().string(),
       .secret = launch.secret_file ? read_secret(*launch.secret_file) : random_hex(32),
@@ -125,6 +156,19 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
     return last_line(command, result, path);
   };
   return run_once(options, signals);
+}
+
+// The starts that follow one that ended like this; the exit code of the last.
+int go_on(const recipes::Recipe& recipe, StartEnd end,
+          const std::function<StartEnd(const Start&)>& start) {
+  const int64_t most = recipe.launch.max_restarts;
+  for (int64_t restart = 1; end.goes_on; ++restart) {
+    std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of " << most
+              << " times (launch.max_restarts)" << std::endl;
+    end =
+        start({.mode = RunFolderMode::kResume, .restarts_left = most - restart, .by_itself = true});
+  }
+  return end.exit_code;
 }
 
 }  // namespace
@@ -169,10 +213,15 @@ void note_engines(const recipes::Recipe& recipe) {
               << ": they are an engine's" << std::endl;
 }
 
-int run_launch(const LaunchCommand& command) {
+RunFolderMode mode_of(const LaunchCommand& command) {
+  if (command.resume) return RunFolderMode::kResume;
+  return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
+}
+
+recipes::Recipe load_for_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
-  const recipes::Recipe recipe = load_recipe(
-      command.recipe, command.overrides, {.cuda = parallel::DeviceModule::present()}, &warnings);
+  recipes::Recipe recipe = load_recipe(command.recipe, command.overrides,
+                                       {.cuda = parallel::DeviceModule::present()}, &warnings);
   if (recipe.launch.log_format == LogFormat::kJson) set_log_format(LogFormat::kJson);
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
@@ -180,25 +229,38 @@ int run_launch(const LaunchCommand& command) {
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   check_models(recipe);
   check_min_dp(recipe);
+  return recipe;
+}
+
+int run_launch(const LaunchCommand& command) {
+  if (command.submit) return run_submit(command);
+  const recipes::Recipe recipe = load_for_launch(command);
+  std::optional<SlurmJob> job;
+  if (recipe.launch.backend == recipes::Backend::kSlurm)
+    job = check_slurm_job(recipe, command.submitted);
 
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
   const Start first{.mode = mode_of(command), .restarts_left = recipe.launch.max_restarts};
-  return go_on_by_itself(command, recipe, start_run(command, recipe, first, signals), signals);
+  if (!job)
+    return go_on_by_itself(command, recipe, start_run(command, recipe, first, signals), signals);
+
+  // A job whose node is lost does not go on where it is, but is queued again.
+  const auto start = [&](const Start& how) {
+    StartEnd end = start_in_job(command, recipe, *job, how, signals);
+    const bool may_queue = command.submitted && recipe.launch.slurm.requeue;
+    if (may_queue && end.lost_process && (end.progressed || !job->was_requeued))
+      end = {.exit_code = kExitQueueAgain};
+    return end;
+  };
+  return go_on(recipe, start(first), start);
 }
 
 int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe, StartEnd end,
                     SignalCatcher& signals) {
-  const int64_t most = recipe.launch.max_restarts;
-  for (int64_t restart = 1; end.goes_on; ++restart) {
-    std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of " << most
-              << " times (launch.max_restarts)" << std::endl;
-    const Start again{
-        .mode = RunFolderMode::kResume, .restarts_left = most - restart, .by_itself = true};
-    end = start_run(command, recipe, again, signals);
-  }
-  return end.exit_code;
+  return go_on(recipe, end,
+               [&](const Start& how) { return start_run(command, recipe, how, signals); });
 }
 
 std::string last_line(const LaunchCommand& command, const SupervisorResult& result,
@@ -214,7 +276,7 @@ std::string last_line(const LaunchCommand& command, const SupervisorResult& resu
                          ? "stopped; continue with: "
                          : "stopped before a checkpoint was complete; begin again with: ";
   line += "retort launch " + shell_word(command.recipe);
-  line += " --resume";
+  line += command.submitted ? " --submit --resume" : " --resume";
   for (const std::string& one : command.overrides)
     line += " " + shell_word(one);
   return line;

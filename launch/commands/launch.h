@@ -11,6 +11,7 @@ struct Recipe;
 
 namespace retort::launch {
 
+enum class RunFolderMode;
 class SignalCatcher;
 struct StartEnd;
 struct SupervisorResult;
@@ -19,6 +20,8 @@ struct LaunchCommand {
   std::string recipe;
   std::vector<std::string> overrides;
   bool resume = false, overwrite = false;
+  bool submit = false;     // leaves it to run_submit()
+  bool submitted = false;  // by the script that run_submit() wrote
 };
 
 // Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
@@ -29,6 +32,11 @@ int run_launch(const LaunchCommand& command);
 // (launch.max_restarts), and the exit code of the last.
 int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe, StartEnd end,
                     SignalCatcher& signals);
+
+// The recipe, loaded and checked as a launcher does before anything starts; what a user should know
+// of it goes to stderr.
+recipes::Recipe load_for_launch(const LaunchCommand& command);
+RunFolderMode mode_of(const LaunchCommand& command);
 
 // --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
 // there. kInvalidArgument naming the key.

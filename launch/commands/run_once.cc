@@ -196,7 +196,11 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   progress.finish();
   status.finish(result, goes_on);
   print_end(options, result, folder);
-  return {result.exit_code, goes_on};
+  const auto newest = recipes::latest_checkpoint(folder.path());
+  return {.exit_code = result.exit_code,
+          .goes_on = goes_on,
+          .lost_process = result.cause && !result.cause->lost.empty(),
+          .progressed = newest && newest->step > start_step};
 }
 
 }  // namespace retort::launch

@@ -57,6 +57,8 @@ struct StartOptions {
 struct StartEnd {
   int exit_code = 0;
   bool goes_on = false;
+  bool lost_process = false;  // the cause of its failure is that nothing came from a process
+  bool progressed = false;    // there is a newer checkpoint than that which it began at
 };
 
 // The folder of the recipe's run, with what is known of that before it starts. Errors of RunFolder;

@@ -40,9 +40,9 @@ parallel::StoreClient connect(const MeetingAccess& access, Duration within) {
                                   .encryption = access.encryption})};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTimeout) throw;
-    throw Error(ErrorCode::kTimeout, "student/0, which keeps the run, did not answer at " + where +
-                                         " within " + format_duration(within) + ": " +
-                                         error.message());
+    throw Error(ErrorCode::kTimeout,
+                "nobody who keeps the run, student/0 or its launcher, answered at " + where +
+                    " within " + format_duration(within) + ": " + error.message());
   }
 }
 
@@ -122,11 +122,14 @@ MeetingHost::MeetingHost(const MeetingAccess& access, const MeetingStart& start)
                          .add("mode", start.mode)
                          .add("recipe", start.recipe)
                          .add("load_timeout_ms", static_cast<int64_t>(start.load_timeout.count()))
+                         .add("has_launcher", start.has_launcher)
                          .str());
 }
 
-std::vector<Member> MeetingHost::wait_for(const std::vector<std::string>& names, Duration within,
-                                          const std::function<bool()>& is_stopping) {
+std::vector<Member> MeetingHost::wait_for(
+    const std::vector<std::string>& names, Duration within,
+    const std::function<bool()>& is_stopping,
+    const std::function<void(const std::vector<Member>&)>& check) {
   const Deadline deadline = Deadline::after(within);
   std::map<std::string, Member> here;
   const auto missing = [&] {
@@ -136,6 +139,7 @@ std::vector<Member> MeetingHost::wait_for(const std::vector<std::string>& names,
     return text;
   };
 
+  std::vector<Member> members;
   try {
     for (;;) {
       // One look at each that is missing: whoever refuses is heard at once, whatever its place.
@@ -158,14 +162,13 @@ std::vector<Member> MeetingHost::wait_for(const std::vector<std::string>& names,
                                              "launch.load_timeout");
       std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(100ms, deadline.remaining()));
     }
+    for (const std::string& name : names)
+      members.push_back(here.at(name));
+    if (check) check(members);
   } catch (const Error& error) {
     call_off(names, error);
     throw;
   }
-
-  std::vector<Member> members;
-  for (const std::string& name : names)
-    members.push_back(here.at(name));
   return members;
 }
 
@@ -197,10 +200,15 @@ MeetingGuest::MeetingGuest(const MeetingAccess& access, Duration within)
     start_ = {.digest = json.at("digest"),
               .mode = json.at("mode"),
               .recipe = json.at("recipe"),
-              .load_timeout = Duration(json.at("load_timeout_ms").get<int64_t>())};
+              .load_timeout = Duration(json.at("load_timeout_ms").get<int64_t>()),
+              .has_launcher = json.at("has_launcher")};
   } catch (const nlohmann::json::exception& e) {
     throw damaged(kStart, e.what());
   }
+}
+
+std::string MeetingGuest::keeper() const {
+  return start_.has_launcher ? "the launcher" : "student/0";
 }
 
 void MeetingGuest::claim(const std::string& name) {
@@ -234,14 +242,14 @@ ChildContext MeetingGuest::wait_for_context(const std::string& name, Duration wi
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerLost) throw;
     throw Error(ErrorCode::kPeerLost,
-                "student/0, which keeps the run, ended before the run began: " + error.message());
+                keeper() + ", which keeps the run, ended before the run began: " + error.message());
   }
 
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("called_off")) return decode_context(text);
   store_.add(kHeard, 1);
   throw Error(ErrorCode::kPeerLost,
-              "student/0 called the run off: " + json.value("called_off", ""));
+              keeper() + " called the run off: " + json.value("called_off", ""));
 }
 
 }  // namespace retort::launch

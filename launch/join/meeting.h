@@ -1,7 +1,8 @@
-// How the processes of a run that nobody launched meet, over the run's store. Rank 0 of the student
-// keeps the store; whoever is there proves the run's secret.
+// How the processes of a run that no launcher has as its children meet, over the run's store. Rank
+// 0 of the student keeps the store, or a launcher that had them started (launch/slurm); whoever is
+// there proves the run's secret.
 //
-//   the others (Guest)                          student/0 (Host)
+//   the others (Guest)                          student/0, or a launcher (Host)
 //   connect, until somebody listens      <--    store
 //   start: digest, mode, recipe          <--    set
 //   compares the recipe
@@ -47,6 +48,8 @@ struct MeetingStart {
   std::string mode;    // fresh | resume | overwrite
   std::string recipe;  // resolved, as YAML
   Duration load_timeout{0};
+  // A launcher keeps the run: student/0 joins as all others do.
+  bool has_launcher = false;
 };
 
 // A process that is there.
@@ -70,9 +73,11 @@ class MeetingHost {
   MeetingHost(const MeetingAccess& access, const MeetingStart& start);
 
   // Waits until all of these have come. Throws kTimeout naming who is missing, kMismatch when one
-  // of them refuses, kCancelled when `is_stopping`. What it throws it has called off before.
+  // of them refuses, kCancelled when `is_stopping`, and what `check` throws of all that have come.
+  // What it throws it has called off before.
   std::vector<Member> wait_for(const std::vector<std::string>& names, Duration within,
-                               const std::function<bool()>& is_stopping);
+                               const std::function<bool()>& is_stopping,
+                               const std::function<void(const std::vector<Member>&)>& check = {});
   // Tells a member what it is; all but the secret.
   void tell(const ChildContext& context);
 
@@ -96,6 +101,7 @@ class MeetingGuest {
   ChildContext wait_for_context(const std::string& name, Duration within);
 
  private:
+  std::string keeper() const;  // who keeps the run
   parallel::StoreClient store_;
   MeetingStart start_;
 };

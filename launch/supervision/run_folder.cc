@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 25> kNames{
+constexpr std::array<std::string_view, 28> kNames{
     kResolvedRecipe,
     kDrivingLock,
     kRunMark,
@@ -50,6 +50,9 @@ constexpr std::array<std::string_view, 25> kNames{
     "samples",
     kRunLock,
     "recipe.resolved.yaml.",
+    ".secret",
+    "slurm.",
+    "slurm-",
 };
 
 bool written_by_a_run(const std::string& name) {

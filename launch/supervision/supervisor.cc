@@ -47,9 +47,10 @@ void Supervisor::Impl::start(Watched& child) {
   child.last = {};
   child.served = child.connected = child.silent = false;
   child.life = context.life;
-  child.log = is_elsewhere ? fs::path("its own output on " + child.spec->host)
-                           : options.log_folder /
-                                 (context.role + "-" + std::to_string(context.rank) + ".log");
+  const auto& joined = child.spec->joined;
+  child.log = options.log_folder / (context.role + "-" + std::to_string(context.rank) + ".log");
+  if (is_elsewhere) child.log = joined->log;
+  if (child.log.empty()) child.log = "its own output on " + child.spec->host;
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
   child.log_offset = missing ? 0 : static_cast<int64_t>(size);
@@ -72,7 +73,7 @@ void Supervisor::Impl::start(Watched& child) {
 
 void Supervisor::Impl::start_joined(Watched& child, const ChildContext& context) {
   if (child.spec->joined->tell) child.spec->joined->tell(context);
-  auto process = std::make_unique<JoinedProcess>(child.spec->joined->pid);
+  auto process = std::make_unique<JoinedProcess>(*child.spec->joined, child.spec->host);
   child.joined = process.get();
   child.process = std::move(process);
   child.connect_by = Deadline::after(options.connect_timeout);

@@ -30,6 +30,12 @@ struct JoinedSpec {
   std::function<void(const ChildContext&)> tell = {};  // null: it knows
   // A launcher before started it, as this one would: when it is lost it is started again.
   bool is_replaceable = false;
+  // What whoever started it can do for this process; null and "": nothing.
+  // To it, or to all that were started with it.
+  std::function<void(int)> signal = {};
+  // As RoleProcess::try_reap, of one that has not said itself how it ended.
+  std::function<std::optional<int>()> ended = {};
+  std::filesystem::path log = {};  // where its output goes
 };
 
 // One process to start. Driving processes run the recipe; the others serve them and are stopped

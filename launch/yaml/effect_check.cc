@@ -49,16 +49,38 @@ std::string keeps_to_host(const Recipe& recipe, const std::string& role) {
   return "";
 }
 
+// Nobody starts a single process of a step again. 0 says what happens then: the run ends.
+void check_slurm(const Recipe& recipe, const RecipePlaces& places) {
+  const int64_t usual = recipes::RoleOptions().restarts;
+  for (const auto& [name, role] : recipe.roles)
+    if (role.restarts != usual && role.restarts != 0)
+      places.refuse({"roles", name, "restarts"},
+                    "has no effect with launch.backend: slurm: a process that is lost ends the "
+                    "run, which launch.max_restarts or launch.slurm.requeue begins again from its "
+                    "last checkpoint; remove the key");
+  if (recipe.launch.launcher_lost != recipes::LauncherLost::kStop)
+    places.refuse({"launch", "launcher_lost"},
+                  "continue has no effect with launch.backend: slurm: a job ends with its "
+                  "launcher, and launch.slurm.requeue begins it again; remove the key");
+}
+
 // Where processes are placed must be asked for by the backend, and they must fit.
 void check_hosts(const Recipe& recipe, const RecipePlaces& places) {
   const recipes::LaunchOptions& launch = recipe.launch;
-  if (launch.backend == recipes::Backend::kLocal) {
-    const std::string why = "has no effect with launch.backend: local; write backend: ssh";
+  const std::string has =
+      "has no effect with launch.backend: " + std::string(enum_name(launch.backend)) +
+      "; write backend: ";
+  if (launch.backend != recipes::Backend::kSlurm)
+    if (const std::string changed = first_change(launch.slurm); !changed.empty())
+      places.refuse({"launch", "slurm", changed}, has + "slurm");
+  if (launch.backend != recipes::Backend::kSsh) {
+    const std::string why = has + "ssh";
     if (!launch.hosts.empty()) places.refuse({"launch", "hosts"}, why);
     if (const std::string changed = first_change(launch.ssh); !changed.empty())
       places.refuse({"launch", "ssh", changed}, why);
     for (const auto& [name, role] : recipe.roles)
       if (!role.hosts.empty()) places.refuse({"roles", name, "hosts"}, why);
+    if (launch.backend == recipes::Backend::kSlurm) check_slurm(recipe, places);
     return;
   }
 

@@ -206,7 +206,7 @@ void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& pla
 
   // Each process listens at a port of its own on its host. A role alone has no peers.
   const std::optional<int64_t> ports = recipe.rpc.num_ports();
-  const bool on_hosts = recipe.launch.backend != recipes::Backend::kLocal;
+  const bool on_hosts = recipe.launch.backend == recipes::Backend::kSsh;
   const int64_t processes =
       on_hosts ? std::ranges::max(place_processes(recipe).processes) : recipe.num_processes();
   if (is_launched && recipe.roles.size() > 1 && ports && *ports < processes)

@@ -36,6 +36,7 @@ recipes::Recipe checked_recipe(const YamlNode& root, const LoadOptions& options,
                           choices_text(recipes::RecipeName::choices()));
 
   recipe.train.resolve();
+  recipe.launch.resolve(places.written({"launch", "stop_timeout"}));
   recipes::recipe_type(recipe).resolve(recipe, places);
   recipes::resolve_external_roles(recipe, places);
   recipes::resolve_sampling_correction(recipe);

@@ -6,8 +6,9 @@ import unittest
 import hosts
 
 
-def main():
-    why = hosts.why_not()
+def main(*more_reasons):
+    """`more_reasons`: what else says why not, "" if it can."""
+    why = next((why for why in (reason() for reason in (hosts.why_not, *more_reasons)) if why), "")
     if not why:
         unittest.main(verbosity=2)
     print(f"{os.path.basename(sys.argv[0])}: Skipped\n{why}\n[  SKIPPED ] hosts")

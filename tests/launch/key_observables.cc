@@ -10,6 +10,7 @@
 #include "launch/backends/child_process.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
+#include "launch/slurm/texts.h"
 #include "models/config.h"
 #include "models/generation/engine.h"
 #include "models/text/tokenizer.h"
@@ -91,6 +92,11 @@ std::string environment(const Seen& seen) {
     all += name + ": " + list(launch::child_environment(threads, variables));
   }
   return all;
+}
+
+std::string batch(const Seen& seen) {
+  return launch::batch_script(
+      {.recipe = seen.recipe, .run_folder = "/runs/a", .program = "/opt/retort/bin/retort"});
 }
 
 std::string timeout(const Seen& seen) {

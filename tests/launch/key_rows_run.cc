@@ -151,7 +151,7 @@ std::vector<KeyRow> host_rows() {
               with),
       refused(kDistillBase, "launch.hosts.0.address=a b", "one word", with),
       in_run("launch.hosts[].address", run, "address: "),
-      in_run("launch.ssh.identity_file", run, "identity_file: "),
+      in_run("launch.ssh.identity_file", "tests/hosts/runs.py", "identity_file: "),
       in_run("launch.ssh.program", run, "launch.ssh.program="),
       in_run("launch.ssh.user", run, "launch.ssh.user="),
       in_run("launch.ssh.port", run, "launch.ssh.port="),
@@ -177,10 +177,41 @@ std::vector<KeyRow> host_rows() {
   };
 }
 
+// What a job is asked for.
+std::vector<KeyRow> slurm_rows() {
+  const std::string run = "tests/hosts/slurm_test.py";
+  const std::vector<std::string> with{"launch.backend=slurm"};
+  return {
+      in_run("launch.backend", run, "backend: slurm"),
+      acts(kSftBase, "launch.slurm.partition=long", batch, with),
+      acts(kSftBase, "launch.slurm.account=lab", batch, with),
+      acts(kSftBase, "launch.slurm.time=1-12:00:00", batch, with),
+      acts(kSftBase, "launch.slurm.gres=gpu:4", batch, with),
+      acts(kSftBase, "launch.slurm.args=[--qos=high]", batch, with),
+      acts(kSftBase, "launch.slurm.requeue=false", batch, with),
+      acts(kSftBase, "launch.stop_timeout=20s", batch, with),
+      refused(kSftBase, "launch.slurm.gres=gpu:4", "has no effect with launch.backend: local"),
+      refused(kSftBase, "launch.slurm.partition=a b", "expected one word", with),
+      refused(kSftBase, "launch.slurm.args=[high]", "expected an option of sbatch", with),
+      refused(kSftBase, "launch.slurm.args=[--ntasks=9]", "what the batch script says itself",
+              with),
+      refused(kSftBase, "launch.slurm.args=[-tx]", "write launch.slurm.time", with),
+      refused(kDistillBase, "launch.hosts=[{host: h1}]", "has no effect with launch.backend: slurm",
+              with),
+      refused(kDistillBase, "launch.ssh.port=22222", "has no effect with launch.backend: slurm",
+              with),
+      refused(kDistillBase, "roles.teacher.hosts=[h1]", "has no effect with launch.backend: slurm",
+              with),
+      refused(kDistillBase, "roles.teacher.restarts=5", "has no effect with launch.backend: slurm",
+              with),
+      refused(kSftBase, "launch.launcher_lost=continue", "has no effect with launch.backend: slurm",
+              with),
+  };
+}
+
 std::vector<KeyRow> launch_rows() {
   const std::string two = "roles.student.world.dp=2";
   return {
-      refused(kSftBase, "launch.backend=slurm", "is not in this version"),
       acts(kSftBase, "launch.collective_timeout=60s", timeout, {two}),
       in_run("launch.collective_timeout", "tests/recipes/layout_fault_test.cc",
              "launch.collective_timeout=6s"),
@@ -247,8 +278,8 @@ std::vector<KeyRow> rpc_rows() {
 
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part :
-       {top_rows, role_rows, external_rows, world_rows, host_rows, launch_rows, rpc_rows})
+  for (const auto& part : {top_rows, role_rows, external_rows, world_rows, host_rows, slurm_rows,
+                           launch_rows, rpc_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -100,12 +100,12 @@ const RecipeErrorCase kLater[] = {
      "distill:\n  payload: topk\n  support: union",
      {},
      {"r.yaml:15: distill: support: union is not in this version"}},
-    {"Slurm",
+    {"Kubernetes",
      &kSft,
      "data:",
-     "launch: {backend: slurm}\ndata:",
+     "launch: {backend: kubernetes}\ndata:",
      {},
-     {"r.yaml:6: launch.backend: backend: slurm is not in this version"}},
+     {"r.yaml:6: launch.backend: backend: kubernetes is not in this version"}},
 };
 INSTANTIATE_TEST_SUITE_P(Later, RecipeErrorTest, ::testing::ValuesIn(kLater), name_of);
 

@@ -1,0 +1,79 @@
+#include "launch/commands/submit.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "launch/commands/run_once.h"
+#include "launch/slurm/command.h"
+#include "launch/slurm/job.h"
+#include "launch/slurm/texts.h"
+#include "launch/supervision/run_folder.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kBatchScript = "slurm.sh";
+
+// Its lock is the job's from now on: what the folder holds has been decided.
+fs::path make_batch_script(const recipes::Recipe& recipe, RunFolderMode mode) {
+  const RunFolder folder = open_run_folder(recipe, mode);
+  fs::path script = folder.path() / kBatchScript;
+  write_file_atomically(script, batch_script({.recipe = recipe,
+                                              .run_folder = folder.path(),
+                                              .program = fs::read_symlink("/proc/self/exe")}));
+  return script;
+}
+
+void print_job(const std::string& job, const fs::path& folder) {
+  const std::string run = folder.string();
+  std::printf(
+      "submitted job %s: %s\n"
+      "watch it:  squeue -j %s; retort status %s --watch; %s/slurm-%s.log\n"
+      "stop it:   scancel %s            (saves a checkpoint first)\n",
+      job.c_str(), run.c_str(), job.c_str(), run.c_str(), run.c_str(), job.c_str(), job.c_str());
+}
+
+}  // namespace
+
+std::string submitted_job(const std::string& output) {
+  // "17" or "17;cluster", with warnings before it.
+  std::istringstream lines(output);
+  std::string job;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t end = line.find_first_not_of("0123456789");
+    const bool is_number =
+        end != 0 && !line.empty() && (end == std::string::npos || line[end] == ';');
+    if (is_number) job = line.substr(0, end);
+  }
+  if (job.empty())
+    throw Error(ErrorCode::kUnavailable, "sbatch did not say the number of the job: " + output);
+  return job;
+}
+
+int run_submit(const LaunchCommand& command) {
+  const recipes::Recipe recipe = load_for_launch(command);
+  if (recipe.launch.backend != recipes::Backend::kSlurm)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--submit needs launch.backend: slurm; the recipe has " +
+                    std::string(enum_name(recipe.launch.backend)));
+  check_stop_timeout(recipe.launch.stop_timeout,
+                     kill_wait_of(ask_slurm("scontrol", {"show", "config"})));
+
+  const RunFolderMode mode = mode_of(command);
+  const fs::path script = make_batch_script(recipe, mode);
+  try {
+    const std::string said = ask_slurm("sbatch", {"--parsable", script.string()});
+    print_job(submitted_job(said), script.parent_path());
+  } catch (const Error&) {
+    // What was made for a job that there is not is in nobody's way.
+    if (mode == RunFolderMode::kFresh) RunFolder(script.parent_path(), RunFolderMode::kOverwrite);
+    throw;
+  }
+  return 0;
+}
+
+}  // namespace retort::launch
