@@ -66,6 +66,10 @@ class EngineBackend final : public roles::SampleBackend {
   std::vector<std::vector<float>> score(const roles::ForwardRequest& request) override;
 
   void stage(roles::WeightBucket bucket, const std::string& from) override;
+  std::optional<roles::WeightBucket> staged_bucket(uint64_t version, int64_t sender,
+                                                   int64_t index) const override {
+    return staging_.find(version, sender, index);
+  }
   bool has_staged() const override { return !staging_.empty(); }
   void forget_staged(const std::function<std::set<std::string>()>& connected) override;
   uint64_t check(const roles::CommitWeights& commit) override;

@@ -17,6 +17,13 @@ void Agent::connect(std::string_view peer, const std::string& address, Deadline 
   impl_->connect(peer, address, deadline, attempts);
 }
 
+Future<Empty> Agent::start_connect(std::string_view peer, const std::string& address,
+                                   Deadline deadline, Attempts attempts) {
+  return impl_->start_connect(peer, address, deadline, attempts);
+}
+
+std::string Agent::where(const std::string& peer) const { return impl_->where(peer); }
+
 std::function<void()> Agent::call_bytes(std::string_view peer, MethodId method, Message message,
                                         CallOptions options,
                                         std::function<void(Outcome<Message>)> done) {

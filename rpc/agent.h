@@ -137,6 +137,11 @@ class Agent {
   enum class Attempts { kOnce, kAgain };
   void connect(std::string_view peer, const std::string& address, Deadline deadline,
                Attempts attempts = Attempts::kAgain);
+  // The same without waiting, on any thread.
+  Future<Empty> start_connect(std::string_view peer, const std::string& address, Deadline deadline,
+                              Attempts attempts = Attempts::kAgain);
+  // Where this peer was reached last; empty: this agent never dialed it.
+  std::string where(const std::string& peer) const;
 
   // Sends a request. Returns at once, unless it must wait for credit.
   //

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "rpc/detail/pace.h"
 #include "rpc/transport/dial.h"
 
 namespace retort::rpc {
@@ -87,15 +88,19 @@ void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
   std::atomic<bool> given_up{false};
   std::mutex error_mutex;
   std::exception_ptr first_error;
+  detail::Pace pace(kAtFirst, kAtOnce);
   const auto connect_some = [&] {
     for (size_t i = next++; i < places.size() && !given_up; i = next++) {
+      pace.enter();
+      const auto start = Clock::now();
       try {
-        keep_at(places[i], deadline, given_up);
+        if (!given_up) keep_at(places[i], deadline, given_up);
       } catch (...) {
         std::lock_guard lock(error_mutex);
         if (!first_error) first_error = std::current_exception();
         given_up = true;
       }
+      pace.leave(Clock::now() - start);
     }
   };
 

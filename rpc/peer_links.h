@@ -48,11 +48,11 @@ class PeerLinks {
   // Agent::connect's.
   void keep(const std::string& peer, Deadline deadline);
 
-  // The same for many peers whose addresses are known, at most kAtOnce of them at a time: first
-  // where they were said to be, then where `find` says. Each process takes them in an order of its
-  // own, so that a crowd does not come to one peer after the other. Errors: the first one; attempts
-  // that are under way then end first.
-  static constexpr size_t kAtOnce = 32;
+  // The same for many peers whose addresses are known: first where they were said to be, then where
+  // `find` says; kAtFirst at a time, up to kAtOnce where they answer quickly (detail::Pace).
+  // Each process takes them in an order of its own, so that a crowd does not come to one peer after
+  // the other. Errors: the first one; attempts that are under way then end first.
+  static constexpr size_t kAtFirst = 4, kAtOnce = 32;
   struct Place {
     std::string peer;
     std::string address;

@@ -15,6 +15,9 @@ namespace retort::recipes {
 namespace {
 
 constexpr std::chrono::milliseconds kStopLook{500};
+// Keys that are waited for at a time. The store keeps those of every rank that waits, and gets them
+// anew with every look.
+constexpr size_t kWaitAtOnce = 64;
 
 // Where the ranks of a role say where they are. A store that is gone may be elsewhere soon, so
 // nobody dials it for longer than the deadline.
@@ -36,21 +39,30 @@ std::string names_of(const std::string& role, const std::vector<int64_t>& ranks)
 // Nothing is lost by a stop before that.
 std::vector<std::string> wait_for_addresses(const RankContext& context, const std::string& role,
                                             const std::vector<int64_t>& ranks, Deadline deadline) {
-  std::vector<std::string> keys;
-  for (const int64_t rank : ranks)
-    keys.push_back(address_key(rank));
   parallel::StoreClient store = store_of(context, role, deadline);
-  for (;;) {
-    const Deadline look(std::min(Deadline::after(kStopLook).time(), deadline.time()));
-    try {
-      store.wait_all(keys, look);
-      return store.get_all(keys, deadline);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kTimeout || deadline.expired()) throw;
+  std::vector<std::string> keys;
+  std::vector<std::string> next;  // that are waited for
+  const auto wait_for_next = [&] {
+    while (!next.empty()) {
+      const Deadline look(std::min(Deadline::after(kStopLook).time(), deadline.time()));
+      try {
+        store.wait_all(next, look);
+        return next.clear();
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kTimeout || deadline.expired()) throw;
+      }
+      if (context.stop_requested())
+        throw Error(ErrorCode::kCancelled, "stopped while it waited for " + names_of(role, ranks));
     }
-    if (context.stop_requested())
-      throw Error(ErrorCode::kCancelled, "stopped while it waited for " + names_of(role, ranks));
+  };
+
+  for (const int64_t rank : ranks) {
+    keys.push_back(address_key(rank));
+    next.push_back(keys.back());
+    if (next.size() == kWaitAtOnce) wait_for_next();
   }
+  wait_for_next();
+  return store.get_all(keys, deadline);
 }
 
 // Waits for these ranks of a role and connects to them, many at a time; their names. One deadline

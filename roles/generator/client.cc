@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <deque>
 #include <thread>
 #include <utility>
 
@@ -21,6 +20,9 @@ namespace {
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
+
+// Buckets of a rank of replicas that are sealed and not everywhere, where no copy is kept.
+constexpr size_t kSealedAhead = 4 * WeightSpread::kOnTheirWay;
 
 // The one of the same place in an earlier push.
 const WeightBucket* bucket_at(const std::vector<std::vector<WeightBucket>>& buckets, size_t rank,
@@ -189,11 +191,9 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   // Replicas get the same, so a bucket is cut and sealed once for each rank of a replica.
   if (pushed_) pushed_->check();
   SentWeights sent;
-  std::vector<std::vector<WeightBucket>> buckets;  // of each rank of a replica
-  size_t most = 0;
+  WeightSpread::Buckets buckets;
   for (const std::vector<WeightSlice>& held : held_) {
     buckets.push_back(make_weight_buckets(decoder, held, version, bucket_bytes, sender));
-    most = std::max(most, buckets.back().size());
     sent.receipts.push_back({.receiver = static_cast<int64_t>(sent.receipts.size()),
                              .sender = sender,
                              .buckets = static_cast<int64_t>(buckets.back().size())});
@@ -201,21 +201,44 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
 
   // Who is away now gets all of it when it is back.
   std::unique_lock<std::mutex> pause;
-  std::vector<std::vector<WeightBucket>> earlier;
+  WeightSpread::Buckets earlier;
   if (pushed_) {
     pause = pushed_->pause();
     earlier = pushed_->take();
   }
-  std::vector<bool> there;
-  for (const std::string& peer : options_.peers)
-    there.push_back(!options_.links || options_.links->up(peer));
+  WeightSpread spread(agent_,
+                      {.version = version,
+                       .sender = sender,
+                       .peers = peers_in_order(),
+                       .pass_on = !options_.weights_on_device,
+                       .leave_behind = pushed_ != nullptr,
+                       .timeout = options_.timeout,
+                       .patience = options_.push_patience,
+                       .passes = [this](const Error& error) { return passes(error); }},
+                      buckets);
 
-  // The next bucket is sealed while this one travels.
-  std::deque<Transfer> transfers;
-  const auto settle_until = [&](size_t left) {
-    for (; transfers.size() > left; transfers.pop_front())
-      settle(transfers.front(), version);
-  };
+  seal_and_send(spread, buckets, earlier, sent);
+  spread.wait_all();
+  missed_ = spread.missed();
+  for (const std::string& peer : missed_)
+    pushed_->restore(peer);
+
+  // Most of them slow: then it is not they.
+  slow_.insert(spread.slow().begin(), spread.slow().end());
+  if (2 * slow_.size() > options_.peers.size()) slow_.clear();
+
+  if (pushed_) pushed_->keep(version, std::move(buckets));
+  sent.seconds = seconds_since(start);
+  return sent;
+}
+
+// The next bucket is sealed while this one travels.
+void GeneratorClient::seal_and_send(WeightSpread& spread, WeightSpread::Buckets& buckets,
+                                    const WeightSpread::Buckets& earlier, SentWeights& sent) {
+  size_t most = 0;
+  for (const std::vector<WeightBucket>& of_rank : buckets)
+    most = std::max(most, of_rank.size());
+
   for (size_t i = 0; i < most; ++i)
     for (size_t rank = 0; rank < buckets.size(); ++rank) {
       if (i >= buckets[rank].size()) continue;
@@ -227,19 +250,25 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
                          : seal(bucket, checksum, options_.weights_on_device);
       for (const WeightPart& part : bucket.parts)
         sent.bytes += part.values.nbytes();
-      settle_until((PushedWeights::kOnTheirWay - 1) * static_cast<size_t>(num_replicas()));
-      for (size_t peer = rank; peer < options_.peers.size(); peer += buckets.size())
-        if (there[peer])
-          transfers.push_back(
-              {options_.peers[peer], agent_.call(options_.peers[peer], kWeightsBucket, bucket,
-                                                 {.timeout = options_.timeout})});
-      if (!pushed_) bucket.parts.clear();
-    }
-  settle_until(0);
+      spread.sealed(rank);
+      spread.advance();
+      if (pushed_ || i < kSealedAhead) continue;
 
-  if (pushed_) pushed_->keep(version, std::move(buckets));
-  sent.seconds = seconds_since(start);
-  return sent;
+      // Nothing is kept of what is everywhere.
+      spread.wait_for(rank, i + 1 - kSealedAhead);
+      buckets[rank][i - kSealedAhead].parts.clear();
+    }
+}
+
+// Who is there; those that kept others waiting come last, where nobody waits for them.
+std::vector<WeightSpread::Peer> GeneratorClient::peers_in_order() const {
+  std::vector<WeightSpread::Peer> peers;
+  for (size_t i = 0; i < options_.peers.size(); ++i)
+    if (!options_.links || options_.links->up(options_.peers[i]))
+      peers.push_back({options_.peers[i], i % held_.size()});
+  std::stable_partition(peers.begin(), peers.end(),
+                        [&](const auto& peer) { return !slow_.contains(peer.name); });
+  return peers;
 }
 
 // With links, what passes by itself is left to PushedWeights.
@@ -247,16 +276,6 @@ bool GeneratorClient::passes(const Error& error) const {
   const ErrorCode code = error.code();
   return pushed_ && (code == ErrorCode::kPeerLost || code == ErrorCode::kUnavailable ||
                      code == ErrorCode::kCancelled);
-}
-
-void GeneratorClient::settle(Transfer& transfer, uint64_t version) {
-  try {
-    transfer.done.get();
-  } catch (const Error& error) {
-    if (!passes(error))
-      throw error.with("generator", transfer.peer).with("weight_version", version);
-    pushed_->restore(transfer.peer);
-  }
 }
 
 PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeights>& sent,
@@ -270,11 +289,25 @@ PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeig
   }
   pending.checksum = weights_checksum(commit.receipts);
   if (pushed_) pushed_->keep(commit);
-  for (int64_t replica = 0; replica < num_replicas(); ++replica)
-    pending.replies.push_back(
-        watched(replica, agent_.call(leader(replica), kWeightsCommit, commit,
-                                     {.timeout = options_.generation_timeout})));
+  for (int64_t replica = 0; replica < num_replicas(); ++replica) {
+    // Nobody waits for one that was left behind: it gets the commit after what it lacks.
+    Future<CommitReply> reply;
+    if (missed(replica))
+      pushed_->commit_again(replica);
+    else
+      reply = watched(replica, agent_.call(leader(replica), kWeightsCommit, commit,
+                                           {.timeout = options_.generation_timeout}));
+    pending.replies.push_back(std::move(reply));
+  }
   return pending;
+}
+
+// Whether some rank of it did not get all of the last push.
+bool GeneratorClient::missed(int64_t replica) const {
+  const auto first = options_.peers.begin() + replica * options_.tp;
+  return std::any_of(first, first + options_.tp, [&](const std::string& peer) {
+    return std::find(missed_.begin(), missed_.end(), peer) != missed_.end();
+  });
 }
 
 // Samples may be waited for before wait_pushed() is called, so what fails is committed again now.
@@ -297,6 +330,7 @@ PendingPush GeneratorClient::push(const models::Decoder& decoder, uint64_t versi
 void GeneratorClient::wait_pushed(PendingPush pending) {
   for (size_t i = 0; i < pending.replies.size(); ++i) {
     const std::string& peer = leader(static_cast<int64_t>(i));
+    if (!pending.replies[i].valid()) continue;
     try {
       const CommitReply reply = pending.replies[i].get();
       if (reply.version != pending.version || reply.checksum != pending.checksum)

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "roles/generator/methods.h"
 #include "roles/generator/pushed_weights.h"
 #include "roles/generator/sample_stream.h"
+#include "roles/generator/weight_spread.h"
 #include "rpc/agent.h"
 #include "rpc/peer_links.h"
 
@@ -42,7 +44,7 @@ struct SentWeights {
 // Weights that have arrived everywhere but may not be in use yet.
 struct PendingPush {
   uint64_t version = 0, checksum = 0;
-  std::vector<Future<CommitReply>> replies;  // of each replica
+  std::vector<Future<CommitReply>> replies;  // of each replica; invalid of one left behind
   double seconds = 0;                        // of the transfer, of the slowest sender
   uint64_t bytes = 0;                        // to each replica
 };
@@ -63,6 +65,9 @@ class GeneratorClient {
     // Connects again to what was lost; outlives the client. Null: a lost generator is an error.
     rpc::PeerLinks* links = nullptr;
     std::chrono::milliseconds patience{0};  // with links: for how long all replicas may be away
+    // A bucket that takes longer than this, and than four times the longest one so far, takes
+    // another way (WeightSpread).
+    std::chrono::milliseconds push_patience{2'000};
     // Weights leave from the student's device, which needs an entry in the agent's rpc.device_maps.
     // Else from host memory.
     bool weights_on_device = false;
@@ -87,8 +92,10 @@ class GeneratorClient {
                   const std::function<void()>& meanwhile = {});
 
   // Sends what `decoder` counts of each parameter to every rank of every replica that holds some of
-  // it, and nothing else, and returns when it has arrived; the caller may change it then. `sender`:
-  // this rank's position among those that send. No commit may be waiting.
+  // it, and nothing else, and returns when it has arrived; the caller may change it then. Replicas
+  // pass it on to one another (WeightSpread), unless it leaves from a device. With links those that
+  // are much slower than most are left to PushedWeights. `sender`: this rank's position among those
+  // that send. No commit may be waiting.
   SentWeights send_weights(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
                            int64_t sender = 0);
   // Has every replica take over what all senders sent. `abort`: samples in work are given up
@@ -105,17 +112,16 @@ class GeneratorClient {
   int64_t num_replicas() const { return static_cast<int64_t>(options_.peers.size()) / options_.tp; }
 
  private:
-  struct Transfer {
-    std::string peer;
-    Future<Empty> done;
-  };
   void dispatch(PendingSamples& pending);
   void send_again(PendingSamples& pending);
   bool take(PendingSamples& pending, const std::function<void()>& meanwhile = {}) const;
   void watch(Future<Empty>& reply, const std::function<void()>& meanwhile) const;
   Future<CommitReply> watched(int64_t replica, Future<CommitReply> reply) const;
-  void settle(Transfer& transfer, uint64_t version);
+  void seal_and_send(WeightSpread& spread, WeightSpread::Buckets& buckets,
+                     const WeightSpread::Buckets& earlier, SentWeights& sent);
+  std::vector<WeightSpread::Peer> peers_in_order() const;
   bool passes(const Error& error) const;
+  bool missed(int64_t replica) const;
   const std::string& leader(int64_t replica) const {
     return options_.peers.at(static_cast<size_t>(replica * options_.tp));
   }
@@ -125,6 +131,8 @@ class GeneratorClient {
   int64_t vocab_rows_ = 0;
   std::vector<std::vector<WeightSlice>> held_;  // by each rank of a replica
   std::unique_ptr<PushedWeights> pushed_;       // with links
+  std::set<std::string> slow_;                  // in earlier pushes
+  std::vector<std::string> missed_;             // the last push, or a part of it
 };
 
 // What the ranks of `group` sent, in their order: one all-gather; every rank calls with its own.

@@ -121,10 +121,32 @@ struct WeightBucket {
   int64_t sender = 0;  // position among the trainer ranks that send
   int64_t index = 0;   // the sender's buckets of a version for this receiver are numbered from 0
   std::vector<WeightPart> parts;
+  // The peer that pushes, where another replica passes the bucket on for it; empty: the caller.
+  std::string origin;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(version, sender, index, parts);
+    archive(version, sender, index, parts, origin);
+  }
+};
+// To a generator rank that has this bucket: another one, at `address`, is to get it from there.
+struct PassWeights {
+  uint64_t version = 0;
+  int64_t sender = 0;
+  int64_t index = 0;
+  std::string to, address;
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(version, sender, index, to, address);
+  }
+};
+struct PassReply {
+  bool passed = false;  // it arrived there, was checked, and is staged
+  std::string why;      // not
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(passed, why);
   }
 };
 // What a sender has sent to rank `receiver` of a replica.
@@ -175,6 +197,9 @@ inline constexpr rpc::Method<CollectRequest, Samples> kGenerateCollect{"generato
 inline constexpr rpc::Method<ForwardRequest, Payload> kGeneratorScore{"generator.score", true};
 // The reply comes, whatever is drawn meanwhile, when the bucket was checked and is staged.
 inline constexpr rpc::Method<WeightBucket, Empty> kWeightsBucket{"weights.bucket"};
+// Passes on a bucket that is staged here and not in use yet. The reply comes when it has arrived or
+// cannot; errors of its own are those of a peer that is lost.
+inline constexpr rpc::Method<PassWeights, PassReply> kWeightsPass{"weights.pass"};
 // Asked once all buckets were answered: kUnavailable when not all of them are there. The reply
 // comes when the weights are in use, at once when they are already. When a caller is lost or
 // cancels before that, they are not committed; what lost peers sent of them is thrown away.

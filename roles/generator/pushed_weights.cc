@@ -63,8 +63,15 @@ std::vector<std::vector<WeightBucket>> PushedWeights::take() {
   return buckets;
 }
 
+std::unique_lock<std::mutex> PushedWeights::pause() {
+  ++wanted_;
+  std::unique_lock sending(sending_);
+  --wanted_;
+  return sending;
+}
+
 void PushedWeights::keep(const CommitWeights& commit) {
-  std::lock_guard sending(sending_);
+  const std::unique_lock sending = pause();
   if (kept_ && kept_->version == commit.version) kept_->commit = commit;
 }
 
@@ -139,10 +146,11 @@ void PushedWeights::restore_next() {
   }
 }
 
-// Waits, but not when it is over: whoever is asked may be busy for long.
+// Waits, but not when it is over or a push waits: whoever is asked may be busy for long.
 template <class T>
 T PushedWeights::answer(Future<T> future) {
   while (!future.wait(Deadline::after(kPause))) {
+    if (wanted_ > 0) throw Error(ErrorCode::kCancelled, "a push goes first");
     std::lock_guard lock(mutex_);
     if (stopping_) throw Error(ErrorCode::kCancelled, "the client of the generators ends");
   }

@@ -1,6 +1,7 @@
 // What a rank of the trainer pushed last, for replicas that come back without it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -30,7 +31,7 @@ namespace retort::roles {
 // Threads: the trainer's, and one of its own.
 class PushedWeights {
  public:
-  // Buckets on their way to one peer, of a push or of a restore.
+  // Buckets on their way to one peer.
   static constexpr size_t kOnTheirWay = 8;
   struct Options {
     std::vector<std::string> peers;  // ranks of all replicas, as in GeneratorClient::Options
@@ -44,8 +45,9 @@ class PushedWeights {
   PushedWeights(const PushedWeights&) = delete;
   PushedWeights& operator=(const PushedWeights&) = delete;
 
-  // Nothing is restored while the lock is held: for a push.
-  std::unique_lock<std::mutex> pause() { return std::unique_lock(sending_); }
+  // Nothing is restored while the lock is held: for a push. What is being restored gives way, and
+  // begins anew later: a peer that does not answer must not keep the others from the push.
+  std::unique_lock<std::mutex> pause();
   // The sealed buckets of each rank of a replica. With the lock of pause() held.
   void keep(uint64_t version, std::vector<std::vector<WeightBucket>> buckets);
   // What keep() was given last, whose memory the next push uses again; nothing is kept until then.
@@ -95,7 +97,8 @@ class PushedWeights {
   rpc::Agent& agent_;
   const Options options_;
   const std::shared_ptr<Self> self_ = std::make_shared<Self>();
-  std::mutex sending_;  // before mutex_
+  std::mutex sending_;          // before mutex_
+  std::atomic<int> wanted_{0};  // by whom pause() waits for
   std::optional<Kept> kept_;
 
   mutable std::mutex mutex_;

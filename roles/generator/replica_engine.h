@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,6 +40,10 @@ class ReplicaEngine : public SampleBackend {
   std::vector<std::vector<float>> score(const ForwardRequest& request) override;  // models::score
 
   void stage(WeightBucket bucket, const std::string& from) override;
+  std::optional<WeightBucket> staged_bucket(uint64_t version, int64_t sender,
+                                            int64_t index) const override {
+    return staging_.find(version, sender, index);
+  }
   bool has_staged() const override { return !staging_.empty(); }
   void forget_staged(const std::function<std::set<std::string>()>& connected) override;
   // WeightStaging::check on every rank; the error of the first rank that has one.

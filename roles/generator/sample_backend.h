@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -73,6 +74,12 @@ class SampleBackend {
   // the compute thread does meanwhile; one call at a time. kUnavailable between check() and
   // apply() or uncheck(), kCorrupt and kMismatch as WeightStaging::add.
   virtual void stage(WeightBucket bucket, const std::string& from) = 0;
+  // A bucket that is staged, for another replica that lacks it; its origin is the peer that pushed
+  // it. On any thread, also while one is staged. None: it is not there, or this backend keeps none.
+  virtual std::optional<WeightBucket> staged_bucket(uint64_t /*version*/, int64_t /*sender*/,
+                                                    int64_t /*index*/) const {
+    return std::nullopt;
+  }
   virtual bool has_staged() const = 0;
   // Throws away what is staged and not checked of peers that are not `connected`, which is asked
   // while no bucket can be staged: one whose sender connected later stays.

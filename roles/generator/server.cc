@@ -294,8 +294,17 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
   agent.serve(kGeneratorInfo, queue, [this](Empty, const rpc::CallContext&) { return info(); });
   agent.serve(kWeightsBucket, buckets_.queue(),
               [this](WeightBucket bucket, const rpc::CallContext& caller) {
-                backend_->stage(std::move(bucket), caller.peer);
+                // Whoever passes it on may go; it counts whether the one that pushes is there.
+                const std::string from = bucket.origin.empty() ? caller.peer : bucket.origin;
+                backend_->stage(std::move(bucket), from);
                 return Empty{};
+              });
+  agent.serve(kWeightsPass, passes_.queue(),
+              [this, passer = std::make_shared<WeightPasser>(agent)](
+                  const PassWeights& request, const rpc::CallContext& caller) {
+                caller.clock->wait();  // for the other replica, however slow
+                return passer->pass(request, backend_->staged_bucket(
+                                                 request.version, request.sender, request.index));
               });
   if (leads()) serve_leader(agent, queue);
 }

@@ -18,12 +18,13 @@
 #include "roles/generator/methods.h"
 #include "roles/generator/request_table.h"
 #include "roles/generator/sample_backend.h"
+#include "roles/generator/weight_passer.h"
 #include "roles/handler_thread.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
 
-// Answers generator.info, .submit, .collect and .score, weights.bucket and weights.commit.
+// Answers generator.info, .submit, .collect and .score, weights.bucket, .pass and .commit.
 //
 //   remote calls, between two forward passes      work
 //     submit     in the RequestTable              begin_due      those for the weights in use go to
@@ -31,7 +32,8 @@ namespace retort::roles {
 //     commit     checked, then it waits           draw           one step of the backend
 //                                                 apply_commit   when there is nothing to draw
 //
-// Buckets of weights are staged meanwhile, on each rank by a thread of their own.
+// Buckets of weights are staged meanwhile, on each rank by a thread of their own, and passed on to
+// other replicas by another one.
 //
 // Use: serve(agent, queue), then on the first rank lead(queue, ...), on the others follow(queue).
 // Weights: a request is drawn with exactly the weights that it names. They arrive while samples are
@@ -46,7 +48,7 @@ namespace retort::roles {
 //   commits; the others do with it what it does (SampleBackend). Weights arrive at each rank.
 // Collectives: the backend's.
 // Errors: when a rank is lost, the others fail with kCollective or kTimeout: the replica ends.
-// Threads: compute; one of its own, which takes buckets and ends in the destructor.
+// Threads: compute; two of its own, which take buckets and pass them on, and end in the destructor.
 class Generator {
  public:
   // For how long calls that wait are handled before the next forward pass.
@@ -121,7 +123,7 @@ class Generator {
   std::optional<Commit> commit_;
   std::optional<CommitReply> in_use_;  // what the commit of the weights in use was answered
   int64_t served_ = 0, tokens_ = 0;
-  HandlerThread buckets_;  // ends first
+  HandlerThread passes_, buckets_;  // end first
 };
 
 }  // namespace retort::roles

@@ -95,6 +95,16 @@ bool WeightStaging::forget_lost(const std::function<std::set<std::string>()>& co
                        [&](const auto& entry) { return !there.contains(entry.second.from); }) > 0;
 }
 
+std::optional<WeightBucket> WeightStaging::find(uint64_t version, int64_t sender,
+                                                int64_t index) const {
+  std::lock_guard lock(mutex_);
+  const auto found = buckets_.find({sender, index});
+  if (version != version_ || found == buckets_.end()) return std::nullopt;
+  WeightBucket bucket = found->second.bucket;
+  bucket.origin = found->second.from;
+  return bucket;
+}
+
 bool WeightStaging::empty() const {
   std::lock_guard lock(mutex_);
   return buckets_.empty();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -47,6 +48,9 @@ class WeightStaging {
   // is nothing of those. Asks for them while no bucket can be added: one whose sender connected
   // later stays.
   bool forget_lost(const std::function<std::set<std::string>()>& connected);
+
+  // A bucket that is staged; its origin is the peer that pushed it. Any thread.
+  std::optional<WeightBucket> find(uint64_t version, int64_t sender, int64_t index) const;
 
   bool empty() const;
   uint64_t in_use() const;   // version of the last apply(), or 0

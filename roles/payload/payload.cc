@@ -11,7 +11,6 @@
 #include <ATen/ops/matmul.h>
 #include <c10/core/GradMode.h>
 
-#include <limits>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -22,8 +21,6 @@
 
 namespace retort::roles {
 namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 void hash_tensor(Sha256& hash, const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kCPU, at::kLong).contiguous();

@@ -26,8 +26,6 @@
 namespace retort::roles {
 namespace {
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
 // One chunk of rows: this rank's logits of the ids that count, which may be on a device, and what
 // all ranks know of the chunk, in host memory.
 class Chunk {

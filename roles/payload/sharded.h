@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "parallel/vocab_shard.h"
 #include "roles/payload/payload.h"
@@ -20,6 +21,9 @@ namespace retort::roles {
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                              const PayloadSpec& spec, const at::Tensor& targets,
                              const parallel::VocabShard& vocab, const at::TensorOptions& floats);
+
+// The log-probability of what cannot be.
+inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 // Of float32 tensors of a payload that is computed on one device and goes to another, or the host.
 at::TensorOptions payload_options(at::Device computed_on, at::Device destination);

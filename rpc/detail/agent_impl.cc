@@ -48,13 +48,18 @@ std::string Agent::Impl::address() const { return network_->address(); }
 void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline,
                           Attempts attempts) {
   RETORT_CHECK(!future_detail::on_loop_thread()) << "Agent::connect() on a loop thread";
+  start_connect(peer, address, deadline, attempts).get();
+}
+
+Future<Empty> Agent::Impl::start_connect(std::string_view peer, const std::string& address,
+                                         Deadline deadline, Attempts attempts) {
   if (peer.empty() || peer.size() > detail::kMaxNameBytes)
     throw Error(ErrorCode::kInvalidArgument, "connect() needs the peer's name, like 'teacher/0'");
+  const std::string name(peer);
   Promise<Empty> promise;
   auto done = promise.future();
-  const bool posted =
-      loop_->post([this, promise, name = std::string(peer), where = detail::parse_address(address),
-                   deadline, attempts]() mutable {
+  const bool posted = loop_->post(
+      [this, promise, name, where = detail::parse_address(address), deadline, attempts]() mutable {
         if (closing_) {
           promise.set_error(std::make_exception_ptr(closed_error()));
           return;
@@ -66,7 +71,16 @@ void Agent::Impl::connect(std::string_view peer, const std::string& address, Dea
         connector->start();
       });
   if (!posted) throw closed_error();
-  done.get();
+  return done.then([this, name, address](Empty) {
+    std::lock_guard lock(mutex_);
+    peers_[name].address = address;
+  });
+}
+
+std::string Agent::Impl::where(const std::string& peer) const {
+  std::lock_guard lock(mutex_);
+  const auto found = peers_.find(peer);
+  return found == peers_.end() ? "" : found->second.address;
 }
 
 std::shared_ptr<detail::PeerState> Agent::Impl::live_peer(const std::string& peer) const {

@@ -25,6 +25,9 @@ class Agent::Impl final : public detail::SessionHost {
   std::string address() const;
   void connect(std::string_view peer, const std::string& address, Deadline deadline,
                Attempts attempts);
+  Future<Empty> start_connect(std::string_view peer, const std::string& address, Deadline deadline,
+                              Attempts attempts);
+  std::string where(const std::string& peer) const;
   std::function<void()> call(std::string_view peer, MethodId method, Message message,
                              CallOptions options, std::function<void(Outcome<Message>)> done);
   void serve(std::string_view method, detail::Handler handler);
@@ -57,6 +60,7 @@ class Agent::Impl final : public detail::SessionHost {
   struct Peer {
     std::shared_ptr<detail::PeerState> state;
     bool live = false;
+    std::string address;  // where it was reached last
   };
 
   void dispatch(const std::shared_ptr<detail::OutgoingCall>& call);

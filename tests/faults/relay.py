@@ -35,6 +35,7 @@ METHODS = {
     b"generator.collect": "request",
     b"generator.score": "request",
     b"weights.bucket": "push",
+    b"weights.pass": "push",
     b"weights.commit": "commit",
 }
 LONGEST = max(map(len, METHODS))

@@ -74,7 +74,8 @@ constexpr auto kTypes =
           roles::HeadReply, roles::ForwardRequest, roles::Payload, roles::PullRequest,
           roles::GeneratorInfo, roles::GenerateRequest, roles::CollectRequest, roles::Samples,
           roles::WeightBucket, roles::CommitWeights, roles::CommitReply,
-          std::vector<roles::Samples>, roles::ReplicaLink::Message, launch::links::LinkMessage>();
+          std::vector<roles::Samples>, roles::ReplicaLink::Message, launch::links::LinkMessage,
+          roles::PassWeights, roles::PassReply>();
 
 bool decode(std::string_view bytes) {
   ByteSource source(bytes);
@@ -148,6 +149,9 @@ std::vector<Seed> seeds() {
                                         .batch = {.requests = {forward}, .keys = {"key"}}});
   add_seeds(all, "link_message", 18,
             launch::links::LinkMessage{.wanted_bytes = 64, .bytes = at::zeros({2}, at::kByte)});
+  add_seeds(all, "pass_weights", 19,
+            roles::PassWeights{.version = 1, .to = "generator/2", .address = "host:1"});
+  add_seeds(all, "pass_reply", 20, roles::PassReply{.passed = false, .why = "away"});
   return all;
 }
 

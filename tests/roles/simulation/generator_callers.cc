@@ -1,4 +1,5 @@
 // Those who ask the generators of a simulation.
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -10,7 +11,7 @@ namespace retort::roles::simulation {
 namespace {
 
 constexpr int64_t kBucketBytes = 16'384;
-constexpr milliseconds kPatience{60s};
+constexpr milliseconds kPatience{60s}, kPushPatience{300};
 constexpr uint64_t kLives = 3;
 
 Prompts prompts_of(uint64_t id) { return {{1, 2, 3}, {static_cast<int32_t>(40 + id % 3)}}; }
@@ -58,7 +59,8 @@ void GeneratorSimulation::train(HostPtr host) {
                           .timeout = 60s,
                           .generation_timeout = 60s,
                           .links = &trainer.links,
-                          .patience = kPatience},
+                          .patience = kPatience,
+                          .push_patience = kPushPatience},
                          tokenizer(), weights_of(0));
 
   const uint64_t last = pick(4);
@@ -69,7 +71,9 @@ void GeneratorSimulation::train(HostPtr host) {
     for (PendingSamples& samples : pending)
       client.wait_accepted(samples);
     pushing_ = version;
+    const uint64_t before = bytes_sent(trainer);
     PendingPush push = client.push(weights_of(version), version, kBucketBytes, abort);
+    if (calm_) check_sent(bytes_sent(trainer) - before, push.bytes);
     std::vector<PendingSamples> next = ask(client, version);
     if (one_of(2)) client.wait_pushed(std::exchange(push, {}));
     receive(client, std::move(pending), abort || !calm_);
@@ -79,6 +83,22 @@ void GeneratorSimulation::train(HostPtr host) {
   receive(client, std::move(pending), !calm_);
   check_in_use(trainer, last);
   training_ = false;
+}
+
+uint64_t GeneratorSimulation::bytes_sent(const Asker& trainer) const {
+  uint64_t bytes = 0;
+  for (const std::string& name : names_)
+    bytes += trainer.agent.stats(name).bytes_sent;
+  return bytes;
+}
+
+// The weights leave once for each of the first replicas; words about them are short.
+void GeneratorSimulation::check_sent(uint64_t sent, uint64_t bytes_of_weights) {
+  const uint64_t times = std::min<uint64_t>(names_.size(), WeightSpread::kFanOut);
+  const uint64_t words = names_.size() * (bytes_of_weights / kBucketBytes + 1) * 1024;
+  if (sent > times * bytes_of_weights + words)
+    world_.fail("a push to " + std::to_string(names_.size()) + " replicas sent " +
+                std::to_string(sent) + " bytes for weights of " + std::to_string(bytes_of_weights));
 }
 
 std::vector<PendingSamples> GeneratorSimulation::ask(GeneratorClient& client, uint64_t version) {

@@ -49,7 +49,9 @@ void GeneratorSimulation::begin(const std::string& name, uint64_t restart,
 }
 
 void GeneratorSimulation::conduct() {
-  for (uint64_t i = 0; i <= pick(2); ++i) {
+  // With more than two, replicas pass weights on to one another.
+  const uint64_t replicas = one_of(3) ? 3 + pick(4) : 1 + pick(2);
+  for (uint64_t i = 0; i < replicas; ++i) {
     names_.push_back("generator/" + std::to_string(i));
     generators_[names_.back()] = std::make_shared<GeneratorProcess>(world_, names_.back(), 0);
   }
@@ -107,7 +109,9 @@ void GeneratorSimulation::replace(const std::string& name, bool silent) {
 
 void GeneratorSimulation::partition() {
   const auto generator = generators_.at(names_[pick(names_.size())])->host();
-  world_.network.partition(*hosts_[pick(hosts_.size())], *generator);
+  const HostPtr other =
+      one_of(3) ? generators_.at(names_[pick(names_.size())])->host() : hosts_[pick(hosts_.size())];
+  world_.network.partition(*other, *generator);
   world_.scheduler.after(world_.scheduler.up_to(2 * kPeerTimeout.count()),
                          [this] { world_.network.heal(); });
 }

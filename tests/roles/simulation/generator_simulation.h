@@ -22,6 +22,7 @@ namespace retort::roles::simulation {
 // - the trainer gets all samples that it asks for, with the bits that the weights give which the
 //   request names; or kCancelled, of a push that aborts or when these weights were lost and
 //   replaced;
+// - while nothing is lost, a push leaves the trainer for WeightSpread::kFanOut replicas alone;
 // - in the end every generator uses the weights that were pushed last, whatever late buckets of
 //   older ones come;
 // - a caller that is replaced by a new process is served as the one before;
@@ -51,6 +52,8 @@ class GeneratorSimulation {
   void train(HostPtr host);
   std::vector<PendingSamples> ask(GeneratorClient& client, uint64_t version);
   void receive(GeneratorClient& client, std::vector<PendingSamples> pending, bool may_be_cancelled);
+  uint64_t bytes_sent(const Asker& trainer) const;
+  void check_sent(uint64_t sent, uint64_t bytes_of_weights);
   void check_in_use(Asker& trainer, uint64_t version);
   void submit_and_go_away(HostPtr host);
   void submit(Asker& caller, uint64_t life, uint64_t id);

@@ -67,7 +67,10 @@ void MemoryPipe::send_next() {
   if (sending_ || unsent_.empty() || muted_) return;
   sending_ = true;
   const auto& options = host().network().options();
-  const milliseconds wire(unsent_.front().message->size_bytes() / options.bytes_per_ms);
+  const uint64_t bytes = unsent_.front().message->size_bytes();
+  const milliseconds wire = host().network().wire_time(host(), bytes);
+  host().network().traffic().data_bytes += bytes;
+  ++host().network().traffic().data_messages;
   Scheduler& scheduler = host().network().scheduler();
   scheduler.after(wire + milliseconds(1) + scheduler.up_to(options.latency_ms),
                   [self = shared_from_this()] { self->arrive(); });

@@ -66,6 +66,24 @@ void Network::connect(ConnectionKind kind, const std::shared_ptr<End>& one,
     mute(*connection, true);
 }
 
+milliseconds Network::session_time(Host& host) {
+  if (options_.session_us == 0) return milliseconds(0);
+  const auto each =
+      std::chrono::microseconds(options_.session_us / std::max<int64_t>(1, options_.cores));
+  Clock::time_point& free = options_.cores > 0 ? machine_free_ : host.core_free_;
+  free = std::max(free, scheduler_.now()) + each;
+  return std::chrono::ceil<milliseconds>(free - scheduler_.now());
+}
+
+milliseconds Network::wire_time(Host& host, uint64_t bytes) {
+  const milliseconds of_connection(bytes / options_.bytes_per_ms);
+  if (options_.host_bytes_per_ms == 0) return of_connection;
+  host.wire_free_ = std::max(host.wire_free_, scheduler_.now()) +
+                    std::chrono::microseconds(1000 * bytes / options_.host_bytes_per_ms);
+  return std::max(of_connection,
+                  std::chrono::ceil<milliseconds>(host.wire_free_ - scheduler_.now()));
+}
+
 std::vector<std::shared_ptr<Connection>> Network::open_connections() {
   std::erase_if(connections_, [](const auto& connection) {
     return connection->ends[0].expired() && connection->ends[1].expired();

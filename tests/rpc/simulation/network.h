@@ -61,6 +61,13 @@ class Network {
     int64_t latency_ms = 3;           // at most
     uint64_t bytes_per_ms = 100'000;  // of a data connection
     milliseconds data_silence{400};   // until a silent data connection is noticed
+    uint64_t host_bytes_per_ms = 0;   // that leave a host over all its connections; 0: any number
+    int64_t session_us = 0;           // of a core, that each end of a new session takes
+    int64_t cores = 0;                // of one machine that all hosts share; 0: each has its own
+  };
+  // What has passed.
+  struct Traffic {
+    uint64_t control_bytes = 0, data_bytes = 0, data_messages = 0, dials = 0;
   };
   Network(Scheduler& scheduler, Options options) : scheduler_(scheduler), options_(options) {}
 
@@ -84,6 +91,12 @@ class Network {
   // A frozen host goes on; what it did not hear meanwhile is its own silence.
   void thaw(Host& host);
 
+  Traffic& traffic() { return traffic_; }
+  // From now on until one end of a session is made at this host, whose turn comes after what it has
+  // to do already; until so many bytes have left it.
+  milliseconds session_time(Host& host);
+  milliseconds wire_time(Host& host, uint64_t bytes);
+
   // Ends that are alive, open or not.
   size_t num_ends();
   // An end that heard nothing for longer than this and is not closed; empty if there is none.
@@ -105,6 +118,8 @@ class Network {
   std::list<std::shared_ptr<Connection>> connections_;
   std::set<std::pair<std::string, std::string>> partitions_;  // addresses
   uint64_t next_port_ = 1, next_session_ = 1;
+  Traffic traffic_;
+  Clock::time_point machine_free_{};
 };
 
 // What an agent is given as its network.
@@ -151,6 +166,7 @@ class Host final : public rpc::detail::Network,
   OnControl on_control_;
   std::map<std::string, std::string> dialed_;  // session -> address
   std::map<std::string, OnPipe> listeners_;    // by session
+  Clock::time_point core_free_{}, wire_free_{};
   bool killed_ = false;
 };
 

@@ -32,8 +32,13 @@ void PortDial::knock() {
     return refused(Error(ErrorCode::kPeerLost, "nobody listens there"));
   if (there->name() != peer_.target.name)
     return refused(Error(ErrorCode::kUnauthenticated, "another process answers there"));
-  there->post(
-      [self = shared_from_this(), there = there->shared_from_this()] { self->let_in(*there); });
+  ++network.traffic().dials;
+  const auto let_in = [self = shared_from_this(), there = there->shared_from_this()] {
+    there->post([self, there] { self->let_in(*there); });
+  };
+  const milliseconds busy = network.session_time(*there);
+  if (busy.count() == 0) return let_in();
+  network.scheduler().after(busy, let_in);
 }
 
 // On the other host's loop, which may have been frozen for long.
@@ -59,7 +64,8 @@ void PortDial::let_in(Host& there) {
 
 void PortDial::finish_later(transport::HandshakeResult result) {
   Network& network = host_->network();
-  network.scheduler().after(network.latency(), [self = shared_from_this(), result] {
+  const milliseconds busy = network.session_time(*host_);
+  network.scheduler().after(network.latency() + busy, [self = shared_from_this(), result] {
     self->host_->post([self, result] {
       const auto done = std::exchange(self->done_, nullptr);
       if (done) return done(result);

@@ -46,6 +46,17 @@ void exchange(OfAThread& with) {
 // What a thread waits for that joins another; no address is so low.
 const void* end_of(uint64_t thread) { return reinterpret_cast<const void*>(thread); }
 
+// Whether handlers wait in an Asio loop is nobody's to ask, but for friends and explicit
+// instantiations.
+using AsioScheduler = boost::asio::detail::scheduler;
+using AsioQueue = boost::asio::detail::op_queue<boost::asio::detail::scheduler_operation>;
+AsioQueue& queue_of(AsioScheduler& scheduler);
+template <AsioQueue AsioScheduler::*Member>
+struct OpenQueue {
+  friend AsioQueue& queue_of(AsioScheduler& scheduler) { return scheduler.*Member; }
+};
+template struct OpenQueue<&AsioScheduler::op_queue_>;
+
 // Stacks are used again: fresh ones cost a page fault for every page.
 std::vector<std::unique_ptr<char[]>>& idle_stacks() {
   static std::vector<std::unique_ptr<char[]>> stacks;
@@ -57,6 +68,13 @@ std::unique_ptr<char[]> take_stack() {
   auto stack = std::move(idle.back());
   idle.pop_back();
   return stack;
+}
+
+// Of a loop with a timer: its queue holds one entry of Asio's own.
+bool has_handlers(AsioScheduler& scheduler) {
+  using boost::asio::detail::op_queue_access;
+  auto* const first = queue_of(scheduler).front();
+  return first != nullptr && op_queue_access::next(first) != nullptr;
 }
 
 }  // namespace
@@ -142,7 +160,10 @@ void Scheduler::join(uint64_t thread) {
 }
 
 void Scheduler::add_loop(boost::asio::io_context& io, Freezable* owner) {
-  loops_.push_back({&io, owner});
+  loops_.push_back({.io = &io,
+                    .asio = &boost::asio::use_service<AsioScheduler>(io),
+                    .owner = owner,
+                    .timer = {}});
 }
 void Scheduler::remove_loop(boost::asio::io_context& io) {
   std::erase_if(loops_, [&](const Loop& loop) { return loop.io == &io; });
@@ -156,14 +177,17 @@ void Scheduler::sleep(milliseconds time) {
 bool Scheduler::wait(const void* what, std::optional<Clock::time_point> until) {
   RETORT_CHECK(running_) << "something waits where nothing may wait: on a loop, or in an event";
   Thread& thread = *running_;
+  ++waiting_[what];
   thread.waits_for = what;
   thread.until = until;
   thread.timed_out = false;
   swapcontext(&thread.context, &main_);
+  if (--waiting_[what] == 0) waiting_.erase(what);
   return !thread.timed_out;
 }
 
 void Scheduler::wake(const void* what, bool all) {
+  if (!waiting_.contains(what)) return;
   for (const auto& thread : threads_) {
     if (thread->waits_for != what || thread->done) continue;
     thread->waits_for = nullptr;
@@ -181,8 +205,14 @@ void Scheduler::resume(Thread& thread) {
   running_ = nullptr;
   if (thread.done)
     std::erase_if(threads_, [&](const auto& other) { return other.get() == &thread; });
+  if (sparse_) return;
   for (Loop& loop : loops_)
     loop.maybe_ready = true;
+}
+
+bool Scheduler::ready(const Loop& loop) const {
+  if (loop.owner && loop.owner->frozen) return false;
+  return loop.maybe_ready || (sparse_ && has_handlers(*loop.asio));
 }
 
 // One handler, or all that are there.
@@ -193,7 +223,7 @@ void Scheduler::poll(Loop& loop) {
   mix(ran);
   // Handlers may have begun or ended loops; one that had nothing to do has changed nothing.
   for (Loop& other : loops_) {
-    if (ran > 0)
+    if (ran > 0 && (!sparse_ || other.io == io))
       other.maybe_ready = true;
     else if (other.io == io)
       other.maybe_ready = false;
@@ -212,7 +242,7 @@ bool Scheduler::step() {
     num_threads += thread->waits_for == nullptr && !thread->frozen();
   }
   for (const Loop& loop : loops_)
-    num_loops += loop.maybe_ready && !(loop.owner && loop.owner->frozen);
+    num_loops += ready(loop);
   const bool event = !events_.empty() && events_.begin()->first.first <= now_;
   const size_t num = num_threads + num_loops + (event ? 1 : 0);
   if (num == 0) return false;
@@ -222,11 +252,11 @@ bool Scheduler::step() {
     if (thread->waits_for == nullptr && !thread->frozen() && choice-- == 0)
       return resume(*thread), true;
   for (Loop& loop : loops_)
-    if (loop.maybe_ready && !(loop.owner && loop.owner->frozen) && choice-- == 0)
-      return poll(loop), true;
+    if (ready(loop) && choice-- == 0) return poll(loop), true;
   auto first = events_.extract(events_.begin());
   mix(static_cast<uint64_t>(elapsed().count()));
   first.mapped()();
+  if (sparse_) return true;
   for (Loop& loop : loops_)
     loop.maybe_ready = true;
   return true;
@@ -256,12 +286,15 @@ bool Scheduler::advance(Clock::time_point limit) {
   if (!events_.empty()) consider(events_.begin()->first.first);
   for (const auto& thread : threads_)
     if (!thread->frozen()) consider(thread->until);
-  for (const Loop& loop : loops_)
-    if (!(loop.owner && loop.owner->frozen)) consider(next_timer(loop));
+  for (Loop& loop : loops_) {
+    if (loop.owner && loop.owner->frozen) continue;
+    loop.timer = next_timer(loop);
+    consider(loop.timer);
+  }
   if (!next || *next > limit) return false;
   now_ = std::max<Clock::time_point>(now_, std::chrono::ceil<milliseconds>(*next));
   for (Loop& loop : loops_)
-    loop.maybe_ready = true;
+    loop.maybe_ready = !sparse_ || (loop.timer && *loop.timer <= now_);
   return true;
 }
 

@@ -22,6 +22,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,9 @@ class Scheduler {
 
   // Until `done`. False: nothing is left that could happen, or the time is over.
   bool run(const std::function<bool()>& done, milliseconds limit);
+  // For thousands of loops: only those are looked at that have something to do. The order of a seed
+  // is another one then.
+  void look_only_where_work_is() { sparse_ = true; }
   // Lets a thread wait.
   void sleep(milliseconds time);
   size_t num_threads() const { return threads_.size(); }
@@ -82,10 +86,13 @@ class Scheduler {
   struct Thread;
   struct Loop {
     boost::asio::io_context* io;
+    boost::asio::detail::scheduler* asio;
     Freezable* owner;
     bool maybe_ready = true;
+    std::optional<Clock::time_point> timer;  // its next one, as advance() has seen
   };
   static void enter();
+  bool ready(const Loop& loop) const;
 
   bool step();
   bool advance(Clock::time_point limit);
@@ -102,6 +109,8 @@ class Scheduler {
   Thread* running_ = nullptr;
   ucontext_t main_{};
   int polled_timeout_ms_ = 0;
+  bool sparse_ = false;
+  std::unordered_map<const void*, int> waiting_;  // for what, how many
   uint64_t fingerprint_ = 0, next_event_ = 0, next_thread_ = 0;
 };
 

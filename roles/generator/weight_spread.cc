@@ -1,0 +1,238 @@
+#include "roles/generator/weight_spread.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace retort::roles {
+
+void WeightSpread::Inbox::put(Event event) {
+  std::lock_guard lock(mutex);
+  events.push_back(std::move(event));
+  filled.notify_one();
+}
+
+WeightSpread::WeightSpread(rpc::Agent& agent, Options options, const Buckets& buckets)
+    : agent_(agent), options_(std::move(options)), buckets_(buckets), sealed_(buckets.size(), 0) {
+  std::vector<std::vector<size_t>> trees(buckets.size());
+  for (const Peer& peer : options_.peers) {
+    const size_t number = members_.size();
+    members_.push_back({.name = peer.name,
+                        .rank = peer.rank,
+                        .parent = {},
+                        .children = {},
+                        .there = std::vector<bool>(buckets.at(peer.rank).size()),
+                        .under_way = {}});
+    Member& member = members_.back();
+    if (member.complete()) ++complete_;
+
+    // Its place in the tree of its rank.
+    std::vector<size_t>& tree = trees[peer.rank];
+    if (options_.pass_on && tree.size() >= kFanOut) {
+      member.parent = tree[(tree.size() - kFanOut) / kFanOut];
+      members_[*member.parent].children.push_back(number);
+    }
+    tree.push_back(number);
+  }
+}
+
+void WeightSpread::sealed(size_t rank) {
+  ++sealed_[rank];
+  for (size_t number = 0; number < members_.size(); ++number)
+    if (members_[number].rank == rank && !members_[number].parent) serve(number);
+}
+
+size_t WeightSpread::everywhere(size_t rank) const {
+  size_t least = buckets_[rank].size();
+  for (const Member& member : members_)
+    if (member.rank == rank && !member.gone) least = std::min(least, member.first_missing);
+  return least;
+}
+
+void WeightSpread::wait_for(size_t rank, size_t buckets) {
+  while (everywhere(rank) < std::min(buckets, buckets_[rank].size()))
+    advance(true);
+}
+
+void WeightSpread::wait_all() {
+  while (complete_ + gone_ < members_.size() && !leave_behind())
+    advance(true);
+}
+
+void WeightSpread::advance(bool wait) {
+  std::vector<Event> events;
+  {
+    std::unique_lock lock(inbox_->mutex);
+    const auto any = [&] { return !inbox_->events.empty(); };
+    if (wait) inbox_->filled.wait_until(lock, Clock::now() + options_.patience / 4, any);
+    events.swap(inbox_->events);
+  }
+  for (const Event& event : events)
+    take(event);
+  look_for_slow();
+}
+
+// Starts what there is room for.
+void WeightSpread::serve(size_t number) {
+  while (!members_[number].gone && members_[number].under_way.size() < kOnTheirWay) {
+    const std::optional<size_t> bucket = next_for(members_[number]);
+    if (!bucket) return;
+    start(number, *bucket);
+  }
+}
+
+// The first bucket that it lacks, and that whoever it gets it from has.
+std::optional<size_t> WeightSpread::next_for(const Member& member) const {
+  const std::vector<bool>* source = member.parent ? &members_[*member.parent].there : nullptr;
+  // In order, but for what another way has taken over.
+  const size_t end = std::min(sealed_[member.rank], member.first_missing + 2 * kOnTheirWay);
+  for (size_t i = member.first_missing; i < end; ++i)
+    if (!member.there[i] && !member.under_way.contains(i) && (!source || (*source)[i])) return i;
+  return std::nullopt;
+}
+
+void WeightSpread::start(size_t number, size_t bucket) {
+  Member& member = members_[number];
+  // One peer's full window must not keep this thread from the others.
+  const Transfer transfer{.attempt = ++attempts_,
+                          .from = member.parent,
+                          .without_credit = !member.under_way.empty(),
+                          .since = Clock::now()};
+  member.under_way[bucket] = transfer;
+  const auto report = [inbox = inbox_, number, bucket, attempt = transfer.attempt](
+                          bool arrived, std::exception_ptr error) {
+    inbox->put({.member = number,
+                .bucket = bucket,
+                .attempt = attempt,
+                .arrived = arrived,
+                .error = std::move(error)});
+  };
+
+  if (member.parent) {
+    const PassWeights pass{.version = options_.version,
+                           .sender = options_.sender,
+                           .index = static_cast<int64_t>(bucket),
+                           .to = member.name,
+                           .address = agent_.where(member.name)};
+    agent_.call(members_[*member.parent].name, kWeightsPass, pass, {.timeout = options_.timeout})
+        .on_outcome([report](Outcome<PassReply> outcome) {
+          report(outcome.value && outcome.value->passed, outcome.error);
+        });
+    return;
+  }
+  agent_
+      .call(member.name, kWeightsBucket, buckets_[member.rank][bucket],
+            {.timeout = options_.timeout, .wait_for_credit = !transfer.without_credit})
+      .on_outcome([report](Outcome<Empty> outcome) { report(!outcome.error, outcome.error); });
+}
+
+void WeightSpread::take(const Event& event) {
+  Member& member = members_[event.member];
+  const auto found = member.under_way.find(event.bucket);
+  const bool current = found != member.under_way.end() && found->second.attempt == event.attempt;
+  if (!event.arrived && (!current || member.gone)) return;  // another attempt brings it
+
+  Transfer transfer;
+  if (found != member.under_way.end()) {
+    transfer = found->second;
+    member.under_way.erase(found);
+  }
+  if (!event.arrived) return fail(event.member, transfer, event.error);
+  if (current) longest_ = std::max(longest_, Clock::now() - transfer.since);
+  arrived(event.member, event.bucket);
+}
+
+void WeightSpread::arrived(size_t number, size_t bucket) {
+  Member& member = members_[number];
+  if (!member.there[bucket]) {
+    member.there[bucket] = true;
+    ++member.num_there;
+    while (member.first_missing < member.there.size() && member.there[member.first_missing])
+      ++member.first_missing;
+    if (member.complete() && !member.gone) ++complete_;
+    if (!most_complete_ && 2 * complete_ > members_.size()) most_complete_ = Clock::now() - start_;
+  }
+
+  serve(number);
+  for (const size_t child : member.children)
+    if (members_[child].parent == number) serve(child);
+}
+
+void WeightSpread::fail(size_t number, const Transfer& transfer, const std::exception_ptr& error) {
+  Member& member = members_[number];
+  // Who should pass it on is away, or does not have it any more, or does not reach this one.
+  if (transfer.from) return error ? retire(*transfer.from) : make_direct(number);
+
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& reason) {
+    if (transfer.without_credit && reason.code() == ErrorCode::kResourceExhausted) {
+      // What is on its way to it makes room.
+      if (member.under_way.empty()) serve(number);
+      return;
+    }
+    if (!options_.passes || !options_.passes(reason))
+      throw reason.with("generator", member.name).with("weight_version", options_.version);
+    member.gone = true;
+    ++gone_;
+    missed_.push_back(member.name);
+    retire(number);
+  }
+}
+
+// From now on it gets everything from the sender.
+void WeightSpread::make_direct(size_t number) {
+  Member& member = members_[number];
+  if (!member.parent) return;
+  RETORT_LOG(kDebug) << member.name << " gets version " << options_.version
+                     << " from here, not from " << members_[*member.parent].name;
+  member.parent.reset();
+  std::erase_if(member.under_way, [](const auto& entry) { return entry.second.from.has_value(); });
+  serve(number);
+}
+
+// Nobody waits for it any more.
+void WeightSpread::retire(size_t number) {
+  Member& member = members_[number];
+  member.retired = true;
+  slow_.insert(member.name);
+  for (const size_t child : member.children)
+    if (members_[child].parent == number) make_direct(child);
+}
+
+void WeightSpread::look_for_slow() {
+  // Before anything has arrived nobody knows how long it takes.
+  if (longest_.count() == 0) return;
+  const auto longest = std::max<Clock::duration>(options_.patience, 4 * longest_);
+  const Clock::time_point latest = Clock::now() - longest;
+  for (size_t number = 0; number < members_.size(); ++number) {
+    const Member& member = members_[number];
+    const bool overdue =
+        std::any_of(member.under_way.begin(), member.under_way.end(),
+                    [&](const auto& entry) { return entry.second.since < latest; });
+    if (!overdue || member.gone) continue;
+    if (member.parent)
+      make_direct(number);
+    else if (!member.retired)
+      retire(number);
+  }
+}
+
+// True when the others have waited for long enough.
+bool WeightSpread::leave_behind() {
+  if (!options_.leave_behind || !most_complete_) return false;
+  if (Clock::now() - start_ <= 2 * *most_complete_ + options_.patience) return false;
+  for (Member& member : members_) {
+    if (member.complete() || member.gone) continue;
+    RETORT_LOG(kWarning) << member.name << " is slow to take the weights of version "
+                         << options_.version << "; they are sent to it beside what follows";
+    member.gone = true;
+    ++gone_;
+    missed_.push_back(member.name);
+    slow_.insert(member.name);
+  }
+  return true;
+}
+
+}  // namespace retort::roles

@@ -1,0 +1,28 @@
+#include "rpc/detail/pace.h"
+
+#include <algorithm>
+
+namespace retort::rpc::detail {
+
+void Pace::enter() {
+  std::unique_lock lock(mutex_);
+  room_.wait(lock, [&] { return under_way_ < allowed_; });
+  ++under_way_;
+}
+
+void Pace::leave(Clock::duration took) {
+  std::lock_guard lock(mutex_);
+  --under_way_;
+  if (took <= kQuick)
+    allowed_ = std::min(allowed_ + 1, most_);
+  else if (took > kLong)
+    allowed_ = std::max(allowed_ / 2, least_);
+  room_.notify_all();
+}
+
+size_t Pace::allowed() const {
+  std::lock_guard lock(mutex_);
+  return allowed_;
+}
+
+}  // namespace retort::rpc::detail
