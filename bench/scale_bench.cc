@@ -1,16 +1,20 @@
 // What it costs to bring many ranks together on this machine, in processes that hold some ranks
 // each, a thread for a rank and no model.
 //   scale_bench [--json] [--part sessions|world] [--ranks 16,64,256] [--per-process 16]
-//               [--one-by-one]
+//               [--one-by-one] [--heartbeat 1s]
 //
 // sessions: one half of the ranks are students, the other half teachers; every student's agent
 //   finds and connects to every teacher's (all leaders of one role to all leaders of another).
 // world: the ranks make a world of dp ranks, sum over its groups, and meet in a barrier.
 // Columns: seconds from the start to the last rank; milliseconds of a session, over all of a rank;
-//   what the store was asked (requests, connections); what a rank holds then: sockets,
-//   descriptors, threads, resident MiB. A rank's own store connection is among them.
+//   seconds that cores worked, but for the store's; what the store was asked (requests,
+//   connections); what a rank holds then: sockets, descriptors, threads, resident MiB. A rank's own
+//   store connection is among them.
 // --one-by-one: sessions as a reference: a look-up and a connection after the other.
+// --heartbeat: rpc.heartbeat_interval. Each connection of a session has a message each way in it,
+//   and those of 16,384 sessions keep two cores busy at one a second.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -21,6 +25,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/sizes.h"
+#include "base/units.h"
 #include "bench/scale/usage.h"
 #include "bench/scale/worker.h"
 #include "rpc/rendezvous/store_identity.h"
@@ -39,6 +44,7 @@ struct Options {
   std::vector<std::string> parts{"sessions", "world"};
   std::vector<int64_t> ranks{16, 64, 256};
   int64_t per_process = 16;
+  std::chrono::milliseconds heartbeat{1000};
 };
 
 struct Row {
@@ -64,7 +70,8 @@ Row measure(const Options& options, const std::string& part, int64_t ranks) {
                                .first = first,
                                .count = std::min(options.per_process, ranks - first),
                                .store_port = store.port(),
-                               .one_by_one = options.one_by_one};
+                               .one_by_one = options.one_by_one,
+                               .heartbeat_ms = options.heartbeat.count()};
     workers.push_back(ChildProcess::spawn({.role = "worker", .args = worker.to_args()}));
   }
 
@@ -84,6 +91,7 @@ Row measure(const Options& options, const std::string& part, int64_t ranks) {
     row.sum.descriptors += report.descriptors;
     row.sum.threads += report.threads;
     row.sum.mib += report.mib;
+    row.sum.core_seconds += report.core_seconds;
   }
   row.requests = store.stats().requests - published;
   row.connections = store.counters().proven_control;
@@ -103,13 +111,16 @@ void print(const Options& options, const Row& row) {
   const char* format =
       options.json
           ? "{\"part\": \"%s\", \"ranks\": %lld, \"sessions\": %.0f, \"seconds\": %.3f, "
-            "\"session_ms\": %.3f, \"store_requests\": %llu, \"store_connections\": %llu, "
+            "\"session_ms\": %.3f, \"core_seconds\": %.3f, \"store_requests\": %llu, "
+            "\"store_connections\": %llu, "
             "\"sockets_a_rank\": %.1f, \"descriptors_a_rank\": %.1f, \"threads_a_rank\": %.1f, "
             "\"mib_a_rank\": %.2f}\n"
-          : "%-9s %5lld ranks %6.0f sessions %8.2f s %8.2f ms each %8llu requests %6llu "
+          : "%-9s %5lld ranks %6.0f sessions %8.2f s %8.2f ms each %8.2f core s %8llu requests "
+            "%6llu "
             "connections; a rank: %7.1f sockets %7.1f descriptors %5.1f threads %7.2f MiB\n";
   std::printf(format, row.part.c_str(), static_cast<long long>(row.ranks), sessions,
-              row.sum.seconds, session_ms, static_cast<unsigned long long>(row.requests),
+              row.sum.seconds, session_ms, row.sum.core_seconds,
+              static_cast<unsigned long long>(row.requests),
               static_cast<unsigned long long>(row.connections), of_rank(row.sum.sockets),
               of_rank(row.sum.descriptors), of_rank(row.sum.threads), of_rank(row.sum.mib));
   std::fflush(stdout);
@@ -141,6 +152,8 @@ Options parse(const std::vector<std::string>& args) {
       options.ranks = numbers_of(value());
     else if (args[i] == "--per-process")
       options.per_process = std::stoll(value());
+    else if (args[i] == "--heartbeat")
+      options.heartbeat = parse_duration(value());
     else
       throw Error(ErrorCode::kInvalidArgument,
                   "no option '" + args[i] + "'; the head of bench/scale_bench.cc lists them");

@@ -52,7 +52,7 @@ class PeerLinks {
   // `find` says; kAtFirst at a time, up to kAtOnce where they answer quickly (detail::Pace).
   // Each process takes them in an order of its own, so that a crowd does not come to one peer after
   // the other. Errors: the first one; attempts that are under way then end first.
-  static constexpr size_t kAtFirst = 4, kAtOnce = 32;
+  static constexpr size_t kAtFirst = 1, kAtOnce = 32;
   struct Place {
     std::string peer;
     std::string address;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/process_name.h"
 #include "base/sizes.h"
+#include "base/units.h"
 #include "parallel/world.h"
 #include "rpc/agent.h"
 #include "rpc/peer_links.h"
@@ -21,6 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kWorkLimit = 10min;
+constexpr size_t kWaitAtOnce = 64;  // as recipes/run/role_connections.cc
 constexpr const char* kTeachers = "bench/teacher/0/";
 constexpr const char* kStudents = "bench/student/0/world/";
 
@@ -60,8 +62,10 @@ class SessionWork final : public RankWork {
       const bool teaches = rank >= students;
       Rank each{
           .name = process_name(teaches ? "teacher" : "student", teaches ? rank - students : rank)};
+      rpc::RpcOptions rpc;
+      rpc.heartbeat_interval = Duration(options.heartbeat_ms);
       each.agent = std::make_unique<rpc::Agent>(
-          rpc::Agent::Options{.name = each.name, .secret = "benchmark", .rpc = {}});
+          rpc::Agent::Options{.name = each.name, .secret = "benchmark", .rpc = rpc});
       if (teaches)
         store_of(connector(each.name))
             .set("address/" + std::to_string(rank - students), each.agent->address());
@@ -127,7 +131,12 @@ class SessionWork final : public RankWork {
     std::vector<std::string> keys;
     for (int64_t teacher = 0; teacher < options_.ranks / 2; ++teacher)
       keys.push_back("address/" + std::to_string(teacher));
-    store.wait_all(keys, deadline);
+    for (size_t first = 0; first < keys.size(); first += kWaitAtOnce) {
+      const size_t last = std::min(first + kWaitAtOnce, keys.size());
+      store.wait_all({keys.begin() + static_cast<ptrdiff_t>(first),
+                      keys.begin() + static_cast<ptrdiff_t>(last)},
+                     deadline);
+    }
     const std::vector<std::string> addresses = store.get_all(keys, deadline);
 
     std::vector<rpc::PeerLinks::Place> places;

@@ -24,6 +24,12 @@ Usage usage_of_this_process() {
   for (std::string word; status >> word;)
     if (word == "VmRSS:") status >> usage.mib;
   usage.mib /= 1024;  // from KiB
+
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  for (const timeval& time : {used.ru_utime, used.ru_stime})
+    usage.core_seconds +=
+        static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   return usage;
 }
 

@@ -7,7 +7,8 @@ namespace retort::bench {
 
 struct Usage {
   int64_t sockets = 0, descriptors = 0, threads = 0;
-  double mib = 0;  // resident
+  double core_seconds = 0;  // of all its threads, in the system too
+  double mib = 0;           // resident
 };
 
 Usage usage_of_this_process();

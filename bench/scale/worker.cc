@@ -18,7 +18,8 @@ std::vector<std::string> WorkerOptions::to_args() const {
           std::to_string(first),
           std::to_string(count),
           std::to_string(store_port),
-          one_by_one ? "one-by-one" : "batched"};
+          one_by_one ? "one-by-one" : "batched",
+          std::to_string(heartbeat_ms)};
 }
 
 WorkerOptions WorkerOptions::from_args(const std::vector<std::string>& args) {
@@ -27,13 +28,14 @@ WorkerOptions WorkerOptions::from_args(const std::vector<std::string>& args) {
           .first = std::stoll(args.at(2)),
           .count = std::stoll(args.at(3)),
           .store_port = static_cast<uint16_t>(std::stoi(args.at(4))),
-          .one_by_one = args.at(5) == "one-by-one"};
+          .one_by_one = args.at(5) == "one-by-one",
+          .heartbeat_ms = std::stoll(args.at(6))};
 }
 
 std::string WorkerReport::to_line() const {
   std::ostringstream line;
   line << seconds << ' ' << rank_seconds << ' ' << sockets << ' ' << descriptors << ' ' << threads
-       << ' ' << mib;
+       << ' ' << mib << ' ' << core_seconds;
   return line.str();
 }
 
@@ -41,7 +43,7 @@ WorkerReport WorkerReport::from_line(const std::string& line) {
   std::istringstream words(line);
   WorkerReport report;
   words >> report.seconds >> report.rank_seconds >> report.sockets >> report.descriptors >>
-      report.threads >> report.mib;
+      report.threads >> report.mib >> report.core_seconds;
   if (!words) throw std::runtime_error("a worker said '" + line + "'");
   return report;
 }
@@ -57,6 +59,7 @@ int run_worker(const WorkerOptions& options) {
   WorkerReport report{.sockets = after.sockets - before.sockets,
                       .descriptors = after.descriptors - before.descriptors,
                       .threads = after.threads - before.threads,
+                      .core_seconds = after.core_seconds - before.core_seconds,
                       .mib = after.mib - before.mib};
   for (const double each : seconds) {
     report.seconds = std::max(report.seconds, each);

@@ -20,6 +20,7 @@ struct WorkerOptions {
   int64_t first = 0, count = 0;  // those of this process
   uint16_t store_port = 0;
   bool one_by_one = false;  // a look-up and a connection after the other, as a reference
+  int64_t heartbeat_ms = 1000;
 
   std::vector<std::string> to_args() const;
   static WorkerOptions from_args(const std::vector<std::string>& args);
@@ -29,6 +30,7 @@ struct WorkerReport {
   double seconds = 0;                                 // of its slowest rank
   double rank_seconds = 0;                            // the sum over its ranks that connect
   int64_t sockets = 0, descriptors = 0, threads = 0;  // that the work added
+  double core_seconds = 0;                            // likewise
   double mib = 0;                                     // likewise, resident
 
   std::string to_line() const;

@@ -17,7 +17,9 @@ void Pace::leave(Clock::duration took) {
     allowed_ = std::min(allowed_ + 1, most_);
   else if (took > kLong)
     allowed_ = std::max(allowed_ / 2, least_);
-  room_.notify_all();
+  // As many as there may be room for: its own place, and the one that it has earned.
+  room_.notify_one();
+  if (took <= kQuick) room_.notify_one();
 }
 
 size_t Pace::allowed() const {

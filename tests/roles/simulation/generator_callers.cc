@@ -95,7 +95,9 @@ uint64_t GeneratorSimulation::bytes_sent(const Asker& trainer) const {
 // The weights leave once for each of the first replicas; words about them are short.
 void GeneratorSimulation::check_sent(uint64_t sent, uint64_t bytes_of_weights) {
   const uint64_t times = std::min<uint64_t>(names_.size(), WeightSpread::kFanOut);
-  const uint64_t words = names_.size() * (bytes_of_weights / kBucketBytes + 1) * 1024;
+  // A bucket names its parts, a pass names a bucket.
+  const uint64_t buckets = bytes_of_weights / kBucketBytes + 1;
+  const uint64_t words = buckets * (times * 2'000 + names_.size() * 500);
   if (sent > times * bytes_of_weights + words)
     world_.fail("a push to " + std::to_string(names_.size()) + " replicas sent " +
                 std::to_string(sent) + " bytes for weights of " + std::to_string(bytes_of_weights));
