@@ -91,8 +91,10 @@ void ReceiveBudget::balance() {
   first_ = (first_ + 1) % accounts_.size();
   for (size_t i = 0; i < accounts_.size(); ++i)
     shrink(*accounts_[(first_ + i) % accounts_.size()]);
+  // Counted again only after a grant: thousands of accounts may wait for room that is not there.
+  uint64_t spare = unpromised_bytes();
   for (size_t i = 0; i < accounts_.size(); ++i)
-    refill(*accounts_[(first_ + i) % accounts_.size()]);
+    if (refill(*accounts_[(first_ + i) % accounts_.size()], spare)) spare = unpromised_bytes();
 }
 
 void ReceiveBudget::shrink(ReceiveAccount& account) {
@@ -106,8 +108,9 @@ void ReceiveBudget::shrink(ReceiveAccount& account) {
   account.sender_.ask_back(limit);
 }
 
-void ReceiveBudget::refill(ReceiveAccount& account) {
-  if (account.closed_ || account.lowering_) return;
+// True when something was granted.
+bool ReceiveBudget::refill(ReceiveAccount& account, uint64_t spare) {
+  if (account.closed_ || account.lowering_) return false;
   const bool waits = account.wanted_ > account.limit_;
   const uint64_t window = this->window();
 
@@ -115,18 +118,20 @@ void ReceiveBudget::refill(ReceiveAccount& account) {
   const bool too_large = waits && account.wanted_ - account.consumed_ > window;
   const bool in_use = account.arrived_ > account.consumed_;
   if (too_large && !other_oversize(account) && !(account.oversize_ && in_use)) {
-    if (in_use && account.wanted_ - account.arrived_ <= window) return;  // it will fit then
+    if (in_use && account.wanted_ - account.arrived_ <= window) return false;  // it will fit then
     const uint64_t most = account.consumed_ + window + largest_message_;
     const uint64_t limit = std::min(account.wanted_, most);
     account.oversize_ = true;
     if (limit > account.limit_) raise(account, limit);
-    return;
+    return true;
   }
 
   // Small grants are put off, unless the sender waits for them.
-  if (account.promised() >= window) return;
-  const uint64_t room = std::min(window - account.promised(), unpromised_bytes());
-  if (room > 0 && (waits || room >= window / 4)) raise(account, account.limit_ + room);
+  if (account.promised() >= window) return false;
+  const uint64_t room = std::min(window - account.promised(), spare);
+  if (room == 0 || (!waits && room < window / 4)) return false;
+  raise(account, account.limit_ + room);
+  return true;
 }
 
 void ReceiveBudget::raise(ReceiveAccount& account, uint64_t limit) {

@@ -75,7 +75,7 @@ class ReceiveBudget {
   friend class ReceiveAccount;
   void balance();
   void shrink(ReceiveAccount& account);
-  void refill(ReceiveAccount& account);
+  bool refill(ReceiveAccount& account, uint64_t spare);
   void raise(ReceiveAccount& account, uint64_t limit);
   uint64_t unpromised_bytes() const;
   bool other_oversize(const ReceiveAccount& account) const;

@@ -42,9 +42,12 @@ std::vector<std::string> address_keys(int64_t teachers) {
   return keys;
 }
 
-std::unique_ptr<rpc::Agent> make_agent(const std::shared_ptr<Host>& host) {
+std::unique_ptr<rpc::Agent> make_agent(const std::shared_ptr<Host>& host,
+                                       Duration heartbeat = Duration(1000)) {
+  rpc::RpcOptions rpc;
+  rpc.heartbeat_interval = heartbeat;
   return std::make_unique<rpc::Agent>(rpc::Agent::Options{
-      .name = host->name(), .secret = "the secret of a simulation", .rpc = {}, .network = host});
+      .name = host->name(), .secret = "the secret of a simulation", .rpc = rpc, .network = host});
 }
 
 // Runs `body` on a simulated thread to its end.
@@ -125,14 +128,15 @@ LookUpCost look_up(int64_t students, int64_t teachers, int64_t at_once) {
   return cost;
 }
 
-SessionCost connect(int64_t sampled_students, int64_t teachers, Network::Options network) {
+SessionCost connect(int64_t sampled_students, int64_t teachers, Network::Options network,
+                    Duration heartbeat) {
   World world(1, network);
   SessionCost cost;
   run(world, [&] {
     std::vector<std::unique_ptr<rpc::Agent>> agents;
     std::vector<rpc::PeerLinks::Place> places;
     for (int64_t i = 0; i < teachers; ++i) {
-      agents.push_back(make_agent(world.network.add_host(teacher_name(i))));
+      agents.push_back(make_agent(world.network.add_host(teacher_name(i)), heartbeat));
       places.push_back({.peer = teacher_name(i), .address = agents.back()->address()});
     }
 
@@ -142,7 +146,7 @@ SessionCost connect(int64_t sampled_students, int64_t teachers, Network::Options
     const milliseconds start = world.scheduler.elapsed();
     for (int64_t i = 0; i < sampled_students; ++i) {
       const auto host = world.network.add_host(process_name("student", i));
-      agents.push_back(make_agent(host));
+      agents.push_back(make_agent(host, heartbeat));
       rpc::PeerLinks& mine = links.emplace_back(
           *agents.back(),
           rpc::PeerLinks::Options{.find = [](const std::string& peer, Deadline) -> std::string {
@@ -165,6 +169,7 @@ SessionCost connect(int64_t sampled_students, int64_t teachers, Network::Options
     cost.dials = traffic.dials;
     cost.control_bytes = traffic.control_bytes;
     cost.data_bytes = traffic.data_bytes;
+    cost.core_seconds = 1e-6 * static_cast<double>(traffic.worked.count());
 
     links.clear();
     for (const auto& agent : agents)

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "base/units.h"
 #include "tests/rpc/simulation/network.h"
 
 namespace retort::roles::simulation {
@@ -26,9 +27,10 @@ struct SessionCost {
   uint64_t sessions = 0, dials = 0;
   uint64_t control_bytes = 0, data_bytes = 0;  // both ends; without proofs
   double seconds = 0;                          // simulated, until the last one was up
+  double core_seconds = 0;                     // that cores worked until then
 };
 SessionCost connect(int64_t sampled_students, int64_t teachers,
-                    rpc::simulation::Network::Options network);
+                    rpc::simulation::Network::Options network, Duration heartbeat);
 
 struct PushCost {
   uint64_t model_bytes = 0;

@@ -46,6 +46,7 @@ void MemoryStream::write_some(transport::ConstBuffers from, TransferHandler hand
     up = true;
     if (deaf_since) deaf_since = scheduler.now();
   }
+  if (sent == kHeartbeat) host().network().count_heartbeat(host());
   const size_t bytes = scheduler.one_of(8) ? 1 + scheduler.pick(buffer.size()) : buffer.size();
   host().network().traffic().control_bytes += bytes;
   send({.bytes = std::string(sent.substr(0, bytes))});

@@ -66,13 +66,21 @@ void Network::connect(ConnectionKind kind, const std::shared_ptr<End>& one,
     mute(*connection, true);
 }
 
-milliseconds Network::session_time(Host& host) {
-  if (options_.session_us == 0) return milliseconds(0);
-  const auto each =
-      std::chrono::microseconds(options_.session_us / std::max<int64_t>(1, options_.cores));
+milliseconds Network::work(Host& host, std::chrono::microseconds time) {
+  traffic_.worked += time;
+  const auto each = time / std::max<int64_t>(1, options_.cores);
   Clock::time_point& free = options_.cores > 0 ? machine_free_ : host.core_free_;
   free = std::max(free, scheduler_.now()) + each;
   return std::chrono::ceil<milliseconds>(free - scheduler_.now());
+}
+
+milliseconds Network::session_time(Host& host) {
+  if (options_.session_us == 0) return milliseconds(0);
+  return work(host, std::chrono::microseconds(options_.session_us));
+}
+
+void Network::count_heartbeat(Host& host) {
+  if (options_.heartbeat_us > 0) work(host, std::chrono::microseconds(options_.heartbeat_us));
 }
 
 milliseconds Network::wire_time(Host& host, uint64_t bytes) {

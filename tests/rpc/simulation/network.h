@@ -63,11 +63,13 @@ class Network {
     milliseconds data_silence{400};   // until a silent data connection is noticed
     uint64_t host_bytes_per_ms = 0;   // that leave a host over all its connections; 0: any number
     int64_t session_us = 0;           // of a core, that each end of a new session takes
+    int64_t heartbeat_us = 0;         // and each heartbeat
     int64_t cores = 0;                // of one machine that all hosts share; 0: each has its own
   };
   // What has passed.
   struct Traffic {
     uint64_t control_bytes = 0, data_bytes = 0, data_messages = 0, dials = 0;
+    std::chrono::microseconds worked{0};  // by cores
   };
   Network(Scheduler& scheduler, Options options) : scheduler_(scheduler), options_(options) {}
 
@@ -95,6 +97,7 @@ class Network {
   // From now on until one end of a session is made at this host, whose turn comes after what it has
   // to do already; until so many bytes have left it.
   milliseconds session_time(Host& host);
+  void count_heartbeat(Host& host);
   milliseconds wire_time(Host& host, uint64_t bytes);
 
   // Ends that are alive, open or not.
@@ -118,6 +121,9 @@ class Network {
   std::list<std::shared_ptr<Connection>> connections_;
   std::set<std::pair<std::string, std::string>> partitions_;  // addresses
   uint64_t next_port_ = 1, next_session_ = 1;
+  // A core's next work at this host; until it is done.
+  milliseconds work(Host& host, std::chrono::microseconds time);
+
   Traffic traffic_;
   Clock::time_point machine_free_{};
 };
