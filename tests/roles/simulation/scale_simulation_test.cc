@@ -41,7 +41,7 @@ struct Measured {
 };
 const std::map<int64_t, Measured> kMeasured{{16, {24, 0.21}}, {64, {96, 2.2}}, {256, {512, 62.6}}};
 // Of that machine: what each end of a session takes of a core, and a heartbeat on one.
-constexpr int64_t kSessionMicroseconds = 1330, kHeartbeatMicroseconds = 33;
+constexpr int64_t kSessionMicroseconds = 1300, kHeartbeatMicroseconds = 33;
 constexpr Duration kHeartbeat{7'000};
 // 256 ranks, whose caches and page tables are cold, are a little further off.
 constexpr double kWithin = 0.25, kWithinAt256 = 0.3;
