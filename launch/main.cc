@@ -89,12 +89,12 @@ class Program {
                                "as a job of Slurm (launch.backend: slurm), which starts it later");
     // Said by the script of such a job, not by people; not listed.
     c->add_flag("--submitted", launch_.submitted)->group("")->excludes(submit);
-    c->add_option("--attach", attached_run_,
-                  "take over the run in this folder, whose launcher is gone "
-                  "(launch.launcher_lost: continue)")
-        ->excludes(recipe)
-        ->excludes(resume)
-        ->excludes(overwrite)
+    auto* attach = c->add_option("--attach", attached_run_,
+                                 "take over the run in this folder, whose launcher is gone");
+    for (CLI::Option* other : {recipe, resume, overwrite, submit})
+      attach->excludes(other);
+    c->add_flag("--dry-run", launch_.dry_run, "print what to apply with backend: kubernetes")
+        ->needs(recipe)
         ->excludes(submit);
     c->require_option(1, 0);
     on(c,

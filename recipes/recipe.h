@@ -21,6 +21,7 @@
 #include "recipes/grpo/options.h"
 #include "recipes/hosts_options.h"
 #include "recipes/kto/options.h"
+#include "recipes/kubernetes_options.h"
 #include "recipes/rejection_sampling/options.h"
 #include "recipes/rewards/options.h"
 #include "recipes/rollout/options.h"
@@ -40,7 +41,7 @@ struct RecipeName {
 };
 
 enum class Batching { kAsSent, kDynamic };
-enum class Backend { kLocal, kSsh, kSlurm };
+enum class Backend { kLocal, kSsh, kSlurm, kKubernetes };
 
 // One entry of `roles:`. A role with `external` has, once resolved, that one's tokenizer folder as
 // its `model` and a process for each of its addresses.
@@ -65,7 +66,7 @@ struct RoleOptions {
           "one forward (equal numbers but for their last bits)");
     visit("restarts", restarts,
           "serving roles: how often the processes of a replica are started again when one of them "
-          "is lost; 0: that ends the run");
+          "is lost; 0, as with backend: kubernetes unless it is written: that ends the run");
     visit("hosts", hosts, "of launch.hosts, where its processes may be; []: any of them");
     visit("env", env,
           "environment variables of this role's processes, before the launcher's own: NCCL_*, "
@@ -96,6 +97,7 @@ struct LaunchOptions {
   std::vector<HostOptions> hosts;
   SshOptions ssh;
   SlurmOptions slurm;
+  KubernetesOptions kubernetes;
   RendezvousOptions rendezvous;
   std::optional<std::string> secret_file;
   Duration collective_timeout{120'000};
@@ -110,10 +112,12 @@ struct LaunchOptions {
   template <class V>
   void fields(V& visit) {
     visit("backend", backend,
-          "where processes are started: on this host, by ssh on `hosts`, or by Slurm");
+          "where processes are started: on this host, by ssh on `hosts`, by Slurm, or by a cluster "
+          "that is given what --dry-run prints");
     visit("hosts", hosts, "backend: ssh: the hosts, filled in their order");
     visit("ssh", ssh, "backend: ssh: how the hosts are reached");
     visit("slurm", slurm, "backend: slurm: what `retort launch --submit` asks for");
+    visit("kubernetes", kubernetes, "backend: kubernetes: the cluster's side of the run");
     visit("rendezvous", rendezvous, "where the processes of the run meet");
     visit("secret_file", secret_file,
           "file that holds the run's secret, 16 characters or more; null: made for the run, with "
@@ -123,7 +127,7 @@ struct LaunchOptions {
           "wait for other roles and for rewards");
     visit("stop_timeout", stop_timeout,
           "time to save and end after Ctrl-C or SIGTERM; then processes are killed. With backend: "
-          "slurm 25s unless written, and at most Slurm's KillWait");
+          "slurm or kubernetes 25s unless written; with slurm at most its KillWait");
     visit("load_timeout", load_timeout,
           "time for a role to load its model and serve, at the start and when it is started again");
     visit("max_restarts", max_restarts,
@@ -234,6 +238,9 @@ struct retort::EnumNames<retort::recipes::LauncherLost> {
 template <>
 struct retort::EnumNames<retort::recipes::Backend> {
   using E = retort::recipes::Backend;
-  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
-      {{"local", E::kLocal}, {"ssh", E::kSsh}, {"slurm", E::kSlurm}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 4> values{
+      {{"local", E::kLocal},
+       {"ssh", E::kSsh},
+       {"slurm", E::kSlurm},
+       {"kubernetes", E::kKubernetes}}};
 };

@@ -9,7 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 13> kLater{{
+constexpr std::array<Entry, 12> kLater{{
     {"reward_model", "recipe: reward_model is"},
     {"lora", "LoRA is"},
     {"recipe=reward_model", "recipe: reward_model is"},
@@ -20,7 +20,6 @@ constexpr std::array<Entry, 13> kLater{{
     {"roles.*.dtype=float16", "dtype: float16 is"},
     {"roles.*.world.cp", "context parallelism is"},
     {"roles.*.world.ep", "expert parallelism is"},
-    {"launch.backend=kubernetes", "backend: kubernetes is"},
     {"train.fp16", "fp16 training is"},
     {"train.optim", "another optimizer than AdamW is"},
 }};

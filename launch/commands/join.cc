@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -200,9 +201,20 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
   become_rank(context, *recipe);
 }
 
+// The first process of a container gets no signal that it does not handle. A rank, and student/0,
+// handle theirs; until then each ends as any process would.
+void end_on_signals() {
+  if (::getpid() != 1) return;
+  struct sigaction action {};
+  action.sa_handler = [](int number) { ::_exit(128 + number); };
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    ::sigaction(number, &action, nullptr);
+}
+
 }  // namespace
 
 int run_join(const JoinCommand& command) {
+  end_on_signals();
   const JoinPlace place = find_place(command.place, own_variables(), full_host_name());
   std::optional<recipes::Recipe> recipe;
   if (!command.recipe.empty() && !command.encryption.empty())

@@ -23,6 +23,7 @@
 #include "launch/commands/run_once.h"
 #include "launch/commands/submit.h"
 #include "launch/join/meeting.h"
+#include "launch/kubernetes/dry_run.h"
 #include "launch/slurm/run.h"
 #include "launch/slurm/texts.h"
 #include "launch/supervision/launcher_address.h"
@@ -32,7 +33,7 @@
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
 #include "recipes/external_roles.h"
-#include "recipes/registry.h"
+#include "recipes/input_paths.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "rpc/listen_address.h"
 #include "rpc/rendezvous/rendezvous.h"
@@ -175,30 +176,15 @@ int go_on(const recipes::Recipe& recipe, StartEnd end,
 
 void refuse_to_overwrite_inputs(const recipes::Recipe& recipe) {
   const fs::path folder = fs::weakly_canonical(fs::absolute(recipe.output_dir));
-  const auto check = [&](const std::string& what, const std::string& path) {
-    if (path.empty()) return;
-    const fs::path inside = fs::weakly_canonical(fs::absolute(path)).lexically_relative(folder);
+  for (const recipes::InputPath& input : recipes::input_paths(recipe)) {
+    const fs::path inside =
+        fs::weakly_canonical(fs::absolute(input.path)).lexically_relative(folder);
     if (!inside.empty() && *inside.begin() != "..")
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          what + ": '" + path + "' lies in output_dir '" + recipe.output_dir +
-              "', which --overwrite would empty; choose another output_dir, or move it away");
-  };
-  for (const auto& [name, role] : recipe.roles) {
-    check("roles." + name + ".model", role.model);
-    if (!role.external) continue;
-    check("roles." + name + ".external.api_key_file", role.external->api_key_file);
-    check("roles." + name + ".external.ca_file", role.external->ca_file);
+      throw Error(ErrorCode::kInvalidArgument,
+                  input.key + ": '" + input.path + "' lies in output_dir '" + recipe.output_dir +
+                      "', which --overwrite would empty; choose another output_dir, or move it "
+                      "away");
   }
-  for (size_t i = 0; i < recipe.rewards.size(); ++i)
-    check("rewards[" + std::to_string(i) + "].template",
-          recipe.rewards[i].template_file.value_or(""));
-  for (const auto& source : recipe.data.train)
-    check("data.train", source.path);
-  for (const auto& source : recipe.data.eval)
-    check("data.eval", source.path);
-  for (const recipes::InputPath& input : recipes::recipe_type(recipe).inputs(recipe))
-    check(input.key, input.path);
 }
 
 // A user who compares two runs must know which numbers may differ.
@@ -220,12 +206,15 @@ RunFolderMode mode_of(const LaunchCommand& command) {
 
 recipes::Recipe load_for_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
-  recipes::Recipe recipe = load_recipe(command.recipe, command.overrides,
-                                       {.cuda = parallel::DeviceModule::present()}, &warnings);
+  recipes::Recipe recipe =
+      load_recipe(command.recipe, command.overrides,
+                  {.cuda = command.dry_run || parallel::DeviceModule::present()}, &warnings);
   if (recipe.launch.log_format == LogFormat::kJson) set_log_format(LogFormat::kJson);
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
   note_engines(recipe);
+  // The models of pods are not here.
+  if (recipe.launch.backend == recipes::Backend::kKubernetes) return recipe;
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   check_models(recipe);
   check_min_dp(recipe);
@@ -235,6 +224,8 @@ recipes::Recipe load_for_launch(const LaunchCommand& command) {
 int run_launch(const LaunchCommand& command) {
   if (command.submit) return run_submit(command);
   const recipes::Recipe recipe = load_for_launch(command);
+  if (command.dry_run || recipe.launch.backend == recipes::Backend::kKubernetes)
+    return run_dry(command, recipe);
   std::optional<SlurmJob> job;
   if (recipe.launch.backend == recipes::Backend::kSlurm)
     job = check_slurm_job(recipe, command.submitted);

@@ -22,6 +22,7 @@ struct LaunchCommand {
   bool resume = false, overwrite = false;
   bool submit = false;     // leaves it to run_submit()
   bool submitted = false;  // by the script that run_submit() wrote
+  bool dry_run = false;  // prints what a cluster is told, and starts nothing
 };
 
 // Validates before anything starts, prepares the run folder, owns the rendezvous store, starts

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "launch/backends/placement.h"
+#include "launch/kubernetes/check.h"
 #include "launch/yaml/writer.h"
 #include "recipes/registry.h"
 #include "recipes/run/student_options.h"
@@ -70,6 +71,10 @@ void check_hosts(const Recipe& recipe, const RecipePlaces& places) {
   const std::string has =
       "has no effect with launch.backend: " + std::string(enum_name(launch.backend)) +
       "; write backend: ";
+  if (launch.backend == recipes::Backend::kKubernetes)
+    check_kubernetes(recipe, places);
+  else if (const std::string changed = first_change(launch.kubernetes); !changed.empty())
+    places.refuse({"launch", "kubernetes", changed}, has + "kubernetes");
   if (launch.backend != recipes::Backend::kSlurm)
     if (const std::string changed = first_change(launch.slurm); !changed.empty())
       places.refuse({"launch", "slurm", changed}, has + "slurm");

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "launch/yaml/build.h"
+
 namespace retort::launch {
 namespace {
 
@@ -71,6 +73,13 @@ void read_scalar(const YamlNode& node, ShortDuration& value) {
 
 void read_scalar(const YamlNode& node, ByteSize& value) {
   value = parse_byte_size(scalar_text(node, "a size: 512KiB, 64MiB, 2GiB"));
+}
+
+void read_scalar(const YamlNode& node, FreeBlock& value) {
+  if (node.kind != YamlNode::Kind::kMap)
+    throw Error(ErrorCode::kInvalidArgument,
+                "expected a block of keys, got " + std::string(yaml_kind_name(node.kind)));
+  value.flow = yaml_line(node);
 }
 
 void YamlReader::refuse(const std::string& message) const {

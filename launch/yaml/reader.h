@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/free_block.h"
 #include "base/named_list.h"
 #include "base/options.h"
 #include "base/units.h"
@@ -28,6 +29,8 @@ void read_scalar(const YamlNode& node, std::string& value);
 void read_scalar(const YamlNode& node, Duration& value);
 void read_scalar(const YamlNode& node, ShortDuration& value);
 void read_scalar(const YamlNode& node, ByteSize& value);
+// Not a scalar: any block of keys.
+void read_scalar(const YamlNode& node, FreeBlock& value);
 
 // A place in the tree and its path from the root ("train.max_steps", "data.train[0].path").
 class YamlReader {

@@ -206,9 +206,16 @@ void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& pla
 
   // Each process listens at a port of its own on its host. A role alone has no peers.
   const std::optional<int64_t> ports = recipe.rpc.num_ports();
-  const bool on_hosts = recipe.launch.backend == recipes::Backend::kSsh;
-  const int64_t processes =
-      on_hosts ? std::ranges::max(place_processes(recipe).processes) : recipe.num_processes();
+  const auto on_fullest_host = [&]() -> int64_t {
+    switch (recipe.launch.backend) {
+      case recipes::Backend::kLocal:
+      case recipes::Backend::kSlurm: return recipe.num_processes();
+      case recipes::Backend::kSsh: return std::ranges::max(place_processes(recipe).processes);
+      case recipes::Backend::kKubernetes: return 1;  // a pod
+    }
+    return 0;
+  };
+  const int64_t processes = on_fullest_host();
   if (is_launched && recipe.roles.size() > 1 && ports && *ports < processes)
     places.refuse({"rpc", "port"}, "is enough for " + std::to_string(*ports) + " of the " +
                                        std::to_string(processes) +
@@ -297,7 +304,9 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   if (recipe.generation) recipes::check_generation(recipe, places);
   recipes::check_external_roles(recipe, places);
   recipes::recipe_type(recipe).check(recipe, places);
-  if (options.check_files) FileCheck(recipe, places).run();
+  // Those of pods are not here.
+  const bool here = recipe.launch.backend != recipes::Backend::kKubernetes;
+  if (options.check_files && here) FileCheck(recipe, places).run();
 }
 
 }  // namespace retort::launch

@@ -1,6 +1,7 @@
 #include "launch/yaml/recipe_file.h"
 
 #include "base/file.h"
+#include "launch/kubernetes/check.h"
 #include "launch/yaml/places.h"
 #include "launch/yaml/reader.h"
 #include "launch/yaml/recipe_check.h"
@@ -41,6 +42,7 @@ recipes::Recipe checked_recipe(const YamlNode& root, const LoadOptions& options,
   recipes::resolve_external_roles(recipe, places);
   recipes::resolve_sampling_correction(recipe);
   if (recipe.generation && !recipe.weight_sync) recipe.weight_sync.emplace();
+  resolve_kubernetes(recipe, places);
   check_recipe(recipe, places, options);
   if (warnings) *warnings = places.warnings();
   return recipe;

@@ -43,6 +43,8 @@ std::string type_text() {
     return "short duration";
   } else if constexpr (std::is_same_v<T, ByteSize>) {
     return "size";
+  } else if constexpr (std::is_same_v<T, FreeBlock>) {
+    return "block of another program's keys";
   } else {
     static_assert(std::is_same_v<T, std::string>);
     return "text";

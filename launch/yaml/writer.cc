@@ -6,10 +6,8 @@
 #include "base/json_text.h"
 
 namespace retort::launch {
-namespace {
 
-// Text that means itself without quotes in block and in flow style.
-bool is_plain(const std::string& text) {
+bool is_plain_text(const std::string& text) {
   constexpr std::array<std::string_view, 10> kWords{"null", "true", "false", "yes", "no",
                                                     "on",   "off",  "y",     "n",   "nan"};
   if (text.empty() || !(std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/'))
@@ -24,8 +22,6 @@ bool is_plain(const std::string& text) {
   return std::find(kWords.begin(), kWords.end(), lower) == kWords.end();
 }
 
-}  // namespace
-
 std::string yaml_text(bool value) { return value ? "true" : "false"; }
 std::string yaml_text(int64_t value) { return std::to_string(value); }
 
@@ -37,7 +33,7 @@ std::string yaml_text(double value) {
 }
 
 std::string yaml_text(const std::string& value) {
-  if (is_plain(value)) return value;
+  if (is_plain_text(value)) return value;
   std::string escaped;
   for (size_t i = 0; i < value.size(); ++i) {
     if (value.compare(i, 2, "${") == 0) escaped += '$';
@@ -49,6 +45,7 @@ std::string yaml_text(const std::string& value) {
 std::string yaml_text(Duration value) { return format_duration(value); }
 std::string yaml_text(ShortDuration value) { return format_short_duration(value); }
 std::string yaml_text(ByteSize value) { return format_byte_size(value); }
-std::string yaml_key(const std::string& key) { return is_plain(key) ? key : json_quote(key); }
+std::string yaml_text(const FreeBlock& value) { return value.flow; }
+std::string yaml_key(const std::string& key) { return is_plain_text(key) ? key : json_quote(key); }
 
 }  // namespace retort::launch

@@ -14,6 +14,9 @@
 
 namespace retort::launch {
 
+// Whether text means itself without quotes, in block and in flow style.
+bool is_plain_text(const std::string& text);
+
 // One value as YAML on one line. `${` in text is written `$${`, so that it is not expanded again.
 std::string yaml_text(bool value);
 std::string yaml_text(int64_t value);
@@ -22,6 +25,7 @@ std::string yaml_text(const std::string& value);
 std::string yaml_text(Duration value);
 std::string yaml_text(ShortDuration value);
 std::string yaml_text(ByteSize value);
+std::string yaml_text(const FreeBlock& value);
 std::string yaml_key(const std::string& key);
 
 // A value of any field type in flow style: "[uv]", "{a: 1}", "null".

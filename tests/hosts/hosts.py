@@ -92,9 +92,10 @@ class Process:
         return self.log.read_text(errors="replace")
 
 
-def child_of(parent):
-    """The pid of the first child of a Popen that makes one."""
-    children = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+def child_of(parent, pid=None):
+    """The pid of the first child of a Popen that makes one, or of its descendant `pid`."""
+    pid = pid or parent.pid
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
 
     def found():
         try:

@@ -6,9 +6,10 @@ import unittest
 import hosts
 
 
-def main(*more_reasons):
+def main(*more_reasons, hosts_needed=True):
     """`more_reasons`: what else says why not, "" if it can."""
-    why = next((why for why in (reason() for reason in (hosts.why_not, *more_reasons)) if why), "")
+    reasons = ((hosts.why_not,) if hosts_needed else ()) + more_reasons
+    why = next((why for why in (reason() for reason in reasons) if why), "")
     if not why:
         unittest.main(verbosity=2)
     print(f"{os.path.basename(sys.argv[0])}: Skipped\n{why}\n[  SKIPPED ] hosts")

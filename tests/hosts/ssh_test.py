@@ -1,7 +1,6 @@
 """Runs with launch.backend: ssh on whole hosts (hosts.py): the numbers of one host, and what is
 left when they end, are stopped, or lose their launcher, a host or the network."""
 import signal
-import time
 
 import hosts
 import runs
@@ -78,22 +77,8 @@ class SshTest(runs.RunTest):
         self.assertIn("host h2 is silent for 4s", process.text())
         self.expect_nothing_left(network, gone=[h2])
 
-    def test_a_cut_of_ten_seconds_is_survived(self):
-        network = self.network()
-        launcher, h1, h2 = network.hosts
-        expected = self.one_host(network.hosts[0], "one", distill(300))
-        process = self.launch(launcher, "two", distill(300) + ON_HOSTS)
-        self.wait_for_steps(process, 3)
-        h2.cut()
-        time.sleep(10)
-        self.assertLess(self.steps(process), 300, "it was over before the cut could matter")
-        h2.attach()
-        self.finish(process)
-        self.assertEqual(result_of(process.run), expected)
-        self.expect_nothing_left(network)
-
     def test_a_cut_for_longer_ends_the_run_and_everything_on_both_sides(self):
-        network = self.network()
+        network = self.network(patience=5)
         launcher, h1, h2 = network.hosts
         process = self.launch(launcher, "run", distill(100000) + ON_HOSTS, "rpc.peer_timeout=4s",
                               "launch.stop_timeout=10s")

@@ -11,6 +11,7 @@
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
 #include "launch/slurm/texts.h"
+#include "launch/kubernetes/manifests.h"
 #include "models/config.h"
 #include "models/generation/engine.h"
 #include "models/text/tokenizer.h"
@@ -97,6 +98,10 @@ std::string environment(const Seen& seen) {
 std::string batch(const Seen& seen) {
   return launch::batch_script(
       {.recipe = seen.recipe, .run_folder = "/runs/a", .program = "/opt/retort/bin/retort"});
+}
+
+std::string manifests(const Seen& seen) {
+  return launch::kubernetes_manifests(seen.recipe, {.secret = "the run's secret"});
 }
 
 std::string timeout(const Seen& seen) {

@@ -11,6 +11,7 @@ namespace retort::test::observed {
 std::string plan(const Seen&);         // `retort plan --json`
 std::string environment(const Seen&);  // the variables of every role's processes
 std::string batch(const Seen&);        // the script of a job of Slurm
+std::string manifests(const Seen&);    // what Kubernetes is told
 std::string timeout(const Seen&);      // of the student's collectives
 std::string roles(const Seen&);        // those that serve, in order
 std::string device_maps(const Seen&);  // of the agents of every role

@@ -49,6 +49,7 @@ std::set<std::string> recipe_keys();
 
 // The table, in parts.
 std::vector<KeyRow> run_rows();         // the keys above all blocks, roles, launch, rpc
+std::vector<KeyRow> kubernetes_rows();  // launch.kubernetes, and what it asks of others
 std::vector<KeyRow> data_rows();        // data
 std::vector<KeyRow> train_rows();       // train
 std::vector<KeyRow> loss_rows();        // distill, dpo, kto

@@ -100,12 +100,6 @@ const RecipeErrorCase kLater[] = {
      "distill:\n  payload: topk\n  support: union",
      {},
      {"r.yaml:15: distill: support: union is not in this version"}},
-    {"Kubernetes",
-     &kSft,
-     "data:",
-     "launch: {backend: kubernetes}\ndata:",
-     {},
-     {"r.yaml:6: launch.backend: backend: kubernetes is not in this version"}},
 };
 INSTANTIATE_TEST_SUITE_P(Later, RecipeErrorTest, ::testing::ValuesIn(kLater), name_of);
 

@@ -1,0 +1,35 @@
+#include "launch/kubernetes/dry_run.h"
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "launch/backends/shell_word.h"
+#include "launch/commands/launch.h"
+#include "launch/kubernetes/manifests.h"
+#include "launch/supervision/secret_file.h"
+
+namespace retort::launch {
+
+int run_dry(const LaunchCommand& command, const recipes::Recipe& recipe) {
+  if (recipe.launch.backend != recipes::Backend::kKubernetes)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--dry-run prints what a cluster is told, with launch.backend: kubernetes; what "
+                "this recipe would start is shown by: retort plan " +
+                    shell_word(command.recipe));
+  if (!command.dry_run)
+    throw Error(ErrorCode::kInvalidArgument,
+                "launch.backend: kubernetes: retort does not talk to the cluster; apply what it "
+                "prints: retort launch " +
+                    shell_word(command.recipe) + " --dry-run | kubectl apply -f -");
+
+  const auto& file = recipe.launch.secret_file;
+  const std::string text =
+      kubernetes_manifests(recipe, {.secret = file ? read_secret(*file) : random_hex(32),
+                                    .resume = command.resume,
+                                    .overwrite = command.overwrite});
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,31 @@
+#include "recipes/input_paths.h"
+
+#include "recipes/registry.h"
+
+namespace retort::recipes {
+
+std::vector<InputPath> input_paths(const Recipe& recipe) {
+  std::vector<InputPath> paths;
+  const auto add = [&paths](const std::string& key, const std::string& path) {
+    if (!path.empty()) paths.push_back({.key = key, .path = path});
+  };
+
+  for (const auto& [name, role] : recipe.roles) {
+    add("roles." + name + ".model", role.model);
+    if (!role.external) continue;
+    add("roles." + name + ".external.api_key_file", role.external->api_key_file);
+    add("roles." + name + ".external.ca_file", role.external->ca_file);
+  }
+  for (size_t i = 0; i < recipe.rewards.size(); ++i)
+    add("rewards[" + std::to_string(i) + "].template",
+        recipe.rewards[i].template_file.value_or(""));
+  for (const auto& source : recipe.data.train)
+    add("data.train", source.path);
+  for (const auto& source : recipe.data.eval)
+    add("data.eval", source.path);
+  for (const InputPath& input : recipe_type(recipe).inputs(recipe))
+    add(input.key, input.path);
+  return paths;
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,14 @@
+// Every file and folder that a run reads.
+#pragma once
+
+#include <vector>
+
+#include "recipes/recipe.h"
+#include "recipes/recipe_type.h"
+
+namespace retort::recipes {
+
+// Models, keys, templates, data, and what the recipe's type reads besides, each with its key.
+std::vector<InputPath> input_paths(const Recipe& recipe);
+
+}  // namespace retort::recipes

@@ -1,0 +1,46 @@
+#include "recipes/kubernetes_options.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace retort::recipes {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+bool is_label(std::string_view text) {
+  const auto is_inside = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  };
+  return !text.empty() && text.size() <= 63 && text.front() != '-' && text.back() != '-' &&
+         std::ranges::all_of(text, is_inside);
+}
+
+}  // namespace
+
+void VolumeOptions::validate() const {
+  const std::filesystem::path folder(path);
+  if (!folder.is_absolute() || folder.lexically_normal() != folder || !folder.has_filename())
+    refuse("path is '" + path + "'; expected the folder's absolute path, as /data");
+  if (path.find(':') != std::string::npos) refuse("path is '" + path + "'; a mount has no ':'");
+  if (claim.has_value() != source.is_empty())
+    refuse("of '" + path + "': expected one of claim and source");
+  if (claim && claim->empty()) refuse("claim is empty; expected the name of one");
+}
+
+void KubernetesOptions::validate() const {
+  if (!is_label(name_space))
+    refuse("namespace is '" + name_space +
+           "'; expected small letters, digits and '-', at most 63 of them");
+  if (image && image->empty()) refuse("image is empty; expected one with the program");
+  for (const VolumeOptions& one : volumes)
+    if (std::ranges::count(volumes, one.path, &VolumeOptions::path) > 1)
+      refuse("volumes: the path '" + one.path + "' is there twice");
+}
+
+}  // namespace retort::recipes

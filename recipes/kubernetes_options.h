@@ -1,0 +1,50 @@
+// What a run needs to know of its cluster: `launch.kubernetes`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/free_block.h"
+#include "base/options.h"
+
+namespace retort::recipes {
+
+// One entry of `launch.kubernetes.volumes`: where all pods see one storage.
+struct VolumeOptions {
+  std::string path;
+  std::optional<std::string> claim;
+  FreeBlock source;
+  bool read_only = false;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("path", path, "where pods see it; paths of the recipe are those of the pods");
+    visit("claim", claim, "the name of its PersistentVolumeClaim");
+    visit("source", source,
+          "instead of a claim: a volume as Kubernetes writes it, without its name: {nfs: {server: "
+          "S, path: P}}");
+    visit("read_only", read_only, "pods only read from it");
+  }
+  void validate() const;
+};
+
+struct KubernetesOptions {
+  std::string name_space = "default";
+  std::optional<std::string> image;
+  std::vector<VolumeOptions> volumes;
+  FreeBlock pod;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("namespace", name_space, "of everything that is printed");
+    visit("image", image, "with `retort` in its PATH; required with backend: kubernetes");
+    visit("volumes", volumes, "storage that every pod sees; output_dir is on one of them");
+    visit("pod", pod,
+          "merged into every pod's spec, as Kubernetes writes it: nodeSelector, tolerations, "
+          "containers: [{name: retort, resources: ...}]");
+  }
+  void validate() const;
+};
+
+}  // namespace retort::recipes
