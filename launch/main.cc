@@ -238,7 +238,7 @@ class Program {
                   "where it listens: http://HOST:PORT; or a recipe, for all its engines")
         ->required();
     c->add_option("--role", probe_.role, "of a recipe: this one alone");
-    c->add_option("--engine", probe_.engine, "vllm | sglang | llamacpp | kserve; of an address");
+    c->add_option("--engine", probe_.engine, "vllm, sglang, llamacpp, kserve or openai, at a URL");
     c->add_option("--tokenizer", probe_.tokenizer,
                   "folder with the tokenizer and the config.json of the model that is served");
     c->add_option("--model", probe_.model,

@@ -66,7 +66,8 @@ struct RoleOptions {
           "one forward (equal numbers but for their last bits)");
     visit("restarts", restarts,
           "serving roles: how often the processes of a replica are started again when one of them "
-          "is lost; 0, as with backend: kubernetes unless it is written: that ends the run");
+          "is lost; 0: its loss ends the run. With backend: kubernetes the default is 0, and slurm "
+          "never starts one again");
     visit("hosts", hosts, "of launch.hosts, where its processes may be; []: any of them");
     visit("env", env,
           "environment variables of this role's processes, before the launcher's own: NCCL_*, "
@@ -132,10 +133,10 @@ struct LaunchOptions {
           "time for a role to load its model and serve, at the start and when it is started again");
     visit("max_restarts", max_restarts,
           "how often a run that failed goes on by itself from its last checkpoint");
-    visit(
-        "min_dp", min_dp,
-        "backend: ssh, max_restarts: without a lost host the student may go on with a smaller dp, "
-        "down to this, and as many more micro-batches a step; null: with its own only");
+    visit("min_dp", min_dp,
+          "backend: ssh, with max_restarts: where the hosts that are left have too few slots the "
+          "student goes on with a smaller dp, this or more, and more micro-batches a step; null: "
+          "with its own dp only");
     visit("launcher_lost", launcher_lost,
           "what a run does whose launcher is killed or cut off: saves and ends; or goes on, until "
           "another one takes over (retort launch --attach RUN)");
