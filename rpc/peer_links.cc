@@ -193,11 +193,22 @@ void PeerLinks::run() {
   }
 }
 
+// A store that is gone, or new and empty, says nothing of a peer that is still where it was.
+std::string PeerLinks::find(const std::string& peer, Deadline deadline) {
+  try {
+    return options_.find(peer, Deadline::after(options_.attempt / 2));
+  } catch (const Error&) {
+    const std::string before = agent_.where(peer);
+    if (before.empty() || deadline.expired()) throw;
+    return before;
+  }
+}
+
 void PeerLinks::attempt(const std::string& peer) {
   std::string failure;
   try {
     const Deadline deadline = Deadline::after(options_.attempt);
-    agent_.connect(peer, options_.find(peer, deadline), deadline, Agent::Attempts::kOnce);
+    agent_.connect(peer, find(peer, deadline), deadline, Agent::Attempts::kOnce);
   } catch (const std::exception& error) {
     failure = error.what();
   }

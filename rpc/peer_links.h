@@ -86,6 +86,7 @@ class PeerLinks {
   void run();
   std::string next_due(std::unique_lock<std::mutex>& lock);
   void attempt(const std::string& peer);
+  std::string find(const std::string& peer, Deadline deadline);
   bool is_live(const std::string& peer) const;
   static bool may_be_elsewhere(const Error& error);
   void tell(const std::string& peer);

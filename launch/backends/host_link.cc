@@ -248,7 +248,8 @@ void HostLink::tell(const ToHost& frame) {
   if (!lost_) stream_->send(rpc::to_bytes(frame));
 }
 
-std::unique_ptr<RoleProcess> HostLink::start(const ProcessStart& start) {
+std::unique_ptr<RoleProcess> HostLink::start(const ProcessStart& start,
+                                             const std::function<void()>& work_all) {
   check();
   const uint64_t id = next_id_++;
   auto process = std::make_unique<Process>(*this, id, start.log);
@@ -264,7 +265,7 @@ std::unique_ptr<RoleProcess> HostLink::start(const ProcessStart& start) {
     std::vector<pollfd> entries;
     poll_for(entries);
     ::poll(entries.data(), entries.size(), static_cast<int>(kLinkTick.count()));
-    work();
+    work_all();
     check();
     if (deadline.expired())
       throw Error(ErrorCode::kUnavailable, name() + " has not started a process in time");

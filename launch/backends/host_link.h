@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -59,8 +60,10 @@ class HostLink {
   void examine(const std::string& question);
   const std::optional<std::string>& examined() const { return examined_; }
 
-  // Waits until it has started. kUnavailable when the host is lost.
-  std::unique_ptr<RoleProcess> start(const ProcessStart& start);
+  // Waits until it has started; calls `work_all` ten times a second, which works this link and
+  // those to other hosts, who hear from the launcher meanwhile. kUnavailable when the host is lost.
+  std::unique_ptr<RoleProcess> start(const ProcessStart& start,
+                                     const std::function<void()>& work_all);
   void poll_for(std::vector<pollfd>& entries) const;
   void work();
   bool is_child(pid_t pid) const { return ssh_->running() && ssh_->pid() == pid; }

@@ -14,8 +14,10 @@ HostPlaces::HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts, P
 void HostPlaces::place(ProcessSpec& spec) const {
   const size_t host = move(spec);
   const int64_t wanted = recipe_.roles.at(spec.context.role).world.threads;
-  spec.context.threads =
-      threads_per_process(wanted, hosts_.facts(host).cores, placement_.processes[host]);
+  // A process that runs where nobody answers now is told nothing.
+  if (hosts_.knows(host))
+    spec.context.threads =
+        threads_per_process(wanted, hosts_.facts(host).cores, placement_.processes[host]);
   // What a launcher's own host inherits.
   if (const char* level = std::getenv("RETORT_LOG")) spec.env.emplace("RETORT_LOG", level);
 }
@@ -32,7 +34,8 @@ void HostPlaces::place_again(const std::vector<ProcessSpec*>& replica) {
 size_t HostPlaces::move(ProcessSpec& spec) const {
   const size_t host = placement_.host_of(spec.context.role, spec.context.rank);
   spec.host = recipe_.launch.hosts[host].host;
-  if (recipe_.rpc.bind == rpc::RpcOptions().bind) spec.context.bind = hosts_.facts(host).address;
+  if (recipe_.rpc.bind == rpc::RpcOptions().bind && hosts_.knows(host))
+    spec.context.bind = hosts_.facts(host).address;
   return host;
 }
 

@@ -38,7 +38,10 @@ OwnedFd lock_mark(const std::filesystem::path& file, const Deadline& deadline) {
     if (errno != EWOULDBLOCK && errno != EINTR)
       refuse_mark(file, std::string("cannot be locked: ") + std::strerror(errno));
     if (deadline.expired())
-      refuse_mark(file, "processes of an earlier start still run on a host; wait for them to end");
+      refuse_mark(
+          file,
+          "processes of an earlier start still run on a host; wait for them to end, or, "
+          "where the run goes on without its launcher, take it over: retort launch --attach");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return is_named(fd, file) ? std::move(fd) : OwnedFd();
@@ -58,6 +61,11 @@ std::string make_run_mark(const std::filesystem::path& run_folder, Duration time
       ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     refuse_mark(file, std::string("cannot be written: ") + std::strerror(errno));
   return text;
+}
+
+void wait_for_hosts(const std::filesystem::path& run_folder, const Deadline& deadline) {
+  const auto file = run_folder / kRunMark;
+  if (std::filesystem::exists(file)) lock_mark(file, deadline);
 }
 
 RunMark read_run_mark(const std::filesystem::path& run_folder) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/deadline.h"
 #include "base/units.h"
 #include "launch/backends/child_process.h"
 
@@ -15,6 +16,10 @@ inline constexpr const char* kRunMark = ".hosts";
 // Of the launcher: waits until no process of an earlier start is left on any host, writes something
 // random and returns it. kUnavailable at the timeout, or if the file cannot be written.
 std::string make_run_mark(const std::filesystem::path& run_folder, Duration timeout);
+
+// Waits until no process of an earlier start is left on any host, and changes nothing. kUnavailable
+// at the deadline.
+void wait_for_hosts(const std::filesystem::path& run_folder, const Deadline& deadline);
 
 struct RunMark {
   std::string text;

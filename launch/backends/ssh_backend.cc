@@ -88,7 +88,7 @@ LostHosts SshBackend::lost() const {
 std::unique_ptr<RoleProcess> SshBackend::start(const ProcessStart& start) {
   const auto host = std::ranges::find(names_, start.host);
   RETORT_CHECK(host != names_.end()) << "a process is placed on no host";
-  return links_[static_cast<size_t>(host - names_.begin())]->start(start);
+  return links_[static_cast<size_t>(host - names_.begin())]->start(start, [this] { work(); });
 }
 
 void SshBackend::poll_for(std::vector<pollfd>& entries) const {

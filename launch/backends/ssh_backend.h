@@ -36,7 +36,8 @@ class SshBackend final : public Backend {
   SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted, const SignalCatcher& signals);
   ~SshBackend() override;  // ends what is left on the hosts
 
-  // By index of launch.hosts; not of one that was lost before it said anything.
+  // By index of launch.hosts; knows(): not of one that was lost before it said anything.
+  bool knows(size_t host) const { return links_.at(host)->facts().has_value(); }
   const HostFacts& facts(size_t host) const { return links_.at(host)->facts().value(); }
   LostHosts lost() const;
   // Of one that is lost.

@@ -1,5 +1,6 @@
 #include "launch/commands/launch.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -44,6 +45,7 @@ namespace {
 
 // For what is left of a run that has just ended.
 constexpr Duration kEndOfRun{15'000};
+constexpr Duration kLocksOfALostHost{120'000};
 
 // One start of the run.
 struct Start {
@@ -52,11 +54,12 @@ struct Start {
   bool by_itself = false;  // nobody asked for it: the one before has failed
 };
 
-// Processes of a host that was cut off hold the folder until they have ended by themselves.
+// Processes of a host that was cut off hold the folder until they have ended by themselves; those
+// of one without power until the file server takes their locks away (NFS: 90 s by default).
 RunFolder open_folder(const recipes::Recipe& recipe, const Start& how) {
-  const Duration others =
-      how.by_itself ? recipe.launch.stop_timeout + recipe.rpc.peer_timeout : Duration(0);
-  return open_run_folder(recipe, how.mode, others + kEndOfRun);
+  if (!how.by_itself) return open_run_folder(recipe, how.mode, kEndOfRun);
+  const Duration until_ended = recipe.launch.stop_timeout + recipe.rpc.peer_timeout;
+  return open_run_folder(recipe, how.mode, std::max(until_ended, kLocksOfALostHost) + kEndOfRun);
 }
 
 // `places`: null where every rank is a child of this process.

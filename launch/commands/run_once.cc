@@ -169,7 +169,8 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
                      .reproducible = recipes::roles_of_engines(recipe).empty(),
                      .start_step = start_step,
                      .max_steps = recipe.train.max_steps,
-                     .progress = &progress.state()});
+                     .progress = &progress.state(),
+                     .is_attached = options.attached});
   Observers observers({&progress, &status});
   std::optional<MetricsEndpoint> metrics;
   if (recipe.launch.metrics_port) {

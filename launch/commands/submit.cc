@@ -65,14 +65,18 @@ int run_submit(const LaunchCommand& command) {
 
   const RunFolderMode mode = mode_of(command);
   const fs::path script = make_batch_script(recipe, mode);
+  std::string said;
   try {
-    const std::string said = ask_slurm("sbatch", {"--parsable", script.string()});
-    print_job(submitted_job(said), script.parent_path());
-  } catch (const Error&) {
-    // What was made for a job that there is not is in nobody's way.
-    if (mode == RunFolderMode::kFresh) RunFolder(script.parent_path(), RunFolderMode::kOverwrite);
+    said = ask_slurm("sbatch", {"--parsable", script.string()});
+  } catch (const Error& error) {
+    // What was made for a job that there is not is in nobody's way. One of which nobody knows
+    // whether sbatch has queued it keeps its folder.
+    const bool is_known = error.code() != ErrorCode::kTimeout;
+    if (is_known && mode == RunFolderMode::kFresh)
+      RunFolder(script.parent_path(), RunFolderMode::kOverwrite);
     throw;
   }
+  print_job(submitted_job(said), script.parent_path());
   return 0;
 }
 

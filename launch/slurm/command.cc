@@ -44,7 +44,7 @@ std::string ask_slurm(const std::string& program, const std::vector<std::string>
       open = false;
     }
     if (deadline.expired())
-      throw Error(ErrorCode::kUnavailable,
+      throw Error(ErrorCode::kTimeout,
                   program + " did not end within " + format_duration(limit) + "; it said: " + text);
   }
 

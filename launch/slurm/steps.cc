@@ -165,7 +165,7 @@ void SlurmSteps::work() {
     }
     take_answer(*step);
     const bool is_due = !step->sender && step->next_try && step->next_try->expired();
-    if (is_due && !step->status) send(*step);
+    if (is_due && !step->status) try_to_send(*step);
   }
 }
 
@@ -180,6 +180,16 @@ SlurmSteps::Step& SlurmSteps::step_of(const std::string& role) {
       std::ranges::find_if(steps_, [&](const auto& step) { return step->role == role; });
   RETORT_CHECK(found != steps_.end()) << "no step has been started for " << role;
   return **found;
+}
+
+// What there is no room for now (another process, say) is tried again.
+void SlurmSteps::try_to_send(Step& step) {
+  try {
+    send(step);
+  } catch (const Error& error) {
+    RETORT_LOG(kWarning) << "cannot signal step " << step.name << ": " << error.what();
+    step.next_try = Deadline::after(kAgain);
+  }
 }
 
 void SlurmSteps::send(Step& step) {

@@ -53,6 +53,7 @@ class SlurmSteps final : public Backend {
  private:
   struct Step;
   Step& step_of(const std::string& role);
+  void try_to_send(Step& step);
   void send(Step& step);
   void take_answer(Step& step);
   bool all_ended() const;

@@ -77,8 +77,8 @@ while [ -n "$caught" ]; do
 done
 )";
 constexpr const char* kRequeue = R"(
-# 4: stopped with a checkpoint; %AGAIN%: a process was lost.
-if [ "$code" -eq 4 ] || [ "$code" -eq %AGAIN% ]; then
+# 4: stopped with a checkpoint, here because its time is nearly up; %AGAIN%: a process was lost.
+if { [ "$code" -eq 4 ] && [ -n "$warned" ]; } || [ "$code" -eq %AGAIN% ]; then
   if [ -z "$cancelled" ]; then
     echo "queued again: the run goes on from its last checkpoint"
     scontrol requeue "$SLURM_JOB_ID"

@@ -25,34 +25,12 @@ namespace {
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
 constexpr std::array<std::string_view, 28> kNames{
-    kResolvedRecipe,
-    kDrivingLock,
-    kRunMark,
-    kLauncherAddress,
-    ".launcher.",
-    ".incarnation",
-    "plan.json",
-    "receipts.jsonl",
-    "contracts",
-    "status.json",
-    "status.json.",
-    "metrics.jsonl",
-    "metrics.jsonl.",
-    "tensorboard",
-    "logs",
-    "trace",
-    "templates",
-    "checkpoint-",
-    "final",
-    "final.tmp-",
-    "cache",
-    "kept",
-    "samples",
-    kRunLock,
-    "recipe.resolved.yaml.",
-    ".secret",
-    "slurm.",
-    "slurm-",
+    kResolvedRecipe, kDrivingLock,    kRunMark,         kLauncherAddress, ".launcher.",
+    ".incarnation",  "plan.json",     "receipts.jsonl", "contracts",      "status.json",
+    "status.json.",  "metrics.jsonl", "metrics.jsonl.", "tensorboard",    "logs",
+    "trace",         "templates",     "checkpoint-",    "final",          "final.tmp-",
+    "cache",         "kept",          "samples",        kRunLock,         "recipe.resolved.yaml.",
+    ".secret",       "slurm.",        "slurm-",
 };
 
 bool written_by_a_run(const std::string& name) {
@@ -106,7 +84,10 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
   if (failed)
     throw Error(ErrorCode::kUnavailable,
                 "cannot create folder " + path_.string() + ": " + failed.message());
+  // Processes of other hosts hold the hosts' mark, not this lock; nothing is changed beside them.
+  const Deadline deadline = Deadline::after(lock_timeout);
   lock(lock_timeout);
+  wait_for_hosts(path_, deadline);
   if (mode == RunFolderMode::kOverwrite) remove_run();
   if (mode == RunFolderMode::kResume) {
     resume_from_ = recipes::latest_checkpoint(path_);

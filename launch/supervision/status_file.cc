@@ -62,7 +62,7 @@ StatusFile::StatusFile(Options options) : options_(std::move(options)) {
 }
 
 StatusFile::~StatusFile() {
-  if (finished_) return;
+  if (finished_ || options_.is_attached) return;
   status_.exit_code = 1;
   status_.notice = "the launcher gave up; its last words are on its stderr";
   enter(RunState::kFailed);
@@ -89,7 +89,7 @@ void StatusFile::enter(RunState state) {
 
 void StatusFile::on_start(const ProcessSpec& spec, pid_t pid) {
   auto& started = process(spec.context.role, spec.context.rank);
-  if (started.pid != 0) started.restarts += 1;
+  started.restarts = started.pid != 0 ? started.restarts + 1 : spec.context.restart;
   started.pid = pid;
   started.host = spec.host.empty() ? status_.launcher_host : spec.host;
   started.state = ProcessState::kStarting;

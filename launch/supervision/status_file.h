@@ -42,6 +42,8 @@ class StatusFile : public SupervisorObserver {
     // Position, loss and remaining time are taken from there; null: they stay unknown. Told of
     // everything before this one.
     const ProgressState* progress = nullptr;
+    // The run goes on without this launcher, whatever becomes of that.
+    bool is_attached = false;
     std::function<Clock::time_point()> now = &Clock::now;
   };
   explicit StatusFile(Options options);  // writes the first

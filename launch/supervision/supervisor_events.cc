@@ -53,8 +53,10 @@ void Supervisor::Impl::on_report(Watched& child, const std::string& report) {
   if (!status) return;
 
   // Of one that joined: a signal is one to the run, and its last word says how it ends.
+  // One that this supervisor brought about, or that comes while all are being ended, is none.
   if (child.joined && status->signal != 0) {
-    signalled(to_int(status->signal), /*is_own=*/false);
+    const bool is_asked = child.asked_to_stop || phase == Phase::kFailing;
+    if (!is_asked) signalled(to_int(status->signal), /*is_own=*/false);
     return;
   }
   if (child.joined && status->ended) {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <thread>
 
+#include "launch/backends/run_mark.h"
 #include "launch/supervision/driving_lock.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
@@ -109,6 +110,24 @@ TEST_F(RunFolderTest, WaitsForTheRunBeforeToEnd) {
   });
   EXPECT_NO_THROW(RunFolder(run_, RunFolderMode::kResume, Duration(30'000)));
   ends.join();
+}
+
+// Those of other hosts hold their mark, and none of this lock.
+TEST_F(RunFolderTest, ChangesNothingWhileProcessesOfOtherHostsLive) {
+  stopped_run();
+  launch::make_run_mark(run_, Duration(0));
+  std::optional<launch::RunMark> host = launch::read_run_mark(run_);
+  const std::string metrics = get(run_ / "metrics.jsonl");
+  for (const RunFolderMode mode : {RunFolderMode::kResume, RunFolderMode::kOverwrite}) {
+    EXPECT_EQ(error_of(mode), ErrorCode::kUnavailable);
+    EXPECT_NE(message_.find("processes of an earlier start still run on a host"), std::string::npos)
+        << message_;
+    EXPECT_EQ(get(run_ / "metrics.jsonl"), metrics);
+  }
+
+  host.reset();
+  const RunFolder folder(run_, RunFolderMode::kResume);
+  EXPECT_NE(get(run_ / "metrics.jsonl"), metrics);
 }
 
 // As two ranks of a student; the second is the last to leave.

@@ -180,6 +180,22 @@ TEST_F(StatusTest, ALauncherThatGivesUpSaysSo) {
   EXPECT_EQ(written().exit_code, 1);
 }
 
+// Its run goes on without it.
+TEST_F(StatusTest, AnAttachedLauncherThatGivesUpEndsNothing) {
+  StatusFile::Options attached = options();
+  attached.is_attached = true;
+  {
+    StatusFile file(attached);
+    ProcessSpec spec = process_spec("teacher", 0);
+    spec.context.restart = 2;  // of the launchers before
+    file.on_start(spec, 18);
+    EXPECT_EQ(file.status().processes[0].restarts, 2);
+    file.on_start(spec, 19);
+    EXPECT_EQ(file.status().processes[0].restarts, 3);
+  }
+  EXPECT_EQ(written().exit_code, std::nullopt);
+}
+
 // Whoever watches it must not take the end of one start for the end of the run.
 TEST_F(StatusTest, ARunThatGoesOnHasNotEnded) {
   SupervisorResult result{.exit_code = 1};

@@ -49,6 +49,19 @@ class Attach : public testing::Test {
     };
     ASSERT_TRUE(wait_until(found, kWait)) << launcher.output();
   }
+  void wait_for_second_life(const std::string& role, int64_t rank) {
+    const auto is_there = [&](const nlohmann::json& process) {
+      const std::string state = process.at("state");
+      return process.at("role") == role && process.at("rank") == rank &&
+             process.at("restarts") == 1 && (state == "ready" || state == "running");
+    };
+    ASSERT_TRUE(wait_until(
+        [&] {
+          const auto status = nlohmann::json::parse(read_file(fs::path(run()) / "status.json"));
+          return std::ranges::any_of(status.at("processes"), is_there);
+        },
+        kWait));
+  }
   void wait_for_words(const Command& launcher, const std::string& words) {
     ASSERT_TRUE(
         wait_until([&] { return launcher.output().find(words) != std::string::npos; }, kWait))
@@ -87,9 +100,9 @@ class Attach : public testing::Test {
 };
 
 TEST_F(Attach, TakesOverARunAndStartsWhatItLosesAgain) {
-  const auto whole = undisturbed(500);
+  const auto whole = undisturbed(1500);
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  launch(500);
+  launch(1500);
   lose_launcher();
   wait_for_more_rows(20);
 
@@ -97,8 +110,15 @@ TEST_F(Attach, TakesOverARunAndStartsWhatItLosesAgain) {
   wait_for_all(second);
   kill_rank("teacher", 1);
   wait_for_words(second, "it is started again, 1 of 3 times");
-  const auto result = second.wait(kDeadline);
+  // A third one knows that process by its second life.
+  wait_for_second_life("teacher", 1);
+  second.signal(SIGKILL);
+  second.wait();
+  Command third = attach();
+  wait_for_all(third);
+  const auto result = third.wait(kDeadline);
   ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(result.output.find("lost"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("done: " + run() + "/final"), std::string::npos) << result.output;
   expect_undisturbed_numbers();
 }

@@ -19,12 +19,14 @@ namespace {
 class Links : public ::testing::Test {
  protected:
   struct Server {
-    explicit Server(uint64_t restart) : agent(options(restart)) {
+    explicit Server(uint64_t restart, const std::string& port = "0")
+        : agent(options(restart, port)) {
       serve_echo(agent, handlers.queue);
     }
-    static Agent::Options options(uint64_t restart) {
+    static Agent::Options options(uint64_t restart, const std::string& port) {
       Agent::Options options = agent_options("teacher/0");
       options.restart = restart;
+      options.rpc.port = port;
       return options;
     }
     HandlerThread handlers;
@@ -85,6 +87,20 @@ TEST_F(Links, KeepPassesOverWhoeverHasThePeersOldPort) {
   const auto server = start(1);
   keeps.join();
   EXPECT_EQ(echo("hello"), "hello");
+}
+
+// The store went with the launcher, or is a new one that knows nobody yet.
+TEST_F(Links, WhereNobodyKnowsItAPeerIsLookedForWhereItWas) {
+  auto server = start(0);
+  const std::string address = server->agent.address();
+  links_->keep("teacher/0", soon());
+  publish("");
+  server.reset();
+  ASSERT_TRUE(eventually([&] { return !links_->up("teacher/0"); }));
+
+  server = std::make_unique<Server>(0, address.substr(address.rfind(':') + 1));
+  ASSERT_TRUE(links_->wait_up({"teacher/0"}, soon()));
+  EXPECT_EQ(echo("again"), "again");
 }
 
 TEST_F(Links, ANewProcessIsFoundWhereItIsNow) {
