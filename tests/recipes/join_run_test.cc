@@ -197,6 +197,21 @@ TEST(Joined, AnotherRecipeIsRefusedWithBothDigests) {
   EXPECT_NE(results[2].output.find("[mismatch"), std::string::npos);
 }
 
+// Started with the others, and slower than the one that refuses.
+TEST(Joined, WhoComesLateHearsThatTheRunIsCalledOff) {
+  const TemporaryFolder folder;
+  JoinedRun run(folder / "joined");
+  const fs::path recipe = distill(folder / "joined");
+  run.start({.variables = {{"RETORT_RANK", "0"}}, .arguments = {recipe.string()}});
+  run.start(
+      {.variables = {{"RETORT_RANK", "2"}}, .arguments = {recipe.string(), "train.max_steps=5"}});
+  ASSERT_TRUE(wait_until([&] { return !run[1].running(); }));
+  run.start({.variables = {{"RETORT_RANK", "1"}}, .arguments = {recipe.string()}});
+  for (const auto& result : run.wait())
+    EXPECT_NE(result.output.find("its recipe, once resolved, has the digest"), std::string::npos)
+        << result.output;
+}
+
 TEST(Joined, TwoProcessesOfOneRankAreTold) {
   const TemporaryFolder folder;
   const std::string want = launched(folder / "launched");
