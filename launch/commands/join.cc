@@ -14,6 +14,7 @@
 #include "launch/commands/launch.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_once.h"
+#include "launch/commands/run_store.h"
 #include "launch/join/become_rank.h"
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
@@ -21,7 +22,6 @@
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
 #include "recipes/run/checkpoint_folder.h"
-#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -43,11 +43,6 @@ std::string full_host_name() {
 std::string mode_text(const JoinCommand& command) {
   if (command.resume) return "resume";
   return command.overwrite ? "overwrite" : "fresh";
-}
-
-RunFolderMode mode_of(const JoinCommand& command) {
-  if (command.resume) return RunFolderMode::kResume;
-  return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
 recipes::Recipe load(const JoinCommand& command) {
@@ -109,10 +104,9 @@ std::string last_line_of(const SupervisorResult& result, const fs::path& run_fol
 rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& access,
                             const rpc::RendezvousAccess& served) {
   try {
-    return rpc::RendezvousServer(
-        served, rpc::rendezvous_address(recipe.rpc.bind, access.host, access.port),
-        std::to_string(access.port),
-        {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+    return serve_store(recipe, served,
+                       rpc::rendezvous_address(recipe.rpc.bind, access.host, access.port),
+                       access.port);
   } catch (const Error& error) {
     if (!error.message().starts_with("cannot listen")) throw;
     throw Error(error.code(), "student/0 cannot serve the run at " + access.host + ":" +
@@ -138,7 +132,8 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   const rpc::RendezvousAccess served{
       .run = kJoinedRun, .secret = access.secret, .encryption = access.encryption};
   rpc::RendezvousServer store = serve(recipe, access, served);
-  const RunFolder folder = open_run_folder(recipe, mode_of(command));
+  const RunFolder folder =
+      open_run_folder(recipe, run_folder_mode(command.resume, command.overwrite));
   StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = served};
   options.resume = command.resume;
   options.processes = [&](const RunStart& start) { return keeper.processes(folder, start); };

@@ -11,7 +11,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "launch/backends/host_places.h"
 #include "launch/backends/run_mark.h"
@@ -22,6 +21,7 @@
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_hosts.h"
 #include "launch/commands/run_once.h"
+#include "launch/commands/run_store.h"
 #include "launch/commands/submit.h"
 #include "launch/join/meeting.h"
 #include "launch/kubernetes/dry_run.h"
@@ -29,7 +29,6 @@
 #include "launch/slurm/texts.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/run_folder.h"
-#include "launch/supervision/secret_file.h"
 #include "launch/supervision/supervisor.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
@@ -37,7 +36,6 @@
 #include "recipes/input_paths.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "rpc/listen_address.h"
-#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -84,14 +82,11 @@ StartEnd start_in_job(const LaunchCommand& command, const recipes::Recipe& recip
                       const SlurmJob& job, const Start& how, SignalCatcher& signals) {
   const RunFolder folder = open_folder(recipe, how);
   const std::string bind = slurm_store_bind(recipe, job);
-  const auto& secret_file = recipe.launch.secret_file;
   const rpc::RendezvousAccess access{
       .run = kJoinedRun,
-      .secret = secret_file ? read_secret(*secret_file) : random_hex(32),
+      .secret = run_secret(recipe),
       .encryption = rpc::settled_encryption(recipe.rpc.encryption, bind)};
-  rpc::RendezvousServer store(
-      access, bind, std::to_string(recipe.launch.rendezvous.port),
-      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  rpc::RendezvousServer store = serve_store(recipe, access, bind, recipe.launch.rendezvous.port);
   SlurmRun run(recipe, folder, job, access, signals);
 
   StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
@@ -136,26 +131,20 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
   std::optional<HostPlaces> places;
   if (hosts) places.emplace(recipe, *hosts);
 
-  const recipes::LaunchOptions& launch = recipe.launch;
-  const rpc::RendezvousAccess access{
-      .run = folder.path().filename().string(),
-      .secret = launch.secret_file ? read_secret(*launch.secret_file) : random_hex(32),
-      .encryption = recipe.rpc.encryption};
-  rpc::RendezvousServer store(
-      access, store_bind(recipe, hosts.get()), std::to_string(launch.rendezvous.port),
-      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  const rpc::RendezvousAccess access{.run = folder.path().filename().string(),
+                                     .secret = run_secret(recipe),
+                                     .encryption = recipe.rpc.encryption};
+  rpc::RendezvousServer store =
+      serve_store(recipe, access, store_bind(recipe, hosts.get()), recipe.launch.rendezvous.port);
 
   StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
   options.resume = how.mode == RunFolderMode::kResume;
   options.restarts_left = how.restarts_left;
   options.backend = hosts.get();
   options.processes = [&](const RunStart& start) {
-    return process_specs(recipe, folder, start, places ? &*places : nullptr);
+    return process_specs(recipe, folder, start, options.places);
   };
-  if (places)
-    options.place_again = [&](const std::vector<ProcessSpec*>& replica) {
-      places->place_again(replica);
-    };
+  options.places = places ? &*places : nullptr;
   options.last_line = [&](const SupervisorResult& result, const fs::path& path) {
     return last_line(command, result, path);
   };
@@ -202,11 +191,6 @@ void note_engines(const recipes::Recipe& recipe) {
               << ": they are an engine's" << std::endl;
 }
 
-RunFolderMode mode_of(const LaunchCommand& command) {
-  if (command.resume) return RunFolderMode::kResume;
-  return command.overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
-}
-
 recipes::Recipe load_for_launch(const LaunchCommand& command) {
   std::vector<std::string> warnings;
   recipes::Recipe recipe =
@@ -236,7 +220,8 @@ int run_launch(const LaunchCommand& command) {
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
-  const Start first{.mode = mode_of(command), .restarts_left = recipe.launch.max_restarts};
+  const Start first{.mode = run_folder_mode(command.resume, command.overwrite),
+                    .restarts_left = recipe.launch.max_restarts};
   if (!job)
     return go_on_by_itself(command, recipe, start_run(command, recipe, first, signals), signals);
 

@@ -22,7 +22,7 @@ struct LaunchCommand {
   bool resume = false, overwrite = false;
   bool submit = false;     // leaves it to run_submit()
   bool submitted = false;  // by the script that run_submit() wrote
-  bool dry_run = false;  // prints what a cluster is told, and starts nothing
+  bool dry_run = false;    // prints what a cluster is told, and starts nothing
 };
 
 // Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
@@ -37,7 +37,6 @@ int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe,
 // The recipe, loaded and checked as a launcher does before anything starts; what a user should know
 // of it goes to stderr.
 recipes::Recipe load_for_launch(const LaunchCommand& command);
-RunFolderMode mode_of(const LaunchCommand& command);
 
 // --overwrite removes what a run left in its folder; nothing that this run is about to read may lie
 // there. kInvalidArgument naming the key.

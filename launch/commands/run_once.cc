@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "launch/backends/host_places.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
 #include "launch/supervision/metrics_endpoint.h"
@@ -77,7 +78,7 @@ bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
 
 RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
                           Duration lock_timeout) {
-  RunFolder folder(fs::absolute(recipe.output_dir).lexically_normal(), mode, lock_timeout);
+  RunFolder folder(run_folder_of(recipe), mode, lock_timeout);
   describe_run(recipe, folder);
   keep_templates(recipe, folder.path());
   return folder;
@@ -180,15 +181,20 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
     std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
     std::fflush(stdout);
   }
-  SupervisorOptions supervised{.program = fs::read_symlink("/proc/self/exe"),
-                               .log_folder = folder.logs(),
-                               .processes = options.processes(start),
-                               .supervision = &store.supervision(),
-                               .stop_timeout = recipe.launch.stop_timeout,
-                               .held_timeout = recipe.rpc.peer_timeout,
-                               .hold_fd = folder.lock_fd(),
-                               .backend = options.backend,
-                               .place_again = options.place_again};
+  SupervisorOptions supervised{
+      .program = fs::read_symlink("/proc/self/exe"),
+      .log_folder = folder.logs(),
+      .processes = options.processes(start),
+      .supervision = &store.supervision(),
+      .stop_timeout = recipe.launch.stop_timeout,
+      .held_timeout = recipe.rpc.peer_timeout,
+      .hold_fd = folder.lock_fd(),
+      .backend = options.backend,
+  };
+  if (options.places)
+    supervised.place_again = [&](const std::vector<ProcessSpec*>& replica) {
+      options.places->place_again(replica);
+    };
   if (options.attached) supervised.connect_timeout = kFindLauncher;
   Supervisor supervisor(std::move(supervised), &observers);
 

@@ -20,6 +20,7 @@ class RendezvousServer;
 namespace retort::launch {
 
 class Backend;
+class HostPlaces;
 
 // What the processes of one start have in common.
 struct RunStart {
@@ -44,8 +45,9 @@ struct StartOptions {
   bool attached = false;
   // How often the run may go on by itself after this start.
   int64_t restarts_left = 0;
-  Backend* backend = nullptr;                                         // SupervisorOptions::backend
-  std::function<void(const std::vector<ProcessSpec*>&)> place_again;  // likewise
+  Backend* backend = nullptr;  // SupervisorOptions::backend
+  HostPlaces* places =
+      nullptr;  // where a replica goes whose host is lost; null: on this host alone
 
   // The processes of this start.
   std::function<std::vector<ProcessSpec>(const RunStart&)> processes;

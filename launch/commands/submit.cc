@@ -63,7 +63,7 @@ int run_submit(const LaunchCommand& command) {
   check_stop_timeout(recipe.launch.stop_timeout,
                      kill_wait_of(ask_slurm("scontrol", {"show", "config"})));
 
-  const RunFolderMode mode = mode_of(command);
+  const RunFolderMode mode = run_folder_mode(command.resume, command.overwrite);
   const fs::path script = make_batch_script(recipe, mode);
   std::string said;
   try {

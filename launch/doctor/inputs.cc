@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "recipes/external_roles.h"
-#include "recipes/registry.h"
+#include "recipes/input_paths.h"
 
 namespace retort::launch::doctor {
 namespace {
@@ -15,9 +15,16 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBeginning = 64 << 10;
 
-bool reads(const HostShare& share, const NeededPath& path) {
-  const auto ranks = share.ranks.find(path.role);
-  return ranks != share.ranks.end() && ranks->second > 0;
+// What the ranks on this host read. A judge is asked in words, and its model is read by nobody.
+std::vector<recipes::InputPath> needed_paths(const HostShare& share) {
+  std::vector<recipes::InputPath> paths = recipes::input_paths(*share.recipe);
+  std::erase_if(paths, [&](const recipes::InputPath& input) {
+    const auto ranks = share.ranks.find(input.role);
+    const bool is_here = ranks != share.ranks.end() && ranks->second > 0;
+    const bool is_model = input.key == "roles." + input.role + ".model";
+    return !is_here || (is_model && recipes::is_asked_in_words(*share.recipe, input.role));
+  });
+  return paths;
 }
 
 std::string file_print(const fs::path& file) {
@@ -29,31 +36,6 @@ std::string file_print(const fs::path& file) {
 }
 
 }  // namespace
-
-std::vector<NeededPath> needed_paths(const recipes::Recipe& recipe) {
-  const std::string student = recipes::Recipe::kDrivingRole;
-  std::vector<NeededPath> paths;
-  const auto need = [&](std::string key, const std::string& path, const std::string& role) {
-    if (!path.empty()) paths.push_back({std::move(key), path, role});
-  };
-
-  for (const auto& [name, role] : recipe.roles) {
-    if (!recipes::is_asked_in_words(recipe, name))
-      need("roles." + name + ".model", role.model, name);
-    if (!role.external) continue;
-    need("roles." + name + ".external.api_key_file", role.external->api_key_file, name);
-    need("roles." + name + ".external.ca_file", role.external->ca_file, name);
-  }
-  for (const auto& source : recipe.data.train)
-    need("data.train", source.path, student);
-  for (const auto& source : recipe.data.eval)
-    need("data.eval", source.path, student);
-  for (const auto& reward : recipe.rewards)
-    need("rewards.template", reward.template_file.value_or(""), student);
-  for (const recipes::InputPath& input : recipes::recipe_type(recipe).inputs(recipe))
-    need(input.key, input.path, student);
-  return paths;
-}
 
 std::string path_print(const std::string& path) {
   if (fs::is_regular_file(path)) return file_print(path);
@@ -72,8 +54,8 @@ std::string path_print(const std::string& path) {
 std::map<std::string, std::string> path_prints(const HostShare& share) {
   std::map<std::string, std::string> prints;
   if (share.recipe == nullptr) return prints;
-  for (const NeededPath& needed : needed_paths(*share.recipe))
-    if (reads(share, needed)) prints[needed.path] = path_print(needed.path);
+  for (const recipes::InputPath& needed : needed_paths(share))
+    prints[needed.path] = path_print(needed.path);
   return prints;
 }
 
@@ -81,8 +63,7 @@ std::optional<Finding> check_inputs(const HostShare& share) {
   if (share.num_ranks() == 0) return std::nullopt;
   std::string missing;
   int64_t found = 0;
-  for (const NeededPath& needed : needed_paths(*share.recipe)) {
-    if (!reads(share, needed)) continue;
+  for (const recipes::InputPath& needed : needed_paths(share)) {
     if (path_print(needed.path).empty())
       missing += (missing.empty() ? "" : ", ") + needed.key + ": " + needed.path;
     else

@@ -9,13 +9,6 @@
 
 namespace retort::launch::doctor {
 
-struct NeededPath {
-  std::string key, path;  // "roles.teacher.model"
-  std::string role;       // whose processes read it
-};
-// Models, data, and what the recipe's own blocks name.
-std::vector<NeededPath> needed_paths(const recipes::Recipe& recipe);
-
 // Of a file: its size and the beginning of its content. Of a folder: names and sizes of the files
 // in it, and the beginning of each. Alike where two hosts see the same, without reading all of it;
 // "" if it is not there.

@@ -14,6 +14,7 @@
 #include "launch/backends/ssh_backend.h"
 #include "launch/doctor/host_answer.h"
 #include "launch/doctor/inputs.h"
+#include "launch/supervision/run_folder.h"
 #include "launch/yaml/recipe_file.h"
 
 namespace retort::launch::doctor {
@@ -135,7 +136,7 @@ void visit_all(std::list<Visit>& visits, const SignalCatcher& signals) {
 
 OtherHosts examine_hosts(const recipes::Recipe& recipe, const SignalCatcher& signals) {
   OtherHosts result;
-  const fs::path run_folder = fs::absolute(recipe.output_dir).lexically_normal();
+  const fs::path run_folder = run_folder_of(recipe);
   const RunMarkTrial mark(run_folder);
   const std::string own = "output_dir";
   if (mark.error())

@@ -25,10 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path run_folder(const HostShare& share) {
-  return fs::absolute(share.recipe->output_dir).lexically_normal();
-}
-
 bool asks_for_a_run(const HostShare& share) { return share.recipe != nullptr && share.launches; }
 
 // Whoever of this host holds a lock on the file, by /proc/locks: "12: FLOCK  ADVISORY  WRITE 4711
@@ -103,7 +99,7 @@ std::string shown_bytes(double bytes) {
 // Written for real: only that finds a read-only mount, a quota, or a server that forbids it.
 std::optional<Finding> check_output_folder(const HostShare& share) {
   if (!asks_for_a_run(share)) return std::nullopt;
-  const fs::path folder = run_folder(share), near = nearest_folder(folder);
+  const fs::path folder = run_folder_of(*share.recipe), near = nearest_folder(folder);
   const fs::path file = near / (".retort-doctor" + temporary_suffix());
   const OwnedFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   const bool written = fd.get() >= 0 && ::write(fd.get(), "x", 1) == 1;
@@ -120,7 +116,7 @@ std::optional<Finding> check_output_folder(const HostShare& share) {
 
 std::optional<Finding> check_disk(const HostShare& share) {
   if (!asks_for_a_run(share)) return std::nullopt;
-  const fs::path near = nearest_folder(run_folder(share));
+  const fs::path near = nearest_folder(run_folder_of(*share.recipe));
   struct statvfs room {};
   if (::statvfs(near.c_str(), &room) != 0)
     throw Error(ErrorCode::kUnavailable, near.string() + ": " + std::strerror(errno));
@@ -128,7 +124,8 @@ std::optional<Finding> check_disk(const HostShare& share) {
 
   // A new checkpoint is complete before the oldest goes; those that are there stay or make room.
   const int64_t kept = share.recipe->train.save_total_limit;
-  const auto there = static_cast<int64_t>(recipes::list_checkpoints(run_folder(share)).size());
+  const auto there =
+      static_cast<int64_t>(recipes::list_checkpoints(run_folder_of(*share.recipe)).size());
   const auto each = static_cast<double>(checkpoint_bytes(*share.recipe));
   const double most = each * static_cast<double>(std::max<int64_t>(1, kept + 1 - there));
   const std::string what = shown_bytes(free) + " free at " + near.string() + "; a checkpoint has " +
@@ -143,7 +140,7 @@ std::optional<Finding> check_disk(const HostShare& share) {
 
 std::optional<Finding> check_lock(const HostShare& share) {
   if (!asks_for_a_run(share)) return std::nullopt;
-  const fs::path folder = run_folder(share), file = folder / kRunLock;
+  const fs::path folder = run_folder_of(*share.recipe), file = folder / kRunLock;
   const OwnedFd fd(::open(file.c_str(), O_RDWR | O_CLOEXEC));
   if (fd.get() < 0) return fine("no run uses the folder");
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -153,7 +150,7 @@ std::optional<Finding> check_lock(const HostShare& share) {
 
   // Nobody has it: whatever the status says, no launcher of this file system lives.
   const fs::path status = folder / kStatusFile;
-  if (fs::exists(status) && !decode_run_status(read_file(status)).ended())
+  if (fs::exists(status) && !read_run_status(folder).ended())
     return warning("the last run in the folder lost its launcher",
                    "`retort status` says where it was; --resume goes on from its checkpoint");
   return fine("no run uses the folder");
@@ -165,7 +162,7 @@ std::optional<Finding> check_leftovers(const HostShare& share) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string pid = entry.path().filename().string();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (is_of_run(command_of(entry.path()), run_folder(share))) found += " " + pid;
+    if (is_of_run(command_of(entry.path()), run_folder_of(*share.recipe))) found += " " + pid;
   }
   if (found.empty()) return fine("no process of this run is here");
   return problem("processes of this run are here:" + found,

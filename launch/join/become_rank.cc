@@ -21,7 +21,7 @@ namespace retort::launch {
 void become_rank(const ChildContext& context, const recipes::Recipe& recipe) {
   namespace fs = std::filesystem;
   const fs::path program = fs::read_symlink("/proc/self/exe");
-  const fs::path run_folder = fs::absolute(recipe.output_dir).lexically_normal();
+  const fs::path run_folder = run_folder_of(recipe);
   std::vector<std::string> arguments = role_arguments(context, run_folder);
   arguments.insert(arguments.begin(), program.string());
   std::vector<std::string> environment =

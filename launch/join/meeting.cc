@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/file.h"
 #include "base/host_name.h"
 #include "base/json_text.h"
 #include "base/process_name.h"
+#include "base/this_host.h"
 #include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
@@ -92,7 +92,7 @@ bool may_share(const Member& a, const Member& b, size_t core) {
 Member own_member(const std::string& name) {
   Member member{.name = name, .host = host_name(), .pid = ::getpid()};
   // Containers and namespaces have names of their own, but share the cores of their machine.
-  member.machine = read_file("/proc/sys/kernel/random/boot_id");
+  member.machine = boot_id();
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (::sched_getaffinity(0, sizeof cores, &cores) == 0)

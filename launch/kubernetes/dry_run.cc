@@ -3,11 +3,10 @@
 #include <cstdio>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "launch/backends/shell_word.h"
 #include "launch/commands/launch.h"
+#include "launch/commands/run_store.h"
 #include "launch/kubernetes/manifests.h"
-#include "launch/supervision/secret_file.h"
 
 namespace retort::launch {
 
@@ -23,11 +22,9 @@ int run_dry(const LaunchCommand& command, const recipes::Recipe& recipe) {
                 "prints: retort launch " +
                     shell_word(command.recipe) + " --dry-run | kubectl apply -f -");
 
-  const auto& file = recipe.launch.secret_file;
-  const std::string text =
-      kubernetes_manifests(recipe, {.secret = file ? read_secret(*file) : random_hex(32),
-                                    .resume = command.resume,
-                                    .overwrite = command.overwrite});
+  const std::string text = kubernetes_manifests(
+      recipe,
+      {.secret = run_secret(recipe), .resume = command.resume, .overwrite = command.overwrite});
   std::fputs(text.c_str(), stdout);
   return 0;
 }

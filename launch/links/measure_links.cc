@@ -15,6 +15,9 @@
 #include "launch/backends/run_mark_trial.h"
 #include "launch/backends/scratch_folder.h"
 #include "launch/backends/ssh_backend.h"
+#include "launch/commands/run_hosts.h"
+#include "launch/commands/run_store.h"
+#include "launch/supervision/run_folder.h"
 #include "launch/supervision/supervisor.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/world.h"
@@ -52,8 +55,8 @@ class LinkRun {
         hosts_(make_hosts()),
         backend_(hosts_ ? nullptr
                         : std::make_unique<LocalBackend>(fs::read_symlink("/proc/self/exe"), -1)),
-        store_(access_, store_bind(), "0",
-               {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout}),
+        // The recipe's own port may be taken by a run.
+        store_(serve_store(recipe, access_, store_bind(recipe, hosts_.get()), /*port=*/0)),
         client_(store_.host(), store_.port(), access_.run + "/", kLinkConnection,
                 rpc::store_connector({.name = "check/0",
                                       .run = access_.run,
@@ -97,7 +100,7 @@ class LinkRun {
 
  private:
   static std::unique_ptr<RunMarkTrial> make_mark(const Recipe& recipe) {
-    auto mark = std::make_unique<RunMarkTrial>(fs::absolute(recipe.output_dir).lexically_normal());
+    auto mark = std::make_unique<RunMarkTrial>(run_folder_of(recipe));
     if (mark->error()) throw *mark->error();
     return mark;
   }
@@ -105,19 +108,11 @@ class LinkRun {
   std::unique_ptr<SshBackend> make_hosts() const {
     if (!mark_) return nullptr;
     return std::make_unique<SshBackend>(
-        links_to_hosts(recipe_, fs::absolute(recipe_.output_dir).lexically_normal(), mark_->text(),
-                       scratch_.path()),
+        links_to_hosts(recipe_, run_folder_of(recipe_), mark_->text(), scratch_.path()),
         HostsWanted::kAll, signals_);
   }
 
   Backend& backend() { return hosts_ ? static_cast<Backend&>(*hosts_) : *backend_; }
-
-  // As a launcher has it (launch.cc), but for the port: that one may be taken by a run.
-  std::string store_bind() const {
-    if (recipe_.launch.rendezvous.address) return *recipe_.launch.rendezvous.address;
-    const bool is_said = recipe_.rpc.bind != rpc::RpcOptions().bind;
-    return hosts_ && !is_said ? hosts_->launcher_address() : recipe_.rpc.bind;
-  }
 
   void start(const End& end, int64_t rank) {
     ProcessStart start;

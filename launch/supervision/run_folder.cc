@@ -61,6 +61,15 @@ void refuse_foreign(const fs::path& path, const std::vector<std::string>& names)
 
 }  // namespace
 
+fs::path run_folder_of(const recipes::Recipe& recipe) {
+  return fs::absolute(recipe.output_dir).lexically_normal();
+}
+
+RunFolderMode run_folder_mode(bool resume, bool overwrite) {
+  if (resume) return RunFolderMode::kResume;
+  return overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
+}
+
 RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
     : path_(std::move(path)) {
   if (fs::exists(path_) && !fs::is_directory(path_))

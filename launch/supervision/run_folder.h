@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "launch/backends/child_process.h"
+#include "recipes/recipe.h"
 #include "recipes/run/checkpoint_folder.h"
 
 namespace retort::launch {
@@ -17,12 +18,18 @@ inline constexpr const char* kResolvedRecipe = "recipe.resolved.yaml";
 // The file that RunFolder locks.
 inline constexpr const char* kRunLock = ".lock";
 
+// Where a recipe's run is: its output_dir, absolute.
+std::filesystem::path run_folder_of(const recipes::Recipe& recipe);
+
 enum class RunFolderMode {
   kFresh,      // must be missing or empty
   kResume,     // must hold a run; continues at its newest complete checkpoint
   kAttach,     // must hold a run whose processes live; nothing in it is changed
   kOverwrite,  // what a run left there is removed first
 };
+
+// As the flags of a command say; neither of them: kFresh.
+RunFolderMode run_folder_mode(bool resume, bool overwrite);
 
 // Thread: one. The lock (flock on <folder>/.lock) is shared with every process that inherits
 // lock_fd(): it is free again when the last of them has ended, so that a resumed run never meets
