@@ -1,5 +1,6 @@
 #include "recipes/input_paths.h"
 
+#include "recipes/external_roles.h"
 #include "recipes/registry.h"
 
 namespace retort::recipes {
@@ -12,7 +13,7 @@ std::vector<InputPath> input_paths(const Recipe& recipe) {
   };
 
   for (const auto& [name, role] : recipe.roles) {
-    add("roles." + name + ".model", role.model, name);
+    if (!is_asked_in_words(recipe, name)) add("roles." + name + ".model", role.model, name);
     if (!role.external) continue;
     add("roles." + name + ".external.api_key_file", role.external->api_key_file, name);
     add("roles." + name + ".external.ca_file", role.external->ca_file, name);

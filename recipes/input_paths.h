@@ -9,7 +9,7 @@
 namespace retort::recipes {
 
 // Models, keys, templates, data, and what the recipe's type reads besides, each with its key and
-// its role.
+// its role. A judge is asked in words: nobody reads its model.
 std::vector<InputPath> input_paths(const Recipe& recipe);
 
 }  // namespace retort::recipes

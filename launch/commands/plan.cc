@@ -8,6 +8,7 @@
 #include "launch/backends/placement.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/model_check.h"
+#include "launch/commands/path_plan.h"
 #include "launch/commands/role_plan.h"
 #include "launch/commands/transfer_plan.h"
 #include "launch/yaml/recipe_file.h"
@@ -46,6 +47,7 @@ struct Plan {
   std::vector<RolePlan> roles;
   std::vector<LinkPlan> links;
   std::vector<TransferPlan> transfers;
+  std::vector<PathPlan> paths;
   double tokens_per_step = 0;  // of all ranks, at most
 
   // The role with the most work per token and rank sets the pace when everything overlaps.
@@ -63,6 +65,7 @@ Plan make_plan(const Recipe& recipe) {
           .roles = roles,
           .links = own.links,
           .transfers = plan_transfers(recipe, roles, own.links),
+          .paths = plan_paths(recipe),
           .tokens_per_step = recipes::tokens_per_step(recipe, own.sequences_per_row)};
 }
 
@@ -97,7 +100,18 @@ void print_transfers(const Plan& plan, double link_gbit) {
   }
 }
 
-void print_text(const Plan& plan, double link_gbit) {
+void print_paths(const Plan& plan) {
+  std::printf("paths, the same on all hosts of a line:\n");
+  for (const PathPlan& path : plan.paths) {
+    std::string hosts;
+    for (const std::string& host : path.hosts)
+      hosts += (hosts.empty() ? "" : " ") + host;
+    if (path.hosts.empty()) hosts = path.role.empty() ? "all" : "those of " + path.role;
+    std::printf("  %-28s %s: %s\n", path.key.c_str(), path.path.c_str(), hosts.c_str());
+  }
+}
+
+void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
   print_roles(plan);
   for (const HostPlan& host : plan.hosts) {
     std::printf("host %s: %zu of %lld slots:", host.host.c_str(), host.processes.size(),
@@ -115,6 +129,7 @@ void print_text(const Plan& plan, double link_gbit) {
         link.role.c_str(), link.bytes_per_token, mib(link.bytes_per_step),
         static_cast<long long>(link.prefetch), mib(link.prefetch_bytes));
   print_transfers(plan, link_gbit);
+  if (!is_one_host) print_paths(plan);
   std::printf("expected bottleneck: %s (%.3g FLOP per token and rank)\n",
               plan.bottleneck().name.c_str(), plan.bottleneck().flops_per_rank());
 }
@@ -153,6 +168,14 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
         .str();
   };
 
+  const auto of_path = [](const PathPlan& path) {
+    return JsonLine()
+        .add("key", std::string_view(path.key))
+        .add("path", std::string_view(path.path))
+        .add("role", std::string_view(path.role))
+        .raw("hosts", json_array(path.hosts, json_quote))
+        .str();
+  };
   const auto of_transfer = [&](const TransferPlan& transfer) {
     return JsonLine()
         .add("what", std::string_view(transfer.what))
@@ -168,6 +191,7 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
       .raw("links", json_array(plan.links, of_link))
       .add("link_gbit", link_gbit)
       .raw("transfers", json_array(plan.transfers, of_transfer))
+      .raw("paths", json_array(plan.paths, of_path))
       .add("max_tokens_per_step", plan.tokens_per_step)
       .add("expected_bottleneck", std::string_view(plan.bottleneck().name))
       .str();
@@ -181,7 +205,8 @@ int run_plan(const RecipeCommand& command) {
   if (command.json)
     std::printf("%s\n", plan_json(recipe, command.link_gbit).c_str());
   else
-    print_text(make_plan(recipe), command.link_gbit);
+    print_text(make_plan(recipe), command.link_gbit,
+               recipe.launch.backend == recipes::Backend::kLocal);
   return 0;
 }
 

@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "base/hash.h"
-#include "recipes/external_roles.h"
 #include "recipes/input_paths.h"
 
 namespace retort::launch::doctor {
@@ -15,14 +14,12 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBeginning = 64 << 10;
 
-// What the ranks on this host read. A judge is asked in words, and its model is read by nobody.
+// What the ranks on this host read.
 std::vector<recipes::InputPath> needed_paths(const HostShare& share) {
   std::vector<recipes::InputPath> paths = recipes::input_paths(*share.recipe);
   std::erase_if(paths, [&](const recipes::InputPath& input) {
     const auto ranks = share.ranks.find(input.role);
-    const bool is_here = ranks != share.ranks.end() && ranks->second > 0;
-    const bool is_model = input.key == "roles." + input.role + ".model";
-    return !is_here || (is_model && recipes::is_asked_in_words(*share.recipe, input.role));
+    return ranks == share.ranks.end() || ranks->second == 0;
   });
   return paths;
 }

@@ -1,8 +1,11 @@
 // What `retort plan` says of a recipe with a reference.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "launch/commands/commands.h"
 #include "tests/launch/key_bases.h"
@@ -67,6 +70,22 @@ TEST_F(Plan, GrposReferenceAnswersOnceForARound) {
   expect_holds(of(kGrpoBase, {"roles.reference.model=FOLDER/student", "grpo.beta=0.1"}),
                link(step, step));
   expect_holds(of(kGrpoBase), R"("links": [])");
+}
+
+// The run's folder is every host's, the rest belongs to those who read it.
+TEST_F(Plan, NamesThePathsThatHostsMustSee) {
+  const auto plan = nlohmann::json::parse(
+      of(kDpoBase, {"roles.student.world.dp=2", "launch.backend=ssh",
+                    "launch.hosts=[{host: h1, slots: 1}, {host: h2, slots: 1}, {host: h3}]"}));
+  std::map<std::string, std::vector<std::string>> hosts;
+  for (const auto& path : plan.at("paths"))
+    hosts[path.at("key")] = path.at("hosts").get<std::vector<std::string>>();
+
+  using Hosts = std::vector<std::string>;
+  EXPECT_EQ(hosts.at("output_dir"), (Hosts{"h1", "h2", "h3"}));
+  EXPECT_EQ(hosts.at("roles.student.model"), (Hosts{"h1", "h2"}));
+  EXPECT_EQ(hosts.at("data.train"), (Hosts{"h1", "h2"}));
+  EXPECT_EQ(hosts.at("roles.reference.model"), (Hosts{"h3"}));
 }
 
 // The bytes of a transfer; -1 if the plan has none.
