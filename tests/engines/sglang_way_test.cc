@@ -167,22 +167,27 @@ TEST_F(SglangWay, DrawsThatTakeTooLongAreAborted) {
   EXPECT_EQ(slow->aborted().substr(0, 7), "retort-");
 }
 
-// 0.0.0.0 is this host too, but nothing says that nobody else hears it. With one request at a time
-// an abort would come before the second draw.
+// 0.0.0.0 is this host too, but nothing says that nobody else hears it. One request at a time: an
+// abort of the first draw would come before the third.
 TEST_F(SglangWay, TheDoorToAbortIsAnAdministrativeOne) {
   const auto breaking = serving([](test::Peer& peer, const test::Received&) { peer.close(); });
-  const auto draw_twice = [&](bool allowed) {
-    const auto engine =
-        make_at(breaking->url_of("0.0.0.0"), {.allow_plain_admin = allowed, .max_inflight = 1});
-    for (int i = 0; i < 2; ++i)
-      test::expect_error(ErrorCode::kUnavailable, "closed by the server",
-                         [&] { engine->draw(draw(), soon()).get(); });
+  const auto engine_that = [&](bool allowed) {
+    return make_at(breaking->url_of("0.0.0.0"), {.allow_plain_admin = allowed, .max_inflight = 1});
   };
-  draw_twice(false);
-  EXPECT_EQ(breaking->num_questions(), 2);
+  const auto draw_from = [&](Engine& engine) {
+    test::expect_error(ErrorCode::kUnavailable, "closed by the server",
+                       [&] { engine.draw(draw(), soon()).get(); });
+  };
+
+  const auto closed = engine_that(false);
+  for (int i = 0; i < 3; ++i)
+    draw_from(*closed);
+  EXPECT_EQ(breaking->num_questions(), 3);
   EXPECT_FALSE(breaking->has_aborted());
-  draw_twice(true);
-  EXPECT_TRUE(breaking->has_aborted());
+
+  const auto open = engine_that(true);
+  draw_from(*open);
+  EXPECT_EQ(breaking->aborted().substr(0, 7), "retort-");
 }
 
 TEST_F(SglangWay, EndsWithTheEngine) {
