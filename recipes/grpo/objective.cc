@@ -13,28 +13,13 @@
 #include "base/error.h"
 #include "parallel/vote.h"
 #include "recipes/data/completion_sample.h"
+#include "recipes/grpo/advantages.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/deal.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/batch_objective.h"
 
 namespace retort::recipes {
-namespace {
-
-losses::Advantages advantages_of(const at::Tensor& rewards, int64_t num_generations,
-                                 const GrpoOptions& options) {
-  switch (options.advantage) {
-    case AdvantageType::kGrpo:
-      return losses::group_advantages(rewards, num_generations, options.scale_rewards);
-    case AdvantageType::kRloo: return losses::rloo_advantages(rewards, num_generations);
-    case AdvantageType::kReinforcePlusPlus:
-      return losses::reinforce_plus_plus_advantages(rewards, num_generations);
-  }
-  return {};
-}
-
-}  // namespace
-
 GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
                              std::shared_ptr<const data::PromptDataset> prompts,
                              std::unique_ptr<data::IndexStream> stream,
@@ -183,7 +168,7 @@ void GrpoObjective::prepare(Round round, int64_t step) {
 
   // Advantages over the whole rollout; this rank trains on its own prompts.
   const losses::Advantages advantages =
-      advantages_of(gather_rewards(rollout, num_groups), generations, options_.grpo);
+      grpo_advantages(gather_rewards(rollout, num_groups), generations, options_.grpo);
   const at::Tensor by_group = advantages.advantages.view({num_groups, generations});
   std::vector<at::Tensor> mine;
   for (int64_t i = world_.dp().rank(); i < num_groups; i += ranks)

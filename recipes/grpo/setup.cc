@@ -2,10 +2,10 @@
 
 #include "recipes/grpo/checks.h"
 #include "recipes/grpo/objective.h"
+#include "recipes/grpo/self_check.h"
 #include "recipes/rollout/audit.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
-#include "recipes/rollout/self_check.h"
 #include "recipes/run/reference_setup.h"
 
 namespace retort::recipes {
@@ -88,7 +88,7 @@ class GrpoType : public RecipeType {
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {
-    check_prompts(check, recipe);
+    check_grpo_numbers(check, recipe);
   }
 
   std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {

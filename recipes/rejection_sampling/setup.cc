@@ -3,6 +3,7 @@
 #include "recipes/data/dataset.h"
 #include "recipes/rejection_sampling/sampler.h"
 #include "recipes/rollout/audit.h"
+#include "recipes/rollout/reward_check.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/rollout/self_check.h"
@@ -109,7 +110,8 @@ class RejectionSamplingType : public RecipeType {
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {
-    check_prompts(check, recipe);
+    const CheckedPrompts prompts = check_prompts(check, recipe);
+    check_rewards(check, recipe, prompts.first, prompts.greedy_ids);
   }
 
   std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "parallel/vote.h"
+#include "recipes/rollout/reward_input.h"
 
 namespace retort::recipes {
 namespace {
@@ -50,18 +51,6 @@ void share_scores(const std::vector<RolloutSample*>& samples, size_t components,
     });
 }
 
-// What a reward may know of a prompt; the completion is left out.
-rewards::RewardInput input_of(const data::PromptSample& prompt) {
-  return {.prompt = prompt.prompt_text,
-          .completion = {},
-          .question = prompt.question,
-          .reference = prompt.reference,
-          .fields = prompt.fields,
-          .origin = prompt.origin,
-          .prompt_ids = prompt.prompt_ids,
-          .completion_ids = {}};
-}
-
 // Ends the scoring of a request, however its finish() ends.
 class Forgetting {
  public:
@@ -92,7 +81,7 @@ RolloutScorer::~RolloutScorer() {
 PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request) {
   std::vector<rewards::RewardInput> prompts;
   for (const data::PromptSample& prompt : request.prompts)
-    prompts.push_back(input_of(prompt));
+    prompts.push_back(reward_input(prompt));
   const uint64_t number = request.number;
   queue_->add(number, std::move(prompts), static_cast<size_t>(request.num_generations));
 
@@ -116,11 +105,7 @@ void RolloutScorer::score_all() {
       const auto start = Clock::now();
       for (size_t i = 0; i < batch->samples.size(); ++i) {
         const ScoringQueue::Arrived& sample = batch->samples[i];
-        rewards::RewardInput& input = batch->inputs[i];
-        input.completion = tokenizer_.decode(sample.token_ids, /*skip_special_tokens=*/true);
-        input.completion_ids = sample.token_ids;
-        input.num_tokens = static_cast<int64_t>(sample.token_ids.size());
-        input.truncated = sample.truncated;
+        add_completion(batch->inputs[i], tokenizer_, sample.token_ids, sample.truncated);
       }
       std::vector<rewards::Scored> scores = rewards_->score(batch->inputs);
       queue_->finish(*batch, std::move(scores), seconds_since(start));

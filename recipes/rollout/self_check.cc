@@ -1,71 +1,30 @@
 #include "recipes/rollout/self_check.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/generation/engine.h"
 #include "recipes/data/batches.h"
+#include "recipes/data/completion_sample.h"
 #include "recipes/losses/linear_log_probs.h"
-#include "recipes/rewards/reward.h"
+#include "recipes/rollout/draw_options.h"
 #include "recipes/rollout/prompts.h"
+#include "recipes/rollout/reward_check.h"
 #include "recipes/sft/self_check.h"
 
 namespace retort::recipes {
 namespace {
 
 constexpr int64_t kDrawnTokens = 8;
-
-// The rewards that compare with a reference, under the names that the run gives them.
-std::vector<rewards::RewardOptions> comparing_rewards(const Recipe& recipe) {
-  const rewards::RewardSet all(recipe.rewards, /*scores=*/false);
-  std::vector<rewards::RewardOptions> comparing;
-  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
-    rewards::RewardOptions reward = recipe.rewards[i];
-    if (reward.type != rewards::RewardType::kExactMatch &&
-        reward.type != rewards::RewardType::kNumeric)
-      continue;
-    reward.name = all.names()[i];
-    reward.weight = 1;  // one that is only shown fails as well
-    comparing.push_back(std::move(reward));
-  }
-  return comparing;
-}
-
-// Throws where the reference of one is missing or is none for a reward.
-class References {
- public:
-  explicit References(const Recipe& recipe) {
-    auto comparing = comparing_rewards(recipe);
-    if (!comparing.empty()) rewards_.emplace(std::move(comparing));
-  }
-
-  void require(const data::PromptSample& prompt) {
-    if (!rewards_) return;
-    rewards_->score({{.prompt = prompt.prompt_text,
-                      .completion = prompt.reference,
-                      .reference = prompt.reference,
-                      .fields = prompt.fields,
-                      .origin = prompt.origin}});
-  }
-
-  std::string names() const {
-    std::string text;
-    if (rewards_)
-      for (const std::string& name : rewards_->names())
-        text += (text.empty() ? "" : ", ") + name;
-    return text;
-  }
-
- private:
-  std::optional<rewards::RewardSet> rewards_;
-};
+constexpr size_t kShownPrompts = 4;
 
 struct PromptCounts {
   int64_t rows = 0, usable = 0, longest = 0;
@@ -82,81 +41,106 @@ struct PromptCounts {
   }
 };
 
-// Reads every row, as no run of a few steps would; returns the first prompt.
-data::PromptSample check_rows(SelfCheck& check, const Recipe& recipe, const std::string& key,
-                              const std::vector<data::Source>& sources) {
+// Reads every row, as no run of a few steps would; returns the first prompts.
+std::vector<data::PromptSample> check_rows(SelfCheck& check, const Recipe& recipe,
+                                           const std::string& key,
+                                           const std::vector<data::Source>& sources) {
   const models::LoadedModel& student = check.student();
   const auto dataset = open_prompts(recipe, sources, student.tokenizer, student.chat, /*cache=*/"");
   References references(recipe);
   PromptCounts counts{.rows = dataset->size()};
-  std::optional<data::PromptSample> first;
+  std::vector<data::PromptSample> first;
   for (int64_t row = 0; row < counts.rows; ++row) {
     const auto prompt = dataset->get(row);
     if (!prompt) continue;
     references.require(*prompt);
     ++counts.usable;
     counts.longest = std::max(counts.longest, static_cast<int64_t>(prompt->prompt_ids.size()));
-    if (!first) first = prompt;
+    if (first.size() < kShownPrompts) first.push_back(*prompt);
   }
 
-  check.check("prompts", first.has_value(), counts.text(key, recipe));
+  check.check("prompts", !first.empty(), counts.text(key, recipe));
   if (const std::string names = references.names(); !names.empty())
     check.check("references", true, "every prompt has one for " + names);
-  return *first;
+  return first;
 }
 
-// A completion as the trainer gets it, with the log-probability that the generator gave each token.
-struct Drawn {
+// The beginning of a completion as the trainer gets it, and as the generator reported it.
+struct Begun {
   data::MicroBatch batch;
-  std::vector<float> log_probs;
+  models::Completion completion;
 };
 
-Drawn draw(const models::Decoder& decoder, const data::PromptSample& prompt, int64_t max_tokens) {
-  const int64_t max_length = static_cast<int64_t>(prompt.prompt_ids.size()) + max_tokens;
+Begun begin_completion(const models::Decoder& decoder, const data::PromptSample& prompt,
+                       models::DrawOptions draw) {
+  draw.max_new_tokens = std::min(kDrawnTokens, draw.max_new_tokens);
+  const int64_t max_length = static_cast<int64_t>(prompt.prompt_ids.size()) + draw.max_new_tokens;
   const int64_t block = models::EngineOptions{}.block_tokens;
   models::Engine engine(decoder, {.num_blocks = (max_length + block - 1) / block});
   models::Completion completion =
-      engine
-          .run({.prompts = {prompt.prompt_ids},
-                .draw = {.sampling = {.temperature = 0}, .max_new_tokens = max_tokens}})
-          .at(0);
-
-  data::Sample sample{.input_ids = prompt.prompt_ids, .origin = prompt.origin};
-  sample.is_target.resize(sample.input_ids.size(), 0);
-  sample.input_ids.insert(sample.input_ids.end(), completion.token_ids.begin(),
-                          completion.token_ids.end());
-  sample.is_target.resize(sample.input_ids.size(), 1);
-  return {.batch = data::make_micro_batch({std::move(sample)}),
-          .log_probs = std::move(completion.logps)};
+      engine.run({.prompts = {prompt.prompt_ids}, .draw = std::move(draw)}).at(0);
+  return {.batch = data::make_micro_batch({data::completion_sample(prompt, completion.token_ids)}),
+          .completion = std::move(completion)};
 }
 
-void check_drawn(SelfCheck& check, const std::string& origin, const CheckedRows& rows,
-                 const Drawn& drawn) {
-  const c10::NoGradGuard no_grad;
-  const at::Tensor trained =
-      losses::linear_log_probs(rows.hidden, rows.weight, {}, drawn.batch.targets).log_probs;
-  double error = 0;
-  for (size_t i = 0; i < drawn.log_probs.size(); ++i)
-    error = std::max(error, std::abs(trained[static_cast<int64_t>(i)].item<double>() -
-                                     static_cast<double>(drawn.log_probs[i])));
+// How far two computations of the same log-probabilities are apart.
+double difference(const at::Tensor& trained, const std::vector<float>& reported) {
+  return (trained - at::tensor(reported, at::kFloat)).abs().max().item<double>();
+}
+
+at::Tensor log_probs(const CheckedRows& rows, const data::MicroBatch& batch, double temperature) {
+  return losses::linear_log_probs(rows.hidden, rows.weight, {}, batch.targets,
+                                  {.temperature = temperature})
+      .log_probs;
+}
+
+// Greedily, at temperature 1 and over the whole vocabulary: what any generator can say.
+std::vector<int32_t> check_greedy(SelfCheck& check, const data::PromptSample& prompt) {
+  const models::Decoder& decoder = check.student().decoder;
+  const Begun begun = begin_completion(
+      decoder, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = kDrawnTokens});
+  const CheckedRows rows = rows_of(decoder, begun.batch);
+  const double error = difference(log_probs(rows, begun.batch, 1), begun.completion.logps);
   check.check("drawn and trained", error < 1e-3,
-              origin + ": log p of " + std::to_string(drawn.log_probs.size()) +
+              prompt.origin + ": log p of " + std::to_string(begun.completion.logps.size()) +
                   " tokens as generator and trainer compute it: difference " + scientific(error));
+  check_cross_entropy(check, rows, begun.batch.targets);
+  return begun.completion.token_ids;
 }
 
 }  // namespace
 
-void check_prompts(SelfCheck& check, const Recipe& recipe) {
-  const data::PromptSample prompt = check_rows(check, recipe, "data.train", recipe.data.train);
+CheckedPrompts check_prompts(SelfCheck& check, const Recipe& recipe) {
+  CheckedPrompts checked;
+  checked.first = check_rows(check, recipe, "data.train", recipe.data.train);
   if (!recipe.data.eval.empty()) check_rows(check, recipe, "data.eval", recipe.data.eval);
 
   const c10::NoGradGuard no_grad;
+  checked.greedy_ids = check_greedy(check, checked.first.at(0));
+  return checked;
+}
+
+SampledLogProbs check_sampling(SelfCheck& check, const Recipe& recipe,
+                               const data::PromptSample& prompt) {
+  const c10::NoGradGuard no_grad;
   const models::Decoder& decoder = check.student().decoder;
-  const Drawn drawn =
-      draw(decoder, prompt, std::min(kDrawnTokens, recipe.generation->max_new_tokens));
-  const CheckedRows rows = rows_of(decoder, drawn.batch);
-  check_drawn(check, prompt.origin, rows, drawn);
-  check_cross_entropy(check, rows, drawn.batch.targets);
+  const models::Tokenizer& tokenizer = check.student().tokenizer;
+  const Begun begun = begin_completion(
+      decoder, prompt,
+      draw_options(rollout_options(recipe, decoder.config(), tokenizer), tokenizer.vocab_size(),
+                   /*greedy=*/false));
+
+  const GenerationOptions& generation = *recipe.generation;
+  SampledLogProbs log_p{.generator = at::tensor(begun.completion.sampling_logps, at::kFloat),
+                        .trainer = log_probs(rows_of(decoder, begun.batch), begun.batch,
+                                             generation.sampling.temperature)};
+  const double error = difference(log_p.trainer, begun.completion.sampling_logps);
+  const bool is_whole = generation.whole_distribution();
+  check.check("drawn by the recipe", !is_whole || error < 1e-3,
+              "log p at temperature " + scientific(generation.sampling.temperature) +
+                  " as generator and trainer compute it: difference " + scientific(error) +
+                  (is_whole ? "" : ", as top_p, top_k, min_p or a penalty leave tokens out"));
+  return log_p;
 }
 
 }  // namespace retort::recipes

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "tests/recipes/on_policy_support.h"
@@ -94,12 +98,18 @@ std::vector<OnPolicyRecipe> scoring_recipes(const fs::path& data, const std::str
   return {grpo, rejection};
 }
 
+// A program that gives every completion this score.
+std::string scoring_program(const TemporaryFolder& folder, const std::string& score) {
+  const fs::path script = folder / "judge.sh";
+  std::ofstream(script) << R"(exec sed -u -E 's/^\{"id": ?([0-9]+).*/{"id": \1, "score": )" << score
+                        << "}/'\n";
+  return "{type: command, name: judge, argv: [bash, " + script.string() + "]}";
+}
+
 TEST(CheckRun, TakesPromptsWithAnAnswerWhereCompletionsAreDrawn) {
   TemporaryFolder folder;
-  // A program that is not there: a check starts none.
-  const std::string rewards =
-      "[{type: numeric}, {type: exact_match, weight: 0, name: exact}, "
-      "{type: command, argv: [/nowhere/judge]}]";
+  const std::string rewards = "[{type: numeric}, {type: exact_match, weight: 0, name: exact}, " +
+                              scoring_program(folder, "0.25") + "]";
   for (OnPolicyRecipe recipe : scoring_recipes(write_answers(folder, {1, 2, 3, 60}), rewards)) {
     recipe.data_extra += "  eval: [{path: " + write_prompts(folder, 3).string() + "}]\n";
     const fs::path path = write_on_policy(folder / recipe.recipe, recipe);
@@ -111,9 +121,52 @@ TEST(CheckRun, TakesPromptsWithAnAnswerWhereCompletionsAreDrawn) {
           "no room for a completion of 10 within data.max_length 64; raise it",
           "3 of 3 rows of data.eval can be used; the longest has 3 tokens",
           "every prompt has one for numeric, exact\n", "ok   drawn and trained",
-          "answers.jsonl:1: log p of 8 tokens", "ok   cross-entropy against fp64"})
+          "answers.jsonl:1: log p of 8 tokens", "ok   cross-entropy against fp64",
+          "reward numeric               1, 1, 1 for the answers of 3 rows; 0 for 8 tokens",
+          "reward exact                 1, 1, 1 for",
+          "reward judge                 0.25, 0.25, 0.25"})
       EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
     EXPECT_FALSE(fs::exists(folder / recipe.recipe / "run"));
+  }
+}
+
+// A run would end at its first step.
+TEST(CheckRun, FailsOnARewardThatCannotScore) {
+  TemporaryFolder folder;
+  const fs::path data = write_answers(folder, {1, 2});
+  for (const auto& [reward, why] : std::vector<std::pair<std::string, std::string>>{
+           {"{type: command, argv: [/nowhere/judge]}", "/nowhere/judge"},
+           {"{type: http, url: \"http://127.0.0.1:9/score\"}", "127.0.0.1:9"},
+           {scoring_program(folder, "high"), "judge"}})
+    for (const OnPolicyRecipe& recipe : scoring_recipes(data, "[" + reward + "]")) {
+      const CommandResult result =
+          retort({"check", write_on_policy(folder / "r", recipe).string()});
+      EXPECT_NE(result.exit_code, 0) << result.output;
+      EXPECT_NE(result.output.find(why), std::string::npos) << why << "\n" << result.output;
+      EXPECT_EQ(result.output.find("all checks passed"), std::string::npos) << result.output;
+    }
+}
+
+TEST(CheckRun, ShowsAdvantagesAndTheRatioAtEqualWeights) {
+  TemporaryFolder folder;
+  const fs::path data = write_answers(folder, {1, 2});
+  using Block = std::map<std::string, std::string>;
+  for (const auto& [block, advantages] : std::vector<std::pair<Block, std::string>>{
+           {{}, "of rewards 0 to 3 in a group: -1.16 to 1.16"},
+           {{{"scale_rewards", "none"}, {"loss_type", "grpo"}}, "-1.5 to 1.5"},
+           {{{"advantage", "rloo"}, {"loss_type", "dr_grpo"}}, "-2 to 2"},
+           {{{"advantage", "reinforce_plus_plus"}, {"loss_type", "bnpo"}}, "-1.16 to 1.16"},
+           {{{"importance_sampling_level", "sequence"}, {"num_iterations", "2"}}, "-1.16 to 1.16"},
+           {{{"sampling_correction", "sequence_mask"}}, "-1.16 to 1.16"}}) {
+    OnPolicyRecipe recipe{.data = data, .block = block, .rewards = "[{type: numeric}]"};
+    recipe.generation["temperature"] = "0.7";
+    const CommandResult result = retort({"check", write_on_policy(folder / "r", recipe).string()});
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    for (const std::string& part :
+         {advantages, std::string("ok   drawn by the recipe"), std::string("at temperature 0.7"),
+          std::string("the loss of a sample with advantage 1 is -1, must be -1; 0 ratios clipped"),
+          std::string("ok   direction")})
+      EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
 }
 

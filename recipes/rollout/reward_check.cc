@@ -1,0 +1,109 @@
+#include "recipes/rollout/reward_check.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "recipes/rollout/reward_input.h"
+
+namespace retort::recipes {
+namespace {
+
+using rewards::RewardOptions;
+using rewards::RewardType;
+
+bool compares(const RewardOptions& reward) {
+  return reward.type == RewardType::kExactMatch || reward.type == RewardType::kNumeric;
+}
+
+// Those of the recipe that `is_wanted`, under the names that the run gives them. One that is only
+// shown must work as well.
+template <class Wanted>
+std::vector<RewardOptions> rewards_where(const Recipe& recipe, Wanted&& is_wanted) {
+  const rewards::RewardSet all(recipe.rewards, /*scores=*/false);
+  std::vector<RewardOptions> wanted;
+  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
+    RewardOptions reward = recipe.rewards[i];
+    if (!is_wanted(reward)) continue;
+    reward.name = all.names()[i];
+    reward.weight = 1;
+    wanted.push_back(std::move(reward));
+  }
+  return wanted;
+}
+
+// "1, 1, not scorable"
+std::string list_scores(const std::vector<rewards::Scored>& scores, size_t reward, size_t first,
+                        size_t end) {
+  std::string text;
+  for (size_t i = first; i < end; ++i) {
+    const std::optional<double>& score = scores[i].components[reward];
+    text += (text.empty() ? "" : ", ") + (score ? scientific(*score) : "not scorable");
+  }
+  return text;
+}
+
+}  // namespace
+
+References::References(const Recipe& recipe) {
+  auto comparing = rewards_where(recipe, compares);
+  if (!comparing.empty()) rewards_.emplace(std::move(comparing));
+}
+
+void References::require(const data::PromptSample& prompt) {
+  if (!rewards_) return;
+  rewards::RewardInput input = reward_input(prompt);
+  input.completion = prompt.reference;
+  rewards_->score({std::move(input)});
+}
+
+std::string References::names() const {
+  std::string text;
+  if (rewards_)
+    for (const std::string& name : rewards_->names())
+      text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+void check_rewards(SelfCheck& check, const Recipe& recipe,
+                   const std::vector<data::PromptSample>& prompts,
+                   const std::vector<int32_t>& drawn) {
+  const models::Tokenizer& tokenizer = check.student().tokenizer;
+  std::vector<RewardOptions> asked =
+      rewards_where(recipe, [](const RewardOptions& reward) { return !reward.role; });
+  for (const RewardOptions& reward : recipe.rewards)
+    if (reward.role)
+      check.check("reward", true, "is scored by role '" + *reward.role + "', which is not asked");
+  if (asked.empty()) return;
+
+  // The rows' own answers, then what was drawn.
+  std::vector<rewards::RewardInput> inputs;
+  for (const data::PromptSample& prompt : prompts) {
+    if (prompt.reference.empty()) continue;
+    inputs.push_back(reward_input(prompt));
+    inputs.back().completion = prompt.reference;
+    inputs.back().completion_ids = tokenizer.encode(prompt.reference, /*add_special_tokens=*/false);
+    inputs.back().num_tokens = static_cast<int64_t>(inputs.back().completion_ids.size());
+  }
+  const size_t num_own = inputs.size();
+  inputs.push_back(reward_input(prompts.at(0)));
+  add_completion(inputs.back(), tokenizer, drawn, /*truncated=*/true);
+
+  rewards::RewardSet set(asked);
+  const std::vector<rewards::Scored> scores = set.score(inputs);
+  for (size_t reward = 0; reward < asked.size(); ++reward) {
+    bool is_right = true;
+    for (size_t i = 0; i < num_own; ++i)
+      if (compares(asked[reward])) is_right &= scores[i].components[reward] == 1.0;
+
+    std::string text;
+    if (num_own > 0)
+      text = list_scores(scores, reward, 0, num_own) + " for the answers of " +
+             std::to_string(num_own) + " rows" + (is_right ? "" : ", which must be 1") + "; ";
+    text += list_scores(scores, reward, num_own, num_own + 1) + " for " +
+            std::to_string(drawn.size()) + " tokens that the student draws";
+    check.check("reward " + asked[reward].name, is_right, text);
+  }
+}
+
+}  // namespace retort::recipes

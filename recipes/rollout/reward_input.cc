@@ -1,0 +1,24 @@
+#include "recipes/rollout/reward_input.h"
+
+namespace retort::recipes {
+
+rewards::RewardInput reward_input(const data::PromptSample& prompt) {
+  return {.prompt = prompt.prompt_text,
+          .completion = {},
+          .question = prompt.question,
+          .reference = prompt.reference,
+          .fields = prompt.fields,
+          .origin = prompt.origin,
+          .prompt_ids = prompt.prompt_ids,
+          .completion_ids = {}};
+}
+
+void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
+                    std::span<const int32_t> token_ids, bool truncated) {
+  input.completion = tokenizer.decode(token_ids, /*skip_special_tokens=*/true);
+  input.completion_ids.assign(token_ids.begin(), token_ids.end());
+  input.num_tokens = static_cast<int64_t>(token_ids.size());
+  input.truncated = truncated;
+}
+
+}  // namespace retort::recipes
