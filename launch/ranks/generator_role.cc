@@ -14,12 +14,14 @@ using recipes::RoleOptions;
 void run_generator_role(const RankContext& context) {
   const RoleOptions& role = context.role_options();
   const std::unique_ptr<parallel::World> world = make_replica_world(context);
-  roles::Generator generator(context.name(), load_role_model(context, world.get(), at::kCPU),
+  parallel::World* replica = role.world.tp == 1 ? nullptr : world.get();
+  const at::Device device = world ? world->device() : at::Device(at::kCPU);
+  roles::Generator generator(context.name(), load_role_model(context, replica, device),
                              models::Tokenizer::load(role.model),
                              context.recipe.generation->engine());
 
   auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
-  rpc::Agent agent(recipes::agent_options(context, at::kCPU));
+  rpc::Agent agent(recipes::agent_options(context, device));
   generator.serve(agent, queue);
   publish_address(context, agent.address());
 

@@ -38,10 +38,8 @@ std::string first_change(Options options) {
 
 // Why `role` has nothing that could come from or go to a device; "" if it has.
 std::string keeps_to_host(const Recipe& recipe, const std::string& role) {
-  if (recipe.is_generator(role))
-    return "generation computes on the CPU, so weights and samples travel through host memory";
   const auto roles = recipes::recipe_type(recipe).device_roles(recipe);
-  if (std::find(roles.begin(), roles.end(), role) == roles.end())
+  if (!recipe.is_generator(role) && std::find(roles.begin(), roles.end(), role) == roles.end())
     return "this role answers log-probabilities of tokens, which are read in host memory";
 
   for (const std::string& end : {std::string(Recipe::kDrivingRole), role})

@@ -125,9 +125,6 @@ class RoleCheck {
           "./dev build --cuda, or use "
           "device: cpu",
           ErrorCode::kUnavailable);
-    if (role.world.device == parallel::Device::kCuda && recipe_.is_generator(name))
-      places_.refuse({"roles", name, "world", "device"},
-                     "generation computes on the CPU; use device: cpu", ErrorCode::kUnavailable);
     check_env(name, role);
     check_batching(name, role);
     if (role.restarts < 0) places_.refuse({"roles", name, "restarts"}, "must not be negative");

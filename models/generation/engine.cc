@@ -43,10 +43,10 @@ struct Engine::Impl {
         options(o),
         detokenizer(std::move(t)),
         pool(count_blocks(d, options), options.block_tokens, options.share_prefixes),
-        model(d, pool.num_blocks(), options.block_tokens),
+        model(StepModel::make(d, pool.num_blocks(), options.block_tokens)),
         scheduler(options, pool) {
     stats.num_blocks = pool.num_blocks();
-    stats.kv_bytes = model.kv_bytes();
+    stats.kv_bytes = model->kv_bytes();
   }
 
   void step();
@@ -61,7 +61,7 @@ struct Engine::Impl {
   EngineOptions options;
   Detokenizer detokenizer;
   BlockPool pool;
-  StepModel model;
+  std::unique_ptr<StepModel> model;
   Scheduler scheduler;
   EngineStats stats;
   std::map<uint64_t, std::unique_ptr<RequestState>> requests;
@@ -71,7 +71,9 @@ struct Engine::Impl {
   std::vector<int32_t> ids;
   std::vector<StepSpan> spans;
   std::vector<Draw> draws;
-  std::vector<float> states;  // [draws' rows, hidden_size]
+  std::vector<int64_t> rows_of_states;  // whose last token is known
+  std::vector<float> last_states;       // theirs
+  std::vector<float> states;            // [draws' rows, hidden_size]
   std::vector<float> logits;
   std::vector<SamplerScratch> scratch;
 };
@@ -79,37 +81,41 @@ struct Engine::Impl {
 // The states of all last tokens, and who draws from them.
 void Engine::Impl::collect_draws() {
   // States lie one after the other; samples of one prompt share theirs.
-  const auto width = static_cast<size_t>(model.config().hidden_size);
+  const auto width = static_cast<size_t>(model->config().hidden_size);
   draws.clear();
+  rows_of_states.clear();
+  for (const Piece& piece : scheduler.pieces())
+    if (piece.last) rows_of_states.push_back(piece.first_row + piece.count - 1);
+  last_states.resize(rows_of_states.size() * width);
+  model->final_states(rows_of_states, last_states.data());
+
   states.clear();
-  const auto add_state = [&] {
-    states.resize(states.size() + width);
-    return states.data() + (states.size() - width);
+  const auto add_state = [&](const float* state) {
+    states.insert(states.end(), state, state + width);
+    return static_cast<int64_t>(states.size() / width) - 1;
   };
-  const auto rows = [&] { return static_cast<int64_t>(states.size() / width); };
 
   // A running sequence draws from its last token. A prompt's last state waits for its samples.
+  const float* state = last_states.data();
   for (const Piece& piece : scheduler.pieces()) {
     if (!piece.last) continue;
-    const int64_t row = piece.first_row + piece.count - 1;
-    if (piece.sequence != nullptr) {
-      model.final_state(row, add_state());
-      draws.push_back({piece.sequence, rows() - 1, {}});
-    } else {
-      piece.group->state.resize(width);
-      model.final_state(row, piece.group->state.data());
-    }
+    if (piece.sequence != nullptr)
+      draws.push_back({piece.sequence, add_state(state), {}});
+    else
+      piece.group->state.assign(state, state + width);
+    state += width;
   }
 
   // The samples that start now draw their first token.
   const SampleGroup* group = nullptr;
+  int64_t row = 0;
   for (Sequence* sequence :
-       scheduler.start_samples([&](int32_t from, int32_t to) { model.copy_block(from, to); })) {
+       scheduler.start_samples([&](int32_t from, int32_t to) { model->copy_block(from, to); })) {
     if (sequence->group != group) {
       group = sequence->group;
-      std::copy(group->state.begin(), group->state.end(), add_state());
+      row = add_state(group->state.data());
     }
-    draws.push_back({sequence, rows() - 1, {}});
+    draws.push_back({sequence, row, {}});
   }
 }
 
@@ -117,33 +123,33 @@ void Engine::Impl::collect_draws() {
 void Engine::Impl::choose() {
   // Logits are formed for as many rows at once as a buffer of bounded size takes.
   constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values
-  const int64_t width = model.config().hidden_size;
-  const int64_t vocab_size = model.config().vocab_size;
+  const int64_t width = model->config().hidden_size;
+  const int64_t vocab_size = model->config().vocab_size;
   const int64_t rows = static_cast<int64_t>(states.size()) / width;
   const int64_t at_once = std::max<int64_t>(1, kLogits / vocab_size);
-  scratch.resize(static_cast<size_t>(model.pool().threads()));
+  scratch.resize(static_cast<size_t>(model->pool().threads()));
   logits.resize(static_cast<size_t>(std::min(rows, at_once) * vocab_size));
 
   // Draws are in the order of their rows.
   size_t next = 0;
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t end = std::min(rows, first + at_once);
-    model.logits(states.data() + first * width, end - first, logits.data());
+    model->logits(states.data() + first * width, end - first, logits.data());
     const size_t begin_draw = next;
     while (next < draws.size() && draws[next].row < end)
       ++next;
-    model.pool().run(static_cast<int64_t>(next - begin_draw), 1,
-                     [&](int64_t begin, int64_t stop, int thread) {
-                       for (int64_t i = begin; i < stop; ++i)
-                         choose(draws[begin_draw + static_cast<size_t>(i)], first,
-                                scratch[static_cast<size_t>(thread)]);
-                     });
+    model->pool().run(static_cast<int64_t>(next - begin_draw), 1,
+                      [&](int64_t begin, int64_t stop, int thread) {
+                        for (int64_t i = begin; i < stop; ++i)
+                          choose(draws[begin_draw + static_cast<size_t>(i)], first,
+                                 scratch[static_cast<size_t>(thread)]);
+                      });
   }
 }
 
 // From its row of `logits`, which begin with row `first` of the states.
 void Engine::Impl::choose(Draw& draw, int64_t first, SamplerScratch& mine) const {
-  const int64_t vocab_size = model.config().vocab_size;
+  const int64_t vocab_size = model->config().vocab_size;
   const Sequence& sequence = *draw.sequence;
   draw.choice = choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size,
                              sequence.group->request->request.draw.sampling, sequence.seen,
@@ -207,7 +213,7 @@ void Engine::Impl::step() {
   scheduler.plan(ids, spans);
   stats.peak_used_blocks = std::max(stats.peak_used_blocks, pool.used());
   if (!ids.empty()) {
-    model.forward(ids, spans);
+    model->forward(ids, spans);
     ++stats.steps;
     stats.rows += static_cast<int64_t>(ids.size());
   }
@@ -237,7 +243,7 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
 uint64_t Engine::submit(GenerationRequest request, GenerationCallbacks callbacks) {
-  check_request(request, impl_->model.config(), impl_->options, impl_->pool.num_blocks(),
+  check_request(request, impl_->model->config(), impl_->options, impl_->pool.num_blocks(),
                 static_cast<bool>(impl_->detokenizer));
   auto state = std::make_unique<RequestState>();
   state->id = impl_->next_id++;
@@ -311,7 +317,7 @@ void Engine::weights_changed() {
         "generation: the weights may change only when no sequence is in flight; step until idle");
   }
   impl_->pool.forget();
-  impl_->model.bind(*impl_->decoder);
+  impl_->model->bind(*impl_->decoder);
 }
 
 EngineStats Engine::stats() const {

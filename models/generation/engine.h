@@ -54,9 +54,8 @@ struct EngineStats {
   int64_t used_blocks = 0;
   int64_t cached_blocks = 0;     // unused, but their contents are kept
   int64_t peak_used_blocks = 0;  // since construction
-  // 2 * layers * num_blocks * block_tokens * kv_heads of this rank
-  //   * (head_dim rounded up to 16) * 4
-  int64_t kv_bytes = 0;
+  int64_t kv_bytes = 0;          // of the cache: StepModel::kv_bytes
+
   // Since construction:
   int64_t steps = 0;          // forwards
   int64_t rows = 0;           // tokens computed in them

@@ -1,4 +1,4 @@
-#include "models/generation/step_model.h"
+#include "models/generation/host_step_model.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -36,22 +36,17 @@ void grow(std::vector<float>& buffer, int64_t size) {
   if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(static_cast<size_t>(size));
 }
 
-int64_t kv_heads_of(const Decoder& decoder) {
-  return std::max<int64_t>(1, decoder.config().num_key_value_heads / decoder.placement().tp_size());
-}
-
 }  // namespace
 
-StepModel::StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
+HostStepModel::HostStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
     : pool_(at::get_num_threads()),
       ranks_(decoder.placement().tp),
       config_(decoder.config()),
       heads_(config_.num_attention_heads / ranks_.size()),
-      kv_heads_(kv_heads_of(decoder)),
+      kv_heads_(step_kv_heads(decoder)),
       num_blocks_(num_blocks),
       block_tokens_(block_tokens),
       padded_dim_(padded(config_.head_dim)) {
-  RETORT_CHECK(decoder.placement().pp == 1) << "generation with a stage of a pipeline";
   bind(decoder);
   const c10::InferenceMode inference;
   const auto options = at::TensorOptions().dtype(at::kFloat);
@@ -62,7 +57,7 @@ StepModel::StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_t
   }
 }
 
-void StepModel::bind(const Decoder& decoder) {
+void HostStepModel::bind(const Decoder& decoder) {
   const c10::InferenceMode inference;
   config_ = decoder.config();
   cos_.clear();
@@ -83,7 +78,8 @@ void StepModel::bind(const Decoder& decoder) {
     bind_layer(i, parameters);
 }
 
-void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParameter>& parameters) {
+void HostStepModel::bind_layer(size_t index,
+                               const std::vector<parallel::NamedParameter>& parameters) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
   const auto tensor = [&](const char* name) { return find(parameters, prefix + name); };
   const auto matrix = [&](const std::string& name) {
@@ -112,13 +108,14 @@ void StepModel::bind_layer(size_t index, const std::vector<parallel::NamedParame
   layer.window = config_.sliding_window[index];
 }
 
-int64_t StepModel::kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens) {
+int64_t HostStepModel::kv_bytes_of(const Decoder& decoder, int64_t num_blocks,
+                                   int64_t block_tokens) {
   const ModelConfig& config = decoder.config();
-  return 2 * config.num_hidden_layers * num_blocks * block_tokens * kv_heads_of(decoder) *
+  return 2 * config.num_hidden_layers * num_blocks * block_tokens * step_kv_heads(decoder) *
          padded(config.head_dim) * 4;
 }
 
-int64_t StepModel::kv_bytes() const {
+int64_t HostStepModel::kv_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_)
     bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
@@ -126,7 +123,7 @@ int64_t StepModel::kv_bytes() const {
 }
 
 // Each rank looks up the ids whose rows it holds.
-void StepModel::embed(const std::vector<int32_t>& ids) {
+void HostStepModel::embed(const std::vector<int32_t>& ids) {
   const int64_t width = config_.hidden_size;
   const int64_t count = static_cast<int64_t>(ids.size()) * width;
   const int64_t begin = parallel::vocab_begin(config_.vocab_size, ranks_.size(), ranks_.rank());
@@ -150,7 +147,7 @@ void StepModel::embed(const std::vector<int32_t>& ids) {
   ranks_.add_parts(x_.data(), count);
 }
 
-void StepModel::extend_rope(int64_t length) {
+void HostStepModel::extend_rope(int64_t length) {
   const int64_t half = config_.head_dim / 2;
   const auto* frequency = inverse_frequencies_.const_data_ptr<float>();
   for (auto position = static_cast<int64_t>(cos_.size()) / half; position < length; ++position) {
@@ -162,7 +159,7 @@ void StepModel::extend_rope(int64_t length) {
   }
 }
 
-void StepModel::plan_attention(const std::vector<StepSpan>& spans) {
+void HostStepModel::plan_attention(const std::vector<StepSpan>& spans) {
   tasks_.clear();
   span_of_row_.clear();
   longest_ = 0;
@@ -180,7 +177,7 @@ void StepModel::plan_attention(const std::vector<StepSpan>& spans) {
 }
 
 // h = norm(x).
-void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
+void HostStepModel::normalise(const at::Tensor& weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   pool_.run(rows, std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end, int) {
@@ -192,7 +189,7 @@ void StepModel::normalise(const at::Tensor& weight, int64_t rows) {
 }
 
 // Norms and rotates one row's q and k, and writes its k and v into its block.
-void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
+void HostStepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
   const int64_t heads = heads_;
   const int64_t kv_heads = kv_heads_;
   const int64_t dim = config_.head_dim;
@@ -229,8 +226,8 @@ void StepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
   }
 }
 
-AttendTask StepModel::attend_task(const Layer& layer, const StepSpan& span, const Attention& task,
-                                  float* scratch) {
+AttendTask HostStepModel::attend_task(const Layer& layer, const StepSpan& span,
+                                      const Attention& task, float* scratch) {
   const int64_t dim = config_.head_dim;
   const int64_t width = heads_ * dim;
   const int64_t group = heads_ / kv_heads_;
@@ -256,7 +253,7 @@ AttendTask StepModel::attend_task(const Layer& layer, const StepSpan& span, cons
 
 // Attention of all rows of the step over the blocks of their sequences. Tasks write to different
 // rows and heads of mixed_.
-void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
+void HostStepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
   scratch_.resize(static_cast<size_t>(pool_.threads()));
   pool_.run(static_cast<int64_t>(tasks_.size()), 2, [&](int64_t begin, int64_t end, int thread) {
     std::vector<float>& scratch = scratch_[static_cast<size_t>(thread)];
@@ -270,7 +267,7 @@ void StepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
 }
 
 // x += input matrix^T + bias, over all ranks.
-void StepModel::close_block(const Matrix& matrix, const float* input, int64_t rows) {
+void HostStepModel::close_block(const Matrix& matrix, const float* input, int64_t rows) {
   const int64_t width = config_.hidden_size;
   if (!ranks_.active()) {
     multiply(pool_, input, matrix.in, rows, {{&matrix, x_.data(), width, true}});
@@ -280,7 +277,7 @@ void StepModel::close_block(const Matrix& matrix, const float* input, int64_t ro
   ranks_.add_parts(x_.data(), rows * width);
 }
 
-void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows) {
+void HostStepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows) {
   const int64_t width = config_.hidden_size;
   const int64_t kv_width = layer.k.out;
   const int64_t inner = layer.gate.out;
@@ -302,7 +299,7 @@ void StepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int6
   close_block(layer.down, gate_.data(), rows);
 }
 
-void StepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
+void HostStepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
   const c10::InferenceMode inference;
   const auto rows = static_cast<int64_t>(ids.size());
   grow(x_, rows * config_.hidden_size);
@@ -320,12 +317,16 @@ void StepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepS
     run_layer(layer, spans, rows);
 }
 
-void StepModel::final_state(int64_t row, float* out) const {
-  vector_kernels().norm(x_.data() + row * config_.hidden_size, final_norm_.const_data_ptr<float>(),
-                        out, config_.hidden_size, static_cast<float>(config_.rms_norm_eps));
+void HostStepModel::final_states(std::span<const int64_t> rows, float* out) {
+  const int64_t width = config_.hidden_size;
+  for (const int64_t row : rows) {
+    vector_kernels().norm(x_.data() + row * width, final_norm_.const_data_ptr<float>(), out, width,
+                          static_cast<float>(config_.rms_norm_eps));
+    out += width;
+  }
 }
 
-void StepModel::logits(const float* states, int64_t rows, float* out) {
+void HostStepModel::logits(const float* states, int64_t rows, float* out) {
   if (!ranks_.active()) {
     multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
     return;
@@ -347,7 +348,7 @@ void StepModel::logits(const float* states, int64_t rows, float* out) {
   }
 }
 
-void StepModel::copy_block(int32_t from, int32_t to) {
+void HostStepModel::copy_block(int32_t from, int32_t to) {
   const c10::InferenceMode inference;
   for (Layer& layer : layers_) {
     layer.keys.select(0, to).copy_(layer.keys.select(0, from));

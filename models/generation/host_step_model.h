@@ -1,5 +1,4 @@
-// The forward of generation: a few new tokens of several sequences against keys and values in
-// blocks. Private to models/.
+// The forward of generation on the CPU. Private to models/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,56 +6,33 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/decoder.h"
 #include "models/generation/products.h"
 #include "models/generation/rank_exchange.h"
-#include "models/generation/worker_pool.h"
+#include "models/generation/step_model.h"
 
 namespace retort::models {
 
 struct AttendTask;
 
-// New tokens of one sequence: rows [first_row, first_row + count), at positions first_position, ...
-// `table` names the blocks of the whole sequence, the new tokens' among them.
-struct StepSpan {
-  int64_t first_row = 0;
-  int64_t count = 0;
-  int64_t first_position = 0;
-  const int32_t* table = nullptr;
-};
-
 // Computes in fp32 over fp32 or bf16 weights, with fp32 keys and values. What a row gives depends
 // on its own sequence alone, bit for bit, not on how sequences share a step or are cut into steps.
-// Of a decoder that is split over tp ranks, each rank computes its heads, its part of the MLP and
-// its rows of the vocabulary, and keeps the keys and values of its heads.
-// Shapes: H hidden_size, V vocab_size.
-// Collectives: on the decoder's tp group; all ranks get the same states and logits. In forward two
-// exchanges of [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp]
-// (RankExchange).
-// Threads: one at a time; it uses the threads of pool().
-class StepModel {
+// Collectives: those of StepModel, by RankExchange.
+class HostStepModel : public StepModel {
  public:
-  // The decoder, without pipeline stages, must outlive this. kUnavailable when its weights are not
-  // on the CPU.
-  StepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
+  // kUnavailable when a weight of the decoder is not on the CPU.
+  HostStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
 
-  // Takes the decoder's tensors again, after they were replaced or written to: those that are not
-  // read in place are copied anew.
-  void bind(const Decoder& decoder);
-  // 2 * layers * num_blocks * block_tokens * kv_heads * (head_dim rounded up to 16) * 4 bytes,
-  // kv_heads being this rank's.
-  static int64_t kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
-  int64_t kv_bytes() const;
+  void bind(const Decoder& decoder) override;
+  static int64_t kv_bytes_of(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
+  int64_t kv_bytes() const override;
 
-  // Runs the layers and stores keys and values. The states stay until the next forward.
-  void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans);
-  void final_state(int64_t row, float* out) const;             // [H], after the final norm
-  void logits(const float* states, int64_t rows, float* out);  // [rows, H] -> [rows, V]
-  void copy_block(int32_t from, int32_t to);
+  void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) override;
+  void final_states(std::span<const int64_t> rows, float* out) override;
+  void logits(const float* states, int64_t rows, float* out) override;
+  void copy_block(int32_t from, int32_t to) override;
 
-  const ModelConfig& config() const { return config_; }
-  // With at::get_num_threads() threads, as it was at construction.
-  WorkerPool& pool() { return pool_; }
+  const ModelConfig& config() const override { return config_; }
+  WorkerPool& pool() override { return pool_; }
 
  private:
   struct Layer {

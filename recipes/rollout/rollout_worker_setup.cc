@@ -3,6 +3,7 @@
 #include "recipes/external_roles.h"
 #include "recipes/rollout/draw_options.h"
 #include "recipes/rollout/rollout_worker.h"
+#include "recipes/run/agent_options.h"
 #include "recipes/run/role_connections.h"
 
 namespace retort::recipes {
@@ -20,7 +21,8 @@ std::unique_ptr<roles::GeneratorClient> connect(RunContext& context,
                                       .timeout = recipe.rpc.timeout,
                                       .generation_timeout = recipe.generation->timeout,
                                       .links = links_to(context, role),
-                                      .patience = load_timeout_of(recipe, role)},
+                                      .patience = load_timeout_of(recipe, role),
+                                      .weights_on_device = has_device_map(recipe, role)},
       context.tokenizer, student);
 }
 

@@ -1,0 +1,331 @@
+#include "models/generation/device_step_model.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+#include "models/functions.h"
+#include "parallel/vocab_shard.h"
+
+namespace retort::models {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kHeadRows = 8192;  // of the head, cast to fp32 at once
+
+int64_t size_of(const parallel::Group* tp) { return tp == nullptr ? 1 : tp->size(); }
+int64_t rank_of(const parallel::Group* tp) { return tp == nullptr ? 0 : tp->rank(); }
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return bias.defined() ? at::linear(x, weight, bias) : at::linear(x, weight);
+}
+
+}  // namespace
+
+// The numbers of a step, which go to the device in one copy.
+class DeviceStepModel::Plan {
+ public:
+  Plan(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans, int64_t block_tokens)
+      : block_tokens_(block_tokens), rows_(static_cast<int64_t>(ids.size())) {
+    numbers_.assign(ids.begin(), ids.end());
+    for (const StepSpan& span : spans)
+      for (int64_t i = 0; i < span.count; ++i)
+        numbers_.push_back(span.first_position + i);
+    for (const StepSpan& span : spans)
+      for (int64_t i = 0; i < span.count; ++i)
+        numbers_.push_back(slot(span, span.first_position + i));
+
+    // Sequences that draw have one row each: they are one part. A prompt is one by itself.
+    std::vector<const StepSpan*> drawing;
+    for (const StepSpan& span : spans)
+      if (span.count == 1) drawing.push_back(&span);
+    if (!drawing.empty()) add_part(drawing);
+    for (const StepSpan& span : spans)
+      if (span.count > 1) add_part({&span});
+  }
+
+  void send(at::Device device) {
+    all_ = at::from_blob(numbers_.data(), {static_cast<int64_t>(numbers_.size())},
+                         at::TensorOptions().dtype(at::kLong))
+               .to(device, /*non_blocking=*/false, /*copy=*/true);
+  }
+  // After send().
+  Tensor ids() const { return all_.narrow(0, 0, rows_); }
+  Tensor positions() const { return all_.narrow(0, rows_, rows_); }
+  Tensor slots() const { return all_.narrow(0, 2 * rows_, rows_); }
+  std::vector<Part> parts() const {
+    std::vector<Part> parts;
+    int64_t at = 3 * rows_;
+    const auto next = [&](int64_t count) {
+      at += count;
+      return all_.narrow(0, at - count, count);
+    };
+    for (const Shape& shape : shapes_) {
+      Part part{.sequences = shape.sequences,
+                .queries = shape.queries,
+                .keys = shape.keys,
+                .rows = next(shape.sequences * shape.queries),
+                .slots = {},
+                .positions = {}};
+      part.positions = next(shape.sequences * shape.queries).view({shape.sequences, shape.queries});
+      part.slots = next(shape.sequences * shape.keys);
+      parts.push_back(std::move(part));
+    }
+    return parts;
+  }
+
+ private:
+  struct Shape {
+    int64_t sequences, queries, keys;
+  };
+
+  int64_t slot(const StepSpan& span, int64_t position) const {
+    return span.table[position / block_tokens_] * block_tokens_ + position % block_tokens_;
+  }
+
+  // Spans of equal count.
+  void add_part(const std::vector<const StepSpan*>& spans) {
+    Shape shape{
+        .sequences = static_cast<int64_t>(spans.size()), .queries = spans[0]->count, .keys = 0};
+    for (const StepSpan* span : spans)
+      shape.keys = std::max(shape.keys, span->first_position + span->count);
+    for (const StepSpan* span : spans)
+      for (int64_t i = 0; i < span->count; ++i)
+        numbers_.push_back(span->first_row + i);
+    for (const StepSpan* span : spans)
+      for (int64_t i = 0; i < span->count; ++i)
+        numbers_.push_back(span->first_position + i);
+    for (const StepSpan* span : spans)
+      for (int64_t key = 0; key < shape.keys; ++key)
+        numbers_.push_back(slot(*span, key < span->first_position + span->count ? key : 0));
+    shapes_.push_back(shape);
+  }
+
+  int64_t block_tokens_, rows_;
+  std::vector<int64_t> numbers_;
+  std::vector<Shape> shapes_;
+  Tensor all_;
+};
+
+DeviceStepModel::DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
+    : pool_(at::get_num_threads()),
+      tp_(decoder.placement().tp_size() > 1 ? decoder.placement().tp : nullptr),
+      config_(decoder.config()),
+      device_(decoder.device()),
+      heads_(config_.num_attention_heads / decoder.placement().tp_size()),
+      kv_heads_(step_kv_heads(decoder)),
+      block_tokens_(block_tokens) {
+  const c10::NoGradGuard no_grad;
+  bind(decoder);
+  const auto options = at::TensorOptions().dtype(decoder.dtype()).device(device_);
+  for (Layer& layer : layers_) {
+    layer.keys = at::empty({num_blocks * block_tokens, kv_heads_, config_.head_dim}, options);
+    layer.values = at::empty_like(layer.keys);
+  }
+}
+
+void DeviceStepModel::bind(const Decoder& decoder) {
+  config_ = decoder.config();
+  std::map<std::string, Tensor> tensors;
+  for (const auto& parameter : decoder.parameters())
+    tensors[parameter.name] = parameter.value.detach();
+  const auto find = [&](const std::string& name) {
+    const auto found = tensors.find(name);
+    return found == tensors.end() ? Tensor() : found->second;
+  };
+
+  embedding_ = find("model.embed_tokens.weight");
+  final_norm_ = find("model.norm.weight");
+  head_ = decoder.head_weight().detach();
+  inverse_frequencies_ = rope_inverse_frequencies(config_.rope, config_.head_dim).to(device_);
+  layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t) {
+      const auto tensor = static_cast<LayerTensor>(t);
+      layers_[i].weights[tensor] = find(prefix + layer_tensor_name(tensor));
+    }
+    layers_[i].window = config_.sliding_window[i];
+  }
+}
+
+int64_t DeviceStepModel::kv_bytes_of(const Decoder& decoder, int64_t num_blocks,
+                                     int64_t block_tokens) {
+  const ModelConfig& config = decoder.config();
+  return 2 * config.num_hidden_layers * num_blocks * block_tokens * step_kv_heads(decoder) *
+         config.head_dim * static_cast<int64_t>(at::elementSize(decoder.dtype()));
+}
+
+int64_t DeviceStepModel::kv_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_)
+    bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
+  return bytes;
+}
+
+Tensor DeviceStepModel::sum_over_ranks(const Tensor& part) const {
+  if (tp_ == nullptr) return part;
+  // In rank order, so that all ranks have the same bits.
+  const Tensor parts = tp_->all_gather(part.contiguous());
+  Tensor sum = parts.select(0, 0);
+  for (int64_t rank = 1; rank < parts.size(0); ++rank)
+    sum = sum + parts.select(0, rank);
+  return sum;
+}
+
+// Each rank looks up the ids whose rows it holds.
+Tensor DeviceStepModel::embed(const Tensor& ids) const {
+  if (tp_ == nullptr) return embedding_.index_select(0, ids);
+  const int64_t begin = parallel::vocab_begin(config_.vocab_size, size_of(tp_), rank_of(tp_));
+  const Tensor mine = ids - begin;
+  const Tensor is_here = (mine >= 0).logical_and(mine < embedding_.size(0)).unsqueeze(1);
+  const Tensor rows = embedding_.index_select(0, mine.clamp(0, embedding_.size(0) - 1));
+  return sum_over_ranks(rows * is_here.to(rows.scalar_type()));
+}
+
+Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor& q) const {
+  const int64_t group = heads_ / kv_heads_, dim = config_.head_dim;
+  Tensor& mask = part.masks[layer.window];
+  if (!mask.defined()) {
+    const Tensor keys = at::arange(part.keys, part.positions.options());
+    const Tensor queries = part.positions.unsqueeze(2);
+    mask = keys <= queries;
+    if (layer.window > 0) mask = mask.logical_and(keys > queries - layer.window);
+    mask = mask.unsqueeze(1);
+  }
+
+  // The query heads of one kv head stand beside its queries: no key is copied for them.
+  const Tensor queries = q.view({part.sequences, part.queries, kv_heads_, group, dim})
+                             .permute({0, 2, 3, 1, 4})
+                             .reshape({part.sequences, kv_heads_, group * part.queries, dim});
+  const auto gathered = [&](const Tensor& cache) {
+    return cache.index_select(0, part.slots)
+        .view({part.sequences, part.keys, kv_heads_, dim})
+        .transpose(1, 2);
+  };
+  const Tensor seen = mask.unsqueeze(2)
+                          .expand({part.sequences, 1, group, part.queries, part.keys})
+                          .reshape({part.sequences, 1, group * part.queries, part.keys});
+  const Tensor y = at::scaled_dot_product_attention(
+      queries, gathered(layer.keys), gathered(layer.values), seen, /*dropout_p=*/0.0,
+      /*is_causal=*/false, 1.0 / std::sqrt(static_cast<double>(dim)));
+  return y.reshape({part.sequences, kv_heads_, group, part.queries, dim})
+      .permute({0, 3, 1, 2, 4})
+      .reshape({part.sequences * part.queries, heads_, dim});
+}
+
+// Norms and rotates queries and keys, stores keys and values, and attends.
+Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
+  const LayerWeights& w = layer.weights;
+  const int64_t dim = config_.head_dim;
+  Tensor q = linear(h, w[LayerTensor::kQ], w[LayerTensor::kQBias]).view({-1, heads_, dim});
+  Tensor k = linear(h, w[LayerTensor::kK], w[LayerTensor::kKBias]).view({-1, kv_heads_, dim});
+  const Tensor v = linear(h, w[LayerTensor::kV], w[LayerTensor::kVBias]).view({-1, kv_heads_, dim});
+  if (w[LayerTensor::kQNorm].defined()) {
+    q = rms_norm(q, w[LayerTensor::kQNorm], config_.rms_norm_eps);
+    k = rms_norm(k, w[LayerTensor::kKNorm], config_.rms_norm_eps);
+  }
+  q = rotate(q, rope_);
+  layer.keys.index_copy_(0, slots_, rotate(k, rope_));
+  layer.values.index_copy_(0, slots_, v);
+
+  Tensor mixed = at::empty_like(q);
+  for (Part& part : parts_)
+    mixed.index_copy_(0, part.rows, attend_part(layer, part, q.index_select(0, part.rows)));
+  return mixed.view({-1, heads_ * dim});
+}
+
+void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
+  const c10::NoGradGuard no_grad;
+  Plan plan(ids, spans, block_tokens_);
+  plan.send(device_);
+  slots_ = plan.slots();
+  parts_ = plan.parts();
+  rope_ = rope_table(plan.positions(), inverse_frequencies_);
+
+  // The bias of a product over all ranks is the first rank's.
+  const auto close = [&](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    return sum_over_ranks(linear(x, weight, rank_of(tp_) == 0 ? bias : Tensor()));
+  };
+  Tensor x = embed(plan.ids());
+  for (Layer& layer : layers_) {
+    const LayerWeights& w = layer.weights;
+    const Tensor h = rms_norm(x, w[LayerTensor::kInputNorm], config_.rms_norm_eps);
+    x = x + close(attend(layer, h), w[LayerTensor::kO], w[LayerTensor::kOBias]);
+    const Tensor m = rms_norm(x, w[LayerTensor::kPostNorm], config_.rms_norm_eps);
+    const Tensor gated = swiglu(linear(m, w[LayerTensor::kGate], w[LayerTensor::kGateBias]),
+                                linear(m, w[LayerTensor::kUp], w[LayerTensor::kUpBias]));
+    x = x + close(gated, w[LayerTensor::kDown], w[LayerTensor::kDownBias]);
+  }
+  x_ = x;
+}
+
+void DeviceStepModel::final_states(std::span<const int64_t> rows, float* out) {
+  if (rows.empty()) return;
+  const c10::NoGradGuard no_grad;
+  const Tensor states = rms_norm(
+      x_.index_select(
+          0, at::tensor(at::ArrayRef<int64_t>(rows.data(), rows.size()), at::kLong).to(device_)),
+      final_norm_, config_.rms_norm_eps);
+  at::from_blob(out, {static_cast<int64_t>(rows.size()), config_.hidden_size},
+                at::TensorOptions().dtype(at::kFloat))
+      .copy_(states.to(at::kFloat));
+}
+
+void DeviceStepModel::logits(const float* states, int64_t rows, float* out) {
+  const c10::NoGradGuard no_grad;
+  const auto floats = at::TensorOptions().dtype(at::kFloat);
+  const Tensor h = at::from_blob(const_cast<float*>(states), {rows, config_.hidden_size}, floats)
+                       .to(device_, /*non_blocking=*/false, /*copy=*/true);
+  Tensor mine = at::empty({rows, head_.size(0)}, floats.device(device_));
+  for (int64_t begin = 0; begin < head_.size(0); begin += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, head_.size(0) - begin);
+    mine.narrow(1, begin, count).copy_(at::mm(h, head_.narrow(0, begin, count).to(at::kFloat).t()));
+  }
+
+  // The ranks' rows of the vocabulary one after the other; each part is as wide as the widest.
+  if (tp_ != nullptr) {
+    const int64_t ranks = tp_->size();
+    const int64_t each = parallel::vocab_rows_per_rank(config_.vocab_size, ranks);
+    const Tensor parts =
+        tp_->all_gather(at::constant_pad_nd(mine, {0, each - mine.size(1)}).contiguous());
+    std::vector<Tensor> columns;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      columns.push_back(
+          parts.select(0, rank).narrow(1, 0,
+                                       parallel::vocab_end(config_.vocab_size, ranks, rank) -
+                                           parallel::vocab_begin(config_.vocab_size, ranks, rank)));
+    mine = at::cat(columns, 1);
+  }
+  at::from_blob(out, {rows, config_.vocab_size}, floats).copy_(mine);
+}
+
+void DeviceStepModel::copy_block(int32_t from, int32_t to) {
+  const c10::NoGradGuard no_grad;
+  const auto block = [&](const Tensor& cache, int64_t index) {
+    return cache.narrow(0, index * block_tokens_, block_tokens_);
+  };
+  for (Layer& layer : layers_) {
+    block(layer.keys, to).copy_(block(layer.keys, from));
+    block(layer.values, to).copy_(block(layer.values, from));
+  }
+}
+
+}  // namespace retort::models

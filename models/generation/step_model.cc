@@ -1,0 +1,29 @@
+#include "models/generation/step_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "models/generation/device_step_model.h"
+#include "models/generation/host_step_model.h"
+
+namespace retort::models {
+
+int64_t step_kv_heads(const Decoder& decoder) {
+  return std::max<int64_t>(1, decoder.config().num_key_value_heads / decoder.placement().tp_size());
+}
+
+std::unique_ptr<StepModel> StepModel::make(const Decoder& decoder, int64_t num_blocks,
+                                           int64_t block_tokens) {
+  RETORT_CHECK(decoder.placement().pp == 1) << "generation with a stage of a pipeline";
+  if (decoder.device().is_cpu())
+    return std::make_unique<HostStepModel>(decoder, num_blocks, block_tokens);
+  return std::make_unique<DeviceStepModel>(decoder, num_blocks, block_tokens);
+}
+
+int64_t StepModel::kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens) {
+  return decoder.device().is_cpu()
+             ? HostStepModel::kv_bytes_of(decoder, num_blocks, block_tokens)
+             : DeviceStepModel::kv_bytes_of(decoder, num_blocks, block_tokens);
+}
+
+}  // namespace retort::models

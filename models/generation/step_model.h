@@ -1,0 +1,64 @@
+// The forward of generation: a few new tokens of several sequences against keys and values in
+// blocks. Private to models/.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/decoder.h"
+#include "models/generation/worker_pool.h"
+
+namespace retort::models {
+
+// New tokens of one sequence: rows [first_row, first_row + count), at positions first_position, ...
+// `table` names the blocks of the whole sequence, the new tokens' among them.
+struct StepSpan {
+  int64_t first_row = 0;
+  int64_t count = 0;
+  int64_t first_position = 0;
+  const int32_t* table = nullptr;
+};
+
+// Computes where the decoder's weights are: HostStepModel or DeviceStepModel. Of a decoder that is
+// split over tp ranks, each rank computes its heads, its part of the MLP and its rows of the
+// vocabulary, and keeps the keys and values of its heads.
+// Shapes: H hidden_size, V vocab_size. States and logits are fp32 on the host.
+// Collectives: on the decoder's tp group; all ranks get the same states and logits. In forward two
+// exchanges of [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp].
+// Threads: one at a time; it uses the threads of pool().
+class StepModel {
+ public:
+  // The decoder, without pipeline stages, must outlive it.
+  static std::unique_ptr<StepModel> make(const Decoder& decoder, int64_t num_blocks,
+                                         int64_t block_tokens);
+  virtual ~StepModel() = default;
+
+  // Takes the decoder's tensors again, after they were replaced or written to: those that are not
+  // read in place are copied anew.
+  virtual void bind(const Decoder& decoder) = 0;
+  // Of the keys and values of this rank's kv_heads:
+  //   on the host   2 * layers * num_blocks * block_tokens * kv_heads
+  //                   * (head_dim rounded up to 16) * 4
+  //   on a device   2 * layers * num_blocks * block_tokens * kv_heads * head_dim
+  //                   * the size of the weights' dtype
+  static int64_t kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
+  virtual int64_t kv_bytes() const = 0;
+
+  // Runs the layers and stores keys and values. The states stay until the next forward.
+  virtual void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) = 0;
+  // Of these rows, after the final norm: [rows, H].
+  virtual void final_states(std::span<const int64_t> rows, float* out) = 0;
+  virtual void logits(const float* states, int64_t rows, float* out) = 0;  // [rows, H] -> [rows, V]
+  virtual void copy_block(int32_t from, int32_t to) = 0;
+
+  virtual const ModelConfig& config() const = 0;
+  // With at::get_num_threads() threads, as it was at construction.
+  virtual WorkerPool& pool() = 0;
+};
+
+// Key and value heads of this rank.
+int64_t step_kv_heads(const Decoder& decoder);
+
+}  // namespace retort::models
