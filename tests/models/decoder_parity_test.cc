@@ -15,6 +15,7 @@
 #include "models/rope.h"
 #include "models/safetensors.h"
 #include "tests/models/golden.h"
+#include "tests/models/small_model.h"
 
 namespace retort::models {
 namespace {
@@ -166,13 +167,6 @@ TEST_P(Parity, DeliberateMistakesAreSeen) {
 INSTANTIATE_TEST_SUITE_P(Goldens, Parity, testing::ValuesIn(kGoldens),
                          [](const auto& info) { return std::string(info.param); });
 
-std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Decoder& decoder) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& [name, value, shard] : decoder.parameters())
-    tensors.emplace_back(name, value);
-  return tensors;
-}
-
 // Each of these changes one fact of a family; the log-probabilities must leave the tolerance.
 TEST(DeliberateMistake, InTheConfigIsSeen) {
   const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> mistakes{
@@ -206,39 +200,6 @@ TEST(DeliberateMistake, PadEmbeddingWithGradientIsSeen) {
   golden.decoder.set_requires_grad(true);
   torch::autograd::backward({-next_logps(golden.decoder, pack_rows(golden.rows())).mean()}, {});
   EXPECT_GT(worst_gradient(golden).first, 1e-4);
-}
-
-// bf16 arithmetic follows the fp32 numbers within its precision, in every path (full, cached,
-// backward).
-TEST(Bfloat16, FollowsFloat32) {
-  for (const char* name : {"llama", "mistral_window", "qwen3"}) {
-    // A full forward: near the fp32 numbers, and not the same.
-    const Golden golden(name);
-    Decoder half = load_decoder(golden_folder(name), at::kBFloat16);
-    half.set_requires_grad(true);
-    const at::Tensor logps = next_logps(half, pack_rows(golden.rows()));
-    EXPECT_LT((logps - golden.logps()).abs().mean().item<double>(), 0.2) << name;
-    EXPECT_GT(max_difference(logps, golden.logps()), 1e-4) << name;
-
-    // Its backward pass.
-    torch::autograd::backward({-logps.mean()}, {});
-    for (const auto& [parameter, value, shard] : half.parameters()) {
-      const at::Tensor expected = golden.reference.get("grad." + parameter);
-      EXPECT_LT(((value.grad().to(at::kFloat) - expected).norm() / expected.norm()).item<double>(),
-                0.3)
-          << name << " " << parameter;
-    }
-
-    // Generation from the cache, against a full forward over what it gave.
-    const GenerateOptions options{.draw = {.sampling = {.temperature = 0}, .max_new_tokens = 8}};
-    const auto prompt = row(golden.reference.get("prompt"));
-    const Completion out = generate(half, {prompt}, options)[0];
-    std::vector<int32_t> whole = prompt;
-    whole.insert(whole.end(), out.token_ids.begin(), out.token_ids.end());
-    const at::Tensor again = next_logps(half, pack_rows({whole})).detach().narrow(0, 4, 8);
-    for (int64_t i = 0; i < 8; ++i)
-      EXPECT_NEAR(out.logps[static_cast<size_t>(i)], again[i].item<float>(), 0.2) << name << i;
-  }
 }
 
 }  // namespace
