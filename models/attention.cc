@@ -187,12 +187,15 @@ class FusedAttention : public Function<FusedAttention> {
 Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block,
                    const HeadShape& shape) {
   auto batch = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
-  std::optional<Tensor> mask;
-  if (block.mask.defined()) mask = block.mask.eq(0).to(q.device());
-  const Tensor y =
-      at::scaled_dot_product_attention(batch(q), batch(k), batch(v), mask, 0.0, block.causal,
-                                       scale_of(shape), shape.heads != shape.kv_heads);
+  const Tensor y = at::scaled_dot_product_attention(batch(q), batch(k), batch(v),
+                                                    optional_mask(block), 0.0, block.causal,
+                                                    scale_of(shape), shape.heads != shape.kv_heads);
   return y.squeeze(0).transpose(0, 1).reshape({block.num_queries, shape.heads * shape.head_dim});
+}
+
+// A mask where the queries are, in their dtype: as attention reads it, so that no call copies it.
+Tensor in_dtype_of(const at::TensorOptions& queries, const Tensor& mask) {
+  return mask.to(queries.device(), c10::typeMetaToScalarType(queries.dtype()));
 }
 
 Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_tokens) {
@@ -279,7 +282,7 @@ void AttentionPlan::add_fork(const Fork& fork, int64_t length, const at::TensorO
   }
 
   blocks_.back().push_back(
-      {fork.begin, queries, first, length - first, false, made.to(options.device())});
+      {fork.begin, queries, first, length - first, false, in_dtype_of(options, made)});
 }
 
 void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options) {
@@ -310,7 +313,7 @@ Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset
     const int64_t first = std::max<int64_t>(0, position - window_ + 1);
     std::fill(row + first, row + position + 1, 0.0f);
   }
-  cached = made.to(options.device());
+  cached = in_dtype_of(options, made);
   return cached;
 }
 

@@ -30,7 +30,7 @@ struct AttentionBlock {
   int64_t key_begin = 0;
   int64_t num_keys = 0;
   bool causal = false;  // square and causal, no mask needed
-  // [num_queries, num_keys] fp32, 0 or -inf; undefined: every query sees every key
+  // [num_queries, num_keys] of the queries' dtype, 0 or -inf; undefined: every query sees every key
   at::Tensor mask;
 };
 
