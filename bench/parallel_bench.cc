@@ -11,6 +11,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -120,8 +121,10 @@ void train_step(roles::Trainer& trainer, parallel::World& world,
   const auto loss = [&](size_t i, const at::Tensor& hidden) {
     const models::Head head = trainer.decoder().head();
     const at::Tensor targets = batches[i].input_ids.roll({-1});
+    // Every token is a target; its row is taken as the recipes do.
+    const at::Tensor rows = models::rows_at(hidden, at::arange(hidden.size(0)));
     at::Tensor value =
-        losses::linear_cross_entropy(hidden, head.weight, {}, targets, 0, head.vocab).loss_sum;
+        losses::linear_cross_entropy(rows, head.weight, {}, targets, 0, head.vocab).loss_sum;
     sum += value.item<double>();
     return value;
   };

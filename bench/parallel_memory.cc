@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "bench/parallel_bench.h"
 #include "models/memory_estimate.h"
+#include "tests/models/own_tensors.h"
 #include "tests/support/memory/peak_memory.h"
 #include "tests/support/process.h"
 
@@ -41,12 +42,27 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-models::TrainingSizes sizes_of(const Case& c, int64_t stage, bool checkpointing) {
+// How each case is run.
+struct Variant {
+  bool half = false;  // in bfloat16
+  bool checkpointing = false;
+
+  at::ScalarType dtype() const { return half ? at::kBFloat16 : at::kFloat; }
+  std::string name() const {
+    return std::string(half ? ", bf16" : "") + (checkpointing ? ", checkpointing" : "");
+  }
+};
+constexpr Variant kVariants[]{
+    {}, {.checkpointing = true}, {.half = true}, {.half = true, .checkpointing = true}};
+
+models::TrainingSizes sizes_of(const Case& c, int64_t stage, const Variant& variant) {
   return {.layout = c.layout,
           .stage = stage,
           .tokens = kSequences * kLength,
           .micro_batches = c.micro_batches,
-          .gradient_checkpointing = checkpointing};
+          .dtype_bytes = variant.half ? 2 : 4,
+          .gradient_checkpointing = variant.checkpointing,
+          .sequences = kSequences};
 }
 
 // Bytes of a line of /proc/self/status.
@@ -56,15 +72,6 @@ double status_bytes(const std::string& key) {
   while (std::getline(file, line))
     if (line.starts_with(key + ":")) return 1024 * std::stod(line.substr(key.size() + 1));
   throw Error(ErrorCode::kUnavailable, "/proc/self/status has no such line").with("key", key);
-}
-
-// A decoder whose parameters each have memory of their own, as when they were read from a
-// checkpoint. Random ones are views of whole tensors.
-models::Decoder own_tensors(const models::Decoder& decoder) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const parallel::NamedParameter& p : decoder.parameters())
-    tensors.emplace_back(p.name, p.value.clone());
-  return models::Decoder(decoder.config(), std::move(tensors), decoder.placement());
 }
 
 // Prints what one rank has said (see memory_rank()). Whether the plan agrees with its peak, and the
@@ -80,7 +87,7 @@ bool print_rank(const std::string& name, size_t rank, const std::string& line) {
   double temporary = 0;
   text >> peak >> live >> rss >> plan >> always >> activations >> temporary;
   const double off = plan / peak - 1;
-  std::printf("%-26s %4zu %9.1f %9.1f %7.1f%% %9.1f %9.1f %9.1f %9.1f %12.1f\n", name.c_str(), rank,
+  std::printf("%-32s %4zu %9.1f %9.1f %7.1f%% %9.1f %9.1f %9.1f %9.1f %12.1f\n", name.c_str(), rank,
               peak / kMiB, plan / kMiB, 100 * off, live / kMiB, always / kMiB, activations / kMiB,
               temporary / kMiB, rss / kMiB);
   return off > -kTolerance && off < kTolerance && peak >= 100e6;
@@ -91,17 +98,17 @@ bool print_rank(const std::string& name, size_t rank, const std::string& line) {
 void memory_rank() {
   std::istringstream argument(child_argument());
   size_t index = 0;
-  bool checkpointing = false;
-  argument >> index >> checkpointing;
+  Variant variant;
+  argument >> index >> variant.half >> variant.checkpointing;
   const Case& c = cases().at(index);
   World world(child_world(c.layout));
 
   // What is counted begins here: model, optimizer and steps.
   const double idle = status_bytes("VmRSS");
   const test::PeakMemory memory;
-  models::Decoder decoder = own_tensors(
-      models::Decoder::random(llama(kModel), 1, at::kFloat, models::Placement::of(world)));
-  decoder.set_gradient_checkpointing(checkpointing);
+  models::Decoder decoder = models::own_tensors(
+      models::Decoder::random(llama(kModel), 1, variant.dtype(), models::Placement::of(world)));
+  decoder.set_gradient_checkpointing(variant.checkpointing);
   roles::Trainer trainer(std::move(decoder), world, trainer_options(40 << 20));
   std::vector<models::PackedTokens> batches;
   for (int64_t i = 0; i < c.micro_batches; ++i)
@@ -110,8 +117,8 @@ void memory_rank() {
   for (int64_t step = 0; step < kSteps; ++step)
     train_step(trainer, world, batches);
 
-  const models::TrainingMemory plan = models::estimate_training_memory(
-      llama(kModel), sizes_of(c, world.coordinate().pp, checkpointing));
+  const models::TrainingMemory plan =
+      models::estimate_training_memory(llama(kModel), sizes_of(c, world.coordinate().pp, variant));
   std::ostringstream line;
   line << std::fixed << memory.peak_bytes() << ' ' << memory.live_bytes() << ' '
        << status_bytes("VmHWM") - idle << ' ' << plan.peak() << ' ' << plan.always() << ' '
@@ -122,22 +129,22 @@ void memory_rank() {
 int measure_memory() {
   std::printf(
       "MiB of a rank; Llama, hidden %lld, inner %lld, %lld layers, %lld of %lld heads for keys, "
-      "vocabulary %lld, fp32; micro-batches of %lld tokens\n",
+      "vocabulary %lld; micro-batches of %lld tokens\n",
       static_cast<long long>(kModel.hidden), static_cast<long long>(kModel.inner),
       static_cast<long long>(kModel.layers), static_cast<long long>(kModel.kv_heads),
       static_cast<long long>(kModel.heads), static_cast<long long>(kModel.vocab),
       static_cast<long long>(kSequences * kLength));
-  std::printf("%-26s %4s %9s %9s %8s %9s %9s %9s %9s %12s\n", "layout", "rank", "peak", "plan",
+  std::printf("%-32s %4s %9s %9s %8s %9s %9s %9s %9s %12s\n", "layout", "rank", "peak", "plan",
               "off", "after", "always", "kept", "beside", "RSS - idle");
 
   bool ok = true;
-  for (const bool checkpointing : {false, true})
+  for (const Variant& variant : kVariants)
     for (size_t i = 0; i < cases().size(); ++i) {
       const Case& c = cases()[i];
-      const std::vector<std::string> lines =
-          run_ranks("memory", c.layout,
-                    std::to_string(i) + " " + std::to_string(static_cast<int>(checkpointing)));
-      const std::string name = name_of(c.layout) + (checkpointing ? ", checkpointing" : "");
+      const std::vector<std::string> lines = run_ranks(
+          "memory", c.layout,
+          std::to_string(i) + (variant.half ? " 1" : " 0") + (variant.checkpointing ? " 1" : " 0"));
+      const std::string name = name_of(c.layout) + variant.name();
       for (size_t rank = 0; rank < lines.size(); ++rank) {
         const bool rank_ok = print_rank(name, rank, lines[rank]);
         ok = ok && rank_ok;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@ namespace retort::models {
 namespace {
 
 constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kDeviceLogitsBytes = 256 << 20;
 constexpr int64_t kMaxScatters = 4;  // reductions of GradBuckets that may be in flight at once
 
 // The sizes of one tensor-parallel rank's slice, in elements of a row.
@@ -51,13 +53,45 @@ struct Rows {
   }
 };
 
-// Kept by the fused layer: both norms' inputs and outputs with 1 / rms; q, k (rotated), v, the
-// attention's output and its log-sums; gate, up and their product; before head norms q and k once
-// more.
-int64_t layer_elements(const ModelConfig& config, const Slice& slice, const Rows& rows) {
+// Whether norms, swiglu and attention are made of operators, which keep more: fused_path().
+bool made_of_operators(const TrainingSizes& sizes) {
+  return sizes.layout.device != parallel::Device::kCpu || sizes.dtype_bytes != kFloatBytes;
+}
+
+// The header has the formulas.
+int64_t fused_layer_bytes(const ModelConfig& config, const Slice& slice, const Rows& rows) {
   int64_t each = 2 * slice.q + 2 * slice.kv + slice.heads + 3 * slice.inner;
   if (config.qk_norm) each += slice.q + slice.kv + slice.heads + slice.kv_heads;
-  return rows.residual * (4 * slice.hidden + 2) + rows.all * each;
+  return kFloatBytes * (rows.residual * (4 * slice.hidden + 2) + rows.all * each);
+}
+
+int64_t operator_layer_bytes(const ModelConfig& config, const Slice& slice, const Rows& rows,
+                             int64_t dtype_bytes) {
+  const int64_t norms = 2 * (slice.hidden * (kFloatBytes + 2 * dtype_bytes) + kFloatBytes);
+  int64_t each =
+      dtype_bytes * (3 * slice.q + 2 * slice.kv + 4 * slice.inner) + kFloatBytes * slice.heads;
+  if (dtype_bytes < kFloatBytes) each += 2 * dtype_bytes * slice.head_dim;
+  if (config.qk_norm)
+    each += (kFloatBytes + dtype_bytes) * (slice.q + slice.kv) +
+            kFloatBytes * (slice.heads + slice.kv_heads);
+  return rows.residual * norms + rows.all * each;
+}
+
+// Elements of the masks that AttentionPlan makes for one window, all sequences of one length.
+int64_t mask_elements(int64_t window, const TrainingSizes& sizes) {
+  const int64_t length = sizes.tokens / std::max<int64_t>(sizes.sequences, 1);
+  if (sizes.forks) return sizes.sequences * (length / 2) * length;
+  if (window == 0 || length <= window) return 0;
+
+  // The first block, those between, the last one.
+  const int64_t step = std::max<int64_t>(window, 128);
+  const auto block = [&](int64_t queries) { return queries * (queries + window - 1); };
+  const int64_t first = std::min(step, length);
+  const int64_t last = length - (length - 1) / step * step;
+  int64_t sum = first * first;
+  if (length > 2 * step) sum += block(step);
+  if (length > step && (last != step || length <= 2 * step)) sum += block(last);
+  return sum;
 }
 
 // Chunks of layers whose micro-batches are between forward and backward, of virtual_pp a stage:
@@ -85,6 +119,11 @@ class Estimate {
     }
     layers_ = static_cast<int64_t>(again_.size());
 
+    // A mask for each window that there is; forks need one without a window, too.
+    for (const int64_t window :
+         std::set<int64_t>(config.sliding_window.begin(), config.sliding_window.end()))
+      masks_ += bytes(mask_elements(window, sizes));
+
     // The embedding before them, the final norm and a head of its own behind them.
     first_ = sizes.stage == 0;
     last_ = sizes.stage == sizes.layout.pp - 1;
@@ -100,15 +139,26 @@ class Estimate {
  private:
   int64_t bytes(int64_t elements) const { return elements * sizes_.dtype_bytes; }
   int64_t residual() const { return bytes(rows_.residual * slice_.hidden); }
+  // What the final norm keeps beside its result: its input, and made of operators that in fp32
+  // and times 1 / rms.
+  int64_t final_norm() const {
+    return made_of_operators(sizes_)
+               ? rows_.residual * slice_.hidden * (kFloatBytes + sizes_.dtype_bytes)
+               : residual();
+  }
   int64_t parameters() const {
     return before_layers_ + layers_ * layer_parameters_ + after_layers_;
   }
-  int64_t layer() const { return bytes(layer_elements(config_, slice_, rows_)); }
+  int64_t layer() const {
+    return made_of_operators(sizes_)
+               ? operator_layer_bytes(config_, slice_, rows_, sizes_.dtype_bytes)
+               : fused_layer_bytes(config_, slice_, rows_);
+  }
   // Of one micro-batch, with the first `layers` not yet through backward.
   int64_t kept(int64_t layers) const {
     const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
     return again * residual() + (layers - again) * layer() +
-           rows_.all * slice_.head_dim * kFloatBytes + residual();
+           rows_.all * slice_.head_dim * kFloatBytes + masks_ + (last_ ? final_norm() : residual());
   }
   int64_t arrivals(int64_t gradient_elements) const;
   int64_t in_loss() const;
@@ -119,6 +169,7 @@ class Estimate {
   Slice slice_;
   Rows rows_;
   std::vector<char> again_;  // of this stage's layers: 1 if it is computed again
+  int64_t masks_ = 0;        // bytes
   int64_t layers_ = 0;
   int64_t layer_parameters_ = 0;
   int64_t before_layers_ = 0;
@@ -135,14 +186,29 @@ int64_t Estimate::arrivals(int64_t gradient_elements) const {
          (l.dp - 1);
 }
 
-// Hidden states, dH, dW and the chunk of logits, which a split vocabulary needs four times (its
-// softmax is made of operators).
+// In forward, while the last part's chunks run; behind it, when the gradients of all parts are
+// added up.
 int64_t Estimate::in_loss() const {
-  const int64_t logits = std::min(sizes_.logits_bytes, sizes_.tokens * slice_.vocab * kFloatBytes);
+  const LossSizes& loss = sizes_.loss;
+  const bool on_device = sizes_.layout.device != parallel::Device::kCpu;
+  const bool half = sizes_.dtype_bytes < kFloatBytes;
   const int64_t table = slice_.vocab * slice_.hidden * kFloatBytes;
-  const int64_t upcast = sizes_.dtype_bytes < kFloatBytes ? table : 0;
-  return bytes((rows_.all + sizes_.tokens) * slice_.hidden) + table + upcast +
-         logits * (sizes_.layout.tp > 1 ? 4 : 1);
+  const int64_t rows = bytes(sizes_.tokens * slice_.hidden);
+
+  // Hidden states, their rows with a target, and what the parts have formed.
+  const int64_t formed = bytes(rows_.all * slice_.hidden) + rows + loss.parts * (rows + table);
+
+  // A chunk's buffers, and weights that are not fp32 once more.
+  const int64_t most = on_device ? kDeviceLogitsBytes : loss.logits_bytes;
+  const int64_t logits = std::min(most, sizes_.tokens * slice_.vocab * kFloatBytes);
+  int64_t running = logits * (sizes_.layout.tp > 1 || on_device ? loss.operator_buffers : 1);
+  if (half) running += table;
+  if (loss.teacher_dtype_bytes < kFloatBytes) running += loss.widest_teacher_head * kFloatBytes;
+
+  // Each gradient in the weights' dtype, where that is not its own or another factor comes to it.
+  const int64_t scaled = loss.parts > 1 ? table : 0;
+  const int64_t sum = half || loss.parts > 1 ? bytes(slice_.vocab * slice_.hidden) : 0;
+  return formed + std::max(running, scaled + sum);
 }
 
 // Behind the swiglu: the gradients of the residual stream, of gate and up. Of a layer computed
@@ -167,6 +233,7 @@ TrainingMemory Estimate::result() const {
   memory.gradients = count * kFloatBytes;
   memory.optimizer =
       count * (sizes_.dtype_bytes < kFloatBytes ? 12 : 8) / (l.distributed_optimizer ? l.dp : 1);
+  if (last_) memory.answers = sizes_.loss.teacher_heads + sizes_.loss.answers;
   memory.layer_bytes = layer();
   const int64_t chunks = chunks_in_flight(sizes_);
   memory.activations = kept(layers_) * chunks / l.virtual_pp;

@@ -8,6 +8,20 @@
 
 namespace retort::models {
 
+// What the loss of a micro-batch holds beside the model's own.
+struct LossSizes {
+  // Gradients of the head and of the hidden rows that are formed in forward and kept, in fp32 and
+  // in the weights' dtype, until backward: one, or one for each teacher and one more.
+  int64_t parts = 1;
+  int64_t teacher_heads = 0;        // bytes of heads of teachers, all the time
+  int64_t widest_teacher_head = 0;  // elements of the largest of them
+  int64_t teacher_dtype_bytes = 4;  // of theirs
+  int64_t answers = 0;              // bytes of payloads that have arrived and are not used up
+  // Of a chunk's size, where the softmax is made of operators: a split vocabulary, a device.
+  int64_t operator_buffers = 4;
+  int64_t logits_bytes = 16 << 20;  // at most, of the chunk of logits formed at once, on the CPU
+};
+
 struct TrainingSizes {
   parallel::Layout layout;
   int64_t stage = 0;          // pipeline coordinate
@@ -17,8 +31,11 @@ struct TrainingSizes {
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;  // Decoder::set_gradient_checkpointing
   int64_t bucket_bytes = 40 << 20;           // of gradients, as Trainer::Options
-  // at most, of the chunk of logits that a loss forms at once
-  int64_t logits_bytes = 16 << 20;
+  // For the masks of windows and of pairs: the sequences of a micro-batch, each of tokens /
+  // sequences, and whether the second half of each is a fork (Fork) of the first.
+  int64_t sequences = 1;
+  bool forks = false;
+  LossSizes loss;
 };
 
 // Bytes of tensors on a rank of the stage: that with tp coordinate 0, which holds the largest part
@@ -29,8 +46,9 @@ struct TrainingMemory {
   int64_t gradients = 0;   // P * 4: the accumulated sums
   // P * 8, and beside parameters of 2 bytes P * 12; with the distributed optimizer 1 / dp of that
   int64_t optimizer = 0;
+  int64_t answers = 0;  // teachers' heads, and payloads that have arrived
   // Between forward and backward, for each micro-batch in flight: layer_bytes of every layer, or
-  // where a layer is computed again its input only.
+  // where a layer is computed again its input only; the rotary table, masks, the final norm.
   int64_t activations = 0;
   // The most that is there besides at one time: the loss with its chunk of logits, dH and dW; the
   // backward pass of a layer (and its activations, computed again); what sharded reductions
@@ -38,13 +56,31 @@ struct TrainingMemory {
   int64_t temporary = 0;
   int64_t layer_bytes = 0;  // what one layer keeps of a micro-batch without checkpointing
 
-  int64_t always() const { return parameters + gradients + optimizer; }
+  int64_t always() const { return parameters + gradients + optimizer + answers; }
   int64_t peak() const { return always() + activations + temporary; }
 };
 
-// For cross-entropy in float32 on the CPU, where it was measured (docs/parallel.md); for other
-// losses, dtypes and devices a lower bound, as they keep more of a norm, of the rotary embedding
-// and of a loss. kInvalidArgument as check_layout, or for a stage that is not there.
+// The formulas, for b bytes a number, R rows of a micro-batch (R' of the residual stream, less with
+// sequence_parallel), H hidden and I inner size, q and kv the width of queries and keys, all of the
+// rank's slice.
+//
+// A layer keeps, in float32 on the CPU, where norms, swiglu and attention are nodes of their own:
+//   4 (R' (4 H + 2) + R (2 q + 2 kv + heads + 3 I)), with head norms 4 R (q + kv + heads + kv
+//   heads) more.
+// Elsewhere, made of operators: each of two norms its input in fp32, that times 1 / rms and the
+// result; cos and sin in the weights' dtype for q and for k, q, k, v, the attention's output twice
+// (as heads and as rows) and its log-sums; gate, silu(gate), up and the product:
+//   R' (2 H (4 + 2 b) + 8) + R (b (3 q + 2 kv + 4 I) + 4 heads + (b < 4 ? 2 b head_dim : 0)), with
+//   head norms R ((4 + b) (q + kv) + 4 (heads + kv heads)) more.
+//
+// The loss: hidden states, the rows with a target among them, and for each part dH and dW (4 V H);
+// beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of logits. Where a vocabulary
+// is split or lies on a device, its softmax is made of operators and takes the chunk
+// operator_buffers times; on a device it is of 256 MiB.
+//
+// Measured on the CPU in float32 and bfloat16 (tests/recipes/step_memory_test.cc: whole steps of
+// sft, dpo and distill within 10 %; docs/parallel.md: layouts). Devices by formula alone.
+// kInvalidArgument as check_layout, or for a stage that is not there.
 TrainingMemory estimate_training_memory(const ModelConfig& config, const TrainingSizes& sizes);
 
 }  // namespace retort::models

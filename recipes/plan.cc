@@ -1,5 +1,7 @@
 #include "recipes/plan.h"
 
+#include <algorithm>
+
 #include "roles/payload/payload.h"
 
 namespace retort::recipes {
@@ -8,6 +10,12 @@ int64_t micro_batch_tokens(const Recipe& recipe, int64_t sequences_per_row) {
   if (recipe.train.tokens_per_batch) return *recipe.train.tokens_per_batch;
   const int64_t rows = recipe.train.per_device_train_batch_size.value_or(0);
   return rows * sequences_per_row * recipe.data.max_length;
+}
+
+int64_t micro_batch_sequences(const Recipe& recipe, const RecipePlan& plan) {
+  const int64_t tokens = micro_batch_tokens(recipe, plan.sequences_per_row);
+  const int64_t each = recipe.data.max_length * (plan.forks ? plan.sequences_per_row : 1);
+  return std::max<int64_t>(1, tokens / std::max<int64_t>(1, each));
 }
 
 double tokens_per_step(const Recipe& recipe, int64_t sequences_per_row) {

@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "models/memory_estimate.h"
 #include "recipes/recipe.h"
 
 namespace retort::recipes {
+
+inline int64_t dtype_bytes(FloatType type) { return type == FloatType::kFloat32 ? 4 : 2; }
 
 // What a serving role sends to the student, at most: every token a target.
 struct LinkPlan {
@@ -21,14 +24,18 @@ struct LinkPlan {
 struct RecipePlan {
   // Sequences of up to data.max_length that one row of a batch becomes: 2 for a pair.
   int64_t sequences_per_row = 1;
+  bool forks = false;  // they lie in one sequence, the second as a fork of the first
   // Forward passes without gradient, of about as many tokens as a step has, that the student and
   // its frozen roles make besides.
   int64_t extra_forwards = 0;
   std::vector<LinkPlan> links;
+  models::LossSizes loss;  // but for the answers, which the links have
 };
 
 // Of a micro-batch on one dp rank, at most.
 int64_t micro_batch_tokens(const Recipe& recipe, int64_t sequences_per_row);
+// Its sequences, of data.max_length where they are as long as they may be.
+int64_t micro_batch_sequences(const Recipe& recipe, const RecipePlan& plan);
 // Of a step on all ranks, at most.
 double tokens_per_step(const Recipe& recipe, int64_t sequences_per_row);
 

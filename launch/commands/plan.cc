@@ -70,22 +70,29 @@ Plan make_plan(const Recipe& recipe) {
 }
 
 void print_roles(const Plan& plan) {
-  std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks",
-              "parameters", "weights MiB", "grads MiB", "optim MiB", "kept MiB", "pushed MiB",
-              "cache MiB", "peak MiB");
+  std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks",
+              "parameters", "weights MiB", "grads MiB", "optim MiB", "answers MiB", "kept MiB",
+              "pushed MiB", "cache MiB", "peak MiB");
   for (const RolePlan& role : plan.roles)
-    std::printf("%-12s %6lld %12lld %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f  %s\n",
-                role.name.c_str(), static_cast<long long>(role.ranks),
-                static_cast<long long>(role.parameters), mib(role.memory.parameters),
-                mib(role.memory.gradients), mib(role.memory.optimizer),
-                mib(role.memory.activations), mib(role.pushed_weights), mib(role.kv_cache),
-                mib(role.peak()), role.model.c_str());
+    std::printf(
+        "%-12s %6lld %12lld %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f %11.1f%s  %s\n",
+        role.name.c_str(), static_cast<long long>(role.ranks),
+        static_cast<long long>(role.parameters), mib(role.memory.parameters),
+        mib(role.memory.gradients), mib(role.memory.optimizer), mib(role.memory.answers),
+        mib(role.memory.activations), mib(role.pushed_weights), mib(role.kv_cache),
+        mib(role.peak()), role.measured ? " " : "*", role.model.c_str());
   std::printf(
-      "MiB: of the rank that needs most; kept: activations between forward and backward; pushed: "
+      "MiB: of the rank that needs most; answers: teachers' heads, and payloads that have arrived; "
+      "kept: activations between forward and backward; pushed: "
       "a copy of the weights that were pushed last, while the generator may be started again (with "
       "device: cuda in the host's memory, which is not in the peak), and in the generator of those "
-      "that arrive; cache: generation.kv_cache; peak: of tensors in a step, at least (a serving "
+      "that arrive; cache: generation.kv_cache; peak: of tensors in a step (a serving "
       "role: its weights, and what a generator has besides)\n");
+  if (std::any_of(plan.roles.begin(), plan.roles.end(),
+                  [](const RolePlan& role) { return !role.measured; }))
+    std::printf(
+        "*: on a device, by formula alone; on the CPU the formulas are within 10 %% of what "
+        "was measured\n");
 }
 
 void print_transfers(const Plan& plan, double link_gbit) {
@@ -146,10 +153,12 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
         .add("weight_bytes_per_rank", role.memory.parameters)
         .add("gradient_bytes_per_rank", role.memory.gradients)
         .add("optimizer_bytes_per_rank", role.memory.optimizer)
+        .add("answer_bytes_per_rank", role.memory.answers)
         .add("activation_bytes_per_rank", role.memory.activations)
         .add("pushed_weights_bytes_per_rank", role.pushed_weights)
         .add("kv_cache_bytes_per_rank", role.kv_cache)
         .add("peak_bytes_per_rank", role.peak())
+        .add("measured", role.measured)
         .str();
   };
   const auto of_link = [](const LinkPlan& link) {

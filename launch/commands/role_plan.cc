@@ -6,8 +6,9 @@
 namespace retort::launch {
 namespace {
 
-using recipes::FloatType;
+using recipes::dtype_bytes;
 using recipes::Recipe;
+using recipes::RecipePlan;
 using recipes::RoleOptions;
 
 // Whether the student keeps what it pushed last (roles/generator/pushed_weights.h).
@@ -21,15 +22,14 @@ RolePlan plan_external(const Recipe& recipe, const std::string& name, const Role
   RolePlan plan{
       .name = name, .model = role.external->url.front(), .ranks = role.world.world_size()};
   if (!recipe.is_generator(name)) return plan;
-  const int64_t dtype_bytes = role.dtype == FloatType::kFloat32 ? 4 : 2;
   plan.parameters = models::read_model_config(recipe.student().model).num_parameters();
-  plan.memory.parameters = plan.parameters * dtype_bytes;
+  plan.memory.parameters = plan.parameters * dtype_bytes(role.dtype);
   plan.pushed_weights = plan.memory.parameters;
   return plan;
 }
 
 RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
-                   int64_t micro_batch_tokens, int64_t extra_forwards) {
+                   const RecipePlan& own) {
   if (role.external) return plan_external(recipe, name, role);
   const models::ModelConfig config = models::read_model_config(role.model);
   RolePlan plan{.name = name,
@@ -37,21 +37,28 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                 .ranks = role.world.world_size(),
                 .parameters = config.num_parameters()};
   plan.trains = name == Recipe::kDrivingRole;
+  plan.measured = role.world.device == parallel::Device::kCpu;
   // A forward pass is 2 FLOP per parameter and token, a backward pass 4.
-  const int64_t passes = 2 * (1 + extra_forwards) + (plan.trains ? 4 : 0);
+  const int64_t passes = 2 * (1 + own.extra_forwards) + (plan.trains ? 4 : 0);
   plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);
 
-  // The memory of the stage that needs most.
+  // The memory of the stage that needs most. Answers lie where they were asked for.
+  models::LossSizes loss = own.loss;
+  for (const recipes::LinkPlan& link : own.links)
+    loss.answers += static_cast<int64_t>(link.prefetch_bytes);
   for (int64_t stage = 0; stage < role.world.pp; ++stage) {
     const models::TrainingMemory memory = models::estimate_training_memory(
         config, {.layout = role.world,
                  .stage = stage,
-                 .tokens = micro_batch_tokens,
+                 .tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row),
                  .micro_batches = recipe.train.gradient_accumulation_steps,
-                 .dtype_bytes = role.dtype == FloatType::kFloat32 ? 4 : 2,
+                 .dtype_bytes = dtype_bytes(role.dtype),
                  .gradient_checkpointing = recipe.train.gradient_checkpointing,
                  .gradient_checkpointing_every = recipe.train.gradient_checkpointing_every,
-                 .bucket_bytes = static_cast<int64_t>(recipe.train.grad_bucket_bytes.bytes)});
+                 .bucket_bytes = static_cast<int64_t>(recipe.train.grad_bucket_bytes.bytes),
+                 .sequences = recipes::micro_batch_sequences(recipe, own),
+                 .forks = own.forks,
+                 .loss = loss});
     const auto most = [&](const models::TrainingMemory& m) {
       return plan.trains ? m.peak() : m.parameters;
     };
@@ -77,11 +84,10 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
 }  // namespace
 
 std::vector<RolePlan> plan_roles(const Recipe& recipe) {
-  const recipes::RecipePlan own = recipes::recipe_type(recipe).plan(recipe);
-  const int64_t tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row);
+  const RecipePlan own = recipes::recipe_type(recipe).plan(recipe);
   std::vector<RolePlan> plans;
   for (const auto& [name, role] : recipe.roles)
-    plans.push_back(plan_role(recipe, name, role, tokens, own.extra_forwards));
+    plans.push_back(plan_role(recipe, name, role, own));
   return plans;
 }
 

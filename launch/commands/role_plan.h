@@ -22,6 +22,8 @@ struct RolePlan {
   bool pushed_on_host = false;  // and not where it computes
   int64_t kv_cache = 0;         // of a generator
   bool trains = false;
+  // Whether the formulas were held against runs: on the CPU (models/memory_estimate.h)
+  bool measured = true;
   double flops_per_token = 0;
   int64_t peak() const { return memory.peak() + kv_cache + (pushed_on_host ? 0 : pushed_weights); }
   double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }

@@ -1,6 +1,9 @@
 #include "recipes/distill/setup.h"
 
+#include <algorithm>
+
 #include "models/config.h"
+#include "parallel/vocab_shard.h"
 #include "recipes/distill/checks.h"
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
@@ -83,12 +86,36 @@ class DistillRun : public SampleRun {
 LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   const RoleOptions& teacher = recipe.roles.at(role);
   const models::ModelConfig config = models::read_model_config(teacher.model);
-  const int64_t dtype_bytes = teacher.dtype == FloatType::kFloat32 ? 4 : 2;
-
-  const auto bytes_per_token = static_cast<double>(roles::payload_bytes_per_row(
-      recipe.distill->payload_spec(), config.hidden_size, config.vocab_size, dtype_bytes));
+  const auto bytes_per_token = static_cast<double>(
+      roles::payload_bytes_per_row(recipe.distill->payload_spec(), config.hidden_size,
+                                   config.vocab_size, dtype_bytes(teacher.dtype)));
   return plan_link(recipe, role, bytes_per_token, tokens_per_step(recipe, 1),
                    prefetched_steps(*recipe.distill));
+}
+
+// A part for each teacher and the cross-entropy, where there are several or some rows are not
+// theirs. A teacher's head lies with each rank of the student, which holds its part of the
+// vocabulary.
+models::LossSizes plan_loss(const Recipe& recipe) {
+  const DistillOptions& options = *recipe.distill;
+  models::LossSizes loss;
+  if (options.use_policy_gradient) return loss;
+  loss.operator_buffers = 10;  // docs/losses.md
+  const auto count = static_cast<int64_t>(options.teachers.size());
+  if (count > 1 || !options.teachers.front().when.empty()) loss.parts = count + 1;
+  if (options.payload_spec().kind != roles::PayloadKind::kHiddenStates) return loss;
+
+  for (const TeacherOptions& one : options.teachers) {
+    const RoleOptions& role = recipe.roles.at(one.role);
+    const models::ModelConfig config = models::read_model_config(role.model);
+    const int64_t head =
+        parallel::vocab_rows_per_rank(config.vocab_size, recipe.student().world.tp) *
+        config.hidden_size;
+    loss.teacher_heads += head * dtype_bytes(role.dtype);
+    loss.widest_teacher_head = std::max(loss.widest_teacher_head, head);
+    loss.teacher_dtype_bytes = std::min(loss.teacher_dtype_bytes, dtype_bytes(role.dtype));
+  }
+  return loss;
 }
 
 class DistillType : public RecipeType {
@@ -126,6 +153,7 @@ class DistillType : public RecipeType {
     RecipePlan plan;
     for (const TeacherOptions& teacher : recipe.distill->teachers)
       plan.links.push_back(plan_teacher_link(recipe, teacher.role));
+    plan.loss = plan_loss(recipe);
     return plan;
   }
 

@@ -106,7 +106,7 @@ class DpoType : public RecipeType {
 
   // A row is a pair: each of its completions may be data.max_length long with the prompt.
   RecipePlan plan(const Recipe& recipe) const override {
-    RecipePlan plan{.sequences_per_row = 2};
+    RecipePlan plan{.sequences_per_row = 2, .forks = true};
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(
           plan_reference_link(recipe, role, tokens_per_step(recipe, 2), recipe.dpo->prefetch));

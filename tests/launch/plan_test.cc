@@ -164,5 +164,52 @@ TEST_F(Plan, AGeneratorHoldsTwoSetsOfWeightsAndItsCache) {
   EXPECT_EQ(of_role("generator", plan, "peak_bytes_per_rank"), 2 * weights + (int64_t{64} << 20));
 }
 
+// A head of 100 rows of 96 numbers, and what is in flight for the steps ahead.
+TEST_F(Plan, TheStudentHoldsTeachersHeadsAndAnswers) {
+  const char* answers = "answer_bytes_per_rank";
+  const auto student = [&](std::vector<std::string> overrides) {
+    return of_student(of(kDistillBase, std::move(overrides)), answers);
+  };
+  const int64_t rows = 2 * 16 * 4;  // of a step and the three that are prefetched
+  EXPECT_EQ(student({"distill.prefetch=3"}), 4 * 100 * 96 + rows * 4 * 96);
+  EXPECT_EQ(student({"distill.prefetch=3", "roles.teacher.dtype=bfloat16"}),
+            2 * 100 * 96 + rows * 2 * 96);
+  EXPECT_EQ(student({"distill.prefetch=3", "distill.payload=full"}), rows * 4 * 100);
+  EXPECT_EQ(student({"distill.prefetch=3", "roles.student.world.tp=2"}),
+            4 * 50 * 96 + rows * 4 * 96);
+}
+
+// With two teachers the cross-entropy and each of them form a gradient of the head: two more of
+// 100 x 48 in float32, and of the rows.
+TEST_F(Plan, EachTeacherFormsAGradientOfTheHead) {
+  const std::string one = of(kDistillBase, {"distill.payload=full"});
+  const std::string two =
+      of(kDistillBase, {"distill.payload=full",
+                        "distill.teachers=[{role: teacher}, {role: teacher, when: {a: b}}]"});
+  const int64_t answers =
+      of_student(two, "answer_bytes_per_rank") - of_student(one, "answer_bytes_per_rank");
+  EXPECT_GE(of_student(two, "peak_bytes_per_rank") - of_student(one, "peak_bytes_per_rank"),
+            answers + 2 * 4 * (100 + 32) * 48);
+}
+
+// 2 bytes instead of 4 of the weights, 12 instead of 8 beside them; more of a norm.
+TEST_F(Plan, Bfloat16IsNotHalf) {
+  const std::string wide = of(kSftBase), half = of(kSftBase, {"roles.student.dtype=bfloat16"});
+  const int64_t parameters = of_student(wide, "parameters");
+  EXPECT_EQ(of_student(half, "weight_bytes_per_rank"), 2 * parameters);
+  EXPECT_EQ(of_student(half, "optimizer_bytes_per_rank"), 12 * parameters);
+  const char* kept = "activation_bytes_per_rank";
+  EXPECT_GT(of_student(half, kept), of_student(wide, kept) * 6 / 10);
+}
+
+TEST_F(Plan, DevicesAreNotMeasured) {
+  expect_holds(of(kSftBase), R"("measured": true)");
+  const std::string plan =
+      launch::plan_json(load(kSftBase, {"roles.student.world.device=cuda"}, {.cuda = true}));
+  expect_holds(plan, R"("measured": false)");
+  EXPECT_GT(of_student(plan, "activation_bytes_per_rank"),
+            of_student(of(kSftBase), "activation_bytes_per_rank"));
+}
+
 }  // namespace
 }  // namespace retort::test

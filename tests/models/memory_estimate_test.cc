@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "models/decoder.h"
+#include "models/generation/engine.h"
+#include "tests/models/own_tensors.h"
 #include "tests/support/memory/peak_memory.h"
 
 namespace retort::models {
@@ -47,26 +49,60 @@ TEST(MemoryEstimate, StagesHoldTheModelsParameters) {
       }
 }
 
+// What forward leaves, and what is planned of it, in bytes.
+void expect_activations(const ModelConfig& config, at::ScalarType dtype, int64_t every) {
+  Decoder decoder = Decoder::random(config, 1, dtype);
+  decoder.set_requires_grad(true);
+  decoder.set_gradient_checkpointing(every > 0, std::max<int64_t>(every, 1));
+  const std::vector<int32_t> row(250, 7);
+  const PackedTokens tokens = pack_rows({row, row});
+  const test::PeakMemory memory;
+  const at::Tensor hidden = decoder.hidden(tokens);
+  const int64_t bytes = dtype == at::kFloat ? 4 : 2;
+  const TrainingMemory estimate =
+      estimate_training_memory(config, {.layout = {},
+                                        .tokens = 500,
+                                        .dtype_bytes = bytes,
+                                        .gradient_checkpointing = every > 0,
+                                        .gradient_checkpointing_every = std::max<int64_t>(every, 1),
+                                        .sequences = 2});
+  const auto measured = static_cast<double>(memory.live_bytes());
+  EXPECT_NEAR(static_cast<double>(estimate.activations + 512 * 96 * bytes), measured,
+              0.02 * measured)
+      << bytes << " bytes, one of " << every << " layers again";
+}
+
 TEST(MemoryEstimate, ActivationsAreWhatForwardLeaves) {
   for (const Family family : kFamilies)
-    for (const int64_t every : {0, 1, 2}) {
-      const ModelConfig config = config_of(family, false);
-      Decoder decoder = Decoder::random(config, 1, at::kFloat);
-      decoder.set_requires_grad(true);
-      decoder.set_gradient_checkpointing(every > 0, std::max<int64_t>(every, 1));
-      const std::vector<int32_t> row(250, 7);
-      const PackedTokens tokens = pack_rows({row, row});
-      const test::PeakMemory memory;
-      const at::Tensor hidden = decoder.hidden(tokens);
-      const TrainingMemory estimate = estimate_training_memory(
-          config, {.layout = {},
-                   .tokens = 500,
-                   .gradient_checkpointing = every > 0,
-                   .gradient_checkpointing_every = std::max<int64_t>(every, 1)});
-      const auto measured = static_cast<double>(memory.live_bytes());
-      EXPECT_NEAR(static_cast<double>(estimate.activations + 512 * 96 * 4), measured,
-                  0.02 * measured);
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const int64_t every : {0, 1, 2})
+        expect_activations(config_of(family, false), dtype, every);
+}
+
+// Masks of one window for two layers, and of another: of 250 x 250 tokens at the most.
+TEST(MemoryEstimate, WindowsHaveMasks) {
+  for (const int64_t window : {40, 140})
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      ModelConfig config = config_of(Family::kQwen3, false);
+      config.sliding_window = {window, window, 0, 90, 0};
+      expect_activations(config, dtype, 0);
     }
+}
+
+// What `retort plan` says of a generator, but for the weights that arrive.
+TEST(MemoryEstimate, AGeneratorIsItsWeightsAndItsCache) {
+  constexpr int64_t kCache = 8 << 20;
+  const ModelConfig config = config_of(Family::kQwen3, false);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const test::PeakMemory memory;
+    const Decoder decoder = own_tensors(Decoder::random(config, 1, dtype));
+    Engine engine(decoder, {.kv_cache_bytes = kCache});
+    engine.run({.prompts = {{1, 2, 3}, {4, 5}}, .draw = {.max_new_tokens = 8}});
+    const TrainingMemory plan =
+        estimate_training_memory(config, {.tokens = 8, .dtype_bytes = dtype == at::kFloat ? 4 : 2});
+    const auto measured = static_cast<double>(memory.live_bytes());
+    EXPECT_NEAR(static_cast<double>(plan.parameters + kCache), measured, 0.05 * measured);
+  }
 }
 
 TEST(MemoryEstimate, FollowsTheLayout) {
