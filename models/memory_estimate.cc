@@ -264,4 +264,21 @@ TrainingMemory estimate_training_memory(const ModelConfig& config, const Trainin
   return Estimate(config, sizes).result();
 }
 
+int64_t estimate_forward_memory(const ModelConfig& config, const TrainingSizes& sizes) {
+  check_layout(sizes.layout, config);
+  const Slice slice(config, sizes.layout.tp);
+  const Rows rows(sizes);
+  int64_t masks = 0;
+  for (const int64_t window :
+       std::set<int64_t>(config.sliding_window.begin(), config.sliding_window.end()))
+    masks += mask_elements(window, sizes);
+
+  // The last product of a layer is formed while its input is there; before it, silu(gate).
+  const int64_t residual = rows.residual * slice.hidden;
+  const int64_t inner = rows.all * slice.inner;
+  int64_t most = 8 * residual + 3 * inner;
+  if (made_of_operators(sizes)) most = std::max(most, 7 * residual + 4 * inner);
+  return (most + masks) * sizes.dtype_bytes + rows.all * slice.head_dim * kFloatBytes;
+}
+
 }  // namespace retort::models

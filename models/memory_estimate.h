@@ -83,4 +83,9 @@ struct TrainingMemory {
 // kInvalidArgument as check_layout, or for a stage that is not there.
 TrainingMemory estimate_training_memory(const ModelConfig& config, const TrainingSizes& sizes);
 
+// Bytes that a forward pass without gradients holds at one time beside the weights: the rotary
+// table and masks, eight rows of the residual stream, and gate, up and their product (of operators
+// silu(gate) as well). On one stage; of `sizes` what says how many rows there are, and of what.
+int64_t estimate_forward_memory(const ModelConfig& config, const TrainingSizes& sizes);
+
 }  // namespace retort::models

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "roles/payload/payload.h"
-
 namespace retort::recipes {
 
 int64_t micro_batch_tokens(const Recipe& recipe, int64_t sequences_per_row) {
@@ -38,7 +36,9 @@ LinkPlan plan_reference_link(const Recipe& recipe, const std::string& role, doub
                              int64_t prefetch) {
   const roles::PayloadSpec spec{.kind = roles::PayloadKind::kTargetLogProbs};
   const auto bytes_per_token = static_cast<double>(roles::payload_bytes_per_row(spec, 0, 0, 0));
-  return plan_link(recipe, role, bytes_per_token, tokens, prefetch);
+  LinkPlan link = plan_link(recipe, role, bytes_per_token, tokens, prefetch);
+  link.payload = spec;
+  return link;
 }
 
 }  // namespace retort::recipes

@@ -7,6 +7,7 @@
 
 #include "models/memory_estimate.h"
 #include "recipes/recipe.h"
+#include "roles/payload/payload.h"
 
 namespace retort::recipes {
 
@@ -19,6 +20,7 @@ struct LinkPlan {
   double bytes_per_step = 0;
   int64_t prefetch = 0;       // steps whose answers may be in flight
   double prefetch_bytes = 0;  // that a rank of the student holds for them
+  roles::PayloadSpec payload;
 };
 
 struct RecipePlan {

@@ -86,8 +86,9 @@ void print_roles(const Plan& plan) {
       "kept: activations between forward and backward; pushed: "
       "a copy of the weights that were pushed last, while the generator may be started again (with "
       "device: cuda in the host's memory, which is not in the peak), and in the generator of those "
-      "that arrive; cache: generation.kv_cache; peak: of tensors in a step (a serving "
-      "role: its weights, and what a generator has besides)\n");
+      "that arrive; cache: generation.kv_cache; peak: of tensors in a step (a "
+      "frozen role: its weights and what one micro-batch takes; a generator: its weights, pushed "
+      "and cache)\n");
   if (std::any_of(plan.roles.begin(), plan.roles.end(),
                   [](const RolePlan& role) { return !role.measured; }))
     std::printf(

@@ -1,7 +1,11 @@
 #include "launch/commands/role_plan.h"
 
+#include <algorithm>
+
 #include "models/config.h"
+#include "parallel/vocab_shard.h"
 #include "recipes/registry.h"
+#include "roles/payload/payload.h"
 
 namespace retort::launch {
 namespace {
@@ -26,6 +30,27 @@ RolePlan plan_external(const Recipe& recipe, const std::string& name, const Role
   plan.memory.parameters = plan.parameters * dtype_bytes(role.dtype);
   plan.pushed_weights = plan.memory.parameters;
   return plan;
+}
+
+// What a frozen role holds while it answers for a micro-batch: in the forward pass, or behind it
+// the hidden states, those at the positions asked for, and the payload. 0 of another role.
+int64_t answer_bytes(const Recipe& recipe, const std::string& name, const RoleOptions& role,
+                     const models::ModelConfig& config, const RecipePlan& own) {
+  const auto link = std::find_if(own.links.begin(), own.links.end(),
+                                 [&](const recipes::LinkPlan& one) { return one.role == name; });
+  if (link == own.links.end()) return 0;
+  const int64_t bytes = dtype_bytes(role.dtype);
+  const models::TrainingSizes sizes{
+      .layout = role.world,
+      .tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row),
+      .dtype_bytes = bytes,
+      .sequences = recipes::micro_batch_tokens(recipe, own.sequences_per_row) /
+                   std::max<int64_t>(1, recipe.data.max_length)};
+  const int64_t payload = roles::payload_working_bytes(
+      link->payload, sizes.tokens, config.hidden_size,
+      parallel::vocab_rows_per_rank(config.vocab_size, role.world.tp), bytes);
+  return std::max(models::estimate_forward_memory(config, sizes),
+                  2 * sizes.tokens * config.hidden_size * bytes + payload);
 }
 
 RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
@@ -65,7 +90,9 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
     if (most(memory) > most(plan.memory)) plan.memory = memory;
   }
 
-  if (!plan.trains) plan.memory = {.parameters = plan.memory.parameters};
+  if (!plan.trains)
+    plan.memory = {.parameters = plan.memory.parameters,
+                   .temporary = answer_bytes(recipe, name, role, config, own)};
 
   // A rank of the first replica sends its own parameters; a copy of a device's lies on the host.
   if (plan.trains && keeps_pushed_weights(recipe)) {

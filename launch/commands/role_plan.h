@@ -14,7 +14,8 @@ struct RolePlan {
   std::string name;
   std::string model;
   int64_t ranks = 1, parameters = 0;
-  // of the rank that needs most; of a serving role only the parameters count
+  // of the rank that needs most; of a serving role its parameters, of a frozen one also what it
+  // holds while it answers for one micro-batch
   models::TrainingMemory memory;
   // of the student the copy of what it pushed last, for a generator that is started again without
   // it; of a generator what is pushed, beside the weights in use

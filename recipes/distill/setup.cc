@@ -89,8 +89,10 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   const auto bytes_per_token = static_cast<double>(
       roles::payload_bytes_per_row(recipe.distill->payload_spec(), config.hidden_size,
                                    config.vocab_size, dtype_bytes(teacher.dtype)));
-  return plan_link(recipe, role, bytes_per_token, tokens_per_step(recipe, 1),
-                   prefetched_steps(*recipe.distill));
+  LinkPlan link = plan_link(recipe, role, bytes_per_token, tokens_per_step(recipe, 1),
+                            prefetched_steps(*recipe.distill));
+  link.payload = recipe.distill->payload_spec();
+  return link;
 }
 
 // A part for each teacher and the cross-entropy, where there are several or some rows are not

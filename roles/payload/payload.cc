@@ -11,7 +11,6 @@
 #include <ATen/ops/matmul.h>
 #include <c10/core/GradMode.h>
 
-
 #include "base/error.h"
 #include "base/hash.h"
 #include "roles/payload/parts.h"
@@ -232,6 +231,15 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
     throw Error(ErrorCode::kCorrupt,
                 "payload ids lie outside the vocabulary of " + std::to_string(vocab_size))
         .with("teacher", payload.label.teacher);
+}
+
+int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
+                              int64_t vocab_size, int64_t dtype_bytes) {
+  const int64_t payload = rows * payload_bytes_per_row(spec, hidden_size, vocab_size, dtype_bytes);
+  if (spec.kind == PayloadKind::kHiddenStates) return payload;
+  const int64_t weight = dtype_bytes == 4 ? 0 : 4 * vocab_size * hidden_size;
+  const int64_t logits = 4 * std::min(rows, rows_per_chunk(vocab_size)) * vocab_size;
+  return payload + weight + logits * (spec.kind == PayloadKind::kTopK ? 3 : 2);
 }
 
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,

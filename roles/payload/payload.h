@@ -96,6 +96,12 @@ void check_label(const Payload& payload, const PayloadLabel& expected);
 void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t vocab_size,
                    int64_t hidden_size);
 
+// The most that make_payload holds at one time beside its inputs: the payload; but for hidden
+// states the weight in fp32, unless it is, and a chunk of logits with one more (kTopK: two) of its
+// size. `vocab_size`: the rows of the weight, whose dtype has `dtype_bytes`.
+int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
+                              int64_t vocab_size, int64_t dtype_bytes);
+
 // Tensor bytes of one row, by the formula above.
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
                               int64_t hidden_dtype_bytes);

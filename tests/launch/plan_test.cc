@@ -211,5 +211,17 @@ TEST_F(Plan, DevicesAreNotMeasured) {
             of_student(of(kSftBase), "activation_bytes_per_rank"));
 }
 
+// Beside its weights a teacher holds at least the distributions that it answers with, and in
+// bfloat16 its head once more.
+TEST_F(Plan, ATeacherHoldsWhatItAnswersWith) {
+  const auto beside = [&](std::vector<std::string> overrides) {
+    const std::string plan = of(kDistillBase, std::move(overrides));
+    return of_role("teacher", plan, "peak_bytes_per_rank") -
+           of_role("teacher", plan, "weight_bytes_per_rank");
+  };
+  EXPECT_GE(beside({"distill.payload=full"}), 2 * 16 * 4 * 100);
+  EXPECT_GE(beside({"distill.payload=full", "roles.teacher.dtype=bfloat16"}), 4 * 100 * 96);
+}
+
 }  // namespace
 }  // namespace retort::test

@@ -5,10 +5,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -245,6 +248,47 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(Cases, StepMemory, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
+
+// A frozen role that answers for the same micro-batch.
+class AnswerMemory : public testing::TestWithParam<PayloadKind> {};
+
+int64_t measured_answer(const roles::PayloadSpec& spec, at::ScalarType dtype) {
+  const models::PackedTokens tokens = rows(1).micro_batches[0].tokens;
+  const at::Tensor targets = at::zeros({kTokens}, at::kLong);
+  const test::PeakMemory memory;
+  const models::Decoder decoder =
+      models::own_tensors(models::Decoder::random(config_of(models::Family::kLlama), 1, dtype));
+  const c10::InferenceMode inference;
+  const at::Tensor hidden = decoder.hidden(tokens);
+  const at::Tensor asked = models::rows_at(hidden, at::arange(kTokens));
+  roles::make_payload(asked, decoder.head_weight(), spec,
+                      spec.kind == PayloadKind::kTargetLogProbs ? targets : at::Tensor());
+  return memory.peak_bytes();
+}
+
+TEST_P(AnswerMemory, IsWhatThePlanSays) {
+  const roles::PayloadSpec spec{.kind = GetParam(), .top_k = kTopK};
+  for (const auto& [dtype, bytes] : {std::pair{at::kFloat, 4}, std::pair{at::kBFloat16, 2}}) {
+    const models::ModelConfig config = config_of(models::Family::kLlama);
+    const int64_t forward = models::estimate_forward_memory(
+        config, {.tokens = kTokens, .dtype_bytes = bytes, .sequences = kSequences});
+    const int64_t answer =
+        2 * kTokens * config.hidden_size * bytes +
+        roles::payload_working_bytes(spec, kTokens, config.hidden_size, kVocab, bytes);
+    const auto plan =
+        static_cast<double>(config.num_parameters() * bytes + std::max(forward, answer));
+    const auto peak = static_cast<double>(measured_answer(spec, dtype));
+    RecordProperty("measured_" + std::to_string(bytes), std::to_string(peak / 1048576));
+    RecordProperty("off_" + std::to_string(bytes), std::to_string(plan / peak - 1));
+    EXPECT_LT(std::abs(plan / peak - 1), 0.1) << bytes << " bytes: " << plan << ", " << peak
+                                              << "; forward " << forward << ", answer " << answer;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Payloads, AnswerMemory,
+                         testing::Values(PayloadKind::kHiddenStates, PayloadKind::kTopK,
+                                         PayloadKind::kFull, PayloadKind::kTargetLogProbs),
+                         [](const auto& info) { return std::string(enum_name(info.param)); });
 
 }  // namespace
 }  // namespace retort::recipes
