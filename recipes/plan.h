@@ -30,6 +30,8 @@ struct RecipePlan {
   // Forward passes without gradient, of about as many tokens as a step has, that the student and
   // its frozen roles make besides.
   int64_t extra_forwards = 0;
+  // As many more of the student alone.
+  int64_t extra_student_forwards = 0;
   std::vector<LinkPlan> links;
   models::LossSizes loss;  // but for the answers, which the links have
 };

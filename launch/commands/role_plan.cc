@@ -64,7 +64,8 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
   plan.trains = name == Recipe::kDrivingRole;
   plan.measured = role.world.device == parallel::Device::kCpu;
   // A forward pass is 2 FLOP per parameter and token, a backward pass 4.
-  const int64_t passes = 2 * (1 + own.extra_forwards) + (plan.trains ? 4 : 0);
+  const int64_t forwards = 1 + own.extra_forwards + (plan.trains ? own.extra_student_forwards : 0);
+  const int64_t passes = 2 * forwards + (plan.trains ? 4 : 0);
   plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);
 
   // The memory of the stage that needs most. Answers lie where they were asked for.

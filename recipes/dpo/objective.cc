@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/bincount.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -11,6 +13,8 @@
 #include <array>
 
 #include "base/error.h"
+#include "parallel/vote.h"
+#include "recipes/dpo/counterparts.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/batch_objective.h"
 #include "recipes/run/mean_logits.h"
@@ -41,13 +45,19 @@ DpoObjective::DpoObjective(PairSource source, std::unique_ptr<Reference> referen
   options_.loss.validate();
   RETORT_CHECK((reference_ != nullptr) == losses::needs_reference(options_.loss))
       << "a reference that is missing or not used";
+  RETORT_CHECK(options_.student != nullptr || !losses::needs_counterparts(options_.loss))
+      << "counterparts are found with the student";
 }
 
 DpoObjective::~DpoObjective() = default;
 
 DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t request_id,
                                       int64_t step) {
-  Drawn drawn{.batch = std::move(batch), .shared = {}, .pending = {}, .completions = {}};
+  Drawn drawn{.batch = std::move(batch),
+              .shared = {},
+              .pending = {},
+              .completions = {},
+              .counterparts = {}};
   drawn.shared = data::share_prompts(drawn.batch);
   if (!reference_) return drawn;
 
@@ -78,7 +88,18 @@ std::string DpoObjective::origins(size_t index) const {
 
 void DpoObjective::begin_step(parallel::Group& dp) {
   nll_scale_ = 0;
-  if (!losses::uses_chosen_nll(options_.loss)) return;
+  if (losses::uses_chosen_nll(options_.loss)) count_chosen_tokens(dp);
+  if (!losses::needs_counterparts(options_.loss)) return;
+  std::vector<Drawn>& batches = drawn_.front().micro_batches;
+  const auto sums_of = [&](size_t i) {
+    return sums_without_gradient(*options_.student, batches[i]);
+  };
+  std::vector<at::Tensor> found = find_counterparts(batches.size(), sums_of, dp);
+  for (size_t i = 0; i < batches.size(); ++i)
+    batches[i].counterparts = std::move(found[i]);
+}
+
+void DpoObjective::count_chosen_tokens(parallel::Group& dp) {
   at::Tensor sums = at::zeros({2}, at::kDouble);
   double* sum = sums.mutable_data_ptr<double>();
   for (const Drawn& drawn : drawn_.front().micro_batches) {
@@ -89,17 +110,57 @@ void DpoObjective::begin_step(parallel::Group& dp) {
   nll_scale_ = sum[0] / sum[1];
 }
 
-at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
-                                   double nll_scale, StepSums& sums) {
+// [4, P] of a micro-batch, as counterparts_over() takes them; without pairs where the pipeline does
+// not end.
+at::Tensor DpoObjective::sums_without_gradient(const roles::Trainer& student, Drawn& drawn) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor hidden = student.hidden(drawn.shared.tokens);
+  if (!hidden.defined()) return at::zeros({4, 0}, at::kFloat);
+
+  const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
+  const losses::PreferenceInputs in = compare(student.decoder().head(), rows, drawn, &drawn.waited);
+  at::Tensor sums =
+      at::stack({in.policy_chosen, in.policy_rejected, in.reference_chosen, in.reference_rejected});
+  if (!sums.isfinite().all().item<bool>())
+    throw Error(ErrorCode::kInvalidArgument,
+                "the log-probabilities of completions are not finite on samples " +
+                    list_origins(drawn.batch.pairs));
+  return sums;
+}
+
+// What the pairs of each of these micro-batches are compared with among the pairs of all `ranks`:
+// [3, P] each, from their sums [4, P].
+std::vector<at::Tensor> DpoObjective::find_counterparts(
+    size_t batches, const std::function<at::Tensor(size_t)>& sums_of,
+    parallel::Group& ranks) const {
+  std::vector<at::Tensor> sums{at::zeros({4, 0}, at::kFloat)};
+  // A vote, because each data-parallel rank waits for answers of its own.
+  parallel::run_on_all(ranks, [&] {
+    for (size_t i = 0; i < batches; ++i)
+      sums.push_back(sums_of(i));
+  });
+
+  const at::Tensor all = counterparts_over(ranks, at::cat(sums, 1));
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  for (size_t i = 0; i < batches; ++i) {
+    const int64_t pairs = sums[i + 1].size(1);
+    parts.push_back(all.narrow(1, begin, pairs));
+    begin += pairs;
+  }
+  return parts;
+}
+
+// Both completions of each pair, by the policy and by the reference.
+losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const at::Tensor& rows,
+                                               Drawn& drawn, double* waited) {
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
-  const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
   // One number a token: from here on in host memory.
   const at::Tensor log_probs =
       losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab)
           .log_probs.cpu();
 
-  // Both completions of each pair, by the policy and by the reference.
   const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
@@ -107,13 +168,25 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
                                   .reference_chosen = {},
                                   .reference_rejected = {},
                                   .chosen_tokens = chosen_of(tokens),
-                                  .rejected_tokens = rejected_of(tokens)};
+                                  .rejected_tokens = rejected_of(tokens),
+                                  .counterparts = {}};
   if (reference_) {
-    const at::Tensor reference = reference_->completion_log_probs(
-        drawn.pending, drawn.completions, batch.sequence_of_row, &sums.values[kWaitSeconds]);
+    const at::Tensor reference = reference_->completion_log_probs(drawn.pending, drawn.completions,
+                                                                  batch.sequence_of_row, waited);
     inputs.reference_chosen = chosen_of(reference);
     inputs.reference_rejected = rejected_of(reference);
   }
+  return inputs;
+}
+
+at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
+                                   double nll_scale, StepSums& sums) {
+  const data::PairMicroBatch& batch = drawn.batch;
+  const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
+  losses::PreferenceInputs inputs = compare(head, rows, drawn, &sums.values[kWaitSeconds]);
+  inputs.counterparts = drawn.counterparts;
+  // Counted here, where the loss is formed, so that the sums of a step hold it once.
+  sums.values[kWaitSeconds] += drawn.waited;
 
   const losses::PreferenceResult result = losses::preference_loss(inputs, options_.loss);
   sums.count += static_cast<double>(result.count);
@@ -183,9 +256,21 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
                                   parallel::World& world) {
   const c10::NoGradGuard no_grad;
   StepSums sums{.values = std::vector<double>(kValues, 0.0)};
-  for (const data::PairMicroBatch& batch : batches) {
+  std::vector<at::Tensor> found;
+  if (losses::needs_counterparts(options_.loss)) {
+    const auto sums_of = [&](size_t i) {
+      if (batches[i].num_pairs() == 0) return at::zeros({4, 0}, at::kFloat);
+      Drawn drawn = ask(batches[i], next_evaluation_request_++, step);
+      return sums_without_gradient(student, drawn);
+    };
+    found = find_counterparts(batches.size(), sums_of, world.dp_pp());
+  }
+
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const data::PairMicroBatch& batch = batches[i];
     if (batch.num_pairs() == 0) continue;
     Drawn drawn = ask(batch, next_evaluation_request_++, step);
+    if (!found.empty()) drawn.counterparts = found[i];
     const at::Tensor hidden = student.hidden(drawn.shared.tokens);
     if (hidden.defined())
       sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();

@@ -27,6 +27,8 @@ class DpoObjective : public Objective {
  public:
   struct Options {
     losses::PreferenceOptions loss;
+    // what begin_step computes with; null only where no loss needs counterparts
+    const roles::Trainer* student = nullptr;
     int64_t prefetch = 2;
     int64_t dp_rank = 0, dp_size = 1;
   };
@@ -47,8 +49,8 @@ class DpoObjective : public Objective {
                       StepSums& sums) override;
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
-  // Loss and metrics on held-out pairs ("eval_" names). All ranks call; one all-reduce over dp and
-  // pp.
+  // Loss and metrics on held-out pairs ("eval_" names), with counterparts among all of them. All
+  // ranks call; one all-reduce over dp and pp, two more for counterparts.
   MetricsRow evaluate(int64_t step, const roles::Trainer& student,
                       const std::vector<data::PairMicroBatch>& batches, parallel::World& world);
 
@@ -76,11 +78,20 @@ class DpoObjective : public Objective {
     data::SharedPrompts shared;  // of the batch: what the student reads
     Reference::Pending pending;
     std::vector<CompletionIds> completions;  // chosen and rejected of each pair, in turn
+    at::Tensor counterparts;                 // if a loss needs them, once begin_step has them
+    double waited = 0;                       // seconds, in begin_step
   };
   struct DrawnStep {
     std::vector<Drawn> micro_batches;
   };
   Drawn ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step);
+  losses::PreferenceInputs compare(const models::Head& head, const at::Tensor& rows, Drawn& drawn,
+                                   double* waited);
+  at::Tensor sums_without_gradient(const roles::Trainer& student, Drawn& drawn);
+  std::vector<at::Tensor> find_counterparts(size_t batches,
+                                            const std::function<at::Tensor(size_t)>& sums_of,
+                                            parallel::Group& ranks) const;
+  void count_chosen_tokens(parallel::Group& dp);
   at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
                        double nll_scale, StepSums& sums);
   void add_sums(const models::Head& head, const at::Tensor& rows, const data::PairMicroBatch& batch,

@@ -7,7 +7,8 @@ losses::PreferenceOptions DpoOptions::preference() const {
           .loss_weights = loss_weights,
           .beta = beta,
           .label_smoothing = label_smoothing,
-          .simpo_gamma = simpo_gamma};
+          .simpo_gamma = simpo_gamma,
+          .discopop_tau = discopop_tau};
 }
 
 void DpoOptions::validate() const {

@@ -18,6 +18,7 @@ struct DpoOptions {
   std::vector<double> loss_weights;
   double label_smoothing = 0.0;
   double simpo_gamma = 0.5;
+  double discopop_tau = 0.05;
   std::string reference = "reference";
   std::string reference_cache = "";
   int64_t prefetch = 2;
@@ -29,8 +30,11 @@ struct DpoOptions {
     visit("loss_type", loss_type, "one, or a list whose weighted sum is the loss");
     visit("loss_weights", loss_weights, "one for each loss_type; empty: all 1");
     visit("label_smoothing", label_smoothing,
-          "share of pairs that are labelled the wrong way; robust and cdpo only");
+          "share of pairs that are labelled the wrong way; robust, cdpo, exo_pair, aot and "
+          "aot_unpaired only");
     visit("simpo_gamma", simpo_gamma, "target margin; simpo only");
+    visit("discopop_tau", discopop_tau,
+          "how sharply the loss changes its form where the margin is 0; discopop only");
     visit("reference", reference,
           "the role whose log-probabilities are compared with; none is started for simpo, orpo and "
           "sft");

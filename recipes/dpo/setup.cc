@@ -33,9 +33,11 @@ class DpoRun : public RecipeRun {
       reference = make_cached_reference(context_, options_.reference, options_.reference_cache);
 
     const parallel::World& world = context_.world;
-    objective_ = std::make_unique<DpoObjective>(
-        [this](int64_t) { return stream_->next(); }, std::move(reference),
-        dpo_objective_options(options_, world.coordinate().dp, world.options().layout.dp));
+    DpoObjective::Options options =
+        dpo_objective_options(options_, world.coordinate().dp, world.options().layout.dp);
+    options.student = &trainer;
+    objective_ = std::make_unique<DpoObjective>([this](int64_t) { return stream_->next(); },
+                                                std::move(reference), std::move(options));
   }
 
   Objective& objective() override { return *objective_; }
@@ -106,7 +108,10 @@ class DpoType : public RecipeType {
 
   // A row is a pair: each of its completions may be data.max_length long with the prompt.
   RecipePlan plan(const Recipe& recipe) const override {
-    RecipePlan plan{.sequences_per_row = 2, .forks = true};
+    // Counterparts are found with a forward pass of their own.
+    const bool counterparts = losses::needs_counterparts(recipe.dpo->preference());
+    RecipePlan plan{
+        .sequences_per_row = 2, .forks = true, .extra_student_forwards = counterparts ? 1 : 0};
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(
           plan_reference_link(recipe, role, tokens_per_step(recipe, 2), recipe.dpo->prefetch));

@@ -30,6 +30,11 @@ bool reference_free(Loss loss) {
   return loss == Loss::kSimpo || loss == Loss::kOrpo || loss == Loss::kSft;
 }
 
+bool reads_smoothing(Loss loss) {
+  return loss == Loss::kRobust || loss == Loss::kCdpo || loss == Loss::kExoPair ||
+         loss == Loss::kAot || loss == Loss::kAotUnpaired;
+}
+
 // The weighted sum of a pair's terms, and the weight of its chosen completion's cross-entropy.
 struct PairLoss {
   Term sum;
@@ -60,6 +65,7 @@ struct Columns {
     reference_rejected = detail::FloatVector(in.reference_rejected);
     chosen_tokens = detail::FloatVector(in.chosen_tokens);
     rejected_tokens = detail::FloatVector(in.rejected_tokens);
+    check_counterparts(in, options);
     check_token_counts(options);
   }
 
@@ -82,6 +88,23 @@ struct Columns {
     }
   }
 
+  void check_counterparts(const PreferenceInputs& in, const PreferenceOptions& options) {
+    const bool needed = needs_counterparts(options);
+    if (needed != in.counterparts.defined())
+      throw Error(ErrorCode::kInvalidArgument,
+                  needed ? "aot and aot_unpaired compare with other pairs of the global batch: "
+                           "counterparts is missing"
+                         : "counterparts are given, but none of the losses reads them: leave them "
+                           "undefined");
+    if (!needed) return;
+    if (in.counterparts.dim() != 2 || in.counterparts.size(0) != 3 ||
+        in.counterparts.size(1) != pairs || in.counterparts.scalar_type() != at::kDouble)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "counterparts must be [3, P] float64, what counterparts() gives for these pairs")
+          .with("pairs", pairs);
+    counterparts = in.counterparts.to(at::kCPU).contiguous();
+  }
+
   void check_token_counts(const PreferenceOptions& options) const {
     const double fewest = contains(options, Loss::kSimpo) || contains(options, Loss::kOrpo) ? 1 : 0;
     for (int64_t i = 0; i < pairs; ++i)
@@ -96,12 +119,18 @@ struct Columns {
   }
 
   Pair pair(int64_t i) const {
-    return {chosen[i] - reference_chosen[i],
-            rejected[i] - reference_rejected[i],
-            chosen[i],
-            rejected[i],
-            chosen_tokens[i],
-            rejected_tokens[i]};
+    Pair pair{chosen[i] - reference_chosen[i],
+              rejected[i] - reference_rejected[i],
+              chosen[i],
+              rejected[i],
+              chosen_tokens[i],
+              rejected_tokens[i]};
+    if (!counterparts.defined()) return pair;
+    const double* column = counterparts.const_data_ptr<double>() + i;
+    pair.margin_counterpart = column[0];
+    pair.chosen_counterpart = column[pairs];
+    pair.rejected_counterpart = column[2 * pairs];
+    return pair;
   }
 
   bool with_reference;
@@ -109,6 +138,7 @@ struct Columns {
   detail::FloatVector chosen, rejected;
   detail::FloatVector reference_chosen, reference_rejected;
   detail::FloatVector chosen_tokens, rejected_tokens;
+  at::Tensor counterparts;  // [3, P] float64 on the host, or undefined
 };
 
 void add_metrics(const Pair& p, bool with_reference, double beta, PreferenceResult& result) {
@@ -134,6 +164,10 @@ bool uses_chosen_nll(const PreferenceOptions& options) {
   return contains(options, Loss::kSft) || contains(options, Loss::kOrpo);
 }
 
+bool needs_counterparts(const PreferenceOptions& options) {
+  return contains(options, Loss::kAot) || contains(options, Loss::kAotUnpaired);
+}
+
 void PreferenceOptions::validate() const {
   // Which losses are summed, and with which weights.
   if (loss_type.empty())
@@ -153,23 +187,32 @@ void PreferenceOptions::validate() const {
                  "must be positive: leave out a loss that shall not count", weight);
   check_option(beta > 0 && std::isfinite(beta), "beta", "must be positive and finite", beta);
 
-  // label_smoothing: robust and cdpo alone read it, and cdpo is another loss without it.
-  const bool robust = contains(*this, Loss::kRobust);
+  // label_smoothing: some read it, and two of them are another loss or none without it.
   const bool cdpo = contains(*this, Loss::kCdpo);
-  check_option(label_smoothing == 0 || robust || cdpo, "label_smoothing",
-               "has no effect: only loss_type robust and cdpo read it (cdpo is sigmoid with label "
-               "smoothing)",
-               label_smoothing);
+  const bool exo_pair = contains(*this, Loss::kExoPair);
+  check_option(
+      label_smoothing == 0 || std::any_of(loss_type.begin(), loss_type.end(), reads_smoothing),
+      "label_smoothing",
+      "has no effect: only loss_type robust, cdpo, exo_pair, aot and aot_unpaired read it (cdpo is "
+      "sigmoid with label smoothing)",
+      label_smoothing);
   check_option(label_smoothing >= 0 && label_smoothing < 0.5, "label_smoothing",
                "must be in [0, 0.5), the share of pairs whose labels are swapped", label_smoothing);
   check_option(!cdpo || label_smoothing > 0, "label_smoothing",
                "must be positive with loss_type cdpo, which is sigmoid without it",
+               label_smoothing);
+  check_option(!exo_pair || label_smoothing > 0, "label_smoothing",
+               "must be positive with loss_type exo_pair, which is infinite without it",
                label_smoothing);
 
   check_option(simpo_gamma >= 0 && std::isfinite(simpo_gamma), "simpo_gamma",
                "must be finite and not negative", simpo_gamma);
   check_option(simpo_gamma == PreferenceOptions().simpo_gamma || contains(*this, Loss::kSimpo),
                "simpo_gamma", "has no effect: only loss_type simpo reads it", simpo_gamma);
+  check_option(discopop_tau > 0 && std::isfinite(discopop_tau), "discopop_tau",
+               "must be positive and finite", discopop_tau);
+  check_option(discopop_tau == PreferenceOptions().discopop_tau || contains(*this, Loss::kDiscopop),
+               "discopop_tau", "has no effect: only loss_type discopop reads it", discopop_tau);
 }
 
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options) {

@@ -22,6 +22,13 @@ enum class PreferenceLoss {
   kOrpo,
   kApoZero,
   kApoDown,
+  kExoPair,
+  kNcaPair,
+  kBcoPair,
+  kSppoHard,
+  kAot,
+  kAotUnpaired,
+  kDiscopop,
   kSft,
 };
 
@@ -31,12 +38,15 @@ struct PreferenceOptions {
   std::vector<double> loss_weights;
   // of every loss (orpo: the weight of the odds-ratio term), and of the rewards in the metrics
   double beta = 0.1;
-  double label_smoothing = 0.0;  // robust: in [0, 0.5); cdpo: in (0, 0.5); no other loss reads it
-  double simpo_gamma = 0.5;      // simpo: the target margin
+  // robust, aot, aot_unpaired: in [0, 0.5); cdpo, exo_pair: in (0, 0.5); no other loss reads it
+  double label_smoothing = 0.0;
+  double simpo_gamma = 0.5;    // simpo: the target margin
+  double discopop_tau = 0.05;  // discopop: how sharply it changes from one form to the other
 
   // kInvalidArgument: ranges, an empty or repeated loss_type, loss_weights of another length, and
-  // what would have no effect: label_smoothing without robust or cdpo, simpo_gamma without simpo,
-  // cdpo without label_smoothing.
+  // what would have no effect: label_smoothing, simpo_gamma and discopop_tau without a loss that
+  // reads them. cdpo and exo_pair without label_smoothing: the one is sigmoid then, the other
+  // infinite.
   void validate() const;
 };
 
@@ -45,12 +55,17 @@ bool needs_reference(const PreferenceOptions& options);
 // Whether any of the losses is (or contains) cross-entropy on the chosen completions: sft, orpo.
 // Then chosen_nll_sum counts.
 bool uses_chosen_nll(const PreferenceOptions& options);
+// Whether any of the losses compares a pair with others of the global batch: aot, aot_unpaired.
+bool needs_counterparts(const PreferenceOptions& options);
 
 // P pairs. Sums over a completion's tokens of log p(token), temperature 1.
 struct PreferenceInputs {
   at::Tensor policy_chosen, policy_rejected;        // [P] float32, may require grad
   at::Tensor reference_chosen, reference_rejected;  // [P] float32; undefined unless needs_reference
   at::Tensor chosen_tokens, rejected_tokens;        // [P] float32: how many tokens each sum has
+  // [3, P] float64, undefined unless needs_counterparts: the columns of these pairs of what
+  // counterparts() gives for all pairs of the global batch (counterparts.h)
+  at::Tensor counterparts = {};
 };
 
 // Sums, so that micro-batches and ranks add up: the loss of a step is
@@ -83,10 +98,13 @@ struct PreferenceResult {
 // Arithmetic: values and gradients are formed in one pass in float64, pair by pair, without
 //   overflow on the way. orpo takes a mean log-probability above -1e-7 as -1e-7 (its odds are
 //   infinite at 0). ipo and sigmoid_norm count a completion without tokens as one token, as TRL
-//   does. NaN in gives NaN out: the trainer reports it.
-// Gradient: differentiable once. P = 0 gives zeros that still reach the policy's sums.
+//   does. NaN in gives NaN out: the trainer reports it. discopop is infinite where a margin is
+//   far below 0 and discopop_tau above 1.
+// Gradient: differentiable once; aot and aot_unpaired take the counterparts of a step as they are,
+//   as sorting does. P = 0 gives zeros that still reach the policy's sums.
 // Errors: kInvalidArgument for what options.validate() refuses, shapes and dtypes, a reference that
-//   is missing or not used, a completion without tokens with simpo and orpo (TRL: NaN).
+//   or counterparts that are missing or not used, a completion without tokens with simpo and orpo
+//   (TRL: NaN).
 // Collectives: none.
 // Devices: every vector on any; each is read with a copy to the host, where it is computed. The
 //   scalars are on policy_chosen's.
@@ -98,7 +116,7 @@ PreferenceResult preference_loss(const PreferenceInputs& inputs, const Preferenc
 template <>
 struct retort::EnumNames<retort::losses::PreferenceLoss> {
   using E = retort::losses::PreferenceLoss;
-  static constexpr std::array<std::pair<std::string_view, E>, 11> values{
+  static constexpr std::array<std::pair<std::string_view, E>, 18> values{
       {{"sigmoid", E::kSigmoid},
        {"hinge", E::kHinge},
        {"ipo", E::kIpo},
@@ -109,5 +127,12 @@ struct retort::EnumNames<retort::losses::PreferenceLoss> {
        {"orpo", E::kOrpo},
        {"apo_zero", E::kApoZero},
        {"apo_down", E::kApoDown},
+       {"exo_pair", E::kExoPair},
+       {"nca_pair", E::kNcaPair},
+       {"bco_pair", E::kBcoPair},
+       {"sppo_hard", E::kSppoHard},
+       {"aot", E::kAot},
+       {"aot_unpaired", E::kAotUnpaired},
+       {"discopop", E::kDiscopop},
        {"sft", E::kSft}}};
 };

@@ -10,8 +10,8 @@
 #include "launch/backends/child_process.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
-#include "launch/slurm/texts.h"
 #include "launch/kubernetes/manifests.h"
+#include "launch/slurm/texts.h"
 #include "models/config.h"
 #include "models/generation/engine.h"
 #include "models/text/tokenizer.h"
@@ -20,6 +20,7 @@
 #include "recipes/distill/on_policy.h"
 #include "recipes/dpo/setup.h"
 #include "recipes/kto/setup.h"
+#include "recipes/losses/counterparts.h"
 #include "recipes/losses/kto.h"
 #include "recipes/losses/policy.h"
 #include "recipes/losses/preference.h"
@@ -208,11 +209,15 @@ std::string preference(const Seen& seen) {
                                   .reference_chosen = {},
                                   .reference_rejected = {},
                                   .chosen_tokens = numbers({3, 4}),
-                                  .rejected_tokens = numbers({4, 2})};
+                                  .rejected_tokens = numbers({4, 2}),
+                                  .counterparts = {}};
   if (losses::needs_reference(options)) {
     inputs.reference_chosen = numbers({-3.5, -5});
     inputs.reference_rejected = numbers({-3.8, -4.6});
   }
+  if (losses::needs_counterparts(options))
+    inputs.counterparts = losses::counterparts(inputs.policy_chosen, inputs.policy_rejected,
+                                               inputs.reference_chosen, inputs.reference_rejected);
   const auto result = losses::preference_loss(inputs, options);
   return text(result.loss_sum.item<double>(), result.chosen_nll_sum.item<double>());
 }

@@ -86,7 +86,11 @@ std::vector<KeyRow> dpo_rows() {
       acts(kDpoBase, "dpo.loss_type=ipo", preference),
       acts(kDpoBase, "dpo.loss_weights=[2.0]", preference),
       acts(kDpoBase, "dpo.label_smoothing=0.1", preference, {"dpo.loss_type=robust"}),
-      refused(kDpoBase, "dpo.label_smoothing=0.1", "only loss_type robust and cdpo read it"),
+      acts(kDpoBase, "dpo.label_smoothing=0.1", preference, {"dpo.loss_type=aot"}),
+      refused(kDpoBase, "dpo.label_smoothing=0.1", "only loss_type robust, cdpo, exo_pair, aot"),
+      acts(kDpoBase, "dpo.discopop_tau=0.1", preference, {"dpo.loss_type=discopop"}),
+      refused(kDpoBase, "dpo.discopop_tau=0.1", "only loss_type discopop reads it"),
+      acts(kDpoBase, "dpo.loss_type=aot_unpaired", preference),
       acts(kDpoBase, "dpo.simpo_gamma=1.0", preference, simpo),
       refused(kDpoBase, "dpo.simpo_gamma=1.0", "only loss_type simpo reads it"),
 

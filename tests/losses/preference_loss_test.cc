@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "recipes/losses/counterparts.h"
 #include "recipes/losses/preference.h"
 #include "tests/support/thrown.h"
 
@@ -22,10 +23,23 @@ using test::expect_refused;
 
 at::Tensor vector(std::vector<float> values) { return at::tensor(values, at::kFloat); }
 
+bool reads_smoothing(PreferenceLoss loss) {
+  using Loss = PreferenceLoss;
+  return loss == Loss::kRobust || loss == Loss::kCdpo || loss == Loss::kExoPair ||
+         loss == Loss::kAot || loss == Loss::kAotUnpaired;
+}
+
+// The pairs as the one global batch.
+PreferenceInputs& add_counterparts(PreferenceInputs& in, const PreferenceOptions& options) {
+  if (needs_counterparts(options))
+    in.counterparts = counterparts(in.policy_chosen, in.policy_rejected, in.reference_chosen,
+                                   in.reference_rejected);
+  return in;
+}
+
 PreferenceOptions one(PreferenceLoss loss) {
   PreferenceOptions options{.loss_type = {loss}, .beta = 0.5};
-  if (loss == PreferenceLoss::kRobust || loss == PreferenceLoss::kCdpo)
-    options.label_smoothing = 0.1;
+  if (reads_smoothing(loss)) options.label_smoothing = 0.1;
   return options;
 }
 
@@ -42,7 +56,8 @@ PreferenceInputs example(bool reference) {
                       {},
                       {},
                       vector({5, 2, 9, 4}),
-                      vector({3, 4, 8, 4})};
+                      vector({3, 4, 8, 4}),
+                      {}};
   if (reference) {
     in.reference_chosen = vector({-13, -3, -36, -8});
     in.reference_rejected = vector({-10.5f, -7, -41, -8});
@@ -57,7 +72,7 @@ struct Gradients {
 Gradients evaluate(PreferenceInputs in, const PreferenceOptions& options) {
   in.policy_chosen = in.policy_chosen.clone().requires_grad_();
   in.policy_rejected = in.policy_rejected.clone().requires_grad_();
-  const PreferenceResult r = preference_loss(in, options);
+  const PreferenceResult r = preference_loss(add_counterparts(in, options), options);
   const at::Tensor loss = r.loss_sum + 0.1 * r.chosen_nll_sum;
   loss.backward();
   return {loss.item<double>(), in.policy_chosen.grad(), in.policy_rejected.grad()};
@@ -98,7 +113,8 @@ TEST(PreferenceLoss, FiniteAtExtremes) {
                                                                                {-1e-9f, -1e-9f},
                                                                                {-1e-38f, -huge},
                                                                                {1e-6f, -3.0f}}) {
-      PreferenceInputs in{vector({chosen}), vector({rejected}), {}, {}, vector({3}), vector({2})};
+      PreferenceInputs in{vector({chosen}), vector({rejected}), {}, {},
+                          vector({3}),      vector({2}),        {}};
       if (needs_reference(options)) in.reference_chosen = in.reference_rejected = vector({-2});
       const Gradients got = evaluate(in, options);
       EXPECT_TRUE(std::isfinite(got.value)) << chosen << " " << rejected;
@@ -134,10 +150,14 @@ TEST(PreferenceLoss, PartsOfABatchAddUp) {
   const PreferenceInputs whole = example(true);
   const auto part = [&](int64_t begin, int64_t size) {
     const auto cut = [&](const at::Tensor& t) { return t.narrow(0, begin, size); };
-    return preference_loss(
-        {cut(whole.policy_chosen), cut(whole.policy_rejected), cut(whole.reference_chosen),
-         cut(whole.reference_rejected), cut(whole.chosen_tokens), cut(whole.rejected_tokens)},
-        options);
+    return preference_loss({cut(whole.policy_chosen),
+                            cut(whole.policy_rejected),
+                            cut(whole.reference_chosen),
+                            cut(whole.reference_rejected),
+                            cut(whole.chosen_tokens),
+                            cut(whole.rejected_tokens),
+                            {}},
+                           options);
   };
   const PreferenceResult all = preference_loss(whole, options), first = part(0, 1),
                          rest = part(1, 3), none = part(0, 0);
@@ -150,11 +170,48 @@ TEST(PreferenceLoss, PartsOfABatchAddUp) {
   EXPECT_NEAR(all.rewards_margins_sum, first.rewards_margins_sum + rest.rewards_margins_sum, 1e-9);
 }
 
+// 1 is the second of (4, 1, -2) by size, so its counterpart is the second of the others.
+TEST(PreferenceLoss, CounterpartsHaveTheSamePlace) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor zeros = vector({0, 0, 0});
+  const at::Tensor found = counterparts(vector({4, 1, -2}), zeros, vector({-1, -5, -3}), zeros);
+  EXPECT_TRUE(found[0].equal(at::tensor({-1.0, -3.0, -5.0}, at::kDouble))) << found;
+  // s of the chosen: 5, 6, 1; of the rejected: all 0
+  EXPECT_TRUE(found[1].equal(at::tensor({0.0, 0.0, 0.0}, at::kDouble))) << found;
+  EXPECT_TRUE(found[2].equal(at::tensor({1.0, 5.0, 6.0}, at::kDouble))) << found;
+
+  const at::Tensor last = counterparts(vector({nan, 1, -2}), zeros, vector({-1, -5, -3}), zeros);
+  EXPECT_TRUE(last[0].equal(at::tensor({-1.0, -3.0, -5.0}, at::kDouble))) << last;
+}
+
+// A batch that is cut has one sorting: the parts take their columns of it.
+TEST(PreferenceLoss, PartsOfASortedBatchAddUp) {
+  const PreferenceOptions options{
+      .loss_type = {PreferenceLoss::kAot, PreferenceLoss::kAotUnpaired, PreferenceLoss::kSigmoid},
+      .loss_weights = {1, 0.5, 2},
+      .label_smoothing = 0.2};
+  PreferenceInputs whole = example(true);
+  add_counterparts(whole, options);
+  const auto part = [&](int64_t begin, int64_t size, bool sorted_alone) {
+    const auto cut = [&](const at::Tensor& t) { return t.narrow(-1, begin, size); };
+    PreferenceInputs in{cut(whole.policy_chosen),    cut(whole.policy_rejected),
+                        cut(whole.reference_chosen), cut(whole.reference_rejected),
+                        cut(whole.chosen_tokens),    cut(whole.rejected_tokens),
+                        cut(whole.counterparts)};
+    if (sorted_alone) add_counterparts(in, options);
+    return preference_loss(in, options).loss_sum.item<double>();
+  };
+  const double all = preference_loss(whole, options).loss_sum.item<double>();
+  EXPECT_NEAR(part(0, 1, false) + part(1, 3, false), all, 1e-5);
+  EXPECT_GT(std::abs(part(0, 1, true) + part(1, 3, true) - all), 5e-3);
+}
+
 TEST(PreferenceLoss, NoPairsStillReachThePolicy) {
   const at::Tensor empty = at::empty({0}, at::kFloat);
   const at::Tensor chosen = at::empty({0}, at::kFloat).requires_grad_(),
                    rejected = at::empty({0}, at::kFloat).requires_grad_();
-  const PreferenceResult r = preference_loss({chosen, rejected, empty, empty, empty, empty}, {});
+  const PreferenceResult r =
+      preference_loss({chosen, rejected, empty, empty, empty, empty, {}}, {});
   (r.loss_sum + r.chosen_nll_sum).backward();
   EXPECT_EQ(r.loss_sum.item<double>(), 0);
   EXPECT_EQ(chosen.grad().size(0), 0);
@@ -164,15 +221,19 @@ TEST(PreferenceLoss, NoPairsStillReachThePolicy) {
 TEST(PreferenceRefusals, OptionsWithoutEffect) {
   using Loss = PreferenceLoss;
   for (Loss loss : all_losses()) {
-    if (loss == Loss::kRobust || loss == Loss::kCdpo) continue;
-    expect_refused("only loss_type robust and cdpo read it", [&] {
+    if (reads_smoothing(loss)) continue;
+    expect_refused("aot and aot_unpaired read it", [&] {
       PreferenceOptions{.loss_type = {loss}, .label_smoothing = 0.1}.validate();
     });
   }
   expect_refused("only loss_type simpo reads it",
                  [] { PreferenceOptions{.simpo_gamma = 1.0}.validate(); });
+  expect_refused("only loss_type discopop reads it",
+                 [] { PreferenceOptions{.discopop_tau = 0.1}.validate(); });
   expect_refused("with loss_type cdpo",
                  [] { PreferenceOptions{.loss_type = {Loss::kCdpo}}.validate(); });
+  expect_refused("with loss_type exo_pair",
+                 [] { PreferenceOptions{.loss_type = {Loss::kExoPair}}.validate(); });
   expect_refused("none of the losses reads them", [] {
     preference_loss(example(true), {.loss_type = {Loss::kSimpo, Loss::kSft}});
   });
@@ -190,6 +251,9 @@ TEST(PreferenceRefusals, Ranges) {
   });
   expect_refused("simpo_gamma", [] {
     PreferenceOptions{.loss_type = {Loss::kSimpo}, .simpo_gamma = -1}.validate();
+  });
+  expect_refused("discopop_tau", [] {
+    PreferenceOptions{.loss_type = {Loss::kDiscopop}, .discopop_tau = 0}.validate();
   });
   expect_refused("at least one", [] { PreferenceOptions{.loss_type = {}}.validate(); });
   expect_refused("twice", [] {
@@ -220,6 +284,17 @@ TEST(PreferenceRefusals, Inputs) {
   in.rejected_tokens = vector({3, 4, 0, 4});
   // as one token, like TRL
   EXPECT_NO_THROW(preference_loss(in, {.loss_type = {PreferenceLoss::kIpo}}));
+}
+
+TEST(PreferenceRefusals, CounterpartsOfTheseVeryPairs) {
+  const PreferenceOptions aot{.loss_type = {PreferenceLoss::kAot}};
+  PreferenceInputs in = example(true);
+  expect_refused("counterparts is missing", [&] { preference_loss(in, aot); });
+  add_counterparts(in, aot);
+  EXPECT_NO_THROW(preference_loss(in, aot));
+  expect_refused("none of the losses reads them", [&] { preference_loss(in, {}); });
+  in.counterparts = in.counterparts.narrow(1, 0, 3);
+  expect_refused("counterparts must be [3, P]", [&] { preference_loss(in, aot); });
 }
 
 TEST(PreferenceRefusals, WhoNeedsAReference) {

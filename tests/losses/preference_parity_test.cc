@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "recipes/losses/counterparts.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/preference.h"
 #include "tests/losses/fixtures.h"
@@ -24,7 +25,9 @@ constexpr double kTolerance = 1e-5;
 struct Batch {
   // position t predicts token t + 1
   Packing packing{trl_goldens().tensor("pairs.mask").narrow(1, 1, 9)};
-  at::Tensor shifted(const char* name) const { return trl_goldens().tensor(name).narrow(1, 0, 9); }
+  at::Tensor shifted(const std::string& name) const {
+    return trl_goldens().tensor(name).narrow(1, 0, 9);
+  }
   at::Tensor targets() const {
     return packing.rows(trl_goldens().tensor("pairs.ids").narrow(1, 1, 9)).to(at::kLong);
   }
@@ -37,14 +40,15 @@ struct Measured {
   PreferenceResult result;
 };
 
+// `reference_name`: whose hidden states are the reference's; "": none.
 PreferenceInputs inputs_of(const Batch& batch, const at::Tensor& policy_logps,
-                           bool with_reference) {
+                           const std::string& reference_name) {
   const auto halves = [](const at::Tensor& sums) { return sums.chunk(2); };
   const auto policy = halves(batch.packing.sums(policy_logps)),
              tokens = halves(batch.packing.tokens);
-  PreferenceInputs in{policy[0], policy[1], {}, {}, tokens[0], tokens[1]};
-  if (with_reference) {
-    const at::Tensor rows = batch.packing.rows(batch.shifted("pairs.reference"));
+  PreferenceInputs in{policy[0], policy[1], {}, {}, tokens[0], tokens[1], {}};
+  if (!reference_name.empty()) {
+    const at::Tensor rows = batch.packing.rows(batch.shifted("pairs." + reference_name));
     const auto reference = halves(
         batch.packing.sums(linear_log_probs(rows, batch.weight(), {}, batch.targets()).log_probs));
     in.reference_chosen = reference[0];
@@ -54,14 +58,18 @@ PreferenceInputs inputs_of(const Batch& batch, const at::Tensor& policy_logps,
 }
 
 // The loss of the batch as the one global batch.
-Measured run(const PreferenceOptions& options) {
+Measured run(const PreferenceOptions& options, const std::string& reference = "reference") {
   const Batch batch;
   const at::Tensor hidden = batch.packing.rows(batch.shifted("pairs.hidden")).requires_grad_();
   const at::Tensor weight = batch.weight().clone().requires_grad_();
   const at::Tensor logps =
       linear_log_probs(hidden, weight, {}, batch.targets(), {.chunk_tokens = 7}).log_probs;
   Measured measured;
-  measured.result = preference_loss(inputs_of(batch, logps, needs_reference(options)), options);
+  PreferenceInputs in = inputs_of(batch, logps, needs_reference(options) ? reference : "");
+  if (needs_counterparts(options))
+    in.counterparts = counterparts(in.policy_chosen, in.policy_rejected, in.reference_chosen,
+                                   in.reference_rejected);
+  measured.result = preference_loss(in, options);
   const at::Tensor loss = measured.result.loss_sum / measured.result.count +
                           measured.result.chosen_nll_sum / measured.result.chosen_tokens;
   loss.backward();
@@ -90,6 +98,7 @@ PreferenceOptions options_of(const TrlRecord& c) {
   options.beta = c.number("beta");
   options.label_smoothing = c.number("smoothing");
   options.simpo_gamma = c.number("gamma");
+  options.discopop_tau = c.number("tau");
   return options;
 }
 
@@ -99,13 +108,13 @@ void expect_near(double got, double expected, double tolerance, const char* what
 
 TEST(PreferenceParity, EveryLossOfTrl) {
   const auto cases = trl_goldens().of_kind("preference");
-  ASSERT_GE(cases.size(), 24u);
+  ASSERT_GE(cases.size(), 47u);
   std::set<PreferenceLoss> covered;
   for (const TrlRecord& c : cases) {
     SCOPED_TRACE(c.name + " " + c.text("losses"));
     const PreferenceOptions options = options_of(c);
     covered.insert(options.loss_type.begin(), options.loss_type.end());
-    const Measured got = run(options);
+    const Measured got = run(options, c.text("reference"));
     expect_near(got.loss, c.number("loss"), kTolerance, "loss");
     expect_near(got.loss, c.number("loss32"), 2 * kTolerance, "loss in float32");
     EXPECT_LT(relative_difference(got.dh, trl_goldens().tensor(c.name + ".dh")), kTolerance);
@@ -133,7 +142,7 @@ const TrlRecord& case_of(const std::string& losses, double beta) {
 
 void expect_detected(const std::string& losses, const PreferenceOptions& wrong) {
   const TrlRecord& c = case_of(losses, wrong.beta);
-  const Measured got = run(wrong);
+  const Measured got = run(wrong, c.text("reference"));
   EXPECT_GT(std::abs(got.loss - c.number("loss")), 100 * kTolerance * std::abs(c.number("loss")))
       << losses;
   EXPECT_GT(relative_difference(got.dh, trl_goldens().tensor(c.name + ".dh")), 100 * kTolerance)
@@ -151,11 +160,32 @@ TEST(PreferenceMutation, IgnoredLabelSmoothingIsDetected) {
 
 TEST(PreferenceMutation, AnotherLossOfTheFamilyIsDetected) {
   const std::vector<std::string> names = {"sigmoid",      "hinge",    "ipo",
-                                          "sigmoid_norm", "apo_zero", "apo_down"};
+                                          "sigmoid_norm", "apo_zero", "apo_down",
+                                          "nca_pair",     "bco_pair", "sppo_hard"};
   for (const std::string& truth : names)
     for (const std::string& used : names)
       if (truth != used)
         expect_detected(truth, {.loss_type = {parse_enum<PreferenceLoss>(used)}, .beta = 0.8});
+}
+
+// Of what exo_pair and discopop read beside beta, a tenth more or less.
+TEST(PreferenceMutation, AnotherSmoothingAndAnotherTauAreDetected) {
+  using Loss = PreferenceLoss;
+  expect_detected("exo_pair",
+                  {.loss_type = {Loss::kExoPair}, .beta = 0.8, .label_smoothing = 0.18});
+  expect_detected("exo_pair", {.loss_type = {Loss::kCdpo}, .beta = 0.8, .label_smoothing = 0.2});
+  expect_detected("discopop", {.loss_type = {Loss::kDiscopop}, .beta = 0.1, .discopop_tau = 0.055});
+  expect_detected("discopop", {.loss_type = {Loss::kDiscopop}, .beta = 0.8, .discopop_tau = 0.44});
+  expect_detected("aot_unpaired", {.loss_type = {Loss::kAot}, .beta = 0.8, .label_smoothing = 0.2});
+  expect_detected("aot_unpaired",
+                  {.loss_type = {Loss::kAotUnpaired}, .beta = 0.8, .label_smoothing = 0.18});
+}
+
+// A pair is not compared with itself: without sorting, aot would be cdpo or sigmoid.
+TEST(PreferenceMutation, PairsThatAreNotSortedAreDetected) {
+  expect_detected("aot", {.loss_type = {PreferenceLoss::kSigmoid}, .beta = 0.8});
+  expect_detected("aot_unpaired",
+                  {.loss_type = {PreferenceLoss::kCdpo}, .beta = 0.8, .label_smoothing = 0.2});
 }
 
 TEST(PreferenceMutation, ReversedPairsAndAMissingReferenceAreDetected) {
@@ -163,7 +193,7 @@ TEST(PreferenceMutation, ReversedPairsAndAMissingReferenceAreDetected) {
   const at::Tensor logps = linear_log_probs(batch.packing.rows(batch.shifted("pairs.hidden")),
                                             batch.weight(), {}, batch.targets())
                                .log_probs;
-  const PreferenceInputs right = inputs_of(batch, logps, true);
+  const PreferenceInputs right = inputs_of(batch, logps, "reference");
   const double truth = case_of("sigmoid", 0.8).number("loss");
   const PreferenceOptions options{.beta = 0.8};
   const auto loss = [&](const PreferenceInputs& in) {

@@ -41,6 +41,8 @@ def make_pairs():
         "attention": mask,
         "mask": mask * (torch.arange(LENGTH) > 0),
     }
+    # One that puts every pair at another place than the policy does.
+    s["far_reference"] = hidden.roll(1, 0)
     for key, value in s.items():
         put(f"pairs.{key}", value)
     return s
@@ -51,7 +53,7 @@ def plain_metrics(metrics):
     return {key: repr(float(last(metrics[key]))) for key in METRICS}
 
 
-def bare_dpo(losses, weights, **attributes):
+def bare_dpo(losses, weights, discopop_tau=0.05, **attributes):
     """A DPOTrainer of these losses, as make_preference_goldens.py of tests/recipes trains with."""
     return bare(
         DPOTrainer,
@@ -62,18 +64,18 @@ def bare_dpo(losses, weights, **attributes):
         loss_weights=weights,
         use_weighting=False,
         _total_train_tokens=0,
-        args=types.SimpleNamespace(gradient_checkpointing_kwargs=None),
+        args=types.SimpleNamespace(gradient_checkpointing_kwargs=None, discopop_tau=discopop_tau),
         **attributes,
     )
 
 
-def run_dpo(s, losses, weights, beta, smoothing):
+def run_dpo(s, losses, weights, beta, smoothing, reference="reference", **more):
     def run(dtype):
         hidden, weight = leaf(s["hidden"], dtype), leaf(s["weight"], dtype)
         model = Head(hidden, weight)
-        reference = Head(s["reference"].to(dtype), s["weight"].to(dtype))
-        options = dict(beta=beta, label_smoothing=smoothing)
-        trainer = bare_dpo(losses, weights, model=model, ref_model=reference, **options)
+        ref_model = Head(s[reference].to(dtype), s["weight"].to(dtype))
+        options = dict(beta=beta, label_smoothing=smoothing, **more)
+        trainer = bare_dpo(losses, weights, model=model, ref_model=ref_model, **options)
 
         batch = {"input_ids": s["ids"], "attention_mask": s["attention"]}
         loss = trainer._compute_loss(model, batch | {"completion_mask": s["mask"]}, False)
@@ -143,12 +145,13 @@ def run_cdpo(s, beta, smoothing):
 def make_preferences(s):
     n = 0
 
-    def add(run, losses, beta, weights=(), smoothing=0.0, gamma=0.5):
+    def add(run, losses, beta, weights=(), smoothing=0.0, gamma=0.5, tau=0.05, ref="reference"):
         nonlocal n
         name = f"p{n}"
         n += 1
         values = {"losses": ",".join(losses), "weights": ",".join(str(w) for w in weights) or "-"}
-        values |= {"beta": beta, "smoothing": smoothing, "gamma": gamma}
+        values |= {"beta": beta, "smoothing": smoothing, "gamma": gamma, "tau": tau}
+        values["reference"] = ref
         record("preference", name, values | in_both_precisions(name, run))
 
     for beta in (0.1, 0.8):
@@ -174,6 +177,22 @@ def make_preferences(s):
         run = run_reference_free(s, CPOTrainer, beta, simpo_gamma=0.3, cpo_alpha=0.6, **simpo)
         add(run, ["simpo", "sft"], beta, [1.0, 0.6], gamma=0.3)
         add(run_reference_free(s, ORPOTrainer, beta), ["orpo"], beta)
+
+    for beta in (0.1, 0.8):
+        for loss in ("nca_pair", "bco_pair", "sppo_hard"):
+            add(run_dpo(s, [loss], [1.0], beta, 0.0), [loss], beta)
+        add(run_dpo(s, ["exo_pair"], [1.0], beta, 0.2), ["exo_pair"], beta, smoothing=0.2)
+        # Far from 0 and steep, float32 says little: the script would refuse it.
+        for tau in (0.05, 0.4) if beta == 0.1 else (0.4,):
+            run = run_dpo(s, ["discopop"], [1.0], beta, 0.0, discopop_tau=tau)
+            add(run, ["discopop"], beta, tau=tau)
+        # Pairs are compared with others of the batch.
+        far = "far_reference"
+        for loss, smoothing in (("aot", 0.0), ("aot", 0.2), ("aot_unpaired", 0.2)):
+            run = run_dpo(s, [loss], [1.0], beta, smoothing, far)
+            add(run, [loss], beta, smoothing=smoothing, ref=far)
+        losses, weights = ["aot_unpaired", "sft", "aot"], [0.5, 0.2, 2.0]
+        add(run_dpo(s, losses, weights, beta, 0.0, far), losses, beta, weights, ref=far)
 
 
 def run_jsd(s, **options):

@@ -37,6 +37,9 @@ TEST(CheckRun, EveryPreferenceLossPasses) {
        {"{}", "{loss_type: hinge}", "{loss_type: ipo}", "{loss_type: robust, label_smoothing: 0.1}",
         "{loss_type: cdpo, label_smoothing: 0.1}", "{loss_type: sigmoid_norm}",
         "{loss_type: apo_zero}", "{loss_type: apo_down}",
+        "{loss_type: exo_pair, label_smoothing: 0.1}", "{loss_type: nca_pair}",
+        "{loss_type: bco_pair}", "{loss_type: sppo_hard}", "{loss_type: aot}",
+        "{loss_type: aot_unpaired}", "{loss_type: discopop}",
         "{loss_type: [sigmoid, sft], loss_weights: [1.0, 0.2]}"}) {
     TemporaryFolder folder;
     const CommandResult result = check(folder, {.dpo = dpo});

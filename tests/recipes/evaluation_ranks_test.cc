@@ -91,8 +91,10 @@ std::vector<Batch> share_of(const std::vector<Row>& rows, const parallel::World&
   return batches;
 }
 
-// Four pairs for three ranks; the cross-entropy on chosen completions is a mean over their tokens.
+// Four pairs for three ranks; the cross-entropy on chosen completions is a mean over their tokens,
+// and the pairs that aot sorts are those of all ranks.
 TEST_F(EvaluationRanksTest, DpoReportsThePairsOfAllRanks) {
+  using Loss = losses::PreferenceLoss;
   std::vector<data::PreferenceSample> pairs(4);
   for (int32_t i = 0; i < 4; ++i) {
     data::PreferenceSample& pair = pairs[static_cast<size_t>(i)];
@@ -106,8 +108,10 @@ TEST_F(EvaluationRanksTest, DpoReportsThePairsOfAllRanks) {
                                  std::unique_ptr<Reference> reference, parallel::World& world) {
     DpoObjective objective(
         {}, std::move(reference),
-        {.loss = {.loss_type = {losses::PreferenceLoss::kSigmoid, losses::PreferenceLoss::kSft},
+        {.loss = {.loss_type = {Loss::kSigmoid, Loss::kSft, Loss::kAot, Loss::kAotUnpaired},
+                  .loss_weights = {1, 1, 2, 3},
                   .beta = 0.5},
+         .student = &student,
          .dp_rank = world.coordinate().dp,
          .dp_size = world.options().layout.dp});
     const MetricsRow row =

@@ -107,6 +107,7 @@ def loss_function(model, reference, dpo):
 
     weights = dpo.get("loss_weights", [1.0] * len(losses))
     options = dict(beta=beta, label_smoothing=dpo.get("label_smoothing", 0.0))
+    options["discopop_tau"] = dpo.get("discopop_tau", 0.05)
     trainer = bare_dpo(losses, weights, model=model, ref_model=reference, **options)
 
     def run(batch):
@@ -142,7 +143,16 @@ CASES = {
     "orpo": {"beta": 0.3, "loss_type": ["orpo"]},
     "apo_zero": {"beta": 0.1, "loss_type": ["apo_zero"]},
     "robust": {"beta": 0.1, "loss_type": ["robust"], "label_smoothing": 0.2},
+    "exo_pair": {"beta": 0.3, "loss_type": ["exo_pair"], "label_smoothing": 0.1},
+    "nca_pair": {"beta": 0.3, "loss_type": ["nca_pair"]},
+    "bco_pair": {"beta": 0.1, "loss_type": ["bco_pair"]},
+    "sppo_hard": {"beta": 0.5, "loss_type": ["sppo_hard"]},
+    "aot": {"beta": 0.3, "loss_type": ["aot"], "label_smoothing": 0.1},
+    "aot_unpaired": {"beta": 0.3, "loss_type": ["aot_unpaired"]},
+    "discopop": {"beta": 0.2, "loss_type": ["discopop"], "discopop_tau": 0.3},
 }
+# Micro-batches change nothing, not even where pairs are sorted: these are trained in two.
+IN_TWO = ("sigmoid_sft", "aot", "aot_unpaired")
 
 
 def main():
@@ -156,8 +166,7 @@ def main():
     expected, changes = {}, {}
     for name, dpo in CASES.items():
         file = "short_pairs.jsonl" if name == "orpo" else "pairs.jsonl"
-        # Micro-batches change nothing: one case is trained in two.
-        accumulation = 2 if name == "sigmoid_sft" else 1
+        accumulation = 2 if name in IN_TWO else 1
         recipe = RECIPE.format(
             reference="" if name in ("simpo", "orpo") else REFERENCE,
             rows=file,

@@ -23,34 +23,60 @@ TEST_P(PreferenceRun, MatchesTrl) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, PreferenceRun,
                          testing::Values("sigmoid", "sigmoid_sft", "ipo", "simpo", "orpo",
-                                         "apo_zero", "robust"),
+                                         "apo_zero", "robust", "exo_pair", "nca_pair", "bco_pair",
+                                         "sppo_hard", "aot", "aot_unpaired", "discopop"),
                          [](const auto& info) { return info.param; });
 
-// The same numbers with student and reference each on ranks of their own.
-class PreferenceLayouts
-    : public testing::TestWithParam<std::pair<const char*, std::vector<std::string>>> {};
+// Four pairs a step, whichever ranks have them; aot's are sorted over all four.
+class PreferenceRanks : public testing::TestWithParam<std::string> {};
 
-TEST_P(PreferenceLayouts, MatchTrl) {
+TEST_P(PreferenceRanks, MatchTrl) {
   TemporaryFolder folder;
-  const nlohmann::json golden = golden_cases("preference").at("sigmoid_sft");
-  const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"), GetParam().second);
+  const nlohmann::json golden = golden_cases("preference").at(GetParam());
+  const fs::path run =
+      run_recipe_text(folder.path(), golden.at("recipe"),
+                      {"roles.student.world.dp=2", "train.per_device_train_batch_size=2",
+                       "train.gradient_accumulation_steps=1"});
   ASSERT_FALSE(HasFailure());
   expect_columns(run, golden,
                  {"loss", "grad_norm", "rewards/margins", "logps/chosen", "logps/rejected"}, 1e-6);
-  expect_same_parameters(run, "qwen3", "preference_changes", "sigmoid_sft");
+  expect_same_parameters(run, "qwen3", "preference_changes", GetParam());
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, PreferenceRanks,
+                         testing::Values("exo_pair", "nca_pair", "bco_pair", "sppo_hard", "aot",
+                                         "aot_unpaired", "discopop"),
+                         [](const auto& info) { return info.param; });
+
+// The same numbers with student and reference each on ranks of their own.
+struct Split {
+  std::string name, golden;
+  std::vector<std::string> settings;
+};
+class PreferenceLayouts : public testing::TestWithParam<Split> {};
+
+TEST_P(PreferenceLayouts, MatchTrl) {
+  TemporaryFolder folder;
+  const nlohmann::json golden = golden_cases("preference").at(GetParam().golden);
+  const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"), GetParam().settings);
+  ASSERT_FALSE(HasFailure());
+  expect_columns(run, golden,
+                 {"loss", "grad_norm", "rewards/margins", "logps/chosen", "logps/rejected"}, 1e-6);
+  expect_same_parameters(run, "qwen3", "preference_changes", GetParam().golden);
+}
+
+const std::vector<std::string> kTpAndPp{"roles.student.world.tp=2", "roles.reference.world.pp=2"};
+const std::vector<std::string> kPpDpAndTp{"roles.student.world.pp=2", "roles.student.world.dp=2",
+                                          "train.gradient_accumulation_steps=1",
+                                          "roles.reference.world.tp=2"};
 
 INSTANTIATE_TEST_SUITE_P(
     Splits, PreferenceLayouts,
-    testing::Values(std::pair("student_tp_reference_pp",
-                              std::vector<std::string>{"roles.student.world.tp=2",
-                                                       "roles.reference.world.pp=2"}),
-                    std::pair("student_pp_dp_reference_tp",
-                              std::vector<std::string>{"roles.student.world.pp=2",
-                                                       "roles.student.world.dp=2",
-                                                       "train.gradient_accumulation_steps=1",
-                                                       "roles.reference.world.tp=2"})),
-    [](const auto& info) { return std::string(info.param.first); });
+    testing::Values(Split{"student_tp_reference_pp", "sigmoid_sft", kTpAndPp},
+                    Split{"student_pp_dp_reference_tp", "sigmoid_sft", kPpDpAndTp},
+                    Split{"aot_student_tp_reference_pp", "aot", kTpAndPp},
+                    Split{"aot_unpaired_student_pp_dp_reference_tp", "aot_unpaired", kPpDpAndTp}),
+    [](const auto& info) { return info.param.name; });
 
 // The comparisons can fail: 1% of beta is far outside the tolerances.
 TEST(PreferenceRunDetects, AnotherBeta) {

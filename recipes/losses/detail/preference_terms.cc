@@ -66,10 +66,74 @@ Term robust_term(const Pair& p, double beta, double smoothing) {
                        beta);
 }
 
+// -log sigmoid(x) where a share `smoothing` of the labels is swapped, and its slope.
+struct Smoothed {
+  Smoothed(double x, double smoothing)
+      : value(-(1 - smoothing) * log_sigmoid(x) - smoothing * log_sigmoid(-x)),
+        slope(-(1 - smoothing) * sigmoid(-x) + smoothing * sigmoid(x)) {}
+  double value, slope;
+};
+
 Term cdpo_term(const Pair& p, double beta, double smoothing) {
+  const Smoothed s(margin(p, beta), smoothing);
+  return of_difference(s.value, s.slope, beta, beta);
+}
+
+// KL((q, 1 - q) || (1 - smoothing, smoothing)) of the policy's preference q = sigmoid(x).
+Term exo_pair_term(const Pair& p, double beta, double smoothing) {
   const double x = margin(p, beta);
-  return of_difference(-(1 - smoothing) * log_sigmoid(x) - smoothing * log_sigmoid(-x),
-                       -(1 - smoothing) * sigmoid(-x) + smoothing * sigmoid(x), beta, beta);
+  const double log_wrong = std::log(smoothing);
+  const double log_right = std::log1p(-smoothing);
+  return of_difference(
+      sigmoid(x) * (log_sigmoid(x) - log_right) + sigmoid(-x) * (log_sigmoid(-x) - log_wrong),
+      sigmoid_slope(x) * (x - log_right + log_wrong), beta, beta);
+}
+
+Term nca_pair_term(const Pair& p, double beta) {
+  const double c = beta * p.chosen_ratio;
+  const double r = beta * p.rejected_ratio;
+  return {-log_sigmoid(c) - 0.5 * log_sigmoid(-c) - 0.5 * log_sigmoid(-r),
+          beta * (0.5 * sigmoid(c) - sigmoid(-c)), beta * 0.5 * sigmoid(r)};
+}
+
+Term bco_pair_term(const Pair& p, double beta) {
+  const double c = beta * p.chosen_ratio;
+  const double r = beta * p.rejected_ratio;
+  return {-log_sigmoid(c) - log_sigmoid(-r), -beta * sigmoid(-c), beta * sigmoid(r)};
+}
+
+Term sppo_hard_term(const Pair& p, double beta) {
+  const double chosen_error = p.chosen_ratio - 0.5 / beta;
+  const double rejected_error = p.rejected_ratio + 0.5 / beta;
+  return {chosen_error * chosen_error + rejected_error * rejected_error, 2 * chosen_error,
+          2 * rejected_error};
+}
+
+// The form of cdpo with the reference's margin of equal place in the batch.
+Term aot_term(const Pair& p, double beta, double smoothing) {
+  const Smoothed s(beta * (p.chosen - p.rejected - p.margin_counterpart), smoothing);
+  return of_difference(s.value, s.slope, beta, beta);
+}
+
+// Likewise with a completion of the other kind: each value counts once, with the chosen one, each
+// slope where its own completion is.
+Term aot_unpaired_term(const Pair& p, double beta, double smoothing) {
+  const Smoothed of_chosen(beta * (p.chosen_ratio - p.chosen_counterpart), smoothing);
+  const Smoothed of_rejected(beta * (p.rejected_counterpart - p.rejected_ratio), smoothing);
+  return {of_chosen.value, beta * of_chosen.slope, -beta * of_rejected.slope};
+}
+
+// A mixture of -log sigmoid(x) and e^-x, by how far x / tau is above 0.
+Term discopop_term(const Pair& p, double beta, double tau) {
+  const double x = margin(p, beta);
+  const double share = sigmoid(x / tau);
+  const double rest = sigmoid(-x / tau);
+  // e^-x * share in one exponent: far below 0 the one is infinite and the other 0.
+  const double exponential = std::exp(log_sigmoid(x / tau) - x);
+  return of_difference(
+      -log_sigmoid(x) * rest + exponential,
+      -sigmoid(-x) * rest + log_sigmoid(x) * share * rest / tau - exponential * (1 - rest / tau),
+      beta, beta);
 }
 
 Term sigmoid_norm_term(const Pair& p, double beta) {
@@ -124,6 +188,13 @@ Term term_of(Loss loss, const Pair& p, const PreferenceOptions& options) {
     case Loss::kOrpo: return orpo_term(p, beta);
     case Loss::kApoZero: return apo_zero_term(p, beta);
     case Loss::kApoDown: return apo_down_term(p, beta);
+    case Loss::kExoPair: return exo_pair_term(p, beta, options.label_smoothing);
+    case Loss::kNcaPair: return nca_pair_term(p, beta);
+    case Loss::kBcoPair: return bco_pair_term(p, beta);
+    case Loss::kSppoHard: return sppo_hard_term(p, beta);
+    case Loss::kAot: return aot_term(p, beta, options.label_smoothing);
+    case Loss::kAotUnpaired: return aot_unpaired_term(p, beta, options.label_smoothing);
+    case Loss::kDiscopop: return discopop_term(p, beta, options.discopop_tau);
     case Loss::kSft: return {};  // it is chosen_nll_sum alone
   }
   RETORT_CHECK(false) << "a loss without a formula";

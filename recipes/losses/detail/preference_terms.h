@@ -15,6 +15,10 @@ struct Pair {
   double rejected;        // likewise
   double chosen_tokens;
   double rejected_tokens;
+  // what aot and aot_unpaired compare with (counterparts.h); 0 if no loss reads them
+  double margin_counterpart = 0;
+  double chosen_counterpart = 0;
+  double rejected_counterpart = 0;
 };
 
 // The value of one loss and its derivatives with respect to the policy's two sums.
