@@ -1,21 +1,24 @@
 """Goldens for whole grpo and on_policy_distill runs: recorded samples, replayed in a plain loop
 around TRL 1.4.0's own code, fp32.
 
-Run:  RETORT_BIN=/path/to/retort python tests/recipes/make_policy_goldens.py
+Run:  RETORT_BIN=/path/to/retort python tests/recipes/make_policy_goldens.py all
 after make_goldens.py (trl 1.4.0, torch 2.11)
 
-With RETORT_BIN the program runs each recipe and the samples it drew are recorded; without, those in
-policy.json are replayed again. The replay refuses samples whose log-probabilities or rewards are
-not what PyTorch's weights of that step, or re, say.
+With RETORT_BIN the program runs the recipes of the named cases, or of all, and the samples it drew
+are recorded; those of the others, and of all without it, are in policy.json and replayed again. The
+replay refuses samples whose log-probabilities or rewards are not what PyTorch's weights of that
+step, or re, say.
 
 Writes into tests/recipes/goldens/: prompts.jsonl, policy.json with each case's recipe ($GOLDENS and
 $RUN stand for folders), its samples by step ([prompt, completion, reward, log-probability of the
 completion by PyTorch]) and what a run reports, policy_changes.safetensors as make_goldens.py's.
-grpo: GRPOTrainer._generate_and_score_completions and _compute_loss (rloo: the advantages by
-formula). on_policy_distill: GKDTrainer.generalized_jsd_loss, or GRPOTrainer._compute_loss with an
-advantage for each token.
+grpo: GRPOTrainer._generate_and_score_completions and _compute_loss (rloo and reinforce_plus_plus:
+the advantages by formula; max_staleness: old log-probabilities of the weights that drew, of the
+distribution that was drawn from, as formed here). on_policy_distill:
+GKDTrainer.generalized_jsd_loss, or GRPOTrainer._compute_loss with an advantage for each token.
 """
 
+import copy
 import json
 import os
 import pathlib
@@ -37,10 +40,13 @@ from trl_samples import SampledGRPO, sampled  # noqa: E402
 
 PAD, EOS = VOCAB - 2, VOCAB - 1
 PROMPTS, GENERATIONS, MAX_NEW_TOKENS = 2, 4, 10  # of a grpo step
+# Which of them a case has; RARE gives many groups one reward for all.
 REWARDS = [
     {"type": "regex", "pattern": "w1", "weight": 1.0, "name": "ones"},
     {"type": "regex", "pattern": "w5[0-9]", "weight": 0.5, "name": "fifties"},
 ]
+
+RARE = [{"type": "regex", "pattern": "w6[0-9]", "weight": 1.0, "name": "sixties"}]
 
 RECIPE = """\
 recipe: {kind}
@@ -79,6 +85,47 @@ GRPO = {
     "reference": {"loss_type": "dr_grpo", "beta": 0.04, "temperature": 0.8},
     "batch_scale": {"loss_type": "bnpo", "scale_rewards": "batch", "accumulation": 2},
     "rloo": {"loss_type": "dapo", "advantage": "rloo"},
+    "reinforce": {"loss_type": "dapo", "advantage": "reinforce_plus_plus"},
+    "equal_rewards": {"loss_type": "grpo", "rewards": RARE},
+    "sequence": {
+        "loss_type": "grpo",
+        "num_iterations": 2,
+        "epsilon": 0.03,
+        "importance_sampling_level": "sequence",
+    },
+    # The generator draws from less than the trainer counts: weights are below 1, and so are caps.
+    "token_correction": {
+        "loss_type": "dapo",
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "sampling_correction": "token_truncate",
+        "importance_sampling_cap": 0.91,
+    },
+    "sequence_correction": {
+        "loss_type": "bnpo",
+        "temperature": 1.3,
+        "top_p": 0.9,
+        "sampling_correction": "sequence_mask",
+        "importance_sampling_cap": 0.4,
+    },
+    "stale": {"loss_type": "grpo", "temperature": 0.8, "max_staleness": 1},
+    "stale_sequence": {
+        "loss_type": "dapo",
+        "temperature": 1.3,
+        "max_staleness": 1,
+        "importance_sampling_level": "sequence",
+        "epsilon": 0.1,
+        "epsilon_high": 0.3,
+    },
+    # Old log-probabilities are the trainer's own again, and the correction sees the older weights.
+    "stale_correction": {
+        "loss_type": "dapo",
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "max_staleness": 1,
+        "sampling_correction": "token_mask",
+        "importance_sampling_cap": 1.1,
+    },
 }
 DISTILL = {
     "on_policy_hidden": {"payload": "hidden_states", "loss_type": "reverse_kl", "temperature": 1.5},
@@ -103,8 +150,10 @@ def grpo_recipe(case):
     case = dict(case)
     accumulation = case.pop("accumulation", 1)
     generation = {**GENERATION, "num_generations": GENERATIONS}
-    if "temperature" in case:
-        generation["temperature"] = case.pop("temperature")
+    rewards = case.pop("rewards", REWARDS)
+    for key in ("temperature", "top_p"):
+        if key in case:
+            generation[key] = case.pop(key)
     return RECIPE.format(
         kind="grpo",
         frozen=FROZEN.format(role="reference") if "beta" in case else "",
@@ -113,7 +162,7 @@ def grpo_recipe(case):
         rows=PROMPTS * GENERATIONS // accumulation,
         accumulation=accumulation,
         generation=json.dumps(generation),
-        blocks=f"rewards: {json.dumps(REWARDS)}\ngrpo: {json.dumps(case)}\n",
+        blocks=f"rewards: {json.dumps(rewards)}\ngrpo: {json.dumps(case)}\n",
     )
 
 
@@ -150,7 +199,7 @@ def stored_samples(golden):
     return {int(step): named(samples) for step, samples in golden["samples"].items()}
 
 
-def check_samples(samples, logps):
+def check_samples(samples, logps, rewards=REWARDS):
     """The recorded samples against PyTorch's log-probabilities [S, T] of their tokens at this
     step's weights; keeps their sums."""
     for sample, row in zip(samples, logps):
@@ -161,7 +210,7 @@ def check_samples(samples, logps):
             assert largest < 2e-5, "the generator had other weights than the student"
         if sample["reward"] is not None:
             text = " ".join(f"w{i}" for i in sample["token_ids"] if i < PAD)
-            reward = sum(r["weight"] * bool(re.search(r["pattern"], text)) for r in REWARDS)
+            reward = sum(r["weight"] * bool(re.search(r["pattern"], text)) for r in rewards)
             assert sample["reward"] == reward, (text, sample["reward"])
 
 
@@ -186,7 +235,9 @@ class Replay(SampledGRPO):
         completions = [s["token_ids"] for s in self.samples]
         tokens = torch.tensor(sum(map(len, completions)))
         prompt_ids = [s["prompt_ids"] for s in self.samples]
-        return prompt_ids, completions, None, completions, tokens, None, {}, None, []
+        drawn = [row[: len(c)].tolist() for row, c in zip(self.drawn, completions)]
+        drawn = drawn if self.use_vllm else None
+        return prompt_ids, completions, None, completions, tokens, drawn, {}, None, []
 
 
 def make_replay(model, frozen, num_samples, **changes):
@@ -215,9 +266,30 @@ METRICS = [
 ]
 
 
+@torch.no_grad()
+def drawn_from(model, samples, temperature, top_p):
+    """The log-probability [S, T] of each token in the distribution that it was drawn from: of the
+    tokens before which less than `top_p` of the mass stands."""
+    rows = []
+    for sample in samples:
+        ids = torch.tensor([sample["prompt_ids"] + sample["token_ids"]])
+        first = len(sample["prompt_ids"]) - 1
+        logits = model(input_ids=ids).logits[0, first:-1].double() / temperature
+        probabilities, order = torch.softmax(logits, -1).sort(-1, descending=True)
+        kept = probabilities.cumsum(-1) - probabilities < top_p
+        probabilities = probabilities * kept
+        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+        of_ids = torch.zeros_like(probabilities).scatter(1, order, probabilities)
+        tokens = torch.tensor(sample["token_ids"])[:, None]
+        rows.append(of_ids.gather(1, tokens)[:, 0].log().float())
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
 def grpo_loss(model, frozen, case):
     """samples -> (loss, metrics); `samples` is None where the last ones are used again."""
     iterations, epsilon = case.get("num_iterations", 1), case.get("epsilon", 0.2)
+    corrected, staleness = "sampling_correction" in case, case.get("max_staleness", 0)
+    generator, versions = copy.deepcopy(model), []
     trainer = make_replay(
         model,
         frozen,
@@ -226,18 +298,38 @@ def grpo_loss(model, frozen, case):
         beta=case.get("beta", 0.0),
         num_iterations=iterations,
         epsilon_low=epsilon,
-        epsilon_high=epsilon,
+        epsilon_high=case.get("epsilon_high", epsilon),
+        importance_sampling_level=case.get("importance_sampling_level", "token"),
+        use_vllm=corrected,
+        vllm_importance_sampling_correction=corrected,
+        vllm_importance_sampling_mode=case.get("sampling_correction"),
+        vllm_importance_sampling_cap=case.get("importance_sampling_cap", 3.0),
         scale_rewards=case.get("scale_rewards", "group"),
         temperature=case.get("temperature", 1.0),
     )
     kept = {}
 
     def take(samples):
-        trainer.samples, trainer.rewards = samples, torch.tensor([s["reward"] for s in samples])
+        trainer.samples = samples
+        trainer.rewards = torch.tensor([float(s["reward"]) for s in samples])
+        # The generator has weights of `staleness` steps ago, as long as there were as many.
+        versions.append(copy.deepcopy(model.state_dict()))
+        kept["staleness"] = min(staleness, len(versions) - 1)
+        generator.load_state_dict(versions[-1 - kept["staleness"]])
+        version = len(versions) - kept["staleness"]
+        told = [sample.get("weight_version", version) for sample in samples]
+        assert iterations > 1 or told == [version] * len(samples), told
+        draw = case.get("temperature", 1.0), case.get("top_p", 1.0)
+        trainer.drawn = drawn_from(generator, samples, *draw)
         batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
-        assert ("old_per_token_logps" in batch) == (iterations > 1)
+        assert ("old_per_token_logps" in batch) == (iterations > 1 or corrected)
+        if staleness and not corrected:
+            batch["old_per_token_logps"] = trainer.drawn
         if case.get("advantage") == "rloo":
             batch["advantages"] = rloo_advantages(trainer.rewards)
+        if case.get("advantage") == "reinforce_plus_plus":
+            centred = trainer.rewards - trainer.rewards.mean()
+            batch["advantages"] = centred / (trainer.rewards.std() + 1e-4)
         kept["batch"] = batch
 
         # The student has the weights that drew the samples.
@@ -246,14 +338,16 @@ def grpo_loss(model, frozen, case):
         width = batch["completion_ids"].shape[1]
         with torch.no_grad():
             logps, _ = trainer._get_per_token_logps_and_entropies(model, ids, mask, width)
-        check_samples(samples, logps)
+        own = "top_p" in case or staleness > 0
+        check_samples(samples, trainer.drawn if own else logps, case.get("rewards", REWARDS))
 
     def run(samples):
         if samples is not None:
             take(samples)
         loss = trainer._compute_loss(model, kept["batch"])
         values = trainer._metrics["train"]
-        return loss, {key: values[key][-1] for key in METRICS if key in values}
+        metrics = {key: values[key][-1] for key in METRICS if key in values}
+        return loss, metrics | ({"staleness": kept["staleness"]} if staleness else {})
 
     return run
 
@@ -338,13 +432,15 @@ def train(make_loss, case, samples, steps):
 def main():
     assert trl.__version__ == "1.4.0", trl.__version__
     make_prompts(OUT / "prompts.jsonl")
-    before = json.loads((OUT / "policy.json").read_text()) if "RETORT_BIN" not in os.environ else {}
+    before = json.loads((OUT / "policy.json").read_text())
+    recorded = sys.argv[1:] if "RETORT_BIN" in os.environ else []
     cases = {name: (grpo_recipe(case), grpo_loss, case, 5) for name, case in GRPO.items()}
     cases |= {name: (distill_recipe(case), distill_loss, case, 3) for name, case in DISTILL.items()}
 
     expected, changes = {}, {}
     for name, (recipe, make_loss, case, steps) in cases.items():
-        samples = stored_samples(before[name]) if before else record_samples(recipe)
+        record_anew = name in recorded or recorded == ["all"]
+        samples = record_samples(recipe) if record_anew else stored_samples(before[name])
         record, changes[name] = train(make_loss, case, samples, steps)
         stored = lambda step: [[sample[key] for key in SAMPLE] for sample in samples[step]]
         kept = {step: stored(step) for step in sorted(samples)}

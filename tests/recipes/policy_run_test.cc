@@ -51,7 +51,10 @@ TEST_P(PolicyRun, MatchesTrl) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, PolicyRun,
                          testing::Values("dapo", "iterations", "reference", "batch_scale", "rloo",
-                                         "on_policy_hidden", "on_policy_gradient"),
+                                         "reinforce", "equal_rewards", "sequence",
+                                         "token_correction", "sequence_correction", "stale",
+                                         "stale_sequence", "stale_correction", "on_policy_hidden",
+                                         "on_policy_gradient"),
                          [](const auto& info) { return info.param; });
 
 struct Change {
@@ -80,6 +83,9 @@ INSTANTIATE_TEST_SUITE_P(
     Changes, PolicyRunDetects,
     testing::Values(Change{"reference", "\"beta\": 0.04", "\"beta\": 0.041", 1},
                     Change{"iterations", "\"epsilon\": 0.05", "\"epsilon\": 0.06", 2},
+                    Change{"token_correction", "\"importance_sampling_cap\": 0.91",
+                           "\"importance_sampling_cap\": 0.9", 1},
+                    Change{"sequence_correction", "sequence_mask", "sequence_truncate", 1},
                     Change{"on_policy_hidden", "reverse_kl", "forward_kl", 1}),
     [](const auto& info) { return std::string(info.param.name); });
 
