@@ -1,9 +1,13 @@
 #include "recipes/run/reference_cache.h"
 
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -67,15 +71,9 @@ ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerpr
   // What all ranks of all runs have written is known; this rank appends to a file of its own.
   const fs::path folder = root / ("reference-" + fingerprint.substr(0, 16));
   fs::create_directories(folder);
+  own_file(folder, "rank-" + std::to_string(rank));
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".logps") read(entry.path());
-  path_ = folder / ("rank-" + std::to_string(rank) + ".logps");
-
-  // A torn record at the end would shift all that follow.
-  std::error_code none;
-  const auto size = fs::file_size(path_, none);
-  if (!none && size % sizeof(Record) != 0) fs::resize_file(path_, size - size % sizeof(Record));
-  fd_ = open_for_append(path_);
   if (!values_.empty()) {
     RETORT_LOG(kInfo) << values_.size() << " log-probabilities of the reference are known from "
                       << folder.string();
@@ -84,6 +82,26 @@ ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerpr
 
 ReferenceCache::~ReferenceCache() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+// The first file of the rank that no other run appends to. Its lock ends with the process.
+void ReferenceCache::own_file(const fs::path& folder, const std::string& name) {
+  for (int64_t others = 0;; ++others) {
+    path_ = folder / (name + (others == 0 ? "" : "-" + std::to_string(others)) + ".logps");
+    fd_ = open_for_append(path_);
+    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) break;
+    const int failed = errno;
+    ::close(std::exchange(fd_, -1));
+    if (failed != EWOULDBLOCK)
+      throw Error(ErrorCode::kUnavailable,
+                  path_.string() + " cannot be locked against other runs: " +
+                      std::generic_category().message(failed) +
+                      "; choose a reference_cache on a file system with locks");
+  }
+
+  // A torn record at the end, of a run that was killed, would shift all that follow.
+  const auto size = fs::file_size(path_);
+  if (size % sizeof(Record) != 0) fs::resize_file(path_, size - size % sizeof(Record));
 }
 
 void ReferenceCache::read(const fs::path& file) {

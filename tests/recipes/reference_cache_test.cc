@@ -68,6 +68,37 @@ TEST_F(ReferenceCacheTest, ATornRecordIsLostAlone) {
   EXPECT_EQ(cache.find(prompt, completion(2)), std::nullopt);
 }
 
+// Once the second run cut the file to whole records while the first was in the middle of one, and
+// wrote into it besides.
+TEST_F(ReferenceCacheTest, TwoRunsShareAFolder) {
+  ReferenceCache first = open();
+  first.add(prompt, completion(1), -1.0f);
+  // Half of a record, as another process may see it: the rest is on its way.
+  const std::string record = read_file(file());
+  std::ofstream(file(), std::ios::binary | std::ios::app) << record.substr(0, 10);
+
+  ReferenceCache second = open();
+  EXPECT_EQ(second.find(prompt, completion(1)), -1.0f);
+  second.add(prompt, completion(2), -2.0f);
+  EXPECT_EQ(fs::file_size(file()), 34u);
+  std::ofstream(file(), std::ios::binary | std::ios::app) << record.substr(10);
+  first.add(prompt, completion(3), -3.0f);
+
+  const ReferenceCache third = open();
+  for (int32_t i = 1; i <= 3; ++i)
+    EXPECT_EQ(third.find(prompt, completion(i)), -static_cast<float>(i));
+}
+
+// What a run has left is used again, not left behind beside a file for each start.
+TEST_F(ReferenceCacheTest, ARunThatIsResumedGoesOnInItsFile) {
+  for (int32_t start = 0; start < 3; ++start) {
+    ReferenceCache cache = open();
+    cache.add(prompt, completion(start), -1.0f);
+  }
+  EXPECT_EQ(fs::file_size(file()), 3 * 24u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(file().parent_path()), {}), 1);
+}
+
 TEST_F(ReferenceCacheTest, EveryDamagedByteIsFound) {
   {
     ReferenceCache cache = open();
