@@ -15,7 +15,7 @@ struct LrSchedule {
   double learning_rate = 1e-4;  // peak
   double min_lr = 0.0;
   int64_t warmup_steps = 0;
-  int64_t max_steps = 1;
+  int64_t max_steps = 1;  // at which min_lr is reached, where the rate stays
 
   // The rate of update number `step`. As in transformers the first update is number 0.
   double at(int64_t step) const;

@@ -48,20 +48,21 @@ int64_t total_steps(const TrainOptions& train, const std::function<int64_t()>& s
 }
 
 roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_steps) {
-  const int64_t warmup =
-      train.warmup_ratio > 0
-          ? static_cast<int64_t>(std::ceil(train.warmup_ratio * static_cast<double>(max_steps)))
-          : train.warmup_steps;
+  const int64_t schedule_steps = train.lr_decay_steps.value_or(max_steps);
+  const int64_t warmup = train.warmup_ratio > 0
+                             ? static_cast<int64_t>(std::ceil(train.warmup_ratio *
+                                                              static_cast<double>(schedule_steps)))
+                             : train.warmup_steps;
   return {.adamw = {.beta1 = train.adam_beta1,
                     .beta2 = train.adam_beta2,
                     .eps = train.adam_epsilon,
                     .weight_decay = train.weight_decay,
-                    .no_decay_suffixes = {}},
+                    .no_decay_suffixes = train.no_decay_suffixes()},
           .schedule = {.type = train.lr_scheduler_type,
                        .learning_rate = train.learning_rate,
                        .min_lr = train.min_lr,
                        .warmup_steps = warmup,
-                       .max_steps = max_steps},
+                       .max_steps = schedule_steps},
           .max_grad_norm = train.max_grad_norm,
           .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes)};
 }

@@ -16,7 +16,7 @@ namespace retort::recipes {
 // the recipe counts in epochs.
 int64_t total_steps(const TrainOptions& train, const std::function<int64_t()>& steps_per_epoch);
 
-// `max_steps`: those of the whole run, which the learning rate follows.
+// `max_steps`: those of the whole run, which the learning rate follows without lr_decay_steps.
 roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_steps);
 TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps);
 CheckpointStore::Options checkpoint_options(const TrainOptions& train);

@@ -55,11 +55,20 @@ void TrainOptions::validate() const {
     refuse(
         "min_lr has no effect with lr_scheduler_type constant: remove it or choose linear or "
         "cosine");
+  if (lr_decay_steps) {
+    if (lr_scheduler_type == parallel::LrSchedulerType::kConstant)
+      refuse("lr_decay_steps has no effect with lr_scheduler_type constant: remove it");
+    at_least("lr_decay_steps", *lr_decay_steps, 1);
+    if (*lr_decay_steps <= warmup_steps)
+      refuse("lr_decay_steps must be above warmup_steps, with which the schedule begins");
+  }
   below_one("adam_beta1", adam_beta1);
   below_one("adam_beta2", adam_beta2);
   if (!(adam_epsilon > 0) || !std::isfinite(adam_epsilon))
     refuse("adam_epsilon must be a finite number above 0");
   not_negative("weight_decay", weight_decay);
+  if (weight_decay == 0 && no_decay != TrainOptions().no_decay)
+    refuse("no_decay has no effect with weight_decay: 0, which decays nothing: remove it");
   not_negative("max_grad_norm", max_grad_norm);
 
   // What happens when.
@@ -87,6 +96,13 @@ void TrainOptions::resolve() {
   if (!max_steps && !num_train_epochs) max_steps = kDefaultMaxSteps;
   if (!per_device_train_batch_size && !tokens_per_batch)
     per_device_train_batch_size = kDefaultBatchSize;
+}
+
+std::vector<std::string> TrainOptions::no_decay_suffixes() const {
+  std::vector<std::string> suffixes;
+  for (const NoDecay kind : no_decay)
+    suffixes.emplace_back(kind == NoDecay::kNorm ? "norm.weight" : ".bias");
+  return suffixes;
 }
 
 }  // namespace retort::recipes

@@ -4,12 +4,17 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/options.h"
 #include "base/units.h"
 #include "parallel/lr_schedule.h"
 
 namespace retort::recipes {
+
+// Parameters that weight decay leaves alone, by what they are.
+enum class NoDecay { kNorm, kBias };
 
 struct TrainOptions {
   // What holds when neither of a pair of alternatives is given.
@@ -27,10 +32,12 @@ struct TrainOptions {
   int64_t warmup_steps = 0;
   double warmup_ratio = 0.0;  // share of max_steps
   double min_lr = 0.0;
+  std::optional<int64_t> lr_decay_steps;  // null: all steps of the run
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double weight_decay = 0.0;
+  std::vector<NoDecay> no_decay{NoDecay::kNorm, NoDecay::kBias};
   double max_grad_norm = 1.0;  // 0: gradients are not clipped
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;
@@ -64,12 +71,18 @@ struct TrainOptions {
     visit("lr_scheduler_type", lr_scheduler_type, "course of the learning rate after the warm-up");
     visit("warmup_steps", warmup_steps, "steps of linear warm-up; alternative to warmup_ratio");
     visit("warmup_ratio", warmup_ratio,
-          "warm-up as a share of all steps; alternative to warmup_steps");
+          "warm-up as a share of all steps, or of lr_decay_steps; alternative to warmup_steps");
     visit("min_lr", min_lr, "learning rate at the end of the schedule");
+    visit("lr_decay_steps", lr_decay_steps,
+          "step at which the schedule comes to its end, min_lr, where the rate stays; null: the "
+          "last step of the run");
     visit("adam_beta1", adam_beta1, "decay of AdamW's first moment");
     visit("adam_beta2", adam_beta2, "decay of AdamW's second moment");
     visit("adam_epsilon", adam_epsilon, "added to the root of AdamW's second moment");
     visit("weight_decay", weight_decay, "decoupled weight decay");
+    visit("no_decay", no_decay,
+          "parameters that weight_decay leaves alone, as transformers' Trainer does; []: it is on "
+          "all of them");
     visit("max_grad_norm", max_grad_norm,
           "global gradient norm above which gradients are scaled down; 0: never");
 
@@ -104,6 +117,15 @@ struct TrainOptions {
   void validate() const;
   // Fills in what holds when neither of two alternatives was given.
   void resolve();
+  // The ends of the names of what no_decay lists.
+  std::vector<std::string> no_decay_suffixes() const;
 };
 
 }  // namespace retort::recipes
+
+template <>
+struct retort::EnumNames<retort::recipes::NoDecay> {
+  using E = retort::recipes::NoDecay;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"norm", E::kNorm}, {"bias", E::kBias}}};
+};

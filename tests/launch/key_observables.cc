@@ -136,7 +136,8 @@ std::string trainer(const Seen& seen) {
   const auto options = recipes::trainer_options(recipe.train, steps);
 
   std::string all = text(steps, options.adamw.beta1, options.adamw.beta2, options.adamw.eps,
-                         options.adamw.weight_decay, options.max_grad_norm, options.bucket_bytes);
+                         options.adamw.weight_decay, list(options.adamw.no_decay_suffixes),
+                         options.max_grad_norm, options.bucket_bytes);
   for (int64_t step = 0; step < steps; ++step)
     all += text(options.schedule.at(step));
   return all;
@@ -147,7 +148,8 @@ std::string loop(const Seen& seen) {
   const auto steps = recipes::loop_options(train, 1);
   const auto checkpoints = recipes::checkpoint_options(train);
   return text(steps.logging_steps, steps.log_layer_grad_norms, steps.eval_steps, steps.save_steps,
-              checkpoints.save_total_limit, checkpoints.async);
+              checkpoints.save_total_limit,
+              checkpoints.async);
 }
 
 std::string batches(const Seen& seen) {

@@ -45,6 +45,14 @@ std::vector<KeyRow> optimizer_rows() {
       acts(kSftBase, "train.adam_beta2=0.5", trainer),
       acts(kSftBase, "train.adam_epsilon=1.0e-6", trainer),
       acts(kSftBase, "train.weight_decay=0.1", trainer),
+      acts(kSftBase, "train.no_decay=[bias]", trainer, {"train.weight_decay=0.1"}),
+      refused(kSftBase, "train.no_decay=[bias]", "has no effect with weight_decay: 0"),
+      acts(kSftBase, "train.lr_decay_steps=7", trainer),
+      acts(kSftBase, "train.lr_decay_steps=7", trainer, {"train.warmup_ratio=0.5"}),
+      refused(kSftBase, "train.lr_decay_steps=7", "has no effect with lr_scheduler_type constant",
+              {"train.lr_scheduler_type=constant"}),
+      refused(kSftBase, "train.lr_decay_steps=7", "must be above warmup_steps",
+              {"train.warmup_steps=7"}),
       acts(kSftBase, "train.max_grad_norm=0.5", trainer),
   };
 }
