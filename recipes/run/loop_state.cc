@@ -34,6 +34,8 @@ std::string write_loop_state(const LoopState& state) {
                                        {"step", state.step},
                                        {"cursor", write_cursor(state.cursor)},
                                        {"num_tokens", state.num_tokens},
+                                       {"skipped_steps", state.skipped_steps},
+                                       {"skipped_in_a_row", state.skipped_in_a_row},
                                        {"seed", state.seed},
                                        {"dp", layout.dp},
                                        {"tp", layout.tp},
@@ -64,7 +66,9 @@ LoopState read_loop_state(const fs::path& checkpoint) {
     state.layout.dp = json.at("dp");
     state.layout.threads = json.at("threads");
 
-    // Files of before there were such layouts lack the rest.
+    // Files of before there were such steps and layouts lack the rest.
+    state.skipped_steps = json.value("skipped_steps", int64_t{0});
+    state.skipped_in_a_row = json.value("skipped_in_a_row", int64_t{0});
     state.layout.tp = json.value("tp", state.layout.tp);
     state.layout.pp = json.value("pp", state.layout.pp);
     state.layout.sequence_parallel = json.value("sequence_parallel", false);

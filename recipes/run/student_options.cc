@@ -72,6 +72,8 @@ TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps) {
           .logging_steps = train.logging_steps,
           .eval_steps = train.eval_steps,
           .save_steps = train.save_steps,
+          .exit_interval = train.exit_interval,
+          .skip_nonfinite_steps = train.skip_nonfinite_steps,
           .log_layer_grad_norms = train.log_layer_grad_norms};
 }
 

@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/metric_sums.h"
@@ -25,8 +26,10 @@ double seconds_since(Clock::time_point start) {
 // The forward passes and backward passes of one step. Every rank votes once, after its last forward
 // pass or its first failure, so that no rank enters the gradient reduction alone. In a pipeline a
 // failing rank ends the run instead: the others wait for its activations, and see it gone.
+//
+// A loss that is not finite is an error, or with `may_skip` makes that of the sums not finite.
 StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches,
-                           Objective& objective) {
+                           Objective& objective, bool may_skip) {
   StepSums sums;
   sums.values.resize(objective.num_values(), 0.0);
   trainer.begin_step();
@@ -35,9 +38,12 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
   const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
     const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
     const double value = loss.item<double>();
-    if (!std::isfinite(value))
-      throw Error(ErrorCode::kInvalidArgument,
-                  "the loss is " + std::to_string(value) + " on samples " + objective.origins(i));
+    if (!std::isfinite(value)) {
+      const std::string what =
+          "the loss is " + std::to_string(value) + " on samples " + objective.origins(i);
+      if (!may_skip) throw Error(ErrorCode::kInvalidArgument, what);
+      RETORT_LOG(kWarning) << what;
+    }
     sums.loss += value;
     return loss;
   };
@@ -72,6 +78,35 @@ MetricsRow make_row(const StepSums& sums, double divisor, const roles::Trainer::
       .add("tokens_per_second", sums.num_tokens / step_time);
   return row;
 }
+
+// The update, unless the loss or the gradient is not finite and as many steps in a row may be
+// skipped. The sums and the gradient's norm are those of all ranks, which decide alike.
+roles::Trainer::Update update_or_skip(roles::Trainer& trainer, double loss, double divisor,
+                                      bool may_skip) {
+  using NonFinite = roles::Trainer::NonFinite;
+  if (std::isfinite(loss))
+    return trainer.finish_step(divisor, may_skip ? NonFinite::kSkip : NonFinite::kRefuse);
+  // Without a rank whose own loss is not finite, their sum is too large.
+  if (!may_skip)
+    throw Error(ErrorCode::kInvalidArgument, "the sum of the loss over all ranks is not finite");
+  return trainer.skip_step(divisor);
+}
+
+void count_skipped(bool skipped, int64_t allowed, bool tells, LoopState& state) {
+  state.skipped_in_a_row = skipped ? state.skipped_in_a_row + 1 : 0;
+  if (!skipped) return;
+  state.skipped_steps += 1;
+  if (tells) {
+    RETORT_LOG(kWarning) << "step " << state.step
+                         << " is skipped, because its loss or gradient is not finite: "
+                         << state.skipped_in_a_row << " of at most " << allowed
+                         << " in a row (train.skip_nonfinite_steps), " << state.skipped_steps
+                         << " in all";
+  }
+}
+
+// Whether the step is one after which `every` so many steps something happens.
+bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 // Steps that are drawn but not yet computed, oldest first.
 class Lookahead {
@@ -125,13 +160,16 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     // The step: drawn, computed, applied.
     const auto start = Clock::now();
     const StepInfo step = parallel::run_on_all(world.all(), [&] { return lookahead.take(); });
-    StepSums sums = compute_gradients(trainer, world, step.micro_batches, objective);
+    const bool may_skip = state.skipped_in_a_row < options.skip_nonfinite_steps;
+    StepSums sums = compute_gradients(trainer, world, step.micro_batches, objective, may_skip);
     const double divisor = objective.divisor(sums);
-    const roles::Trainer::Update update = trainer.finish_step(divisor);
+    const roles::Trainer::Update update = update_or_skip(trainer, sums.loss, divisor, may_skip);
     state.step += 1;
+    count_skipped(update.skipped, options.skip_nonfinite_steps, world.rank() == 0, state);
     state.cursor = step.after;
     state.num_tokens += static_cast<int64_t>(sums.num_tokens);
     MetricsRow row = make_row(sums, divisor, update, state, step.epoch, seconds_since(start));
+    if (options.skip_nonfinite_steps > 0) row.add("skipped_steps", state.skipped_steps);
     objective.finish_step(sums, row);
 
     // What is told of the step, and evaluated after it.
@@ -143,8 +181,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
       if (hooks.add_metrics) hooks.add_metrics(row);
       emit(row);
     }
-    if (evaluator && (done || (options.eval_steps > 0 && state.step % options.eval_steps == 0)))
-      emit(evaluator(state.step));
+    if (evaluator && (done || is_due(state.step, options.eval_steps))) emit(evaluator(state.step));
     if (hooks.on_step) hooks.on_step(state.step);
 
     // All ranks save and stop after the same step, and finish a checkpoint once nobody writes.
@@ -152,13 +189,13 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
         ask_all(world.all(), {.stop_asked = hooks.stop_requested && hooks.stop_requested(),
                               .still_writing = checkpoints.busy()});
     if (!any.stop_asked && !any.still_writing) checkpoints.finish(world);
-    if (any.stop_asked || done ||
-        (options.save_steps > 0 && state.step % options.save_steps == 0)) {
+    const bool ends = any.stop_asked || is_due(state.step, options.exit_interval);
+    if (ends || done || is_due(state.step, options.save_steps)) {
       if (hooks.on_save) hooks.on_save(state.step);
       result.last_checkpoint = checkpoints.save(trainer, world, state);
       if (hooks.on_saved) hooks.on_saved(state.step);
     }
-    if (any.stop_asked && !done) {
+    if (ends && !done) {
       result.stopped_early = true;
       break;
     }

@@ -18,8 +18,10 @@ namespace retort::recipes {
 struct TrainLoopOptions {
   int64_t max_steps = 0;
   int64_t logging_steps = 1;
-  int64_t eval_steps = 0;  // 0: only at the end, if there are evaluation batches
-  int64_t save_steps = 0;  // 0: only at the end
+  int64_t eval_steps = 0;     // 0: only at the end, if there are evaluation batches
+  int64_t save_steps = 0;     // 0: only at the end
+  int64_t exit_interval = 0;  // steps after which the run ends early, again and again; 0: never
+  int64_t skip_nonfinite_steps = 0;  // in a row; 0: the first one is an error
   bool log_layer_grad_norms = false;
 };
 
@@ -38,16 +40,17 @@ struct TrainLoopHooks {
 
 struct TrainLoopResult {
   int64_t step = 0;
-  bool stopped_early = false;  // a stop was requested; a checkpoint was saved
+  bool stopped_early = false;  // a stop was requested, or exit_interval; a checkpoint was saved
   std::filesystem::path last_checkpoint;
 };
 
 // Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a
 // step the ranks vote, so that a failure on one rank raises on all of them. A stop request on any
-// rank stops all after the same step, with a checkpoint. Collectives on the world: the trainer's,
-// the objective's, and for each step two votes, one all-reduce of the sums and one of the stop
-// flag; those of CheckpointStore::save and finish: a checkpoint that is written meanwhile is
-// finished after the step in which every rank has written.
+// rank stops all after the same step, with a checkpoint. A step whose loss or gradient is not
+// finite is skipped on all ranks, or ends the run: TrainLoopOptions::skip_nonfinite_steps.
+// Collectives on the world: the trainer's, the objective's, and for each step two votes, one
+// all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and finish: a
+// checkpoint that is written meanwhile is finished after the step in which every rank has written.
 TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
                                Objective& objective, const Evaluator& evaluator,
                                CheckpointStore& checkpoints, LoopState start,

@@ -70,12 +70,14 @@ void TrainOptions::validate() const {
   if (weight_decay == 0 && no_decay != TrainOptions().no_decay)
     refuse("no_decay has no effect with weight_decay: 0, which decays nothing: remove it");
   not_negative("max_grad_norm", max_grad_norm);
+  at_least("skip_nonfinite_steps", skip_nonfinite_steps, 0);
 
   // What happens when.
   at_least("logging_steps", logging_steps, 1);
   at_least("eval_steps", eval_steps, 0);
   at_least("save_steps", save_steps, 0);
   at_least("save_total_limit", save_total_limit, 0);
+  at_least("exit_interval", exit_interval, 0);
   at_least("batch_size_rampup_steps", batch_size_rampup_steps, 0);
   if (batch_size_rampup_steps > 0 && gradient_accumulation_steps == 1)
     refuse(

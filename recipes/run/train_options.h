@@ -38,7 +38,8 @@ struct TrainOptions {
   double adam_epsilon = 1e-8;
   double weight_decay = 0.0;
   std::vector<NoDecay> no_decay{NoDecay::kNorm, NoDecay::kBias};
-  double max_grad_norm = 1.0;  // 0: gradients are not clipped
+  double max_grad_norm = 1.0;        // 0: gradients are not clipped
+  int64_t skip_nonfinite_steps = 0;  // in a row; 0: the first one ends the run
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;
   int64_t logging_steps = 1;
@@ -50,6 +51,7 @@ struct TrainOptions {
   int64_t batch_size_rampup_steps = 0;
   ByteSize grad_bucket_bytes{uint64_t{40} << 20};
   std::optional<Duration> max_time;
+  int64_t exit_interval = 0;  // 0: never
 
   template <class V>
   void fields(V& visit) {
@@ -85,6 +87,9 @@ struct TrainOptions {
           "all of them");
     visit("max_grad_norm", max_grad_norm,
           "global gradient norm above which gradients are scaled down; 0: never");
+    visit("skip_nonfinite_steps", skip_nonfinite_steps,
+          "steps in a row that change nothing when their loss or gradient is not finite; one more "
+          "ends the run; 0: the first one does");
 
     // Memory.
     visit("gradient_checkpointing", gradient_checkpointing,
@@ -112,6 +117,9 @@ struct TrainOptions {
     visit("max_time", max_time,
           "wall-clock time of training after which every rank saves the same step and the run "
           "ends, to be resumed");
+    visit("exit_interval", exit_interval,
+          "end the run after every so many steps with a checkpoint and exit code 4, to be resumed; "
+          "0: never");
   }
   // kInvalidArgument naming the field: ranges, both of two alternatives.
   void validate() const;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "parallel/vote.h"
 #include "roles/trainer/state.h"
 
@@ -81,7 +82,8 @@ void Trainer::refuse_gradient(double learning_rate) {
       .with("step", step() + 1);
 }
 
-Trainer::Update Trainer::finish_step(double count) {
+// The mean gradient of all ranks, its norm, and the rate that its update would have.
+Trainer::Update Trainer::reduce_gradient(double count) {
   buckets_->finish();
   Update update;
   update.learning_rate = options_.schedule.at(optimizer_->num_steps());
@@ -90,9 +92,30 @@ Trainer::Update Trainer::finish_step(double count) {
         .with("step", step() + 1);
   buckets_->scale(1.0 / count);
   update.grad_norm = buckets_->norm();
-  if (!std::isfinite(update.grad_norm)) refuse_gradient(update.learning_rate);
-  // The coefficient of torch.nn.utils.clip_grad_norm_.
   clip_factor_ = 1;
+  return update;
+}
+
+Trainer::Update Trainer::skip_step(double count) {
+  Update update = reduce_gradient(count);
+  update.skipped = true;
+  return update;
+}
+
+Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
+  Update update = reduce_gradient(count);
+  if (!std::isfinite(update.grad_norm)) {
+    if (non_finite == NonFinite::kRefuse) refuse_gradient(update.learning_rate);
+    // The norm is the same on all ranks: none of them goes on to the update.
+    const std::vector<std::string> names = buckets_->non_finite();
+    if (!names.empty()) {
+      RETORT_LOG(kWarning) << "the gradient is not finite in " << join(names, 8);
+    }
+    update.skipped = true;
+    return update;
+  }
+
+  // The coefficient of torch.nn.utils.clip_grad_norm_.
   if (options_.max_grad_norm > 0) {
     const double coefficient = options_.max_grad_norm / (update.grad_norm + 1e-6);
     if (coefficient < 1.0) clip_factor_ = coefficient;

@@ -66,15 +66,22 @@ class Trainer {
   struct Update {
     double grad_norm = 0;  // before clipping, of the mean gradient
     double learning_rate = 0;
+    bool skipped = false;  // nothing has changed, neither parameters nor the optimizer's state
   };
-  // `count`: target tokens of the global batch. kInvalidArgument naming the parameters when a
-  // gradient is not finite.
-  Update finish_step(double count);
+  // What becomes of a step that is not finite.
+  enum class NonFinite { kRefuse, kSkip };
+  // `count`: target tokens of the global batch. When a gradient is not finite: kInvalidArgument
+  // naming the parameters, or the update is skipped, on all ranks alike.
+  Update finish_step(double count, NonFinite non_finite = NonFinite::kRefuse);
+  // Ends a step whose loss is not finite: as finish_step, but nothing changes, whatever the
+  // gradient is.
+  Update skip_step(double count);
   // Of the gradient of the last finish_step, before clipping, by the parts of the model:
   // "embed_tokens", "layers.0", ..., "norm", "lm_head" (without one where the head is tied). Their
   // squares sum to grad_norm's square. Collectives: those of GradBuckets::norms; every rank must
   // call.
   std::vector<std::pair<std::string, double>> layer_grad_norms() const;
+  // Updates so far: the steps that were not skipped, which the learning rate follows.
   int64_t step() const { return optimizer_->num_steps(); }
 
   // The optimizer's state on disk: roles/trainer/state.h.
@@ -82,6 +89,7 @@ class Trainer {
   void load_state(const std::filesystem::path& folder);
 
  private:
+  Update reduce_gradient(double count);
   [[noreturn]] void refuse_gradient(double learning_rate);
   models::Decoder decoder_;
   parallel::World& world_;

@@ -148,7 +148,7 @@ std::string loop(const Seen& seen) {
   const auto steps = recipes::loop_options(train, 1);
   const auto checkpoints = recipes::checkpoint_options(train);
   return text(steps.logging_steps, steps.log_layer_grad_norms, steps.eval_steps, steps.save_steps,
-              checkpoints.save_total_limit,
+              steps.exit_interval, steps.skip_nonfinite_steps, checkpoints.save_total_limit,
               checkpoints.async);
 }
 

@@ -54,6 +54,9 @@ std::vector<KeyRow> optimizer_rows() {
       refused(kSftBase, "train.lr_decay_steps=7", "must be above warmup_steps",
               {"train.warmup_steps=7"}),
       acts(kSftBase, "train.max_grad_norm=0.5", trainer),
+      acts(kSftBase, "train.skip_nonfinite_steps=2", loop),
+      in_run("train.skip_nonfinite_steps", "tests/recipes/skipped_steps_run_test.cc",
+             "train.skip_nonfinite_steps=2"),
   };
 }
 
@@ -84,6 +87,9 @@ std::vector<KeyRow> when_rows() {
       in_run("train.save_steps", "tests/recipes/parallel_run_test.cc", "train.save_steps=5"),
       refused(kGrpoBase, "train.save_steps=5", "must be a multiple of grpo.num_iterations",
               {"grpo.num_iterations=2"}),
+      acts(kSftBase, "train.exit_interval=5", loop),
+      in_run("train.exit_interval", "tests/recipes/skipped_steps_run_test.cc",
+             "train.exit_interval=4"),
       acts(kSftBase, "train.save_total_limit=1", loop),
       in_run("train.save_total_limit", "tests/recipes/checkpoint_test.cc", ".save_total_limit = 2"),
       acts(kSftBase, "train.async_save=true", loop),

@@ -21,6 +21,8 @@ TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
   const recipes::LoopState state{.step = 7,
                                  .cursor = {.epoch = 2, .consumed = 31, .total = 9},
                                  .num_tokens = 1234,
+                                 .skipped_steps = 5,
+                                 .skipped_in_a_row = 3,
                                  .seed = 42,
                                  .layout = {.tp = 2, .dp = 3, .threads = 4},
                                  .data_fingerprint = "abc"};
@@ -31,6 +33,8 @@ TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(again.cursor.consumed, 31);
   EXPECT_EQ(again.cursor.total, 9);
   EXPECT_EQ(again.num_tokens, 1234);
+  EXPECT_EQ(again.skipped_steps, 5);
+  EXPECT_EQ(again.skipped_in_a_row, 3);
   EXPECT_EQ(again.seed, 42U);
   EXPECT_EQ(recipes::layout_text(again.layout), recipes::layout_text(state.layout));
   EXPECT_EQ(again.data_fingerprint, "abc");
@@ -45,6 +49,7 @@ TEST_F(LoopStateTest, TheFirstFormatIsRead) {
   EXPECT_EQ(state.cursor.epoch, 2);
   EXPECT_EQ(state.cursor.consumed, 31);
   EXPECT_EQ(state.cursor.total, 9);
+  EXPECT_EQ(state.skipped_steps, 0);
   EXPECT_EQ(state.layout.dp, 3);
   EXPECT_EQ(state.layout.tp, 1);
 }

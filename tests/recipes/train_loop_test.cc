@@ -9,6 +9,8 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <set>
+#include <variant>
 
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/run/checkpoint_folder.h"
@@ -28,6 +30,8 @@ class NumberedObjective : public Objective {
  public:
   StepInfo next_step(int64_t step) override {
     if (step == fail_at) throw Error(ErrorCode::kMismatch, "step " + std::to_string(step));
+    for (const int64_t one : without)
+      step += one <= step ? 1 : 0;
     steps.push_back(step);
     std::vector<int32_t> row;
     for (int32_t i = 0; i < 9; ++i)
@@ -47,7 +51,11 @@ class NumberedObjective : public Objective {
     sums.num_tokens += 9;
     sums.values[0] += 1;
     at::Tensor loss = losses::linear_cross_entropy(rows, head.weight, {}, targets).loss_sum;
-    if (steps.back() == infinite_at) loss = loss * std::numeric_limits<double>::infinity();
+    if (infinite_at.contains(steps.back())) loss = loss * std::numeric_limits<double>::infinity();
+    // whose derivative is finite
+    if (steps.back() == lifted_at) loss = loss + std::numeric_limits<double>::infinity();
+    // 0, whose derivative is not finite
+    if (steps.back() == steep_at) loss = loss + (hidden.sum() * 0).sqrt();
     return loss;
   }
   void finish_step(const StepSums& sums, MetricsRow& row) override {
@@ -55,7 +63,10 @@ class NumberedObjective : public Objective {
   }
 
   std::vector<int64_t> steps;  // that were drawn
-  int64_t fail_at = 0, infinite_at = 0;
+  int64_t fail_at = 0, lifted_at = 0, steep_at = 0;
+  std::set<int64_t> infinite_at;
+  // Steps that are left out: the one after takes the next number's tokens.
+  std::set<int64_t> without;
 
  private:
   models::PackedTokens tokens_;
@@ -84,7 +95,7 @@ class TrainLoopTest : public test::FolderTest {
     }
 
     roles::Trainer trainer(std::move(decoder), world_,
-                           {.schedule = {.learning_rate = 1e-2, .max_steps = options.max_steps}});
+                           {.schedule = {.learning_rate = 1e-2, .max_steps = schedule_steps_}});
     if (latest) trainer.load_state(latest->path / "state");
     CheckpointStore checkpoints(folder, tokenizer(), {});
     Run run;
@@ -113,9 +124,20 @@ class TrainLoopTest : public test::FolderTest {
     return run;
   }
 
+  // The values of the rows that have it, in order.
+  static std::vector<double> metric(const Run& run, const std::string& name) {
+    std::vector<double> values;
+    for (const MetricsRow& row : run.rows)
+      for (const auto& [key, value] : row.values)
+        if (key == name)
+          values.push_back(std::visit([](auto one) { return static_cast<double>(one); }, value));
+    return values;
+  }
+
   static fs::path tokenizer() { return test::source_folder() / "tests/recipes/goldens/llama"; }
 
   parallel::World world_{{.role = "student", .layout = {}}};
+  int64_t schedule_steps_ = 6;
 };
 
 TEST_F(TrainLoopTest, SavesEvaluatesAndLogsWhenAsked) {
@@ -174,10 +196,77 @@ TEST_F(TrainLoopTest, AFailureKeepsItsCodeAndLeavesTheLastCheckpoint) {
 
 TEST_F(TrainLoopTest, ALossThatIsNotFiniteNamesItsSamples) {
   NumberedObjective objective;
-  objective.infinite_at = 3;
+  objective.infinite_at = {3};
   const std::string message =
       test::message_of([&] { run("infinite", {.max_steps = 6}, objective); });
   EXPECT_NE(message.find("row 3"), std::string::npos) << message;
+}
+
+// Neither the parameters nor the optimizer's state nor the learning rate know of a skipped step.
+TEST_F(TrainLoopTest, ASkippedStepLeavesNoTrace) {
+  NumberedObjective objective, shorter;
+  objective.infinite_at = {2};
+  objective.lifted_at = 4;
+  objective.steep_at = 5;
+  shorter.without = {2, 4, 5};
+  schedule_steps_ = 4;
+  const Run skipping = run("skipping", {.max_steps = 7, .skip_nonfinite_steps = 2}, objective);
+  const Run without = run("without", {.max_steps = 4}, shorter);
+  EXPECT_EQ(shorter.steps, (std::vector<int64_t>{1, 3, 6, 7}));
+  EXPECT_TRUE(at::equal(skipping.parameters, without.parameters));
+
+  const std::vector<double> counts{0, 1, 1, 2, 3, 3, 3};
+  EXPECT_EQ(metric(skipping, "skipped_steps"), counts);
+  EXPECT_EQ(metric(without, "skipped_steps"), std::vector<double>());
+  std::vector<double> rates = metric(skipping, "learning_rate");
+  for (const auto step : {4, 3, 1})
+    rates.erase(rates.begin() + step);
+  EXPECT_EQ(rates, metric(without, "learning_rate"));
+}
+
+TEST_F(TrainLoopTest, OneMoreInARowThanMayBeSkippedEndsTheRun) {
+  NumberedObjective objective;
+  objective.infinite_at = {2, 4, 5, 6};
+  const std::string message =
+      test::message_of([&] { run("row", {.max_steps = 9, .skip_nonfinite_steps = 2}, objective); });
+  EXPECT_NE(message.find("row 6"), std::string::npos) << message;
+
+  NumberedObjective steep;
+  steep.steep_at = 2;
+  EXPECT_NE(test::message_of([&] {
+              run("steep", {.max_steps = 9}, steep);
+            }).find("the gradient is not finite in"),
+            std::string::npos);
+}
+
+// What a resumed run may still skip is what the run had left.
+TEST_F(TrainLoopTest, TheCountOfSkippedStepsOutlivesAResume) {
+  const TrainLoopOptions options{.max_steps = 9, .exit_interval = 3, .skip_nonfinite_steps = 2};
+  NumberedObjective before, after;
+  before.infinite_at = after.infinite_at = {2, 3, 4};
+  EXPECT_TRUE(run("row", options, before).result.stopped_early);
+  const std::string message = test::message_of([&] { run("row", options, after); });
+  EXPECT_NE(message.find("row 4"), std::string::npos) << message;
+}
+
+TEST_F(TrainLoopTest, EndsEverySoManyStepsAndGoesOnToTheSameBits) {
+  NumberedObjective uninterrupted, parts;
+  const Run whole = run("whole", {.max_steps = 6}, uninterrupted);
+  const TrainLoopOptions options{.max_steps = 6, .exit_interval = 2};
+  for (const int64_t step : {2, 4}) {
+    const Run part = run("parts", options, parts);
+    EXPECT_TRUE(part.result.stopped_early);
+    EXPECT_EQ(part.result.step, step);
+    EXPECT_EQ(latest_checkpoint(folder_ / "parts")->step, step);
+    EXPECT_FALSE(fs::exists(folder_ / "parts" / "final"));
+  }
+
+  // The last step is the end of the run, not one more stop.
+  const Run last = run("parts", options, parts);
+  EXPECT_FALSE(last.result.stopped_early);
+  EXPECT_EQ(parts.steps, uninterrupted.steps);
+  EXPECT_TRUE(at::equal(last.parameters, whole.parameters));
+  EXPECT_TRUE(fs::exists(folder_ / "parts" / "final" / "config.json"));
 }
 
 }  // namespace
