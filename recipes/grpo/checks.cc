@@ -34,29 +34,38 @@ void check_batches(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"train", "save_steps"},
                   "must be a multiple of grpo.num_iterations, so that no checkpoint falls inside "
                   "a round");
+  if (train.exit_interval % recipe.grpo->num_iterations != 0)
+    places.refuse({"train", "exit_interval"},
+                  "must be a multiple of grpo.num_iterations, so that no checkpoint falls inside "
+                  "a round");
 }
 
 void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
   const GrpoOptions& grpo = *recipe.grpo;
   const WeightSyncOptions& sync = *recipe.weight_sync;
-  if (sync.every_steps - 1 > grpo.max_staleness)
+  const int64_t left = grpo.staleness_left(sync.every_steps);
+  const int64_t oldest = grpo.max_staleness - left;
+  if (left < 0 && sync.every_steps > 1)
     places.refuse(
         {"weight_sync", "every_steps"},
-        "lets weights lie " + std::to_string(sync.every_steps - 1) +
+        "lets weights lie " + std::to_string(oldest) +
             " steps behind, more than grpo.max_staleness = " + std::to_string(grpo.max_staleness));
 
-  // Generation runs ahead by whole rounds, within what the weights do not lie behind already.
-  const int64_t room = grpo.max_staleness - (sync.every_steps - 1);
-  if (room > 0 && room < grpo.num_iterations)
+  // Generation runs ahead by whole rounds, within what the last step on samples that do not run
+  // ahead lies behind already. 0 says only that none does.
+  const bool runs_ahead = left >= grpo.num_iterations;
+  const int64_t without = sync.every_steps > 1 ? oldest : 0;
+  if (!runs_ahead && grpo.max_staleness > without)
     places.refuse({"grpo", "max_staleness"},
                   "does not let generation run ahead, which it does by whole rounds of "
-                  "grpo.num_iterations steps: set it to " +
-                      std::to_string(grpo.max_staleness - room + grpo.num_iterations) +
-                      " or more, or to " + std::to_string(grpo.max_staleness - room));
-  if (room <= 0 && sync.in_flight != InFlight::kFinish)
+                  "grpo.num_iterations steps, up to the last of them: set it to " +
+                      std::to_string(oldest + grpo.num_iterations) + " or more, or to " +
+                      std::to_string(without));
+  if (!runs_ahead && sync.in_flight != InFlight::kFinish)
     places.refuse({"weight_sync", "in_flight"},
-                  "has no effect unless grpo.max_staleness is above weight_sync.every_steps - 1: "
-                  "nothing is in flight when weights are pushed; remove it");
+                  "has no effect unless grpo.max_staleness lets generation run ahead, from " +
+                      std::to_string(oldest + grpo.num_iterations) +
+                      " on: nothing is in flight when weights are pushed; remove it");
 
   if (grpo.max_staleness > 0 && grpo.correction() == losses::SamplingCorrection::kNone &&
       !recipe.generation->whole_distribution())

@@ -55,15 +55,21 @@ std::vector<PendingRollout*> GrpoObjective::in_flight() {
   return waiting;
 }
 
+bool GrpoObjective::saves_after(int64_t done) const {
+  const auto due = [&](int64_t every) { return every > 0 && done % every == 0; };
+  return due(options_.save_steps) || due(options_.exit_interval);
+}
+
 // The last round that may be asked for while `round` is trained on: it runs at most as far ahead as
-// its weights may be stale, and none begins at or after a step that saves a checkpoint.
+// its weights may be stale in its last step, and none begins at or after a step that saves a
+// checkpoint.
 int64_t GrpoObjective::last_round_ahead(int64_t round, int64_t done) const {
   const int64_t iterations = options_.grpo.num_iterations;
-  const int64_t lag = options_.sync_every_steps - 1;  // of the weights, at most
-  const int64_t ahead = std::max<int64_t>(0, options_.grpo.max_staleness - lag) / iterations;
+  const int64_t left = options_.grpo.staleness_left(options_.sync_every_steps);
+  const int64_t ahead = std::max<int64_t>(0, left) / iterations;
   int64_t end = options_.max_steps;
-  if (options_.save_steps > 0)
-    end = std::min(end, (done / options_.save_steps + 1) * options_.save_steps);
+  for (const int64_t every : {options_.save_steps, options_.exit_interval})
+    if (every > 0) end = std::min(end, (done / every + 1) * every);
 
   int64_t last = round;
   while (last < round + ahead && (last + 1) * iterations < end)
@@ -71,14 +77,17 @@ int64_t GrpoObjective::last_round_ahead(int64_t round, int64_t done) const {
   return last;
 }
 
-// Pushes the student's weights if they are due: after a checkpoint always, because a run that is
-// resumed there has pushed nothing yet.
-void GrpoObjective::push_if_due(int64_t done) {
-  const auto behind = done + 1 - static_cast<int64_t>(samples_->pushed_version());
-  const bool saved = options_.save_steps > 0 && done % options_.save_steps == 0;
-  const bool first = samples_->pushed_version() == 0;
-  if (saved || first || behind >= options_.sync_every_steps)
-    samples_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
+// After a checkpoint always, because a run that is resumed there has pushed nothing yet.
+bool GrpoObjective::push_is_due(int64_t done) const {
+  const auto pushed = static_cast<int64_t>(samples_->pushed_version());
+  return saves_after(done) || pushed == 0 || done + 1 - pushed >= options_.sync_every_steps;
+}
+
+bool GrpoObjective::pushes_after(int64_t done) const {
+  if (done == options_.max_steps) return true;
+  const int64_t round = done / options_.grpo.num_iterations;
+  const bool begins = done % options_.grpo.num_iterations == 0;
+  return begins && next_round_ <= last_round_ahead(round, done) && push_is_due(done);
 }
 
 // Requests the rollout of `round` and of the rounds that may run ahead of it, with the student's
@@ -88,7 +97,8 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
   const int64_t last = last_round_ahead(round, done);
   if (next_round_ > last) return;
 
-  push_if_due(done);
+  if (push_is_due(done))
+    samples_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
   for (; next_round_ <= last; ++next_round_) {
     Round fresh{.number = next_round_,
                 .rows = stream_->next(options_.prompts_per_round),
@@ -282,9 +292,8 @@ void GrpoObjective::measure(const Rollout& rollout, const losses::Advantages& ad
         .add(name + "/num_missing", static_cast<int64_t>(sum[0] - scores));
   }
 
-  round_metrics_.add("weight_version", static_cast<int64_t>(rollout.weight_version))
-      .add("staleness", step - static_cast<int64_t>(rollout.weight_version))
-      .add("generation_time", rollout.generation_seconds)
+  weight_version_ = rollout.weight_version;
+  round_metrics_.add("generation_time", rollout.generation_seconds)
       .add("generator_wait_time", rollout.wait_seconds)
       .add("reward_time", rollout.reward_seconds)
       .add("reward_wait_time", rollout.reward_wait_seconds)
@@ -354,6 +363,9 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   const double tokens = std::max(1.0, sums.count);
   const double ratios = std::max(1.0, sums.values[kClipCount]);
   row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
+  // Each step on the same samples is one more behind the weights that drew them.
+  const auto version = static_cast<int64_t>(weight_version_);
+  row.add("weight_version", version).add("staleness", row.step - version);
   row.add("entropy", sums.values[kEntropy] / tokens);
   if (options_.grpo.beta > 0) row.add("kl", sums.values[kKl] / tokens);
   row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);

@@ -25,9 +25,10 @@
 namespace retort::recipes {
 
 // A round is one rollout: prompts_per_round prompts with num_generations completions each, trained
-// on in num_iterations optimizer steps. With max_staleness s the rollouts of the next s /
-// num_iterations rounds are drawn while this one is trained on; none is drawn across a step that
-// saves a checkpoint, so that a resumed run draws with the same weights as one that went on.
+// on in num_iterations optimizer steps. With max_staleness the rollouts of the next rounds are
+// drawn while this one is trained on, as many as GrpoOptions::staleness_left allows; none is drawn
+// across a step that saves a checkpoint, so that a resumed run draws with the same weights as one
+// that went on.
 // Threads: compute. Collectives: votes on the world, those of SampleSource and RolloutScorer, one
 // all-gather of rewards and one all-reduce over dp for a round; with a reference a vote and a
 // broadcast over tp for each micro-batch of a round, where the pipeline ends.
@@ -35,14 +36,15 @@ class GrpoObjective : public Objective {
  public:
   struct Options {
     GrpoOptions grpo;
-    int64_t num_generations = 8;       // completions of each prompt
-    int64_t max_new_tokens = 256;      // of a completion
-    double temperature = 1.0;          // at which they are drawn
-    int64_t sync_every_steps = 1;      // between pushes of the weights that draw them
-    int64_t prompts_per_round = 1;     // of all ranks
-    int64_t micro_batches = 1;         // of a step on each rank
-    int64_t rows_per_micro_batch = 8;  // completions
-    int64_t save_steps = 0, max_steps = 0, start_step = 0;
+    int64_t num_generations = 8;                // completions of each prompt
+    int64_t max_new_tokens = 256;               // of a completion
+    double temperature = 1.0;                   // at which they are drawn
+    int64_t sync_every_steps = 1;               // between pushes of the weights that draw them
+    int64_t prompts_per_round = 1;              // of all ranks
+    int64_t micro_batches = 1;                  // of a step on each rank
+    int64_t rows_per_micro_batch = 8;           // completions
+    int64_t save_steps = 0, exit_interval = 0;  // steps after which a checkpoint is saved
+    int64_t max_steps = 0, start_step = 0;
     data::Cursor start_cursor;             // where the stream begins
     std::filesystem::path samples_folder;  // where samples are written; empty: nowhere
   };
@@ -55,6 +57,9 @@ class GrpoObjective : public Objective {
 
   // Requests on their way, for SampleSource::sync.
   std::vector<PendingRollout*> in_flight();
+  // Whether the next step pushes the weights that `done` steps have made, or no step follows: who
+  // pushes them before then changes nothing that is trained on.
+  bool pushes_after(int64_t done) const;
 
   StepInfo next_step(int64_t step) override;
   std::string origins(size_t index) const override;
@@ -99,7 +104,8 @@ class GrpoObjective : public Objective {
     PendingRollout pending;
   };
   int64_t last_round_ahead(int64_t round, int64_t done) const;
-  void push_if_due(int64_t done);
+  bool saves_after(int64_t done) const;
+  bool push_is_due(int64_t done) const;
   void request_rounds(int64_t round, int64_t step);
   void prepare(Round round, int64_t step);
   std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages);
@@ -121,6 +127,7 @@ class GrpoObjective : public Objective {
   StepInfo info_;               // of its last step
   data::Cursor before_;         // where the round began
   MetricsRow round_metrics_;
+  uint64_t weight_version_ = 0;  // that the round was drawn with
 };
 
 }  // namespace retort::recipes

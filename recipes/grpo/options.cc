@@ -27,6 +27,13 @@ losses::SamplingCorrection GrpoOptions::correction() const {
   return SamplingCorrection::kNone;
 }
 
+int64_t GrpoOptions::staleness_left(int64_t sync_every_steps) const {
+  // Weights are pushed where a round begins, once as many steps have passed.
+  const int64_t rounds = (sync_every_steps + num_iterations - 1) / num_iterations;
+  const int64_t oldest = (rounds - 1) * num_iterations + (num_iterations - 1);
+  return max_staleness - oldest;
+}
+
 void GrpoOptions::validate() const {
   const auto require = [](bool good, const std::string& message) {
     if (!good) throw Error(ErrorCode::kInvalidArgument, message);

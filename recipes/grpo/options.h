@@ -61,9 +61,11 @@ struct GrpoOptions {
         "weights by trainer / generator probability, capped or masked; auto: sequence_mask with an "
         "external generator, else none");
     visit("importance_sampling_cap", importance_sampling_cap, "cap of sampling_correction");
-    visit("max_staleness", max_staleness,
-          "optimizer steps that the samples' weights may lie behind; above 0 generation overlaps "
-          "training");
+    visit(
+        "max_staleness", max_staleness,
+        "optimizer steps that the samples' weights may lie behind in the last step on them; above "
+        "0 generation overlaps training; 0: drawn with the weights of the first of num_iterations "
+        "steps");
     visit("reference", reference, "the role of the KL's reference; beta above 0 only");
   }
   // kInvalidArgument naming the field.
@@ -71,6 +73,10 @@ struct GrpoOptions {
   losses::PolicyOptions policy() const;
   // auto: none; a recipe has resolved it.
   losses::SamplingCorrection correction() const;
+  // Of max_staleness, what generation may run ahead by. The oldest samples that do not run ahead
+  // are drawn with weights that lie behind because not every step pushes them, and are trained on
+  // for num_iterations steps; below 0 these alone are more than max_staleness.
+  int64_t staleness_left(int64_t sync_every_steps) const;
 };
 
 }  // namespace retort::recipes

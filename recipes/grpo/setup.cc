@@ -30,6 +30,7 @@ class GrpoRun : public RolloutRun {
   }
 
   std::vector<PendingRollout*> in_flight() override { return objective_->in_flight(); }
+  bool may_push_after(int64_t step) const override { return objective_->pushes_after(step); }
 
  private:
   GrpoObjective::Options options_from(const LoopState& state) const {
@@ -46,6 +47,7 @@ class GrpoRun : public RolloutRun {
             .micro_batches = train.gradient_accumulation_steps,
             .rows_per_micro_batch = *train.per_device_train_batch_size,
             .save_steps = train.save_steps,
+            .exit_interval = train.exit_interval,
             .max_steps = *train.max_steps,
             .start_step = state.step,
             .start_cursor = state.cursor,

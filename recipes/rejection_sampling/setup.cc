@@ -55,6 +55,9 @@ class RejectionSamplingRun : public RolloutRun {
         *sampler_);
   }
 
+  // Every round begins with a push of its own.
+  bool may_push_after(int64_t) const override { return true; }
+
  private:
   std::unique_ptr<data::BatchStream> open_kept(const std::filesystem::path& file,
                                                data::Cursor cursor) const {

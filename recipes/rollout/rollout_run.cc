@@ -70,7 +70,8 @@ std::unique_ptr<data::IndexStream> RolloutRun::order_from(const data::Cursor& cu
       cursor);
 }
 
-// One completion for each held-out prompt of this dp rank, by the student as it is after `step`.
+// One completion for each held-out prompt of this dp rank, by the student as it is after `step`, or
+// as it was when its weights were last pushed: an evaluation changes nothing of the training.
 Rollout RolloutRun::draw_greedily(int64_t step) {
   parallel::Group& dp = context_.world.dp();
   RolloutRequest request{.step = step,
@@ -81,7 +82,8 @@ Rollout RolloutRun::draw_greedily(int64_t step) {
     if (auto prompt = eval_->get(row)) request.prompts.push_back(std::move(*prompt));
   request.sample_ids.resize(request.prompts.size(), 0);
 
-  samples_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
+  if (may_push_after(step))
+    samples_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
   return scorer_->finish(*samples_, scorer_->begin(*samples_, std::move(request)),
                          context_.world.mp());
 }
@@ -102,7 +104,8 @@ MetricsRow RolloutRun::evaluate(int64_t step) {
   row.add("eval_reward", sums.reward / sums.scored)
       .add("eval_num_prompts", static_cast<int64_t>(sums.count))
       .add("eval_num_unscorable", static_cast<int64_t>(sums.count - sums.scored))
-      .add("eval_completions/mean_length", sums.tokens / sums.count);
+      .add("eval_completions/mean_length", sums.tokens / sums.count)
+      .add("eval_weight_version", static_cast<int64_t>(rollout.weight_version));
   return row;
 }
 

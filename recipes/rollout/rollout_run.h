@@ -26,6 +26,9 @@ class RolloutRun : public RecipeRun {
   virtual void begin(const LoopState& state) = 0;
   // Requests that are on their way when an evaluation pushes weights.
   virtual std::vector<PendingRollout*> in_flight() { return {}; }
+  // Whether the evaluation after `step` may push the student's weights of then: no sample that is
+  // trained on must be another for it. If not, the generators evaluate the weights that they have.
+  virtual bool may_push_after(int64_t step) const = 0;
   std::unique_ptr<data::IndexStream> order_from(const data::Cursor& cursor) const;
 
   RunContext& context_;

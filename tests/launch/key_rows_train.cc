@@ -90,6 +90,8 @@ std::vector<KeyRow> when_rows() {
       acts(kSftBase, "train.exit_interval=5", loop),
       in_run("train.exit_interval", "tests/recipes/skipped_steps_run_test.cc",
              "train.exit_interval=4"),
+      refused(kGrpoBase, "train.exit_interval=5", "must be a multiple of grpo.num_iterations",
+              {"grpo.num_iterations=2"}),
       acts(kSftBase, "train.save_total_limit=1", loop),
       in_run("train.save_total_limit", "tests/recipes/checkpoint_test.cc", ".save_total_limit = 2"),
       acts(kSftBase, "train.async_save=true", loop),

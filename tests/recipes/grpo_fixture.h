@@ -34,6 +34,7 @@ class GrpoTest : public ::testing::Test {
     GrpoOptions grpo;
     int64_t sync_every_steps = 1;
     int64_t save_steps = 0;
+    int64_t exit_interval = 0;
     int64_t max_steps = 10;
     int64_t start_step = 0;
     data::Cursor start_cursor;
@@ -69,6 +70,7 @@ class GrpoTest : public ::testing::Test {
                                .micro_batches = 3,
                                .rows_per_micro_batch = 3,
                                .save_steps = setting.save_steps,
+                               .exit_interval = setting.exit_interval,
                                .max_steps = setting.max_steps,
                                .start_step = setting.start_step,
                                .start_cursor = setting.start_cursor,

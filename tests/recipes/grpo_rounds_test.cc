@@ -1,6 +1,7 @@
 // Which rounds of GRPO are asked for when, and with which weights.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "tests/recipes/grpo_fixture.h"
@@ -93,11 +94,79 @@ TEST_F(GrpoRoundsTest, RunsAheadByItsStalenessButNeverAcrossAStepThatSaves) {
 }
 
 TEST_F(GrpoRoundsTest, RoundsOfSeveralIterationsRunAheadAsAWhole) {
-  // Two steps a round: staleness 3 is room for one round, not for two.
-  const Run run = start({.grpo = {.num_iterations = 2, .max_staleness = 3}, .max_steps = 8});
-  draw(*run.objective, 1, 8);
-  EXPECT_EQ(order_of(run.samples->asked),
-            (std::vector<Order>{{1, 0, 1}, {1, 1, 1}, {3, 2, 3}, {5, 3, 5}}));
+  // Two steps a round, the last of which is staler by one: 3 is room for one round, 4 not for two.
+  for (const int64_t most : {3, 4}) {
+    const Run run = start({.grpo = {.num_iterations = 2, .max_staleness = most}, .max_steps = 8});
+    const std::vector<Step> steps = draw(*run.objective, 1, 8);
+    EXPECT_EQ(order_of(run.samples->asked),
+              (std::vector<Order>{{1, 0, 1}, {1, 1, 1}, {3, 2, 3}, {5, 3, 5}}));
+
+    const std::vector<double> staleness{0, 1, 2, 3, 2, 3, 2, 3};
+    for (size_t i = 0; i < steps.size(); ++i)
+      EXPECT_EQ(metric(steps[i].row, "staleness"), staleness[i]) << "step " << i + 1;
+  }
+}
+
+// Over all of them: rounds run ahead wherever the bound lets them, and no step is staler.
+TEST_F(GrpoRoundsTest, NoStepIsStalerThanItMayBe) {
+  constexpr int64_t kMost = 5, kSteps = 18;
+  for (int64_t iterations = 1; iterations <= 3; ++iterations)
+    for (int64_t every = 1; every <= 4; ++every)
+      for (int64_t most = 0; most <= kMost; ++most) {
+        const GrpoOptions grpo{.num_iterations = iterations, .max_staleness = most};
+        const int64_t left = grpo.staleness_left(every);
+        if (left < 0) continue;  // refused, or 0: nothing runs ahead
+        const Run run = start({.grpo = grpo, .sync_every_steps = every, .max_steps = kSteps});
+        double stalest = 0;
+        for (const Step& step : draw(*run.objective, 1, kSteps))
+          stalest = std::max(stalest, metric(step.row, "staleness"));
+
+        const int64_t rounds = left / iterations;
+        EXPECT_EQ(stalest, static_cast<double>(most - left + rounds * iterations))
+            << iterations << " iterations, a push every " << every << " steps, at most " << most;
+      }
+}
+
+// What is trained on is drawn with the weights that it would be drawn with if nobody evaluated.
+TEST_F(GrpoRoundsTest, AnEvaluationMovesNoPush) {
+  const Setting settings[] = {
+      {.sync_every_steps = 1, .save_steps = 4},
+      {.grpo = {.max_staleness = 3}, .sync_every_steps = 4},
+      {.grpo = {.max_staleness = 3}, .sync_every_steps = 2, .save_steps = 6},
+      {.grpo = {.num_iterations = 2}},
+      {.grpo = {.num_iterations = 2, .max_staleness = 3}, .exit_interval = 4},
+  };
+  for (const Setting& setting : settings) {
+    const Run alone = start(setting), evaluated = start(setting);
+    draw(*alone.objective, 1, setting.max_steps);
+    int64_t pushed = 0;
+    for (int64_t step = 1; step <= setting.max_steps; ++step) {
+      draw(*evaluated.objective, step, step);
+      // As RolloutRun's evaluation.
+      if (!evaluated.objective->pushes_after(step)) continue;
+      const auto in_flight = evaluated.objective->in_flight();
+      evaluated.samples->sync(trainer_.decoder(), static_cast<uint64_t>(step) + 1, in_flight);
+      ++pushed;
+    }
+
+    EXPECT_EQ(evaluated.samples->asked, alone.samples->asked);
+    // The evaluation after the last step is always of the weights of then.
+    std::vector<Pushed> expected = alone.samples->pushed;
+    expected.push_back({static_cast<uint64_t>(setting.max_steps) + 1, 0});
+    EXPECT_EQ(evaluated.samples->pushed, expected);
+    EXPECT_EQ(pushed, static_cast<int64_t>(alone.samples->pushed.size()))
+        << "the last one besides, the first before any evaluation";
+  }
+}
+
+TEST_F(GrpoRoundsTest, NoRoundIsDrawnAcrossAStepThatEndsTheRun) {
+  const GrpoOptions ahead{.max_staleness = 2};
+  const Run saving = start({.grpo = ahead, .save_steps = 4});
+  const Run ending = start({.grpo = ahead, .exit_interval = 4});
+  draw(*saving.objective, 1, 10);
+  draw(*ending.objective, 1, 10);
+  EXPECT_EQ(ending.samples->asked, saving.samples->asked);
+  EXPECT_EQ(ending.samples->pushed, saving.samples->pushed);
 }
 
 TEST_F(GrpoRoundsTest, WeightsArePushedEverySoManySteps) {

@@ -36,10 +36,12 @@ class EvaluatingRun : public RolloutRun {
     scorer_ = std::make_shared<RolloutScorer>(
         std::make_shared<rewards::RewardSet>(context.recipe().rewards), context.tokenizer);
   }
+  bool may_push = true;
   Objective& objective() override { throw Error(ErrorCode::kUnavailable, "it does not train"); }
 
  protected:
   void begin(const LoopState&) override {}
+  bool may_push_after(int64_t) const override { return may_push; }
 };
 
 class RolloutRunTest : public ::testing::Test {
@@ -47,7 +49,7 @@ class RolloutRunTest : public ::testing::Test {
   using Answer = test::FakeSampleSource::Answer;
 
   // As a rank of the student would.
-  MetricsRow evaluate(parallel::World& world, const Answer& answer) const {
+  MetricsRow evaluate(parallel::World& world, const Answer& answer, bool may_push = true) const {
     RankContext rank;
     rank.recipe.data.max_length = 32;
     rank.recipe.data.train = {{.path = (files_.path() / "prompts.jsonl").string()}};
@@ -71,6 +73,7 @@ class RolloutRunTest : public ::testing::Test {
         world, {});
     EvaluatingRun run(context, trainer,
                       std::make_shared<test::FakeSampleSource>(files_.tokenizer(), answer));
+    run.may_push = may_push;
     return run.evaluator()(3);
   }
 
@@ -100,12 +103,27 @@ TEST_F(RolloutRunTest, EvaluationCountsThePromptsOfAllRanks) {
   for (const std::optional<Error>& error : errors)
     ASSERT_FALSE(error) << error->what();
   for (const MetricsRow& row : rows) {
-    ASSERT_EQ(row.values.size(), 4u);
+    ASSERT_EQ(row.values.size(), 5u);
     EXPECT_DOUBLE_EQ(std::get<double>(row.values[0].second), reward / kPrompts) << "eval_reward";
     EXPECT_EQ(std::get<int64_t>(row.values[1].second), kPrompts) << "eval_num_prompts";
     EXPECT_EQ(std::get<int64_t>(row.values[2].second), 0) << "eval_num_unscorable";
     EXPECT_DOUBLE_EQ(std::get<double>(row.values[3].second), tokens / kPrompts) << "mean length";
+    EXPECT_EQ(std::get<int64_t>(row.values[4].second), 4) << "eval_weight_version";
   }
+}
+
+// A push that training does not make would change what it is trained on.
+TEST_F(RolloutRunTest, EvaluatesTheWeightsThatAreThereWhereNoPushMayBe) {
+  const auto answer = [](const data::PromptSample& prompt, uint64_t, uint64_t) {
+    return answer_to(prompt);
+  };
+  const auto errors = test::run_rank_threads(kRanks, [&](parallel::World& world) {
+    const MetricsRow row = evaluate(world, answer, /*may_push=*/false);
+    if (std::get<int64_t>(row.values.at(4).second) != 0)
+      throw Error(ErrorCode::kMismatch, "weights were pushed");
+  });
+  for (const std::optional<Error>& error : errors)
+    EXPECT_FALSE(error) << error->what();
 }
 
 // The others would wait for it in the sums, until their timeout.
