@@ -5,10 +5,10 @@
 #include <string>
 
 #include "base/error.h"
-#include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "recipes/data/sample.h"
 #include "recipes/recipe.h"
+#include "recipes/run/template_day.h"
 
 namespace retort::recipes {
 
@@ -41,8 +41,7 @@ void audit_items(const Set& set, int64_t num_shown, const char* what, Counts& co
 // The training rows of a recipe as the student reads them; nothing is kept on disk.
 template <class Set>
 Set open_for_audit(const Recipe& recipe, const models::Tokenizer& tokenizer) {
-  return Set(recipe.data.train, recipe.data, tokenizer,
-             models::ChatTemplate::load(recipe.student().model), /*cache=*/"");
+  return Set(recipe.data.train, recipe.data, tokenizer, load_chat(recipe), /*cache=*/"");
 }
 
 // Packed samples: the first `num_samples` of data.train, counts of all, and the first step's shape.

@@ -10,6 +10,7 @@
 #include "launch/yaml/recipe_file.h"
 #include "models/loaded_model.h"
 #include "recipes/registry.h"
+#include "recipes/run/template_day.h"
 
 namespace retort::launch {
 namespace {
@@ -38,7 +39,9 @@ void check_links(const recipes::Recipe& recipe) {
 int run_check(const RecipeCommand& command) {
   const recipes::Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   check_models(recipe);
-  recipes::SelfCheck check(models::load_model(recipe.student().model, "float32"));
+  models::LoadedModel student = models::load_model(recipe.student().model, "float32");
+  student.chat = recipes::load_chat(recipe);
+  recipes::SelfCheck check(std::move(student));
   recipes::recipe_type(recipe).self_check(recipe, check);
   if (command.links) check_links(recipe);
   std::printf("all checks passed\n");

@@ -183,6 +183,19 @@ void check_target_choice(const data::DataOptions& data, const RecipePlaces& plac
     places.refuse({"data", "assistant_only_loss"}, why);
 }
 
+// What only a chat template sees, where no source may hold messages.
+void check_template_settings(const data::DataOptions& data, const RecipePlaces& places) {
+  using data::Format;
+  if (may_hold(data, {Format::kMessages, Format::kShareGpt, Format::kPromptCompletion,
+                      Format::kPreference}))
+    return;
+  const std::string why =
+      "has no effect: no source holds messages, as its `format` says; remove the key";
+  if (data.chat_template_kwargs.json != JsonBlock().json)
+    places.refuse({"data", "chat_template_kwargs"}, why);
+  if (data.template_date) places.refuse({"data", "template_date"}, why);
+}
+
 void check_train(const Recipe& recipe, const RecipePlaces& places) {
   const auto& train = recipe.train;
   const recipes::TrainOptions defaults;
@@ -225,6 +238,7 @@ void check_effects(const Recipe& recipe, const RecipePlaces& places) {
   check_rpc(recipe, places);
   check_weights(recipe.data, places);
   check_target_choice(recipe.data, places);
+  check_template_settings(recipe.data, places);
   check_train(recipe, places);
   check_collective_timeout(recipe, places);
 }

@@ -1,5 +1,7 @@
 #include "launch/yaml/reader.h"
 
+#include <nlohmann/json.hpp>
+
 #include <charconv>
 #include <cmath>
 
@@ -30,6 +32,43 @@ bool contains_word(std::string_view text, std::string_view word) {
     if (begins && (end == text.size() || !is_word_character(text[end]))) return true;
   }
   return false;
+}
+
+// A word without quotes is what YAML says it is: null, a boolean, a number, or text.
+nlohmann::ordered_json json_scalar(const YamlNode& node) {
+  const std::string& text = node.scalar;
+  if (node.quoted) return text;
+  for (const char* word : {"true", "True", "TRUE"})
+    if (text == word) return true;
+  for (const char* word : {"false", "False", "FALSE"})
+    if (text == word) return false;
+
+  const auto number = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return number.is_number() ? number : nlohmann::ordered_json(text);
+}
+
+nlohmann::ordered_json json_of(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull: return nullptr;
+    case YamlNode::Kind::kScalar: return json_scalar(node);
+    case YamlNode::Kind::kList: {
+      auto list = nlohmann::ordered_json::array();
+      for (const YamlNode& item : node.items)
+        list.push_back(json_of(item));
+      return list;
+    }
+    case YamlNode::Kind::kMap: break;
+  }
+  auto block = nlohmann::ordered_json::object();
+  for (const YamlNode::Entry& entry : node.entries)
+    block[entry.key] = json_of(entry.value);
+  return block;
+}
+
+void expect_block(const YamlNode& node) {
+  if (node.kind != YamlNode::Kind::kMap)
+    throw Error(ErrorCode::kInvalidArgument,
+                "expected a block of keys, got " + std::string(yaml_kind_name(node.kind)));
 }
 
 template <class Number>
@@ -76,10 +115,13 @@ void read_scalar(const YamlNode& node, ByteSize& value) {
 }
 
 void read_scalar(const YamlNode& node, FreeBlock& value) {
-  if (node.kind != YamlNode::Kind::kMap)
-    throw Error(ErrorCode::kInvalidArgument,
-                "expected a block of keys, got " + std::string(yaml_kind_name(node.kind)));
+  expect_block(node);
   value.flow = yaml_line(node);
+}
+
+void read_scalar(const YamlNode& node, JsonBlock& value) {
+  expect_block(node);
+  value.json = json_of(node).dump();
 }
 
 void YamlReader::refuse(const std::string& message) const {

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/free_block.h"
+#include "base/json_block.h"
 #include "base/named_list.h"
 #include "base/options.h"
 #include "base/units.h"
@@ -31,6 +32,7 @@ void read_scalar(const YamlNode& node, ShortDuration& value);
 void read_scalar(const YamlNode& node, ByteSize& value);
 // Not a scalar: any block of keys.
 void read_scalar(const YamlNode& node, FreeBlock& value);
+void read_scalar(const YamlNode& node, JsonBlock& value);
 
 // A place in the tree and its path from the root ("train.max_steps", "data.train[0].path").
 class YamlReader {

@@ -45,6 +45,8 @@ std::string type_text() {
     return "size";
   } else if constexpr (std::is_same_v<T, FreeBlock>) {
     return "block of another program's keys";
+  } else if constexpr (std::is_same_v<T, JsonBlock>) {
+    return "block of any keys and values";
   } else {
     static_assert(std::is_same_v<T, std::string>);
     return "text";

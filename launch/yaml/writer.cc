@@ -7,6 +7,20 @@
 
 namespace retort::launch {
 
+namespace {
+
+// Text in which no `${` is taken for a variable.
+std::string unexpanded(const std::string& text) {
+  std::string escaped;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.compare(i, 2, "${") == 0) escaped += '$';
+    escaped += text[i];
+  }
+  return escaped;
+}
+
+}  // namespace
+
 bool is_plain_text(const std::string& text) {
   constexpr std::array<std::string_view, 10> kWords{"null", "true", "false", "yes", "no",
                                                     "on",   "off",  "y",     "n",   "nan"};
@@ -33,19 +47,15 @@ std::string yaml_text(double value) {
 }
 
 std::string yaml_text(const std::string& value) {
-  if (is_plain_text(value)) return value;
-  std::string escaped;
-  for (size_t i = 0; i < value.size(); ++i) {
-    if (value.compare(i, 2, "${") == 0) escaped += '$';
-    escaped += value[i];
-  }
-  return json_quote(escaped);
+  return is_plain_text(value) ? value : json_quote(unexpanded(value));
 }
 
 std::string yaml_text(Duration value) { return format_duration(value); }
 std::string yaml_text(ShortDuration value) { return format_short_duration(value); }
 std::string yaml_text(ByteSize value) { return format_byte_size(value); }
 std::string yaml_text(const FreeBlock& value) { return value.flow; }
+// JSON is YAML in flow style.
+std::string yaml_text(const JsonBlock& value) { return unexpanded(value.json); }
 std::string yaml_key(const std::string& key) { return is_plain_text(key) ? key : json_quote(key); }
 
 }  // namespace retort::launch

@@ -26,6 +26,7 @@ std::string yaml_text(Duration value);
 std::string yaml_text(ShortDuration value);
 std::string yaml_text(ByteSize value);
 std::string yaml_text(const FreeBlock& value);
+std::string yaml_text(const JsonBlock& value);
 std::string yaml_key(const std::string& key);
 
 // A value of any field type in flow style: "[uv]", "{a: 1}", "null".

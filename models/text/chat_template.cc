@@ -1,9 +1,12 @@
 #include "models/text/chat_template.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/json_text.h"
 #include "models/text/detail/rust_call.h"
 
@@ -16,9 +19,15 @@ using detail::RustString;
 struct ChatTemplate::Impl {
   RtTemplate* handle = nullptr;  // null: the folder has no template
   std::string source;
-  std::string origin;  // the folder, for messages; empty for a template from source
+  std::string origin;                 // the folder, for messages; empty for a template from source
+  std::string special_tokens = "{}";  // by their names
+  TemplateSettings settings;
 
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
   ~Impl() { rt_template_free(handle); }
+  void open();
 };
 
 namespace {
@@ -50,7 +59,24 @@ void mark_tokens(const Tokenizer::Encoding& encoding, std::pair<size_t, size_t> 
     assistant[i] = 1;
 }
 
+// `own` in front of the values of the same names in `others`.
+std::string merged(const std::string& others, const std::string& own) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::parse(others);
+  const nlohmann::ordered_json more = nlohmann::ordered_json::parse(own, nullptr, false);
+  if (!more.is_object())
+    throw Error(ErrorCode::kInvalidArgument,
+                "the variables of a chat template are " + own + "; expected a JSON object");
+  all.update(more);
+  return all.dump();
+}
+
 }  // namespace
+
+void ChatTemplate::Impl::open() {
+  const std::string variables = merged(special_tokens, settings.variables_json);
+  call_rust(chat_context(origin), rt_template_open, borrow(source), borrow(variables),
+            borrow(settings.day), &handle);
+}
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
   const auto files = detail::TextFiles::read(folder);
@@ -61,8 +87,8 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
     RustString variables;
     call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config),
               borrow_optional(files.special_map), variables.out());
-    call_rust(chat_context(impl->origin), rt_template_open, borrow(impl->source),
-              borrow(variables.view()), &impl->handle);
+    impl->special_tokens = variables.str();
+    impl->open();
   }
   ChatTemplate chat;
   chat.impl_ = std::move(impl);
@@ -76,8 +102,21 @@ ChatTemplate ChatTemplate::from_source(std::string source, std::string bos_token
   if (!eos_token.empty()) variables.add("eos_token", std::string_view(eos_token));
   auto impl = std::make_shared<Impl>();
   impl->source = std::move(source);
-  const std::string json = variables.str();
-  call_rust(chat_context(""), rt_template_open, borrow(impl->source), borrow(json), &impl->handle);
+  impl->special_tokens = variables.str();
+  impl->open();
+  ChatTemplate chat;
+  chat.impl_ = std::move(impl);
+  return chat;
+}
+
+ChatTemplate ChatTemplate::with(const TemplateSettings& settings) const {
+  if (!exists()) return *this;
+  auto impl = std::make_shared<Impl>();
+  impl->source = impl_->source;
+  impl->origin = impl_->origin;
+  impl->special_tokens = impl_->special_tokens;
+  impl->settings = settings;
+  impl->open();
   ChatTemplate chat;
   chat.impl_ = std::move(impl);
   return chat;
@@ -93,8 +132,20 @@ const std::string& ChatTemplate::source() const {
   return impl_->source;
 }
 
-ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json, bool add_generation_prompt,
-                                         bool assistant_spans) const {
+// A template without settings has the fingerprint that it had before there were any.
+std::string ChatTemplate::fingerprint() const {
+  if (!exists()) return sha256_hex("");
+  std::string text = impl_->source;
+  if (impl_->settings.variables_json != "{}")
+    text += "\nvariables " + impl_->settings.variables_json;
+  const bool prints_dates = text.find("strftime_now") != std::string::npos;
+  if (prints_dates && !impl_->settings.day.empty()) text += "\nday " + impl_->settings.day;
+  return sha256_hex(text);
+}
+
+ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json,
+                                         std::string_view variables_json,
+                                         bool add_generation_prompt, bool assistant_spans) const {
   if (!exists()) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -105,18 +156,20 @@ ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json, bool ad
   RustString text;
   RustSpans spans;
   call_rust(chat_context(impl_->origin), rt_template_render, impl_->handle, borrow(messages_json),
-            add_generation_prompt, assistant_spans, text.out(), spans.out());
+            borrow(variables_json), add_generation_prompt, assistant_spans, text.out(),
+            spans.out());
   return {text.str(), spans.pairs()};
 }
 
 ChatTemplate::Rendered ChatTemplate::render(std::string_view messages_json,
-                                            bool add_generation_prompt) const {
-  return run(messages_json, add_generation_prompt, false);
+                                            bool add_generation_prompt,
+                                            std::string_view variables_json) const {
+  return run(messages_json, variables_json, add_generation_prompt, false);
 }
 
 ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
-                         std::string_view messages_json) {
-  const auto rendered = chat.run(messages_json, false, true);
+                         std::string_view messages_json, std::string_view variables_json) {
+  const auto rendered = chat.run(messages_json, variables_json, false, true);
   const auto encoding = tokenizer.encode_with_offsets(rendered.text, false);
   ChatTokens tokens{encoding.ids, std::vector<uint8_t>(encoding.ids.size(), 0)};
   for (const auto& span : rendered.generation_spans)

@@ -13,6 +13,14 @@
 
 namespace retort::models {
 
+// What every rendering of a run is given besides its conversation.
+struct TemplateSettings {
+  // an object of values, e.g. {"enable_thinking": false}; they hide special tokens of their name
+  std::string variables_json = "{}";
+  // what strftime_now prints the beginning of, as 2026-11-23; empty: the moment of each rendering
+  std::string day;
+};
+
 class ChatTemplate {
  public:
   // chat_template.jinja if present, else the template in tokenizer_config.json. exists() is false
@@ -20,6 +28,10 @@ class ChatTemplate {
   static ChatTemplate load(const std::filesystem::path& folder);
   // Parses; kInvalidArgument with Jinja's line for a bad template.
   static ChatTemplate from_source(std::string source, std::string bos_token, std::string eos_token);
+  // The same template with these settings in place of those it has. kInvalidArgument for variables
+  // that are no object or have the name of what a rendering is given (messages,
+  // add_generation_prompt), and for a day that is none.
+  ChatTemplate with(const TemplateSettings& settings) const;
 
   bool exists() const;
   bool has_generation_marks() const;  // {% generation %} ... {% endgeneration %}
@@ -29,17 +41,22 @@ class ChatTemplate {
     // byte ranges inside {% generation %} blocks
     std::vector<std::pair<size_t, size_t>> generation_spans;
   };
-  // `messages_json`: a JSON array of {role, content, ...}. kInvalidArgument with the template's own
+  // `messages_json`: a JSON array of {role, content, ...}. `variables_json`: of this rendering
+  // alone, e.g. {"tools": [...]}; they hide the settings'. kInvalidArgument with the template's own
   // raise_exception text.
-  Rendered render(std::string_view messages_json, bool add_generation_prompt) const;
+  Rendered render(std::string_view messages_json, bool add_generation_prompt,
+                  std::string_view variables_json = "{}") const;
   const std::string& source() const;
+  // The source and what else the rendering of a conversation depends on.
+  std::string fingerprint() const;
 
  private:
-  friend struct ChatTokens tokenize_chat(const Tokenizer&, const ChatTemplate&, std::string_view);
+  friend struct ChatTokens tokenize_chat(const Tokenizer&, const ChatTemplate&, std::string_view,
+                                         std::string_view);
   struct Impl;
   // `assistant_spans`: without marks, the spans come from rendering prefixes.
-  Rendered run(std::string_view messages_json, bool add_generation_prompt,
-               bool assistant_spans) const;
+  Rendered run(std::string_view messages_json, std::string_view variables_json,
+               bool add_generation_prompt, bool assistant_spans) const;
   std::shared_ptr<const Impl> impl_;
 };
 
@@ -50,6 +67,6 @@ struct ChatTokens {
   std::vector<uint8_t> assistant;  // 1 = said by the assistant
 };
 ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
-                         std::string_view messages_json);
+                         std::string_view messages_json, std::string_view variables_json = "{}");
 
 }  // namespace retort::models

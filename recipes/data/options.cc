@@ -1,7 +1,11 @@
 #include "recipes/data/options.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <string_view>
 
 #include "recipes/data/detail/keys.h"
@@ -38,6 +42,31 @@ void validate_source(const Source& source, const std::string& field) {
   }
 }
 
+// "2026-11-23", in digits and of a day that there is.
+bool is_day(const std::string& text) {
+  int year = 0;
+  unsigned month = 0;
+  unsigned day = 0;
+  int read = 0;
+  const int found = std::sscanf(text.c_str(), "%4d-%2u-%2u%n", &year, &month, &day, &read);
+  if (found != 3 || text.size() != 10 || read != 10) return false;
+  if (text.find_first_not_of("0123456789-") != std::string::npos) return false;
+  return std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(month),
+                                     std::chrono::day(day))
+      .ok();
+}
+
+void validate_template_kwargs(const JsonBlock& kwargs) {
+  const nlohmann::json values = nlohmann::json::parse(kwargs.json);
+  for (const auto& [name, value] : values.items())
+    if (name == "messages" || name == "add_generation_prompt" || name == "tools")
+      throw Error(ErrorCode::kInvalidArgument,
+                  "data.chat_template_kwargs." + name +
+                      (name == "tools" ? " has no place for all rows; give each row of messages a "
+                                         "column `tools`"
+                                       : " is what the program itself gives the template"));
+}
+
 }  // namespace
 
 void DataOptions::validate() const {
@@ -45,6 +74,10 @@ void DataOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "data.max_length is " + std::to_string(max_length) +
                     "; expected at least 2 (a token and the one it predicts)");
+  if (template_date && !is_day(*template_date))
+    throw Error(ErrorCode::kInvalidArgument,
+                "data.template_date is '" + *template_date + "'; expected a day like 2026-11-23");
+  validate_template_kwargs(chat_template_kwargs);
   for (size_t i = 0; i < train.size(); ++i)
     validate_source(train[i], "data.train[" + std::to_string(i) + "]");
   for (size_t i = 0; i < eval.size(); ++i)

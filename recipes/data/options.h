@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_block.h"
 #include "base/options.h"
 
 namespace retort::data {
@@ -49,6 +50,8 @@ struct DataOptions {
   bool completion_only_loss = true;
   bool assistant_only_loss = true;
   OnBadSample on_bad_sample = OnBadSample::kError;
+  JsonBlock chat_template_kwargs;
+  std::optional<std::string> template_date;
 
   template <class V>
   void fields(V& visit) {
@@ -64,6 +67,10 @@ struct DataOptions {
           "messages rows: targets are the assistant's tokens");
     visit("on_bad_sample", on_bad_sample,
           "error: stop naming file and line; skip: count and report");
+    visit("chat_template_kwargs", chat_template_kwargs,
+          "what the chat template is given besides the messages, e.g. {enable_thinking: false}");
+    visit("template_date", template_date,
+          "the day that chat templates print, as 2026-11-23; null: the day on which the run began");
   }
   void validate() const;
 };

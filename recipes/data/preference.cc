@@ -69,9 +69,9 @@ Json messages_from(const Json& messages, size_t begin, size_t end) {
 }
 
 Texts render(const Json& prompt, const Json& chosen, const Json& rejected,
-             const models::ChatTemplate& chat) {
-  detail::RenderedPair better = detail::render_pair(prompt, chosen, chat),
-                       worse = detail::render_pair(prompt, rejected, chat);
+             const models::ChatTemplate& chat, const std::string& variables) {
+  detail::RenderedPair better = detail::render_pair(prompt, chosen, chat, variables);
+  detail::RenderedPair worse = detail::render_pair(prompt, rejected, chat, variables);
   RETORT_CHECK(better.prompt == worse.prompt);
   return {std::move(better.prompt), std::move(better.completion), std::move(worse.completion)};
 }
@@ -80,8 +80,9 @@ Texts from_messages(const Row& row, const models::ChatTemplate& chat) {
   const Json &chosen = row.require("chosen"), &rejected = row.require("rejected");
   detail::check_messages(chosen, "chosen");
   detail::check_messages(rejected, "rejected");
+  const std::string variables = detail::template_variables(row);
   const Json* prompt = row.find("prompt");
-  if (prompt && prompt->is_array()) return render(*prompt, chosen, rejected, chat);
+  if (prompt && prompt->is_array()) return render(*prompt, chosen, rejected, chat, variables);
   if (prompt && !prompt->is_string())
     bad_row("'prompt' is " + detail::a_type(*prompt) +
             "; expected an array of messages, or a string that the conversations repeat");
@@ -95,7 +96,7 @@ Texts from_messages(const Row& row, const models::ChatTemplate& chat) {
           "expected strings throughout or messages throughout");
   }
   return render(messages_from(chosen, 0, shared), messages_from(chosen, shared, chosen.size()),
-                messages_from(rejected, shared, rejected.size()), chat);
+                messages_from(rejected, shared, rejected.size()), chat, variables);
 }
 
 Texts from_strings(const Row& row) {
@@ -111,6 +112,7 @@ void tokenize(PreferenceSample& sample, const Row& row, const models::Tokenizer&
               const models::ChatTemplate& chat) {
   const Json &chosen = row.require("chosen"), &rejected = row.require("rejected");
   if (chosen.is_string() && rejected.is_string()) {
+    detail::refuse_template_variables(row);
     const Texts texts = from_strings(row);
     sample.prompt_ids = detail::encode_beginning(tokenizer, texts.prompt);
     sample.chosen_ids = detail::encode_completion(tokenizer, texts.chosen);
@@ -149,11 +151,10 @@ PreferenceSample make_preference(std::string_view json_line, const std::string& 
   return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     require_format(row, source);
-    detail::refuse_tools(row);
     PreferenceSample sample;
     tokenize(sample, row, tokenizer, chat);
     truncate(sample, max_length);
-    sample.fields = row.other_fields({"prompt", "chosen", "rejected"});
+    sample.fields = row.other_fields({"prompt", "chosen", "rejected", "tools"});
     sample.origin = origin;
     return sample;
   });

@@ -32,15 +32,15 @@ std::string question_of(const Json& messages) {
   return "";
 }
 
-void set_messages(PromptSample& sample, Json messages, const models::Tokenizer& tokenizer,
-                  const models::ChatTemplate& chat) {
+void set_messages(PromptSample& sample, Json messages, const std::string& variables,
+                  const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
   detail::require_template(chat, tokenizer);
   if (messages.size() > 1 && messages.back().at("role") == "assistant") {
     sample.reference = content_of(messages.back());
     messages.erase(messages.size() - 1);
   }
   sample.question = question_of(messages);
-  sample.prompt_text = chat.render(messages.dump(), true).text;
+  sample.prompt_text = chat.render(messages.dump(), true, variables).text;
   sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
 }
 
@@ -53,12 +53,13 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
                     const models::ChatTemplate& chat) {
   const Json& prompt = row.require("prompt");
   if (prompt.is_string()) {
+    detail::refuse_template_variables(row);
     set_text(sample, prompt.get<std::string>(), tokenizer);
   } else if (prompt.is_array()) {
     detail::check_messages(prompt, "prompt");
     detail::require_template(chat, tokenizer);
     sample.question = question_of(prompt);
-    sample.prompt_text = chat.render(prompt.dump(), true).text;
+    sample.prompt_text = chat.render(prompt.dump(), true, detail::template_variables(row)).text;
     sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
   } else {
     bad_row("'prompt' is " + detail::a_type(prompt) +
@@ -94,9 +95,11 @@ void set_row(PromptSample& sample, const Row& row, Format format,
   switch (format) {
     case Format::kMessages:
       detail::check_messages(row.require("messages"), "messages");
-      return set_messages(sample, row.require("messages"), tokenizer, chat);
+      return set_messages(sample, row.require("messages"), detail::template_variables(row),
+                          tokenizer, chat);
     case Format::kShareGpt:
-      return set_messages(sample, detail::sharegpt_messages(row), tokenizer, chat);
+      return set_messages(sample, detail::sharegpt_messages(row), detail::template_variables(row),
+                          tokenizer, chat);
     case Format::kPromptCompletion: return set_prompt_row(sample, row, tokenizer, chat);
     case Format::kAlpaca:
       set_text(sample, detail::alpaca_prompt(row), tokenizer);

@@ -132,7 +132,7 @@ std::string RowSet::hash_of(std::string_view kind, std::string_view shaping) con
     hash.update(impl_->files[i].fingerprint() + "\n" + shape_text(impl_->sources[i]) + "\n");
   hash.update(impl_->tokenizer.vocabulary_fingerprint() + "\n" +
               impl_->tokenizer.processing_fingerprint() + "\n");
-  hash.update(sha256_hex(impl_->chat.exists() ? impl_->chat.source() : std::string()) + "\n");
+  hash.update(impl_->chat.fingerprint() + "\n");
   hash.update(std::string(shaping) +
               " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
   return hash.hex_digest();

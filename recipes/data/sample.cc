@@ -51,20 +51,20 @@ Draft from_text(const Row& row, const Context& context) {
   return draft;
 }
 
-Draft from_messages(const Json& messages, const Context& context) {
+Draft from_messages(const Json& messages, const std::string& variables, const Context& context) {
   detail::check_messages(messages, "messages");
   detail::require_template(context.chat, context.tokenizer);
   Draft draft;
 
   // Either every token is a target, or those that the template marks as the assistant's.
   if (!context.options.assistant_only_loss) {
-    draft.add(context.tokenizer.encode(context.chat.render(messages.dump(), false).text, false),
-              true);
+    const std::string text = context.chat.render(messages.dump(), false, variables).text;
+    draft.add(context.tokenizer.encode(text, false), true);
     draft.if_none = "the rendered conversation has fewer than two tokens";
     return draft;
   }
   models::ChatTokens tokens =
-      models::tokenize_chat(context.tokenizer, context.chat, messages.dump());
+      models::tokenize_chat(context.tokenizer, context.chat, messages.dump(), variables);
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
   draft.ids = std::move(tokens.ids);
   draft.targets = std::move(tokens.assistant);
@@ -81,13 +81,16 @@ Draft from_messages(const Json& messages, const Context& context) {
 Draft from_prompt_completion(const Row& row, const Context& context) {
   const Json& prompt = row.require("prompt");
   const Json& completion = row.require("completion");
-  if (prompt.is_string() && completion.is_string())
+  if (prompt.is_string() && completion.is_string()) {
+    detail::refuse_template_variables(row);
     return from_strings(row.text("prompt"), row.text("completion"), context);
+  }
   if (!prompt.is_array() || !completion.is_array())
     bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " +
             detail::a_type(completion) + "; expected two strings or two arrays of messages");
   detail::require_template(context.chat, context.tokenizer);
-  const detail::RenderedPair pair = detail::render_pair(prompt, completion, context.chat);
+  const detail::RenderedPair pair =
+      detail::render_pair(prompt, completion, context.chat, detail::template_variables(row));
   Draft draft;
   draft.add(context.tokenizer.encode(pair.prompt, false), !context.options.completion_only_loss);
   draft.add(context.tokenizer.encode(pair.completion, false), true);
@@ -107,12 +110,11 @@ Draft from_ids(const Row& row, const Context& context) {
 Draft draft_row(const Row& row, Format format, const Context& context) {
   switch (format) {
     case Format::kMessages:
-      detail::refuse_tools(row);
-      return from_messages(row.require("messages"), context);
+      return from_messages(row.require("messages"), detail::template_variables(row), context);
     case Format::kShareGpt:
-      detail::refuse_tools(row);
-      return from_messages(detail::sharegpt_messages(row), context);
-    case Format::kPromptCompletion: refuse_tools(row); return from_prompt_completion(row, context);
+      return from_messages(detail::sharegpt_messages(row), detail::template_variables(row),
+                           context);
+    case Format::kPromptCompletion: return from_prompt_completion(row, context);
     case Format::kText: return from_text(row, context);
     case Format::kAlpaca:
       return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
@@ -129,9 +131,9 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
 
 std::vector<std::string_view> used_keys(Format format) {
   switch (format) {
-    case Format::kMessages: return {"messages"};
-    case Format::kShareGpt: return {"conversations", "system"};
-    case Format::kPromptCompletion: return {"prompt", "completion"};
+    case Format::kMessages: return {"messages", "tools"};
+    case Format::kShareGpt: return {"conversations", "system", "tools"};
+    case Format::kPromptCompletion: return {"prompt", "completion", "tools"};
     case Format::kText: return {"text"};
     case Format::kAlpaca: return {"instruction", "input", "output"};
     case Format::kInputIds: return {"input_ids", "labels"};

@@ -37,6 +37,7 @@ void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& t
   const Json& prompt = row.require("prompt");
   const Json& completion = row.require("completion");
   if (prompt.is_string() && completion.is_string()) {
+    detail::refuse_template_variables(row);
     sample.prompt_ids = detail::encode_beginning(tokenizer, row.text("prompt"));
     sample.completion_ids = detail::encode_completion(tokenizer, row.text("completion"));
     return;
@@ -46,7 +47,8 @@ void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& t
             detail::a_type(completion) + "; expected two strings or two arrays of messages");
 
   detail::require_template(chat, tokenizer);
-  const detail::RenderedPair texts = detail::render_pair(prompt, completion, chat);
+  const detail::RenderedPair texts =
+      detail::render_pair(prompt, completion, chat, detail::template_variables(row));
   sample.prompt_ids = tokenizer.encode(texts.prompt, false);
   sample.completion_ids = tokenizer.encode(texts.completion, false);
 }
@@ -71,12 +73,11 @@ UnpairedSample make_unpaired(std::string_view json_line, const std::string& orig
   return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     require_format(row, source);
-    detail::refuse_tools(row);
     UnpairedSample sample;
     sample.desirable = is_desirable(row);
     tokenize(sample, row, tokenizer, chat);
     measure(sample, max_length);
-    sample.fields = row.other_fields({"prompt", "completion", "label"});
+    sample.fields = row.other_fields({"prompt", "completion", "label", "tools"});
     sample.origin = origin;
     return sample;
   });

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "recipes/rollout/prompts.h"
+#include "recipes/run/template_day.h"
 
 namespace retort::recipes {
 namespace {
@@ -32,7 +33,7 @@ struct Counts {
 void audit_prompts(const Recipe& recipe, int64_t num_prompts) {
   const std::string& model = recipe.student().model;
   const auto dataset = open_prompts(recipe, recipe.data.train, models::Tokenizer::load(model),
-                                    models::ChatTemplate::load(model), /*cache=*/"");
+                                    load_chat(recipe), /*cache=*/"");
   Counts counts;
   for (int64_t row = 0; row < dataset->size(); ++row) {
     const auto prompt = dataset->get(row);

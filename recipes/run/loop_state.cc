@@ -45,7 +45,8 @@ std::string write_loop_state(const LoopState& state) {
                                        {"distributed_optimizer", layout.distributed_optimizer},
                                        {"device", std::string(enum_name(layout.device))},
                                        {"threads", layout.threads},
-                                       {"data_fingerprint", state.data_fingerprint}};
+                                       {"data_fingerprint", state.data_fingerprint},
+                                       {"template_day", state.template_day}};
   return json.dump(2) + "\n";
 }
 
@@ -77,6 +78,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
     if (json.value("device", "cpu") == "cuda") state.layout.device = parallel::Device::kCuda;
 
     state.data_fingerprint = json.at("data_fingerprint");
+    state.template_day = json.value("template_day", "");
     return state;
   } catch (const nlohmann::json::exception& e) {
     throw Error(ErrorCode::kCorrupt, file.string() + " cannot be read: " + e.what());

@@ -21,6 +21,8 @@ struct LoopState {
   // of the student, `threads` as resolved; with another the numbers agree but not bit for bit
   parallel::Layout layout;
   std::string data_fingerprint;
+  // what chat templates print, as 2026-11-23; "" in checkpoints of before it was kept
+  std::string template_day;
 };
 
 // The file's text.

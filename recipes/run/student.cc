@@ -19,17 +19,30 @@
 #include "recipes/run/rpc_metrics.h"
 #include "recipes/run/spike_watch.h"
 #include "recipes/run/student_options.h"
+#include "recipes/run/template_day.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {
 namespace {
 
+// What chat templates print: the recipe's day, else that on which the run began, as its checkpoint
+// has it; one of before days were kept has none, and prints the moment as it always did. The ranks
+// may begin on both sides of midnight, so the first one says it.
+std::string template_day(const RankContext& context, const std::filesystem::path& checkpoint,
+                         parallel::World& world) {
+  if (context.recipe.data.template_date) return *context.recipe.data.template_date;
+  const std::string day = checkpoint.empty() ? today() : read_loop_state(checkpoint).template_day;
+  return world.all().broadcast(day, 0);
+}
+
 LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
-                         const std::string& data_fingerprint, parallel::Layout layout) {
+                         const std::string& data_fingerprint, const std::string& day,
+                         parallel::Layout layout) {
   const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
   layout.threads = context.threads;
   if (checkpoint.empty())
-    return {.seed = seed, .layout = layout, .data_fingerprint = data_fingerprint};
+    return {
+        .seed = seed, .layout = layout, .data_fingerprint = data_fingerprint, .template_day = day};
   LoopState state = read_loop_state(checkpoint);
   if (state.seed != seed)
     throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +
@@ -37,7 +50,8 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
                                                  "; a resumed run must keep it");
   if (state.data_fingerprint != data_fingerprint)
     throw Error(ErrorCode::kInvalidArgument,
-                "the training data, its columns or the tokenizer changed since " +
+                "the training data, its columns, the tokenizer or the chat template's settings "
+                "changed since " +
                     checkpoint.string() + "; restore them, or start a new run");
   const std::string now = layout_text(layout), then = layout_text(state.layout);
   if (now != then) {
@@ -45,6 +59,7 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
                          << ": the numbers will agree, but not in their last bits";
   }
   state.layout = layout;
+  state.template_day = day;
   return state;
 }
 
@@ -113,6 +128,7 @@ TrainLoopResult run_student(const RankContext& context) {
   models::Decoder decoder = load_student(context, world, checkpoint);
 
   // The recipe's rows, and where its loop begins.
+  const std::string day = template_day(context, checkpoint, world);
   rpc::Agent agent(agent_options(context, world.device()));
   rpc::PeerLinks links(agent, {.find = [&context](const std::string& peer, Deadline deadline) {
                          return find_peer(context, peer, deadline);
@@ -120,14 +136,14 @@ TrainLoopResult run_student(const RankContext& context) {
   RunContext run{.rank = context,
                  .world = world,
                  .tokenizer = models::Tokenizer::load(role.model),
-                 .chat = models::ChatTemplate::load(role.model),
+                 .chat = load_chat(recipe, day),
                  .vocab_rows = decoder.config().vocab_size,
                  .agent = agent,
                  .links = links};
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
   check_same_rows(world, work->rows().fingerprint());
   const LoopState start =
-      starting_state(context, checkpoint, work->rows().fingerprint(), role.world);
+      starting_state(context, checkpoint, work->rows().fingerprint(), day, role.world);
   const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });
 
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));

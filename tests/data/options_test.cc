@@ -35,6 +35,19 @@ TEST(DataOptions, NamesTheField) {
             std::string::npos);
 }
 
+TEST(DataOptions, DaysAndTemplateVariables) {
+  for (const char* day : {"2024-02-29", "1999-12-31"})
+    EXPECT_NO_THROW(DataOptions{.template_date = day}.validate());
+  for (const char* day :
+       {"", "today", "2023-02-29", "2024-2-9", "24-02-29", "2024-02-29 ", "2024-13-01"})
+    EXPECT_NE(refusal({.template_date = day}).find("data.template_date"), std::string::npos) << day;
+
+  EXPECT_NO_THROW(DataOptions{.chat_template_kwargs = {R"({"enable_thinking":false})"}}.validate());
+  for (const std::string taken : {"messages", "tools", "add_generation_prompt"})
+    EXPECT_NE(refusal({.chat_template_kwargs = {"{\"" + taken + "\":1}"}}).find(taken),
+              std::string::npos);
+}
+
 TEST(DataOptions, UnknownColumnKeySuggestsTheNearest) {
   const std::string text = refusal({.train = {{.path = "a", .columns = {{"completoin", "x"}}}}});
   EXPECT_NE(text.find("data.train[0].columns.completoin"), std::string::npos) << text;

@@ -40,6 +40,18 @@ TEST_F(PromptTest, Strings) {
       "w3");
 }
 
+TEST_F(PromptTest, ToolsReachTheTemplate) {
+  chat_ = test::chat_template("{% for t in tools or [] %}{{ t.name }} {% endfor %}w0");
+  const Ids shown{word(7), word(0)};
+  EXPECT_EQ(
+      make(R"({"messages":[{"role":"user","content":"w1"}],"tools":[{"name":"w7"}]})").prompt_ids,
+      shown);
+  EXPECT_EQ(
+      make(R"({"prompt":[{"role":"user","content":"w1"}],"tools":[{"name":"w7"}]})").prompt_ids,
+      shown);
+  refuses(R"({"prompt":"w1","tools":[{"name":"w7"}]})", "column 'tools'");
+}
+
 TEST_F(PromptTest, PromptsAreThePromptsOfTraining) {
   for (const std::string row :
        {R"({"prompt":"w1 w2","completion":"w3"})",

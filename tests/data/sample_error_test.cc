@@ -56,8 +56,15 @@ TEST_F(SampleErrorTest, Columns) {
           "two strings or two arrays of messages");
   refuses(R"({"instruction":"w1","input":3,"output":"w2"})", "'input' is a number");
   refuses(R"({"instruction":"w1","output":"w2","history":[["a","b"]]})", "column 'history'");
-  refuses(R"({"messages":[{"role":"assistant","content":"w1"}],"tools":[{"name":"f"}]})",
-          "column 'tools'");
+  refuses(R"({"prompt":"w1","completion":"w2","tools":[{"name":"f"}]})", "column 'tools'");
+  refuses(R"({"prompt":"w1","completion":"w2","chat_template_kwargs":{"a":1}})",
+          "column 'chat_template_kwargs'");
+  const std::string said = R"({"messages":[{"role":"assistant","content":"w1"}],)";
+  refuses(said + R"("tools":"f"})", "'tools' is a string; expected an array");
+  refuses(said + R"("tools":["f"]})", "'tools' holds a string");
+  refuses(said + R"("tools":{"name":"f"}})", "'tools' is an object");
+  refuses(said + R"("chat_template_kwargs":[]})", "'chat_template_kwargs' is an array");
+  refuses(said + R"("chat_template_kwargs":{"messages":[]}})", "cannot be named 'messages'");
 }
 
 TEST_F(SampleErrorTest, Messages) {

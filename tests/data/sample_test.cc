@@ -178,6 +178,43 @@ TEST_F(SampleTest, DetectsTheFormatByTheKeys) {
             Format::kText);
 }
 
+// The words that the template shows of a row's tools and of its own variables.
+constexpr const char* kToolTemplate =
+    "{% for tool in tools or [] %}{{ tool.name }} {% endfor %}{{ mood or '' }} "
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }}<|end|>{% endgeneration %}{% else %}{{ m.content }}<|end|>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+TEST_F(SampleTest, ToolsAndVariablesOfARowReachTheTemplate) {
+  chat_ = test::chat_template(kToolTemplate);
+  const std::string chat =
+      R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}])";
+  const auto ids = [&](const std::string& line) { return make(line).input_ids; };
+  const Ids plain = ids(chat + "}");
+  const auto with = [&](const Ids& words) {
+    Ids all = words;
+    all.insert(all.end(), plain.begin(), plain.end());
+    return all;
+  };
+  EXPECT_EQ(ids(chat + R"(,"tools":[{"name":"w7"},{"name":"w8"}]})"), with({word(7), word(8)}));
+  EXPECT_EQ(ids(chat + R"(,"tools":"[{\"name\":\"w7\"}]"})"), with({word(7)})) << "as text";
+  EXPECT_EQ(ids(chat + R"(,"tools":[]})"), plain);
+  EXPECT_EQ(ids(chat + R"(,"tools":null})"), plain);
+  EXPECT_EQ(ids(chat + R"(,"chat_template_kwargs":{"mood":"w9"},"tools":[{"name":"w7"}]})"),
+            with({word(7), word(9)}));
+  EXPECT_EQ(
+      make(chat + R"(,"f":[{"name":"w7"}]})", {.path = "k", .columns = {{"tools", "f"}}}).input_ids,
+      with({word(7)}));
+
+  // What all rows are given, and the prompt of a row of prompt and completion.
+  chat_ = chat_.with({.variables_json = R"({"mood":"w5"})"});
+  EXPECT_EQ(ids(chat + R"(,"tools":[{"name":"w7"}]})"), with({word(7), word(5)}));
+  const Sample pair = make(R"({"prompt":[{"role":"user","content":"w1"}],"tools":[{"name":"w7"}],)"
+                           R"("completion":[{"role":"assistant","content":"w2"}]})");
+  EXPECT_EQ(pair.input_ids, with({word(7), word(5)}));
+  EXPECT_EQ(pair.num_targets(), 2) << "w2 and the end of the turn";
+}
+
 TEST_F(SampleTest, GenerationPromptOfATrainedTokenizerMeetsItsCompletion) {
   const auto folder = folder_.path() / "trained";
   std::filesystem::create_directories(folder);

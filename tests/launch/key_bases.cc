@@ -98,6 +98,12 @@ void write_model(const fs::path& folder, int hidden_size) {
       << hidden_size << ", \"head_dim\": " << hidden_size / 4 << "}";
 }
 
+// What a recipe gives the template stands before the conversation.
+void write_template(const fs::path& folder) {
+  std::ofstream(folder / "chat_template.jinja")
+      << "{{ mood or '' }}{% if dated %} {{ strftime_now('w%d') }}{% endif %} " << kMarkedTemplate;
+}
+
 // Two words of the prompt, three of the completion: seven tokens.
 std::string prompt_row(int i) {
   const auto word = [](int number) { return "w" + std::to_string(number % 90); };
@@ -110,6 +116,7 @@ std::string prompt_row(int i) {
 void write_key_files(const fs::path& folder) {
   write_model(folder / "student", 48);
   write_model(folder / "teacher", 96);
+  write_template(folder / "student");
 
   std::ofstream train(folder / "train.jsonl");
   std::ofstream more(folder / "more.jsonl");

@@ -31,6 +31,7 @@
 #include "recipes/run/agent_options.h"
 #include "recipes/run/batch_options.h"
 #include "recipes/run/student_options.h"
+#include "recipes/run/template_day.h"
 #include "tests/data/word_tokenizer.h"
 
 namespace retort::test::observed {
@@ -59,7 +60,7 @@ std::shared_ptr<const data::Dataset> open(const Seen& seen,
                                           const std::vector<data::Source>& sources) {
   return std::make_shared<data::Dataset>(sources, seen.recipe.data,
                                          models::Tokenizer::load(seen.recipe.student().model),
-                                         chat_template(), seen.folder / "cache");
+                                         recipes::load_chat(seen.recipe), seen.folder / "cache");
 }
 
 // Ids, a star behind those that are targets; a bar behind each sample.

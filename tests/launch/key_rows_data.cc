@@ -12,6 +12,9 @@ std::vector<KeyRow> data_rows() {
   const std::string other = "columns={completion: other}";
   const std::string only_text = "data.train=[" + text + "]";
   const std::string no_eval = "data.eval=[]";
+  const std::string chat = "data.train=[{path: FOLDER/chat.jsonl}]";
+  const std::string mood = "data.chat_template_kwargs={mood: w9}";
+  const std::string day = "data.template_date=1999-12-";
   return {
       acts(kSftBase, "data.train=[{path: FOLDER/more.jsonl}]", batches),
       acts(kSftBase, "data.train.0.path=FOLDER/chat.jsonl", batches),
@@ -37,9 +40,16 @@ std::vector<KeyRow> data_rows() {
       refused(kKtoBase, "data.packing=false", "completions are always laid end to end"),
       refused(kGrpoBase, "data.packing=false", "completions are always laid end to end"),
 
+      acts(kSftBase, mood, batches, {chat}),
+      refused(kSftBase, mood, "no source holds messages", {only_text, no_eval}),
+      refused(kSftBase, "data.chat_template_kwargs={tools: []}", "give each row of messages"),
+      acts(kSftBase, day + "31", batches,
+           {chat, day + "30", "data.chat_template_kwargs={dated: true}"}),
+      refused(kSftBase, day + "31", "no source holds messages", {only_text, no_eval}),
+      refused(kSftBase, day + "32", "expected a day like"),
+
       acts(kSftBase, "data.completion_only_loss=false", batches),
-      acts(kSftBase, "data.assistant_only_loss=false", batches,
-           {"data.train=[{path: FOLDER/chat.jsonl}]"}),
+      acts(kSftBase, "data.assistant_only_loss=false", batches, {chat}),
       // once dead, both keys: the recipe says what is trained on
       refused(kDpoBase, "data.completion_only_loss=false", "trains on both completions"),
       refused(kDpoBase, "data.assistant_only_loss=false", "trains on both completions"),

@@ -25,7 +25,8 @@ TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
                                  .skipped_in_a_row = 3,
                                  .seed = 42,
                                  .layout = {.tp = 2, .dp = 3, .threads = 4},
-                                 .data_fingerprint = "abc"};
+                                 .data_fingerprint = "abc",
+                                 .template_day = "2026-11-23"};
   const recipes::LoopState again = read(recipes::write_loop_state(state));
 
   EXPECT_EQ(again.step, 7);
@@ -38,6 +39,7 @@ TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(again.seed, 42U);
   EXPECT_EQ(recipes::layout_text(again.layout), recipes::layout_text(state.layout));
   EXPECT_EQ(again.data_fingerprint, "abc");
+  EXPECT_EQ(again.template_day, "2026-11-23");
 }
 
 // As versions before the cursor had a place of its own wrote it.
@@ -52,6 +54,7 @@ TEST_F(LoopStateTest, TheFirstFormatIsRead) {
   EXPECT_EQ(state.skipped_steps, 0);
   EXPECT_EQ(state.layout.dp, 3);
   EXPECT_EQ(state.layout.tp, 1);
+  EXPECT_EQ(state.template_day, "") << "no day was kept";
 }
 
 TEST_F(LoopStateTest, ALaterFormatIsRefusedByName) {

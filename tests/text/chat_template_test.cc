@@ -44,6 +44,75 @@ TEST(ChatTemplate, RendersAsTransformers) {
   }
 }
 
+TEST(ChatTemplate, RendersToolsVariablesAndADayAsTransformers) {
+  const Json golden_file = read_json(golden("settings.json"));
+  int64_t compared = 0;
+  for (const auto& one : golden_file["templates"]) {
+    const auto bare = ChatTemplate::from_source(one["template"], "", "");
+    for (const auto& entry : one["cases"]) {
+      const Json& tools = golden_file["tools"][entry["tools"].get<size_t>()];
+      const auto number = entry["chat"].get<size_t>();
+      SCOPED_TRACE(one["name"].get<std::string>() + " " + entry["variables"].dump() + " chat " +
+                   std::to_string(number) + " tools " + tools.dump());
+
+      // A run's variables and day; the tools are those of a row.
+      const auto chat =
+          bare.with({.variables_json = entry["variables"].dump(), .day = golden_file["day"]});
+      const std::string row = tools.is_null() ? "{}" : Json{{"tools", tools}}.dump();
+      const std::string messages = golden_file["chats"][number].dump();
+      EXPECT_EQ(chat.render(messages, number == 0, row).text, entry["text"].get<std::string>());
+
+      // A row may have variables of its own.
+      Json own = entry["variables"];
+      if (!tools.is_null()) own["tools"] = tools;
+      const auto dated = bare.with({.day = golden_file["day"]});
+      EXPECT_EQ(dated.render(messages, number == 0, own.dump()).text,
+                entry["text"].get<std::string>());
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 40);
+}
+
+TEST(ChatTemplate, PrintsTheDayThatItIsGiven) {
+  const auto bare = ChatTemplate::from_source(
+      "{{ strftime_now('%d %b %Y') }} {{ strftime_now('%H:%M') }}", "", "");
+  const auto then = bare.with({.day = "1999-12-31"});
+  EXPECT_EQ(then.render(kChat, false).text, "31 Dec 1999 00:00");
+  EXPECT_EQ(tokenize_chat(Tokenizer::load(golden("qwen")), then, kChat, "{}").ids.empty(), false);
+  EXPECT_NE(bare.render(kChat, false).text, then.render(kChat, false).text);
+
+  // The day is part of what the rendering is, where the template prints one.
+  EXPECT_NE(then.fingerprint(), bare.fingerprint());
+  EXPECT_NE(then.fingerprint(), bare.with({.day = "2000-01-01"}).fingerprint());
+  const auto undated = ChatTemplate::from_source("{{ messages[0].content }}", "", "");
+  EXPECT_EQ(undated.with({.day = "1999-12-31"}).fingerprint(), undated.fingerprint());
+  EXPECT_NE(undated.with({.variables_json = R"({"a": 1})"}).fingerprint(), undated.fingerprint());
+  for (const char* wrong : {"31.12.1999", "1999-02-30", "today"})
+    EXPECT_NE(test::message_of([&] { bare.with({.day = wrong}); }).find(wrong), std::string::npos);
+}
+
+TEST(ChatTemplate, VariablesHideSpecialTokensButNotTheConversation) {
+  const auto bare =
+      ChatTemplate::from_source("{{ bos_token }}{{ messages[0].content }}{{ x }}", "B", "");
+  EXPECT_EQ(bare.with({.variables_json = R"({"bos_token": "C", "x": [1, true]})"})
+                .render(kChat, false)
+                .text,
+            "Chi[1, True]");
+  EXPECT_EQ(bare.with({.variables_json = R"({"x": 1})"}).render(kChat, false, R"({"x": 2})").text,
+            "Bhi2")
+      << "a row's own values go before those of all rows";
+  for (const char* taken : {"messages", "add_generation_prompt"}) {
+    const std::string variables = std::string("{\"") + taken + "\": 1}";
+    EXPECT_NE(test::message_of([&] { bare.with({.variables_json = variables}); }).find(taken),
+              std::string::npos);
+    EXPECT_NE(test::message_of([&] { bare.render(kChat, false, variables); }).find(taken),
+              std::string::npos);
+  }
+  test::message_of([&] { bare.with({.variables_json = "[]"}); });
+  test::message_of([&] { bare.render(kChat, false, "3"); });
+}
+
 TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
   // A mask of null: the template has no marks, and renders a prefix differently on its own.
   int compared = 0;

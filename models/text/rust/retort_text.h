@@ -67,13 +67,15 @@ int32_t rt_config_template(RtSlice config_json, bool* found, RtString* out, RtSt
 /* The named special tokens of a folder as a JSON object of strings. */
 int32_t rt_special_tokens(RtSlice config_json, RtSlice special_map_json, RtString* out,
                           RtString* error);
-/* variables_json: an object of strings that the template sees (bos_token, ...). */
-int32_t rt_template_open(RtSlice source, RtSlice variables_json, RtTemplate** out, RtString* error);
+/* variables_json: an object of values that the template sees (bos_token, ...). day: what
+ * strftime_now prints, as 2026-11-23; empty: the moment of each rendering. */
+int32_t rt_template_open(RtSlice source, RtSlice variables_json, RtSlice day, RtTemplate** out,
+                         RtString* error);
 void rt_template_free(RtTemplate* chat);
 bool rt_template_has_marks(const RtTemplate* chat);
 /* assistant_spans: without marks, find the spans by rendering prefixes (add_generation_prompt is
  * then ignored). */
-int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json,
+int32_t rt_template_render(const RtTemplate* chat, RtSlice messages_json, RtSlice variables_json,
                            bool add_generation_prompt, bool assistant_spans, RtString* out,
                            RtSpans* spans, RtString* error);
 

@@ -97,9 +97,29 @@ void refuse_columns(const Row& row, std::initializer_list<std::string_view> name
   }
 }
 
-void refuse_tools(const Row& row) {
-  refuse_columns(row, {"tools"},
-                 "is not passed to the chat template; render the tools into the messages");
+std::string template_variables(const Row& row) {
+  Json variables = Json::object();
+  if (const Json* own = row.find("chat_template_kwargs")) {
+    if (!own->is_object())
+      bad_row("'chat_template_kwargs' is " + a_type(*own) + "; expected an object");
+    variables = *own;
+  }
+
+  const Json* tools = row.find("tools");
+  if (!tools) return variables.dump();
+  // Some published sets hold them as text, because the schemas of a column must be alike there.
+  const Json list =
+      tools->is_string() ? Json::parse(tools->get<std::string>(), nullptr, false) : *tools;
+  if (!list.is_array()) bad_row("'tools' is " + a_type(*tools) + "; expected an array of schemas");
+  for (const Json& tool : list)
+    if (!tool.is_object()) bad_row("'tools' holds " + a_type(tool) + "; expected JSON schemas");
+  variables["tools"] = list;
+  return variables.dump();
+}
+
+void refuse_template_variables(const Row& row) {
+  refuse_columns(row, {"tools", "chat_template_kwargs"},
+                 "is for the chat template, which renders messages; this row has strings");
 }
 
 void check_fits(size_t prompt_tokens, size_t completion_tokens, const std::string& name,
@@ -113,13 +133,14 @@ void check_fits(size_t prompt_tokens, size_t completion_tokens, const std::strin
 }
 
 RenderedPair render_pair(const Json& prompt, const Json& completion,
-                         const models::ChatTemplate& chat) {
+                         const models::ChatTemplate& chat, const std::string& variables) {
   check_messages(prompt, "prompt");
   check_messages(completion, "completion");
   Json all = prompt;
   for (const Json& message : completion)
     all.push_back(message);
-  RenderedPair pair{chat.render(prompt.dump(), true).text, chat.render(all.dump(), false).text};
+  RenderedPair pair{chat.render(prompt.dump(), true, variables).text,
+                    chat.render(all.dump(), false, variables).text};
   if (!pair.completion.starts_with(pair.prompt)) {
     const auto differ = std::mismatch(pair.prompt.begin(), pair.prompt.end(),
                                       pair.completion.begin(), pair.completion.end());

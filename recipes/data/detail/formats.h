@@ -31,8 +31,11 @@ void require_template(const models::ChatTemplate& chat, const models::Tokenizer&
 void refuse_columns(const Row& row, std::initializer_list<std::string_view> names,
                     const std::string& why);
 
-// Rows that are rendered have no place for tools.
-void refuse_tools(const Row& row);
+// What a row of messages gives the chat template besides them, as a JSON object: its `tools` (an
+// array of JSON schemas, or its text) and the values of its own `chat_template_kwargs`.
+std::string template_variables(const Row& row);
+// The same columns in a row of strings, which no template renders, are errors.
+void refuse_template_variables(const Row& row);
 
 // kInvalidArgument unless there is a prompt, a completion (`name`: its column), and room for one of
 // its tokens.
@@ -46,7 +49,7 @@ struct RenderedPair {
   std::string prompt, completion;
 };
 RenderedPair render_pair(const Json& prompt, const Json& completion,
-                         const models::ChatTemplate& chat);
+                         const models::ChatTemplate& chat, const std::string& variables);
 
 // Ids of a text at the beginning of a sequence: what the post-processor puts in front (BOS; not
 // twice where the text itself begins with it), then the text. Nothing that the post-processor would

@@ -52,19 +52,22 @@ pub unsafe extern "C" fn rt_special_tokens(
     })
 }
 
-/// `variables_json`: an object of strings (bos_token, ...) that the template sees.
+/// `variables_json`: an object of values (bos_token, ...) that the template sees. `day`: what
+/// strftime_now prints, as 2026-11-23; empty: the moment of each rendering.
 /// # Safety
 /// Slices are readable, the rest writable.
 #[no_mangle]
 pub unsafe extern "C" fn rt_template_open(
     source: RtSlice,
     variables_json: RtSlice,
+    day: RtSlice,
     out: *mut *mut ChatTemplate,
     error: *mut RtString,
 ) -> i32 {
     guard(error, || {
         let source = source.text("the chat template")?;
-        let opened = ChatTemplate::open(source, variables_json.bytes())?;
+        let variables = variables_json.text("the template's variables")?;
+        let opened = ChatTemplate::open(source, variables, day.text("the template's day")?)?;
         *out = Box::into_raw(Box::new(opened));
         Ok(())
     })
@@ -86,15 +89,17 @@ pub unsafe extern "C" fn rt_template_has_marks(template: *const ChatTemplate) ->
     (*template).has_marks
 }
 
-/// Renders a conversation; the spans are what the template marks. With `assistant_spans` and a
-/// template without marks they come from rendering every prefix of the conversation that ends
-/// before and after an assistant's message.
+/// Renders a conversation with `variables_json`, an object of values that this rendering sees
+/// before those of `rt_template_open`; the spans are what the template marks. With
+/// `assistant_spans` and a template without marks they come from rendering every prefix of the
+/// conversation that ends before and after an assistant's message.
 /// # Safety
-/// `template` is open, `messages_json` readable, the rest writable.
+/// `template` is open, slices are readable, the rest writable.
 #[no_mangle]
 pub unsafe extern "C" fn rt_template_render(
     template: *const ChatTemplate,
     messages_json: RtSlice,
+    variables_json: RtSlice,
     add_generation_prompt: bool,
     assistant_spans: bool,
     out: *mut RtString,
@@ -103,10 +108,11 @@ pub unsafe extern "C" fn rt_template_render(
 ) -> i32 {
     guard(error, || {
         let json = messages_json.text("the conversation")?;
+        let variables = variables_json.text("the variables of a conversation")?;
         let rendered = if assistant_spans {
-            (*template).render_assistant(json)?
+            (*template).render_assistant(json, variables)?
         } else {
-            (*template).render(json, add_generation_prompt)?
+            (*template).render(json, variables, add_generation_prompt)?
         };
 
         // Nothing fails from here on: on an error the outputs stay as they were.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
 
-use chrono::{DateTime, Local};
+use chrono::{DateTime, Local, NaiveDate, NaiveTime, Utc};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
@@ -15,9 +15,13 @@ use crate::python;
 
 const NAME: &str = "chat_template";
 
+/// What every rendering is given under these names; a caller's variables cannot have them.
+const TAKEN: [&str; 2] = ["messages", "add_generation_prompt"];
+
 pub struct ChatTemplate {
     environment: Environment<'static>,
     variables: BTreeMap<String, Value>,
+    day: Option<NaiveDate>,
     pub has_marks: bool,
 }
 
@@ -122,10 +126,30 @@ pub fn new_environment() -> Environment<'static> {
     environment
 }
 
-fn strftime_now(now: DateTime<Local>) -> impl Fn(String) -> Result<String, Error> {
+/// What `strftime_now` prints: the beginning of a fixed day, or this moment.
+#[derive(Clone, Copy)]
+enum Moment {
+    Day(DateTime<Utc>),
+    Now(DateTime<Local>),
+}
+
+impl Moment {
+    fn of(day: Option<NaiveDate>) -> Moment {
+        match day {
+            Some(day) => Moment::Day(day.and_time(NaiveTime::MIN).and_utc()),
+            None => Moment::Now(Local::now()),
+        }
+    }
+}
+
+fn strftime_now(moment: Moment) -> impl Fn(String) -> Result<String, Error> {
     move |format: String| {
         let mut out = String::new();
-        match write!(out, "{}", now.format(&format)) {
+        let written = match moment {
+            Moment::Day(day) => write!(out, "{}", day.format(&format)),
+            Moment::Now(now) => write!(out, "{}", now.format(&format)),
+        };
+        match written {
             Ok(()) => Ok(out),
             Err(_) => {
                 let what = format!("strftime_now: bad format '{format}'");
@@ -171,6 +195,24 @@ fn read_messages(json: &str) -> Result<Vec<Json>, String> {
     Ok(messages)
 }
 
+/// Named values that the template sees.
+fn read_variables(json: &str) -> Result<BTreeMap<String, Value>, String> {
+    let fields: Map<String, Json> =
+        serde_json::from_str(json).map_err(|e| format!("the template's variables: {e}"))?;
+    if let Some(name) = TAKEN.iter().find(|name| fields.contains_key(**name)) {
+        return Err(format!("a chat template's variable cannot be named '{name}'"));
+    }
+    let named = |(name, value)| (name, Value::from_serialize(value));
+    Ok(fields.into_iter().map(named).collect())
+}
+
+/// A conversation and the variables of this rendering alone.
+struct Chat {
+    messages: Vec<Json>,
+    variables: BTreeMap<String, Value>,
+    moment: Moment,
+}
+
 /// Why an assistant's message cannot be found by rendering prefixes.
 fn differs(what: &str, index: usize) -> String {
     format!(
@@ -181,27 +223,32 @@ fn differs(what: &str, index: usize) -> String {
 }
 
 impl ChatTemplate {
-    pub fn open(source: &str, variables_json: &[u8]) -> Result<ChatTemplate, String> {
+    /// `day`: what strftime_now prints, as 2026-11-23; empty: the moment of each rendering.
+    pub fn open(source: &str, variables_json: &str, day: &str) -> Result<ChatTemplate, String> {
         let source = rewrite(source);
         let mut environment = new_environment();
         environment.add_template_owned(NAME, source.text).map_err(|e| explain(&e))?;
-        let variables: BTreeMap<String, String> = serde_json::from_slice(variables_json)
-            .map_err(|e| format!("the template's variables: {e}"))?;
-        let variables = variables.into_iter();
-        let variables = variables.map(|(name, value)| (name, Value::from(value))).collect();
-        Ok(ChatTemplate { environment, variables, has_marks: source.has_marks })
+        let variables = read_variables(variables_json)?;
+        let read_day = |day| {
+            NaiveDate::parse_from_str(day, "%Y-%m-%d")
+                .map_err(|_| format!("'{day}' is not a day; expected one like 2026-11-23"))
+        };
+        let day = if day.is_empty() { None } else { Some(read_day(day)?) };
+        Ok(ChatTemplate { environment, variables, day, has_marks: source.has_marks })
     }
 
     fn run(
         &self,
         environment: &Environment,
+        chat: &Chat,
         messages: &[Json],
         prompt: bool,
     ) -> Result<String, String> {
         let mut context = self.variables.clone();
+        context.entry("tools".into()).or_insert(Value::from(()));
+        context.entry("documents".into()).or_insert(Value::from(()));
+        context.extend(chat.variables.clone());
         context.insert("messages".into(), Value::from_serialize(messages));
-        context.insert("tools".into(), Value::from(()));
-        context.insert("documents".into(), Value::from(()));
         context.insert("add_generation_prompt".into(), Value::from(prompt));
         let template = environment.get_template(NAME).map_err(|e| explain(&e))?;
         template.render(Value::from(context)).map_err(|e| explain(&e))
@@ -209,13 +256,13 @@ impl ChatTemplate {
 
     fn render_messages(
         &self,
+        chat: &Chat,
         messages: &[Json],
         prompt: bool,
-        now: DateTime<Local>,
     ) -> Result<Rendered, String> {
         let mut environment = self.environment.clone();
-        environment.add_function("strftime_now", strftime_now(now));
-        let text = self.run(&environment, messages, prompt)?;
+        environment.add_function("strftime_now", strftime_now(chat.moment));
+        let text = self.run(&environment, chat, messages, prompt)?;
         if !self.has_marks {
             return Ok(Rendered { text, spans: Vec::new() });
         }
@@ -224,7 +271,7 @@ impl ChatTemplate {
         let marks = Marks::draw();
         let (begin, end) = (marks.begin.clone(), marks.end.clone());
         environment.add_filter(FILTER, move |body: String| format!("{begin}{body}{end}"));
-        let rendered = marks.strip(&self.run(&environment, messages, prompt)?)?;
+        let rendered = marks.strip(&self.run(&environment, chat, messages, prompt)?)?;
         if rendered.text != text {
             return Err("the template changes the text of a {% generation %} block after the \
                         block ends, so what the assistant said cannot be located"
@@ -233,15 +280,34 @@ impl ChatTemplate {
         Ok(rendered)
     }
 
-    pub fn render(&self, messages_json: &str, prompt: bool) -> Result<Rendered, String> {
-        self.render_messages(&read_messages(messages_json)?, prompt, Local::now())
+    fn read(&self, messages_json: &str, variables_json: &str) -> Result<Chat, String> {
+        Ok(Chat {
+            messages: read_messages(messages_json)?,
+            variables: read_variables(variables_json)?,
+            moment: Moment::of(self.day),
+        })
+    }
+
+    /// `variables_json`: an object of values that this rendering sees before those of `open`.
+    pub fn render(
+        &self,
+        messages_json: &str,
+        variables_json: &str,
+        prompt: bool,
+    ) -> Result<Rendered, String> {
+        let chat = self.read(messages_json, variables_json)?;
+        self.render_messages(&chat, &chat.messages, prompt)
     }
 
     /// The whole conversation with the assistant's spans, from marks or from prefixes.
-    pub fn render_assistant(&self, messages_json: &str) -> Result<Rendered, String> {
-        let messages = read_messages(messages_json)?;
-        let now = Local::now();
-        let mut full = self.render_messages(&messages, false, now)?;
+    pub fn render_assistant(
+        &self,
+        messages_json: &str,
+        variables_json: &str,
+    ) -> Result<Rendered, String> {
+        let chat = self.read(messages_json, variables_json)?;
+        let messages = &chat.messages;
+        let mut full = self.render_messages(&chat, messages, false)?;
         if self.has_marks {
             return Ok(full);
         }
@@ -251,9 +317,9 @@ impl ChatTemplate {
             }
 
             // The message is what rendering up to it adds to rendering before it.
-            let before = self.render_messages(&messages[..index], true, now);
+            let before = self.render_messages(&chat, &messages[..index], true);
             let before = before.map_err(|e| format!("{}: {e}", differs("before", index)))?.text;
-            let after = self.render_messages(&messages[..=index], false, now);
+            let after = self.render_messages(&chat, &messages[..=index], false);
             let after = after.map_err(|e| format!("{}: {e}", differs("up to", index)))?.text;
             if !full.text.starts_with(&after) {
                 return Err(differs("up to", index));

@@ -1,0 +1,105 @@
+// What the data block does to whole runs: chat templates that print a day; and completions that end
+// at a special token.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/file.h"
+#include "tests/recipes/on_policy_support.h"
+
+namespace retort::test {
+namespace {
+
+fs::path launch(const fs::path& recipe, std::vector<std::string> overrides = {}) {
+  std::vector<std::string> args{"launch", recipe.string()};
+  args.insert(args.end(), overrides.begin(), overrides.end());
+  const auto result = retort(args);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  return recipe.parent_path() / "run";
+}
+
+// The golden student with a template that prints the day; rows of messages.
+fs::path dated_recipe(const fs::path& folder, const std::string& more) {
+  fs::create_directories(folder);
+  fs::copy(goldens() / "qwen3", folder / "student");
+  std::ofstream(folder / "student/chat_template.jinja")
+      << "{{ strftime_now('w%d w%m') }}{{ ' ' + mood if mood }}{% for m in messages %} "
+         "{% if m.role == 'assistant' %}{% generation %}{{ m.content }} <eos>{% endgeneration %}"
+         "{% else %}{{ m.content }}{% endif %}{% endfor %}";
+  std::ofstream rows(folder / "chats.jsonl");
+  for (int i = 0; i < 8; ++i)
+    rows << R"({"messages": [{"role": "user", "content": "w)" << i
+         << R"("}, {"role": "assistant", "content": "w)" << i + 20 << " w" << i + 30 << "\"}]}\n";
+
+  const fs::path path = folder / "recipe.yaml";
+  std::ofstream(path) << "recipe: sft\noutput_dir: " << (folder / "run").string()
+                      << "\nroles:\n  student: {model: " << (folder / "student").string()
+                      << ", world: {dp: 2, threads: 1}}\ndata:\n  train: [{path: "
+                      << (folder / "chats.jsonl").string() << "}]\n  max_length: 32\n"
+                      << more << "train:\n  per_device_train_batch_size: 2\n  max_steps: 4\n"
+                      << "  learning_rate: 1.0e-3\n  lr_scheduler_type: constant\n"
+                      << "  save_steps: 2\n";
+  return path;
+}
+
+std::string model_bits(const fs::path& run) { return read_file(run / "final/model.safetensors"); }
+
+TEST(TemplateDay, IsThatOnWhichTheRunBegan) {
+  TemporaryFolder folder;
+  const std::string day = "  template_date: 1999-12-31\n";
+  const fs::path whole = launch(dated_recipe(folder / "whole", day));
+  const fs::path other = launch(dated_recipe(folder / "other", "  template_date: 1999-12-30\n"));
+  EXPECT_NE(column(whole, "loss"), column(other, "loss")) << "the day is trained on";
+
+  // Stopped on that day, and resumed on another one.
+  const fs::path recipe = dated_recipe(folder / "resumed", "");
+  launch(recipe, {"data.template_date=1999-12-31", "train.max_steps=2"});
+  const fs::path resumed = launch(recipe, {"--resume"});
+  EXPECT_EQ(column(resumed, "loss"), column(whole, "loss"));
+  EXPECT_TRUE(model_bits(resumed) == model_bits(whole));
+  const auto state = nlohmann::json::parse(read_file(resumed / "checkpoint-4/state/loop.json"));
+  EXPECT_EQ(state.at("template_day"), "1999-12-31");
+
+  // A recipe that says another day does not go on.
+  const auto refused = retort({"launch", recipe.string(), "--resume",
+                               "data.template_date=2000-10-10", "train.max_steps=6"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.output.find("the chat template's settings"), std::string::npos)
+      << refused.output;
+}
+
+TEST(TemplateVariables, AreTrainedOn) {
+  TemporaryFolder folder;
+  const std::string day = "  template_date: 1999-12-31\n";
+  const fs::path plain = launch(dated_recipe(folder / "plain", day));
+  const fs::path moody =
+      launch(dated_recipe(folder / "moody", day + "  chat_template_kwargs: {mood: w5}\n"));
+  EXPECT_EQ(column(moody, "num_tokens").at(0), column(plain, "num_tokens").at(0) + 8)
+      << "a word more in each row of the step";
+}
+
+TEST(StopStrings, MayBeSpecialTokens) {
+  TemporaryFolder folder;
+  constexpr int64_t kPad = 62;
+  OnPolicyRecipe recipe{.data = write_prompts(folder), .steps = 2};
+  recipe.generation["max_new_tokens"] = "50";
+  recipe.generation["save_samples"] = "true";
+  recipe.generation["stop"] = "['<pad>']";
+  const fs::path run = launch(write_on_policy(folder / "stop", recipe));
+  int64_t stopped = 0;
+  int64_t samples = 0;
+  for (const auto& [key, row] : read_samples(run)) {
+    const auto ids = row.at("token_ids").get<std::vector<int64_t>>();
+    ++samples;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] != kPad) continue;
+      ++stopped;
+      EXPECT_EQ(i + 1, ids.size()) << "sample " << key.second << " goes on";
+    }
+  }
+  EXPECT_EQ(samples, 16);
+  EXPECT_GT(stopped, 2) << "or the test shows nothing";
+}
+
+}  // namespace
+}  // namespace retort::test
