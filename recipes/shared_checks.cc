@@ -68,6 +68,14 @@ void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const st
     places.refuse(
         {"data", "packing"},
         "has no effect: " + what + " are always laid end to end, without padding; remove the key");
+  check_no_wrapping(recipe, places, what + ", which are never cut in two");
+}
+
+void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const std::string& what) {
+  if (recipe.data.packing_strategy != data::PackingStrategy::kWhole)
+    places.refuse({"data", "packing_strategy"},
+                  "wrapped is for rows that can go on in the next pack; this recipe has " + what +
+                      "; remove the key");
 }
 
 void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,

@@ -22,6 +22,9 @@ void check_reference(const Recipe& recipe, const RecipePlaces& places, const Key
 // `what` ("pairs") are never packed, so the key would have no effect.
 void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const std::string& what);
 
+// Rows are not cut into packs, for they are `what` ("pairs, whose completions are compared whole").
+void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const std::string& what);
+
 // The recipe itself says which tokens are trained on: `what` ("completions of the generator").
 void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
                             const std::string& what);

@@ -1,5 +1,7 @@
 #include "recipes/data/batches.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -44,11 +46,39 @@ int64_t BatchOptions::micro_batches_at(int64_t step) const {
   return step >= rampup_steps ? micro_batches : 1 + (micro_batches - 1) * step / rampup_steps;
 }
 
+namespace {
+
+detail::Layout layout_of(const Dataset& dataset, const BatchOptions& options) {
+  if (!options.packing) return detail::Layout::kSingle;
+  return dataset.wraps() ? detail::Layout::kWrapped : detail::Layout::kPacked;
+}
+
+// The usable rows of a set that wraps, in parts of at most max_length tokens; stands for the set
+// where detail::eval_items deals it out.
+class CutRows {
+ public:
+  CutRows(const Dataset& dataset, int64_t max_length) {
+    for (int64_t row = 0; row < dataset.size(); ++row) {
+      const std::optional<Sample> sample = dataset.get(row);
+      if (!sample) continue;
+      const int64_t tokens = detail::tokens_of(*sample);
+      for (int64_t begin = 0; begin < tokens; begin += max_length)
+        parts_.push_back(part_of(*sample, begin, std::min(tokens, begin + max_length)));
+    }
+  }
+  int64_t size() const { return static_cast<int64_t>(parts_.size()); }
+  std::optional<Sample> get(int64_t part) const { return parts_[static_cast<size_t>(part)]; }
+
+ private:
+  std::vector<Sample> parts_;
+};
+
+}  // namespace
+
 struct BatchStream::Impl {
   Impl(std::shared_ptr<const Dataset> dataset, const BatchOptions& options, const Cursor& start)
-      : samples(std::make_shared<detail::SampleCache>(std::move(dataset), detail::kItemCacheBytes)),
-        rows(samples, checked(options),
-             options.packing ? detail::Layout::kPacked : detail::Layout::kSingle, start) {}
+      : samples(std::make_shared<detail::SampleCache>(dataset, detail::kItemCacheBytes)),
+        rows(samples, checked(options), layout_of(*dataset, options), start) {}
 
   std::shared_ptr<detail::SampleCache> samples;
   detail::StepRows rows;
@@ -69,8 +99,12 @@ std::vector<MicroBatch> eval_batches(const Dataset& dataset, const BatchOptions&
   const int64_t budget = options.tokens_per_micro_batch > 0 ? options.tokens_per_micro_batch
                          : options.packing ? options.rows_per_micro_batch * options.max_length
                                            : 0;
+  std::vector<std::vector<Sample>> dealt =
+      dataset.wraps()
+          ? detail::eval_items<Sample>(CutRows(dataset, options.max_length), options, budget)
+          : detail::eval_items<Sample>(dataset, options, budget);
   std::vector<MicroBatch> result;
-  for (auto& samples : detail::eval_items<Sample>(dataset, options, budget))
+  for (std::vector<Sample>& samples : dealt)
     result.push_back(make_micro_batch(std::move(samples)));
   return result;
 }

@@ -42,7 +42,7 @@ struct BatchOptions {
   int64_t micro_batches = 1;  // gradient_accumulation_steps
   // batch_size_rampup_steps: over which a step's micro-batches grow from 1 to micro_batches
   int64_t rampup_steps = 0;
-  int64_t max_length = 1024;  // tokens of a pack, and the most of a sample
+  int64_t max_length = 1024;  // tokens of a pack, and the most of a sample unless rows are cut
   bool packing = true;        // samples share packs; else each is a pack of its own
   bool shuffle = true;        // else the order of the files
   int64_t dp_rank = 0;
@@ -58,7 +58,8 @@ struct BatchOptions {
 // Endless stream of optimizer steps over a dataset. All ranks see the same global order, and
 // nothing depends on time.
 //
-// Packs: without packing every sample is a pack of its own. Pack i of a global batch goes to dp
+// Packs: without packing every sample is a pack of its own; of a dataset that wraps, the rows of a
+//   window are laid end to end and cut every max_length tokens. Pack i of a global batch goes to dp
 //   rank i mod dp_size; a rank's packs fill its micro-batches in order. With tokens_per_micro_batch
 //   pack i goes to slot i mod (micro_batches * dp_size) instead, slot s being micro-batch s /
 //   dp_size of rank s mod dp_size, and the batch ends before the first pack that its slot has no
@@ -95,8 +96,9 @@ class BatchStream {
 
 // Evaluation: every usable sample of the set exactly once over all ranks (sample i on rank i mod
 // dp_size), in file order. A micro-batch has rows_per_micro_batch samples, or as many as fit into
-// tokens_per_micro_batch (with packing: rows_per_micro_batch * max_length) tokens. Every rank
-// returns the same number of micro-batches, of which the last ones may be empty.
+// tokens_per_micro_batch (with packing: rows_per_micro_batch * max_length) tokens; of a dataset
+// that wraps each part of max_length tokens is a sample. Every rank returns the same number of
+// micro-batches, of which the last ones may be empty.
 std::vector<MicroBatch> eval_batches(const Dataset& dataset, const BatchOptions& options);
 
 }  // namespace retort::data

@@ -1,17 +1,31 @@
 #include "recipes/data/dataset.h"
 
+#include <limits>
 #include <utility>
 
 #include "recipes/data/preference_dataset.h"
 #include "recipes/data/prompt_dataset.h"
 
 namespace retort::data {
+namespace {
+
+bool wraps(const DataOptions& options) {
+  return options.packing_strategy == PackingStrategy::kWrapped;
+}
+
+SampleOptions sample_options(const DataOptions& options) {
+  return {wraps(options) ? std::numeric_limits<int64_t>::max() : options.max_length,
+          options.completion_only_loss, options.assistant_only_loss};
+}
+
+}  // namespace
 
 Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
                  models::Tokenizer tokenizer, models::ChatTemplate chat,
                  const std::filesystem::path& cache)
     : ItemSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
-      options_{options.max_length, options.completion_only_loss, options.assistant_only_loss} {}
+      wraps_(data::wraps(options)),
+      options_(sample_options(options)) {}
 
 Sample Dataset::make(const Line& line) const {
   return make_sample(line.text, line.origin, line.source, line.tokenizer, line.chat, options_);
@@ -19,9 +33,10 @@ Sample Dataset::make(const Line& line) const {
 
 std::string Dataset::fingerprint() const {
   return hash_of("dataset",
-                 "max_length=" + std::to_string(options_.max_length) +
+                 "max_length=" + std::to_string(max_length()) +
                      " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
-                     " assistant_only_loss=" + std::to_string(options_.assistant_only_loss));
+                     " assistant_only_loss=" + std::to_string(options_.assistant_only_loss) +
+                     (wraps_ ? " packing_strategy=wrapped" : ""));
 }
 
 PreferenceSample PreferenceDataset::make(const Line& line) const {

@@ -16,10 +16,13 @@ class Dataset : public ItemSet<Sample> {
   Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
           models::ChatTemplate chat, const std::filesystem::path& cache);
   std::string fingerprint() const override;
+  // Whether rows may be longer than max_length: they go on in the next pack.
+  bool wraps() const { return wraps_; }
 
  private:
   Sample make(const Line& line) const override;
 
+  bool wraps_;
   SampleOptions options_;
 };
 

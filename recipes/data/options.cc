@@ -74,6 +74,11 @@ void DataOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "data.max_length is " + std::to_string(max_length) +
                     "; expected at least 2 (a token and the one it predicts)");
+  if (packing_strategy == PackingStrategy::kWrapped && !packing)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "data.packing_strategy: wrapped cuts rows into packs, which packing: false does not "
+        "form; remove one of the two");
   if (template_date && !is_day(*template_date))
     throw Error(ErrorCode::kInvalidArgument,
                 "data.template_date is '" + *template_date + "'; expected a day like 2026-11-23");

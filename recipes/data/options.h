@@ -23,6 +23,8 @@ enum class Format {
   kPreference
 };
 enum class OnBadSample { kError, kSkip };
+// What becomes of a row that is longer than a pack: its start is kept, or it goes on in the next.
+enum class PackingStrategy { kWhole, kWrapped };
 
 struct Source {
   std::string path;  // JSONL, also .gz / .zst
@@ -46,6 +48,7 @@ struct DataOptions {
   std::vector<Source> eval;
   int64_t max_length = 1024;
   bool packing = true;
+  PackingStrategy packing_strategy = PackingStrategy::kWhole;
   bool shuffle = true;
   bool completion_only_loss = true;
   bool assistant_only_loss = true;
@@ -60,6 +63,10 @@ struct DataOptions {
     visit("max_length", max_length, "tokens of a row; the start is kept");
     visit("packing", packing,
           "several samples in a row of max_length, block-diagonal attention, positions restart");
+    visit(
+        "packing_strategy", packing_strategy,
+        "whole: a row has a place in one pack, and what is beyond max_length is cut off; wrapped: "
+        "rows are laid end to end and cut into packs, so that a long one goes on in the next");
     visit("shuffle", shuffle, "false: file order");
     visit("completion_only_loss", completion_only_loss,
           "prompt/completion rows: targets are the completion's tokens");
@@ -89,6 +96,12 @@ struct retort::EnumNames<retort::data::Format> {
        {"sharegpt", E::kShareGpt},
        {"input_ids", E::kInputIds},
        {"preference", E::kPreference}}};
+};
+template <>
+struct retort::EnumNames<retort::data::PackingStrategy> {
+  using E = retort::data::PackingStrategy;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"whole", E::kWhole}, {"wrapped", E::kWrapped}}};
 };
 template <>
 struct retort::EnumNames<retort::data::OnBadSample> {

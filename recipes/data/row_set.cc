@@ -45,9 +45,12 @@ struct RowSet::Impl {
   std::vector<JsonlFile> files;
   std::vector<int64_t> ends;  // rows of all sources up to and with this one
 
-  mutable std::mutex mutex;  // guards the two below
+  mutable std::mutex mutex;  // guards what is below
   std::unordered_set<int64_t> bad;
   std::string first_reason;
+  std::vector<bool> read;  // a bit for each row, or none
+  int64_t num_read = 0;
+  int64_t num_truncated = 0;
 };
 
 RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
@@ -123,6 +126,25 @@ int64_t RowSet::num_skipped() const {
 std::string RowSet::first_skip_reason() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->first_reason;
+}
+
+void RowSet::note_read(int64_t row, bool truncated) const {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->read.resize(static_cast<size_t>(size()));
+  if (impl_->read[static_cast<size_t>(row)]) return;
+  impl_->read[static_cast<size_t>(row)] = true;
+  ++impl_->num_read;
+  impl_->num_truncated += truncated ? 1 : 0;
+}
+
+int64_t RowSet::num_read() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->num_read;
+}
+
+int64_t RowSet::num_truncated() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->num_truncated;
 }
 
 std::string RowSet::hash_of(std::string_view kind, std::string_view shaping) const {

@@ -34,6 +34,10 @@ class RowSet {
   virtual bool usable(int64_t row) const = 0;
   int64_t num_skipped() const;            // distinct bad rows met so far by this object
   std::string first_skip_reason() const;  // "" if none
+  // Distinct rows that this object has made something of, and those of them that were cut at
+  // max_length. Both 0 where rows are never cut.
+  int64_t num_read() const;
+  int64_t num_truncated() const;
   // Hash of files, columns, tokenizer, template and the options that shape the rows.
   virtual std::string fingerprint() const = 0;
 
@@ -67,6 +71,7 @@ class RowSet {
     }
   }
   bool skips() const;
+  void note_read(int64_t row, bool truncated) const;
   // `kind` names what is made of the rows, `shaping` lists the options that shape it.
   std::string hash_of(std::string_view kind, std::string_view shaping) const;
 
@@ -89,7 +94,10 @@ class ItemSet : public RowSet {
   // nullopt for a bad row when on_bad_sample is skip (counted in num_skipped()); kInvalidArgument
   // naming file and line otherwise.
   std::optional<Item> get(int64_t row) const {
-    return read<Item>(row, [this](const Line& line) { return make(line); });
+    auto item = read<Item>(row, [this](const Line& line) { return make(line); });
+    if constexpr (requires { item->truncated; })
+      if (item) note_read(row, item->truncated);
+    return item;
   }
   bool usable(int64_t row) const final { return !skips() || get(row).has_value(); }
 

@@ -171,6 +171,18 @@ Sample finish(Draft draft, int64_t max_length) {
 
 }  // namespace
 
+Sample part_of(const Sample& sample, int64_t begin, int64_t end) {
+  RETORT_CHECK(begin >= 0 && begin < end && end <= static_cast<int64_t>(sample.input_ids.size()))
+      << sample.origin;
+  Sample part;
+  part.input_ids.assign(sample.input_ids.begin() + begin, sample.input_ids.begin() + end);
+  part.is_target.assign(sample.is_target.begin() + begin, sample.is_target.begin() + end);
+  part.is_target[0] = 0;
+  part.fields = sample.fields;
+  part.origin = sample.origin;
+  return part;
+}
+
 int64_t Sample::num_targets() const {
   return std::count(is_target.begin(), is_target.end(), uint8_t{1});
 }

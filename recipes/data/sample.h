@@ -23,6 +23,9 @@ struct Sample {
   int64_t num_targets() const;
 };
 
+// Its tokens [begin, end) as a sample of their own. Nothing predicts the first of them.
+Sample part_of(const Sample& sample, int64_t begin, int64_t end);
+
 struct SampleOptions {
   int64_t max_length = 1024;
   bool completion_only_loss = true;

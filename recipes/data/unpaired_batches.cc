@@ -46,17 +46,18 @@ BatchOptions global_options(const BatchOptions& rows) {
 
 // A global batch in its order: row i of the batch was dealt to micro-batch i mod count by tokens,
 // and the micro-batches were filled one after the other by rows.
-std::vector<int64_t> in_global_order(const std::vector<std::vector<int64_t>>& micro_batches,
+std::vector<int64_t> in_global_order(const std::vector<std::vector<detail::RowPart>>& micro_batches,
                                      bool tokens) {
   std::vector<int64_t> rows;
   if (!tokens) {
     for (const auto& batch : micro_batches)
-      rows.insert(rows.end(), batch.begin(), batch.end());
+      for (const detail::RowPart& part : batch)
+        rows.push_back(part.row);
     return rows;
   }
   for (size_t round = 0; round < micro_batches.front().size(); ++round)
     for (const auto& batch : micro_batches)
-      if (round < batch.size()) rows.push_back(batch[round]);
+      if (round < batch.size()) rows.push_back(batch[round].row);
   return rows;
 }
 

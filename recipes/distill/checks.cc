@@ -37,6 +37,8 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
                   "generation.temperature equal to distill.temperature, and leave top_p, top_k, "
                   "min_p and repetition_penalty alone");
 
+  check_no_wrapping(recipe, places, "rows whose prompts the student continues");
+
   if (generation.num_generations != GenerationOptions().num_generations)
     places.refuse({"generation", "num_generations"},
                   "has no effect: on-policy distillation draws one completion for each prompt");

@@ -223,7 +223,9 @@ void DpoObjective::add_sums(const models::Head& head, const at::Tensor& rows,
 
 at::Tensor DpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
                                   StepSums& sums) {
-  return pair_loss(head, hidden, drawn_.front().micro_batches.at(index), nll_scale_, sums);
+  Drawn& drawn = drawn_.front().micro_batches.at(index);
+  sums.num_truncated += count_truncated(drawn.batch.pairs);
+  return pair_loss(head, hidden, drawn, nll_scale_, sums);
 }
 
 void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
@@ -246,6 +248,7 @@ void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
 
 void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   drawn_.pop_front();
+  row.add("num_truncated", static_cast<int64_t>(sums.num_truncated));
   add_metrics(sums, "", row);
   if (!reference_) return;
   row.add("reference_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));

@@ -176,6 +176,7 @@ at::Tensor KtoObjective::loss_sum(const models::Head& head, const at::Tensor& hi
   sums.values[kMismatched] += static_cast<double>(drawn.batch.num_rows());
   sums.values[kMismatchedLogRatios] += drawn.mismatched_log_ratios;
   sums.values[kWaitSeconds] += drawn.waited;
+  sums.num_truncated += count_truncated(drawn.batch.samples);
   return batch_loss(head, hidden, drawn, kl_, sums);
 }
 
@@ -207,6 +208,7 @@ void KtoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
 
 void KtoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   drawn_.pop_front();
+  row.add("num_truncated", static_cast<int64_t>(sums.num_truncated));
   add_metrics(sums, "", row);
   row.add("reference_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
 }

@@ -28,11 +28,13 @@ at::Tensor BatchObjective::loss_sum(const models::Head& head, const at::Tensor& 
   RETORT_CHECK(!drawn_.empty()) << "loss_sum of a step that was not drawn";
   const data::MicroBatch& batch = drawn_.front().micro_batches.at(index);
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
+  sums.num_truncated += count_truncated(batch.samples);
   return batch_loss(head, models::rows_at(hidden, batch.predict_positions), batch, sums);
 }
 
 void BatchObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   drawn_.pop_front();
+  row.add("num_truncated", static_cast<int64_t>(sums.num_truncated));
   add_metrics(sums, row);
 }
 

@@ -38,6 +38,15 @@ class BatchObjective : public Objective {
   std::deque<data::BatchStream::Step> drawn_;
 };
 
+// How many of them were cut at data.max_length.
+template <class Samples>
+double count_truncated(const Samples& samples) {
+  double count = 0;
+  for (const auto& sample : samples)
+    count += sample.truncated ? 1 : 0;
+  return count;
+}
+
 // "file:line, file:line, ..." of the first eight.
 template <class Samples>
 std::string list_origins(const Samples& samples) {

@@ -9,7 +9,7 @@ namespace retort::recipes {
 
 void all_reduce(StepSums& sums, parallel::Group& group) {
   if (group.size() == 1) return;
-  std::vector<double> numbers{sums.count, sums.loss, sums.num_tokens};
+  std::vector<double> numbers{sums.count, sums.loss, sums.num_tokens, sums.num_truncated};
   numbers.insert(numbers.end(), sums.values.begin(), sums.values.end());
   at::Tensor packed = at::tensor(numbers, at::kDouble);
   group.all_reduce(packed);
@@ -18,7 +18,8 @@ void all_reduce(StepSums& sums, parallel::Group& group) {
   sums.count = global[0];
   sums.loss = global[1];
   sums.num_tokens = global[2];
-  sums.values.assign(global + 3, global + numbers.size());
+  sums.num_truncated = global[3];
+  sums.values.assign(global + 4, global + numbers.size());
 }
 
 void add_means(std::span<const MeanMetric> metrics, const StepSums& sums, double divisor,

@@ -19,9 +19,10 @@ namespace retort::recipes {
 // Sums over a step; all-reduced over dp as one fp64 vector. The first are the loop's, `values` are
 // named by the objective.
 struct StepSums {
-  double count = 0;       // what the recipe counts: target tokens; pairs; sampled tokens
-  double loss = 0;        // of that many
-  double num_tokens = 0;  // all tokens, targets or not
+  double count = 0;          // what the recipe counts: target tokens; pairs; sampled tokens
+  double loss = 0;           // of that many
+  double num_tokens = 0;     // all tokens, targets or not
+  double num_truncated = 0;  // rows that were cut at data.max_length
   std::vector<double> values;
 };
 

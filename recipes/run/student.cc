@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "base/log.h"
@@ -93,6 +94,36 @@ void report_end(const RankContext& context, const TrainLoopResult& result) {
       result.stopped_early ? "checkpoint saved at step " + std::to_string(result.step) : "");
 }
 
+// Rows of which a part is not trained on are told with the first numbers, and at the end if they
+// have become more.
+class TruncatedRows {
+ public:
+  TruncatedRows(const RankContext& context, const data::RowSet& rows)
+      : context_(context), rows_(rows) {}
+
+  void see_first(int64_t step) {
+    if (!std::exchange(seen_, true)) tell(step);
+  }
+  void tell(int64_t step) {
+    const int64_t count = rows_.num_truncated();
+    if (count == std::exchange(told_, count)) return;
+    const std::string said =
+        std::to_string(count) + " of the " + std::to_string(rows_.num_read()) +
+        " rows read so far are longer than data.max_length = " +
+        std::to_string(rows_.max_length()) +
+        ", and what is beyond it is not trained on; raise it, or, where rows are packed, write "
+        "data.packing_strategy: wrapped";
+    RETORT_LOG(kWarning) << said;
+    context_.report("training", step, said);
+  }
+
+ private:
+  const RankContext& context_;
+  const data::RowSet& rows_;
+  bool seen_ = false;
+  int64_t told_ = 0;
+};
+
 // What leaves its usual range is told in the log, and to whoever watches the run.
 class Spikes {
  public:
@@ -163,6 +194,7 @@ TrainLoopResult run_student(const RankContext& context) {
   };
   RpcMetrics calls(agent);
   Spikes spikes(context);
+  TruncatedRows truncated(context, work->rows());
   const bool makes_calls = !serving_roles(recipe).empty();
   const TrainLoopResult result = run_train_loop(
       trainer, world, work->objective(), work->evaluator(), checkpoints, start,
@@ -175,6 +207,7 @@ TrainLoopResult run_student(const RankContext& context) {
        .on_metrics =
            [&](const MetricsRow& row) {
              metrics->write(row);
+             truncated.see_first(row.step);
              spikes.see(row);
            },
        .on_step =
@@ -190,6 +223,7 @@ TrainLoopResult run_student(const RankContext& context) {
            },
        .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
 
+  if (world.rank() == 0) truncated.tell(result.step);
   if (work->rows().num_skipped() > 0) {
     RETORT_LOG(kWarning) << work->rows().num_skipped()
                          << " bad samples were skipped (data.on_bad_sample: skip)";

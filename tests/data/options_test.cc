@@ -48,6 +48,13 @@ TEST(DataOptions, DaysAndTemplateVariables) {
               std::string::npos);
 }
 
+TEST(DataOptions, WrappingNeedsPacks) {
+  EXPECT_NO_THROW(DataOptions{.packing_strategy = PackingStrategy::kWrapped}.validate());
+  EXPECT_NE(refusal({.packing = false, .packing_strategy = PackingStrategy::kWrapped})
+                .find("data.packing_strategy"),
+            std::string::npos);
+}
+
 TEST(DataOptions, UnknownColumnKeySuggestsTheNearest) {
   const std::string text = refusal({.train = {{.path = "a", .columns = {{"completoin", "x"}}}}});
   EXPECT_NE(text.find("data.train[0].columns.completoin"), std::string::npos) << text;

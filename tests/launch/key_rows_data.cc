@@ -13,6 +13,7 @@ std::vector<KeyRow> data_rows() {
   const std::string only_text = "data.train=[" + text + "]";
   const std::string no_eval = "data.eval=[]";
   const std::string chat = "data.train=[{path: FOLDER/chat.jsonl}]";
+  const std::string wrapped = "data.packing_strategy=wrapped";
   const std::string mood = "data.chat_template_kwargs={mood: w9}";
   const std::string day = "data.template_date=1999-12-";
   return {
@@ -39,6 +40,14 @@ std::vector<KeyRow> data_rows() {
       refused(kDpoBase, "data.packing=false", "pairs are always laid end to end"),
       refused(kKtoBase, "data.packing=false", "completions are always laid end to end"),
       refused(kGrpoBase, "data.packing=false", "completions are always laid end to end"),
+
+      acts(kSftBase, wrapped, batches),
+      refused(kSftBase, wrapped, "which packing: false does not form", {"data.packing=false"}),
+      refused(kDpoBase, wrapped, "pairs, which are never cut"),
+      refused(kKtoBase, wrapped, "completions, which are never cut"),
+      refused(kGrpoBase, wrapped, "completions, which are never cut"),
+      refused(kRejectionBase, wrapped, "prompts with their completions"),
+      refused(kOnPolicyBase, wrapped, "rows whose prompts the student continues"),
 
       acts(kSftBase, mood, batches, {chat}),
       refused(kSftBase, mood, "no source holds messages", {only_text, no_eval}),

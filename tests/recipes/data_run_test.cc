@@ -1,8 +1,9 @@
-// What the data block does to whole runs: chat templates that print a day; and completions that end
-// at a special token.
+// What the data block does to whole runs: rows that are cut, rows that go on in the next pack, chat
+// templates that print a day; and completions that end at a special token.
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <numeric>
 
 #include "base/file.h"
 #include "tests/recipes/on_policy_support.h"
@@ -16,6 +17,74 @@ fs::path launch(const fs::path& recipe, std::vector<std::string> overrides = {})
   const auto result = retort(args);
   EXPECT_EQ(result.exit_code, 0) << result.output;
   return recipe.parent_path() / "run";
+}
+
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+std::string student_log(const fs::path& run) { return read_file(run / "logs/student-0.log"); }
+
+// Twelve texts, of which every third is longer than 16 tokens.
+fs::path write_texts(const fs::path& folder) {
+  const fs::path path = folder / "texts.jsonl";
+  std::ofstream file(path);
+  for (int i = 0; i < 12; ++i) {
+    file << "{\"text\": \"w" << i;
+    for (int word = 1; word < (i % 3 == 0 ? 39 : 9); ++word)
+      file << " w" << (i * 5 + word) % 60;
+    file << "\"}\n";
+  }
+  return path;
+}
+
+fs::path texts_recipe(const fs::path& folder, const std::string& more) {
+  fs::create_directories(folder);
+  const fs::path path = folder / "recipe.yaml";
+  std::ofstream(path) << "recipe: sft\noutput_dir: " << (folder / "run").string()
+                      << "\nroles:\n  student: {model: " << (goldens() / "qwen3").string()
+                      << ", world: {dp: 2, threads: 1}}\ndata:\n  train: [{path: "
+                      << write_texts(folder).string() << "}]\n  max_length: 16\n"
+                      << more << "train:\n  per_device_train_batch_size: 2\n  num_train_epochs: 1\n"
+                      << "  learning_rate: 1.0e-3\n  lr_scheduler_type: constant\n";
+  return path;
+}
+
+TEST(Truncation, IsCountedAndTold) {
+  TemporaryFolder folder;
+  const fs::path run = launch(texts_recipe(folder / "whole", "  packing: false\n"));
+  EXPECT_EQ(sum(column(run, "num_truncated")), 4);
+  EXPECT_EQ(column(run, "num_tokens").back(), 4 * 16 + 8 * 10);
+  EXPECT_NE(student_log(run).find("4 of the 12 rows read so far are longer than data.max_length"),
+            std::string::npos);
+  EXPECT_EQ(student_log(run).find("4 of the 12 rows"), student_log(run).rfind("4 of the 12 rows"))
+      << "once is enough";
+}
+
+TEST(Truncation, WrappedRowsLoseNothing) {
+  TemporaryFolder folder;
+  const fs::path run = launch(texts_recipe(folder / "wrapped", "  packing_strategy: wrapped\n"));
+  EXPECT_EQ(sum(column(run, "num_truncated")), 0);
+  EXPECT_EQ(column(run, "num_tokens").back(), 4 * 40 + 8 * 10);
+  EXPECT_EQ(student_log(run).find("are longer than"), std::string::npos);
+}
+
+TEST(Truncation, OfPairsAndOfJudgedCompletionsIsCounted) {
+  TemporaryFolder folder;
+  OnPolicyRecipe dpo{
+      .recipe = "dpo", .data = write_pairs(folder), .reference = "teacher", .rows = 4, .steps = 3};
+  const fs::path pairs = launch(write_on_policy(folder / "dpo", dpo), {"data.max_length=6"});
+  EXPECT_GT(sum(column(pairs, "num_truncated")), 0);
+  EXPECT_LT(sum(column(pairs, "num_truncated")), 12);
+  EXPECT_NE(student_log(pairs).find("rows read so far are longer"), std::string::npos);
+
+  OnPolicyRecipe kto = dpo;
+  kto.recipe = "kto";
+  kto.data = goldens() / "labels.jsonl";
+  const fs::path whole = launch(write_on_policy(folder / "kto", kto));
+  EXPECT_EQ(sum(column(whole, "num_truncated")), 0);
+  const fs::path cut = launch(write_on_policy(folder / "kto-cut", kto), {"data.max_length=10"});
+  EXPECT_GT(sum(column(cut, "num_truncated")), 0);
 }
 
 // The golden student with a template that prints the day; rows of messages.

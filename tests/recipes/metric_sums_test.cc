@@ -52,11 +52,12 @@ TEST(AddMeans, LeavesOutAMetricWhoseOwnCountIsZero) {
 
 TEST(AllReduce, LeavesTheSumsOfARankAlone) {
   parallel::World world({.role = "student", .layout = {}});
-  StepSums sums{.count = 1, .loss = 2, .num_tokens = 3, .values = {4, 5}};
+  StepSums sums{.count = 1, .loss = 2, .num_tokens = 3, .num_truncated = 6, .values = {4, 5}};
   all_reduce(sums, world.dp_pp());
   EXPECT_EQ(sums.count, 1);
   EXPECT_EQ(sums.loss, 2);
   EXPECT_EQ(sums.num_tokens, 3);
+  EXPECT_EQ(sums.num_truncated, 6);
   EXPECT_EQ(sums.values, (std::vector<double>{4, 5}));
 }
 
@@ -73,8 +74,11 @@ TEST(AllReduce, AddsEveryNumberOverTheRanks) {
       options.store_port = store.port();
       options.store_prefix = "run/student/0/";
       worlds[rank] = std::make_unique<parallel::World>(std::move(options));
-      sums[rank] = {
-          .count = 1, .loss = 0.5, .num_tokens = 10, .values = {static_cast<double>(rank), 0.25}};
+      sums[rank] = {.count = 1,
+                    .loss = 0.5,
+                    .num_tokens = 10,
+                    .num_truncated = 2,
+                    .values = {static_cast<double>(rank), 0.25}};
       all_reduce(sums[rank], worlds[rank]->dp_pp());
     });
   for (std::thread& rank : ranks)
@@ -84,6 +88,7 @@ TEST(AllReduce, AddsEveryNumberOverTheRanks) {
     EXPECT_EQ(global.count, 3);
     EXPECT_EQ(global.loss, 1.5);
     EXPECT_EQ(global.num_tokens, 30);
+    EXPECT_EQ(global.num_truncated, 6);
     EXPECT_EQ(global.values, (std::vector<double>{3, 0.75}));
   }
 }

@@ -82,6 +82,7 @@ void PackSequence::load_window() {
   switch (layout_) {
     case Layout::kSingle: packs_ = std::move(rows); break;
     case Layout::kPacked: packs_ = packed(rows); break;
+    case Layout::kWrapped: packs_ = wrapped(rows); break;
     case Layout::kBuckets: packs_ = bucketed(std::move(rows)); break;
   }
 }
@@ -94,12 +95,12 @@ std::vector<Pack> PackSequence::singles() const {
     const int64_t row = order_.row(place);
     const int64_t tokens = costs_->tokens(row);
     if (tokens == 0) continue;
-    if (tokens > options_.max_length)
+    if (tokens > options_.max_length && layout_ != Layout::kWrapped)
       throw Error(ErrorCode::kInvalidArgument,
                   costs_->rows().origin(row) + ": the sample has " + std::to_string(tokens) +
                       " tokens, more than max_length " + std::to_string(options_.max_length) +
                       " of the batches");
-    packs.push_back({{row}, tokens});
+    packs.push_back({{{.row = row}}, tokens});
   }
   return packs;
 }
@@ -116,20 +117,44 @@ std::vector<Pack> PackSequence::packed(const std::vector<Pack>& singles) const {
     lengths.push_back(single.tokens);
   const auto bins = pack_best_fit(lengths, options_.max_length);
 
-  // Their order is shuffled, inside a pack the samples stay as they are.
   std::vector<Pack> packs;
-  if (bins.empty()) return packs;
-  const Permutation shuffled = window_order(bins.size());
-  for (size_t i = 0; i < bins.size(); ++i) {
+  for (const auto& bin : bins) {
     Pack pack;
-    for (const int64_t member : bins[options_.shuffle ? shuffled(i) : i]) {
+    for (const int64_t member : bin) {
       const Pack& single = singles[static_cast<size_t>(member)];
       pack.rows.push_back(single.rows.front());
       pack.tokens += single.tokens;
     }
     packs.push_back(std::move(pack));
   }
-  return packs;
+  return in_pack_order(std::move(packs));
+}
+
+// Their order is shuffled, inside a pack the samples stay as they are.
+std::vector<Pack> PackSequence::in_pack_order(std::vector<Pack> packs) const {
+  if (packs.empty() || !options_.shuffle) return packs;
+  const Permutation shuffled = window_order(packs.size());
+  std::vector<Pack> ordered;
+  for (size_t i = 0; i < packs.size(); ++i)
+    ordered.push_back(std::move(packs[static_cast<size_t>(shuffled(i))]));
+  return ordered;
+}
+
+std::vector<Pack> PackSequence::wrapped(const std::vector<Pack>& singles) const {
+  std::vector<Pack> packs;
+  for (const Pack& single : singles) {
+    // What has room in the last pack, then whole packs, then the rest.
+    for (int64_t begin = 0; begin < single.tokens;) {
+      if (packs.empty() || packs.back().tokens == options_.max_length) packs.emplace_back();
+      Pack& pack = packs.back();
+      const int64_t room = options_.max_length - pack.tokens;
+      const int64_t end = std::min(single.tokens, begin + room);
+      pack.rows.push_back({.row = single.rows.front().row, .begin = begin, .end = end});
+      pack.tokens += end - begin;
+      begin = end;
+    }
+  }
+  return in_pack_order(std::move(packs));
 }
 
 std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {

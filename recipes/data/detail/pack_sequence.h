@@ -11,14 +11,25 @@
 
 namespace retort::data::detail {
 
+// A row, or its tokens [begin, end).
+struct RowPart {
+  int64_t row = 0;
+  int64_t begin = 0;
+  int64_t end = 0;  // 0: the whole row
+
+  bool is_whole() const { return end == 0; }
+};
+
 struct Pack {
-  std::vector<int64_t> rows;
+  std::vector<RowPart> rows;
   int64_t tokens = 0;
   bool ends_batch = false;  // the global batch ends behind this pack, whatever room is left
 };
 
 enum class Layout {
   kPacked,  // rows share packs of max_length tokens
+  // rows are laid end to end and cut every max_length tokens; the last pack of a window is short
+  kWrapped,
   kSingle,  // each row is a pack of its own, in the global order
   // each row is a pack of its own; a window is sorted by tokens and cut into global batches, whose
   // order is shuffled
@@ -48,6 +59,8 @@ class PackSequence {
   bool next_window();
   std::vector<Pack> singles() const;  // of the window's usable rows
   std::vector<Pack> packed(const std::vector<Pack>& singles) const;
+  std::vector<Pack> wrapped(const std::vector<Pack>& singles) const;
+  std::vector<Pack> in_pack_order(std::vector<Pack> packs) const;
   std::vector<Pack> bucketed(std::vector<Pack> singles) const;
   Permutation window_order(size_t size) const;  // of `size` things in this window
 

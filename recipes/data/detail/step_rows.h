@@ -21,8 +21,8 @@ class StepRows {
   StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options, Layout layout,
            const Cursor& start);
   struct Step {
-    // rows, exactly options.micro_batches_at(the step)
-    std::vector<std::vector<int64_t>> micro_batches;
+    // exactly options.micro_batches_at(the step)
+    std::vector<std::vector<RowPart>> micro_batches;
     Cursor after;
     double epoch = 0;
   };
@@ -41,16 +41,27 @@ class StepRows {
   int64_t steps_of_epoch_ = -1;  // not counted yet
 };
 
+// What a stream makes of a row that is not cut, and of a part of one.
+template <class Set, class Item>
+Item item_of(ItemCache<Set, Item>& items, const RowPart& part) {
+  RETORT_CHECK(part.is_whole()) << "row " << part.row << " was cut";
+  return items.item(part.row);
+}
+inline Sample item_of(SampleCache& items, const RowPart& part) {
+  Sample whole = items.item(part.row);
+  return part.is_whole() ? whole : part_of(whole, part.begin, part.end);
+}
+
 // The next step of a stream: each micro-batch made of the items of its rows, which `items` has.
 template <class Step, class Item, class Set, class MakeBatch>
 Step next_step(StepRows& rows, ItemCache<Set, Item>& items, MakeBatch&& make_batch) {
   const StepRows::Step next = rows.next();
   Step step{{}, next.after, next.epoch};
-  for (const std::vector<int64_t>& mine : next.micro_batches) {
+  for (const std::vector<RowPart>& mine : next.micro_batches) {
     std::vector<Item> of_batch;
     of_batch.reserve(mine.size());
-    for (const int64_t row : mine)
-      of_batch.push_back(items.item(row));
+    for (const RowPart& part : mine)
+      of_batch.push_back(item_of(items, part));
     step.micro_batches.push_back(make_batch(std::move(of_batch)));
   }
   return step;
