@@ -79,9 +79,7 @@ void set_ids_row(PromptSample& sample, const Row& row, const models::Tokenizer& 
   const std::vector<int32_t> ids = detail::row_ids(row, tokenizer);
   size_t prompt = ids.size();
   if (row.has("labels")) {
-    const std::vector<uint8_t> targets = detail::row_label_mask(row, ids);
-    prompt = static_cast<size_t>(std::find(targets.begin(), targets.end(), uint8_t{1}) -
-                                 targets.begin());
+    prompt = static_cast<size_t>(last_turn_begin(detail::row_label_mask(row, ids)));
   }
   sample.prompt_ids.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt));
   sample.prompt_text = tokenizer.decode(sample.prompt_ids, false);

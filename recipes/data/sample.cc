@@ -183,6 +183,12 @@ Sample part_of(const Sample& sample, int64_t begin, int64_t end) {
   return part;
 }
 
+int64_t last_turn_begin(const std::vector<uint8_t>& is_target) {
+  const auto last = std::find(is_target.rbegin(), is_target.rend(), uint8_t{1});
+  if (last == is_target.rend()) return static_cast<int64_t>(is_target.size());
+  return is_target.rend() - std::find(last, is_target.rend(), uint8_t{0});
+}
+
 int64_t Sample::num_targets() const {
   return std::count(is_target.begin(), is_target.end(), uint8_t{1});
 }

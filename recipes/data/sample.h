@@ -26,6 +26,9 @@ struct Sample {
 // Its tokens [begin, end) as a sample of their own. Nothing predicts the first of them.
 Sample part_of(const Sample& sample, int64_t begin, int64_t end);
 
+// Where the last run of targets begins, which is what was said last; the size without a target.
+int64_t last_turn_begin(const std::vector<uint8_t>& is_target);
+
 struct SampleOptions {
   int64_t max_length = 1024;
   bool completion_only_loss = true;

@@ -38,6 +38,12 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
                   "min_p and repetition_penalty alone");
 
   check_no_wrapping(recipe, places, "rows whose prompts the student continues");
+  for (const std::string field : {"completion_only_loss", "assistant_only_loss"})
+    if (!(field == "completion_only_loss" ? recipe.data.completion_only_loss
+                                          : recipe.data.assistant_only_loss))
+      places.refuse({"data", field},
+                    "false makes a prompt's tokens targets, and on-policy batches continue what "
+                    "stands before the last targets; remove the key");
 
   if (generation.num_generations != GenerationOptions().num_generations)
     places.refuse({"generation", "num_generations"},

@@ -4,8 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/random.h"
 #include "recipes/data/completion_sample.h"
@@ -20,8 +18,7 @@ namespace {
 constexpr uint64_t kOnPolicyDraw = 0x6f6e706f;
 
 data::PromptSample prompt_of(const data::Sample& sample, int64_t max_prompt) {
-  const auto first =
-      std::find(sample.is_target.begin(), sample.is_target.end(), 1) - sample.is_target.begin();
+  const int64_t first = data::last_turn_begin(sample.is_target);
   data::PromptSample prompt;
   prompt.prompt_ids.assign(sample.input_ids.begin(), sample.input_ids.begin() + first);
   prompt.origin = sample.origin;
@@ -29,7 +26,7 @@ data::PromptSample prompt_of(const data::Sample& sample, int64_t max_prompt) {
   if (prompt.prompt_ids.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "sample " + sample.origin +
-                    " has no tokens before its first target, so there is no prompt to continue");
+                    " has no tokens before its last targets, so there is no prompt to continue");
   if (first > max_prompt)
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -58,7 +55,7 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
   data::BatchStream::Step batches = data_(step);
   if (!is_on_policy(options_.seed, step, options_.lmbda)) return batches;
 
-  // What stands before the first target of each sample is its prompt.
+  // What stands before the last turn of each sample is its prompt.
   RolloutRequest request{.step = step, .number = static_cast<uint64_t>(step)};
   for (const data::MicroBatch& batch : batches.micro_batches)
     for (const data::Sample& sample : batch.samples) {

@@ -22,7 +22,8 @@ namespace retort::recipes {
 bool is_on_policy(uint64_t seed, int64_t step, double lmbda);
 
 // A source of steps. In an on-policy step each sample of the data's batch keeps its tokens before
-// the first target and gets a completion of the student of now, whose tokens are the targets; a
+// the last run of targets, in a conversation all but its last answer, and gets a completion of the
+// student of now, whose tokens are the targets; a
 // prompt whose completion is empty is left out. The loss is divided by the tokens that were
 // generated. Threads: compute. Collectives: those of SampleSource.
 class OnPolicySource {

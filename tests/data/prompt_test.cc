@@ -40,6 +40,18 @@ TEST_F(PromptTest, Strings) {
       "w3");
 }
 
+TEST_F(PromptTest, TheLastTurnIsAnswered) {
+  EXPECT_EQ(
+      make(R"({"input_ids":[11,12,13,14,15,16],"labels":[-100,12,13,-100,-100,16]})").prompt_ids,
+      (Ids{11, 12, 13, 14, 15}));
+  const PromptSample chat =
+      make(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"},)"
+           R"({"role":"user","content":"w3"},{"role":"assistant","content":"w4"}]})");
+  EXPECT_EQ(chat.prompt_ids, (Ids{kUser, word(1), kEnd, kAssistant, word(2), kEnd, kUser, word(3),
+                                  kEnd, kAssistant}));
+  EXPECT_EQ(chat.reference, "w4");
+}
+
 TEST_F(PromptTest, ToolsReachTheTemplate) {
   chat_ = test::chat_template("{% for t in tools or [] %}{{ t.name }} {% endfor %}w0");
   const Ids shown{word(7), word(0)};

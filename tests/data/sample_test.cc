@@ -215,6 +215,14 @@ TEST_F(SampleTest, ToolsAndVariablesOfARowReachTheTemplate) {
   EXPECT_EQ(pair.num_targets(), 2) << "w2 and the end of the turn";
 }
 
+TEST(LastTurn, BeginsBehindTheLastTokenThatIsNoTarget) {
+  EXPECT_EQ(last_turn_begin({0, 1, 1, 0, 0, 1, 1, 0}), 5);
+  EXPECT_EQ(last_turn_begin({0, 0, 1}), 2);
+  EXPECT_EQ(last_turn_begin({0, 1, 1}), 1);
+  EXPECT_EQ(last_turn_begin({1, 1}), 0);
+  EXPECT_EQ(last_turn_begin({0, 0}), 2) << "nothing is said";
+}
+
 TEST_F(SampleTest, GenerationPromptOfATrainedTokenizerMeetsItsCompletion) {
   const auto folder = folder_.path() / "trained";
   std::filesystem::create_directories(folder);

@@ -66,6 +66,8 @@ std::vector<KeyRow> data_rows() {
       refused(kKtoBase, "data.assistant_only_loss=false", "trains on the completion of a row"),
       refused(kGrpoBase, "data.completion_only_loss=false", "trains on the completions of"),
       refused(kGrpoBase, "data.assistant_only_loss=false", "trains on the completions of"),
+      refused(kOnPolicyBase, "data.completion_only_loss=false", "a prompt's tokens targets"),
+      refused(kOnPolicyBase, "data.assistant_only_loss=false", "a prompt's tokens targets"),
       refused(kRejectionBase, "data.completion_only_loss=false", "completions that it keeps"),
       refused(kRejectionBase, "data.assistant_only_loss=false", "completions that it keeps"),
       // once dead, both keys: no row has what they are about

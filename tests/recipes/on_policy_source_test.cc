@@ -160,6 +160,24 @@ TEST_F(OnPolicySourceTest, TargetsAreTheStudentsCompletionsAlone) {
             (std::vector<uint64_t>{sample_id(4, 0), sample_id(4, 1), sample_id(4, 2)}));
 }
 
+// As TRL's GKD: the prompt is all but what was said last.
+TEST_F(OnPolicySourceTest, AConversationIsAnsweredAtItsEnd) {
+  data::Sample chat{.input_ids = {11, 12, 13, 14, 15, 16, 17}, .origin = "train.jsonl:9"};
+  chat.is_target = {0, 0, 1, 1, 0, 1, 1};
+  const Process process = start({.lmbda = 1}, [&](int64_t) {
+    data::BatchStream::Step step;
+    step.micro_batches.push_back(data::make_micro_batch({chat}));
+    return step;
+  });
+  const data::BatchStream::Step result = (*process.source)(1);
+  const Ids prompt{11, 12, 13, 14, 15};
+  EXPECT_EQ(process.samples->asked.at(0).prompts, (std::vector<Ids>{prompt}));
+  const data::Sample said = samples_of(result).at(0);
+  EXPECT_EQ(data::last_turn_begin(said.is_target), 5);
+  EXPECT_EQ(said.num_targets(), static_cast<int64_t>(said.input_ids.size()) - 5)
+      << "what was said before is context";
+}
+
 TEST_F(OnPolicySourceTest, AnEmptyCompletionIsLeftOut) {
   silent_ = sample_id(2, 2);
   const Process process = start({.lmbda = 1});
@@ -200,7 +218,7 @@ TEST_F(OnPolicySourceTest, APromptThatCannotBeContinuedIsNamed) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
     EXPECT_TRUE(process.samples->asked.empty());
   };
-  refuses(sample(1, 0, 4), "no tokens before its first target");
+  refuses(sample(1, 0, 4), "no tokens before its last targets");
   refuses(sample(2, 7, 2), "leaves no room");
 }
 
