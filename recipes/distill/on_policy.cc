@@ -9,6 +9,7 @@
 #include "recipes/data/completion_sample.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/policy.h"
+#include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/request_id.h"
 
@@ -108,9 +109,9 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
                                              const data::MicroBatch& batch, StepSums& sums) {
   std::optional<roles::PendingPayload> pending = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const auto logps =
-      losses::linear_log_probs(rows, head.weight, {}, batch.targets,
-                               {.temperature = options_.temperature, .entropy = true}, head.vocab);
+  const auto logps = losses::linear_log_probs(
+      rows, head.weight, bias_of_drawn_ids(head, options_.num_ids), batch.targets,
+      {.temperature = options_.temperature, .entropy = true}, head.vocab);
   const at::Tensor teacher =
       pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps
               : at::empty({0});

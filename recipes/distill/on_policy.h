@@ -54,6 +54,7 @@ class SampledTokenObjective : public BatchObjective {
  public:
   struct Options {
     double temperature = 1.0;
+    int64_t num_ids = 0;  // that completions are drawn from (num_drawn_ids)
     int64_t dp_rank = 0, dp_size = 1;
     bool asks = true;  // false: this rank is not where the pipeline ends, so it needs no teacher
   };

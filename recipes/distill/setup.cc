@@ -8,6 +8,7 @@
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/self_check.h"
+#include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/role_connections.h"
@@ -53,6 +54,7 @@ class DistillRun : public SampleRun {
     return std::make_unique<SampledTokenObjective>(
         std::move(source), connect(options_.teachers[0]),
         SampledTokenObjective::Options{.temperature = options_.temperature,
+                                       .num_ids = num_drawn_ids(context()),
                                        .dp_rank = world.coordinate().dp,
                                        .dp_size = world.options().layout.dp,
                                        .asks = world.forms_loss()});

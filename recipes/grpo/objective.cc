@@ -16,6 +16,7 @@
 #include "recipes/grpo/advantages.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/deal.h"
+#include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/batch_objective.h"
 
@@ -307,9 +308,10 @@ std::string GrpoObjective::origins(size_t index) const {
 at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
                                    StepSums& sums) {
   Batch& batch = batches_.at(index);
-  const auto logps = losses::linear_log_probs(
-      models::rows_at(hidden, batch.batch.predict_positions), head.weight, {}, batch.batch.targets,
-      {.temperature = options_.temperature, .entropy = true}, head.vocab);
+  const auto logps =
+      losses::linear_log_probs(models::rows_at(hidden, batch.batch.predict_positions), head.weight,
+                               bias_of_drawn_ids(head, options_.num_ids), batch.batch.targets,
+                               {.temperature = options_.temperature, .entropy = true}, head.vocab);
   if (reference_ && !batch.reference_logps.defined())
     batch.reference_logps = reference_->token_log_probs(batch.reference, batch.batch.num_targets());
 

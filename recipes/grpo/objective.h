@@ -39,6 +39,7 @@ class GrpoObjective : public Objective {
     int64_t num_generations = 8;                // completions of each prompt
     int64_t max_new_tokens = 256;               // of a completion
     double temperature = 1.0;                   // at which they are drawn
+    int64_t num_ids = 0;                        // that they are drawn from (num_drawn_ids)
     int64_t sync_every_steps = 1;               // between pushes of the weights that draw them
     int64_t prompts_per_round = 1;              // of all ranks
     int64_t micro_batches = 1;                  // of a step on each rank

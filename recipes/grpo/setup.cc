@@ -4,6 +4,7 @@
 #include "recipes/grpo/objective.h"
 #include "recipes/grpo/self_check.h"
 #include "recipes/rollout/audit.h"
+#include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/reference_setup.h"
@@ -21,8 +22,8 @@ class GrpoRun : public RolloutRun {
     const Recipe& recipe = context_.recipe();
     std::unique_ptr<Reference> reference;
     if (recipe.grpo->beta > 0)
-      reference =
-          make_reference(context_, recipe.grpo->reference, recipe.generation->sampling.temperature);
+      reference = make_reference(context_, recipe.grpo->reference,
+                                 recipe.generation->sampling.temperature, num_drawn_ids(context_));
 
     objective_ = std::make_unique<GrpoObjective>(context_.world, *trainer_, prompts_,
                                                  order_from(state.cursor), samples_, scorer_,
@@ -42,6 +43,7 @@ class GrpoRun : public RolloutRun {
             .num_generations = generation.num_generations,
             .max_new_tokens = generation.max_new_tokens,
             .temperature = generation.sampling.temperature,
+            .num_ids = num_drawn_ids(context_),
             .sync_every_steps = recipe.weight_sync->every_steps,
             .prompts_per_round = per_rank * context_.world.dp().size() / generation.num_generations,
             .micro_batches = train.gradient_accumulation_steps,

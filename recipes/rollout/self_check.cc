@@ -16,6 +16,7 @@
 #include "recipes/data/completion_sample.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/draw_options.h"
+#include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/reward_check.h"
 #include "recipes/sft/self_check.h"
@@ -88,8 +89,10 @@ double difference(const at::Tensor& trained, const std::vector<float>& reported)
   return (trained - at::tensor(reported, at::kFloat)).abs().max().item<double>();
 }
 
-at::Tensor log_probs(const CheckedRows& rows, const data::MicroBatch& batch, double temperature) {
-  return losses::linear_log_probs(rows.hidden, rows.weight, {}, batch.targets,
+// `bias`: of the head, may be undefined.
+at::Tensor log_probs(const CheckedRows& rows, const data::MicroBatch& batch, double temperature,
+                     const at::Tensor& bias) {
+  return losses::linear_log_probs(rows.hidden, rows.weight, bias, batch.targets,
                                   {.temperature = temperature})
       .log_probs;
 }
@@ -100,7 +103,7 @@ std::vector<int32_t> check_greedy(SelfCheck& check, const data::PromptSample& pr
   const Begun begun = begin_completion(
       decoder, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = kDrawnTokens});
   const CheckedRows rows = rows_of(decoder, begun.batch);
-  const double error = difference(log_probs(rows, begun.batch, 1), begun.completion.logps);
+  const double error = difference(log_probs(rows, begun.batch, 1, {}), begun.completion.logps);
   check.check("drawn and trained", error < 1e-3,
               prompt.origin + ": log p of " + std::to_string(begun.completion.logps.size()) +
                   " tokens as generator and trainer compute it: difference " + scientific(error));
@@ -125,15 +128,17 @@ SampledLogProbs check_sampling(SelfCheck& check, const Recipe& recipe,
   const c10::NoGradGuard no_grad;
   const models::Decoder& decoder = check.student().decoder;
   const models::Tokenizer& tokenizer = check.student().tokenizer;
-  const Begun begun = begin_completion(
-      decoder, prompt,
-      draw_options(rollout_options(recipe, decoder.config(), tokenizer), tokenizer.vocab_size(),
-                   /*greedy=*/false));
+  const int64_t num_ids = tokenizer.vocab_size();
+  const Begun begun =
+      begin_completion(decoder, prompt,
+                       draw_options(rollout_options(recipe, decoder.config(), tokenizer), num_ids,
+                                    /*greedy=*/false));
 
   const GenerationOptions& generation = *recipe.generation;
   SampledLogProbs log_p{.generator = at::tensor(begun.completion.sampling_logps, at::kFloat),
                         .trainer = log_probs(rows_of(decoder, begun.batch), begun.batch,
-                                             generation.sampling.temperature)};
+                                             generation.sampling.temperature,
+                                             bias_of_drawn_ids(decoder.head(), num_ids))};
   const double error = difference(log_p.trainer, begun.completion.sampling_logps);
   const bool is_whole = generation.whole_distribution();
   check.check("drawn by the recipe", !is_whole || error < 1e-3,

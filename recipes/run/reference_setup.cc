@@ -21,11 +21,15 @@ std::string names_of(const engines::ExternalOptions& external) {
 }  // namespace
 
 std::unique_ptr<Reference> make_reference(RunContext& context, const std::string& role,
-                                          double temperature) {
+                                          double temperature, int64_t num_ids) {
+  // An engine's numbers are of all ids that it has.
+  if (context.recipe().roles.at(role).external) num_ids = 0;
   std::unique_ptr<roles::TeacherClient> client;
   if (context.world.asks_for_loss())
-    client = connect_frozen_role(
-        context, role, {.kind = roles::PayloadKind::kTargetLogProbs, .temperature = temperature});
+    client = connect_frozen_role(context, role,
+                                 {.kind = roles::PayloadKind::kTargetLogProbs,
+                                  .temperature = temperature,
+                                  .common_vocab = num_ids});
   return std::make_unique<Reference>(std::move(client), loss_group(context));
 }
 

@@ -9,10 +9,11 @@
 
 namespace retort::recipes {
 
-// Of single tokens, with the logits divided by `temperature`. Every rank of the student calls; the
+// Of single tokens, with the logits divided by `temperature`, among the ids below `num_ids` (0: all
+// that the reference has; an engine's numbers always are). Every rank of the student calls; the
 // one that asks for its replica's loss connects.
 std::unique_ptr<Reference> make_reference(RunContext& context, const std::string& role,
-                                          double temperature);
+                                          double temperature, int64_t num_ids);
 
 // Of whole completions, kept in `cache_folder` ("": the run's own cache) by their content and the
 // reference's weights and tokenizer.

@@ -46,10 +46,10 @@ void TeacherClient::set_common_vocab(const models::Tokenizer& student) {
   const int64_t known = std::min<int64_t>(student.vocab_size(), info().tokenizer_size);
   const int64_t common = std::min({known, options_.student_vocab_rows, info().vocab_rows});
   // A target's log-probability is that of the teacher's own softmax, over every row it has, as in
-  // its own evaluation.
+  // its own evaluation, unless the caller says which ids it is over.
+  if (options_.spec.kind == PayloadKind::kTargetLogProbs) return;
   const bool all_rows = common == options_.student_vocab_rows && common == info().vocab_rows;
-  options_.spec.common_vocab =
-      all_rows || options_.spec.kind == PayloadKind::kTargetLogProbs ? 0 : common;
+  options_.spec.common_vocab = all_rows ? 0 : common;
 }
 
 // Rows [begin, end) of the head, from a rank that has them.

@@ -34,7 +34,7 @@ class TeacherClient : public FrozenAnswers {
   struct Options {
     std::string role;                      // "teacher"
     std::vector<TeacherReplica> replicas;  // already connected, leaders and holders
-    PayloadSpec spec;                      // common_vocab is filled in by the handshake
+    PayloadSpec spec;                      // common_vocab: by the handshake, but for target_logps
     std::chrono::milliseconds timeout{120'000};
     // Connects again to what was lost; outlives the client. Null: a lost replica stays lost.
     rpc::PeerLinks* links = nullptr;

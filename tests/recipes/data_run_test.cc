@@ -1,5 +1,6 @@
 // What the data block does to whole runs: rows that are cut, rows that go on in the next pack, chat
-// templates that print a day; and completions that end at a special token.
+// templates that print a day, completions that end at a special token, heads with more rows than
+// the tokenizer has ids.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -168,6 +169,28 @@ TEST(StopStrings, MayBeSpecialTokens) {
   }
   EXPECT_EQ(samples, 16);
   EXPECT_GT(stopped, 2) << "or the test shows nothing";
+}
+
+// The golden model has six rows of the head above the tokenizer's ids, with as much mass as others.
+TEST(PaddedHead, SampledAndTrainedDistributionsAreTheSame) {
+  TemporaryFolder folder;
+  for (const std::string world : {"", ", tp: 2"}) {
+    OnPolicyRecipe recipe{.data = write_prompts(folder),
+                          .student_model = "padded",
+                          .generator_model = "padded",
+                          .reference = "padded",
+                          .steps = 1,
+                          .block = {{"sampling_correction", "token_truncate"}, {"beta", "0.1"}},
+                          .student_world = world};
+    recipe.generation["temperature"] = "0.7";
+    const fs::path path = write_on_policy(folder / ("grpo" + world.substr(0, 1)), recipe);
+    const auto checked = retort({"check", path.string()});
+    EXPECT_EQ(checked.exit_code, 0) << checked.output;
+    const fs::path run = launch(path);
+    EXPECT_LT(column(run, "sampling_logp_difference/mean").at(0), 1e-5) << world;
+    EXPECT_NEAR(column(run, "sampling_ratio/mean").at(0), 1.0, 1e-5) << world;
+    EXPECT_LT(column(run, "kl").at(0), 1e-6) << world << ": the reference is the student";
+  }
 }
 
 }  // namespace

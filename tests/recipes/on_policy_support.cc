@@ -65,7 +65,7 @@ fs::path write_on_policy(const fs::path& folder, const OnPolicyRecipe& r) {
   std::ostringstream yaml;
   yaml << "recipe: " << r.recipe << "\noutput_dir: " << (folder / "run").string()
        << "\nseed: 3\nroles:\n"
-       << role("student", "qwen3", r.dp, r.student_world);
+       << role("student", r.student_model, r.dp, r.student_world);
   const bool generates = r.recipe != "dpo" && r.recipe != "kto";
   if (generates) yaml << role("generator", r.generator_model, r.generators, r.generator_world);
   if (!r.reference.empty()) yaml << role("reference", r.reference, 1);

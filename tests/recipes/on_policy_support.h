@@ -14,9 +14,10 @@ namespace retort::test {
 // in `data`.
 struct OnPolicyRecipe {
   std::string recipe = "grpo";
-  fs::path data;                          // write_prompts, write_pairs
-  std::string generator_model = "qwen3";  // a golden model, or a path
-  std::string reference, teacher;         // golden models or paths; "": no such role
+  fs::path data;                        // write_prompts, write_pairs
+  std::string student_model = "qwen3";  // a golden model, or a path
+  std::string generator_model = "qwen3";
+  std::string reference, teacher;  // golden models or paths; "": no such role
   int64_t dp = 1, accumulation = 1, rows = 8, steps = 4, save_steps = 0, generators = 1;
   // of the recipe's own name (on_policy_distill: distill), key -> YAML
   std::map<std::string, std::string> block;
