@@ -12,6 +12,8 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <time.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -117,8 +119,22 @@ double measured_rate(at::ScalarType dtype) {
   return 2.0 * kSize * kSize * kSize / best;
 }
 
-double seconds_of_step(roles::Trainer& trainer, const std::vector<models::PackedTokens>& batches) {
+// Of one step: by the clock, and of the processor on all threads of this process, which says more
+// than the clock does on a machine that others use too.
+struct StepTime {
+  double wall = 0;
+  double cpu = 0;
+};
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+StepTime time_of_step(roles::Trainer& trainer, const std::vector<models::PackedTokens>& batches) {
   const auto start = Clock::now();
+  const double cpu_start = cpu_seconds();
   double count = 0;
   trainer.begin_step();
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -133,22 +149,31 @@ double seconds_of_step(roles::Trainer& trainer, const std::vector<models::Packed
   trainer.finish_step(count);
   // Reading one parameter waits for all that was queued before.
   trainer.decoder().parameters().back().value.flatten().narrow(0, 0, 1).cpu();
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return {.wall = std::chrono::duration<double>(Clock::now() - start).count(),
+          .cpu = cpu_seconds() - cpu_start};
 }
 
-// Seconds of the measured steps, sorted.
-std::vector<double> timed_steps(roles::Trainer& trainer, const Options& o) {
+// Seconds of the measured steps, sorted each.
+struct StepTimes {
+  std::vector<double> wall;
+  std::vector<double> cpu;
+};
+
+StepTimes timed_steps(roles::Trainer& trainer, const Options& o) {
   std::vector<models::PackedTokens> batches;
   for (int64_t i = 0; i < o.micro_batches; ++i)
     batches.push_back(batch(o, i));
 
-  std::vector<double> seconds;
+  StepTimes times;
   for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
-    const double step = seconds_of_step(trainer, batches);
-    if (i >= o.warmup) seconds.push_back(step);
+    const StepTime step = time_of_step(trainer, batches);
+    if (i < o.warmup) continue;
+    times.wall.push_back(step.wall);
+    times.cpu.push_back(step.cpu);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds;
+  std::sort(times.wall.begin(), times.wall.end());
+  std::sort(times.cpu.begin(), times.cpu.end());
+  return times;
 }
 
 // Bytes that models::estimate_training_memory expects.
@@ -164,13 +189,16 @@ int64_t planned_bytes(const models::ModelConfig& config, const parallel::Layout&
       .peak();
 }
 
-// `seconds`: of the steps, sorted. `peak_rate`: FLOP/s.
-void report_rate(const models::ModelConfig& config, const Options& o,
-                 const std::vector<double>& seconds, double peak_rate) {
+// `peak_rate`: FLOP/s.
+void report_rate(const models::ModelConfig& config, const Options& o, const StepTimes& times,
+                 double peak_rate) {
+  const std::vector<double>& seconds = times.wall;
   const double median = seconds[seconds.size() / 2];
   const double tokens = static_cast<double>(o.micro_batches * o.sequences * o.length) / median;
   std::printf("%.3f s a step (median of %zu; %.3f to %.3f), %.0f tokens/s\n", median,
               seconds.size(), seconds.front(), seconds.back(), tokens);
+  std::printf("%.3f s of processor time a step (median; at least %.3f)\n",
+              times.cpu[times.cpu.size() / 2], times.cpu.front());
 
   // FLOPs of a token: 6 for each parameter (the tied table is counted once, as the head), and those
   // of the attention's scores.
@@ -206,7 +234,7 @@ int run(const Options& o) {
                                      std::max<int64_t>(1, o.checkpointing_every));
   roles::Trainer trainer(std::move(decoder), world,
                          {.schedule = {.learning_rate = 1e-4, .max_steps = 1'000'000}});
-  const std::vector<double> seconds = timed_steps(trainer, o);
+  const StepTimes seconds = timed_steps(trainer, o);
 
   const int64_t peak = cuda ? c10::getDeviceAllocator(c10::kCUDA)
                                   ->getDeviceStats(world.device().index())

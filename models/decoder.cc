@@ -14,9 +14,9 @@
 #include "base/error.h"
 #include "models/decoder_parameters.h"
 #include "models/functions.h"
-#include "models/gemm.h"
 #include "models/layers.h"
 #include "models/tensor_parallel.h"
+#include "parallel/gemm.h"
 
 namespace retort::models {
 namespace {
@@ -126,7 +126,7 @@ parallel::VocabShard Decoder::Impl::vocab() const {
 }
 
 int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
-  const int64_t rows = padded_rows(tokens.num_tokens());
+  const int64_t rows = parallel::padded_rows(tokens.num_tokens());
   const int64_t ranks = tp.sequence ? placement.tp_size() : 1;
   return (rows + ranks - 1) / ranks * ranks;
 }

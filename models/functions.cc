@@ -8,8 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
-#include "models/gemm.h"
 #include "models/kernels.h"
+#include "parallel/gemm.h"
 
 namespace retort::models {
 namespace {
@@ -32,7 +32,8 @@ class ColumnLinear : public Function<ColumnLinear> {
     const Tensor input = tp.active() && tp.sequence ? gather_rows(x, tp) : x;
     for (size_t i = 0; i < weights.size(); ++i) {
       saved.push_back(weights[i]);
-      outputs.push_back(linear_forward(input, weights[i], biases.empty() ? Tensor() : biases[i]));
+      outputs.push_back(
+          parallel::linear_forward(input, weights[i], biases.empty() ? Tensor() : biases[i]));
     }
     ctx->save_for_backward(saved);
     ctx->saved_data["biases"] = static_cast<int64_t>(biases.size());
@@ -54,8 +55,9 @@ class ColumnLinear : public Function<ColumnLinear> {
     for (size_t i = 0; i < count; ++i) {
       if (!grads[i].defined()) continue;
       const Tensor grad = grads[i].contiguous();
-      if (ctx->needs_input_grad(0)) add_gradient(result[0], linear_grad_input(grad, saved[1 + i]));
-      if (ctx->needs_input_grad(1 + i)) result[1 + i] = linear_grad_weight(grad, input);
+      if (ctx->needs_input_grad(0))
+        add_gradient(result[0], parallel::linear_grad_input(grad, saved[1 + i]));
+      if (ctx->needs_input_grad(1 + i)) result[1 + i] = parallel::linear_grad_weight(grad, input);
       if (i < biases && ctx->needs_input_grad(1 + count + i)) result[1 + count + i] = grad.sum(0);
     }
 

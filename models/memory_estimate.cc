@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/gemm.h"
 #include "models/placement.h"
+#include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
 
 namespace retort::models {
@@ -48,7 +48,7 @@ struct Rows {
 
   explicit Rows(const TrainingSizes& sizes) {
     const int64_t ranks = sizes.layout.sequence_parallel ? sizes.layout.tp : 1;
-    all = (padded_rows(sizes.tokens) + ranks - 1) / ranks * ranks;
+    all = (parallel::padded_rows(sizes.tokens) + ranks - 1) / ranks * ranks;
     residual = all / ranks;
   }
 };

@@ -128,16 +128,12 @@ class HiddenTeacher : public DenseTeacher {
 
  protected:
   at::Tensor load(int64_t begin, int64_t count) override {
-    // The first chunk is the largest, so its buffer fits all of them.
-    if (!buffer_.defined()) buffer_ = at::empty({count, weight_.size(0)}, weight_.options());
-    at::Tensor logits = buffer_.narrow(0, 0, count);
-    form_logits(logits, hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
-    return logits;
+    return form_logits(hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
   }
 
  private:
   int64_t floats_per_row_;
-  at::Tensor hidden_, weight_, bias_, buffer_;
+  at::Tensor hidden_, weight_, bias_;
 };
 
 class FullTeacher : public DenseTeacher {

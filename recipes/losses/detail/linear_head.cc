@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -14,6 +15,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "parallel/gemm.h"
 
 namespace retort::losses::detail {
 namespace {
@@ -75,16 +77,31 @@ void check_target_ids(const at::Tensor& targets, int64_t vocab) {
           .with("vocab", vocab);
 }
 
+// The rows of the next chunk: as many as fit, then whole multiples of the quantum, then the rest,
+// so that large products come in few shapes (parallel/gemm.h).
+int64_t next_rows(int64_t left, int64_t rows_at_once) {
+  if (left >= rows_at_once) return rows_at_once;
+  return left > kRowQuantum ? left / kRowQuantum * kRowQuantum : left;
+}
+
 // dH of a chunk, in hidden's dtype.
 void write_hidden_gradient(at::Tensor out, const at::Tensor& logits, const at::Tensor& weight) {
-  if (out.scalar_type() == at::kFloat)
+  if (logits.size(0) >= kRowQuantum)
+    out.copy_(parallel::linear_grad_input(logits, weight));
+  else if (out.scalar_type() == at::kFloat)
     at::mm_out(out, logits, weight);
   else
     out.copy_(at::mm(logits, weight));
 }
 
-// Forms the logits chunk by chunk into one buffer, lets `loss` turn each chunk into its gradient,
-// and folds that into the gradients that `needs` names. Everything under no-grad.
+// dW += logits^T h, or dW = that for the first chunk.
+void add_weight_gradient(at::Tensor weight, const at::Tensor& logits, const at::Tensor& h,
+                         bool first) {
+  at::addmm_out(weight, weight, logits.t(), h, /*beta=*/first ? 0 : 1);
+}
+
+// Forms the logits chunk by chunk, lets `loss` turn each chunk into its gradient, and folds that
+// into the gradients that `needs` names. Everything under no-grad.
 HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss,
                          const HeadNeeds& needs) {
   const int64_t rows = head.rows();
@@ -98,20 +115,19 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
   HeadGradients grads;
   if (needs.hidden)
     grads.hidden = at::empty({rows, width}, head.hidden.options().requires_grad(false));
-  if (needs.weight) grads.weight = at::zeros({vocab, width}, f32);
+  if (needs.weight)
+    grads.weight = rows > 0 ? at::empty({vocab, width}, f32) : at::zeros({vocab, width}, f32);
   if (needs.bias) grads.bias = at::zeros({vocab}, f32);
 
-  const at::Tensor buffer = at::empty({std::min(rows_at_once, rows), vocab}, f32);
-  for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, rows - begin);
-    at::Tensor logits = buffer.narrow(0, 0, count);
+  for (int64_t begin = 0, count = 0; begin < rows; begin += count) {
+    count = next_rows(rows - begin, rows_at_once);
     const at::Tensor h = head.hidden.narrow(0, begin, count).to(at::kFloat);
-    form_logits(logits, h, weight, bias);
+    const at::Tensor logits = form_logits(h, weight, bias);
     loss.chunk(begin, count, logits, needs.any());
 
     // `logits` is now d(loss) / d(logits).
     if (needs.hidden) write_hidden_gradient(grads.hidden.narrow(0, begin, count), logits, weight);
-    if (needs.weight) grads.weight.addmm_(logits.t(), h);
+    if (needs.weight) add_weight_gradient(grads.weight, logits, h, /*first=*/begin == 0);
     if (needs.bias) grads.bias.add_(logits.sum(0));
   }
   return grads;
@@ -227,12 +243,9 @@ HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_
   return run_chunks(head, rows_at_once, loss, needs);
 }
 
-void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight,
-                 const at::Tensor& bias) {
-  if (bias.defined())
-    at::addmm_out(out, bias, inputs, weight.t());
-  else
-    at::mm_out(out, inputs, weight.t());
+at::Tensor form_logits(const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias) {
+  if (inputs.size(0) >= kRowQuantum) return parallel::linear_forward(inputs, weight, bias);
+  return bias.defined() ? at::addmm(bias, inputs, weight.t()) : at::mm(inputs, weight.t());
 }
 
 void for_rows(int64_t count, const std::function<void(int64_t, int64_t, int)>& body) {

@@ -1,6 +1,5 @@
 // The chunk engine under every loss with a linear head: forms a chunk of logits, lets a ChunkLoss
-// turn them into their gradient in place, folds that into dH and dW, and goes on with the same
-// buffers.
+// turn them into their gradient in place, folds that into dH and dW, and goes on with the next.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -83,9 +82,8 @@ HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients);
 HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once,
                                         ChunkLoss& loss, const HeadNeeds& needs);
 
-// out [count, V] = inputs * weight^T (+ bias), all float32.
-void form_logits(at::Tensor out, const at::Tensor& inputs, const at::Tensor& weight,
-                 const at::Tensor& bias);
+// [count, V] = inputs * weight^T (+ bias), all float32, contiguous.
+at::Tensor form_logits(const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias);
 
 // body(begin, end, thread) over disjoint ranges of [0, count) on LibTorch's intra-op threads;
 // thread < row_threads().

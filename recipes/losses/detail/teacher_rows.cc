@@ -1,7 +1,6 @@
 #include "recipes/losses/detail/teacher_rows.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <vector>
@@ -12,7 +11,7 @@
 namespace retort::losses::detail {
 namespace {
 
-// Logits formed from hidden states, into one buffer that every chunk reuses.
+// Logits formed from hidden states, a chunk at a time.
 class HiddenRows : public TeacherRows {
  public:
   HiddenRows(const TeacherHidden& signal, float inv_temperature)
@@ -26,21 +25,18 @@ class HiddenRows : public TeacherRows {
   int64_t floats_per_row() const override { return vocab(); }
 
   void load(int64_t begin, int64_t count) override {
-    // the first chunk is the largest
-    if (!buffer_.defined()) buffer_ = at::empty({count, vocab()}, weight_.options());
-    at::Tensor logits = buffer_.narrow(0, 0, count);
-    form_logits(logits, hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
-    data_ = logits.data_ptr<float>();
+    logits_ = at::Tensor();  // the last chunk's memory first
+    logits_ = form_logits(hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
   }
 
   RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss, int) const override {
-    return row_kernels().dense(student, {data_ + r * vocab(), vocab(), inv_temperature_, -1}, loss);
+    const float* data = logits_.const_data_ptr<float>() + r * vocab();
+    return row_kernels().dense(student, {data, vocab(), inv_temperature_, -1}, loss);
   }
 
  private:
   float inv_temperature_;
-  at::Tensor hidden_, weight_, bias_, buffer_;
-  const float* data_ = nullptr;
+  at::Tensor hidden_, weight_, bias_, logits_;
 };
 
 class FullRows : public TeacherRows {

@@ -1,11 +1,11 @@
-#include "models/gemm.h"
+#include "parallel/gemm.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
-namespace retort::models {
+namespace retort::parallel {
 namespace {
 
 using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&,
@@ -46,7 +46,10 @@ at::Tensor linear_grad_input(const at::Tensor& grad, const at::Tensor& weight) {
 }
 
 at::Tensor linear_grad_weight(const at::Tensor& grad, const at::Tensor& x) {
-  if (use_onednn(grad, x, grad.size(1), x.size(1), grad.size(0)))
+  // oneDNN copies both operands to have their rows run along the sum, which pays for wide layers.
+  constexpr int64_t kWide = 1024;
+  const bool wide = grad.size(1) >= kWide && x.size(1) >= kWide;
+  if (wide && use_onednn(grad, x, grad.size(1), x.size(1), grad.size(0)))
     return onednn_linear(grad.t(), x.t(), {});
   return at::mm(grad.t(), x);
 }
@@ -56,4 +59,4 @@ int64_t padded_rows(int64_t rows) {
   return (rows + step - 1) / step * step;
 }
 
-}  // namespace retort::models
+}  // namespace retort::parallel

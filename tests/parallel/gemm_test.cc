@@ -1,15 +1,14 @@
 // The products of linear layers, large enough for oneDNN.
-#include "models/gemm.h"
+#include "parallel/gemm.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include "tests/models/small_model.h"
 #include "tests/support/relative_difference.h"
 
-namespace retort::models {
+namespace retort::parallel {
 namespace {
 
 using test::relative_difference;
@@ -39,4 +38,4 @@ TEST(Gemm, PaddedRowsTakeFewValues) {
 }
 
 }  // namespace
-}  // namespace retort::models
+}  // namespace retort::parallel
