@@ -1,6 +1,7 @@
 #include "parallel/adamw.h"
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -43,9 +44,11 @@ void check_options(const AdamW::Options& o) {
   require(o.weight_decay >= 0, "weight_decay", "0 or more", o.weight_decay);
 }
 
-// The tensors of one update with one weight decay.
+// The tensors of one update with one weight decay. The gradients are divided by grad_scale, where
+// they lie, as they are read.
 struct UpdateGroup {
   std::vector<at::Tensor> values, grads, exp_avg, exp_avg_sq, steps;
+  std::optional<at::Tensor> grad_scale;
 };
 
 // One call of torch's fused kernel for all tensors of the group.
@@ -54,7 +57,7 @@ void update(const UpdateGroup& g, double learning_rate, double weight_decay,
   if (g.values.empty()) return;
   at::_fused_adamw_(g.values, g.grads, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
                     learning_rate, options.beta1, options.beta2, weight_decay, options.eps,
-                    /*amsgrad=*/false, /*maximize=*/false);
+                    /*amsgrad=*/false, /*maximize=*/false, g.grad_scale);
 }
 
 // "Float[12]", or "missing".
@@ -144,7 +147,7 @@ void AdamW::check_same_parameters(const GradBuckets& grads) const {
   }
 }
 
-void AdamW::step(const GradBuckets& grads, double learning_rate) {
+void AdamW::step(GradBuckets& grads, double learning_rate) {
   compute_thread_.check("AdamW::step()");
   check_same_parameters(grads);
   ++step_;
@@ -156,6 +159,10 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
       at::full({}, static_cast<double>(step_), exp_avg_.front().options());
   UpdateGroup without_decay;
   UpdateGroup with_decay;
+  if (grads.pending_scale() != 1) {
+    with_decay.grad_scale = at::full({}, 1 / grads.pending_scale(), exp_avg_.front().options());
+    without_decay.grad_scale = with_decay.grad_scale;
+  }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parts_[i].size() == 0) continue;
     UpdateGroup& group = decays(parameters_[i].name) ? with_decay : without_decay;
@@ -169,6 +176,7 @@ void AdamW::step(const GradBuckets& grads, double learning_rate) {
   // Parameters of a lower precision follow their fp32 masters.
   update(without_decay, learning_rate, 0.0, options_);
   update(with_decay, learning_rate, options_.weight_decay, options_);
+  grads.scale_applied();
   set_parameters_from_masters();
 }
 

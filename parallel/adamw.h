@@ -42,8 +42,9 @@ class AdamW {
   // Updates the parts that `grads` has the sums of.
   AdamW(const GradBuckets& grads, Options options);
 
-  // One update with main_grads of `grads` (same order of parameters, same parts).
-  void step(const GradBuckets& grads, double learning_rate);
+  // One update with main_grads of `grads` (same order of parameters, same parts), which get their
+  // pending scale in the same pass.
+  void step(GradBuckets& grads, double learning_rate);
   int64_t num_steps() const { return step_; }
   int64_t state_bytes() const;  // what the state has allocated
 

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -43,10 +44,12 @@ struct GradBuckets::Impl {
   std::vector<at::Tensor> main_grads;  // per parameter, views into buffer
   std::vector<Place> places;           // per parameter
   std::vector<Part> parts;             // per parameter
+  std::vector<char> filled;            // per parameter: has a gradient of this step
   std::vector<char> ready;             // per parameter
   std::vector<Bucket> buckets;
   size_t num_early = 0;     // buckets [num_early, buckets.size()) wait for finish()
   size_t num_launched = 0;  // buckets [0, num_launched) are in flight
+  double pending_scale = 1;
   Phase phase = Phase::kIdle;
   ThreadChecker compute_thread;
 
@@ -65,6 +68,7 @@ struct GradBuckets::Impl {
   void on_gradient(size_t index, const at::Tensor& parameter);
   void launch(Bucket& bucket);
   void launch_ready(size_t end, bool all);
+  void zero_unfilled();
   bool sharded() const { return options.shard && dp.size() > 1; }
   at::Tensor part_of_grad(size_t i) const;
 };
@@ -111,6 +115,7 @@ void GradBuckets::Impl::lay_out() {
       detail::lay_out_buckets(parameters, late, options.bucket_bytes, num_parts);
   num_early = layout.num_early;
   places = std::move(layout.places);
+  filled.resize(parameters.size());
   ready.resize(parameters.size());
 
   // One buffer for all buckets; a bucket is a view of it, and so is what this rank gets the sums
@@ -166,7 +171,11 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
   // The gradient moves into the buffer, in fp32, and its own memory goes.
   const at::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
-  main_grads[index].add_(grad);
+  if (filled[index])
+    main_grads[index].add_(grad);
+  else
+    main_grads[index].copy_(grad);
+  filled[index] = 1;
   grad.reset();
 
   // The last gradient of a bucket sends it, and those that waited for it to keep the order.
@@ -196,6 +205,12 @@ void GradBuckets::Impl::launch_ready(size_t end, bool all) {
   }
 }
 
+// What got no gradient in this step still has the last one's.
+void GradBuckets::Impl::zero_unfilled() {
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (!filled[i]) main_grads[i].zero_();
+}
+
 at::Tensor GradBuckets::Impl::part_of_grad(size_t i) const {
   return main_grads[i].view({main_grads[i].numel()}).narrow(0, parts[i].begin, parts[i].size());
 }
@@ -213,11 +228,12 @@ void GradBuckets::begin_step() {
     throw Error(
         ErrorCode::kInvalidArgument,
         "begin_step() while the buckets of the last step are in flight: call finish() first");
-  impl_->buffer.zero_();
+  std::ranges::fill(impl_->filled, 0);
   std::ranges::fill(impl_->ready, 0);
   for (Impl::Bucket& bucket : impl_->buckets)
     bucket.num_ready = 0;
   impl_->num_launched = 0;
+  impl_->pending_scale = 1;
   impl_->phase = Impl::Phase::kAccumulate;
 }
 
@@ -233,6 +249,8 @@ void GradBuckets::finish() {
   if (impl_->phase == Impl::Phase::kIdle)
     throw Error(ErrorCode::kInvalidArgument, "finish() outside of a step: call begin_step() first");
 
+  impl_->zero_unfilled();
+
   // The late buckets go last: before dp sums them, they need the parts that other ranks have.
   impl_->launch_ready(impl_->num_early, true);
   detail::sum_partial_gradients(impl_->parameters, impl_->main_grads, impl_->options);
@@ -245,10 +263,9 @@ void GradBuckets::finish() {
   impl_->phase = Impl::Phase::kIdle;
 }
 
-void GradBuckets::scale(double factor) {
-  for (Impl::Bucket& bucket : impl_->buckets)
-    bucket.sums.mul_(factor);
-}
+void GradBuckets::scale(double factor) { impl_->pending_scale *= factor; }
+double GradBuckets::pending_scale() const { return impl_->pending_scale; }
+void GradBuckets::scale_applied() { impl_->pending_scale = 1; }
 
 double GradBuckets::norm() const {
   std::vector<at::Tensor> counted;
@@ -259,7 +276,7 @@ double GradBuckets::norm() const {
     sum += squares;
   if (impl_->sharded()) sum = impl_->dp.all_reduce(sum);
   if (impl_->options.mp != nullptr) sum = impl_->options.mp->all_reduce(sum);
-  return std::sqrt(sum);
+  return std::sqrt(sum) * impl_->pending_scale;
 }
 
 std::vector<double> GradBuckets::norms(const std::vector<size_t>& group_of,
@@ -278,7 +295,7 @@ std::vector<double> GradBuckets::norms(const std::vector<size_t>& group_of,
     sums.mutable_data_ptr<double>()[groups[i]] += squares[i];
   if (impl_->sharded()) impl_->dp.all_reduce(sums);
   if (impl_->options.mp != nullptr) impl_->options.mp->all_reduce(sums);
-  const at::Tensor norms = sums.sqrt();
+  const at::Tensor norms = sums.sqrt() * impl_->pending_scale;
   const double* first = norms.const_data_ptr<double>();
   return {first, first + num_groups};
 }
@@ -290,7 +307,7 @@ std::vector<std::string> GradBuckets::non_finite() const {
   const std::vector<double> squares = detail::sums_of_squares(all);
   std::vector<std::string> found;
   for (size_t i = 0; i < size(); ++i) {
-    const double norm = std::sqrt(squares[i]);
+    const double norm = std::sqrt(squares[i]) * impl_->pending_scale;
     if (std::isfinite(norm)) continue;
     std::ostringstream text;
     text << impl_->parameters[i].name << " (norm " << norm << ")";

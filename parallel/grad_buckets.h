@@ -24,8 +24,8 @@ namespace retort::parallel {
 //   buckets.begin_step();
 //   for each micro-batch: buckets.set_last_micro_batch(i == n - 1); loss.backward();
 //   buckets.finish();                      // launches what is left, waits
-//   buckets.scale(1.0 / global_token_count);
-//   double norm = buckets.norm();          // the same on all ranks
+//   buckets.scale(1.0 / global_token_count);  // noted, applied by the optimizer
+//   double norm = buckets.norm();             // of what is scaled, the same on all ranks
 //
 // Collectives: one all-reduce (with Options::shard one reduce-scatter) for each bucket on `dp`; in
 //   finish() one all-reduce on `tp` for each number of copies that a partial gradient has, and one
@@ -73,7 +73,9 @@ class GradBuckets {
   ~GradBuckets();
   GradBuckets(const GradBuckets&) = delete;
 
-  void begin_step();  // zeroes the buffer
+  // The first gradient of a parameter takes the place of the last step's, which is undefined until
+  // then.
+  void begin_step();
   // Whether the next backward is the step's last: only then are full buckets sent.
   void set_last_micro_batch(bool last);
   // Sends what is left, where a parameter without a gradient counts as zero, and waits for all.
@@ -83,7 +85,12 @@ class GradBuckets {
   // shard.tied_stages. finish() first sums the copies over `tp`, then the tied ones over
   // `embedding`, and then reduces over `dp` as for all others.
   void finish();
-  void scale(double factor);  // multiplies what this rank has the sums of
+  // Multiplies what this rank has the sums of, without a pass over it: norms count the factor, and
+  // the optimizer applies it where it reads each gradient (AdamW::step). Until then main_grad() has
+  // the sums as they are.
+  void scale(double factor);
+  double pending_scale() const;  // what main_grad() is still to be multiplied with
+  void scale_applied();          // by who has multiplied it
   // 2-norm over all elements of the model: the squares are summed for each parameter, then in the
   // order of the parameters, in fp64. The order is fixed, but a device adds the squares of a
   // parameter in another one than the CPU. Slices that are not counted, or that another dp rank has

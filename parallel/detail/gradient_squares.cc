@@ -1,9 +1,11 @@
 #include "parallel/detail/gradient_squares.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
@@ -12,6 +14,10 @@
 
 namespace retort::parallel::detail {
 namespace {
+
+// Blocks are summed by as many threads as there are, each as a whole, and then in their order: the
+// sum has the same bits for any number of threads.
+constexpr size_t kBlock = 1 << 16;
 
 // Eight partial sums, which the compiler can keep in vector registers, are added in a fixed order.
 double sum_of_squares(std::span<const float> values) {
@@ -34,9 +40,27 @@ double sum_of_squares(std::span<const float> values) {
 
 std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors) {
   if (!tensors.empty() && !tensors.front().is_cpu()) return operator_sums_of_squares(tensors);
-  std::vector<double> sums;
-  for (const at::Tensor& t : tensors)
-    sums.push_back(sum_of_squares({t.const_data_ptr<float>(), to_size(t.numel())}));
+
+  // The blocks of all tensors, and whose they are.
+  std::vector<std::span<const float>> blocks;
+  std::vector<size_t> owners;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::span<const float> values{tensors[i].const_data_ptr<float>(),
+                                        to_size(tensors[i].numel())};
+    for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+      blocks.push_back(values.subspan(begin, std::min(kBlock, values.size() - begin)));
+      owners.push_back(i);
+    }
+  }
+
+  std::vector<double> squares(blocks.size());
+  at::parallel_for(0, to_int64(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b)
+      squares[to_size(b)] = sum_of_squares(blocks[to_size(b)]);
+  });
+  std::vector<double> sums(tensors.size(), 0.0);
+  for (size_t b = 0; b < blocks.size(); ++b)
+    sums[owners[b]] += squares[b];
   return sums;
 }
 

@@ -99,6 +99,33 @@ TEST_F(AdamWTest, TenStepsEqualTorch) {
   }
 }
 
+// What the buckets are to be scaled with reaches the update, each parameter's whether it decays or
+// not, and the gradients; then nothing is left to be done.
+TEST_F(AdamWTest, ScalesTheGradientsItReads) {
+  const AdamW::Options options{.weight_decay = 0.1, .no_decay_suffixes = {".bias"}};
+  const std::vector<NamedParameter> first = make_parameters();
+  const std::vector<NamedParameter> second = make_parameters();
+  GradBuckets sums(first, world_.dp(), {});
+  GradBuckets means(second, world_.dp(), {});
+  AdamW of_sums(first, options);
+  AdamW of_means(second, options);
+
+  for (int step = 0; step < kSteps; ++step) {
+    set_gradients(sums, step);
+    set_gradients(means, step);
+    sums.scale(1.0 / 8);
+    sums.scale(0.5);
+    for (size_t i = 0; i < means.size(); ++i)
+      means.main_grad(i).mul_(1.0 / 16);
+    of_sums.step(sums, learning_rate(step));
+    of_means.step(means, learning_rate(step));
+    EXPECT_EQ(sums.pending_scale(), 1);
+    EXPECT_EQ(sums.norm(), means.norm());
+  }
+  for (size_t i = 0; i < first.size(); ++i)
+    EXPECT_TRUE(at::equal(first[i].value.detach(), second[i].value.detach())) << first[i].name;
+}
+
 // bf16 parameters follow an fp32 master that starts from them: small updates are not lost.
 TEST_F(AdamWTest, HalfPrecisionParametersFollowTheirMaster) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
@@ -13,6 +14,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -102,6 +104,7 @@ TEST_F(GradBucketsTest, AccumulatesMicroBatchesInFp32AndDropsGrad) {
     GradBuckets buckets({{"w", w}, {"unused", unused}}, world_.dp(), {});
     at::Tensor expected = at::zeros({3, 2});
     for (int step = 0; step < 2; ++step) {
+      buckets.main_grad(1).fill_(17.0);  // what a step leaves is not in the next
       buckets.begin_step();
       expected.zero_();
       for (int micro = 0; micro < 3; ++micro) {
@@ -115,8 +118,11 @@ TEST_F(GradBucketsTest, AccumulatesMicroBatchesInFp32AndDropsGrad) {
       EXPECT_TRUE(at::equal(buckets.main_grad(0), expected));
       EXPECT_TRUE(at::equal(buckets.main_grad(1), at::zeros({4})));
     }
+    const double norm = buckets.norm();
     buckets.scale(0.5);
-    EXPECT_TRUE(at::equal(buckets.main_grad(0), expected * 0.5));
+    EXPECT_TRUE(at::equal(buckets.main_grad(0), expected));
+    EXPECT_EQ(buckets.norm(), 0.5 * norm);
+    EXPECT_EQ(buckets.norms({0, 1}, 2), (std::vector<double>{0.5 * norm, 0.0}));
   }
 }
 
@@ -147,6 +153,21 @@ TEST_F(GradBucketsTest, NormIsOfAllElements) {
       std::sqrt(buckets.main_grad(0).to(at::kDouble).square().sum().item<double>() +
                 buckets.main_grad(1).to(at::kDouble).square().sum().item<double>());
   EXPECT_NEAR(buckets.norm() / expected, 1.0, 1e-12);
+}
+
+// The same bits for every number of threads, also of a tensor that several of them share.
+TEST_F(GradBucketsTest, NormDoesNotDependOnThreads) {
+  const at::Tensor a = leaf({700, 1000});
+  GradBuckets buckets({{"a", a}}, world_.dp(), {});
+  buckets.main_grad(0).copy_(at::linspace(-3, 2, 700'000).sin().view({700, 1000}));
+  const int before = at::get_num_threads();
+  std::vector<double> norms;
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    norms.push_back(buckets.norm());
+  }
+  at::set_num_threads(before);
+  EXPECT_EQ(norms, std::vector<double>(3, norms.front()));
 }
 
 TEST_F(GradBucketsTest, NamesParametersThatAreNotFinite) {
