@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "recipes/losses/detail/aten_losses.h"
@@ -47,32 +49,51 @@ class LogProbChunks : public detail::ChunkLoss {
 
 class ForwardChunks : public LogProbChunks {
  public:
+  // `room`: bytes of chunks that may be kept.
   ForwardChunks(const at::Tensor& targets, int64_t vocab, double temperature, float* log_probs,
-                float* entropy)
-      : LogProbChunks(targets, vocab, temperature), log_probs_(log_probs), entropy_(entropy) {}
+                float* entropy, int64_t room)
+      : LogProbChunks(targets, vocab, temperature),
+        log_probs_(log_probs),
+        entropy_(entropy),
+        room_(room) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool) override {
+    room_ -= count * vocab() * 4;
+    const detail::RowLoss loss{.ce_weight = -inv_temperature(), .gradient = room_ >= 0};
     float* logits = chunk.data_ptr<float>();
     detail::for_rows(count, [&](int64_t first, int64_t last, int) {
       for (int64_t r = first; r < last; ++r) {
-        const detail::RowResult row = run_row(begin + r, logits + r * vocab(), {.gradient = false});
+        const detail::RowResult row = run_row(begin + r, logits + r * vocab(), loss);
         log_probs_[begin + r] = static_cast<float>(row.log_prob);
         if (entropy_) entropy_[begin + r] = static_cast<float>(row.entropy);
       }
     });
+    if (loss.gradient) kept_.push_back(chunk);
   }
+  // d log p / d logits of the first chunks, in their order.
+  const std::vector<at::Tensor>& kept() const { return kept_; }
 
  private:
   float* log_probs_;
   float* entropy_;  // may be null
+  int64_t room_;
+  std::vector<at::Tensor> kept_;
 };
 
 // d log p / d logits = 1[target] - p, times the row's incoming gradient.
 class BackwardChunks : public LogProbChunks {
  public:
   BackwardChunks(const at::Tensor& targets, int64_t vocab, double temperature,
-                 const at::Tensor& incoming)
-      : LogProbChunks(targets, vocab, temperature), incoming_(incoming.contiguous()) {}
+                 const at::Tensor& incoming, std::vector<at::Tensor> kept)
+      : LogProbChunks(targets, vocab, temperature),
+        incoming_(incoming.contiguous()),
+        kept_(std::move(kept)) {}
+
+  detail::KeptChunk kept(int64_t begin, int64_t count) override {
+    if (next_ == kept_.size()) return {};
+    RETORT_CHECK(kept_[next_].size(0) == count) << "another chunk than forward's";
+    return {kept_[next_++], incoming_.narrow(0, begin, count).unsqueeze(1)};
+  }
 
   void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool) override {
     float* logits = chunk.data_ptr<float>();
@@ -86,6 +107,8 @@ class BackwardChunks : public LogProbChunks {
 
  private:
   at::Tensor incoming_;
+  std::vector<at::Tensor> kept_;
+  size_t next_ = 0;
 };
 
 class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
@@ -94,8 +117,11 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             const at::Tensor& targets, const at::Tensor* computed,
-                            double temperature, int64_t rows_at_once) {
-    ctx->save_for_backward({hidden, weight, bias.value_or(at::Tensor()), targets});
+                            const std::vector<at::Tensor>* kept, double temperature,
+                            int64_t rows_at_once) {
+    torch::autograd::variable_list saved{hidden, weight, bias.value_or(at::Tensor()), targets};
+    saved.insert(saved.end(), kept->begin(), kept->end());
+    ctx->save_for_backward(std::move(saved));
     ctx->saved_data["temperature"] = temperature;
     ctx->saved_data["rows_at_once"] = rows_at_once;
     return *computed;
@@ -107,13 +133,13 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     const auto saved = ctx->get_saved_variables();
     const detail::LinearHead head{saved[0], saved[1], saved[2]};
     BackwardChunks chunks(saved[3], head.vocab(), ctx->saved_data["temperature"].toDouble(),
-                          incoming[0]);
+                          incoming[0], {saved.begin() + 4, saved.end()});
     const int64_t rows_at_once = ctx->saved_data["rows_at_once"].toInt();
     const detail::HeadGradients grads = detail::in_dtypes_of(
         head,
         detail::run_linear_head_gradients(head, rows_at_once, chunks, detail::HeadNeeds::of(head)));
-    return {grads.hidden, grads.weight, grads.bias,  at::Tensor(),
-            at::Tensor(), at::Tensor(), at::Tensor()};
+    const at::Tensor none;
+    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none};
   }
 };
 
@@ -124,6 +150,9 @@ void detail::check_log_probs_options(const LogProbsOptions& options) {
   if (!(options.temperature > 0 && std::isfinite(options.temperature)))
     throw Error(ErrorCode::kInvalidArgument, "temperature must be positive and finite")
         .with("temperature", options.temperature);
+  if (options.kept_bytes < 0)
+    throw Error(ErrorCode::kInvalidArgument, "kept_bytes must be 0 or more")
+        .with("kept_bytes", options.kept_bytes);
 }
 
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
@@ -143,17 +172,18 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
   if (options.entropy) result.entropy = at::empty({head.rows()}, f32);
   ForwardChunks chunks(targets, whole.total(), options.temperature,
                        result.log_probs.data_ptr<float>(),
-                       options.entropy ? result.entropy.data_ptr<float>() : nullptr);
+                       options.entropy ? result.entropy.data_ptr<float>() : nullptr,
+                       detail::wants_gradient(head) ? options.kept_bytes : 0);
   const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab());
   detail::run_linear_head_forward(head, rows_at_once, chunks);
 
-  // A node of the graph, which forms the logits again in backward.
+  // A node of the graph, which forms the logits that were not kept again in backward.
   if (detail::wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias =
         bias.defined() ? std::optional(bias) : std::nullopt;
     const at::Tensor computed = result.log_probs;
     result.log_probs = LogProbsFunction::apply(hidden, weight, optional_bias, targets, &computed,
-                                               options.temperature, rows_at_once);
+                                               &chunks.kept(), options.temperature, rows_at_once);
   }
   return result;
 }

@@ -57,6 +57,23 @@ Columns chunked(const Problem& p, const LogProbsOptions& options) {
           b.defined() ? b.grad() : at::Tensor()};
 }
 
+void expect_close(const Columns& got, const Columns& expected) {
+  EXPECT_LT(relative_difference(got.log_probs, expected.log_probs), 1e-6);
+  EXPECT_LT(relative_difference(got.entropy, expected.entropy), 1e-6);
+  EXPECT_LT(relative_difference(got.dh, expected.dh), 2e-6);
+  EXPECT_LT(relative_difference(got.dw, expected.dw), 2e-6);
+  if (expected.db.defined()) {
+    EXPECT_LT(relative_difference(got.db, expected.db), 2e-6);
+  }
+}
+
+// Chunk sizes, and what may be kept: of 37 rows of 131 ids none, two chunks of eight, all.
+struct Way {
+  int64_t chunk_tokens, kept_bytes;
+};
+constexpr Way kWays[] = {{0, 0},        {1, 0},       {8, 0}, {8, 2 * 8 * 131 * 4},
+                         {8, 64 << 20}, {0, 64 << 20}};
+
 TEST(LogProbs, ValuesAndGradientsOfEveryTemperatureAndChunk) {
   for (bool bias : {false, true})
     for (double temperature : {1.0, 0.6, 2.5}) {
@@ -68,19 +85,33 @@ TEST(LogProbs, ValuesAndGradientsOfEveryTemperatureAndChunk) {
                                         .bias = bias},
                                        5);
       const Columns expected = textbook(p, temperature);
-      for (int64_t chunk : {0, 1, 8}) {
-        SCOPED_TRACE(std::to_string(temperature) + " " + std::to_string(chunk));
-        const Columns got =
-            chunked(p, {.temperature = temperature, .entropy = true, .chunk_tokens = chunk});
-        EXPECT_LT(relative_difference(got.log_probs, expected.log_probs), 1e-6);
-        EXPECT_LT(relative_difference(got.entropy, expected.entropy), 1e-6);
-        EXPECT_LT(relative_difference(got.dh, expected.dh), 2e-6);
-        EXPECT_LT(relative_difference(got.dw, expected.dw), 2e-6);
-        if (bias) {
-          EXPECT_LT(relative_difference(got.db, expected.db), 2e-6);
-        }
+      for (const auto& [chunk, kept] : kWays) {
+        SCOPED_TRACE(std::to_string(temperature) + " " + std::to_string(chunk) + " " +
+                     std::to_string(kept));
+        expect_close(chunked(p, {.temperature = temperature,
+                                 .entropy = true,
+                                 .chunk_tokens = chunk,
+                                 .kept_bytes = kept}),
+                     expected);
       }
     }
+}
+
+// Products that are large enough for oneDNN, in chunks of several sizes.
+TEST(LogProbs, LargeHeads) {
+  const Problem p = random_problem({.rows = 301,
+                                    .vocab = 1031,
+                                    .width = 48,
+                                    .teacher_vocab = 1,
+                                    .teacher_width = 1,
+                                    .bias = true},
+                                   5);
+  const Columns expected = textbook(p, 0.6);
+  for (const auto& [chunk, kept] : {Way{128, 0}, Way{128, 128 * 1031 * 4}, Way{0, 64 << 20}})
+    expect_close(
+        chunked(p,
+                {.temperature = 0.6, .entropy = true, .chunk_tokens = chunk, .kept_bytes = kept}),
+        expected);
 }
 
 TEST(LogProbs, MutationsAreDetected) {
@@ -144,13 +175,16 @@ TEST(LogProbs, NoRowsStillReachTheInputs) {
 TEST(LogProbs, BackwardTwiceButNotTwiceDifferentiable) {
   const Problem p = random_problem(
       {.rows = 9, .vocab = 31, .width = 6, .teacher_vocab = 1, .teacher_width = 1}, 8);
-  const at::Tensor w = leaf(p.weight);
-  const at::Tensor sum = linear_log_probs(p.hidden, w, {}, p.targets).log_probs.sum();
-  sum.backward({}, /*retain_graph=*/true);
-  const at::Tensor once = w.grad().clone();
-  sum.backward({}, /*retain_graph=*/true);
-  EXPECT_LT(relative_difference(w.grad(), 2 * once), 1e-7);
-  EXPECT_THROW(sum.backward({}, true, /*create_graph=*/true), Error);
+  for (const int64_t kept : {0, 64 << 20}) {
+    const at::Tensor w = leaf(p.weight);
+    const at::Tensor sum =
+        linear_log_probs(p.hidden, w, {}, p.targets, {.kept_bytes = kept}).log_probs.sum();
+    sum.backward({}, /*retain_graph=*/true);
+    const at::Tensor once = w.grad().clone();
+    sum.backward({}, /*retain_graph=*/true);
+    EXPECT_LT(relative_difference(w.grad(), 2 * once), 1e-7);
+    EXPECT_THROW(sum.backward({}, true, /*create_graph=*/true), Error);
+  }
 }
 
 TEST(LogProbs, AWeightChangedBeforeBackwardIsRefused) {
@@ -172,6 +206,7 @@ TEST(LogProbs, Refusals) {
   expect_refused(p.targets, {.temperature = 0});
   expect_refused(p.targets, {.temperature = INFINITY});
   expect_refused(p.targets, {.chunk_tokens = -3});
+  expect_refused(p.targets, {.kept_bytes = -1});
   expect_refused(p.targets + 31, {});
   expect_refused(p.targets.to(at::kInt), {});
 }
@@ -193,20 +228,23 @@ TEST(LogProbsMemory, AsItsHeaderSays) {
   constexpr int64_t kSlack = 1 << 17;
   constexpr int64_t kLogits = kChunk * kVocab * 4;
 
-  // Forward and backward each have a chunk of logits.
-  at::Tensor sum;
-  {
-    const PeakAllocation meter;
-    sum = linear_log_probs(h, w, {}, p.targets, {.entropy = true, .chunk_tokens = kChunk})
-              .log_probs.sum();
-    EXPECT_LE(meter.peak_bytes(), kLogits + kRows * 8 + kSlack);
-    EXPECT_EQ(meter.largest_bytes(), kLogits);
-  }
-  {
-    const PeakAllocation meter;
-    sum.backward();
-    EXPECT_LE(meter.peak_bytes(), kLogits + kRows * kWidth * 4 + kVocab * kWidth * 4 + kSlack);
-    EXPECT_EQ(meter.largest_bytes(), kLogits);
+  // Forward and backward each have a chunk of logits, besides what is kept from one to the other.
+  for (const int64_t kept : {int64_t{0}, 3 * kLogits}) {
+    at::Tensor sum;
+    {
+      const PeakAllocation meter;
+      sum = linear_log_probs(h, w, {}, p.targets,
+                             {.entropy = true, .chunk_tokens = kChunk, .kept_bytes = kept})
+                .log_probs.sum();
+      EXPECT_LE(meter.peak_bytes(), kLogits + kRows * 8 + kept + kSlack);
+      EXPECT_EQ(meter.largest_bytes(), kLogits);
+    }
+    {
+      const PeakAllocation meter;
+      sum.backward();
+      EXPECT_LE(meter.peak_bytes(), kLogits + kRows * kWidth * 4 + kVocab * kWidth * 4 + kSlack);
+      EXPECT_EQ(meter.largest_bytes(), kLogits);
+    }
   }
 
   // The expression that one would write: the meter sees what it must see.

@@ -1,6 +1,7 @@
 #include "recipes/losses/detail/linear_head.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
@@ -85,13 +86,12 @@ int64_t next_rows(int64_t left, int64_t rows_at_once) {
 }
 
 // dH of a chunk, in hidden's dtype.
-void write_hidden_gradient(at::Tensor out, const at::Tensor& logits, const at::Tensor& weight) {
-  if (logits.size(0) >= kRowQuantum)
-    out.copy_(parallel::linear_grad_input(logits, weight));
-  else if (out.scalar_type() == at::kFloat)
-    at::mm_out(out, logits, weight);
-  else
-    out.copy_(at::mm(logits, weight));
+void write_hidden_gradient(at::Tensor out, const at::Tensor& logits, const at::Tensor& weight,
+                           const at::Tensor& row_weights) {
+  at::Tensor product = logits.size(0) >= kRowQuantum ? parallel::linear_grad_input(logits, weight)
+                                                     : at::mm(logits, weight);
+  if (row_weights.defined()) product.mul_(row_weights);
+  out.copy_(product);
 }
 
 // dW += logits^T h, or dW = that for the first chunk.
@@ -121,14 +121,23 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
 
   for (int64_t begin = 0, count = 0; begin < rows; begin += count) {
     count = next_rows(rows - begin, rows_at_once);
-    const at::Tensor h = head.hidden.narrow(0, begin, count).to(at::kFloat);
-    const at::Tensor logits = form_logits(h, weight, bias);
-    loss.chunk(begin, count, logits, needs.any());
+    at::Tensor h = head.hidden.narrow(0, begin, count).to(at::kFloat);
+    auto [logits, row_weights] = loss.kept(begin, count);
+    if (!logits.defined()) {
+      logits = form_logits(h, weight, bias);
+      loss.chunk(begin, count, logits, needs.any());
+    }
 
-    // `logits` is now d(loss) / d(logits).
-    if (needs.hidden) write_hidden_gradient(grads.hidden.narrow(0, begin, count), logits, weight);
-    if (needs.weight) add_weight_gradient(grads.weight, logits, h, /*first=*/begin == 0);
-    if (needs.bias) grads.bias.add_(logits.sum(0));
+    // `logits` is now d(loss) / d(logits), but for the rows' weights, which dW takes from h.
+    if (needs.hidden)
+      write_hidden_gradient(grads.hidden.narrow(0, begin, count), logits, weight, row_weights);
+    if (needs.bias)
+      grads.bias.add_(row_weights.defined() ? at::mm(logits.t(), row_weights).squeeze(1)
+                                            : logits.sum(0));
+    if (needs.weight) {
+      if (row_weights.defined()) h = h * row_weights;
+      add_weight_gradient(grads.weight, logits, h, /*first=*/begin == 0);
+    }
   }
   return grads;
 }

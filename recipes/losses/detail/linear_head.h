@@ -18,6 +18,12 @@ struct LinearHead {
   int64_t vocab() const { return weight.size(0); }
 };
 
+// Row r of a chunk's d(loss) / d(logits) is row_weights[r] * gradient[r].
+struct KeptChunk {
+  at::Tensor gradient;     // [count, V] float32, only read
+  at::Tensor row_weights;  // [count, 1] float32
+};
+
 // What happens to a chunk of logits. One call at a time, in row order, on the calling thread.
 class ChunkLoss {
  public:
@@ -26,6 +32,9 @@ class ChunkLoss {
   // with `gradient`, overwrite them by the loss's gradient; without, they may be destroyed. No
   // autograd.
   virtual void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) = 0;
+  // The gradient of a chunk that an earlier pass has kept, instead of a call of chunk(), which then
+  // need not form the logits; undefined where they have to be formed.
+  virtual KeptChunk kept(int64_t /*begin*/, int64_t /*count*/) { return {}; }
   virtual double loss_sum() const = 0;
 };
 
