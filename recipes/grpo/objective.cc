@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "parallel/vote.h"
-#include "recipes/data/completion_sample.h"
 #include "recipes/grpo/advantages.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/deal.h"
@@ -190,42 +189,10 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   measure(rollout, advantages, step);
 }
 
-// A micro-batch while samples are added to it.
-struct GrpoObjective::OpenBatch {
-  std::vector<data::Sample> samples;
-  std::vector<int64_t> sequences;  // of each target row
-  std::vector<float> logps;        // of each target row, by the generator
-  std::vector<float> advantages;   // of each sample
-
-  void add(const data::PromptSample& prompt, const RolloutSample& sample, float advantage) {
-    const models::Completion& completion = sample.completion;
-    if (completion.sampling_logps.size() != completion.token_ids.size())
-      throw Error(ErrorCode::kMismatch,
-                  "the generator does not say how probable the tokens were that it drew, which "
-                  "grpo compares with");
-    sequences.insert(sequences.end(), completion.token_ids.size(),
-                     static_cast<int64_t>(samples.size()));
-    logps.insert(logps.end(), completion.sampling_logps.begin(), completion.sampling_logps.end());
-    advantages.push_back(advantage);
-    samples.push_back(data::completion_sample(prompt, completion.token_ids));
-  }
-
-  Batch close() && {
-    Batch batch;
-    batch.batch = data::make_micro_batch(std::move(samples));
-    batch.sequence_of_row = at::tensor(sequences, at::kLong);
-    batch.advantages = at::tensor(advantages, at::kFloat);
-    batch.generator_logps = at::tensor(logps, at::kFloat);
-    RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel())
-        << "completion tokens and target rows differ";
-    return batch;
-  }
-};
-
-std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rollout,
-                                                              const at::Tensor& advantages) {
-  std::vector<Batch> batches;
-  OpenBatch open;
+std::vector<GrpoMicroBatch> GrpoObjective::make_batches(const Rollout& rollout,
+                                                        const at::Tensor& advantages) {
+  std::vector<GrpoMicroBatch> batches;
+  OpenGrpoMicroBatch open;
   const auto close = [&] {
     batches.push_back(std::exchange(open, {}).close());
     if (reference_)
@@ -233,18 +200,26 @@ std::vector<GrpoObjective::Batch> GrpoObjective::make_batches(const Rollout& rol
   };
 
   // An unscorable sample keeps its place, so that no other moves to another micro-batch, but takes
-  // part in nothing.
+  // part in nothing. So does a group without a signal, but for the divisor.
   const float* advantage = advantages.const_data_ptr<float>();
   int64_t placed = 0;
-  for (const RolloutGroup& group : rollout.groups)
+  for (const RolloutGroup& group : rollout.groups) {
+    const bool signal =
+        options_.grpo.beta > 0 || std::any_of(advantage, advantage + group.samples.size(),
+                                              [](float value) { return value != 0; });
     for (const RolloutSample& sample : group.samples) {
       if (placed++ == options_.rows_per_micro_batch) {
         close();
         placed = 1;
       }
       const float value = *advantage++;
-      if (sample.reward) open.add(group.prompt, sample, value);
+      if (!sample.reward) continue;
+      if (signal)
+        open.add(group.prompt, sample, value);
+      else
+        open.leave_out(group.prompt, sample);
     }
+  }
   close();
 
   // Every rank has the same number of micro-batches.
@@ -307,7 +282,7 @@ std::string GrpoObjective::origins(size_t index) const {
 
 at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
                                    StepSums& sums) {
-  Batch& batch = batches_.at(index);
+  GrpoMicroBatch& batch = batches_.at(index);
   const auto logps =
       losses::linear_log_probs(models::rows_at(hidden, batch.batch.predict_positions), head.weight,
                                bias_of_drawn_ids(head, options_.num_ids), batch.batch.targets,
@@ -337,9 +312,12 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
   if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1)
     batch.old_logps = log_probs.detach();
 
-  sums.count += static_cast<double>(result.num_tokens);
-  sums.num_tokens += static_cast<double>(batch.batch.tokens.num_tokens());
-  sums.values[kSequences] += static_cast<double>(result.num_sequences);
+  const SamplesWithoutSignal& left_out = batch.left_out;
+  sums.count += static_cast<double>(result.num_tokens + left_out.rows);
+  sums.num_tokens += static_cast<double>(batch.batch.tokens.num_tokens() + left_out.tokens);
+  sums.values[kSequences] += static_cast<double>(result.num_sequences + left_out.samples);
+  sums.values[kRows] += static_cast<double>(result.num_tokens);
+  sums.values[kWithoutSignal] += static_cast<double>(left_out.samples);
   sums.values[kKl] += result.kl_sum;
   sums.values[kClipLow] += result.clip_low_sum;
   sums.values[kClipHigh] += result.clip_high_sum;
@@ -362,12 +340,14 @@ double GrpoObjective::divisor(const StepSums& sums) const {
 }
 
 void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
-  const double tokens = std::max(1.0, sums.count);
+  const double tokens = std::max(1.0, sums.values[kRows]);
   const double ratios = std::max(1.0, sums.values[kClipCount]);
   row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
   // Each step on the same samples is one more behind the weights that drew them.
   const auto version = static_cast<int64_t>(weight_version_);
   row.add("weight_version", version).add("staleness", row.step - version);
+  row.add("frac_without_signal",
+          sums.values[kWithoutSignal] / std::max(1.0, sums.values[kSequences]));
   row.add("entropy", sums.values[kEntropy] / tokens);
   if (options_.grpo.beta > 0) row.add("kl", sums.values[kKl] / tokens);
   row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);

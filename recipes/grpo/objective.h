@@ -14,6 +14,7 @@
 #include "parallel/world.h"
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
+#include "recipes/grpo/micro_batch.h"
 #include "recipes/grpo/options.h"
 #include "recipes/grpo/reference_questions.h"
 #include "recipes/rollout/rollout_scorer.h"
@@ -76,6 +77,8 @@ class GrpoObjective : public Objective {
  private:
   enum Value : size_t {
     kSequences,
+    kRows,  // tokens that were trained on
+    kWithoutSignal,
     kKl,
     kClipLow,
     kClipHigh,
@@ -89,15 +92,6 @@ class GrpoObjective : public Objective {
     kDrawnLogp,
     kValues
   };
-  // A micro-batch of a round, with what the loss needs beside the tokens.
-  struct Batch {
-    data::MicroBatch batch;
-    at::Tensor sequence_of_row, advantages, generator_logps;
-    at::Tensor old_logps;        // of the first iteration; undefined: this is it
-    at::Tensor reference_logps;  // once received
-    Reference::Pending reference;
-  };
-  struct OpenBatch;
   struct Round {
     int64_t number = 0;
     data::IndexStream::Step rows;
@@ -109,7 +103,7 @@ class GrpoObjective : public Objective {
   bool push_is_due(int64_t done) const;
   void request_rounds(int64_t round, int64_t step);
   void prepare(Round round, int64_t step);
-  std::vector<Batch> make_batches(const Rollout& rollout, const at::Tensor& advantages);
+  std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, const at::Tensor& advantages);
   void measure(const Rollout& rollout, const losses::Advantages& advantages, int64_t step);
   at::Tensor gather_rewards(const Rollout& rollout, int64_t num_groups) const;
 
@@ -124,9 +118,9 @@ class GrpoObjective : public Objective {
   data::Cursor drawn_to_;
   std::deque<Round> requested_;
   int64_t next_round_ = 0;
-  std::vector<Batch> batches_;  // of the round that is trained on
-  StepInfo info_;               // of its last step
-  data::Cursor before_;         // where the round began
+  std::vector<GrpoMicroBatch> batches_;  // of the round that is trained on
+  StepInfo info_;                        // of its last step
+  data::Cursor before_;                  // where the round began
   MetricsRow round_metrics_;
   uint64_t weight_version_ = 0;  // that the round was drawn with
 };

@@ -30,6 +30,17 @@ Moments moments_of(const double* begin, int64_t size) {
     }
   if (m.count > 0) m.mean = sum / m.count;
 
+  // The sum of equal values is rounded: their mean is their value all the same, so that none of
+  // them has an advantage over it.
+  double first = NAN;
+  bool equal = true;
+  for (int64_t i = 0; i < size; ++i) {
+    if (std::isnan(begin[i])) continue;
+    if (std::isnan(first)) first = begin[i];
+    equal = equal && begin[i] == first;
+  }
+  if (equal && m.count > 0) m.mean = first;
+
   // A second pass, so that the squares are of small numbers.
   for (int64_t i = 0; i < size; ++i)
     if (!std::isnan(begin[i])) squares += (begin[i] - m.mean) * (begin[i] - m.mean);

@@ -220,6 +220,15 @@ TEST(OnPolicyDistillation, DirectK1HasAGradientWithoutTeacherAndIsRefused) {
 
 // ---- advantages ----
 
+// The mean of three times 0.1 is 0.1, although their sum is rounded.
+TEST(Advantages, EqualRewardsHaveNone) {
+  const at::Tensor rewards = at::full({3}, 0.1, at::kDouble);
+  ASSERT_NE((0.1 + 0.1 + 0.1) / 3, 0.1);
+  for (const ScaleRewards scale : {ScaleRewards::kGroup, ScaleRewards::kBatch, ScaleRewards::kNone})
+    EXPECT_EQ(group_advantages(rewards, 3, scale).advantages.abs().max().item<float>(), 0);
+  EXPECT_EQ(rloo_advantages(rewards, 3).advantages.abs().max().item<float>(), 0);
+}
+
 TEST(Advantages, UnscorableSamplesAreLeftOutAndCounted) {
   const at::Tensor rewards = vector({1, NAN, 3, NAN, NAN, NAN, 5, 5, NAN, 2, NAN, NAN});
   const Advantages got = group_advantages(rewards, 3, ScaleRewards::kGroup);

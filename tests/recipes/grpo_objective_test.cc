@@ -236,6 +236,35 @@ TEST_F(GrpoObjectiveTest, EqualRewardsTeachNothing) {
   EXPECT_EQ(metric(computed.row, "frac_reward_zero_std"), 1);
 }
 
+// A group of equal rewards is not computed: what is left has the loss and the gradient that all
+// have, because the divisor counts all.
+TEST_F(GrpoObjectiveTest, AGroupWithoutSignalIsOnlyCounted) {
+  std::vector<Known> samples = first_round();
+  Setting some = setting(kStale);
+  some.rewards = {{.type = rewards::RewardType::kLength, .weight = 0.1, .max = 4}};
+  for (Known& sample : samples)
+    sample.reward = sample.length() <= 4 ? 0.1 : 0;
+  compare_groups(samples, kGenerations);
+  for (const PolicyLossType type :
+       {PolicyLossType::kGrpo, PolicyLossType::kDrGrpo, PolicyLossType::kDapo}) {
+    SCOPED_TRACE(enum_name(type));
+    some.grpo.loss_type = type;
+    const Run run = start(some);
+    const Computed computed = compute(*run.objective, 1, student_);
+    const Expected expected = formula(student_, samples, some.grpo);
+    EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(), 1e-5);
+    expect_same_gradient(computed.loss, expected.loss);
+    EXPECT_EQ(metric(computed.row, "frac_without_signal"), 0.5);
+  }
+
+  // Micro-batches of three: the first has only samples of the first group.
+  const Run run = start(some);
+  run.objective->next_step(1);
+  EXPECT_EQ(run.objective->tokens(0).num_sequences(), 0);
+  EXPECT_EQ(run.objective->tokens(1).num_sequences(), 2);
+  EXPECT_EQ(run.objective->tokens(2).num_sequences(), 2);
+}
+
 TEST_F(GrpoObjectiveTest, MetricsDescribeTheRound) {
   std::vector<int64_t> lengths;
   std::vector<double> rewards;

@@ -1,0 +1,46 @@
+#include "recipes/grpo/micro_batch.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/sizes.h"
+#include "recipes/data/completion_sample.h"
+
+namespace retort::recipes {
+
+void OpenGrpoMicroBatch::leave_out(const data::PromptSample& prompt, const RolloutSample& sample) {
+  const int64_t rows = to_int64(sample.completion.token_ids.size());
+  left_out_.samples += 1;
+  left_out_.rows += rows;
+  left_out_.tokens += rows + to_int64(prompt.prompt_ids.size());
+}
+
+void OpenGrpoMicroBatch::add(const data::PromptSample& prompt, const RolloutSample& sample,
+                             float advantage) {
+  const models::Completion& completion = sample.completion;
+  if (completion.sampling_logps.size() != completion.token_ids.size())
+    throw Error(ErrorCode::kMismatch,
+                "the generator does not say how probable the tokens were that it drew, which "
+                "grpo compares with");
+  sequences_.insert(sequences_.end(), completion.token_ids.size(), to_int64(samples_.size()));
+  logps_.insert(logps_.end(), completion.sampling_logps.begin(), completion.sampling_logps.end());
+  advantages_.push_back(advantage);
+  samples_.push_back(data::completion_sample(prompt, completion.token_ids));
+}
+
+GrpoMicroBatch OpenGrpoMicroBatch::close() && {
+  GrpoMicroBatch batch;
+  batch.batch = data::make_micro_batch(std::move(samples_));
+  batch.left_out = left_out_;
+  batch.sequence_of_row = at::tensor(sequences_, at::kLong);
+  batch.advantages = at::tensor(advantages_, at::kFloat);
+  batch.generator_logps = at::tensor(logps_, at::kFloat);
+  RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel())
+      << "completion tokens and target rows differ";
+  return batch;
+}
+
+}  // namespace retort::recipes
