@@ -2,7 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
+
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <array>
@@ -204,8 +207,12 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
         .loss_sum;
   if (parts.size() == 1 && !parts[0].rows.defined())
     return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
+  // Where the teachers alone are learned from, the cross-entropy is but a metric.
   const double ratio = options_.divergence.kd_ratio;
-  const auto ce = losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+  const auto ce = [&] {
+    const c10::AutoGradMode learned(ratio < 1 && c10::GradMode::is_enabled());
+    return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+  }();
   sums.values[kCe] += ce.loss_sum.item<double>();
   sums.values[kEntropy] += ce.entropy_sum;
   sums.values[kCorrect] += static_cast<double>(ce.num_correct);
