@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/freed_memory.h"
 #include "base/log.h"
 #include "models/checkpoint.h"
 #include "parallel/vote.h"
@@ -150,6 +151,7 @@ class Spikes {
 TrainLoopResult run_student(const RankContext& context) {
   const Recipe& recipe = context.recipe;
   const RoleOptions& role = context.role_options();
+  keep_freed_memory();
   parallel::World world = make_student_world(context);
 
   CheckpointStore checkpoints(context.run_folder, role.model, checkpoint_options(recipe.train));
