@@ -200,8 +200,11 @@ int64_t Estimate::in_loss() const {
 
   // A chunk's buffers, and weights that are not fp32 once more.
   const int64_t most = on_device ? kDeviceLogitsBytes : loss.logits_bytes;
-  const int64_t logits = std::min(most, sizes_.tokens * slice_.vocab * kFloatBytes);
-  int64_t running = logits * (sizes_.layout.tp > 1 || on_device ? loss.operator_buffers : 1);
+  const int64_t all = sizes_.tokens * slice_.vocab * kFloatBytes;
+  const bool operators = sizes_.layout.tp > 1 || on_device;
+  const int64_t kept = operators ? 0 : std::min(loss.kept_logits_bytes, all);
+  const int64_t logits = kept < all ? std::min(most, all) : 0;
+  int64_t running = kept + logits * (operators ? loss.operator_buffers : 1);
   if (half) running += table;
   if (loss.teacher_dtype_bytes < kFloatBytes) running += loss.widest_teacher_head * kFloatBytes;
 

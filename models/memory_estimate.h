@@ -20,6 +20,9 @@ struct LossSizes {
   // Of a chunk's size, where the softmax is made of operators: a split vocabulary, a device.
   int64_t operator_buffers = 4;
   int64_t logits_bytes = 16 << 20;  // at most, of the chunk of logits formed at once, on the CPU
+  // At most, of gradients by logits that a loss of log-probabilities keeps for backward, where the
+  // vocabulary is whole and on the CPU; the chunks that are kept are no others than those.
+  int64_t kept_logits_bytes = 0;
 };
 
 struct TrainingSizes {

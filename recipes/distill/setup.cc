@@ -8,6 +8,7 @@
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/self_check.h"
+#include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 #include "recipes/rollout/sample_files.h"
@@ -103,7 +104,10 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
 models::LossSizes plan_loss(const Recipe& recipe) {
   const DistillOptions& options = *recipe.distill;
   models::LossSizes loss;
-  if (options.use_policy_gradient) return loss;
+  if (options.use_policy_gradient) {
+    loss.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes;
+    return loss;
+  }
   loss.operator_buffers = 10;  // docs/losses.md
   const auto count = static_cast<int64_t>(options.teachers.size());
   if (count > 1 || !options.teachers.front().when.empty()) loss.parts = count + 1;

@@ -5,6 +5,7 @@
 #include "recipes/dpo/audit.h"
 #include "recipes/dpo/objective.h"
 #include "recipes/dpo/self_check.h"
+#include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/shared_checks.h"
@@ -112,6 +113,7 @@ class DpoType : public RecipeType {
     const bool counterparts = losses::needs_counterparts(recipe.dpo->preference());
     RecipePlan plan{
         .sequences_per_row = 2, .forks = true, .extra_student_forwards = counterparts ? 1 : 0};
+    plan.loss.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes;
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(
           plan_reference_link(recipe, role, tokens_per_step(recipe, 2), recipe.dpo->prefetch));

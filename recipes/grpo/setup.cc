@@ -3,6 +3,7 @@
 #include "recipes/grpo/checks.h"
 #include "recipes/grpo/objective.h"
 #include "recipes/grpo/self_check.h"
+#include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/audit.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_run.h"
@@ -82,6 +83,7 @@ class GrpoType : public RecipeType {
   // A round's answers are waited for before its first step, and hold for all of its iterations.
   RecipePlan plan(const Recipe& recipe) const override {
     RecipePlan plan;
+    plan.loss.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes;
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(plan_reference_link(recipe, role, tokens_per_step(recipe, 1), 0));
     return plan;

@@ -4,6 +4,7 @@
 #include "recipes/kto/audit.h"
 #include "recipes/kto/objective.h"
 #include "recipes/kto/self_check.h"
+#include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/shared_checks.h"
@@ -114,7 +115,8 @@ class KtoType : public RecipeType {
     const int64_t mismatched = losses::needs_kl(kto.loss()) ? 1 : 0;
     const double tokens = static_cast<double>(1 + mismatched) * tokens_per_step(recipe, 1);
     return {.extra_forwards = mismatched,
-            .links = {plan_reference_link(recipe, kto.reference, tokens, kto.prefetch)}};
+            .links = {plan_reference_link(recipe, kto.reference, tokens, kto.prefetch)},
+            .loss = {.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes}};
   }
 
   void audit(const Recipe& recipe, int64_t num_samples) const override {

@@ -34,6 +34,24 @@ ModelConfig config_of(Family family, bool tied) {
 
 constexpr Family kFamilies[]{Family::kLlama, Family::kQwen2, Family::kQwen3};
 
+// Logits whose gradients are kept need no chunk beside them; the others have one.
+TEST(MemoryEstimate, CountsTheGradientsByLogitsThatAreKept) {
+  ModelConfig config = config_of(Family::kQwen2, true);
+  config.vocab_size = 4096;
+  constexpr int64_t kTokens = 10'000;
+  constexpr int64_t kChunk = 1 << 20;
+  const int64_t all = kTokens * config.vocab_size * 4;
+  const auto temporary = [&](int64_t kept) {
+    return estimate_training_memory(
+               config,
+               {.tokens = kTokens, .loss = {.logits_bytes = kChunk, .kept_logits_bytes = kept}})
+        .temporary;
+  };
+  EXPECT_GT(temporary(all / 4), temporary(0));
+  EXPECT_EQ(temporary(all / 2) - temporary(all / 4), all / 4);
+  EXPECT_EQ(temporary(2 * all) - temporary(all / 2), all / 2 - kChunk);
+}
+
 TEST(MemoryEstimate, StagesHoldTheModelsParameters) {
   for (const Family family : kFamilies)
     for (const bool tied : {false, true})
