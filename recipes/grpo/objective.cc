@@ -348,7 +348,9 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   row.add("weight_version", version).add("staleness", row.step - version);
   row.add("frac_without_signal",
           sums.values[kWithoutSignal] / std::max(1.0, sums.values[kSequences]));
-  row.add("entropy", sums.values[kEntropy] / tokens);
+  // Of none there is no mean.
+  row.add("entropy", sums.values[kRows] > 0 ? sums.values[kEntropy] / tokens
+                                            : std::numeric_limits<double>::quiet_NaN());
   if (options_.grpo.beta > 0) row.add("kl", sums.values[kKl] / tokens);
   row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);
   row.add("clip_ratio/high_mean", sums.values[kClipHigh] / ratios);

@@ -32,6 +32,19 @@ void expect_recorded_samples(const fs::path& run, const nlohmann::json& golden) 
   }
 }
 
+// TRL's is over all samples, ours over those that are computed.
+void expect_entropy(const fs::path& run, const nlohmann::json& golden) {
+  const std::vector<nlohmann::json> rows = read_metrics(run);
+  ASSERT_EQ(rows.size(), golden.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const nlohmann::json& entropy = rows[i].at("entropy");
+    const double left_out = rows[i].value("frac_without_signal", 0.0);
+    EXPECT_EQ(entropy.is_null(), left_out == 1) << "step " << i + 1;
+    if (left_out == 0)
+      expect_close({entropy.get<double>()}, nlohmann::json::array({golden[i]}), "entropy", 1e-6);
+  }
+}
+
 class PolicyRun : public testing::TestWithParam<std::string> {};
 
 TEST_P(PolicyRun, MatchesTrl) {
@@ -43,9 +56,10 @@ TEST_P(PolicyRun, MatchesTrl) {
   ASSERT_FALSE(HasFailure()) << "other samples: the rest cannot agree";
   std::vector<std::string> keys;
   for (const auto& [key, values] : golden.items())
-    if (key != "recipe" && key != "samples") keys.push_back(key);
-  ASSERT_GE(keys.size(), 3u);
+    if (key != "recipe" && key != "samples" && key != "entropy") keys.push_back(key);
+  ASSERT_GE(keys.size(), 2u);
   expect_columns(run, golden, keys, 1e-6);
+  if (golden.contains("entropy")) expect_entropy(run, golden.at("entropy"));
   expect_same_parameters(run, "qwen3", "policy_changes", GetParam());
 }
 
