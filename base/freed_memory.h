@@ -8,7 +8,8 @@ namespace retort {
 // it again. For a process that allocates the same again and again: a training step's activations
 // cost 2 % of its time that way.
 //
-// Errors: kUnavailable where the C library refuses.
+// Where the C library takes less, or nothing (an allocator of others), it keeps less: only time is
+// lost.
 // Threads: any; before others allocate.
 void keep_freed_memory();
 

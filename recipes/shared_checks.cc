@@ -71,6 +71,14 @@ void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const st
   check_no_wrapping(recipe, places, what + ", which are never cut in two");
 }
 
+void check_no_skipped_steps(const Recipe& recipe, const RecipePlaces& places,
+                            const std::string& what) {
+  if (recipe.train.skip_nonfinite_steps > 0)
+    places.refuse({"train", "skip_nonfinite_steps"},
+                  "is not for this loss, which is formed of " + what +
+                      ", before a step is known to be finite; remove the key");
+}
+
 void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const std::string& what) {
   if (recipe.data.packing_strategy != data::PackingStrategy::kWhole)
     places.refuse({"data", "packing_strategy"},

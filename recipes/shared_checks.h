@@ -25,6 +25,11 @@ void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const st
 // Rows are not cut into packs, for they are `what` ("pairs, whose completions are compared whole").
 void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const std::string& what);
 
+// A step whose numbers are not finite cannot be left out where all of its rows share `what` ("z,
+// which all rows share"): one row makes it not finite for all.
+void check_no_skipped_steps(const Recipe& recipe, const RecipePlaces& places,
+                            const std::string& what);
+
 // The recipe itself says which tokens are trained on: `what` ("completions of the generator").
 void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
                             const std::string& what);

@@ -79,8 +79,19 @@ class DistillRun : public SampleRun {
   // Null on a rank where no loss is formed.
   std::unique_ptr<roles::TeacherClient> connect(const TeacherOptions& teacher) {
     if (!context().world.forms_loss()) return nullptr;
-    return connect_frozen_role(context(), teacher.role, options_.payload_spec(),
+    return connect_frozen_role(context(), teacher.role, spec_of(teacher.role),
                                {.tp = &context().world.tp(), .same_rows = &context().world.dp()});
+  }
+
+  // A teacher of ours gives the log-probability of a drawn token over the ids that are drawn, as
+  // the student does.
+  roles::PayloadSpec spec_of(const std::string& role) {
+    roles::PayloadSpec spec = options_.payload_spec();
+    const RoleOptions& teacher = context().recipe().roles.at(role);
+    if (spec.kind != roles::PayloadKind::kTargetLogProbs || teacher.external) return spec;
+    const int64_t ids = context().tokenizer.vocab_size();
+    if (ids < models::read_model_config(teacher.model).vocab_size) spec.common_vocab = ids;
+    return spec;
   }
 
   const DistillOptions& options_;

@@ -85,6 +85,8 @@ class DpoType : public RecipeType {
     check_no_packing(recipe, places, "pairs");
     check_no_target_choice(recipe, places, "both completions of a pair");
     check_reference(recipe, places, {"dpo", "reference"}, dpo.reference, compares, why_not);
+    if (losses::needs_counterparts(dpo.preference()))
+      check_no_skipped_steps(recipe, places, "counterparts, which all pairs share");
     if (!compares && !dpo.reference_cache.empty())
       places.refuse({"dpo", "reference_cache"}, "has no effect: " + why_not + "; remove the key");
     if (!compares && dpo.prefetch != DpoOptions().prefetch)

@@ -13,8 +13,9 @@
 
 namespace retort::recipes {
 
-// Samples of groups whose advantages are all 0, which without `beta` have no gradient: they are not
-// computed, but counted in what loss and gradient are divided by.
+// Samples of groups whose advantages are all 0, which without `beta` have no gradient: unless
+// sampling_correction measures them they are not computed, but counted in what loss and gradient
+// are divided by.
 struct SamplesWithoutSignal {
   int64_t samples = 0;
   int64_t rows = 0;    // tokens of their completions

@@ -201,12 +201,14 @@ std::vector<GrpoMicroBatch> GrpoObjective::make_batches(const Rollout& rollout,
 
   // An unscorable sample keeps its place, so that no other moves to another micro-batch, but takes
   // part in nothing. So does a group without a signal, but for the divisor.
+  // What a correction measures, whether generator and trainer agree, is measured on all samples.
+  const bool all_count =
+      options_.grpo.beta > 0 || options_.grpo.correction() != losses::SamplingCorrection::kNone;
   const float* advantage = advantages.const_data_ptr<float>();
   int64_t placed = 0;
   for (const RolloutGroup& group : rollout.groups) {
-    const bool signal =
-        options_.grpo.beta > 0 || std::any_of(advantage, advantage + group.samples.size(),
-                                              [](float value) { return value != 0; });
+    const bool signal = all_count || std::any_of(advantage, advantage + group.samples.size(),
+                                                 [](float value) { return value != 0; });
     for (const RolloutSample& sample : group.samples) {
       if (placed++ == options_.rows_per_micro_batch) {
         close();

@@ -39,11 +39,24 @@ void check_advantages(SelfCheck& check, const Recipe& recipe) {
   for (int64_t i = 0; i < n; ++i)
     error = std::max(
         error, std::abs(advantages[i].item<double>() - expected_advantage(i, n, *recipe.grpo)));
-  check.check("advantages", error < 1e-5,
+  check.check("advantages", error < 1e-5 * static_cast<double>(n),
               "of rewards 0 to " + std::to_string(n - 1) +
                   " in a group: " + scientific(advantages[0].item<double>()) + " to " +
                   scientific(advantages[n - 1].item<double>()) + "; difference from the formula " +
                   scientific(error));
+}
+
+// What sampling_correction makes of a ratio of 1.
+double corrected_one(const losses::PolicyOptions& options) {
+  if (options.importance_sampling_cap >= 1) return 1;
+  switch (options.sampling_correction) {
+    case losses::SamplingCorrection::kNone: return 1;
+    case losses::SamplingCorrection::kTokenTruncate:
+    case losses::SamplingCorrection::kSequenceTruncate: return options.importance_sampling_cap;
+    case losses::SamplingCorrection::kTokenMask:
+    case losses::SamplingCorrection::kSequenceMask: break;
+  }
+  return 0;
 }
 
 // The loss of one sample whose advantage is 1, where trainer, old policy and reference are one.
@@ -68,9 +81,14 @@ void check_ratio(SelfCheck& check, const Recipe& recipe, const SampledLogProbs& 
   const double divisor = losses::policy_divisor(
       options.loss_type, {.sequences = 1, .tokens = tokens, .max_completion_tokens = tokens});
   const double loss = result.loss_sum.item<double>() / divisor;
-  check.check("ratio at equal weights", std::abs(loss + 1) < 1e-5 && result.clip_region_sum == 0,
-              "the loss of a sample with advantage 1 is " + scientific(loss) + ", must be -1; " +
-                  scientific(result.clip_region_sum) + " ratios clipped, must be 0");
+  const double one = corrected_one(options);
+  check.check("ratio at equal weights", std::abs(loss + one) < 1e-5 && result.clip_region_sum == 0,
+              "the loss of a sample with advantage 1 is " + scientific(loss) + ", must be " +
+                  scientific(-one) + "; " + scientific(result.clip_region_sum) +
+                  " ratios clipped, must be 0");
+  check.check("importance_sampling_cap", one > 0,
+              "a ratio of 1 counts " + scientific(one) + " times" +
+                  (one > 0 ? "" : ": below 1 the cap masks every token; raise it"));
 
   result.loss_sum.backward();
   const double steepest = policy.grad().max().item<double>();

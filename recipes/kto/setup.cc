@@ -98,7 +98,10 @@ class KtoType : public RecipeType {
     check_no_packing(recipe, places, "completions");
     check_no_target_choice(recipe, places, "the completion of a row");
     check_reference(recipe, places, {"kto", "reference"}, kto.reference, true, "");
-    if (losses::needs_kl(kto.loss())) check_two_rows(recipe, places);
+    if (losses::needs_kl(kto.loss())) {
+      check_two_rows(recipe, places);
+      check_no_skipped_steps(recipe, places, "z, which all rows share");
+    }
     if (recipe.train.batch_size_rampup_steps > 0 && recipe.train.tokens_per_batch)
       places.refuse({"train", "batch_size_rampup_steps"},
                     "batches of rows by tokens are formed before their step is known; use "

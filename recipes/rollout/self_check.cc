@@ -72,12 +72,15 @@ struct Begun {
   models::Completion completion;
 };
 
-Begun begin_completion(const models::Decoder& decoder, const data::PromptSample& prompt,
+Begun begin_completion(const SelfCheck& check, const data::PromptSample& prompt,
                        models::DrawOptions draw) {
+  const models::Decoder& decoder = check.student().decoder;
   draw.max_new_tokens = std::min(kDrawnTokens, draw.max_new_tokens);
   const int64_t max_length = static_cast<int64_t>(prompt.prompt_ids.size()) + draw.max_new_tokens;
   const int64_t block = models::EngineOptions{}.block_tokens;
-  models::Engine engine(decoder, {.num_blocks = (max_length + block - 1) / block});
+  models::Engine engine(
+      decoder, {.num_blocks = (max_length + block - 1) / block},
+      [&](std::span<const int32_t> ids) { return check.student().tokenizer.decode(ids, true); });
   models::Completion completion =
       engine.run({.prompts = {prompt.prompt_ids}, .draw = std::move(draw)}).at(0);
   return {.batch = data::make_micro_batch({data::completion_sample(prompt, completion.token_ids)}),
@@ -101,7 +104,7 @@ at::Tensor log_probs(const CheckedRows& rows, const data::MicroBatch& batch, dou
 std::vector<int32_t> check_greedy(SelfCheck& check, const data::PromptSample& prompt) {
   const models::Decoder& decoder = check.student().decoder;
   const Begun begun = begin_completion(
-      decoder, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = kDrawnTokens});
+      check, prompt, {.sampling = {.temperature = 0}, .max_new_tokens = kDrawnTokens});
   const CheckedRows rows = rows_of(decoder, begun.batch);
   const double error = difference(log_probs(rows, begun.batch, 1, {}), begun.completion.logps);
   check.check("drawn and trained", error < 1e-3,
@@ -130,7 +133,7 @@ SampledLogProbs check_sampling(SelfCheck& check, const Recipe& recipe,
   const models::Tokenizer& tokenizer = check.student().tokenizer;
   const int64_t num_ids = tokenizer.vocab_size();
   const Begun begun =
-      begin_completion(decoder, prompt,
+      begin_completion(check, prompt,
                        draw_options(rollout_options(recipe, decoder.config(), tokenizer), num_ids,
                                     /*greedy=*/false));
 

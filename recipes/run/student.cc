@@ -108,12 +108,12 @@ class TruncatedRows {
   void tell(int64_t step) {
     const int64_t count = rows_.num_truncated();
     if (count == std::exchange(told_, count)) return;
-    const std::string said =
-        std::to_string(count) + " of the " + std::to_string(rows_.num_read()) +
-        " rows read so far are longer than data.max_length = " +
-        std::to_string(rows_.max_length()) +
-        ", and what is beyond it is not trained on; raise it, or, where rows are packed, write "
-        "data.packing_strategy: wrapped";
+    const std::string said = std::to_string(count) + " of the " + std::to_string(rows_.num_read()) +
+                             " rows read so far are longer than data.max_length = " +
+                             std::to_string(rows_.max_length()) +
+                             ", and what is beyond it is not trained on; raise it (sft and distill "
+                             "can cut rows into packs "
+                             "instead: data.packing_strategy)";
     RETORT_LOG(kWarning) << said;
     context_.report("training", step, said);
   }

@@ -88,8 +88,8 @@ struct TrainOptions {
     visit("max_grad_norm", max_grad_norm,
           "global gradient norm above which gradients are scaled down; 0: never");
     visit("skip_nonfinite_steps", skip_nonfinite_steps,
-          "steps in a row that change nothing when their loss or gradient is not finite; one more "
-          "ends the run; 0: the first one does");
+          "how many steps in a row may be skipped, changing nothing, as their loss or gradient is "
+          "not finite; one more ends the run; 0: the first does");
 
     // Memory.
     visit("gradient_checkpointing", gradient_checkpointing,

@@ -55,6 +55,10 @@ std::vector<KeyRow> optimizer_rows() {
               {"train.warmup_steps=7"}),
       acts(kSftBase, "train.max_grad_norm=0.5", trainer),
       acts(kSftBase, "train.skip_nonfinite_steps=2", loop),
+      acts(kDpoBase, "train.skip_nonfinite_steps=2", loop),
+      refused(kKtoBase, "train.skip_nonfinite_steps=2", "z, which all rows share"),
+      refused(kDpoBase, "train.skip_nonfinite_steps=2", "counterparts, which all pairs share",
+              {"dpo.loss_type=aot"}),
       in_run("train.skip_nonfinite_steps", "tests/recipes/skipped_steps_run_test.cc",
              "train.skip_nonfinite_steps=2"),
   };

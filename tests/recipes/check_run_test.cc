@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -163,6 +164,7 @@ TEST(CheckRun, ShowsAdvantagesAndTheRatioAtEqualWeights) {
            {{{"sampling_correction", "sequence_mask"}}, "-1.16 to 1.16"}}) {
     OnPolicyRecipe recipe{.data = data, .block = block, .rewards = "[{type: numeric}]"};
     recipe.generation["temperature"] = "0.7";
+    recipe.generation["stop"] = "[\"w3\", \"w5 w5\"]";
     const CommandResult result = retort({"check", write_on_policy(folder / "r", recipe).string()});
     EXPECT_EQ(result.exit_code, 0) << result.output;
     for (const std::string& part :
@@ -170,6 +172,21 @@ TEST(CheckRun, ShowsAdvantagesAndTheRatioAtEqualWeights) {
           std::string("the loss of a sample with advantage 1 is -1, must be -1; 0 ratios clipped"),
           std::string("ok   direction")})
       EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+  }
+}
+
+TEST(CheckRun, KnowsWhatACapBelowOneDoes) {
+  TemporaryFolder folder;
+  const fs::path data = write_answers(folder, {1, 2});
+  for (const auto& [correction, loss, code] :
+       std::vector<std::tuple<std::string, std::string, int>>{
+           {"token_truncate", "is -0.5, must be -0.5;", 0},
+           {"token_mask", "masks every token", 1}}) {
+    OnPolicyRecipe recipe{.data = data, .rewards = "[{type: numeric}]"};
+    recipe.block = {{"sampling_correction", correction}, {"importance_sampling_cap", "0.5"}};
+    const CommandResult result = retort({"check", write_on_policy(folder / "r", recipe).string()});
+    EXPECT_EQ(result.exit_code, code) << result.output;
+    EXPECT_NE(result.output.find(loss), std::string::npos) << result.output;
   }
 }
 

@@ -193,5 +193,26 @@ TEST(PaddedHead, SampledAndTrainedDistributionsAreTheSame) {
   }
 }
 
+// A teacher that is the student has nothing to teach, whatever the rows hold that are not drawn.
+TEST(PaddedHead, ATeacherThatIsTheStudentGivesNoGradient) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe{.recipe = "on_policy_distill",
+                        .data = write_prompts(folder),
+                        .student_model = "padded",
+                        .generator_model = "padded",
+                        .teacher = "padded",
+                        .rows = 4,
+                        .steps = 1,
+                        .block = {{"teachers", "[{role: teacher}]"},
+                                  {"loss_type", "reverse_kl"},
+                                  {"payload", "target_logps"},
+                                  {"use_policy_gradient", "true"}},
+                        .generation = {{"max_new_tokens", "10"}},
+                        .data_extra = "  packing: false\n"};
+  const fs::path run = launch(write_on_policy(folder / "distill", recipe));
+  EXPECT_NEAR(column(run, "kd_loss").at(0), 0, 1e-6);
+  EXPECT_LT(column(run, "grad_norm").at(0), 1e-4);
+}
+
 }  // namespace
 }  // namespace retort::test

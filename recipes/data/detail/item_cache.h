@@ -1,6 +1,7 @@
 // Token counts of all rows seen, and the most recently used samples themselves.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -22,6 +23,8 @@ class RowCosts {
   virtual ~RowCosts() = default;
   // Tokens of the row; 0 for a bad one that is skipped. Makes the sample if that is not known yet.
   virtual int64_t tokens(int64_t row) = 0;
+  // Whether a part of the row has a target; its first token is none, as nothing predicts it.
+  virtual bool has_target(int64_t row, int64_t begin, int64_t end) = 0;
   virtual const RowSet& rows() const = 0;
 };
 
@@ -36,6 +39,16 @@ inline size_t bytes_of_ids(const Sample& sample) {
 inline size_t bytes_of_ids(const PreferenceSample& pair) {
   return (pair.prompt_ids.size() + pair.chosen_ids.size() + pair.rejected_ids.size()) *
          sizeof(int32_t);
+}
+
+inline bool has_target_in(const Sample& sample, int64_t begin, int64_t end) {
+  const auto first = sample.is_target.begin();
+  return std::find(first + begin + 1, first + end, 1) != first + end;
+}
+// Rows that are used whole have one.
+template <class Item>
+bool has_target_in(const Item&, int64_t, int64_t) {
+  return true;
 }
 
 // Of the items that a stream keeps.
@@ -57,6 +70,9 @@ class ItemCache final : public RowCosts {
       known = item ? static_cast<int32_t>(tokens_of(*item)) : 0;
     }
     return known;
+  }
+  bool has_target(int64_t row, int64_t begin, int64_t end) override {
+    return has_target_in(item(row), begin, end);
   }
   const RowSet& rows() const override { return *set_; }
 

@@ -154,7 +154,16 @@ std::vector<Pack> PackSequence::wrapped(const std::vector<Pack>& singles) const 
       begin = end;
     }
   }
+  // A long prompt fills packs by itself, from which nothing is learned: a batch may have no others.
+  std::erase_if(packs, [&](const Pack& pack) { return !has_target(pack); });
   return in_pack_order(std::move(packs));
+}
+
+bool PackSequence::has_target(const Pack& pack) const {
+  return std::ranges::any_of(pack.rows, [&](const RowPart& part) {
+    const bool is_whole = part.begin == 0 && part.end == costs_->tokens(part.row);
+    return is_whole || costs_->has_target(part.row, part.begin, part.end);
+  });
 }
 
 std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {

@@ -61,6 +61,7 @@ class PackSequence {
   std::vector<Pack> packed(const std::vector<Pack>& singles) const;
   std::vector<Pack> wrapped(const std::vector<Pack>& singles) const;
   std::vector<Pack> in_pack_order(std::vector<Pack> packs) const;
+  bool has_target(const Pack& pack) const;
   std::vector<Pack> bucketed(std::vector<Pack> singles) const;
   Permutation window_order(size_t size) const;  // of `size` things in this window
 
