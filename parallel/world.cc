@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string_view>
@@ -165,7 +166,19 @@ struct World::Impl {
   int exceptions = std::uncaught_exceptions();  // that were on their way when the world was made
 };
 
+namespace {
+
+// c10d's flight recorder is one for the process, and its threads can wait for one another for ever
+// in it (LibTorch 2.11). Whoever needs it sets its size, and has one thread in collectives.
+void turn_off_flight_recorder() {
+  static std::once_flag once;
+  std::call_once(once, [] { ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0); });
+}
+
+}  // namespace
+
 World::World(Options options) : impl_(std::make_unique<Impl>()) {
+  turn_off_flight_recorder();
   validate(options);
   impl_->options = std::move(options);
   const Options& o = impl_->options;
